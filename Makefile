@@ -1,0 +1,45 @@
+# Everything a person does with this repository. `make help` lists it.
+SHELL := /bin/sh
+CARGO ?= cargo
+TERRACE := target/release/terrace
+
+.DEFAULT_GOAL := help
+
+.PHONY: help
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-14s %s\n", $$1, $$2}'
+
+.PHONY: needs
+needs: ## install what the build needs (as root), or say in one line what is missing
+	@scripts/needs build
+
+.PHONY: build
+build: needs ## build the terrace command into target/release
+	@$(CARGO) build --release --locked -p terrace-cli
+
+.PHONY: demo
+demo: build ## manage a real program and print what that saved and cost
+	@scripts/needs demo
+	@scripts/demo
+
+.PHONY: test
+test: needs ## run all tests; those that need root or a kernel feature skip elsewhere and say why
+	@scripts/test
+
+.PHONY: lint
+lint: needs ## formatting, clippy and the documentation, warnings denied
+	@$(CARGO) fmt --all --check
+	@$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
+	@RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --workspace --no-deps --document-private-items
+
+.PHONY: bpf
+bpf: ## rebuild the shipped eBPF object (needs clang 14 or later)
+	@crates/bpf/build-object
+
+.PHONY: bench
+bench: build ## measure this machine: hot and cold memory, redis, peers (needs root; takes most of an hour)
+	@python3 benchmarks/run.py all
+
+.PHONY: clean
+clean: ## remove what the build made
+	@$(CARGO) clean

@@ -1,0 +1,410 @@
+//! The engine: where observations, policy, governor and outcomes meet. It performs no I/O and reads no clock.
+//!
+//! In: [`Input`], with the time it happened. Out: [`Output`]: a plan to carry out, a new cadence, or when to be
+//! woken. Must not: hand out a second plan before the first is answered.
+//!
+//! Rule of use: call [`Engine::handle`] once, then [`Engine::poll`] until it answers [`Output::Wake`]. A plan is
+//! answered by one [`Input::Moved`] with one outcome a move. A refused move is news, not an error.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::time::Duration;
+
+use crate::governor::{Governor, GovernorConfig, Pressure, SpaceLimits};
+use crate::ledger::Ledger;
+use crate::observation::{Observation, Scan, Seen};
+use crate::pages::Pages;
+use crate::plan::{Action, Failure, Outcome, Plan, Wish, Wishes};
+use crate::policy::{Cadence, FastGoal, Kernel, Metric, Needs, Oracle, Policy, Room, Round, TierUse};
+use crate::units::{BLOCK_PAGES, SpaceId, TierId, Time, Vpn};
+
+/// What the engine is told.
+#[derive(Clone, Debug)]
+pub enum Input<'a> {
+    /// Pages of a space may be managed from now on.
+    Mapped(SpaceId, Range<Vpn>),
+    /// Pages of a space are gone.
+    Unmapped(SpaceId, Range<Vpn>),
+    /// A whole space is gone.
+    Exited(SpaceId),
+    /// A tracker saw something.
+    Seen(Seen<'a>),
+    /// The round of accessed marks that the cadence asked for is complete.
+    Round(Round),
+    /// The moves of the latest plan were carried out, or failed.
+    Moved(&'a [Outcome]),
+    /// What the moves so far turned out to cost.
+    Pressure(Pressure),
+    /// A tier can now hold so many 4 KiB pages of the spaces under management.
+    Capacity(TierId, u64),
+    /// The goal for fast memory changed.
+    Goal(FastGoal),
+    /// The sampler used this much processor time since the last such input.
+    SamplerTime(Duration),
+    /// The blocks of this range of a space hold pages of files, not anonymous memory. Follows [`Input::Mapped`].
+    FileBacked(SpaceId, Range<Vpn>),
+    /// The promise to a space changed.
+    Limits(SpaceId, SpaceLimits),
+    /// Time passed, nothing else.
+    Tick,
+}
+
+/// What the engine answers.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Output {
+    /// Carry this out and answer with [`Input::Moved`].
+    Move(Plan),
+    /// Look this often from now on.
+    Track(Cadence),
+    /// Nothing more until then, or until there is news. [`Time::FAR_FUTURE`] means news only.
+    Wake(Time),
+}
+
+/// What an engine is made with.
+#[derive(Clone, Debug)]
+pub struct EngineConfig {
+    /// Capacity of each tier for the spaces under management, from fast to slow, in 4 KiB pages.
+    pub tiers: Vec<u64>,
+    /// How much fast memory to keep.
+    pub goal: FastGoal,
+    /// Bounds and budgets.
+    pub governor: GovernorConfig,
+}
+
+/// Most wishes taken from a policy at a time: 64 Ki, 768 KiB of list, 256 MiB of base pages.
+const WISHES_AT_A_TIME: usize = 1 << 16;
+
+/// See the module's header.
+pub struct Engine {
+    pages: Pages,
+    policy: Box<dyn Policy>,
+    governor: Governor,
+    ledger: Ledger,
+    goal: FastGoal,
+    capacity: Vec<u64>,
+    wishes: VecDeque<Wish>,
+    /// Whether the policy should be asked again, and whether its last list was cut at the limit.
+    ask: bool,
+    cut: bool,
+    granted_of_list: bool,
+    /// Until when the rate lets nothing through.
+    rate_wait: Option<Time>,
+    in_flight: Option<Plan>,
+    plans: u64,
+    cadence: Option<Cadence>,
+    refaulted: Vec<Observation>,
+}
+
+impl Engine {
+    /// An engine that follows `policy`.
+    ///
+    /// # Panics
+    /// When there is no tier, or more than [`TierId::MAX`].
+    pub fn new(config: EngineConfig, policy: Box<dyn Policy>) -> Engine {
+        assert!((1..=TierId::MAX).contains(&config.tiers.len()), "a machine has 1 to {} tiers", TierId::MAX);
+        Engine {
+            pages: Pages::new(),
+            policy,
+            governor: Governor::new(config.governor),
+            ledger: Ledger::default(),
+            goal: config.goal,
+            capacity: config.tiers,
+            wishes: VecDeque::new(),
+            ask: true,
+            cut: false,
+            granted_of_list: false,
+            rate_wait: None,
+            in_flight: None,
+            plans: 0,
+            cadence: None,
+            refaulted: Vec::new(),
+        }
+    }
+
+    /// Takes in one input. Follow with [`Engine::poll`] until it answers [`Output::Wake`].
+    pub fn handle(&mut self, now: Time, input: Input<'_>) {
+        match input {
+            Input::Mapped(space, range) => {
+                let blocks = self.pages.map(space, range);
+                self.policy.mapped(now, &blocks, &mut self.pages);
+            }
+            Input::Unmapped(space, range) => {
+                self.policy.unmapping(now, space, range.clone(), &self.pages);
+                self.pages.unmap(space, range);
+            }
+            Input::Exited(space) => {
+                self.policy.unmapping(now, space, Vpn(0)..Vpn(u64::MAX), &self.pages);
+                self.pages.remove_space(space);
+            }
+            Input::Seen(Seen::Scan(scan)) => {
+                self.apply_scan(now, &scan);
+                self.policy.observe(now, Seen::Scan(scan), &mut self.pages);
+            }
+            Input::Seen(Seen::Events(events)) => {
+                self.apply_events(now, events);
+                self.policy.observe(now, Seen::Events(events), &mut self.pages);
+            }
+            Input::Round(round) => {
+                self.policy.round(now, &round, &mut self.pages);
+                self.ask = true;
+            }
+            Input::Moved(outcomes) => {
+                self.apply_outcomes(now, outcomes);
+                self.policy.outcome(now, outcomes, &mut self.pages);
+            }
+            Input::Pressure(pressure) => self.governor.on_pressure(&pressure),
+            Input::Capacity(tier, pages) => self.capacity[tier.index()] = pages,
+            Input::Goal(goal) => {
+                self.goal = goal;
+                self.ask = true;
+            }
+            Input::SamplerTime(spent) => self.policy.sampler_time(now, spent),
+            Input::FileBacked(space, range) => self.pages.set_file(space, range),
+            Input::Limits(space, limits) => self.governor.set_limits(space, limits),
+            Input::Tick => {}
+        }
+        if self.policy.next_wake().is_some_and(|wake| wake <= now) {
+            self.ask = true;
+        }
+    }
+
+    /// What to do next; [`Output::Wake`] means nothing more for now.
+    pub fn poll(&mut self, now: Time) -> Output {
+        if self.in_flight.is_none()
+            && let Some(plan) = self.next_plan(now)
+        {
+            return Output::Move(plan);
+        }
+        let cadence = self.policy.cadence();
+        if self.cadence != Some(cadence) {
+            self.cadence = Some(cadence);
+            return Output::Track(cadence);
+        }
+        // A policy that wakes at `now` was asked just above; it must not be able to spin the driver.
+        let policy = self.policy.next_wake().filter(|wake| *wake > now);
+        let rate = self.rate_wait.filter(|wait| *wait > now && !self.wishes.is_empty());
+        Output::Wake([policy, rate].into_iter().flatten().min().unwrap_or(Time::FAR_FUTURE))
+    }
+
+    /// All that is known of the pages.
+    pub fn pages(&self) -> &Pages {
+        &self.pages
+    }
+
+    /// What was done so far.
+    pub fn ledger(&self) -> &Ledger {
+        &self.ledger
+    }
+
+    /// The bounds, and what they have vetoed.
+    pub fn governor(&self) -> &Governor {
+        &self.governor
+    }
+
+    /// The policy's name.
+    pub fn policy_name(&self) -> &'static str {
+        self.policy.name()
+    }
+
+    /// The policy's figures.
+    pub fn policy_metrics(&self) -> Vec<Metric> {
+        self.policy.metrics()
+    }
+
+    /// Hands the policy an oracle. Returns whether it has a use for one.
+    pub fn foresee(&mut self, oracle: Box<dyn Oracle>) -> bool {
+        self.policy.foresee(oracle)
+    }
+
+    /// The pages whose every use should be reported as a hint fault from now on, if they changed since the last call.
+    /// A driver that offers hint faults asks after every [`Output::Wake`].
+    pub fn watch(&mut self, now: Time) -> Option<Vec<crate::units::PageId>> {
+        self.policy.watch(now, &mut self.pages)
+    }
+
+    /// What the policy takes the kernel beneath to do by itself.
+    pub fn policy_kernel(&self) -> Kernel {
+        self.policy.kernel()
+    }
+
+    /// Which observations the policy lives on.
+    pub fn policy_needs(&self) -> Needs {
+        self.policy.needs()
+    }
+
+    /// Bytes the policy keeps beside the pages.
+    pub fn policy_memory_bytes(&self) -> usize {
+        self.policy.memory_bytes()
+    }
+
+    /// Where a page that is touched for the first time should go, where the driver can choose.
+    pub fn place(&mut self, now: Time, page: crate::units::PageId) -> TierId {
+        let tiers = self.tier_use();
+        let room = room(&tiers, self.goal, &self.pages, &self.governor);
+        self.policy.place(now, page, &room)
+    }
+
+    /// How full the tiers are.
+    pub fn tier_use(&self) -> Vec<TierUse> {
+        let used = |tier| self.pages.used_in_all(TierId(tier as u8));
+        self.capacity.iter().enumerate().map(|(tier, &capacity)| TierUse { used: used(tier), capacity }).collect()
+    }
+
+    fn next_plan(&mut self, now: Time) -> Option<Plan> {
+        loop {
+            if self.ask {
+                self.ask = false;
+                self.ask_policy(now);
+            }
+            if self.wishes.is_empty() || self.rate_wait.is_some_and(|wait| wait > now) {
+                return None;
+            }
+            self.rate_wait = None;
+            let tiers = self.tier_use();
+            let limit = self.goal.limit(self.pages.footprint_of_all());
+            let wishes = self.wishes.make_contiguous();
+            let granted = self.governor.admit(now, wishes, &mut self.pages, &tiers, limit);
+            self.wishes.drain(..granted.consumed);
+            for (wish, veto) in &granted.vetoed {
+                self.policy.refused(now, wish, *veto, &mut self.pages);
+            }
+            self.rate_wait = granted.wait_until;
+            self.granted_of_list |= !granted.moves.is_empty();
+            // A list that was cut has a continuation; asking for it makes sense only if this one led to anything.
+            if self.wishes.is_empty() && self.cut && self.granted_of_list {
+                self.ask = true;
+            }
+            if !granted.moves.is_empty() {
+                self.plans += 1;
+                let plan = Plan { number: self.plans, moves: granted.moves };
+                self.in_flight = Some(plan.clone());
+                return Some(plan);
+            }
+            if granted.consumed == 0 {
+                return None;
+            }
+        }
+    }
+
+    fn ask_policy(&mut self, now: Time) {
+        let tiers = self.tier_use();
+        let room = room(&tiers, self.goal, &self.pages, &self.governor);
+        let mut wishes = Wishes::with_limit(WISHES_AT_A_TIME);
+        self.policy.plan(now, &room, &mut self.pages, &mut wishes);
+        self.cut = wishes.left() == 0;
+        self.granted_of_list = false;
+        self.wishes = wishes.into_vec().into();
+    }
+
+    /// Brings the pages' places up to date with a walk, and finds the pages that came back by themselves.
+    fn apply_scan(&mut self, now: Time, scan: &Scan<'_>) {
+        self.refaulted.clear();
+        for (offset, sight) in scan.sights.iter().enumerate() {
+            let page = scan.first.plus(offset as u32);
+            let tier = sight.tier();
+            let known = self.pages[page];
+            if known.tier() == tier || known.moving() || !known.managed() {
+                continue;
+            }
+            let before = self.pages.set_tier(page, tier);
+            match (before, tier) {
+                (Some(before), Some(after)) if after < before && known.demoted() => self.came_back(now, page),
+                // Its memory was given back: what the old contents were does not matter to the new ones.
+                (_, None) => self.pages[page].set_demoted(false),
+                _ => {}
+            }
+        }
+        let whole = scan.first.offset() == 0 && scan.sights.len() == BLOCK_PAGES as usize;
+        let huge = whole && scan.sights.iter().all(|sight| sight.huge());
+        if self.pages.block(scan.first.block()).is_some_and(|block| block.huge != huge) {
+            self.pages.set_huge(scan.first.block(), huge);
+        }
+        if !self.refaulted.is_empty() {
+            let events = std::mem::take(&mut self.refaulted);
+            self.policy.observe(now, Seen::Events(&events), &mut self.pages);
+            self.refaulted = events;
+        }
+    }
+
+    fn apply_events(&mut self, now: Time, events: &[Observation]) {
+        self.refaulted.clear();
+        for event in events {
+            match *event {
+                Observation::Born { page, tier } => {
+                    self.pages.set_tier(page, Some(tier));
+                }
+                Observation::Gone { page } => {
+                    self.pages.set_tier(page, None);
+                    self.pages[page].set_demoted(false);
+                }
+                Observation::Refault { page } if self.pages[page].demoted() => {
+                    self.pages.set_tier(page, Some(TierId::FAST));
+                    self.came_back(now, page);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn came_back(&mut self, now: Time, page: crate::units::PageId) {
+        let mistake = self.governor.on_returned(now, &mut self.pages[page]);
+        self.ledger.returned(mistake);
+        self.refaulted.push(Observation::Refault { page });
+    }
+
+    fn apply_outcomes(&mut self, now: Time, outcomes: &[Outcome]) {
+        let Some(plan) = self.in_flight.take() else { return };
+        for outcome in outcomes {
+            let item = outcome.item;
+            if self.pages.block(item.page.block()).is_none() {
+                continue;
+            }
+            let (space, first) = self.pages.locate(item.page);
+            self.ledger.enter(now, plan.number, space, first, outcome);
+            for offset in 0..item.pages {
+                self.pages[item.page.plus(offset)].set_moving(false);
+            }
+            match item.action {
+                // Of a block that went in part the next walk tells which pages; its counts are in the ledger already.
+                Action::MoveTo(to) if outcome.done == item.pages => self.apply_move(now, outcome, to),
+                Action::Split if outcome.done > 0 => self.pages.set_huge(item.page.block(), false),
+                Action::Collapse if outcome.done > 0 => self.pages.set_huge(item.page.block(), true),
+                _ => {}
+            }
+            match outcome.failure {
+                Some(failure) if failure.is_permanent() => self.pages[item.page].set_pinned(true),
+                Some(Failure::Stayed) => self.governor.on_stayed(now, &mut self.pages[item.page]),
+                _ => {}
+            }
+        }
+        // A move without an outcome is a defect of the driver; its pages must not stay marked for ever.
+        for item in plan.moves.iter().skip(outcomes.len()) {
+            if self.pages.block(item.page.block()).is_some() {
+                for offset in 0..item.pages {
+                    self.pages[item.page.plus(offset)].set_moving(false);
+                }
+            }
+        }
+    }
+
+    fn apply_move(&mut self, now: Time, outcome: &Outcome, to: TierId) {
+        let item = outcome.item;
+        for offset in 0..item.pages {
+            let page = item.page.plus(offset);
+            self.pages.set_tier(page, Some(to));
+            if to > item.from {
+                self.governor.on_demoted(now, &mut self.pages[page]);
+            } else if self.governor.on_returned(now, &mut self.pages[page]) {
+                self.ledger.undone();
+            }
+        }
+    }
+}
+
+fn room<'a>(tiers: &'a [TierUse], goal: FastGoal, pages: &Pages, governor: &Governor) -> Room<'a> {
+    let footprint = pages.footprint_of_all();
+    Room { tiers, fast_limit: goal.limit(footprint), footprint, patience: governor.patience() }
+}
+
+#[cfg(test)]
+mod tests;

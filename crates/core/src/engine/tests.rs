@@ -1,0 +1,259 @@
+//! The engine driven by hand, with a policy that wishes for whatever the test says.
+
+use super::*;
+use crate::observation::Sight;
+use crate::plan::Reason;
+use crate::units::PageId;
+
+const SPACE: SpaceId = SpaceId(0);
+const SLOW: TierId = TierId(1);
+
+/// Wishes every fast page away that was not accessed at the last scan, and every slow one back that was.
+#[derive(Default)]
+struct LastScan {
+    accessed: Vec<bool>,
+    refaults: usize,
+    scan_at: Time,
+}
+
+impl Policy for LastScan {
+    fn name(&self) -> &'static str {
+        "last-scan"
+    }
+    fn needs(&self) -> Needs {
+        Needs { scans: true, ..Needs::default() }
+    }
+    fn observe(&mut self, _now: Time, seen: Seen<'_>, pages: &mut Pages) {
+        self.accessed.resize(pages.capacity(), false);
+        match seen {
+            Seen::Scan(scan) => {
+                for (offset, sight) in scan.sights.iter().enumerate() {
+                    self.accessed[scan.first.plus(offset as u32).index()] = sight.accessed();
+                }
+            }
+            Seen::Events(events) => {
+                self.refaults += events.iter().filter(|event| matches!(event, Observation::Refault { .. })).count();
+            }
+        }
+    }
+    fn round(&mut self, now: Time, _round: &Round, _pages: &mut Pages) {
+        self.scan_at = now + Duration::from_secs(1);
+    }
+    fn plan(&mut self, _now: Time, _room: &Room<'_>, pages: &mut Pages, wishes: &mut Wishes) {
+        let blocks: Vec<_> = pages.blocks().map(|(id, _)| id).collect();
+        for block in blocks {
+            for offset in 0..BLOCK_PAGES {
+                let page = block.first_page().plus(offset);
+                match (pages[page].tier(), self.accessed.get(page.index()).copied().unwrap_or(false)) {
+                    (Some(TierId::FAST), false) => wishes.move_to(page, SLOW, Reason::Cold),
+                    (Some(tier), true) if tier == SLOW => wishes.move_to(page, TierId::FAST, Reason::Hot),
+                    _ => true,
+                };
+            }
+        }
+    }
+    fn cadence(&self) -> Cadence {
+        Cadence { scan_at: Some(self.scan_at), share: 1.0, ..Cadence::default() }
+    }
+    fn next_wake(&self) -> Option<Time> {
+        None
+    }
+    fn metrics(&self) -> Vec<Metric> {
+        Vec::new()
+    }
+}
+
+fn engine(goal: FastGoal) -> Engine {
+    let config = EngineConfig { tiers: vec![1 << 20, 1 << 20], goal, governor: GovernorConfig::default() };
+    Engine::new(config, Box::new(LastScan::default()))
+}
+
+/// Shows the engine one block: the first `hot` pages accessed, the rest not, each where `place` says.
+fn show(engine: &mut Engine, now: Time, hot: u32, place: impl Fn(u32) -> Option<TierId>) {
+    engine.handle(now, Input::Mapped(SPACE, Vpn(0)..Vpn(u64::from(BLOCK_PAGES))));
+    let first = engine.pages().find(SPACE, Vpn(0)).unwrap();
+    let sights: Vec<Sight> = (0..BLOCK_PAGES)
+        .map(|page| place(page).map_or(Sight::ABSENT, |tier| Sight::placed(tier).with_accessed(page < hot)))
+        .collect();
+    let scan = Scan { first, sights: &sights, window: Some(Duration::from_secs(1)), cleared: true };
+    engine.handle(now, Input::Seen(Seen::Scan(scan)));
+    engine.handle(now, Input::Round(Round::default()));
+}
+
+/// Carries out every plan as asked, until the engine wants to be woken.
+fn carry_out(engine: &mut Engine, now: Time) -> Vec<crate::plan::Move> {
+    let mut done = Vec::new();
+    loop {
+        match engine.poll(now) {
+            Output::Move(plan) => {
+                let outcomes: Vec<Outcome> =
+                    plan.moves.iter().map(|&item| Outcome { item, done: item.pages, failure: None }).collect();
+                done.extend(plan.moves);
+                engine.handle(now, Input::Moved(&outcomes));
+            }
+            Output::Track(_) => {}
+            Output::Wake(_) => return done,
+        }
+    }
+}
+
+fn at(seconds: u64) -> Time {
+    Time::ZERO + Duration::from_secs(seconds)
+}
+
+#[test]
+fn cold_pages_leave_and_are_counted_once() {
+    let mut engine = engine(FastGoal::Least);
+    show(&mut engine, at(100), 100, |_| Some(TierId::FAST));
+    assert_eq!(carry_out(&mut engine, at(100)).len(), 412);
+    assert_eq!((engine.pages().used(SPACE, TierId::FAST), engine.pages().used(SPACE, SLOW)), (100, 412));
+    assert_eq!((engine.ledger().demoted(), engine.ledger().refaults()), (412, 0));
+}
+
+#[test]
+fn a_page_that_comes_back_by_itself_is_a_refault_and_soon_a_mistake() {
+    let mut engine = engine(FastGoal::Least);
+    show(&mut engine, at(100), 100, |_| Some(TierId::FAST));
+    carry_out(&mut engine, at(100));
+    show(&mut engine, at(105), 110, |page| Some(if page < 110 { TierId::FAST } else { SLOW }));
+    assert_eq!((engine.ledger().refaults(), engine.ledger().mistakes()), (10, 10));
+    show(&mut engine, at(300), 120, |page| Some(if page < 120 { TierId::FAST } else { SLOW }));
+    assert_eq!((engine.ledger().refaults(), engine.ledger().mistakes()), (20, 10));
+}
+
+#[test]
+fn failures_are_counted_by_cause_and_hopeless_pages_left_alone() {
+    let mut engine = engine(FastGoal::Least);
+    show(&mut engine, at(100), 510, |_| Some(TierId::FAST));
+    let Output::Move(plan) = engine.poll(at(100)) else { panic!("two cold pages are to leave") };
+    let causes = [Failure::Errno(13), Failure::Stayed];
+    let outcomes: Vec<Outcome> =
+        plan.moves.iter().zip(causes).map(|(&item, cause)| Outcome { item, done: 0, failure: Some(cause) }).collect();
+    engine.handle(at(100), Input::Moved(&outcomes));
+    assert_eq!(
+        engine.ledger().failed().iter().map(|(cause, pages)| (*cause, *pages)).collect::<Vec<_>>(),
+        [(Failure::Errno(13), 1), (Failure::Stayed, 1)]
+    );
+    show(&mut engine, at(101), 510, |_| Some(TierId::FAST));
+    assert!(carry_out(&mut engine, at(101)).is_empty(), "a page in use rests");
+    show(&mut engine, at(200), 510, |_| Some(TierId::FAST));
+    assert_eq!(carry_out(&mut engine, at(200)).len(), 1, "and may be tried again; EACCES is final");
+}
+
+#[test]
+fn no_second_plan_before_the_first_is_answered() {
+    let mut engine = engine(FastGoal::Least);
+    show(&mut engine, at(100), 0, |_| Some(TierId::FAST));
+    assert!(matches!(engine.poll(at(100)), Output::Move(_)));
+    assert!(!matches!(engine.poll(at(100)), Output::Move(_)));
+    show(&mut engine, at(101), 0, |_| Some(TierId::FAST));
+    assert!(!matches!(engine.poll(at(101)), Output::Move(_)));
+}
+
+#[test]
+fn a_space_that_exits_in_mid_move_leaves_nothing_behind() {
+    let mut engine = engine(FastGoal::Least);
+    show(&mut engine, at(100), 0, |_| Some(TierId::FAST));
+    let Output::Move(plan) = engine.poll(at(100)) else { panic!("a plan is due") };
+    engine.handle(at(100), Input::Exited(SPACE));
+    let outcomes: Vec<Outcome> =
+        plan.moves.iter().map(|&item| Outcome { item, done: 0, failure: Some(Failure::Gone) }).collect();
+    engine.handle(at(100), Input::Moved(&outcomes));
+    assert_eq!(engine.pages().footprint_of_all(), 0);
+    assert!(matches!(engine.poll(at(101)), Output::Wake(_) | Output::Track(_)));
+}
+
+#[test]
+fn a_huge_block_moves_as_one() {
+    let mut engine = engine(FastGoal::Least);
+    engine.handle(at(1), Input::Mapped(SPACE, Vpn(0)..Vpn(512)));
+    let first = engine.pages().find(SPACE, Vpn(0)).unwrap();
+    let sights = vec![Sight::placed(TierId::FAST).with_huge(true); 512];
+    let scan = Scan { first, sights: &sights, window: Some(Duration::from_secs(1)), cleared: true };
+    engine.handle(at(1), Input::Seen(Seen::Scan(scan)));
+    engine.handle(at(1), Input::Round(Round::default()));
+    let moves = carry_out(&mut engine, at(1));
+    assert_eq!(moves.len(), 1, "511 of the 512 wishes are stale once the block is on its way");
+    assert_eq!((moves[0].pages, engine.ledger().demoted()), (512, 512));
+}
+
+#[test]
+fn explain_tells_what_became_of_a_page() {
+    let mut engine = engine(FastGoal::Least);
+    show(&mut engine, at(100), 100, |_| Some(TierId::FAST));
+    carry_out(&mut engine, at(100));
+    let decision = engine.ledger().explain(SPACE, Vpn(300)).next().expect("page 300 was demoted");
+    assert_eq!((decision.first, decision.span, decision.moved, decision.reason), (Vpn(100), 412, 412, Reason::Cold));
+    assert!(engine.ledger().explain(SPACE, Vpn(50)).next().is_none());
+}
+
+mod properties {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// One scan of 512 pages whose accessed marks are the bits of `marks`, delivered in pieces of `piece` pages.
+    fn deliver(engine: &mut Engine, now: Time, marks: &[bool], piece: usize) {
+        engine.handle(now, Input::Mapped(SPACE, Vpn(0)..Vpn(512)));
+        for (number, part) in marks.chunks(piece).enumerate() {
+            let first = engine.pages().find(SPACE, Vpn((number * piece) as u64)).unwrap();
+            let sights: Vec<Sight> = part
+                .iter()
+                .enumerate()
+                .map(|(offset, &accessed)| {
+                    let tier = engine.pages()[first.plus(offset as u32)].tier().unwrap_or(TierId::FAST);
+                    Sight::placed(if accessed { TierId::FAST } else { tier }).with_accessed(accessed)
+                })
+                .collect();
+            let scan = Scan { first, sights: &sights, window: Some(Duration::from_secs(1)), cleared: true };
+            engine.handle(now, Input::Seen(Seen::Scan(scan)));
+        }
+        engine.handle(now, Input::Round(Round::default()));
+    }
+
+    proptest! {
+        /// How a walk is cut into batches does not matter, and the same input gives the same moves.
+        #[test]
+        fn batch_splits_do_not_matter(
+            rounds in proptest::collection::vec(proptest::collection::vec(any::<bool>(), 512), 1..6),
+            piece in 1usize..512,
+        ) {
+            let (mut whole, mut split) = (engine(FastGoal::Least), engine(FastGoal::Least));
+            for (number, marks) in rounds.iter().enumerate() {
+                let now = at(100 + 20 * number as u64);
+                deliver(&mut whole, now, marks, 512);
+                deliver(&mut split, now, marks, piece);
+                prop_assert_eq!(carry_out(&mut whole, now), carry_out(&mut split, now));
+                prop_assert_eq!(whole.ledger().refaults(), split.ledger().refaults());
+            }
+        }
+
+        /// No tier ever holds more than its capacity, and no page is lost, whatever succeeds or fails.
+        #[test]
+        fn capacity_holds_and_pages_are_conserved(
+            capacity in 1u64..400,
+            rounds in proptest::collection::vec(proptest::collection::vec(any::<bool>(), 512), 1..6),
+            fails in proptest::collection::vec(any::<bool>(), 64),
+        ) {
+            let config = EngineConfig {
+                tiers: vec![512, capacity], goal: FastGoal::Share(0.5), governor: GovernorConfig::default(),
+            };
+            let mut engine = Engine::new(config, Box::new(LastScan::default()));
+            for (number, marks) in rounds.iter().enumerate() {
+                let now = at(100 + 20 * number as u64);
+                deliver(&mut engine, now, marks, 512);
+                while let Output::Move(plan) = engine.poll(now) {
+                    let outcomes: Vec<Outcome> = plan.moves.iter().enumerate().map(|(index, &item)| {
+                        let failed = fails[index % fails.len()];
+                        Outcome { item, done: if failed { 0 } else { item.pages }, failure: failed.then_some(Failure::Stayed) }
+                    }).collect();
+                    engine.handle(now, Input::Moved(&outcomes));
+                    let tiers = engine.tier_use();
+                    prop_assert!(tiers[1].used <= capacity, "{} in a tier of {capacity}", tiers[1].used);
+                }
+                prop_assert_eq!(engine.pages().footprint(SPACE), 512);
+                let marked = (0..512).filter(|&page| engine.pages()[PageId(page)].moving()).count();
+                prop_assert_eq!(marked, 0);
+            }
+        }
+    }
+}

@@ -1,0 +1,190 @@
+//! What a tracker saw of pages: the vocabulary between trackers and policies.
+//!
+//! In: nothing. Out: [`Seen`], a batch of observations in one of two shapes. A [`Scan`] is what a
+//! table walk yields, one byte for each of many consecutive pages; an [`Observation`] is a single event
+//! (a hardware sample, a hint fault, a birth). Must not: interpret. What an access is worth, the policy decides.
+
+use std::time::Duration;
+
+use crate::units::{PageId, TierId, Time};
+
+/// One page as a walk of the page tables saw it, packed into a byte:
+/// accessed, dirty, placed, huge in the low bits, the tier in the high four.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+pub struct Sight(u8);
+
+impl Sight {
+    /// The page has no memory behind it: never touched, or given back.
+    pub const ABSENT: Sight = Sight(0);
+    const ACCESSED: u8 = 1;
+    const DIRTY: u8 = 2;
+    const PLACED: u8 = 4;
+    const HUGE: u8 = 8;
+
+    /// A page with memory behind it in `tier`.
+    pub const fn placed(tier: TierId) -> Sight {
+        Sight(Sight::PLACED | (tier.0 << 4))
+    }
+
+    /// The same sight with the accessed mark set to `accessed`.
+    pub const fn with_accessed(self, accessed: bool) -> Sight {
+        if accessed { Sight(self.0 | Sight::ACCESSED) } else { Sight(self.0 & !Sight::ACCESSED) }
+    }
+
+    /// The same sight with the dirty mark set to `dirty`.
+    pub const fn with_dirty(self, dirty: bool) -> Sight {
+        if dirty { Sight(self.0 | Sight::DIRTY) } else { Sight(self.0 & !Sight::DIRTY) }
+    }
+
+    /// The same sight with the huge mark set to `huge`.
+    pub const fn with_huge(self, huge: bool) -> Sight {
+        if huge { Sight(self.0 | Sight::HUGE) } else { Sight(self.0 & !Sight::HUGE) }
+    }
+
+    /// Whether the page was read or written since its mark was last cleared.
+    pub const fn accessed(self) -> bool {
+        self.0 & Sight::ACCESSED != 0
+    }
+
+    /// Whether the page was written since it was last clean.
+    pub const fn dirty(self) -> bool {
+        self.0 & Sight::DIRTY != 0
+    }
+
+    /// Whether the page is part of a 2 MiB mapping.
+    pub const fn huge(self) -> bool {
+        self.0 & Sight::HUGE != 0
+    }
+
+    /// The tier the page lies in, or `None` if it has no memory behind it.
+    pub const fn tier(self) -> Option<TierId> {
+        if self.0 & Sight::PLACED != 0 { Some(TierId(self.0 >> 4)) } else { None }
+    }
+}
+
+impl std::fmt::Debug for Sight {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mark = |set: bool, letter: char| if set { letter } else { '-' };
+        match self.tier() {
+            None => out.write_str("absent"),
+            Some(tier) => write!(
+                out,
+                "{}{}{}@{}",
+                mark(self.accessed(), 'a'),
+                mark(self.dirty(), 'd'),
+                mark(self.huge(), 'h'),
+                tier.0
+            ),
+        }
+    }
+}
+
+/// Consecutive pages of one block, or of several adjacent block ids, as one walk saw them.
+#[derive(Clone, Copy, Debug)]
+pub struct Scan<'a> {
+    /// The page that `sights[0]` describes; `sights[k]` describes the page `k` further on, in the same block.
+    pub first: PageId,
+    /// One sight a page; at most a block's worth from `first` on.
+    pub sights: &'a [Sight],
+    /// How long the accessed marks had to be set: the time since they were last cleared.
+    /// `None` means the marks say nothing this time, only the places do.
+    pub window: Option<Duration>,
+    /// Whether the accessed marks were cleared along with this reading, so that the next window starts now.
+    pub cleared: bool,
+}
+
+/// Which kind of access an event stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Access {
+    /// A load that missed the last-level cache.
+    Load,
+    /// A retired store, whether or not it missed.
+    Store,
+}
+
+/// A single event on one page.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Observation {
+    /// A hardware sample: it stands for `period` accesses of its kind.
+    Sampled {
+        /// The page touched.
+        page: PageId,
+        /// Load or store.
+        access: Access,
+        /// How many such accesses one sample stands for.
+        period: u32,
+    },
+    /// A hint fault: the program touched a page that had been made inaccessible to see just that.
+    HintFault {
+        /// The page touched.
+        page: PageId,
+        /// Whether it was written.
+        write: bool,
+        /// When the page was made inaccessible.
+        marked: Time,
+    },
+    /// The program touched a page that had left fast memory, and paid for its return.
+    Refault {
+        /// The page that came back.
+        page: PageId,
+    },
+    /// A count from hardware or from a device: accesses since it was last read.
+    Counted {
+        /// The page counted.
+        page: PageId,
+        /// Accesses.
+        accesses: u32,
+    },
+    /// First touch: the page received memory in `tier`.
+    Born {
+        /// The new page.
+        page: PageId,
+        /// Where it was placed.
+        tier: TierId,
+    },
+    /// The page gave its memory back.
+    Gone {
+        /// The page that is no more.
+        page: PageId,
+    },
+}
+
+impl Observation {
+    /// The page the event is about.
+    pub const fn page(&self) -> PageId {
+        match *self {
+            Observation::Sampled { page, .. }
+            | Observation::HintFault { page, .. }
+            | Observation::Refault { page }
+            | Observation::Counted { page, .. }
+            | Observation::Born { page, .. }
+            | Observation::Gone { page } => page,
+        }
+    }
+}
+
+/// A batch of what a tracker saw.
+#[derive(Clone, Copy, Debug)]
+pub enum Seen<'a> {
+    /// A stretch of a page-table walk.
+    Scan(Scan<'a>),
+    /// Single events, in the order they happened.
+    Events(&'a [Observation]),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sight_keeps_tier_and_marks_apart() {
+        for tier in 0..TierId::MAX as u8 {
+            let sight = Sight::placed(TierId(tier)).with_accessed(true).with_huge(true);
+            assert_eq!(sight.tier(), Some(TierId(tier)));
+            assert!(sight.accessed() && sight.huge() && !sight.dirty());
+            assert_eq!(sight.with_accessed(false).with_huge(false), Sight::placed(TierId(tier)));
+        }
+        assert_eq!(Sight::ABSENT.tier(), None);
+    }
+}

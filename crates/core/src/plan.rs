@@ -1,0 +1,189 @@
+//! From wish to outcome: what a policy asks for, what the governor allows, what became of it.
+//!
+//! In: nothing. Out: the types [`Wish`], [`Plan`], [`Move`], [`Outcome`]. Must not: judge.
+
+use crate::units::{PageId, TierId};
+
+/// Why a page should move. The policy states it, the ledger counts by it, `explain` prints it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Reason {
+    /// Used too rarely for the memory it occupies.
+    Cold,
+    /// Used often enough to deserve faster memory.
+    Hot,
+    /// Neither hot nor cold, but the space is over its limit of fast memory.
+    OverLimit,
+    /// Makes room for a hotter page.
+    MakeRoom,
+    /// Its neighbours came back; it is expected to be used next.
+    AheadOfUse,
+    /// Terrace is leaving and puts it back.
+    Drain,
+    /// Page size: hot and cold pieces lie in one huge page, or all pieces are hot.
+    PageSize,
+}
+
+impl Reason {
+    /// The reason as reports name it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Reason::Cold => "cold",
+            Reason::Hot => "hot",
+            Reason::OverLimit => "over_limit",
+            Reason::MakeRoom => "make_room",
+            Reason::AheadOfUse => "ahead_of_use",
+            Reason::Drain => "drain",
+            Reason::PageSize => "page_size",
+        }
+    }
+}
+
+/// What should be done with a page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Put it into this tier.
+    MoveTo(TierId),
+    /// Map its block by 4 KiB entries.
+    Split,
+    /// Map its block by one 2 MiB entry.
+    Collapse,
+}
+
+/// One thing a policy would like done. A page of a huge block stands for its whole block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wish {
+    /// The page.
+    pub page: PageId,
+    /// What to do with it.
+    pub action: Action,
+    /// Why.
+    pub reason: Reason,
+}
+
+/// A policy's wishes, best first, no more than are asked for.
+#[derive(Clone, Debug, Default)]
+pub struct Wishes {
+    list: Vec<Wish>,
+    limit: usize,
+}
+
+impl Wishes {
+    /// Room for `limit` wishes.
+    pub fn with_limit(limit: usize) -> Wishes {
+        Wishes { list: Vec::new(), limit }
+    }
+
+    /// Adds a wish. Returns whether more are welcome.
+    pub fn push(&mut self, page: PageId, action: Action, reason: Reason) -> bool {
+        if self.list.len() < self.limit {
+            self.list.push(Wish { page, action, reason });
+        }
+        self.list.len() < self.limit
+    }
+
+    /// Wishes for a move to `tier`. Returns whether more are welcome.
+    pub fn move_to(&mut self, page: PageId, tier: TierId, reason: Reason) -> bool {
+        self.push(page, Action::MoveTo(tier), reason)
+    }
+
+    /// How many more wishes are welcome.
+    pub fn left(&self) -> usize {
+        self.limit - self.list.len()
+    }
+
+    /// The wishes so far, best first.
+    pub fn as_slice(&self) -> &[Wish] {
+        &self.list
+    }
+
+    /// The wishes, best first.
+    pub fn into_vec(self) -> Vec<Wish> {
+        self.list
+    }
+}
+
+/// One item of a plan: a page, or a whole huge block by its first page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Move {
+    /// The first page.
+    pub page: PageId,
+    /// How many consecutive pages move as one: 1, or 512.
+    pub pages: u32,
+    /// Where it lies now.
+    pub from: TierId,
+    /// What to do.
+    pub action: Action,
+    /// Why.
+    pub reason: Reason,
+}
+
+/// What the governor allowed: to be carried out in this order, then answered with one outcome a move.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Plan {
+    /// Counts up from 1; the ledger refers to it.
+    pub number: u64,
+    /// The moves.
+    pub moves: Vec<Move>,
+}
+
+/// Why a move did not happen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Failure {
+    /// The kernel refused, with this errno.
+    Errno(i32),
+    /// The kernel took the request, and the page is where it was: in use, shared, or dirty again at once.
+    Stayed,
+    /// The destination had no room.
+    NoRoom,
+    /// The page, or the whole process, was gone.
+    Gone,
+    /// The mover was told only to say what it would do.
+    DryRun,
+}
+
+impl Failure {
+    /// Whether trying the same page again is pointless: the kernel says it may not, or cannot, be moved.
+    pub const fn is_permanent(self) -> bool {
+        // EPERM 1, EACCES 13, EINVAL 22: see move_pages(2), process_madvise(2).
+        matches!(self, Failure::Errno(1 | 13 | 22))
+    }
+
+    /// The failure as reports name it: the errno's symbol where it has one.
+    pub fn name(self) -> String {
+        match self {
+            Failure::Stayed => "stayed".to_owned(),
+            Failure::NoRoom => "no_room".to_owned(),
+            Failure::Gone => "gone".to_owned(),
+            Failure::DryRun => "dry_run".to_owned(),
+            Failure::Errno(errno) => match errno {
+                1 => "EPERM".to_owned(),
+                2 => "ENOENT".to_owned(),
+                3 => "ESRCH".to_owned(),
+                4 => "EINTR".to_owned(),
+                5 => "EIO".to_owned(),
+                7 => "E2BIG".to_owned(),
+                11 => "EAGAIN".to_owned(),
+                12 => "ENOMEM".to_owned(),
+                13 => "EACCES".to_owned(),
+                14 => "EFAULT".to_owned(),
+                16 => "EBUSY".to_owned(),
+                19 => "ENODEV".to_owned(),
+                22 => "EINVAL".to_owned(),
+                28 => "ENOSPC".to_owned(),
+                other => format!("errno_{other}"),
+            },
+        }
+    }
+}
+
+/// What became of one move.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Outcome {
+    /// The move as it stood in the plan.
+    pub item: Move,
+    /// How many of its pages are now where they should be; fewer than `item.pages` if a huge block went in part.
+    pub done: u32,
+    /// Why the others are not, if any are not.
+    pub failure: Option<Failure>,
+}

@@ -1,0 +1,257 @@
+//! The contract of a policy: pure decision code that ranks pages and never moves one.
+//!
+//! In: observations, outcomes, and how much room there is. Out: wishes, and when to look again. Must not:
+//! read a clock, keep a page that is gone, or count on a wish being granted.
+
+use std::ops::Range;
+use std::time::Duration;
+
+use crate::governor::Veto;
+use crate::observation::Seen;
+use crate::pages::Pages;
+use crate::plan::{Outcome, Wish, Wishes};
+use crate::units::{BlockId, Bytes, PageId, SpaceId, TierId, Time};
+
+/// Which observations a policy lives on. The driver chooses trackers by it, and refuses a policy none can serve.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Needs {
+    /// Walks of accessed marks.
+    pub scans: bool,
+    /// Hardware samples of loads and stores.
+    pub samples: bool,
+    /// Hint faults.
+    pub hint_faults: bool,
+    /// The future of a trace ([`Oracle`]): only a simulator can serve it.
+    pub future: bool,
+}
+
+/// Knows the future of a trace, for the bound that no policy without it can beat.
+pub trait Oracle: Send {
+    /// Adds to `found` every page that will be used from `from` until `until`, with how many accesses reach memory.
+    /// In any order; no page twice; pages without any are left out.
+    fn future(&mut self, from: Time, until: Time, pages: &Pages, found: &mut Vec<(PageId, u32)>);
+}
+
+/// How often to look. A policy states it anew after every round and every plan.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Cadence {
+    /// When the next round of accessed marks should be read; `None` if none is wanted.
+    pub scan_at: Option<Time>,
+    /// Which share of the blocks that round should read and clear, in rotation: 1.0 is all of them.
+    pub share: f64,
+    /// Accesses per hardware sample, if samples are wanted.
+    pub sampling: Option<SamplePeriods>,
+    /// The hint-fault scanner, if it is wanted.
+    pub hint_scan: Option<HintScan>,
+}
+
+/// How many accesses one hardware sample stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SamplePeriods {
+    /// Loads that missed the last-level cache.
+    pub loads: u32,
+    /// Retired stores, cache hits included.
+    pub stores: u32,
+}
+
+/// How the hint-fault scanner walks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HintScan {
+    /// Pages made inaccessible at each step.
+    pub window_pages: u64,
+    /// Time between steps.
+    pub period: Duration,
+    /// Tiers whose pages are marked: bit k stands for tier k.
+    pub tiers: u8,
+}
+
+/// What one round of accessed marks amounted to.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Round {
+    /// Pages with memory behind them whose marks were read.
+    pub pages: u64,
+    /// Those of them that were accessed.
+    pub accessed: u64,
+    /// How long the reading and clearing took.
+    pub walk: Duration,
+}
+
+/// How full a tier is, in 4 KiB pages.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TierUse {
+    /// Pages of the spaces under management that lie in it.
+    pub used: u64,
+    /// Pages it can hold for them.
+    pub capacity: u64,
+}
+
+impl TierUse {
+    /// Pages still free for the spaces under management.
+    pub const fn free(&self) -> u64 {
+        self.capacity.saturating_sub(self.used)
+    }
+}
+
+/// How much fast memory a program should keep.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum FastGoal {
+    /// At most so many pages.
+    Pages(u64),
+    /// At most this share of its footprint, 0 to 1.
+    Share(f64),
+    /// As little as it can do with: everything cold leaves, and what the governor sees it cost decides how much is cold.
+    Least,
+}
+
+impl FastGoal {
+    /// The goal in pages for a footprint, or `None` where it sets no number.
+    pub fn limit(self, footprint: u64) -> Option<u64> {
+        match self {
+            FastGoal::Pages(pages) => Some(pages),
+            FastGoal::Share(share) => Some((footprint as f64 * share).floor() as u64),
+            FastGoal::Least => None,
+        }
+    }
+}
+
+/// What a policy may count on when it plans. All amounts in 4 KiB pages.
+#[derive(Clone, Debug)]
+pub struct Room<'a> {
+    /// The tiers from fast to slow.
+    pub tiers: &'a [TierUse],
+    /// Most pages that should lie in the fastest tier, if the goal sets a number.
+    pub fast_limit: Option<u64>,
+    /// Pages with memory behind them in all spaces.
+    pub footprint: u64,
+    /// How patient to be with idle pages, from the governor's feedback: 1 at first, more after demotions that turned
+    /// out to be mistakes. A policy multiplies its idle threshold by it.
+    pub patience: f64,
+}
+
+impl Room<'_> {
+    /// Pages that may still enter the fastest tier.
+    pub fn fast_room(&self) -> u64 {
+        let tier = self.tiers[0];
+        match self.fast_limit {
+            Some(limit) => limit.min(tier.capacity).saturating_sub(tier.used),
+            None => tier.free(),
+        }
+    }
+
+    /// Pages that should leave the fastest tier for the limit to hold.
+    pub fn fast_excess(&self) -> u64 {
+        let tier = self.tiers[0];
+        tier.used.saturating_sub(self.fast_limit.unwrap_or(tier.capacity).min(tier.capacity))
+    }
+
+    /// The slowest tier.
+    pub fn slowest(&self) -> TierId {
+        TierId(self.tiers.len() as u8 - 1)
+    }
+}
+
+/// What a policy takes the kernel, or the memory controller, beneath it to do by itself. A driver on real hardware finds
+/// it so or not; the simulator models it. The default is a kernel that leaves pages where they were first placed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Kernel {
+    /// Reclaim moves the tail of the inactive lists one tier down (`demotion_enabled`) and is woken by the watermarks.
+    pub demotion: bool,
+    /// Free share of a tier that reclaim restores, in 1/10000 of it, where that is above the high watermark: 200 for TPP.
+    pub demote_scale: u16,
+    /// Free bytes above the high watermark that reclaim restores: room for promotions. Stated for a full-size machine.
+    pub promotion_room: Bytes,
+    /// Reclaim restores one more gap between watermarks above the high one: the promotion watermark of Linux 6.x.
+    pub promotion_gap: bool,
+    /// Reclaim is woken half that room early (Tiering-0.8's `wake_up_kswapd_early`).
+    pub early_wake: bool,
+    /// A promotion fails unless the fast tier has more free memory than its high watermark, and then wakes reclaim.
+    pub promotion_needs_high_watermark: bool,
+    /// Pages that reclaim demotes stay inaccessible, so that their next use is a hint fault (TPP; Tiering-0.8's
+    /// `scan_demoted`).
+    pub demoted_pages_marked: bool,
+    /// Fast memory is a direct-mapped cache of slow memory that no software sees (Optane Memory Mode).
+    pub memory_mode: bool,
+}
+
+/// A named figure a policy shows of its inside.
+#[derive(Clone, Debug, PartialEq, serde::Serialize)]
+pub struct Metric {
+    /// Its name in snake case, unit last.
+    pub name: &'static str,
+    /// Its value now.
+    pub value: f64,
+}
+
+/// Decision code: which pages should change tier, best first.
+pub trait Policy: Send {
+    /// The name it is found by.
+    fn name(&self) -> &'static str;
+
+    /// Which observations it lives on.
+    fn needs(&self) -> Needs;
+
+    /// Blocks appeared, or gained pages. Their states are fresh where the pages are new.
+    fn mapped(&mut self, _now: Time, _blocks: &[BlockId], _pages: &mut Pages) {}
+
+    /// Pages are about to vanish from a space; after the call their ids may be given to others.
+    fn unmapping(&mut self, _now: Time, _space: SpaceId, _range: Range<crate::units::Vpn>, _pages: &Pages) {}
+
+    /// Something was seen. The pages' tiers are up to date already.
+    fn observe(&mut self, now: Time, seen: Seen<'_>, pages: &mut Pages);
+
+    /// A round of accessed marks that this policy's cadence asked for is complete.
+    fn round(&mut self, _now: Time, _round: &Round, _pages: &mut Pages) {}
+
+    /// Moves were carried out, or failed. The pages' tiers are up to date already.
+    fn outcome(&mut self, _now: Time, _done: &[Outcome], _pages: &mut Pages) {}
+
+    /// A wish was not granted. Counting such failures is part of some policies; wishing again at once is not.
+    fn refused(&mut self, _now: Time, _wish: &Wish, _veto: Veto, _pages: &mut Pages) {}
+
+    /// The sampler used this much processor time since it was last told: what a processor quota is held against.
+    fn sampler_time(&mut self, _now: Time, _spent: Duration) {}
+
+    /// Takes in an oracle. Returns whether the policy has a use for one; most have not.
+    fn foresee(&mut self, _oracle: Box<dyn Oracle>) -> bool {
+        false
+    }
+
+    /// Pages whose every use the driver should report as a hint fault from now on, in place of those named before.
+    /// `None` leaves them as they are. Only for policies that choose the pages themselves, such as Thermostat.
+    fn watch(&mut self, _now: Time, _pages: &mut Pages) -> Option<Vec<PageId>> {
+        None
+    }
+
+    /// Ranks: fills `wishes`, best first, knowing the room there is.
+    fn plan(&mut self, now: Time, room: &Room<'_>, pages: &mut Pages, wishes: &mut Wishes);
+
+    /// Where a page that is touched for the first time should go, where the driver can choose: the first tier with room.
+    fn place(&mut self, _now: Time, _page: PageId, room: &Room<'_>) -> TierId {
+        let with_room = room.tiers.iter().position(|tier| tier.free() > 0);
+        TierId(with_room.unwrap_or(room.tiers.len() - 1) as u8)
+    }
+
+    /// The machine is a model shrunk by this factor, while times stay those of the full size: amounts that the policy
+    /// states in bytes, pages or samples (a scan window, samples between two thresholds) are to be divided by it. Called
+    /// once, before anything else, by the simulator only.
+    fn set_scale(&mut self, _factor: u32) {}
+
+    /// Bytes the policy keeps beside [`Pages`]: columns, lists, histograms.
+    fn memory_bytes(&self) -> usize {
+        0
+    }
+
+    /// What the kernel beneath is taken to do by itself.
+    fn kernel(&self) -> Kernel {
+        Kernel::default()
+    }
+
+    /// When and how to look next.
+    fn cadence(&self) -> Cadence;
+
+    /// When to plan next; `None` if only a round or an event should cause it.
+    fn next_wake(&self) -> Option<Time>;
+
+    /// Figures for reports and plots.
+    fn metrics(&self) -> Vec<Metric>;
+}

@@ -1,0 +1,78 @@
+//! Who may depend on whom, and under which licences.
+
+use std::collections::BTreeMap;
+
+use cargo_metadata::{DependencyKind, Metadata, MetadataCommand};
+
+fn metadata() -> Metadata {
+    MetadataCommand::new().manifest_path(concat!(env!("CARGO_MANIFEST_DIR"), "/../../Cargo.toml")).exec().unwrap()
+}
+
+/// The whole table: what a crate of ours may use of ours. A crate that is not in it fails the test, so that it gets a place.
+const MAY_USE: &[(&str, &[&str])] = &[
+    ("core", &[]),
+    ("policies", &["core"]),
+    ("machine", &["core"]),
+    ("trace", &["core"]),
+    ("workloads", &["core"]),
+    ("bpf", &[]),
+    ("linux", &["core", "bpf"]),
+    ("sim", &["core", "policies", "machine", "workloads", "trace"]),
+    ("lab", &["core"]),
+    ("rules", &[]),
+    ("cli", &["core", "policies", "machine", "workloads", "trace", "sim", "linux", "bpf", "lab"]),
+];
+
+#[test]
+fn crates_depend_only_downwards() {
+    let metadata = metadata();
+    let table: BTreeMap<&str, &[&str]> = MAY_USE.iter().copied().collect();
+    for package in metadata.workspace_packages() {
+        let name = package.name.strip_prefix("terrace-").expect("crate names are terrace- plus the folder's name");
+        let folder = package.manifest_path.parent().unwrap().file_name().unwrap();
+        assert_eq!(name, folder, "a crate is named after its folder");
+        let allowed = table.get(name).unwrap_or_else(|| panic!("crate {name} has no row in MAY_USE: where does it belong?"));
+        for dependency in package.dependencies.iter().filter(|dependency| dependency.kind != DependencyKind::Development) {
+            if let Some(used) = dependency.name.strip_prefix("terrace-") {
+                assert!(allowed.contains(&used), "{name} must not depend on {used}: see MAY_USE");
+            }
+        }
+    }
+}
+
+#[test]
+fn pure_crates_use_no_crate_that_does_input_or_output() {
+    let metadata = metadata();
+    let banned = ["libc", "rustix", "tokio", "nix", "procfs", "libbpf-rs", "rand", "getrandom", "chrono", "mio"];
+    for package in metadata.workspace_packages() {
+        let name = package.name.trim_start_matches("terrace-");
+        if !["core", "policies", "machine", "workloads", "trace", "sim"].contains(&name) {
+            continue;
+        }
+        assert!(package.manifest_path.with_file_name("clippy.toml").exists(), "{name} is pure and needs its clippy.toml");
+        for dependency in package.dependencies.iter().filter(|dependency| dependency.kind == DependencyKind::Normal) {
+            assert!(!banned.contains(&dependency.name.as_str()), "{name} is pure and must not use {}", dependency.name);
+        }
+    }
+}
+
+#[test]
+fn every_dependency_has_a_licence_that_lets_us_ship() {
+    let fine = [
+        "Apache-2.0", "MIT", "BSD-2-Clause", "BSD-3-Clause", "ISC", "Zlib", "Unicode-3.0", "Unlicense", "0BSD", "CC0-1.0",
+        "MIT-0", "BSL-1.0", "LGPL-2.1-only", "Apache-2.0 WITH LLVM-exception",
+    ];
+    let mut bad = Vec::new();
+    for package in &metadata().packages {
+        let licence = package.license.clone().unwrap_or_else(|| "none stated".to_owned());
+        // One of several alternatives is enough; of a conjunction every part must do.
+        let acceptable = licence.replace('/', " OR ").replace(['(', ')'], "").split(" OR ").any(|alternative| {
+            alternative.split(" AND ").all(|part| fine.contains(&part.trim()))
+        });
+        // The eBPF programs themselves are GPL-2.0, as the kernel demands of what calls its helpers; they are data to the rest.
+        if !acceptable && package.name.as_str() != "terrace-bpf" {
+            bad.push(format!("{} {}: {licence}", package.name, package.version));
+        }
+    }
+    assert!(bad.is_empty(), "not on the list of licences: {bad:#?}");
+}
