@@ -1,0 +1,466 @@
+//! The doctor: what works on this machine, what does not and why, and which tracker to use.
+//!
+//! In: the kernel's own word, and the proof of every tracker. Out: [`Doctor`], which `terrace doctor` prints, and
+//! [`choose_tracker`]. Must not: change anything that lasts, or pass over a tracker without saying why.
+
+use std::path::Path;
+
+use terrace_core::policy::Needs;
+use terrace_core::units::{Bytes, PAGE_BYTES};
+
+use crate::movers::{self, MoverReport};
+use crate::rights::Rights;
+use crate::topology::{Tier, TierMap, Topology, TopologyError};
+use crate::trackers::accessed_bits::AccessedBits;
+use crate::trackers::damon::Damon;
+use crate::trackers::idle_pages::IdlePages;
+use crate::trackers::page_faults::PageFaults;
+use crate::trackers::prove::{Proof, prove};
+use crate::trackers::samples::Samples;
+use crate::trackers::write_tracking::WriteTracking;
+use crate::trackers::{TrackError, Tracker};
+
+/// All that `terrace doctor` shows.
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct Doctor {
+    /// Version of this shape.
+    pub schema_version: u32,
+    /// The kernel.
+    pub kernel: Kernel,
+    /// What this process may do.
+    pub rights: Rights,
+    /// Every tracker, in order of preference.
+    pub trackers: Vec<TrackerReport>,
+    /// The tracker that a policy of accessed marks gets, if there is one.
+    pub chosen_tracker: Option<&'static str>,
+    /// Every mover.
+    pub movers: Vec<MoverReport>,
+    /// The tiers, fastest first.
+    pub tiers: Vec<Tier>,
+    /// Who else here moves pages, or clears the marks that Terrace reads.
+    pub rivals: Vec<Rival>,
+    /// What to do, most urgent first.
+    pub advice: Vec<String>,
+}
+
+/// The kernel.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct Kernel {
+    /// Its release, as `uname -r` says.
+    pub release: String,
+    /// The processor's architecture.
+    pub machine: String,
+    /// Whether it runs under a hypervisor that says so.
+    pub virtual_machine: bool,
+    /// Whether it describes its types (/sys/kernel/btf/vmlinux), which the eBPF program needs.
+    pub btf: bool,
+}
+
+/// What there is to say of a tracker.
+#[derive(Clone, Debug, PartialEq, serde::Serialize)]
+pub struct TrackerReport {
+    /// Its name, as `--tracker` takes it.
+    pub name: &'static str,
+    /// Whether it could be opened.
+    pub available: bool,
+    /// Whether it passed its proof.
+    pub proven: bool,
+    /// Why not, or what it showed.
+    pub reason: String,
+    /// The smallest piece of memory it tells apart.
+    pub granularity_bytes: Bytes,
+    /// Whether it sees reads.
+    pub reads: bool,
+    /// Whether it sees writes.
+    pub writes: bool,
+    /// Measured cost of one observation of a page, or of one event.
+    pub cost_ns_per_page: Option<f64>,
+    /// What it can be used for.
+    pub serves: &'static str,
+}
+
+/// Someone else who moves pages, or clears marks.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct Rival {
+    /// Who.
+    pub name: &'static str,
+    /// What was found.
+    pub state: String,
+    /// What it does to Terrace, and how to turn it off.
+    pub effect: String,
+}
+
+/// No tracker can serve.
+#[derive(Debug, thiserror::Error)]
+pub enum ChooseError {
+    /// The name is none of a tracker.
+    #[error("there is no tracker {name:?}; there are {}", names().join(", "))]
+    Unknown {
+        /// The name.
+        name: String,
+    },
+    /// All that could serve were tried and refused.
+    #[error("no tracker works here:\n  {}", reasons.join("\n  "))]
+    NoneWorks {
+        /// Why, one line a tracker.
+        reasons: Vec<String>,
+    },
+}
+
+/// A tracker that could be tried.
+struct Candidate {
+    name: &'static str,
+    open: fn() -> Result<Box<dyn Tracker>, TrackError>,
+    /// What it claims, before it is open.
+    reads: bool,
+    /// Whether it shows accessed marks of any program, which policies of scans live on.
+    scans: bool,
+    /// Whether it shows hardware samples.
+    samples: bool,
+    serves: &'static str,
+}
+
+fn boxed<T: Tracker + 'static>(opened: Result<T, TrackError>) -> Result<Box<dyn Tracker>, TrackError> {
+    opened.map(|tracker| Box::new(tracker) as Box<dyn Tracker>)
+}
+
+/// The trackers in order of preference.
+const CANDIDATES: [Candidate; 6] = [
+    Candidate {
+        name: "samples",
+        open: || boxed(Samples::open()),
+        reads: true,
+        scans: false,
+        samples: true,
+        serves: "policies that live on hardware samples",
+    },
+    Candidate {
+        name: "accessed-bits",
+        open: || boxed(AccessedBits::open()),
+        reads: true,
+        scans: true,
+        samples: false,
+        serves: "any policy of accessed marks, on any program",
+    },
+    Candidate {
+        name: "idle-pages",
+        open: || boxed(IdlePages::open()),
+        reads: true,
+        scans: true,
+        samples: false,
+        serves: "any policy of accessed marks, on any program",
+    },
+    Candidate {
+        name: "damon",
+        open: || boxed(Damon::open()),
+        reads: true,
+        scans: true,
+        samples: false,
+        serves: "policies of accessed marks, on programs whose hot memory lies together",
+    },
+    Candidate {
+        name: "write-tracking",
+        open: || boxed(WriteTracking::open()),
+        reads: false,
+        scans: false,
+        samples: false,
+        serves: "writes only, of programs that register their memory themselves; only when asked for by name",
+    },
+    Candidate {
+        name: "page-faults",
+        open: || boxed(PageFaults::open()),
+        reads: true,
+        scans: false,
+        samples: false,
+        serves: "births and refaults beside another tracker; alone only when asked for by name",
+    },
+];
+
+/// The names of all trackers, in order of preference.
+pub fn names() -> Vec<&'static str> {
+    CANDIDATES.iter().map(|candidate| candidate.name).collect()
+}
+
+/// Opens and proves the trackers that can serve `needs`, in order of preference, and takes the first that passes; or the one
+/// that is `requested`, whatever it can serve. Returns it with one line for each tracker: why it was taken, or not.
+///
+/// A tracker that sees only writes, or only faults, is never taken by itself: a policy of accessed marks would take
+/// every page that is only read for cold.
+///
+/// # Errors
+/// When none passes: the reason of each.
+pub fn choose_tracker(needs: Needs, requested: Option<&str>) -> Result<(Box<dyn Tracker>, Vec<String>), ChooseError> {
+    choose_from(&CANDIDATES, needs, requested, &no_tiers())
+}
+
+/// The proof asks what was accessed, not where it lies: any map will do.
+fn no_tiers() -> TierMap {
+    TierMap::new(Vec::new(), Vec::new())
+}
+
+fn choose_from(
+    candidates: &[Candidate],
+    needs: Needs,
+    requested: Option<&str>,
+    tiers: &TierMap,
+) -> Result<(Box<dyn Tracker>, Vec<String>), ChooseError> {
+    if let Some(name) = requested.filter(|name| candidates.iter().all(|candidate| candidate.name != *name)) {
+        return Err(ChooseError::Unknown { name: name.to_owned() });
+    }
+    let mut reasons = Vec::new();
+    for candidate in candidates {
+        let name = candidate.name;
+        match requested {
+            Some(requested) if requested != name => continue,
+            None if !(candidate.samples && needs.samples || candidate.scans && needs.scans) => {
+                reasons.push(format!("{name}: not tried, it serves {}", candidate.serves));
+                continue;
+            }
+            _ => {}
+        }
+        let mut tracker = match (candidate.open)() {
+            Ok(tracker) => tracker,
+            Err(error) => {
+                reasons.push(error.to_string());
+                continue;
+            }
+        };
+        match prove(tracker.as_mut(), tiers) {
+            Ok(proof) => {
+                reasons.push(format!("{name}: chosen, {}", describe(&proof)));
+                return Ok((tracker, reasons));
+            }
+            Err(reason) => reasons.push(format!("{name}: refused, {reason}")),
+        }
+    }
+    Err(ChooseError::NoneWorks { reasons })
+}
+
+/// What a tracker showed, in a line.
+fn describe(proof: &Proof) -> String {
+    let percent = |share: f64| format!("{:.1} %", share * 100.0);
+    let mut parts = Vec::new();
+    parts.extend(proof.read_recall.map(|recall| format!("saw {} of the reads", percent(recall))));
+    parts.extend(proof.write_recall.map(|recall| format!("saw {} of the writes", percent(recall))));
+    parts.push(format!("{} of what it reported was true", percent(proof.precision)));
+    parts.extend(proof.grade.cost_ns_per_page.map(|cost| format!("{cost:.1} ns a page")));
+    parts.join(", ")
+}
+
+fn examine(candidate: &Candidate, tiers: &TierMap) -> TrackerReport {
+    let mut report = TrackerReport {
+        name: candidate.name,
+        available: false,
+        proven: false,
+        reason: String::new(),
+        granularity_bytes: Bytes::new(PAGE_BYTES),
+        reads: candidate.reads,
+        writes: true,
+        cost_ns_per_page: None,
+        serves: candidate.serves,
+    };
+    let mut tracker = match (candidate.open)() {
+        Ok(tracker) => tracker,
+        Err(TrackError::Unavailable { reason, .. }) => return TrackerReport { reason, ..report },
+        Err(error) => return TrackerReport { reason: error.to_string(), ..report },
+    };
+    report.available = true;
+    match prove(tracker.as_mut(), tiers) {
+        Ok(proof) => {
+            report.proven = true;
+            report.reason = describe(&proof);
+            report.cost_ns_per_page = proof.grade.cost_ns_per_page;
+        }
+        Err(reason) => report.reason = reason,
+    }
+    let grade = tracker.grade();
+    (report.granularity_bytes, report.reads, report.writes) = (grade.granularity_bytes, grade.reads, grade.writes);
+    report
+}
+
+impl Doctor {
+    /// Examines this machine. Takes up to some seconds: every tracker is tried.
+    ///
+    /// # Errors
+    /// When its tiers cannot be found out.
+    pub fn examine() -> Result<Doctor, TopologyError> {
+        Topology::discover(Path::new("/"))?.tier_map().map(|tiers| Doctor::examine_with(&tiers))
+    }
+
+    /// The same for tiers that are known.
+    pub fn examine_with(tiers: &TierMap) -> Doctor {
+        let trackers: Vec<TrackerReport> = CANDIDATES.iter().map(|candidate| examine(candidate, tiers)).collect();
+        let chosen_tracker = trackers
+            .iter()
+            .zip(&CANDIDATES)
+            .find(|(report, candidate)| report.proven && candidate.scans)
+            .map(|(report, _)| report.name);
+        let rights = Rights::of_this_process();
+        let rivals = rivals(Path::new("/"), std::process::id());
+        let movers = movers::survey(tiers);
+        let advice = advice(&rights, chosen_tracker, &movers, tiers, &rivals);
+        let tiers = tiers.tiers().to_vec();
+        Doctor { schema_version: 1, kernel: kernel(), rights, trackers, chosen_tracker, movers, tiers, rivals, advice }
+    }
+}
+
+fn kernel() -> Kernel {
+    let name = rustix::system::uname();
+    let text = |field: &std::ffi::CStr| field.to_string_lossy().into_owned();
+    let processors = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    Kernel {
+        release: text(name.release()),
+        machine: text(name.machine()),
+        virtual_machine: processors
+            .lines()
+            .any(|line| line.starts_with("flags") && line.split_ascii_whitespace().any(|flag| flag == "hypervisor")),
+        btf: Path::new("/sys/kernel/btf/vmlinux").exists(),
+    }
+}
+
+fn rivals(root: &Path, own_pid: u32) -> Vec<Rival> {
+    let read = |path: &str| std::fs::read_to_string(root.join(path)).ok().map(|text| text.trim().to_owned());
+    let on = |text: &String| !matches!(text.as_str(), "" | "0" | "N" | "n" | "false");
+    let mut rivals = Vec::new();
+    let mut add = |name, state: Option<String>, effect: &str| {
+        if let Some(state) = state.filter(on) {
+            rivals.push(Rival { name, state, effect: effect.to_owned() });
+        }
+    };
+    add(
+        "numa_balancing",
+        read("proc/sys/kernel/numa_balancing"),
+        "the kernel moves pages between nodes too: sysctl kernel.numa_balancing=0 while Terrace decides",
+    );
+    add(
+        "demotion_enabled",
+        read("sys/kernel/mm/numa/demotion_enabled"),
+        "the kernel demotes pages under pressure too: echo false > /sys/kernel/mm/numa/demotion_enabled",
+    );
+    add(
+        "DAMON",
+        read("sys/kernel/mm/damon/admin/kdamonds/nr_kdamonds").filter(on).map(|count| {
+            let state = read("sys/kernel/mm/damon/admin/kdamonds/0/state").unwrap_or_default();
+            format!("{count} set up, the first is {state}")
+        }),
+        "it clears the accessed bits that Terrace reads, so some accesses are missed; it may page out by schemes of its own",
+    );
+    for name in ["damon_stat", "damon_reclaim", "damon_lru_sort"] {
+        let enabled = read(&format!("sys/module/{name}/parameters/enabled"));
+        add(name, enabled, "it clears the accessed bits that Terrace reads: write N to its parameter `enabled`");
+    }
+    let processes = std::fs::read_dir(root.join("proc")).into_iter().flatten().flatten();
+    let mut others: Vec<u32> = processes
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .filter(|&pid| pid != own_pid)
+        .filter(|pid| matches!(read(&format!("proc/{pid}/comm")).as_deref(), Some("terrace" | "terraced")))
+        .collect();
+    others.sort_unstable();
+    let list = others.iter().map(|pid| format!("pid {pid}")).collect::<Vec<_>>().join(", ");
+    add("terrace", Some(list), "another Terrace runs; two must not manage the same program");
+    rivals
+}
+
+fn advice(
+    rights: &Rights,
+    chosen: Option<&str>,
+    movers: &[MoverReport],
+    tiers: &TierMap,
+    rivals: &[Rival],
+) -> Vec<String> {
+    let mut advice = Vec::new();
+    if chosen.is_none() {
+        advice.push(
+            "no tracker shows accessed pages here, so nothing can be managed; the reasons stand beside each tracker"
+                .to_owned(),
+        );
+    }
+    if !rights.missing.is_empty() {
+        advice.push(format!("run as root, or give the capabilities that are missing: {}", rights.missing.join(", ")));
+    }
+    if tiers.tiers().len() < 2 {
+        advice.push(
+            "there is one tier only: let `terrace run` set compressed swap up (--tier-slow zram:2GiB), or add swap"
+                .to_owned(),
+        );
+    } else if !movers.iter().any(|mover| mover.available && mover.useful && mover.name != "dry-run") {
+        advice.push("no mover works between these tiers; the reasons stand beside each mover".to_owned());
+    }
+    advice.extend(rivals.iter().map(|rival| format!("{} ({}): {}", rival.name, rival.state, rival.effect)));
+    advice
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rivals_are_found_by_what_the_kernel_says() {
+        let root = tempfile::tempdir().unwrap();
+        let write = |path: &str, text: &str| {
+            let path = root.path().join(path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        };
+        assert_eq!(rivals(root.path(), 1), []);
+        write("proc/sys/kernel/numa_balancing", "2\n");
+        write("sys/kernel/mm/numa/demotion_enabled", "false\n");
+        write("sys/kernel/mm/damon/admin/kdamonds/nr_kdamonds", "1\n");
+        write("sys/kernel/mm/damon/admin/kdamonds/0/state", "on\n");
+        write("sys/module/damon_stat/parameters/enabled", "Y\n");
+        write("proc/41/comm", "terraced\n");
+        write("proc/42/comm", "terrace\n");
+        write("proc/43/comm", "bash\n");
+        let found: Vec<(&str, String)> =
+            rivals(root.path(), 42).into_iter().map(|rival| (rival.name, rival.state)).collect();
+        let expected = [
+            ("numa_balancing", "2"),
+            ("DAMON", "1 set up, the first is on"),
+            ("damon_stat", "Y"),
+            ("terrace", "pid 41"),
+        ];
+        assert_eq!(found, expected.map(|(name, state)| (name, state.to_owned())));
+    }
+
+    fn missing(tracker: &'static str) -> Result<Box<dyn Tracker>, TrackError> {
+        Err(TrackError::Unavailable { tracker, reason: "not in this test".to_owned() })
+    }
+
+    fn choose(needs: Needs, requested: Option<&str>) -> Result<Vec<String>, ChooseError> {
+        let candidate =
+            |name, open, scans, samples| Candidate { name, open, reads: true, scans, samples, serves: "tests" };
+        let candidates = [
+            candidate("samples", (|| missing("samples")) as fn() -> _, false, true),
+            candidate("accessed-bits", || missing("accessed-bits"), true, false),
+            candidate("page-faults", || missing("page-faults"), false, false),
+        ];
+        choose_from(&candidates, needs, requested, &TierMap::new(Vec::new(), Vec::new())).map(|(_, reasons)| reasons)
+    }
+
+    #[test]
+    fn every_tracker_has_its_reason() {
+        let needs = Needs { scans: true, ..Needs::default() };
+        let Err(ChooseError::NoneWorks { reasons }) = choose(needs, None) else { panic!("nothing can be chosen") };
+        assert_eq!(
+            reasons,
+            [
+                "samples: not tried, it serves tests",
+                "accessed-bits: not in this test",
+                "page-faults: not tried, it serves tests"
+            ]
+        );
+        let needs = Needs { samples: true, ..Needs::default() };
+        let Err(ChooseError::NoneWorks { reasons }) = choose(needs, None) else { panic!("nothing can be chosen") };
+        assert_eq!(reasons[0], "samples: not in this test");
+    }
+
+    #[test]
+    fn the_one_asked_for_is_the_only_one_tried() {
+        let Err(ChooseError::NoneWorks { reasons }) = choose(Needs::default(), Some("page-faults")) else {
+            panic!("nothing can be chosen")
+        };
+        assert_eq!(reasons, ["page-faults: not in this test"]);
+        let line = choose(Needs::default(), Some("eyes")).unwrap_err().to_string();
+        assert!(line.contains("\"eyes\"") && line.contains("accessed-bits"), "{line}");
+    }
+}

@@ -1,0 +1,23 @@
+//! The only crate of Terrace that talks to the kernel.
+//!
+//! In: what the engine asks for. Out: what the kernel shows. `topology` finds the tiers, `process` the
+//! address spaces, [`trackers`] the accesses; [`movers`] change a page's tier; `zram` sets compressed swap up
+//! and takes it away; `manager` is the loop that drives the engine with all of them. Every unsafe block is in `sys`.
+//!
+//! Must not: decide. What should move, the core says.
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+pub mod doctor;
+pub mod guard;
+pub mod manager;
+pub mod movers;
+pub mod pagemap;
+pub mod perf;
+pub mod pressure;
+pub mod process;
+pub mod rights;
+pub mod sys;
+pub mod topology;
+pub mod trackers;
+pub mod usage;
+pub mod zram;

@@ -1,0 +1,518 @@
+//! The live loop: drives the engine with trackers and movers on real processes.
+//!
+//! In: processes to manage, a tracker, a mover, an engine. Out: moves, and the figures of the run. Must not: decide
+//! what moves; it only carries observations in and plans out, keeps the processes' ranges current, and reads what the moves cost.
+//!
+//! One observation's way: tracker → [`Intake`] (address to page) → engine → plan → [`Manager::carry_out`] (page to address) →
+//! mover → outcome → engine.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+use std::os::fd::BorrowedFd;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use terrace_core::engine::{Engine, Input, Output};
+use terrace_core::governor::Pressure;
+use terrace_core::observation::{Observation, Scan, Seen, Sight};
+use terrace_core::plan::{Action, Failure, Move, Outcome, Plan};
+use terrace_core::policy::{Cadence, Round};
+use terrace_core::units::{Bytes, PageId, SpaceId, TierId, Time, Vpn};
+
+use crate::movers::{MoveResult, Mover, PageMove};
+use crate::pressure::PressureReading;
+use crate::process::{MemoryRange, Process, ProcessError, RangeOptions};
+use crate::topology::TierMap;
+use crate::trackers::{Event, Sink, Target, TrackError, Tracker};
+
+/// What a manager is made of.
+pub struct ManagerParts {
+    /// The decisions.
+    pub engine: Engine,
+    /// The eyes.
+    pub tracker: Box<dyn Tracker>,
+    /// The hands.
+    pub mover: Box<dyn Mover>,
+    /// The tiers of this machine, as the engine knows them.
+    pub tiers: TierMap,
+    /// The zram device whose figures show what page-outs really save, if the slow tier is one.
+    pub zram: Option<u32>,
+    /// Which memory may be managed.
+    pub ranges: RangeOptions,
+}
+
+/// Looks on while the manager works, for heat maps and recordings.
+pub trait Tap {
+    /// A stretch of a walk, before the engine sees it.
+    fn scan(&mut self, now: Time, space: SpaceId, first: Vpn, sights: &[Sight], window: Option<Duration>);
+}
+
+/// The tap of a run that records nothing.
+pub struct NoTap;
+
+impl Tap for NoTap {
+    fn scan(&mut self, _: Time, _: SpaceId, _: Vpn, _: &[Sight], _: Option<Duration>) {}
+}
+
+/// Figures of the run so far.
+#[derive(Clone, Debug, Default)]
+pub struct ManagerStats {
+    /// Rounds of accessed marks.
+    pub rounds: u64,
+    /// Time spent in them.
+    pub round_time: Duration,
+    /// The latest round.
+    pub last_round: Round,
+    /// Wall time of calls that moved pages.
+    pub move_time: Duration,
+    /// Longest single call that moved pages.
+    pub longest_move_call: Duration,
+    /// Calls that moved pages.
+    pub move_calls: u64,
+    /// Major faults of the managed processes since they are managed.
+    pub major_faults: u64,
+    /// Time during which page-outs were stopped, by cause.
+    pub braked: BTreeMap<&'static str, Duration>,
+    /// Events lost by the tracker.
+    pub lost_events: u64,
+    /// Processes ever managed.
+    pub processes: u32,
+    /// Resident memory of the managed processes, as the kernel counts it.
+    pub resident_bytes: u64,
+    /// The latest reading of the surroundings.
+    pub pressure: PressureReading,
+    /// Why the surroundings could not be read, if they could not: then nothing brakes but the refaults.
+    pub pressure_error: Option<String>,
+}
+
+struct Space {
+    process: Process,
+    ranges: Vec<MemoryRange>,
+    major_faults: u64,
+}
+
+/// Why the loop returned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Woken {
+    /// One of the caller's descriptors is readable.
+    ByCaller,
+    /// The time the caller asked for has come.
+    ByTime,
+    /// No managed process is left.
+    AllGone,
+}
+
+/// See the module's header.
+pub struct Manager {
+    parts: ManagerParts,
+    origin: Instant,
+    spaces: BTreeMap<SpaceId, Space>,
+    next_space: u32,
+    /// Pids that are not to be taken up: Terrace itself, and processes that turned out not to be ours.
+    excluded: BTreeSet<u32>,
+    cadence: Cadence,
+    wake: Time,
+    pressure_at: Time,
+    pressure_read: Time,
+    stats: ManagerStats,
+    results: Vec<MoveResult>,
+}
+
+/// How often the cost of moves is read: often enough to brake before a second's worth of mistakes is made.
+const PRESSURE_INTERVAL: Duration = Duration::from_millis(500);
+/// The compression ratio of a few pages says nothing: from this much stored data on it counts.
+const COMPRESSION_TELLS_FROM: Bytes = Bytes::mib(16);
+
+impl Manager {
+    /// A manager without processes.
+    pub fn new(parts: ManagerParts) -> Manager {
+        Manager {
+            parts,
+            origin: Instant::now(),
+            spaces: BTreeMap::new(),
+            next_space: 0,
+            excluded: BTreeSet::from([std::process::id()]),
+            cadence: Cadence::default(),
+            wake: Time::ZERO,
+            pressure_at: Time::ZERO,
+            pressure_read: Time::ZERO,
+            stats: ManagerStats::default(),
+            results: Vec::new(),
+        }
+    }
+
+    /// The time of this manager's clock. It starts at one hour, so that "a while ago" is never before the origin.
+    pub fn now(&self) -> Time {
+        Time::ZERO + Duration::from_secs(3600) + self.origin.elapsed()
+    }
+
+    /// Takes up a process.
+    ///
+    /// # Errors
+    /// When it is gone or not ours.
+    pub fn add_process(&mut self, pid: u32) -> Result<SpaceId, ProcessError> {
+        let process = Process::open(pid)?;
+        let major_faults = process.stat()?.major_faults;
+        let space = SpaceId(self.next_space);
+        self.next_space += 1;
+        self.spaces.insert(space, Space { process, ranges: Vec::new(), major_faults });
+        self.stats.processes += 1;
+        Ok(space)
+    }
+
+    /// The engine, to be read.
+    pub fn engine(&self) -> &Engine {
+        &self.parts.engine
+    }
+
+    /// The tiers.
+    pub fn tiers(&self) -> &TierMap {
+        &self.parts.tiers
+    }
+
+    /// The tracker, to be read.
+    pub fn tracker(&self) -> &dyn Tracker {
+        &*self.parts.tracker
+    }
+
+    /// Figures so far.
+    pub fn stats(&self) -> &ManagerStats {
+        &self.stats
+    }
+
+    /// The pid of a space under management.
+    pub fn pid(&self, space: SpaceId) -> Option<u32> {
+        self.spaces.get(&space).map(|space| space.process.pid())
+    }
+
+    /// Works until one of `wake_on` is readable, `until` has come, or no process is left.
+    ///
+    /// # Errors
+    /// When the tracker breaks in a way that has nothing to do with a process exiting.
+    pub fn run(&mut self, wake_on: &[BorrowedFd<'_>], until: Time, tap: &mut dyn Tap) -> Result<Woken, TrackError> {
+        loop {
+            self.drop_exited();
+            if self.spaces.is_empty() {
+                return Ok(Woken::AllGone);
+            }
+            let now = self.now();
+            if now >= self.pressure_at {
+                self.read_pressure(now);
+            }
+            if self.cadence.scan_at.is_some_and(|at| at <= now) {
+                self.round(tap)?;
+            }
+            self.take_events()?;
+            let backlog = self.drain_engine(Input::Tick);
+            let now = self.now();
+            if now >= until {
+                return Ok(Woken::ByTime);
+            }
+            let due = [Some(self.wake), self.cadence.scan_at, Some(self.pressure_at), Some(until)];
+            let deadline = if backlog { now } else { due.into_iter().flatten().min().unwrap_or(until) };
+            if self.wait(wake_on, deadline.since(now)) {
+                return Ok(Woken::ByCaller);
+            }
+        }
+    }
+
+    /// Waits for a descriptor of the caller, of a process or of the tracker. Returns whether it was one of the caller's.
+    fn wait(&self, wake_on: &[BorrowedFd<'_>], longest: Duration) -> bool {
+        let mut fds: Vec<PollFd<'_>> = Vec::with_capacity(wake_on.len() + self.spaces.len() + 1);
+        fds.extend(wake_on.iter().map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN)));
+        let pidfds = self.spaces.values().map(|space| space.process.pidfd());
+        fds.extend(pidfds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
+        fds.extend(self.parts.tracker.event_fd().map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
+        let timeout =
+            Timespec { tv_sec: longest.as_secs().min(3600) as i64, tv_nsec: i64::from(longest.subsec_nanos()) };
+        match poll(&mut fds, Some(&timeout)) {
+            Ok(_) => fds[..wake_on.len()].iter().any(|fd| !fd.revents().is_empty()),
+            // Interrupted by a signal: the caller's handler has written to its descriptor, or the signal meant nothing.
+            Err(_) => false,
+        }
+    }
+
+    /// Lets go of processes that exited.
+    fn drop_exited(&mut self) {
+        let gone: Vec<SpaceId> =
+            self.spaces.iter().filter(|(_, space)| !space.process.is_alive()).map(|(id, _)| *id).collect();
+        for space in gone {
+            self.spaces.remove(&space);
+            self.parts.tracker.forget(space);
+            self.drain_engine(Input::Exited(space));
+        }
+    }
+
+    /// Takes up new children, and follows what the processes mapped and unmapped.
+    fn follow(&mut self) {
+        let known: BTreeSet<u32> = self.spaces.values().map(|space| space.process.pid()).collect();
+        let children: BTreeSet<u32> = self.spaces.values().flat_map(|space| space.process.descendants()).collect();
+        for pid in children {
+            // A child that cannot be opened exited already, or is not ours; it is not asked about again.
+            if !known.contains(&pid) && !self.excluded.contains(&pid) && self.add_process(pid).is_err() {
+                self.excluded.insert(pid);
+            }
+        }
+        let spaces: Vec<SpaceId> = self.spaces.keys().copied().collect();
+        for id in spaces {
+            let space = &self.spaces[&id];
+            // A process that exits right now has no ranges; the next turn of the loop lets go of it.
+            let Ok(ranges) = space.process.ranges(self.parts.ranges) else { continue };
+            if ranges == space.ranges {
+                continue;
+            }
+            let vanished = difference(&space.ranges, &ranges);
+            if let Some(space) = self.spaces.get_mut(&id) {
+                space.ranges = ranges;
+            }
+            for range in vanished {
+                self.drain_engine(Input::Unmapped(id, range));
+            }
+        }
+    }
+
+    /// One round of accessed marks over all processes.
+    fn round(&mut self, tap: &mut dyn Tap) -> Result<(), TrackError> {
+        self.follow();
+        let now = self.now();
+        let began = Instant::now();
+        let targets: Vec<Target<'_>> = self
+            .spaces
+            .iter()
+            .map(|(&space, held)| Target { space, process: &held.process, ranges: &held.ranges })
+            .collect();
+        let mut intake = Intake { engine: &mut self.parts.engine, tap, now, round: Round::default() };
+        self.parts.tracker.round(now, &targets, &self.parts.tiers, self.cadence.share, &mut intake)?;
+        let mut round = intake.round;
+        round.walk = began.elapsed();
+        self.stats.rounds += 1;
+        self.stats.round_time += round.walk;
+        self.stats.last_round = round;
+        self.drain_engine(Input::Round(round));
+        Ok(())
+    }
+
+    fn take_events(&mut self) -> Result<(), TrackError> {
+        let now = self.now();
+        let targets: Vec<Target<'_>> = self
+            .spaces
+            .iter()
+            .map(|(&space, held)| Target { space, process: &held.process, ranges: &held.ranges })
+            .collect();
+        let mut intake = Intake { engine: &mut self.parts.engine, tap: &mut NoTap, now, round: Round::default() };
+        self.parts.tracker.events(now, &targets, &mut intake)?;
+        self.stats.lost_events = self.parts.tracker.lost();
+        Ok(())
+    }
+
+    /// Reads what the moves so far cost the processes.
+    fn read_pressure(&mut self, now: Time) {
+        let window = now.since(self.pressure_read);
+        self.pressure_read = now;
+        self.pressure_at = now + PRESSURE_INTERVAL;
+        let (mut refaults, mut resident) = (0, 0);
+        for space in self.spaces.values_mut() {
+            let Ok(stat) = space.process.stat() else { continue };
+            refaults += stat.major_faults.saturating_sub(space.major_faults);
+            space.major_faults = stat.major_faults;
+            resident += stat.resident.get();
+        }
+        self.stats.major_faults += refaults;
+        self.stats.resident_bytes = resident;
+        let before = self.stats.pressure;
+        match PressureReading::read(Path::new("/"), self.parts.zram) {
+            Ok(reading) => self.stats.pressure = reading,
+            Err(error) => self.stats.pressure_error = Some(error.to_string()),
+        }
+        let reading = self.stats.pressure;
+        if let Some(brake) = self.parts.engine.governor().brake() {
+            *self.stats.braked.entry(brake.name()).or_default() += window.min(2 * PRESSURE_INTERVAL);
+        }
+        if let Some(tier) = self.parts.tiers.swap_tier() {
+            let used = self.parts.engine.pages().used_in_all(tier);
+            self.drain_engine(Input::Capacity(tier, used + reading.swap_free_bytes.pages()));
+        }
+        let stalled = Duration::from_micros(reading.some_total_us.saturating_sub(before.some_total_us));
+        let first = before == PressureReading::default();
+        let pressure = Pressure {
+            window,
+            refaults,
+            stall_share: (reading.stalls_counted && !first).then(|| stalled.as_secs_f64() / window.as_secs_f64()),
+            compression: reading
+                .zram
+                .filter(|zram| zram.orig_data_bytes >= COMPRESSION_TELLS_FROM)
+                .and_then(|zram| zram.ratio()),
+        };
+        self.drain_engine(Input::Pressure(pressure));
+    }
+
+    /// Gives the engine one input and does what it answers. Returns whether work is left that waited only because a
+    /// round or a reading is due first.
+    fn drain_engine(&mut self, input: Input<'_>) -> bool {
+        let now = self.now();
+        self.parts.engine.handle(now, input);
+        loop {
+            let now = self.now();
+            match self.parts.engine.poll(now) {
+                Output::Track(cadence) => self.cadence = cadence,
+                Output::Wake(at) => {
+                    self.wake = at;
+                    return false;
+                }
+                Output::Move(plan) => {
+                    let outcomes = self.carry_out(&plan);
+                    let now = self.now();
+                    self.parts.engine.handle(now, Input::Moved(&outcomes));
+                    if self.cadence.scan_at.is_some_and(|at| at <= now) || self.pressure_at <= now {
+                        self.wake = now;
+                        return true;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Page ids to addresses, addresses to the mover, results to outcomes: one for each move, in order.
+    fn carry_out(&mut self, plan: &Plan) -> Vec<Outcome> {
+        let mut outcomes = Vec::with_capacity(plan.moves.len());
+        let mut at = 0;
+        while at < plan.moves.len() {
+            let run = self.same_space(&plan.moves[at..]);
+            let moves = &plan.moves[at..at + run];
+            self.carry_out_in_one_space(moves, &mut outcomes);
+            at += run;
+        }
+        outcomes
+    }
+
+    /// How many moves from the front belong to one space.
+    fn same_space(&self, moves: &[Move]) -> usize {
+        let space_of = |item: &Move| self.parts.engine.pages().block(item.page.block()).map(|block| block.space);
+        let first = space_of(&moves[0]);
+        moves.iter().take_while(|item| space_of(item) == first).count()
+    }
+
+    fn carry_out_in_one_space(&mut self, moves: &[Move], outcomes: &mut Vec<Outcome>) {
+        let pages = self.parts.engine.pages();
+        let space = pages.block(moves[0].page.block()).and_then(|block| self.spaces.get(&block.space));
+        let wanted: Option<Vec<PageMove>> = moves
+            .iter()
+            .map(|item| {
+                let Action::MoveTo(to) = item.action else { return None };
+                let (_, vpn) = pages.locate(item.page);
+                Some(PageMove { vpn, pages: item.pages, from: item.from, to })
+            })
+            .collect();
+        let (Some(space), Some(wanted)) = (space, wanted) else {
+            // The process went while its plan was made; or the policy wants pages split, which no live mover does.
+            let failure = if space.is_none() { Failure::Gone } else { Failure::Errno(libc::EINVAL) };
+            outcomes.extend(moves.iter().map(|&item| Outcome { item, done: 0, failure: Some(failure) }));
+            return;
+        };
+        self.results.clear();
+        let cost = self.parts.mover.execute(&space.process, &wanted, &self.parts.tiers, &mut self.results);
+        self.stats.move_time += cost.elapsed;
+        self.stats.move_calls += cost.calls;
+        self.stats.longest_move_call = self.stats.longest_move_call.max(cost.longest_call);
+        let answered = moves.iter().zip(&self.results);
+        outcomes.extend(answered.map(|(&item, result)| Outcome { item, done: result.done, failure: result.failure }));
+    }
+}
+
+/// Turns what the tracker sees by address into what the engine knows by page.
+struct Intake<'a> {
+    engine: &'a mut Engine,
+    tap: &'a mut dyn Tap,
+    now: Time,
+    round: Round,
+}
+
+impl Intake<'_> {
+    fn page(&self, space: SpaceId, vpn: Vpn) -> Option<PageId> {
+        self.engine.pages().find(space, vpn)
+    }
+}
+
+impl Sink for Intake<'_> {
+    fn scan(&mut self, space: SpaceId, first: Vpn, sights: &[Sight], window: Option<Duration>, cleared: bool) {
+        let range = first..Vpn(first.0 + sights.len() as u64);
+        if !self.engine.pages().covers(space, range.clone()) {
+            // Pages are made known when memory first appears behind them: a range that is only reserved costs nothing.
+            let nothing_there = sights.iter().all(|sight| sight.tier().is_none());
+            if nothing_there && self.engine.pages().find_block(space, first).is_none() {
+                return;
+            }
+            self.engine.handle(self.now, Input::Mapped(space, range));
+        }
+        self.tap.scan(self.now, space, first, sights, window);
+        if window.is_some() {
+            // Pages in swap have no mark that could be set; they count neither way.
+            let marked = sights.iter().filter(|sight| sight.tier().is_some());
+            self.round.pages += marked.count() as u64;
+            self.round.accessed += sights.iter().filter(|sight| sight.accessed()).count() as u64;
+        }
+        if let Some(page) = self.page(space, first) {
+            let scan = Scan { first: page, sights, window, cleared };
+            self.engine.handle(self.now, Input::Seen(Seen::Scan(scan)));
+        }
+    }
+
+    fn event(&mut self, space: SpaceId, vpn: Vpn, event: Event) {
+        let Some(page) = self.page(space, vpn) else { return };
+        let seen = match event {
+            Event::Sampled { access, period } => Observation::Sampled { page, access, period },
+            Event::Born => Observation::Born { page, tier: TierId::FAST },
+            Event::Refault => Observation::Refault { page },
+        };
+        self.engine.handle(self.now, Input::Seen(Seen::Events(&[seen])));
+    }
+}
+
+/// The parts of `before` that `after` no longer covers. Both by address, without overlaps.
+fn difference(before: &[MemoryRange], after: &[MemoryRange]) -> Vec<Range<Vpn>> {
+    let mut gone = Vec::new();
+    for old in before {
+        let mut at = old.start;
+        let first = after.partition_point(|new| new.end <= old.start);
+        for new in after[first..].iter().take_while(|new| new.start < old.end) {
+            if new.start > at {
+                gone.push(at..new.start);
+            }
+            at = at.max(new.end);
+        }
+        if at < old.end {
+            gone.push(at..old.end);
+        }
+    }
+    gone
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::process::Backing;
+
+    fn ranges(of: &[(u64, u64)]) -> Vec<MemoryRange> {
+        of.iter()
+            .map(|&(start, end)| MemoryRange { start: Vpn(start), end: Vpn(end), backing: Backing::Anonymous })
+            .collect()
+    }
+
+    #[test]
+    fn what_is_no_longer_mapped_is_found_whatever_was_split_or_merged() {
+        let check = |before: &[(u64, u64)], after: &[(u64, u64)], gone: &[(u64, u64)]| {
+            let found: Vec<(u64, u64)> = difference(&ranges(before), &ranges(after))
+                .into_iter()
+                .map(|range| (range.start.0, range.end.0))
+                .collect();
+            assert_eq!(found, gone, "{before:?} to {after:?}");
+        };
+        check(&[(0, 10)], &[(0, 10)], &[]);
+        check(&[(0, 10)], &[], &[(0, 10)]);
+        check(&[(0, 10)], &[(2, 4), (6, 8)], &[(0, 2), (4, 6), (8, 10)]);
+        check(&[(0, 4), (6, 10)], &[(0, 10)], &[]);
+        check(&[(0, 4), (6, 10)], &[(2, 7)], &[(0, 2), (7, 10)]);
+        check(&[(0, 4)], &[(4, 8)], &[(0, 4)]);
+    }
+}

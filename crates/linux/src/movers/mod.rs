@@ -1,0 +1,363 @@
+//! Movers: how a page changes tier.
+//!
+//! In: pages by address and where they should go. Out: what really happened, read back from the kernel. Must
+//! not: choose pages, retry on its own, or count a request as a move.
+
+pub mod dry_run;
+pub mod move_pages;
+pub mod process_madvise;
+
+use std::time::Duration;
+
+use terrace_core::plan::Failure;
+use terrace_core::units::{TierId, Vpn};
+
+pub use dry_run::DryRun;
+pub use move_pages::MovePages;
+pub use process_madvise::ProcessMadvise;
+
+use crate::process::Process;
+use crate::topology::{TierKind, TierMap};
+
+/// Pages of one process to move, in the order they should move.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PageMove {
+    /// The first page.
+    pub vpn: Vpn,
+    /// Consecutive pages that go together: 1, or 512 for a huge page.
+    pub pages: u32,
+    /// Where they are.
+    pub from: TierId,
+    /// Where they should go.
+    pub to: TierId,
+}
+
+/// What became of one [`PageMove`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MoveResult {
+    /// Pages that are now in the wanted tier.
+    pub done: u32,
+    /// Why the others are not.
+    pub failure: Option<Failure>,
+}
+
+/// What a batch cost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MoveCost {
+    /// Wall time of the calls.
+    pub elapsed: Duration,
+    /// The longest single call: an upper bound of how long the target was held up by it.
+    pub longest_call: Duration,
+    /// System calls made.
+    pub calls: u64,
+}
+
+impl MoveCost {
+    /// Counts one call that moved pages.
+    fn add_call(&mut self, took: Duration) {
+        self.elapsed += took;
+        self.longest_call = self.longest_call.max(took);
+        self.calls += 1;
+    }
+
+    /// Adds what another batch cost.
+    pub fn add(&mut self, other: MoveCost) {
+        self.elapsed += other.elapsed;
+        self.longest_call = self.longest_call.max(other.longest_call);
+        self.calls += other.calls;
+    }
+}
+
+impl MoveResult {
+    /// All pages are where they should be.
+    const fn all(pages: u32) -> MoveResult {
+        MoveResult { done: pages, failure: None }
+    }
+
+    /// None are.
+    const fn none(failure: Failure) -> MoveResult {
+        MoveResult { done: 0, failure: Some(failure) }
+    }
+}
+
+/// How large a batch may be so that one call stays within a deadline: doubled while calls are short, cut in
+/// proportion as soon as one was too long. The target waits for a lock that the call holds, so the deadline bounds its stall.
+#[derive(Clone, Copy, Debug)]
+struct BatchSize {
+    pages: u32,
+    least: u32,
+    most: u32,
+    deadline: Duration,
+}
+
+impl BatchSize {
+    fn new(start: u32, least: u32, most: u32, deadline: Duration) -> BatchSize {
+        BatchSize { pages: start, least, most, deadline }
+    }
+
+    /// Learns from a call that carried `pages` pages.
+    fn learn(&mut self, pages: u32, took: Duration) {
+        // A batch that was cut short by the end of the work says little about a full one.
+        if took < self.deadline && pages < self.pages {
+            return;
+        }
+        let per_page = took.as_secs_f64() / f64::from(pages.max(1));
+        // Aim at three quarters: the next call may be dearer than the last.
+        let fitting = self.deadline.as_secs_f64() * 0.75 / per_page.max(1e-9);
+        let wanted = fitting.min(f64::from(self.pages) * 2.0);
+        self.pages = (wanted as u32).clamp(self.least, self.most);
+    }
+}
+
+/// A way to move pages.
+pub trait Mover {
+    /// Its name, as reports show it.
+    fn name(&self) -> &'static str;
+
+    /// Whether it can carry a page from one tier to another.
+    fn can(&self, tiers: &TierMap, from: TierId, to: TierId) -> bool;
+
+    /// Carries out `moves` on one process, pushes one result a move, in order, and says what it cost.
+    fn execute(
+        &mut self,
+        process: &Process,
+        moves: &[PageMove],
+        tiers: &TierMap,
+        results: &mut Vec<MoveResult>,
+    ) -> MoveCost;
+}
+
+/// How long one call may take, by default: users of the peers ask for the same (katalyst-core, pull request 477).
+pub const STALL_DEADLINE: Duration = Duration::from_millis(20);
+
+/// All movers of this machine as one: each move goes to the first mover that can carry it.
+pub struct Movers {
+    movers: Vec<Box<dyn Mover>>,
+}
+
+impl std::fmt::Debug for Movers {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.debug_list().entries(self.movers.iter().map(|mover| mover.name())).finish()
+    }
+}
+
+impl Movers {
+    /// These movers, the preferred ones first.
+    pub fn new(movers: Vec<Box<dyn Mover>>) -> Movers {
+        Movers { movers }
+    }
+
+    /// The movers that these tiers need: `move_pages` between nodes, `process_madvise` to and from swap.
+    pub fn for_tiers(tiers: &TierMap, deadline: Duration) -> Movers {
+        let mut movers: Vec<Box<dyn Mover>> = Vec::new();
+        if tiers.tiers().iter().filter(|tier| matches!(tier.kind, TierKind::Nodes { .. })).count() > 1 {
+            movers.push(Box::new(MovePages::new(deadline)));
+        }
+        if tiers.swap_tier().is_some() {
+            movers.push(Box::new(ProcessMadvise::new(deadline)));
+        }
+        Movers { movers }
+    }
+
+    /// A mover that only says what it would do.
+    pub fn dry_run() -> Movers {
+        Movers { movers: vec![Box::new(DryRun)] }
+    }
+
+    /// Their names.
+    pub fn names(&self) -> Vec<&'static str> {
+        self.movers.iter().map(|mover| mover.name()).collect()
+    }
+
+    fn find(&self, tiers: &TierMap, item: &PageMove) -> Option<usize> {
+        self.movers.iter().position(|mover| mover.can(tiers, item.from, item.to))
+    }
+}
+
+impl Mover for Movers {
+    fn name(&self) -> &'static str {
+        "movers"
+    }
+
+    fn can(&self, tiers: &TierMap, from: TierId, to: TierId) -> bool {
+        self.movers.iter().any(|mover| mover.can(tiers, from, to))
+    }
+
+    fn execute(
+        &mut self,
+        process: &Process,
+        moves: &[PageMove],
+        tiers: &TierMap,
+        results: &mut Vec<MoveResult>,
+    ) -> MoveCost {
+        let mut cost = MoveCost::default();
+        for run in moves.chunk_by(|one, next| (one.from, one.to) == (next.from, next.to)) {
+            let before = results.len();
+            match self.find(tiers, &run[0]) {
+                Some(index) => cost.add(self.movers[index].execute(process, run, tiers, results)),
+                // Nothing carries pages this way: said plainly, and not held against the page.
+                None => results.extend(run.iter().map(|_| MoveResult::none(Failure::Errno(libc::EOPNOTSUPP)))),
+            }
+            debug_assert_eq!(results.len() - before, run.len(), "one result a move");
+        }
+        cost
+    }
+}
+
+/// What `terrace doctor` says of a mover.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct MoverReport {
+    /// Its name.
+    pub name: &'static str,
+    /// Whether its system call worked on a page of this process just now.
+    pub available: bool,
+    /// Whether these tiers have a use for it.
+    pub useful: bool,
+    /// Why not, or what it is for.
+    pub reason: String,
+}
+
+/// Tries each mover's system call on a page of this process, and says which of them these tiers need.
+pub fn survey(tiers: &TierMap) -> Vec<MoverReport> {
+    let node_tiers = tiers.tiers().iter().filter(|tier| matches!(tier.kind, TierKind::Nodes { .. })).count();
+    let report =
+        |name, tried: std::io::Result<()>, useful: bool, purpose: &str, unused: &str, rights: &str| MoverReport {
+            name,
+            available: tried.is_ok(),
+            useful,
+            reason: match tried {
+                Err(error) if matches!(error.raw_os_error(), Some(libc::EPERM | libc::EACCES)) => {
+                    format!("{error}: {rights}")
+                }
+                Err(error) if error.raw_os_error() == Some(libc::ENOSYS) => format!("this kernel has no {name}"),
+                Err(error) => error.to_string(),
+                Ok(()) => (if useful { purpose } else { unused }).to_owned(),
+            },
+        };
+    vec![
+        report(
+            "move_pages",
+            move_pages::try_on_self(),
+            node_tiers > 1,
+            "moves pages between nodes",
+            "works, but there is one tier of nodes only",
+            "needs CAP_SYS_NICE",
+        ),
+        report(
+            "process_madvise",
+            process_madvise::try_on_self(),
+            tiers.swap_tier().is_some(),
+            "moves pages to swap and back",
+            "works, but no swap is a tier",
+            "needs CAP_SYS_PTRACE and CAP_SYS_NICE",
+        ),
+        MoverReport {
+            name: "dry-run",
+            available: true,
+            useful: true,
+            reason: "moves nothing, says what would move".to_owned(),
+        },
+    ]
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::topology::Tier;
+    use terrace_core::units::Bytes;
+
+    pub(crate) fn tier(id: u8, kind: TierKind) -> Tier {
+        Tier {
+            id: TierId(id),
+            name: format!("tier{id}"),
+            kind,
+            capacity_bytes: Bytes::gib(1),
+            read_latency_ns: None,
+            read_bandwidth_mbps: None,
+        }
+    }
+
+    fn two_nodes_and_swap() -> TierMap {
+        let swap = TierKind::Swap { device: "/dev/zram9".to_owned(), compressed: true };
+        let tiers = vec![
+            tier(0, TierKind::Nodes { nodes: vec![0] }),
+            tier(1, TierKind::Nodes { nodes: vec![1] }),
+            tier(2, swap),
+        ];
+        TierMap::new(tiers, vec![(1000..2000, TierId(1))])
+    }
+
+    /// Notes what it is given, and says that everything went.
+    struct Recorder {
+        name: &'static str,
+        pairs: Vec<(u8, u8)>,
+        batches: std::rc::Rc<std::cell::RefCell<Vec<(&'static str, usize)>>>,
+    }
+
+    impl Mover for Recorder {
+        fn name(&self) -> &'static str {
+            self.name
+        }
+        fn can(&self, _: &TierMap, from: TierId, to: TierId) -> bool {
+            self.pairs.contains(&(from.0, to.0))
+        }
+        fn execute(&mut self, _: &Process, moves: &[PageMove], _: &TierMap, results: &mut Vec<MoveResult>) -> MoveCost {
+            self.batches.borrow_mut().push((self.name, moves.len()));
+            results.extend(moves.iter().map(|item| MoveResult::all(item.pages)));
+            MoveCost { calls: 1, ..MoveCost::default() }
+        }
+    }
+
+    #[test]
+    fn each_run_goes_to_the_mover_that_can_and_order_is_kept() {
+        let batches = std::rc::Rc::default();
+        let recorder = |name, pairs: &[(u8, u8)]| -> Box<dyn Mover> {
+            Box::new(Recorder { name, pairs: pairs.to_vec(), batches: std::rc::Rc::clone(&batches) })
+        };
+        let mut movers = Movers::new(vec![recorder("nodes", &[(0, 1), (1, 0)]), recorder("swap", &[(0, 2), (2, 0)])]);
+        let go = |from, to| PageMove { vpn: Vpn(1), pages: 1, from: TierId(from), to: TierId(to) };
+        let moves = [go(0, 1), go(0, 1), go(0, 2), go(2, 1), go(1, 0), go(0, 1)];
+        let me = Process::open(std::process::id()).unwrap();
+        let mut results = Vec::new();
+        let cost = movers.execute(&me, &moves, &two_nodes_and_swap(), &mut results);
+        assert_eq!(*batches.borrow(), [("nodes", 2), ("swap", 1), ("nodes", 1), ("nodes", 1)]);
+        assert_eq!((results.len(), cost.calls), (6, 4));
+        assert_eq!(results[3], MoveResult::none(Failure::Errno(libc::EOPNOTSUPP)));
+        assert!(!results[3].failure.unwrap().is_permanent(), "a missing mover is not the page's fault");
+    }
+
+    #[test]
+    fn the_tiers_choose_the_movers() {
+        let both = Movers::for_tiers(&two_nodes_and_swap(), STALL_DEADLINE);
+        assert_eq!(both.names(), ["move_pages", "process_madvise"]);
+        let pairs = |from, to| both.can(&two_nodes_and_swap(), TierId(from), TierId(to));
+        assert!(pairs(0, 1) && pairs(1, 0) && pairs(0, 2) && pairs(1, 2) && pairs(2, 0));
+        assert!(!pairs(2, 1), "what comes back from swap lands where the program runs, not where we say");
+    }
+
+    #[test]
+    fn a_dry_run_moves_nothing_and_says_so() {
+        let me = Process::open(std::process::id()).unwrap();
+        let moves = [PageMove { vpn: Vpn(1), pages: 1, from: TierId(0), to: TierId(2) }; 3];
+        let mut results = Vec::new();
+        let cost = Movers::dry_run().execute(&me, &moves, &two_nodes_and_swap(), &mut results);
+        assert_eq!(results, [MoveResult::none(Failure::DryRun); 3]);
+        assert_eq!(cost, MoveCost::default());
+    }
+
+    #[test]
+    fn batches_grow_while_calls_are_short_and_shrink_at_once_when_one_is_long() {
+        let mut size = BatchSize::new(512, 64, 16384, Duration::from_millis(20));
+        for _ in 0..10 {
+            let pages = size.pages;
+            size.learn(pages, Duration::from_micros(1) * pages);
+        }
+        assert_eq!(size.pages, 15000, "at 1 us a page, three quarters of 20 ms");
+        size.learn(15000, Duration::from_millis(200));
+        assert_eq!(size.pages, 1125);
+        size.learn(1125, Duration::from_secs(2));
+        assert_eq!(size.pages, 64, "never below the least");
+        size.learn(3, Duration::from_micros(1));
+        assert_eq!(size.pages, 64, "a small rest teaches nothing");
+    }
+}

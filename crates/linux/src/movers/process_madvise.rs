@@ -1,0 +1,509 @@
+//! Moves pages to swap with process_madvise(MADV_PAGEOUT), and back ahead of their use with process_vm_readv.
+//!
+//! In: moves from a node tier to the swap tier or back. Out: for each what the page tables say afterwards, for the calls
+//! only say what was advised. Must not: split a huge page (a move of 512 pages is always advised whole), or stall the
+//! target beyond the deadline where a batch of the least size can help it.
+//!
+//! Pages that another CPU faulted just now are in its folio batch (31 at most) and stay this once; shared ones stay for good.
+//!
+//! Out: a batch is sorted by address and neighbours are merged into one range each, at most 1024 ranges and 64 MiB a
+//! call. The kernel stops at the first range that it refuses; that range is halved until the page is found that is at
+//! fault. Back: one byte of each page is read, 1024 pages a call; the fault is served on Terrace's time, and the swap
+//! slot is freed (WILLNEED would keep the slot and leave the target a minor fault).
+
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::time::{Duration, Instant};
+
+use terrace_core::plan::Failure;
+use terrace_core::units::{PAGE_BYTES, TierId, Vpn};
+
+use super::move_pages::take;
+use super::{BatchSize, MoveCost, MoveResult, Mover, PageMove};
+use crate::pagemap::{Pagemap, PagemapEntry, Residence};
+use crate::process::Process;
+use crate::sys::{self, RemoteRange};
+use crate::topology::{TierKind, TierMap};
+
+/// Most ranges a call takes (IOV_MAX of linux/uio.h).
+const RANGES: usize = 1024;
+/// Least and most pages a call: 4 MiB and 64 MiB. Less would pay the call's own cost too often; more would reach past any
+/// deadline, and the kernel's limit is 2 GiB.
+const LEAST_PAGES: u32 = 1024;
+const MOST_PAGES: u32 = 16384;
+/// How often a call that the kernel interrupted is made again.
+const RETRIES: u32 = 8;
+
+/// The mover to and from swap. Its memory is that of one batch.
+#[derive(Debug)]
+pub struct ProcessMadvise {
+    out: BatchSize,
+    back: BatchSize,
+    /// The batch's moves by address: indices into it.
+    order: Vec<u32>,
+    /// Ranges still to be advised: runs of `order`, next one last.
+    pending: Vec<Run>,
+    ranges: Vec<RemoteRange>,
+    /// Which move each of `ranges` belongs to, on the way back.
+    owners: Vec<u32>,
+    refused: Vec<Option<Failure>>,
+    places: Vec<Place>,
+    residences: Vec<Residence>,
+    entries: Vec<PagemapEntry>,
+    bytes: Vec<u8>,
+}
+
+/// Where the pages of a batch should be now.
+enum Wanted<'a> {
+    /// In swap.
+    Swapped,
+    /// In memory.
+    Present,
+    /// In memory, and in the tier that was asked for.
+    InTier(&'a TierMap),
+}
+
+/// Where one page is, as seen from there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    Wanted,
+    Elsewhere,
+    Absent,
+}
+
+/// Moves `start..end` of the order, which lie side by side in the address space.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Run {
+    start: u32,
+    end: u32,
+}
+
+impl ProcessMadvise {
+    /// A mover whose calls stay within `deadline` where 4 MiB can.
+    pub fn new(deadline: Duration) -> ProcessMadvise {
+        ProcessMadvise {
+            out: BatchSize::new(LEAST_PAGES, LEAST_PAGES, MOST_PAGES, deadline),
+            back: BatchSize::new(RANGES as u32, 64, RANGES as u32, deadline),
+            order: Vec::new(),
+            pending: Vec::new(),
+            ranges: Vec::new(),
+            owners: Vec::new(),
+            refused: Vec::new(),
+            places: Vec::new(),
+            residences: Vec::new(),
+            entries: Vec::new(),
+            bytes: Vec::new(),
+        }
+    }
+
+    /// Sorts the batch by address and makes one run of what lies side by side.
+    fn arrange(&mut self, moves: &[PageMove]) {
+        self.refused.clear();
+        self.refused.resize(moves.len(), None);
+        self.order.clear();
+        self.order.extend(0..moves.len() as u32);
+        self.order.sort_unstable_by_key(|index| moves[*index as usize].vpn);
+        self.pending.clear();
+        for (place, index) in (0..).zip(&self.order) {
+            let vpn = moves[*index as usize].vpn;
+            match self.pending.last_mut() {
+                Some(run) if end_of(&moves[self.order[run.end as usize - 1] as usize]) == vpn => run.end = place + 1,
+                _ => self.pending.push(Run { start: place, end: place + 1 }),
+            }
+        }
+        self.pending.reverse();
+    }
+
+    /// Advises all pending runs. Says why, if the whole process refuses.
+    fn advise(&mut self, pidfd: BorrowedFd<'_>, moves: &[PageMove], cost: &mut MoveCost) -> Option<Failure> {
+        let mut retries = 0;
+        while !self.pending.is_empty() {
+            self.ranges.clear();
+            for run in self.pending.iter().rev().take(RANGES) {
+                let first = moves[self.order[run.start as usize] as usize].vpn;
+                let end = end_of(&moves[self.order[run.end as usize - 1] as usize]);
+                self.ranges.push(remote(first, end.0 - first.0));
+            }
+            let started = Instant::now();
+            let advised = sys::process_madvise(pidfd, &self.ranges, libc::MADV_PAGEOUT);
+            cost.add_call(started.elapsed());
+            match advised {
+                Ok(bytes) => {
+                    let whole = whole_ranges(&self.ranges, bytes);
+                    self.pending.truncate(self.pending.len() - whole);
+                    // Short: the next call begins with the range that was refused, and says why.
+                    if whole == 0 {
+                        self.split_or_refuse(Failure::Errno(libc::EIO));
+                    }
+                }
+                Err(error) => match error.raw_os_error() {
+                    Some(libc::ESRCH) => return Some(Failure::Gone),
+                    Some(libc::EINTR | libc::EAGAIN) if retries < RETRIES => retries += 1,
+                    Some(errno @ (libc::EPERM | libc::EBADF | libc::ENOSYS)) => return Some(Failure::Errno(errno)),
+                    errno => self.split_or_refuse(Failure::Errno(errno.unwrap_or(libc::EIO))),
+                },
+            }
+        }
+        None
+    }
+
+    /// The next run was refused: halves it, or blames its one move.
+    fn split_or_refuse(&mut self, failure: Failure) {
+        let Some(run) = self.pending.pop() else { return };
+        if run.end - run.start == 1 {
+            self.refused[self.order[run.start as usize] as usize] = Some(failure);
+        } else {
+            let middle = run.start.midpoint(run.end);
+            self.pending.push(Run { start: middle, end: run.end });
+            self.pending.push(Run { start: run.start, end: middle });
+        }
+    }
+
+    /// Pages one batch out and pushes its results.
+    fn page_out(
+        &mut self,
+        process: &Process,
+        pagemap: &mut Pagemap,
+        moves: &[PageMove],
+        results: &mut Vec<MoveResult>,
+        cost: &mut MoveCost,
+    ) {
+        self.arrange(moves);
+        let whole_call = self.advise(process.pidfd(), moves, cost);
+        self.read_back(pagemap, moves, &Wanted::Swapped, whole_call, results, cost);
+    }
+
+    /// Brings one batch back and pushes its results.
+    fn bring_back(
+        &mut self,
+        process: &Process,
+        pagemap: &mut Pagemap,
+        moves: &[PageMove],
+        tiers: &TierMap,
+        results: &mut Vec<MoveResult>,
+        cost: &mut MoveCost,
+    ) {
+        self.arrange(moves);
+        self.ranges.clear();
+        self.owners.clear();
+        let mut whole_call = None;
+        for place in 0..self.order.len() {
+            let index = self.order[place];
+            let item = &moves[index as usize];
+            for page in 0..u64::from(item.pages) {
+                self.ranges.push(RemoteRange { length: 1, ..remote(Vpn(item.vpn.0 + page), 1) });
+                self.owners.push(index);
+                if self.ranges.len() == RANGES && whole_call.is_none() {
+                    whole_call = self.touch(process, cost);
+                }
+            }
+        }
+        if whole_call.is_none() {
+            whole_call = self.touch(process, cost);
+        }
+        let wanted = if tiers.has_several_node_tiers() { Wanted::InTier(tiers) } else { Wanted::Present };
+        self.read_back(pagemap, moves, &wanted, whole_call, results, cost);
+    }
+
+    /// Reads a byte of each page in `ranges`, and empties it. Says why, if the whole process refuses.
+    fn touch(&mut self, process: &Process, cost: &mut MoveCost) -> Option<Failure> {
+        let mut from = 0;
+        self.bytes.resize(RANGES, 0);
+        let mut outcome = None;
+        while from < self.ranges.len() && outcome.is_none() {
+            let started = Instant::now();
+            let read = sys::process_vm_readv(process.pid(), &mut self.bytes, &self.ranges[from..]);
+            cost.add_call(started.elapsed());
+            let errno = match read {
+                // One byte a page: the bytes read are the pages reached, and the next one, if any, is at fault.
+                Ok(pages) if pages > 0 => {
+                    from += pages;
+                    continue;
+                }
+                Ok(_) => libc::EFAULT,
+                Err(error) => error.raw_os_error().unwrap_or(libc::EIO),
+            };
+            match errno {
+                libc::ESRCH => outcome = Some(Failure::Gone),
+                libc::EPERM | libc::ENOSYS => outcome = Some(Failure::Errno(errno)),
+                _ => {
+                    self.refused[self.owners[from] as usize] = Some(failure_of_errno(errno));
+                    from += 1;
+                }
+            }
+        }
+        self.ranges.clear();
+        self.owners.clear();
+        outcome
+    }
+
+    /// Reads where the batch's pages are now, run by run, and pushes the results in the batch's own order.
+    fn read_back(
+        &mut self,
+        pagemap: &mut Pagemap,
+        moves: &[PageMove],
+        wanted: &Wanted<'_>,
+        whole_call: Option<Failure>,
+        results: &mut Vec<MoveResult>,
+        cost: &mut MoveCost,
+    ) {
+        let started = Instant::now();
+        let base = results.len();
+        results.resize(base + moves.len(), MoveResult::none(Failure::Stayed));
+        let mut at = 0;
+        while at < self.order.len() {
+            let first = moves[self.order[at] as usize].vpn;
+            let mut end = end_of(&moves[self.order[at] as usize]);
+            let mut after = at + 1;
+            while after < self.order.len() && moves[self.order[after] as usize].vpn == end {
+                end = end_of(&moves[self.order[after] as usize]);
+                after += 1;
+            }
+            let read = self.read_places(pagemap, first, end, wanted, moves[self.order[at] as usize].to);
+            for index in &self.order[at..after] {
+                let item = &moves[*index as usize];
+                let reason = self.refused[*index as usize].or(whole_call);
+                results[base + *index as usize] = match &read {
+                    Ok(()) => {
+                        let from = (item.vpn.0 - first.0) as usize;
+                        verdict(&self.places[from..from + item.pages as usize], reason, swap_is_full)
+                    }
+                    // What cannot be read back does not count as moved.
+                    Err(error) => MoveResult::none(reason.unwrap_or_else(|| failure_of(error))),
+                };
+            }
+            at = after;
+        }
+        // Nobody waits for the reading, so it is no stall; but it is Terrace's time.
+        cost.elapsed += started.elapsed();
+    }
+
+    /// Reads where the pages of one run are, as seen from where they should be.
+    fn read_places(
+        &mut self,
+        pagemap: &mut Pagemap,
+        first: Vpn,
+        end: Vpn,
+        wanted: &Wanted<'_>,
+        to: TierId,
+    ) -> io::Result<()> {
+        let pages = (end.0 - first.0) as usize;
+        self.places.clear();
+        if let Wanted::InTier(tiers) = wanted {
+            self.entries.resize(pages, PagemapEntry::default());
+            pagemap.entries(first, &mut self.entries)?;
+            self.places.extend(self.entries.iter().map(|entry| match entry.frame() {
+                Some(frame) if tiers.tier_of_frame(frame) == to => Place::Wanted,
+                None if !entry.present() && !entry.swapped() => Place::Absent,
+                _ => Place::Elsewhere,
+            }));
+            return Ok(());
+        }
+        let out = matches!(wanted, Wanted::Swapped);
+        self.residences.resize(pages, Residence::Absent);
+        pagemap.residences(first, &mut self.residences)?;
+        self.places.extend(self.residences.iter().map(|residence| match residence {
+            Residence::Absent => Place::Absent,
+            Residence::Swapped if out => Place::Wanted,
+            Residence::Present | Residence::PresentHuge if !out => Place::Wanted,
+            _ => Place::Elsewhere,
+        }));
+        Ok(())
+    }
+}
+
+impl Mover for ProcessMadvise {
+    fn name(&self) -> &'static str {
+        "process_madvise"
+    }
+
+    /// Into swap from every node tier; out of it to the fastest tier only, because where a page comes back to is the
+    /// target's own memory policy's choice.
+    fn can(&self, tiers: &TierMap, from: TierId, to: TierId) -> bool {
+        let swap = |tier: TierId| matches!(tiers.tier(tier).kind, TierKind::Swap { .. });
+        swap(to) && !swap(from) || swap(from) && to == TierId::FAST
+    }
+
+    fn execute(
+        &mut self,
+        process: &Process,
+        moves: &[PageMove],
+        tiers: &TierMap,
+        results: &mut Vec<MoveResult>,
+    ) -> MoveCost {
+        let mut cost = MoveCost::default();
+        let mut pagemap = match Pagemap::open(process.pid()) {
+            Ok(pagemap) => pagemap,
+            Err(error) => {
+                results.extend(moves.iter().map(|_| MoveResult::none(failure_of(&error))));
+                return cost;
+            }
+        };
+        let is_swap = |tier: TierId| Some(tier) == tiers.swap_tier();
+        for run in moves.chunk_by(|one, next| is_swap(one.to) == is_swap(next.to)) {
+            let outward = is_swap(run[0].to);
+            let mut rest = run;
+            while !rest.is_empty() {
+                // process_vm_readv goes by pid, which another process may have by now.
+                if !process.is_alive() {
+                    results.extend(rest.iter().map(|_| MoveResult::none(Failure::Gone)));
+                    break;
+                }
+                let (count, pages) = take(rest, if outward { self.out.pages } else { self.back.pages });
+                let longest_before = std::mem::take(&mut cost.longest_call);
+                if outward {
+                    self.page_out(process, &mut pagemap, &rest[..count], results, &mut cost);
+                    self.out.learn(pages, cost.longest_call);
+                } else {
+                    self.bring_back(process, &mut pagemap, &rest[..count], tiers, results, &mut cost);
+                    self.back.learn(pages, cost.longest_call);
+                }
+                cost.longest_call = cost.longest_call.max(longest_before);
+                rest = &rest[count..];
+            }
+        }
+        cost
+    }
+}
+
+fn end_of(item: &PageMove) -> Vpn {
+    Vpn(item.vpn.0 + u64::from(item.pages))
+}
+
+fn remote(first: Vpn, pages: u64) -> RemoteRange {
+    RemoteRange { address: first.address() as usize, length: (pages * PAGE_BYTES) as usize }
+}
+
+/// How many ranges were advised in full.
+fn whole_ranges(ranges: &[RemoteRange], bytes: usize) -> usize {
+    let mut left = bytes;
+    ranges
+        .iter()
+        .take_while(|range| {
+            let whole = left >= range.length;
+            left = left.saturating_sub(range.length);
+            whole
+        })
+        .count()
+}
+
+/// What became of a move, by where its pages are now. `reason` is what the kernel said of it, if it refused.
+fn verdict(places: &[Place], reason: Option<Failure>, swap_is_full: impl Fn() -> bool) -> MoveResult {
+    let count = |wanted: Place| places.iter().filter(|place| **place == wanted).count() as u32;
+    let done = count(Place::Wanted);
+    if done == places.len() as u32 {
+        return MoveResult::all(done);
+    }
+    let failure = match reason {
+        // Whatever the kernel said: what has no memory behind it is gone.
+        _ if count(Place::Elsewhere) == 0 => Failure::Gone,
+        Some(failure) => failure,
+        None if swap_is_full() => Failure::NoRoom,
+        None => Failure::Stayed,
+    };
+    MoveResult { done, failure: Some(failure) }
+}
+
+/// Whether swap is as good as full. The kernel hands out swap in clusters to each CPU, so the last of it is not had.
+fn swap_is_full() -> bool {
+    let info = rustix::system::sysinfo();
+    info.freeswap.saturating_mul(u64::from(info.mem_unit)) < 1 << 20
+}
+
+fn failure_of(error: &io::Error) -> Failure {
+    failure_of_errno(error.raw_os_error().unwrap_or(libc::EIO))
+}
+
+fn failure_of_errno(errno: i32) -> Failure {
+    match errno {
+        libc::ESRCH | libc::ENOENT => Failure::Gone,
+        libc::ENOMEM => Failure::NoRoom,
+        other => Failure::Errno(other),
+    }
+}
+
+/// Advises a page of this process as cold, which takes the same path and rights and moves nothing.
+pub(super) fn try_on_self() -> io::Result<()> {
+    let page = vec![1_u8; 3 * PAGE_BYTES as usize];
+    let inside = (page.as_ptr() as u64).next_multiple_of(PAGE_BYTES);
+    let me = rustix::process::pidfd_open(rustix::process::getpid(), rustix::process::PidfdFlags::empty())?;
+    let range = remote(Vpn::of_address(inside), 1);
+    sys::process_madvise(std::os::fd::AsFd::as_fd(&me), &[range], libc::MADV_COLD).map(|_| ())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn item(vpn: u64, pages: u32) -> PageMove {
+        PageMove { vpn: Vpn(vpn), pages, from: TierId(0), to: TierId(1) }
+    }
+
+    #[test]
+    fn neighbours_make_one_run_whatever_order_they_come_in() {
+        let mut mover = ProcessMadvise::new(super::super::STALL_DEADLINE);
+        let moves = [item(12, 1), item(10, 1), item(512, 512), item(11, 1), item(1024, 1), item(2000, 1)];
+        mover.arrange(&moves);
+        mover.pending.reverse();
+        let runs: Vec<(u64, u64)> = mover
+            .pending
+            .iter()
+            .map(|run| {
+                let first = moves[mover.order[run.start as usize] as usize].vpn.0;
+                (first, end_of(&moves[mover.order[run.end as usize - 1] as usize]).0)
+            })
+            .collect();
+        assert_eq!(runs, [(10, 13), (512, 1025), (2000, 2001)]);
+    }
+
+    #[test]
+    fn a_refused_run_is_halved_down_to_the_page_at_fault() {
+        let mut mover = ProcessMadvise::new(super::super::STALL_DEADLINE);
+        let moves: Vec<PageMove> = (0..8).map(|vpn| item(vpn, 1)).collect();
+        mover.arrange(&moves);
+        // Page 5 is at fault: each run that holds it is refused, all others are taken.
+        let mut calls = 0;
+        while let Some(run) = mover.pending.last().copied() {
+            calls += 1;
+            if (run.start..run.end).contains(&5) {
+                mover.split_or_refuse(Failure::Errno(libc::EINVAL));
+            } else {
+                mover.pending.pop();
+            }
+        }
+        let refused: Vec<usize> = (0..8).filter(|index| mover.refused[*index].is_some()).collect();
+        assert_eq!((refused, calls), (vec![5], 7));
+    }
+
+    #[test]
+    fn a_short_return_counts_whole_ranges_only() {
+        let ranges = [remote(Vpn(0), 2), remote(Vpn(10), 1), remote(Vpn(20), 4)];
+        assert_eq!(whole_ranges(&ranges, 7 * 4096), 3);
+        assert_eq!(whole_ranges(&ranges, 3 * 4096), 2);
+        assert_eq!(whole_ranges(&ranges, 2 * 4096 + 1), 1);
+        assert_eq!(whole_ranges(&ranges, 0), 0);
+    }
+
+    #[test]
+    fn what_left_is_told_by_the_page_tables() {
+        use Place::{Absent, Elsewhere, Wanted};
+        let room = || false;
+        assert_eq!(verdict(&[Wanted, Wanted], None, room), MoveResult::all(2));
+        let half = MoveResult { done: 1, failure: Some(Failure::Stayed) };
+        assert_eq!(verdict(&[Wanted, Elsewhere], None, room), half);
+        assert_eq!(verdict(&[Absent], None, room), MoveResult::none(Failure::Gone));
+        assert_eq!(verdict(&[Elsewhere], None, || true), MoveResult::none(Failure::NoRoom));
+        let refused = Some(Failure::Errno(libc::EINVAL));
+        assert_eq!(verdict(&[Elsewhere], refused, room).failure, refused);
+        assert_eq!(
+            verdict(&[Wanted], refused, room),
+            MoveResult::all(1),
+            "where the page is counts, not what was said"
+        );
+    }
+
+    #[test]
+    fn this_process_may_advise_itself() {
+        try_on_self().unwrap();
+    }
+}

@@ -1,0 +1,327 @@
+//! Processes: who they are, beyond doubt, and which of their memory may be managed.
+//!
+//! In: a pid. Out: a [`Process`] that cannot be confused with a later one of the same pid, and its
+//! [`MemoryRange`]s. Must not: offer memory that must not move (device, locked, shared unless asked for).
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use terrace_core::units::{Bytes, Vpn};
+
+/// A process, held by a pidfd and by its start time, so that a pid used again is never taken for it.
+#[derive(Debug)]
+pub struct Process {
+    pid: u32,
+    start_time: u64,
+    pidfd: OwnedFd,
+}
+
+/// Why a process cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ProcessError {
+    /// No such process, or it exited in the meantime.
+    #[error("process {pid} is gone (or never was): check the pid with `ps -p {pid}`")]
+    Gone {
+        /// The pid.
+        pid: u32,
+    },
+    /// It belongs to someone else and the rights do not reach.
+    #[error("process {pid} is not ours to manage: it needs root, or CAP_SYS_PTRACE")]
+    NotPermitted {
+        /// The pid.
+        pid: u32,
+    },
+    /// A file of it could not be read.
+    #[error("{path}: {source}")]
+    Read {
+        /// The file.
+        path: String,
+        /// What the kernel said.
+        source: io::Error,
+    },
+}
+
+/// What backs a range of memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Backing {
+    /// Private anonymous memory: heap, stacks, mmap without a file.
+    Anonymous,
+    /// A private mapping of a file.
+    PrivateFile,
+    /// Shared memory or a shared file.
+    Shared,
+}
+
+/// A range of memory that may be managed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct MemoryRange {
+    /// Its first page.
+    pub start: Vpn,
+    /// The page after its last.
+    pub end: Vpn,
+    /// What backs it.
+    pub backing: Backing,
+}
+
+/// Which ranges are offered for management.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct RangeOptions {
+    /// Private file mappings as well.
+    pub files: bool,
+    /// Shared memory as well.
+    pub shared: bool,
+}
+
+impl Process {
+    /// Takes hold of a process.
+    ///
+    /// # Errors
+    /// When it is gone or may not be looked at.
+    pub fn open(pid: u32) -> Result<Process, ProcessError> {
+        let gone = || ProcessError::Gone { pid };
+        let raw = i32::try_from(pid).ok().and_then(rustix::process::Pid::from_raw).ok_or_else(gone)?;
+        let pidfd = rustix::process::pidfd_open(raw, rustix::process::PidfdFlags::empty()).map_err(|errno| match errno {
+            rustix::io::Errno::PERM => ProcessError::NotPermitted { pid },
+            rustix::io::Errno::SRCH | rustix::io::Errno::INVAL => gone(),
+            other => ProcessError::Read { path: format!("pidfd_open({pid})"), source: other.into() },
+        })?;
+        let start_time = Stat::read(pid)?.start_time;
+        Ok(Process { pid, start_time, pidfd })
+    }
+
+    /// Its pid, for as long as [`Process::is_alive`].
+    pub fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// Its start time in clock ticks after boot, field 22 of /proc/PID/stat.
+    pub fn start_time(&self) -> u64 {
+        self.start_time
+    }
+
+    /// Its pidfd, which becomes readable when it exits.
+    pub fn pidfd(&self) -> BorrowedFd<'_> {
+        self.pidfd.as_fd()
+    }
+
+    /// Whether it still runs, and is the one that was opened. A zombie does not run.
+    pub fn is_alive(&self) -> bool {
+        Stat::read(self.pid).is_ok_and(|stat| stat.start_time == self.start_time && !matches!(stat.state, 'Z' | 'X'))
+    }
+
+    /// Its counters now.
+    ///
+    /// # Errors
+    /// When it is gone.
+    pub fn stat(&self) -> Result<Stat, ProcessError> {
+        let stat = Stat::read(self.pid)?;
+        if stat.start_time == self.start_time { Ok(stat) } else { Err(ProcessError::Gone { pid: self.pid }) }
+    }
+
+    /// The memory ranges that may be managed, by address.
+    ///
+    /// # Errors
+    /// When the process is gone or may not be looked at.
+    pub fn ranges(&self, options: RangeOptions) -> Result<Vec<MemoryRange>, ProcessError> {
+        let maps = read_proc(self.pid, "maps")?;
+        // Locked memory shows only in smaps, which is dear to read; VmLck in status says whether it is needed.
+        let locked = if read_proc(self.pid, "status")?.lines().any(|line| line.starts_with("VmLck:") && !line.ends_with(" 0 kB")) {
+            parse_locked(&read_proc(self.pid, "smaps")?)
+        } else {
+            Vec::new()
+        };
+        let mut ranges = parse_maps(&maps, options);
+        ranges.retain(|range| !locked.contains(&range.start));
+        Ok(ranges)
+    }
+
+    /// Children of this process and of theirs, as far as the kernel lists them.
+    pub fn descendants(&self) -> Vec<u32> {
+        let mut found = Vec::new();
+        let mut pending = vec![self.pid];
+        while let Some(pid) = pending.pop() {
+            let Ok(tasks) = std::fs::read_dir(format!("/proc/{pid}/task")) else { continue };
+            for task in tasks.flatten() {
+                let Ok(children) = std::fs::read_to_string(task.path().join("children")) else { continue };
+                for child in children.split_ascii_whitespace().filter_map(|child| child.parse().ok()) {
+                    found.push(child);
+                    pending.push(child);
+                }
+            }
+        }
+        found
+    }
+}
+
+/// The counters of /proc/PID/stat that Terrace uses.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stat {
+    /// The command's name.
+    pub command: String,
+    /// R, S, D, T, Z, ...
+    pub state: char,
+    /// Faults that needed no I/O, since it started.
+    pub minor_faults: u64,
+    /// Faults that read from a device or from swap, since it started.
+    pub major_faults: u64,
+    /// CPU time in user mode, clock ticks.
+    pub user_ticks: u64,
+    /// CPU time in the kernel, clock ticks.
+    pub system_ticks: u64,
+    /// Start time, clock ticks after boot.
+    pub start_time: u64,
+    /// Resident memory.
+    pub resident: Bytes,
+}
+
+impl Stat {
+    /// Reads the counters of a pid.
+    ///
+    /// # Errors
+    /// When it is gone.
+    pub fn read(pid: u32) -> Result<Stat, ProcessError> {
+        let text = read_proc(pid, "stat")?;
+        parse_stat(&text).ok_or(ProcessError::Gone { pid })
+    }
+}
+
+/// Reads a file of a process as text; the command name in it may be any bytes.
+fn read_proc(pid: u32, file: &str) -> Result<String, ProcessError> {
+    let path = format!("/proc/{pid}/{file}");
+    match std::fs::read(&path) {
+        Ok(bytes) => Ok(String::from_utf8_lossy(&bytes).into_owned()),
+        Err(error) => Err(match error.raw_os_error() {
+            Some(libc::ENOENT | libc::ESRCH) => ProcessError::Gone { pid },
+            Some(libc::EACCES | libc::EPERM) => ProcessError::NotPermitted { pid },
+            _ => ProcessError::Read { path, source: error },
+        }),
+    }
+}
+
+/// Parses /proc/PID/stat (proc_pid_stat(5)). The command may hold blanks and brackets, so the last ')' ends it.
+fn parse_stat(text: &str) -> Option<Stat> {
+    let open = text.find('(')?;
+    let close = text.rfind(')')?;
+    let command = text.get(open + 1..close)?.to_owned();
+    let fields: Vec<&str> = text.get(close + 1..)?.split_ascii_whitespace().collect();
+    // Field 3 of the manual page is fields[0] here.
+    let number = |field: usize| fields.get(field - 3)?.parse::<u64>().ok();
+    Some(Stat {
+        command,
+        state: fields.first()?.chars().next()?,
+        minor_faults: number(10)?,
+        major_faults: number(12)?,
+        user_ticks: number(14)?,
+        system_ticks: number(15)?,
+        start_time: number(22)?,
+        resident: Bytes::of_pages(number(24)?),
+    })
+}
+
+/// Parses /proc/PID/maps into the ranges that may be managed.
+fn parse_maps(text: &str, options: RangeOptions) -> Vec<MemoryRange> {
+    text.lines().filter_map(|line| parse_map_line(line, options)).collect()
+}
+
+fn parse_map_line(line: &str, options: RangeOptions) -> Option<MemoryRange> {
+    let mut fields = line.split_ascii_whitespace();
+    let (start, end) = fields.next()?.split_once('-')?;
+    let permissions = fields.next()?.as_bytes();
+    let (_offset, _device) = (fields.next()?, fields.next()?);
+    let inode: u64 = fields.next()?.parse().ok()?;
+    let name = fields.next().unwrap_or("");
+    // The kernel's own pages, device memory and hugetlbfs do not move by these means.
+    let special = ["[vdso]", "[vvar]", "[vvar_vclock]", "[vsyscall]", "[uprobes]"].contains(&name)
+        || name.starts_with("/dev/") && !name.starts_with("/dev/shm/") && !name.starts_with("/dev/zero")
+        || name.starts_with("/anon_hugepage")
+        || name.starts_with("anon_inode:");
+    if special {
+        return None;
+    }
+    let backing = match permissions.get(3)? {
+        b's' => Backing::Shared,
+        _ if inode != 0 => Backing::PrivateFile,
+        _ => Backing::Anonymous,
+    };
+    let wanted = match backing {
+        Backing::Anonymous => true,
+        Backing::PrivateFile => options.files,
+        Backing::Shared => options.shared,
+    };
+    let page = |text: &str| u64::from_str_radix(text, 16).ok().map(Vpn::of_address);
+    wanted.then_some(MemoryRange { start: page(start)?, end: page(end)?, backing })
+}
+
+/// The starts of the ranges that smaps marks as locked ("lo" in VmFlags), device or hugetlb memory.
+fn parse_locked(smaps: &str) -> Vec<Vpn> {
+    let mut locked = Vec::new();
+    let mut start = None;
+    for line in smaps.lines() {
+        if let Some(flags) = line.strip_prefix("VmFlags:") {
+            if flags.split_ascii_whitespace().any(|flag| matches!(flag, "lo" | "io" | "pf" | "ht")) {
+                locked.extend(start);
+            }
+        } else if let Some((first, _)) = line.split_ascii_whitespace().next().and_then(|range| range.split_once('-')) {
+            start = u64::from_str_radix(first, 16).ok().map(Vpn::of_address);
+        }
+    }
+    locked
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_private_anonymous_memory_is_offered_unless_asked() {
+        let maps = "\
+55d0c0000000-55d0c0021000 rw-p 00000000 00:00 0                          [heap]
+7f0000000000-7f0000100000 r--p 00000000 08:01 1234                       /usr/lib/libc.so.6
+7f0000200000-7f0000300000 rw-s 00000000 00:05 77                         /dev/shm/ring
+7f0000400000-7f0000500000 rw-s 00000000 00:05 78                         /dev/dri/card0
+7ffc00000000-7ffc00021000 rw-p 00000000 00:00 0                          [stack]
+7ffc001d0000-7ffc001d2000 r-xp 00000000 00:00 0                          [vdso]
+";
+        let plain = parse_maps(maps, RangeOptions::default());
+        assert_eq!(plain.len(), 2, "{plain:?}");
+        assert_eq!(plain[0].start, Vpn::of_address(0x55d0_c000_0000));
+        let all = parse_maps(maps, RangeOptions { files: true, shared: true });
+        assert_eq!(all.iter().map(|range| range.backing).collect::<Vec<_>>(), [
+            Backing::Anonymous,
+            Backing::PrivateFile,
+            Backing::Shared,
+            Backing::Anonymous
+        ]);
+    }
+
+    #[test]
+    fn a_command_with_brackets_does_not_shift_the_fields() {
+        let text = "42 (a) R (b) S 1 42 42 0 -1 4194304 100 0 7 0 11 22 0 0 20 0 1 0 98765 1000000 250 18446744073709551615 0";
+        let stat = parse_stat(text).unwrap();
+        assert_eq!((stat.command.as_str(), stat.state), ("a) R (b", 'S'));
+        assert_eq!((stat.minor_faults, stat.major_faults, stat.start_time), (100, 7, 98765));
+        assert_eq!(stat.resident, Bytes::of_pages(250));
+    }
+
+    #[test]
+    fn locked_ranges_are_found_in_smaps() {
+        let smaps = "\
+7f0000000000-7f0000100000 rw-p 00000000 00:00 0
+Size:               1024 kB
+VmFlags: rd wr mr mw me ac
+7f0000200000-7f0000300000 rw-p 00000000 00:00 0
+VmFlags: rd wr mr mw me lo ac
+";
+        assert_eq!(parse_locked(smaps), [Vpn::of_address(0x7f00_0020_0000)]);
+    }
+
+    #[test]
+    fn this_process_is_alive_and_pid_zero_is_not() {
+        let me = Process::open(std::process::id()).unwrap();
+        assert!(me.is_alive());
+        assert!(!me.ranges(RangeOptions::default()).unwrap().is_empty());
+        assert!(matches!(Process::open(0), Err(ProcessError::Gone { .. })));
+        assert!(matches!(Process::open(u32::MAX), Err(ProcessError::Gone { .. })));
+    }
+}

@@ -1,0 +1,620 @@
+//! The system calls that no safe wrapper serves. The only file of this crate with unsafe code.
+//!
+//! In: checked arguments. Out: results as `io::Result`. Must not: hold policy, or keep a raw pointer past a call.
+#![allow(unsafe_code)]
+
+// ---- perf events: opening, control, and the ring the kernel writes records into ----
+
+/// Opening, controlling and mapping perf events (perf_event_open(2)).
+pub mod perf {
+    use std::io;
+    use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+    use std::ptr::NonNull;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use perf_event_open_sys::bindings::{PERF_FLAG_FD_CLOEXEC, perf_event_attr, perf_event_mmap_page};
+    use perf_event_open_sys::ioctls;
+
+    /// Opens an event on a thread (`pid` -1: every thread) and a CPU (`cpu` -1: every CPU), close-on-exec.
+    ///
+    /// # Errors
+    /// What the kernel says: ENOENT no such event here, EACCES or EPERM rights, EMFILE descriptors, ESRCH no such thread.
+    pub fn open(attributes: &perf_event_attr, pid: i32, cpu: i32) -> io::Result<OwnedFd> {
+        let mut attributes = *attributes;
+        attributes.size = size_of::<perf_event_attr>() as u32;
+        // SAFETY: `attributes` is a fully initialised structure of the size it states and outlives the call.
+        let fd = unsafe {
+            perf_event_open_sys::perf_event_open(&mut attributes, pid, cpu, -1, u64::from(PERF_FLAG_FD_CLOEXEC))
+        };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the kernel has just returned this descriptor to us, so nothing else owns it.
+        Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+    }
+
+    fn checked(result: i32) -> io::Result<()> {
+        if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
+
+    /// Starts an event, and those that threads inherited from it.
+    ///
+    /// # Errors
+    /// When the descriptor is no perf event.
+    pub fn enable(event: impl AsFd) -> io::Result<()> {
+        // SAFETY: takes no pointer; a descriptor that is no perf event is refused by the kernel.
+        checked(unsafe { ioctls::ENABLE(event.as_fd().as_raw_fd(), 0) })
+    }
+
+    /// Stops an event, and those that threads inherited from it.
+    ///
+    /// # Errors
+    /// When the descriptor is no perf event.
+    pub fn disable(event: impl AsFd) -> io::Result<()> {
+        // SAFETY: takes no pointer; a descriptor that is no perf event is refused by the kernel.
+        checked(unsafe { ioctls::DISABLE(event.as_fd().as_raw_fd(), 0) })
+    }
+
+    /// Changes an event's sampling period. Events that threads have inherited already keep theirs.
+    ///
+    /// # Errors
+    /// When the event is no sampling event, or the hardware cannot count so far.
+    pub fn set_period(event: impl AsFd, period: u64) -> io::Result<()> {
+        let mut period = period;
+        // SAFETY: the kernel reads one u64 through the pointer during the call, and `period` lives until it returns.
+        checked(unsafe {
+            libc::ioctl(event.as_fd().as_raw_fd(), perf_event_open_sys::bindings::PERIOD as _, &raw mut period)
+        })
+    }
+
+    /// The number that this event's samples carry (PERF_SAMPLE_IDENTIFIER).
+    ///
+    /// # Errors
+    /// When the descriptor is no perf event.
+    pub fn id(event: impl AsFd) -> io::Result<u64> {
+        let mut id = 0_u64;
+        // SAFETY: the kernel writes one u64 through the pointer during the call, and `id` lives until it returns.
+        checked(unsafe { ioctls::ID(event.as_fd().as_raw_fd(), &raw mut id) })?;
+        Ok(id)
+    }
+
+    /// Sends an event's records to another event's ring. Both must be of one CPU.
+    ///
+    /// # Errors
+    /// When the two do not fit together.
+    pub fn set_output(event: impl AsFd, ring_owner: impl AsFd) -> io::Result<()> {
+        // SAFETY: takes two descriptors and no pointer.
+        checked(unsafe { ioctls::SET_OUTPUT(event.as_fd().as_raw_fd(), ring_owner.as_fd().as_raw_fd()) })
+    }
+
+    /// A mapped region of an event's descriptor.
+    #[derive(Debug)]
+    struct Mapping {
+        start: NonNull<u8>,
+        bytes: usize,
+    }
+
+    impl Mapping {
+        fn new(event: impl AsFd, bytes: usize, offset: u64) -> io::Result<Mapping> {
+            let protection = libc::PROT_READ | libc::PROT_WRITE;
+            let fd = event.as_fd().as_raw_fd();
+            let offset = libc::off_t::try_from(offset).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
+            // SAFETY: a new mapping at an address of the kernel's choice touches no memory of ours.
+            let start = unsafe { libc::mmap(std::ptr::null_mut(), bytes, protection, libc::MAP_SHARED, fd, offset) };
+            if start == libc::MAP_FAILED {
+                return Err(io::Error::last_os_error());
+            }
+            let start = NonNull::new(start.cast()).ok_or_else(|| io::Error::other("mmap returned address 0"))?;
+            Ok(Mapping { start, bytes })
+        }
+    }
+
+    impl Drop for Mapping {
+        fn drop(&mut self) {
+            // SAFETY: this is the whole mapping that `new` made, and no reference into it outlives `self`.
+            unsafe { libc::munmap(self.start.as_ptr().cast(), self.bytes) };
+        }
+    }
+
+    // SAFETY: the mapping belongs to this value alone; the kernel is the only other party, and it works through atomics.
+    unsafe impl Send for Mapping {}
+
+    /// The ring that the kernel writes an event's records into, and the one for raw trace data where there is one.
+    #[derive(Debug)]
+    pub struct MappedRing {
+        header: Mapping,
+        data_bytes: usize,
+        page_bytes: usize,
+        auxiliary: Option<Mapping>,
+    }
+
+    /// The two parts of what is unread; the second is not empty only where the ring's end lies within.
+    pub type Unread<'a> = (&'a [u8], &'a [u8]);
+
+    impl MappedRing {
+        /// Maps an event's ring of `data_pages` pages (a power of two), with `auxiliary_pages` (0, or a power of two)
+        /// for raw trace data.
+        ///
+        /// # Errors
+        /// EPERM when it is more locked memory than is allowed (kernel.perf_event_mlock_kb), EINVAL for bad sizes.
+        pub fn map(event: impl AsFd, data_pages: usize, auxiliary_pages: usize) -> io::Result<MappedRing> {
+            let page_bytes = rustix::param::page_size();
+            let data_bytes = data_pages * page_bytes;
+            let header = Mapping::new(event.as_fd(), page_bytes + data_bytes, 0)?;
+            let mut ring = MappedRing { header, data_bytes, page_bytes, auxiliary: None };
+            if auxiliary_pages > 0 {
+                let (offset, bytes) = ((page_bytes + data_bytes) as u64, auxiliary_pages * page_bytes);
+                let page = ring.page();
+                // SAFETY: the page is mapped and writable; these two fields are ours to set before the second mmap,
+                // and the kernel reads them only during it.
+                unsafe {
+                    (&raw mut (*page).aux_offset).write_volatile(offset);
+                    (&raw mut (*page).aux_size).write_volatile(bytes as u64);
+                }
+                ring.auxiliary = Some(Mapping::new(event, bytes, offset)?);
+            }
+            Ok(ring)
+        }
+
+        fn page(&self) -> *mut perf_event_mmap_page {
+            self.header.start.as_ptr().cast()
+        }
+
+        fn counter(&self, field: *mut u64) -> &AtomicU64 {
+            // SAFETY: `field` is an aligned u64 within the mapped header page, which lives as long as `self`; both
+            // sides only access it as a whole word.
+            unsafe { AtomicU64::from_ptr(field) }
+        }
+
+        fn heads(&self) -> [&AtomicU64; 4] {
+            let page = self.page();
+            // SAFETY: only addresses of fields within the mapped page are taken, nothing is read.
+            let fields = unsafe {
+                [
+                    &raw mut (*page).data_head,
+                    &raw mut (*page).data_tail,
+                    &raw mut (*page).aux_head,
+                    &raw mut (*page).aux_tail,
+                ]
+            };
+            fields.map(|field| self.counter(field))
+        }
+
+        fn span(start: *const u8, size: usize, tail: u64, head: u64) -> (NonNullSpan, NonNullSpan) {
+            let unread = usize::try_from(head.wrapping_sub(tail)).unwrap_or(usize::MAX).min(size);
+            let from = (tail % size as u64) as usize;
+            let before_end = unread.min(size - from);
+            // Wrapping arithmetic computes addresses without claiming anything; `slices` says why they are valid.
+            ((start.wrapping_add(from), before_end), (start, unread - before_end))
+        }
+
+        /// What the kernel wrote and [`MappedRing::consume`] has not given back yet, with the position of its end.
+        pub fn unread(&mut self) -> (Unread<'_>, u64) {
+            let [head, tail, ..] = self.heads();
+            // Acquire pairs with the kernel's barrier before it publishes the head: what lies below it is written.
+            let (head, tail) = (head.load(Ordering::Acquire), tail.load(Ordering::Relaxed));
+            let data = self.header.start.as_ptr().wrapping_add(self.page_bytes);
+            (slices(self, MappedRing::span(data, self.data_bytes, tail, head)), head)
+        }
+
+        /// Gives everything up to `end` back to the kernel.
+        pub fn consume(&mut self, end: u64) {
+            // Release: our reads of the records are over before the kernel may overwrite them.
+            self.heads()[1].store(end, Ordering::Release);
+        }
+
+        /// Unread raw trace data, with the position of its end; nothing where the event has no such buffer.
+        pub fn unread_auxiliary(&mut self) -> (Unread<'_>, u64) {
+            let Some((start, bytes)) = self.auxiliary.as_ref().map(|mapping| (mapping.start, mapping.bytes)) else {
+                return ((&[], &[]), 0);
+            };
+            let [_, _, head, tail] = self.heads();
+            let (head, tail) = (head.load(Ordering::Acquire), tail.load(Ordering::Relaxed));
+            (slices(self, MappedRing::span(start.as_ptr(), bytes, tail, head)), head)
+        }
+
+        /// Gives raw trace data up to `end` back to the kernel.
+        pub fn consume_auxiliary(&mut self, end: u64) {
+            self.heads()[3].store(end, Ordering::Release);
+        }
+    }
+
+    type NonNullSpan = (*const u8, usize);
+
+    fn slices(_owner: &mut MappedRing, (first, second): (NonNullSpan, NonNullSpan)) -> Unread<'_> {
+        // SAFETY: both spans lie within the data mapping (`span` bounds them by its size), which lives as long as the
+        // borrowed owner. The kernel does not write between tail and head, and the tail only moves through `consume`,
+        // which needs the owner mutably and so cannot run while these slices live.
+        unsafe { (std::slice::from_raw_parts(first.0, first.1), std::slice::from_raw_parts(second.0, second.1)) }
+    }
+
+    #[cfg(test)]
+    mod tests {
+        use super::*;
+
+        #[test]
+        fn what_is_unread_is_cut_at_the_ring_s_end() {
+            let start = std::ptr::without_provenance::<u8>(0x1000);
+            let ((first, length), (second, rest)) = MappedRing::span(start, 64, 48, 80);
+            assert_eq!((first as usize, length, second as usize, rest), (0x1030, 16, 0x1000, 16));
+            let ((_, length), (_, rest)) = MappedRing::span(start, 64, 0, 64);
+            assert_eq!((length, rest), (64, 0), "a full ring is read whole");
+        }
+    }
+}
+
+// ---- memory of our own on which trackers are proven ----
+
+/// A private anonymous mapping of 4 KiB pages, touched page by page.
+pub mod private_memory {
+    use std::io;
+    use std::ptr::NonNull;
+
+    const PAGE: usize = 4096;
+
+    /// The mapping. Its pages have no memory behind them until they are touched.
+    #[derive(Debug)]
+    pub struct PrivateMemory {
+        start: NonNull<u8>,
+        pages: usize,
+    }
+
+    impl PrivateMemory {
+        /// Maps so many pages, 2 MiB aligned, never as huge pages.
+        ///
+        /// # Errors
+        /// When there is no memory for it.
+        pub fn map(pages: usize) -> io::Result<PrivateMemory> {
+            const BLOCK: usize = 512 * PAGE;
+            let bytes = pages * PAGE;
+            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+            let protection = libc::PROT_READ | libc::PROT_WRITE;
+            // SAFETY: a new mapping at an address of the kernel's choice touches no memory of ours.
+            let raw = unsafe { libc::mmap(std::ptr::null_mut(), bytes + BLOCK, protection, flags, -1, 0) };
+            if raw == libc::MAP_FAILED {
+                return Err(io::Error::last_os_error());
+            }
+            let skip = raw.addr().next_multiple_of(BLOCK) - raw.addr();
+            let start: *mut u8 = raw.cast::<u8>().wrapping_add(skip);
+            // SAFETY: what lies before and behind the aligned part is the rest of the mapping just made; nothing uses it.
+            unsafe {
+                if skip > 0 {
+                    libc::munmap(raw, skip);
+                }
+                if BLOCK > skip {
+                    libc::munmap(start.wrapping_add(bytes).cast(), BLOCK - skip);
+                }
+                // Refused only by kernels without huge pages, where there is nothing to prevent.
+                libc::madvise(start.cast(), bytes, libc::MADV_NOHUGEPAGE);
+            }
+            let start = NonNull::new(start).ok_or_else(|| io::Error::other("mmap returned address 0"))?;
+            Ok(PrivateMemory { start, pages })
+        }
+
+        /// The address of its first byte.
+        pub fn address(&self) -> u64 {
+            self.start.as_ptr().addr() as u64
+        }
+
+        /// How many pages it has.
+        pub fn pages(&self) -> usize {
+            self.pages
+        }
+
+        fn word(&self, page: usize) -> *mut u64 {
+            assert!(page < self.pages, "page {page} of {}", self.pages);
+            self.start.as_ptr().wrapping_add(page * PAGE).cast()
+        }
+
+        /// Reads one word of a page.
+        pub fn read(&self, page: usize) -> u64 {
+            // SAFETY: the page is within the mapping, mapped readable, and any bytes are a valid u64.
+            unsafe { self.word(page).read_volatile() }
+        }
+
+        /// Writes one word of a page.
+        pub fn write(&mut self, page: usize, value: u64) {
+            // SAFETY: the page is within the mapping, mapped writable, and borrowed mutably by way of `self`.
+            unsafe { self.word(page).write_volatile(value) }
+        }
+    }
+
+    impl Drop for PrivateMemory {
+        fn drop(&mut self) {
+            // SAFETY: exactly the aligned part that `map` kept; no reference into it exists.
+            unsafe { libc::munmap(self.start.as_ptr().cast(), self.pages * PAGE) };
+        }
+    }
+}
+
+// ---- Moving pages, swap, page residency, signals (movers, zram, pagemap, guard) --------------------------------
+
+/// A stretch of another process's address space, laid out as the kernel's `struct iovec`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RemoteRange {
+    /// Its first address.
+    pub address: usize,
+    /// Its length in bytes.
+    pub length: usize,
+}
+
+/// One run of pages with the same categories, as `PAGEMAP_SCAN` reports it (`struct page_region`).
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PageRegion {
+    /// Its first address.
+    pub start: u64,
+    /// The address after its last.
+    pub end: u64,
+    /// Its categories, `PAGE_IS_*`.
+    pub categories: u64,
+}
+
+/// What to ask of `PAGEMAP_SCAN` (`struct pm_scan_arg` without its sizes and pointers; admin-guide/mm/pagemap.rst).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PageScan {
+    /// `PM_SCAN_*` flags.
+    pub flags: u64,
+    /// The first address.
+    pub start: u64,
+    /// The address after the last.
+    pub end: u64,
+    /// Stop after so many pages; 0 for all.
+    pub max_pages: u64,
+    /// Categories whose sense is turned round.
+    pub category_inverted: u64,
+    /// Pages must have all of these.
+    pub category_mask: u64,
+    /// Pages must have one of these, if it is not 0.
+    pub category_anyof_mask: u64,
+    /// Categories to tell of each run.
+    pub return_mask: u64,
+}
+
+#[repr(C)]
+struct PageScanArgument {
+    size: u64,
+    flags: u64,
+    start: u64,
+    end: u64,
+    walk_end: u64,
+    vec: u64,
+    vec_len: u64,
+    max_pages: u64,
+    category_inverted: u64,
+    category_mask: u64,
+    category_anyof_mask: u64,
+    return_mask: u64,
+}
+
+/// `_IOWR('f', 16, struct pm_scan_arg)` of linux/fs.h, 6.7 and later.
+const PAGEMAP_SCAN: u64 = (3 << 30) | ((size_of::<PageScanArgument>() as u64) << 16) | (0x66 << 8) | 16;
+
+/// Turns the result of a raw system call into a count or an error.
+fn checked(result: i64) -> std::io::Result<usize> {
+    usize::try_from(result).map_err(|_| std::io::Error::last_os_error())
+}
+
+/// move_pages(2) with `MPOL_MF_MOVE`: moves each page to its node in `nodes`, or asks where it is if that is `None`.
+/// `status` receives a node or a negative errno for each page that the kernel came to; the others stay unchanged.
+/// Returns the number of pages that were not moved.
+///
+/// # Errors
+/// As move_pages(2); `EINVAL` where the slices' lengths differ.
+pub fn move_pages(pid: u32, addresses: &[u64], nodes: Option<&[i32]>, status: &mut [i32]) -> std::io::Result<usize> {
+    const MPOL_MF_MOVE: i64 = 2;
+    if addresses.len() != status.len() || nodes.is_some_and(|nodes| nodes.len() != addresses.len()) {
+        return Err(std::io::Error::from_raw_os_error(libc::EINVAL));
+    }
+    let nodes = nodes.map_or(std::ptr::null(), <[i32]>::as_ptr);
+    // SAFETY: all three arrays live through the call and have `addresses.len()` elements, checked above; the kernel
+    // only reads the first two and only writes the third. The addresses are the other process's and never followed here.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_move_pages,
+            i64::from(pid),
+            addresses.len(),
+            addresses.as_ptr(),
+            nodes,
+            status.as_mut_ptr(),
+            MPOL_MF_MOVE,
+        )
+    };
+    checked(result)
+}
+
+/// process_madvise(2): gives `advice` for `ranges` of the process behind `pidfd`. Returns the bytes advised, which may
+/// be fewer than asked for, and says nothing of what the advice brought about.
+///
+/// # Errors
+/// As process_madvise(2) and madvise(2).
+pub fn process_madvise(
+    pidfd: std::os::fd::BorrowedFd<'_>,
+    ranges: &[RemoteRange],
+    advice: i32,
+) -> std::io::Result<usize> {
+    use std::os::fd::AsRawFd;
+    // SAFETY: `RemoteRange` has the layout of `struct iovec` (two words, repr(C)); the array lives through the call and
+    // is only read. The addresses in it belong to the other process.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_process_madvise,
+            i64::from(pidfd.as_raw_fd()),
+            ranges.as_ptr(),
+            ranges.len(),
+            i64::from(advice),
+            0_i64,
+        )
+    };
+    checked(result)
+}
+
+/// process_vm_readv(2): copies `ranges` of another process into `into`, one after the other. Returns the bytes copied.
+///
+/// # Errors
+/// As process_vm_readv(2); `EINVAL` where `into` is shorter than the ranges together.
+pub fn process_vm_readv(pid: u32, into: &mut [u8], ranges: &[RemoteRange]) -> std::io::Result<usize> {
+    let wanted = ranges.iter().try_fold(0_usize, |sum, range| sum.checked_add(range.length));
+    if wanted.is_none_or(|wanted| wanted > into.len()) {
+        return Err(std::io::Error::from_raw_os_error(libc::EINVAL));
+    }
+    let local = libc::iovec { iov_base: into.as_mut_ptr().cast(), iov_len: into.len() };
+    // SAFETY: the one local vector is `into`, which lives through the call and is written only within its length;
+    // `ranges` has the layout of an array of `struct iovec` and is only read.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_process_vm_readv,
+            i64::from(pid),
+            &raw const local,
+            1_usize,
+            ranges.as_ptr(),
+            ranges.len(),
+            0_usize,
+        )
+    };
+    checked(result)
+}
+
+/// The `PAGEMAP_SCAN` ioctl on an open /proc/PID/pagemap. Returns how many of `regions` were filled, and the address
+/// up to which the walk came.
+///
+/// # Errors
+/// `ENOTTY` on kernels before 6.7, otherwise as the ioctl.
+pub fn pagemap_scan(
+    pagemap: std::os::fd::BorrowedFd<'_>,
+    scan: &PageScan,
+    regions: &mut [PageRegion],
+) -> std::io::Result<(usize, u64)> {
+    use std::os::fd::AsRawFd;
+    let mut argument = PageScanArgument {
+        size: size_of::<PageScanArgument>() as u64,
+        flags: scan.flags,
+        start: scan.start,
+        end: scan.end,
+        walk_end: scan.start,
+        vec: regions.as_mut_ptr() as u64,
+        vec_len: regions.len() as u64,
+        max_pages: scan.max_pages,
+        category_inverted: scan.category_inverted,
+        category_mask: scan.category_mask,
+        category_anyof_mask: scan.category_anyof_mask,
+        return_mask: scan.return_mask,
+    };
+    // SAFETY: the argument is the kernel's struct with its size in the first field; `vec` points at `regions`, which
+    // lives through the call and is written only within `vec_len` elements of matching layout.
+    let filled = unsafe { libc::ioctl(pagemap.as_raw_fd(), PAGEMAP_SCAN as libc::Ioctl, &raw mut argument) };
+    Ok((checked(i64::from(filled))?, argument.walk_end))
+}
+
+/// swapon(2) with a priority of its own, 0 to 32767.
+///
+/// # Errors
+/// As swapon(2).
+pub fn swapon(device: &std::ffi::CStr, priority: u16) -> std::io::Result<()> {
+    const SWAP_FLAG_PREFER: i32 = 0x8000;
+    // SAFETY: the path is a C string that lives through the call.
+    let result = unsafe { libc::swapon(device.as_ptr(), SWAP_FLAG_PREFER | i32::from(priority & 0x7fff)) };
+    checked(i64::from(result)).map(|_| ())
+}
+
+/// swapoff(2). Returns when every page is back in memory.
+///
+/// # Errors
+/// As swapoff(2).
+pub fn swapoff(device: &std::ffi::CStr) -> std::io::Result<()> {
+    // SAFETY: the path is a C string that lives through the call.
+    let result = unsafe { libc::swapoff(device.as_ptr()) };
+    checked(i64::from(result)).map(|_| ())
+}
+
+/// Ignores a signal from now on.
+///
+/// # Errors
+/// When the number is no signal, or one that cannot be ignored.
+pub fn ignore_signal(signal: i32) -> std::io::Result<()> {
+    // SAFETY: SIG_IGN runs no code of ours, so nothing has to be async-signal-safe.
+    let previous = unsafe { libc::signal(signal, libc::SIG_IGN) };
+    if previous == libc::SIG_ERR { Err(std::io::Error::last_os_error()) } else { Ok(()) }
+}
+
+// ---- asynchronous write protection of our own memory (userfaultfd) ----
+
+/// userfaultfd(2) with `UFFD_FEATURE_WP_ASYNC`: the kernel notes writes by itself, nobody has to answer a fault.
+pub mod write_tracking {
+    use std::io;
+    use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+
+    /// `struct uffdio_api` of linux/userfaultfd.h.
+    #[repr(C)]
+    struct Api {
+        api: u64,
+        features: u64,
+        ioctls: u64,
+    }
+
+    /// `struct uffdio_register`.
+    #[repr(C)]
+    struct Register {
+        start: u64,
+        bytes: u64,
+        mode: u64,
+        ioctls: u64,
+    }
+
+    const VERSION: u64 = 0xAA;
+    const FEATURE_WP_UNPOPULATED: u64 = 1 << 13;
+    const FEATURE_WP_ASYNC: u64 = 1 << 15;
+    const MODE_WP: u64 = 1 << 1;
+
+    /// `_IOWR(0xAA, number, size)`.
+    const fn code(number: u64, bytes: usize) -> libc::Ioctl {
+        ((3 << 30) | ((bytes as u64) << 16) | (VERSION << 8) | number) as libc::Ioctl
+    }
+
+    /// Opens a descriptor for the memory of this process.
+    ///
+    /// # Errors
+    /// EPERM where vm.unprivileged_userfaultfd forbids it, ENOSYS or EINVAL where the kernel lacks it.
+    pub fn create() -> io::Result<OwnedFd> {
+        // SAFETY: takes no pointer.
+        let fd = unsafe { libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC | libc::O_NONBLOCK) };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the kernel has just returned this descriptor to us, so nothing else owns it.
+        let descriptor = unsafe { OwnedFd::from_raw_fd(fd as i32) };
+        let mut api = Api { api: VERSION, features: FEATURE_WP_ASYNC | FEATURE_WP_UNPOPULATED, ioctls: 0 };
+        // SAFETY: the argument is the kernel's struct for this code and lives through the call.
+        let result = unsafe { libc::ioctl(descriptor.as_raw_fd(), code(0x3F, size_of::<Api>()), &raw mut api) };
+        if result < 0 { Err(io::Error::last_os_error()) } else { Ok(descriptor) }
+    }
+
+    /// Registers memory of this process. Nothing in it changes until a scan protects it; closing the descriptor ends it.
+    ///
+    /// # Errors
+    /// EINVAL for memory that cannot be registered, EBUSY for memory registered elsewhere.
+    pub fn register(descriptor: impl AsFd, start: u64, bytes: u64) -> io::Result<()> {
+        let mut register = Register { start, bytes, mode: MODE_WP, ioctls: 0 };
+        let fd = descriptor.as_fd().as_raw_fd();
+        // SAFETY: the argument is the kernel's struct for this code and lives through the call. Registering for asynchronous
+        // write protection changes no content and blocks no access, so whoever uses that memory is not disturbed.
+        let result = unsafe { libc::ioctl(fd, code(0, size_of::<Register>()), &raw mut register) };
+        if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
+}
+
+// ---- What we used ----------------------------------------------------------------------------------------------
+
+/// getrusage(2): CPU time in user mode and in the kernel, and highest resident memory in KiB, of this process or of its
+/// children that were waited for.
+pub fn resource_usage(children: bool) -> (std::time::Duration, std::time::Duration, u64) {
+    let who = if children { libc::RUSAGE_CHILDREN } else { libc::RUSAGE_SELF };
+    // SAFETY: rusage is plain data, for which all zero bytes are a value.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: the pointer is to a live rusage, which the call fills; it fails only for an unknown `who`.
+    unsafe { libc::getrusage(who, &raw mut usage) };
+    let span =
+        |time: libc::timeval| std::time::Duration::new(time.tv_sec.max(0) as u64, time.tv_usec.max(0) as u32 * 1000);
+    (span(usage.ru_utime), span(usage.ru_stime), usage.ru_maxrss.max(0) as u64)
+}

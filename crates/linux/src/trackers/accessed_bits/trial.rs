@@ -1,0 +1,165 @@
+//! The tracker tries itself on a private mapping before anyone relies on it.
+//!
+//! In: a tracker that has just loaded its program. Out: the way to clear that works here, the cost of a page, or the
+//! reason why the tracker is not to be trusted. Must not: touch any memory but its own mapping.
+
+use std::time::{Duration, Instant};
+
+use terrace_core::observation::Sight;
+use terrace_core::units::{BLOCK_PAGES, SpaceId, Time, Vpn};
+
+use super::clear::Clearing;
+use super::entries::Head;
+use super::{AccessedBits, NAME, TimeSpent, unavailable};
+use crate::process::{Backing, MemoryRange, Process};
+use crate::topology::TierMap;
+use crate::trackers::{Event, Sink, Target, TrackError, Tracker};
+
+/// Pages of the private mapping on which loading is checked and the cost measured: 8 MiB.
+const TRIAL_PAGES: usize = 1024;
+
+impl AccessedBits {
+    /// Every other page of a private mapping is touched; a round must see exactly those, a second round after
+    /// clearing none, and a third those touched in between.
+    pub(super) fn try_on_itself(&mut self) -> Result<(), TrackError> {
+        let failed = |call: &str| {
+            let call = call.to_owned();
+            move |source| TrackError::Call { tracker: NAME, call, source }
+        };
+        let mut memory =
+            crate::sys::private_memory::PrivateMemory::map(TRIAL_PAGES).map_err(failed("mmap of a trial mapping"))?;
+        for page in (0..TRIAL_PAGES).step_by(2) {
+            memory.write(page, 1);
+        }
+        let me = Process::open(std::process::id()).map_err(|error| unavailable(error.to_string()))?;
+        let start = Vpn::of_address(memory.address());
+        let ranges = [MemoryRange { start, end: Vpn(start.0 + TRIAL_PAGES as u64), backing: Backing::Anonymous }];
+        let targets = [Target { space: SpaceId(u32::MAX), process: &me, ranges: &ranges }];
+        let tiers = TierMap::new(Vec::new(), Vec::new());
+        let mut seen = Trial { start, sights: vec![Sight::ABSENT; TRIAL_PAGES], cleared: false };
+        self.round(Time::ZERO, &targets, &tiers, 1.0, &mut seen)?;
+        if !seen.cleared {
+            // MADV_COLD is not for us here: the whole-process way, for everyone.
+            self.clearing = Clearing::ClearRefs;
+            self.spaces.clear();
+            self.round(Time::ZERO, &targets, &tiers, 1.0, &mut seen)?;
+        }
+        let wrong = |what: &str| Err(unavailable(format!("{what}: the page tables of this kernel read wrong")));
+        self.agrees_with_pagemap(start)
+            .map_err(failed("/proc/self/pagemap"))?
+            .then_some(())
+            .map_or_else(|| wrong("the frames differ from those in /proc/self/pagemap"), Ok)?;
+        if (0..TRIAL_PAGES).any(|page| seen.sights[page].tier().is_some() != (page % 2 == 0)) {
+            return wrong("pages that were touched and pages that were not are not told apart");
+        }
+        for page in (0..TRIAL_PAGES).step_by(8) {
+            memory.read(page);
+        }
+        let began = Instant::now();
+        self.round(Time::ZERO, &targets, &tiers, 1.0, &mut seen)?;
+        let elapsed = began.elapsed();
+        let used: Vec<usize> = (0..TRIAL_PAGES).filter(|page| seen.sights[*page].accessed()).collect();
+        // Never a page too many. A few too few are not our doing: other clearers (DAMON, page ageing) take bits away,
+        // and clear_refs leaves translations in the TLB, so that a touch may set no bit.
+        let enough = match self.clearing {
+            Clearing::Cold => TRIAL_PAGES / 8 * 95 / 100,
+            Clearing::ClearRefs => 1,
+        };
+        let as_touched = used.len() >= enough && used.iter().all(|page| page % 8 == 0);
+        if !as_touched {
+            return wrong("accessed bits are not cleared, or not set again");
+        }
+        tracing::debug!(?elapsed, clearing = ?self.clearing, program = ?self.tables.variant(), "accessed-bits tried on itself");
+        self.cost_ns_per_page = Some(elapsed.as_nanos() as f64 / (TRIAL_PAGES / 2) as f64);
+        self.spaces.clear();
+        self.time = TimeSpent::default();
+        Ok(())
+    }
+
+    /// Compares the frames of the trial mapping, still in the window, with what the kernel says. Without the right to
+    /// see frames (CAP_SYS_ADMIN) the kernel says 0, and only presence is compared.
+    fn agrees_with_pagemap(&mut self, start: Vpn) -> std::io::Result<bool> {
+        let mut told = vec![crate::pagemap::PagemapEntry(0); TRIAL_PAGES];
+        crate::pagemap::Pagemap::open(std::process::id())?.entries(start, &mut told)?;
+        let blocks = TRIAL_PAGES / BLOCK_PAGES as usize;
+        let mask = self.tables.physical_address_mask();
+        Ok((0..blocks).all(|slot| {
+            Head::of(self.tables.head(slot)) == Head::Table
+                && self.tables.table(slot).iter().zip(&told[slot * BLOCK_PAGES as usize..]).all(|(entry, told)| {
+                    let frame = (entry & 1 == 1).then_some((entry & mask) >> 12);
+                    frame.is_some() == told.present() && told.frame().is_none_or(|told| frame == Some(told))
+                })
+        }))
+    }
+}
+
+/// What the trial rounds saw.
+struct Trial {
+    start: Vpn,
+    sights: Vec<Sight>,
+    cleared: bool,
+}
+
+impl Sink for Trial {
+    fn scan(&mut self, _: SpaceId, first: Vpn, sights: &[Sight], _: Option<Duration>, cleared: bool) {
+        let at = (first.0 - self.start.0) as usize;
+        self.sights[at..at + sights.len()].copy_from_slice(sights);
+        self.cleared = cleared;
+    }
+
+    fn event(&mut self, _: SpaceId, _: Vpn, _: Event) {}
+}
+
+/// The name of a DAMON thread that runs, whoever set it up. It belongs to another program and is left alone.
+pub(super) fn running_kdamond(folder: &std::path::Path) -> Option<String> {
+    let entries = std::fs::read_dir(folder).ok()?;
+    let runs =
+        |path: &std::path::Path| std::fs::read_to_string(path.join("state")).is_ok_and(|state| state.trim() == "on");
+    let found = entries.flatten().find(|entry| runs(&entry.path()))?;
+    Some(format!("kdamond {}", found.file_name().to_string_lossy()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The way out where MADV_COLD is refused, on this process. Needs eBPF.
+    #[test]
+    fn clear_refs_clears_everything_when_the_process_has_its_turn() {
+        let mut tracker = match AccessedBits::open() {
+            Ok(tracker) => tracker,
+            Err(reason) => {
+                println!("SKIPPED clear_refs_clears_everything_when_the_process_has_its_turn: {reason}");
+                return;
+            }
+        };
+        tracker.clearing = Clearing::ClearRefs;
+        let mut memory = crate::sys::private_memory::PrivateMemory::map(TRIAL_PAGES).unwrap();
+        (0..TRIAL_PAGES).for_each(|page| memory.write(page, 1));
+        let me = Process::open(std::process::id()).unwrap();
+        let start = Vpn::of_address(memory.address());
+        let ranges = [MemoryRange { start, end: Vpn(start.0 + TRIAL_PAGES as u64), backing: Backing::Anonymous }];
+        let targets = [Target { space: SpaceId(1), process: &me, ranges: &ranges }];
+        let tiers = TierMap::new(Vec::new(), Vec::new());
+        let mut told = Vec::new();
+        for number in 0..4u64 {
+            let mut seen = Trial { start, sights: vec![Sight::ABSENT; TRIAL_PAGES], cleared: false };
+            tracker.round(Time::from_nanos(number), &targets, &tiers, 0.5, &mut seen).unwrap();
+            told.push((seen.cleared, seen.sights.iter().filter(|sight| sight.accessed()).count()));
+        }
+        // Every second round has the whole process; the first of them finds all pages used, the next finds none.
+        assert_eq!(told.iter().map(|(cleared, _)| *cleared).collect::<Vec<_>>(), [true, false, true, false]);
+        assert!(told[0].1 > TRIAL_PAGES * 9 / 10 && told[2].1 == 0, "{told:?}");
+    }
+
+    #[test]
+    fn only_a_kdamond_that_runs_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        assert_eq!(running_kdamond(folder.path()), None);
+        std::fs::create_dir(folder.path().join("0")).unwrap();
+        std::fs::write(folder.path().join("0/state"), "off\n").unwrap();
+        assert_eq!(running_kdamond(folder.path()), None);
+        std::fs::write(folder.path().join("0/state"), "on\n").unwrap();
+        assert_eq!(running_kdamond(folder.path()).as_deref(), Some("kdamond 0"));
+    }
+}

@@ -1,0 +1,176 @@
+//! Trackers: how Terrace sees which pages a process uses.
+//!
+//! In: processes and their memory ranges. Out: sights and events by address, through a [`Sink`]. Must not:
+//! decide, know a policy, or be trusted before it has proven itself on a private mapping (`prove`).
+
+pub mod accessed_bits;
+pub mod damon;
+pub mod idle_pages;
+pub mod page_faults;
+pub mod prove;
+mod rotation;
+pub mod sample_period;
+pub mod samples;
+pub mod with_refaults;
+pub mod write_tracking;
+
+use std::os::fd::BorrowedFd;
+use std::time::Duration;
+
+use terrace_core::observation::{Access, Sight};
+use terrace_core::units::{Bytes, SpaceId, Time, Vpn};
+
+use crate::process::{MemoryRange, Process};
+use crate::topology::TierMap;
+
+/// What a tracker can tell, and at what price; shown by `terrace doctor` and used to choose the best one.
+#[derive(Clone, Copy, Debug, PartialEq, serde::Serialize)]
+pub struct Grade {
+    /// The smallest piece of memory it tells apart.
+    pub granularity_bytes: Bytes,
+    /// Whether it sees reads.
+    pub reads: bool,
+    /// Whether it sees writes.
+    pub writes: bool,
+    /// Measured cost of one observation of one 4 KiB page, reading and clearing, in nanoseconds; `None` if not measured.
+    pub cost_ns_per_page: Option<f64>,
+}
+
+/// A process as a tracker is given it.
+#[derive(Clone, Copy, Debug)]
+pub struct Target<'a> {
+    /// The space its observations belong to.
+    pub space: SpaceId,
+    /// The process.
+    pub process: &'a Process,
+    /// The memory that may be managed, by address, without overlaps.
+    pub ranges: &'a [MemoryRange],
+}
+
+/// An event by address.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Event {
+    /// A hardware sample standing for `period` accesses.
+    Sampled {
+        /// Load or store.
+        access: Access,
+        /// Accesses it stands for.
+        period: u32,
+    },
+    /// First touch.
+    Born,
+    /// A page came back from swap because the program touched it.
+    Refault,
+}
+
+/// Takes what a tracker sees.
+pub trait Sink {
+    /// Consecutive pages from `first` on, all of one 2 MiB block.
+    fn scan(&mut self, space: SpaceId, first: Vpn, sights: &[Sight], window: Option<Duration>, cleared: bool);
+    /// One event.
+    fn event(&mut self, space: SpaceId, vpn: Vpn, event: Event);
+}
+
+/// Why a tracker cannot work, or stopped working. The text says what is missing and what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum TrackError {
+    /// The kernel, the machine or the rights do not allow it.
+    #[error("{tracker}: {reason}")]
+    Unavailable {
+        /// Which tracker.
+        tracker: &'static str,
+        /// What is missing and what to do about it, in one line.
+        reason: String,
+    },
+    /// The process is gone.
+    #[error("process {pid} is gone")]
+    Gone {
+        /// Its pid.
+        pid: u32,
+    },
+    /// A system call failed.
+    #[error("{tracker}: {call}: {source}")]
+    Call {
+        /// Which tracker.
+        tracker: &'static str,
+        /// The call, with the path or arguments that matter.
+        call: String,
+        /// What the kernel said.
+        source: std::io::Error,
+    },
+}
+
+/// What a tracker is tried on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProofKind {
+    /// It reads marks: pages touched after a clearing round must show in the next, and no others.
+    Marks {
+        /// How long the pages must be touched over and over for it to see them.
+        dwell: Duration,
+    },
+    /// It sees first touches: pages of a fresh mapping must be born as they are touched, and no others.
+    FirstTouches,
+    /// It samples: what it reports must be pages that were touched, and it must report some.
+    Samples,
+}
+
+/// A way to see accesses.
+pub trait Tracker {
+    /// Its name, as `--tracker` takes it.
+    fn name(&self) -> &'static str;
+
+    /// What it can tell and what that costs.
+    fn grade(&self) -> Grade;
+
+    /// Reads the accessed marks of a share of each target's blocks, in rotation, hands them to `sink`, and clears them.
+    /// Blocks outside the share are reported with `window: None`, so that their places stay known.
+    ///
+    /// # Errors
+    /// When a call failed that has nothing to do with a target exiting; a target that is gone is skipped.
+    fn round(
+        &mut self,
+        now: Time,
+        targets: &[Target<'_>],
+        tiers: &TierMap,
+        share: f64,
+        sink: &mut dyn Sink,
+    ) -> Result<(), TrackError>;
+
+    /// Hands over the events that arrived since the last call.
+    ///
+    /// # Errors
+    /// When the source of events broke.
+    fn events(&mut self, _now: Time, _targets: &[Target<'_>], _sink: &mut dyn Sink) -> Result<(), TrackError> {
+        Ok(())
+    }
+
+    /// A descriptor that becomes readable when events wait, if there is one.
+    fn event_fd(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    /// Events lost because they came faster than they were read.
+    fn lost(&self) -> u64 {
+        0
+    }
+
+    /// Forgets all it keeps of a space (its rotation, its descriptors).
+    fn forget(&mut self, _space: SpaceId) {}
+
+    /// What it is tried on before it is trusted.
+    fn proof_kind(&self) -> ProofKind {
+        ProofKind::Marks { dwell: Duration::from_millis(2) }
+    }
+
+    /// Takes in a private mapping of this very process, before it is tried on it. For trackers that see only memory
+    /// which was registered with them.
+    ///
+    /// # Errors
+    /// When the registration is refused.
+    fn admit(&mut self, _range: MemoryRange) -> Result<(), TrackError> {
+        Ok(())
+    }
+
+    /// The periods a policy wants hardware samples at. Trackers without samples have no use for it.
+    fn set_sample_periods(&mut self, _wanted: terrace_core::policy::SamplePeriods) {}
+}

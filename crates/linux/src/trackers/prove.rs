@@ -1,0 +1,318 @@
+//! Proves a tracker before it is trusted: it is tried on a private mapping of this process with a pattern known to us.
+//!
+//! In: a tracker. Out: a [`Proof`] with what it saw, missed and made up, and what a page cost; or, in one line, why it is
+//! refused. Must not: touch any other process, or pass a tracker whose word cannot be told from a guess.
+//!
+//! A random quarter of the pages is read and another quarter is written; half is left alone. A tracker that reads marks
+//! must show the first two and not the last, after a round that cleared. One that sees first touches is tried on a fresh
+//! mapping instead. Of one that samples only what it reports is held against the pattern, since it cannot see all.
+
+use std::time::{Duration, Instant};
+
+use terrace_core::observation::Sight;
+use terrace_core::units::{SpaceId, Time, Vpn};
+
+use super::{Event, Grade, ProofKind, Sink, Target, Tracker};
+use crate::process::{Backing, MemoryRange, Process};
+use crate::sys::private_memory::PrivateMemory;
+use crate::topology::TierMap;
+
+/// Pages of the mapping: 4 MiB, so that the proof does not become the largest thing Terrace ever holds.
+const PAGES: usize = 1024;
+/// Pages of another mapping that is read through between clearing and touching, so that no translation of ours stays cached in
+/// the TLB: an access that hits there sets no accessed bit. More than any processor's second-level TLB holds. It is never
+/// written, so that every page of it is the kernel's one zero page and takes no memory.
+const EVICTING_PAGES: usize = 8192;
+/// Rounds whose cost is taken; the cheapest counts, as anything else on the machine only adds to it.
+const TIMED_ROUNDS: usize = 5;
+/// Least share of the touched pages that must be seen, and of the seen pages that must have been touched.
+const LEAST: f64 = 0.9;
+/// Least samples for a verdict on a tracker that samples.
+const LEAST_SAMPLES: usize = 20;
+/// How long a tracker that samples is tried.
+const SAMPLING: Duration = Duration::from_secs(1);
+
+/// A tracker's showing.
+#[derive(Clone, Copy, Debug, PartialEq, serde::Serialize)]
+pub struct Proof {
+    /// Its grade, with the cost that was measured.
+    pub grade: Grade,
+    /// Share of the pages that were read that it saw; `None` if it does not claim to see reads, or samples.
+    pub read_recall: Option<f64>,
+    /// Share of the pages that were written that it saw; `None` if it does not claim to see writes, or samples.
+    pub write_recall: Option<f64>,
+    /// Share of the pages it reported that were touched in a way it claims to see.
+    pub precision: f64,
+    /// Pages it reported.
+    pub reported: usize,
+}
+
+/// What was done to a page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Touch {
+    Read,
+    Written,
+    Left,
+}
+
+/// What a tracker reported of the mapping.
+struct Heard {
+    first: Vpn,
+    accessed: Vec<bool>,
+    placed: usize,
+    windows: usize,
+    samples: usize,
+}
+
+impl Heard {
+    fn new(first: Vpn) -> Heard {
+        Heard { first, accessed: vec![false; PAGES], placed: 0, windows: 0, samples: 0 }
+    }
+
+    fn mark(&mut self, vpn: Vpn) {
+        if let Some(page) = vpn.0.checked_sub(self.first.0).and_then(|page| self.accessed.get_mut(page as usize)) {
+            *page = true;
+        }
+    }
+}
+
+impl Sink for Heard {
+    fn scan(&mut self, _: SpaceId, first: Vpn, sights: &[Sight], window: Option<Duration>, _: bool) {
+        self.placed += sights.iter().filter(|sight| sight.tier().is_some()).count();
+        // Without a window the marks say nothing.
+        let Some(_) = window else { return };
+        self.windows += sights.len();
+        for (page, sight) in sights.iter().enumerate() {
+            if sight.accessed() {
+                self.mark(Vpn(first.0 + page as u64));
+            }
+        }
+    }
+
+    fn event(&mut self, _: SpaceId, vpn: Vpn, event: Event) {
+        self.samples += usize::from(matches!(event, Event::Sampled { .. }));
+        self.mark(vpn);
+    }
+}
+
+/// Tries a tracker.
+///
+/// # Errors
+/// Why it is refused, in one line.
+pub fn prove(tracker: &mut dyn Tracker, tiers: &TierMap) -> Result<Proof, String> {
+    let process = Process::open(std::process::id()).map_err(|error| error.to_string())?;
+    let mut memory = PrivateMemory::map(PAGES).map_err(|error| format!("no memory for the trial: {error}"))?;
+    let first = Vpn::of_address(memory.address());
+    let range = MemoryRange { start: first, end: Vpn(first.0 + PAGES as u64), backing: Backing::Anonymous };
+    let ranges = [range];
+    // A number that no space of a driver has, so that forgetting it forgets nothing else.
+    let space = SpaceId(u32::MAX);
+    let trial = Trial {
+        target: Target { space, process: &process, ranges: &ranges },
+        tiers,
+        start: Instant::now(),
+        pattern: pattern(),
+    };
+    tracker.admit(range).map_err(|error| error.to_string())?;
+    let kind = tracker.proof_kind();
+    let result = match kind {
+        ProofKind::Marks { dwell } => trial.marks(tracker, &mut memory, dwell),
+        ProofKind::FirstTouches => trial.first_touches(tracker, &mut memory),
+        ProofKind::Samples => trial.samples(tracker, &mut memory),
+    };
+    tracker.forget(space);
+    let (heard, cost_ns_per_page) = result?;
+    judge(&trial.pattern, &heard, Grade { cost_ns_per_page, ..tracker.grade() }, kind)
+}
+
+struct Trial<'a> {
+    target: Target<'a>,
+    tiers: &'a TierMap,
+    start: Instant,
+    pattern: Vec<Touch>,
+}
+
+type Showing = Result<(Heard, Option<f64>), String>;
+
+impl Trial<'_> {
+    fn now(&self) -> Time {
+        // Begins at a second, as a tracker may take time 0 for "never".
+        Time::from_nanos(1_000_000_000) + self.start.elapsed()
+    }
+
+    fn round(&self, tracker: &mut dyn Tracker) -> Result<Heard, String> {
+        let mut heard = Heard::new(self.target.ranges[0].start);
+        tracker
+            .round(self.now(), std::slice::from_ref(&self.target), self.tiers, 1.0, &mut heard)
+            .map_err(|error| error.to_string())?;
+        Ok(heard)
+    }
+
+    fn touch(&self, memory: &mut PrivateMemory, order: &[u32]) {
+        for &page in order {
+            match self.pattern[page as usize] {
+                Touch::Read => _ = memory.read(page as usize),
+                Touch::Written => memory.write(page as usize, u64::from(page) | 1 << 32),
+                Touch::Left => {}
+            }
+        }
+    }
+
+    fn marks(&self, tracker: &mut dyn Tracker, memory: &mut PrivateMemory, dwell: Duration) -> Showing {
+        (0..PAGES).for_each(|page| memory.write(page, page as u64));
+        let evicting =
+            PrivateMemory::map(EVICTING_PAGES).map_err(|error| format!("no memory for the trial: {error}"))?;
+        (0..EVICTING_PAGES).for_each(|page| _ = evicting.read(page));
+        // The second of the two clears what the set-up touched, whatever the first one had to set up itself.
+        self.round(tracker)?;
+        self.round(tracker)?;
+        (0..EVICTING_PAGES).for_each(|page| _ = evicting.read(page));
+        let order = shuffled();
+        let begun = Instant::now();
+        loop {
+            self.touch(memory, &order);
+            if begun.elapsed() >= dwell {
+                break;
+            }
+        }
+        let heard = self.round(tracker)?;
+        let mut cheapest = f64::INFINITY;
+        for _ in 0..TIMED_ROUNDS {
+            self.touch(memory, &order);
+            let begun = Instant::now();
+            self.round(tracker)?;
+            cheapest = cheapest.min(begun.elapsed().as_nanos() as f64 / PAGES as f64);
+        }
+        if heard.windows == 0 {
+            return Err("it read no marks in a full round".to_owned());
+        }
+        if heard.placed < PAGES * 9 / 10 {
+            return Err(format!("it found memory behind {} of {PAGES} pages that all have some", heard.placed));
+        }
+        Ok((heard, Some(cheapest)))
+    }
+
+    fn first_touches(&self, tracker: &mut dyn Tracker, memory: &mut PrivateMemory) -> Showing {
+        let mut heard = Heard::new(self.target.ranges[0].start);
+        let targets = std::slice::from_ref(&self.target);
+        let order = shuffled();
+        // What first touches take by themselves, so that only what watching adds is called its cost.
+        let bare = self.cheapest_first_touches(&order, || Ok(()))?;
+        let mut listen =
+            |heard: &mut Heard| tracker.events(self.now(), targets, heard).map_err(|error| error.to_string());
+        listen(&mut heard)?;
+        if heard.accessed.contains(&true) {
+            return Err("it reported first touches of pages that nobody had touched".to_owned());
+        }
+        self.touch(memory, &order);
+        listen(&mut heard)?;
+        let watched = self.cheapest_first_touches(&order, || listen(&mut Heard::new(heard.first)))?;
+        let touched = self.pattern.iter().filter(|&&touch| touch != Touch::Left).count();
+        Ok((heard, Some(watched.saturating_sub(bare).as_nanos() as f64 / touched as f64)))
+    }
+
+    /// The least time that the pattern took on a fresh mapping, with what is to be done after it.
+    fn cheapest_first_touches(
+        &self,
+        order: &[u32],
+        mut after: impl FnMut() -> Result<(), String>,
+    ) -> Result<Duration, String> {
+        let mut cheapest = Duration::MAX;
+        for _ in 0..TIMED_ROUNDS {
+            let mut memory = PrivateMemory::map(PAGES).map_err(|error| format!("no memory for the trial: {error}"))?;
+            let begun = Instant::now();
+            self.touch(&mut memory, order);
+            after()?;
+            cheapest = cheapest.min(begun.elapsed());
+        }
+        Ok(cheapest)
+    }
+
+    fn samples(&self, tracker: &mut dyn Tracker, memory: &mut PrivateMemory) -> Showing {
+        let mut heard = Heard::new(self.target.ranges[0].start);
+        let targets = std::slice::from_ref(&self.target);
+        let order = shuffled();
+        let mut spent = Duration::ZERO;
+        tracker.events(self.now(), targets, &mut Heard::new(heard.first)).map_err(|error| error.to_string())?;
+        let begun = Instant::now();
+        while begun.elapsed() < SAMPLING {
+            self.touch(memory, &order);
+            let before = Instant::now();
+            tracker.events(self.now(), targets, &mut heard).map_err(|error| error.to_string())?;
+            spent += before.elapsed();
+        }
+        let cost = (heard.samples > 0).then(|| spent.as_nanos() as f64 / heard.samples as f64);
+        Ok((heard, cost))
+    }
+}
+
+/// Holds what a tracker reported against what was done.
+fn judge(pattern: &[Touch], heard: &Heard, grade: Grade, kind: ProofKind) -> Result<Proof, String> {
+    // A first touch is one, whether it reads or writes; otherwise only what it claims to see counts as right.
+    let counts = |touch: Touch| match touch {
+        Touch::Read => grade.reads,
+        Touch::Written => grade.writes,
+        Touch::Left => false,
+    };
+    let reported = heard.accessed.iter().filter(|&&accessed| accessed).count();
+    let right = pattern.iter().zip(&heard.accessed).filter(|&(&touch, &accessed)| accessed && counts(touch)).count();
+    let precision = right as f64 / reported.max(1) as f64;
+    let recall = |wanted: Touch| {
+        let of_kind = pattern.iter().zip(&heard.accessed).filter(|&(&touch, _)| touch == wanted);
+        let seen = of_kind.clone().filter(|&(_, &accessed)| accessed).count();
+        (kind != ProofKind::Samples && counts(wanted)).then(|| seen as f64 / of_kind.count() as f64)
+    };
+    let (read_recall, write_recall) = (recall(Touch::Read), recall(Touch::Written));
+    let percent = |share: f64| format!("{:.0} %", share * 100.0);
+    if kind == ProofKind::Samples && heard.samples < LEAST_SAMPLES {
+        return Err(format!("only {} samples came in a second of reading and writing 8 MiB", heard.samples));
+    }
+    for (recall, done) in [(read_recall, "read"), (write_recall, "written")] {
+        if let Some(recall) = recall.filter(|&recall| recall < LEAST) {
+            return Err(format!(
+                "it saw {} of the pages that were {done}, and at least {} are wanted",
+                percent(recall),
+                percent(LEAST)
+            ));
+        }
+    }
+    if precision < LEAST {
+        let chance = pattern.iter().filter(|&&touch| counts(touch)).count() as f64 / pattern.len() as f64;
+        return Err(format!(
+            "of the {reported} pages it reported {} were touched, where {} would be by chance and at least {} are wanted",
+            percent(precision),
+            percent(chance),
+            percent(LEAST)
+        ));
+    }
+    Ok(Proof { grade, read_recall, write_recall, precision, reported })
+}
+
+/// Steele, Lea and Flood's SplitMix64: the pattern must look random to a tracker, not to a cryptographer.
+fn split_mix(state: &mut u64) -> u64 {
+    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let mut mixed = *state;
+    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    mixed ^ (mixed >> 31)
+}
+
+fn pattern() -> Vec<Touch> {
+    let mut state = 1;
+    let touches = [Touch::Read, Touch::Written, Touch::Left, Touch::Left];
+    (0..PAGES).map(|_| touches[(split_mix(&mut state) % 4) as usize]).collect()
+}
+
+/// All pages in random order, so that no prefetcher or region finds a run in it.
+fn shuffled() -> Vec<u32> {
+    let mut order: Vec<u32> = (0..PAGES as u32).collect();
+    let mut state = 2;
+    for last in (1..order.len()).rev() {
+        order.swap(last, (split_mix(&mut state) % (last as u64 + 1)) as usize);
+    }
+    order
+}
+
+#[cfg(test)]
+#[path = "prove_tests.rs"]
+mod tests;

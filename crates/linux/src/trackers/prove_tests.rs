@@ -1,0 +1,126 @@
+use terrace_core::units::{Bytes, TierId};
+
+use super::*;
+use crate::trackers::TrackError;
+
+/// A tracker that makes up what it says: `says` gets a page's number and what was last done to it.
+struct Pretender<F> {
+    says: F,
+    grade: Grade,
+    rounds: u64,
+    kind: ProofKind,
+}
+
+fn grade(reads: bool, writes: bool) -> Grade {
+    Grade { granularity_bytes: Bytes::new(4096), reads, writes, cost_ns_per_page: None }
+}
+
+fn pretender<F: Fn(usize) -> bool>(reads: bool, writes: bool, says: F) -> Pretender<F> {
+    Pretender { says, grade: grade(reads, writes), rounds: 0, kind: ProofKind::Marks { dwell: Duration::ZERO } }
+}
+
+impl<F: Fn(usize) -> bool> Tracker for Pretender<F> {
+    fn name(&self) -> &'static str {
+        "pretender"
+    }
+
+    fn grade(&self) -> Grade {
+        self.grade
+    }
+
+    fn round(
+        &mut self,
+        _: Time,
+        targets: &[Target<'_>],
+        _: &TierMap,
+        _: f64,
+        sink: &mut dyn Sink,
+    ) -> Result<(), TrackError> {
+        self.rounds += 1;
+        let range = targets[0].ranges[0];
+        let pages = (range.end.0 - range.start.0) as usize;
+        for block in 0..pages / 512 {
+            let sight = |page| Sight::placed(TierId::FAST).with_accessed((self.says)(page));
+            let sights: Vec<Sight> = (block * 512..(block + 1) * 512).map(sight).collect();
+            let window = (self.rounds > 1).then_some(Duration::from_millis(1));
+            sink.scan(targets[0].space, Vpn(range.start.0 + block as u64 * 512), &sights, window, true);
+        }
+        Ok(())
+    }
+
+    fn events(&mut self, _: Time, _: &[Target<'_>], _: &mut dyn Sink) -> Result<(), TrackError> {
+        Ok(())
+    }
+
+    fn proof_kind(&self) -> ProofKind {
+        self.kind
+    }
+}
+
+fn no_tiers() -> TierMap {
+    TierMap::new(Vec::new(), Vec::new())
+}
+
+#[test]
+fn one_that_knows_is_passed_with_its_cost() {
+    let truth = pattern();
+    let proof = prove(&mut pretender(true, true, |page| truth[page] != Touch::Left), &no_tiers()).unwrap();
+    assert_eq!((proof.read_recall, proof.write_recall, proof.precision), (Some(1.0), Some(1.0), 1.0));
+    assert!(proof.grade.cost_ns_per_page.is_some_and(|cost| cost > 0.0));
+}
+
+#[test]
+fn one_that_knows_only_writes_may_say_so() {
+    let truth = pattern();
+    let writes = |page: usize| truth[page] == Touch::Written;
+    let proof = prove(&mut pretender(false, true, writes), &no_tiers()).unwrap();
+    assert_eq!((proof.read_recall, proof.write_recall), (None, Some(1.0)));
+    let line = prove(&mut pretender(true, true, writes), &no_tiers()).unwrap_err();
+    assert!(line.starts_with("it saw 0 % of the pages that were read"), "{line}");
+}
+
+#[test]
+fn a_blind_one_is_refused() {
+    let line = prove(&mut pretender(true, true, |_| false), &no_tiers()).unwrap_err();
+    assert!(line.contains("saw 0 %"), "{line}");
+}
+
+#[test]
+fn one_that_calls_everything_hot_is_refused() {
+    let line = prove(&mut pretender(true, true, |_| true), &no_tiers()).unwrap_err();
+    assert!(line.contains("by chance"), "{line}");
+}
+
+#[test]
+fn one_that_guesses_is_refused() {
+    let guess = |page: usize| split_mix(&mut (page as u64 + 99)).is_multiple_of(2);
+    assert!(prove(&mut pretender(true, true, guess), &no_tiers()).is_err());
+}
+
+#[test]
+fn one_that_forgets_a_fifth_is_refused() {
+    let truth = pattern();
+    let line =
+        prove(&mut pretender(true, true, |page| truth[page] != Touch::Left && page % 5 != 0), &no_tiers()).unwrap_err();
+    assert!(line.contains("at least 90 % are wanted"), "{line}");
+}
+
+#[test]
+fn one_whose_source_is_silent_is_refused() {
+    for (kind, says) in [(ProofKind::Samples, "only 0 samples"), (ProofKind::FirstTouches, "saw 0 %")] {
+        let line = prove(&mut Pretender { kind, ..pretender(true, true, |_| true) }, &no_tiers()).unwrap_err();
+        assert!(line.contains(says), "{line}");
+    }
+}
+
+#[test]
+fn a_quarter_is_read_a_quarter_written_and_half_left() {
+    let truth = pattern();
+    for (touch, share) in [(Touch::Read, 0.25), (Touch::Written, 0.25), (Touch::Left, 0.5)] {
+        let found = truth.iter().filter(|&&found| found == touch).count() as f64 / PAGES as f64;
+        assert!((found - share).abs() < 0.03, "{touch:?}: {found}");
+    }
+    let mut order = shuffled();
+    order.sort_unstable();
+    assert!(order.iter().enumerate().all(|(index, &page)| index == page as usize));
+}

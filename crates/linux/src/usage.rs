@@ -1,0 +1,52 @@
+//! What this process and its children used: CPU time and memory.
+//!
+//! In: whose use. Out: seconds and bytes from getrusage(2). Must not: estimate.
+
+use terrace_core::units::Bytes;
+
+use crate::sys;
+
+/// Whose use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Who {
+    /// This process, all threads.
+    Myself,
+    /// Children that exited and were waited for, and theirs.
+    WaitedChildren,
+}
+
+/// What was used.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Usage {
+    /// CPU time in user mode, seconds.
+    pub user_seconds: f64,
+    /// CPU time in the kernel, seconds.
+    pub system_seconds: f64,
+    /// Highest resident memory; of children, that of the largest.
+    pub max_rss_bytes: u64,
+}
+
+/// Reads what was used so far.
+pub fn usage(who: Who) -> Usage {
+    let (user, system, max_rss_kib) = sys::resource_usage(who == Who::WaitedChildren);
+    Usage {
+        user_seconds: user.as_secs_f64(),
+        system_seconds: system.as_secs_f64(),
+        max_rss_bytes: Bytes::kib(max_rss_kib).get(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn work_shows_as_cpu_time_and_memory_as_resident() {
+        let before = usage(Who::Myself);
+        let memory = vec![1u8; 32 << 20];
+        let sum: u64 = (0..4).map(|_| memory.iter().map(|&byte| u64::from(std::hint::black_box(byte))).sum::<u64>()).sum();
+        let after = usage(Who::Myself);
+        assert!(sum > 0 && after.user_seconds + after.system_seconds > before.user_seconds + before.system_seconds);
+        assert!(after.max_rss_bytes >= 32 << 20);
+    }
+}
