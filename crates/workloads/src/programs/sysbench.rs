@@ -1,0 +1,119 @@
+//! sysbench memory, random access with Gaussian places.
+//!
+//! Source: FlexHM (TACO 2022), section 7.1: `memory-block-size` 64 GB, `memory-total-size` 2 TB, global scope, and 80 %
+//! of the references in the middle 20 % of the block, so sigma is 0.0780 of the range (0.1 / 1.2816); drawn by sums of
+//! uniforms as sysbench does, and drawn again when outside. Allocation: the block. Phases: "load" (every word written),
+//! "run" (one word read or written an operation), "verify". Check: each read finds what was written; after writes every
+//! word holds its first or its second value.
+
+use crate::memory::{Array, Lane, Memory, Schedule};
+use crate::random::{Random, mix};
+use crate::registry::{Answer, Program, Settings, WorkloadError, WorkloadInfo, check};
+use crate::service::{Budget, serve};
+
+/// Standard deviation as a share of the range: 0.1 / Φ⁻¹(0.9).
+pub(super) const SIGMA: f64 = 0.0780;
+
+pub(super) const INFO: WorkloadInfo = WorkloadInfo {
+    name: "sysbench-memory",
+    description: "random reads or writes of words, their places Gaussian: 80 % in the middle 20 %",
+    source: "FlexHM, TACO 2022, section 7.1; sysbench",
+    operation: "word accesses",
+    open_ended: true,
+    options: &[("access", "read or write (read)"), ("sigma", "standard deviation as a share of the range (0.078)")],
+    build: |settings| Ok(Box::new(Sysbench::new(settings)?)),
+};
+
+struct Sysbench {
+    words: usize,
+    write: bool,
+    sigma: f64,
+    budget: Budget,
+    seed: u64,
+}
+
+impl Sysbench {
+    fn new(settings: &Settings<'_>) -> Result<Sysbench, WorkloadError> {
+        Ok(Sysbench {
+            words: (settings.size() / 8) as usize,
+            write: settings.choice("access", &["read", "write"])? == "write",
+            sigma: settings.option("sigma", SIGMA, "above 0 and at most 1", |s| s > 0.0 && s <= 1.0)?,
+            budget: Budget::of(settings, settings.size() / 16),
+            seed: settings.seed(),
+        })
+    }
+}
+
+/// A place in `0..words`, Gaussian about the middle.
+#[inline]
+fn place(random: &mut Random, sigma: f64, words: usize) -> usize {
+    loop {
+        let at = 0.5 + sigma * random.normal_by_sums();
+        if (0.0..1.0).contains(&at) {
+            return (at * words as f64) as usize;
+        }
+    }
+}
+
+impl Program for Sysbench {
+    fn run<M: Memory>(&mut self, memory: &mut M) -> Result<Answer, WorkloadError> {
+        memory.phase("load");
+        let (seed, words, sigma) = (self.seed, self.words, self.sigma);
+        let first = move |index: usize| mix(seed ^ index as u64);
+        let second = move |index: usize| mix(!seed ^ index as u64);
+        let block: Array<u64> = memory.allocate("block", words);
+        memory.parallel(words, 512, Schedule::Blocks, |lane, range| block.write_span(lane, range, first));
+
+        memory.phase("run");
+        let mut workers: Vec<(Random, u64)> =
+            (0..memory.threads()).map(|thread| (Random::new(seed, thread as u64), 0)).collect();
+        let write = self.write;
+        let operations = serve(memory, self.budget, &mut workers, 256, |lane, (random, wrong)| {
+            let index = place(random, sigma, words);
+            lane.compute(20);
+            if write {
+                block.set(lane, index, second(index));
+            } else {
+                *wrong += u64::from(block.get(lane, index) != first(index));
+            }
+        });
+
+        memory.phase("verify");
+        let wrong: u64 = workers.iter().map(|(_, wrong)| wrong).sum();
+        check(INFO.name, wrong == 0, || {
+            format!("{wrong} of {operations} reads found something else than was written")
+        })?;
+        let (mut changed, mut checksum) = (0u64, 0u64);
+        for index in 0..words {
+            let found = block.peek(index);
+            let is_second = write && found == second(index);
+            check(INFO.name, is_second || found == first(index), || {
+                format!("word {index} holds {found:#x}, which was never written there")
+            })?;
+            changed += u64::from(is_second);
+            checksum = checksum.wrapping_add(found).rotate_left(1);
+        }
+        check(INFO.name, !write || (changed > 0 && changed <= operations), || {
+            format!("{changed} words changed by {operations} writes")
+        })?;
+        memory.free(block);
+        Ok(Answer {
+            operations,
+            checksum,
+            verified: "every read, and every word of the block",
+            figures: vec![("words written", changed as f64)],
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn four_fifths_of_the_references_lie_in_the_middle_fifth() {
+        let mut random = Random::new(11, 0);
+        let inside = (0..1_000_000).filter(|_| (400..600).contains(&place(&mut random, SIGMA, 1000))).count();
+        assert!((0.79..0.81).contains(&(inside as f64 / 1e6)), "{inside}");
+    }
+}
