@@ -1,0 +1,173 @@
+//! The command line's grammar. Texts become values in `options`, once.
+//!
+//! In: what the user typed. Out: raw arguments. Must not: look at the machine.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+
+/// What can be a pid: the kernel's PID_MAX_LIMIT is 2^22 (proc_sys_kernel(5), pid_max).
+const PIDS: std::ops::RangeInclusive<i64> = 1..=(1 << 22);
+
+/// Manages tiered memory: keeps the pages a program uses in fast memory, moves the rest, and says what that saved and cost.
+#[derive(Debug, Parser)]
+#[command(name = "terrace", version, max_term_width = 110)]
+pub(crate) struct Arguments {
+    /// Say more on stderr (twice: still more).
+    #[arg(short, long, global = true, action = clap::ArgAction::Count)]
+    pub verbose: u8,
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Run a program and manage its memory.
+    ///
+    /// The program is not changed. Its cold pages leave fast memory, for a slower NUMA node or for compressed swap, which
+    /// Terrace sets up for the run and takes away afterwards. Children are followed; the exit code is the program's, 128 + n
+    /// if signal n ended it. As with env(1): 127 if there is no such program, 126 if it cannot be executed. Terrace's own:
+    /// 1 if the machine cannot serve the run (the program was not started then), 2 if an option makes no sense.
+    Run(Box<RunArguments>),
+    /// Manage the memory of a running process and its children, until it exits or Ctrl-C.
+    Attach(Box<AttachArguments>),
+    /// Watch which memory a program uses, and move nothing.
+    Observe(Box<ObserveArguments>),
+    /// Show the tiers of memory this machine has.
+    Topology(OutputArguments),
+    /// Show what works here: trackers, movers, rights, and who else manages memory.
+    Doctor(OutputArguments),
+    /// List the policies and their settings.
+    Policies(OutputArguments),
+    /// Run one of the laboratory's workloads as a real process (`terrace workload list` names them).
+    Workload(WorkloadArguments),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct WorkloadArguments {
+    /// The workload, or `list`.
+    pub name: String,
+    /// Its footprint.
+    #[arg(long, default_value = "1GiB", value_name = "BYTES")]
+    pub size: String,
+    /// Threads.
+    #[arg(long, default_value_t = 1)]
+    pub threads: usize,
+    /// Seed of everything random.
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// How much to do, in the workload's own operations.
+    #[arg(long, conflicts_with = "duration")]
+    pub operations: Option<u64>,
+    /// How long to run the measured part, for workloads that run until told to stop.
+    #[arg(long, value_name = "TIME")]
+    pub duration: Option<String>,
+    /// An option of the workload. May be given several times.
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    pub settings: Vec<String>,
+    /// With `list`: print one JSON object. A run prints JSON lines in any case.
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct OutputArguments {
+    /// Print one JSON object.
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct RunArguments {
+    #[command(flatten)]
+    pub manage: ManageArguments,
+    /// The program and its arguments.
+    #[arg(required = true, last = true, value_name = "CMD")]
+    pub command: Vec<OsString>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct AttachArguments {
+    #[command(flatten)]
+    pub manage: ManageArguments,
+    /// The process.
+    #[arg(long, value_parser = clap::value_parser!(u32).range(PIDS))]
+    pub pid: u32,
+    /// Stop after this long, such as 60s.
+    #[arg(long, value_name = "TIME")]
+    pub duration: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ObserveArguments {
+    #[command(flatten)]
+    pub watch: WatchArguments,
+    /// Watch this process instead of starting a program.
+    #[arg(long, conflicts_with = "command", value_parser = clap::value_parser!(u32).range(PIDS))]
+    pub pid: Option<u32>,
+    /// Stop after this long, such as 60s.
+    #[arg(long, value_name = "TIME")]
+    pub duration: Option<String>,
+    /// The program and its arguments.
+    #[arg(required_unless_present = "pid", last = true, value_name = "CMD")]
+    pub command: Vec<OsString>,
+}
+
+/// Options of every command that watches a program.
+#[derive(Debug, Args)]
+pub(crate) struct WatchArguments {
+    /// How accesses are seen: auto, or a tracker's name from `terrace doctor`.
+    #[arg(long, default_value = "auto", value_name = "NAME")]
+    pub tracker: String,
+    /// Time between rounds, such as 500ms; without it the policy adapts it.
+    #[arg(long, value_name = "TIME")]
+    pub interval: Option<String>,
+    /// Look at private file mappings as well.
+    #[arg(long)]
+    pub files: bool,
+    /// Look at shared memory as well.
+    #[arg(long)]
+    pub shared: bool,
+    /// Write report.json and report.html into this directory.
+    #[arg(long, value_name = "DIR")]
+    pub report: Option<PathBuf>,
+    /// Print the report as one JSON object on stdout, after the program's own output.
+    #[arg(long)]
+    pub json: bool,
+    /// Write the report as one JSON object into this file.
+    #[arg(long, value_name = "FILE")]
+    pub json_file: Option<PathBuf>,
+    /// No progress line and no closing lines.
+    #[arg(short, long)]
+    pub quiet: bool,
+}
+
+/// Options of every command that moves pages.
+#[derive(Debug, Args)]
+pub(crate) struct ManageArguments {
+    #[command(flatten)]
+    pub watch: WatchArguments,
+    /// Which policy decides (`terrace policies` lists them).
+    #[arg(long, default_value = "age", value_name = "NAME")]
+    pub policy: String,
+    /// A setting of the policy, such as idle=20s. May be given several times.
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    pub settings: Vec<String>,
+    /// Fast memory to keep: a share of the footprint (50%), an amount (2GiB), or min: as little as it can do with.
+    #[arg(long, default_value = "min", value_name = "AMOUNT")]
+    pub fast: String,
+    /// Where cold pages go: auto, node:1, zram:2GiB (set up for the run), swap:/dev/NAME, or none.
+    #[arg(long, default_value = "auto", value_name = "TIER")]
+    pub tier_slow: String,
+    /// Most bytes a second that may change tier, such as 200MiB.
+    #[arg(long, value_name = "BYTES")]
+    pub rate: Option<String>,
+    /// Share of its time that the program may lose to pages that come back, before page-outs stop.
+    #[arg(long, default_value = "2%", value_name = "SHARE")]
+    pub max_stall: String,
+    /// Decide, but move nothing; say what would have moved.
+    #[arg(long)]
+    pub dry_run: bool,
+}

@@ -1,0 +1,55 @@
+//! `terrace run`, `terrace attach`, `terrace observe`.
+//!
+//! In: arguments. Out: the program's exit code. Must not: start anything before the options are known to make sense.
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use terrace_core::units::Bytes;
+use terrace_linux::process::{Process, RangeOptions};
+use terrace_linux::topology::Topology;
+
+use crate::args::{AttachArguments, ObserveArguments, RunArguments};
+use crate::options::{ManageOptions, WatchOptions, duration};
+use crate::session::{Plan, TargetSpec};
+
+pub(super) fn run(arguments: &RunArguments) -> anyhow::Result<ExitCode> {
+    let options = ManageOptions::parse(&arguments.manage, memory()?)?;
+    let target = TargetSpec::Command(arguments.command.clone());
+    crate::session::run(&Plan::manage(target, options, None))
+}
+
+pub(super) fn attach(arguments: &AttachArguments) -> anyhow::Result<ExitCode> {
+    let options = ManageOptions::parse(&arguments.manage, memory()?)?;
+    let limit = arguments.duration.as_deref().map(|text| duration("--duration", text)).transpose()?;
+    // Asked before anything is set up, so that a pid that is gone changes nothing.
+    check(arguments.pid, options.watch.ranges)?;
+    crate::session::run(&Plan::manage(TargetSpec::Pid(arguments.pid), options, limit))
+}
+
+pub(super) fn observe(arguments: &ObserveArguments) -> anyhow::Result<ExitCode> {
+    let options = WatchOptions::parse(&arguments.watch)?;
+    let limit = arguments.duration.as_deref().map(|text| duration("--duration", text)).transpose()?;
+    let target = match arguments.pid {
+        Some(pid) => {
+            check(pid, options.ranges)?;
+            TargetSpec::Pid(pid)
+        }
+        None => TargetSpec::Command(arguments.command.clone()),
+    };
+    crate::session::run(&Plan::observe(target, options, limit))
+}
+
+/// Whether there is anything to manage in a process.
+fn check(pid: u32, options: RangeOptions) -> anyhow::Result<()> {
+    if Process::open(pid)?.ranges(options)?.is_empty() {
+        // Every program has a stack, so this is a thread of the kernel, or a program that ended and was not waited for.
+        anyhow::bail!("process {pid} has no memory of its own: it is a kernel thread, or has ended; see `ps -p {pid}`");
+    }
+    Ok(())
+}
+
+fn memory() -> anyhow::Result<Bytes> {
+    let topology = Topology::discover(Path::new("/"))?;
+    Ok(topology.nodes.iter().fold(Bytes::ZERO, |sum, node| sum + node.memory_bytes))
+}

@@ -1,0 +1,43 @@
+//! The commands, one module each; this file only hands over.
+
+use std::process::ExitCode;
+
+use crate::args::Command;
+
+mod doctor;
+mod manage;
+mod policies;
+mod topology;
+mod workload;
+
+/// Runs a command.
+///
+/// # Errors
+/// Whatever the command could not do; misuse is an [`crate::options::Misuse`].
+pub(crate) fn run(command: Command) -> anyhow::Result<ExitCode> {
+    match command {
+        Command::Run(arguments) => manage::run(&arguments),
+        Command::Attach(arguments) => manage::attach(&arguments),
+        Command::Observe(arguments) => manage::observe(&arguments),
+        Command::Topology(arguments) => topology::run(&arguments),
+        Command::Doctor(arguments) => doctor::run(&arguments),
+        Command::Policies(arguments) => policies::run(&arguments),
+        Command::Workload(arguments) => workload::run(&arguments),
+    }
+}
+
+/// Prints a value as one JSON object on stdout.
+fn print_json(value: &impl serde::Serialize) -> anyhow::Result<()> {
+    use std::io::Write;
+    let mut stdout = std::io::stdout().lock();
+    serde_json::to_writer_pretty(&mut stdout, value)?;
+    writeln!(stdout)?;
+    Ok(())
+}
+
+/// Prints text on stdout.
+fn print_text(text: &str) -> anyhow::Result<()> {
+    use std::io::Write;
+    std::io::stdout().lock().write_all(text.as_bytes())?;
+    Ok(())
+}

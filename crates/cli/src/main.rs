@@ -1,0 +1,53 @@
+//! The `terrace` command.
+//!
+//! In: arguments. Out: the exit code: 0 done, 1 failed, 2 misuse; `run` passes its program's code through, and
+//! has env(1)'s 126 and 127 for a program that cannot be started. Must not: hold logic; each command is a module of `commands`.
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+mod args;
+mod commands;
+mod options;
+mod render;
+mod report;
+mod session;
+
+fn main() -> ExitCode {
+    // The undo guard is this program started again; it must not depend on the command line's grammar.
+    if std::env::args_os().nth(1).is_some_and(|argument| argument == terrace_linux::guard::GUARD_ARGUMENT) {
+        return ExitCode::from(terrace_linux::guard::run_guardian(std::io::stdin()));
+    }
+    let arguments = args::Arguments::parse();
+    start_log(arguments.verbose);
+    match commands::run(arguments.command) {
+        Ok(code) => code,
+        Err(error) => fail(&error),
+    }
+}
+
+/// Logs go to stderr; data goes to stdout.
+fn start_log(verbose: u8) {
+    let level = ["warn", "info", "debug", "trace"][usize::from(verbose.min(3))];
+    let filter = tracing_subscriber::EnvFilter::try_from_env("TERRACE_LOG")
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(level));
+    let colour = std::env::var_os("NO_COLOR").is_none() && std::io::IsTerminal::is_terminal(&std::io::stderr());
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(colour).without_time().init();
+}
+
+fn fail(error: &anyhow::Error) -> ExitCode {
+    let broken_pipe = error
+        .chain()
+        .filter_map(|cause| cause.downcast_ref::<std::io::Error>())
+        .any(|cause| cause.kind() == std::io::ErrorKind::BrokenPipe);
+    if broken_pipe {
+        return ExitCode::SUCCESS;
+    }
+    eprintln!("terrace: {error:#}");
+    match error.downcast_ref::<session::NotStarted>() {
+        Some(not_started) => ExitCode::from(not_started.exit_code()),
+        None if error.is::<options::Misuse>() => ExitCode::from(2),
+        None => ExitCode::FAILURE,
+    }
+}

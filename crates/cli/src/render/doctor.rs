@@ -1,0 +1,158 @@
+//! What works on this machine, as tables.
+//!
+//! In: a [`Doctor`]. Out: text, what to do first. Must not: shorten a reason; it is what the reader came for.
+
+use terrace_linux::doctor::{Doctor, TrackerReport};
+
+use super::{Screen, listed};
+use crate::report::units;
+
+/// The tables `terrace doctor` prints.
+pub(crate) fn table(doctor: &Doctor) -> String {
+    on_screen(doctor, &Screen::of(std::io::stdout()))
+}
+
+fn on_screen(doctor: &Doctor, screen: &Screen) -> String {
+    let kernel = &doctor.kernel;
+    let mut text = format!(
+        "Linux {} on {}{}; {}\n",
+        kernel.release,
+        kernel.machine,
+        if kernel.virtual_machine { ", a virtual machine" } else { "" },
+        if kernel.btf { "describes its types (BTF)" } else { "no BTF, so no eBPF program can be loaded" },
+    );
+    text.push_str(&match doctor.chosen_tracker {
+        Some(name) => format!("Tracker for policies of accessed marks: {name}\n"),
+        None => "No tracker here can serve a policy of accessed marks; the reasons stand below.\n".to_owned(),
+    });
+    text.push_str(&listed("What to do", doctor.advice.iter().cloned(), screen.width));
+    let mut table = screen.table(&["tracker", "works", "sees", "unit", "ns/page", "why"]);
+    for tracker in &doctor.trackers {
+        table.add_row(tracker_row(tracker));
+    }
+    text.push_str(&format!("\nTrackers, in order of preference\n{table}\n"));
+    let mut table = screen.table(&["mover", "works", "needed", "why"]);
+    for mover in &doctor.movers {
+        table.add_row([mover.name.to_owned(), yes(mover.available), yes(mover.useful), mover.reason.clone()]);
+    }
+    text.push_str(&format!("\nMovers\n{table}\n"));
+    text.push_str(&format!("\nTiers, fastest first\n{}\n", super::topology::tiers(&doctor.tiers, screen)));
+    let rivals = doctor.rivals.iter().map(|rival| format!("{} ({}): {}", rival.name, rival.state, rival.effect));
+    text.push_str(&listed("Others that move pages or clear marks", rivals, screen.width));
+    let rights = &doctor.rights;
+    let missing = rights.capabilities.iter().filter(|capability| !capability.held);
+    let missing = missing.map(|capability| format!("{}: {}", capability.name, capability.needed_for));
+    text.push_str(&listed("Missing capabilities, and what they are needed for", missing, screen.width));
+    if !rights.missing.is_empty() {
+        let works = rights.still_works.iter().map(|line| (*line).to_owned());
+        text.push_str(&listed("What works without them", works, screen.width));
+    }
+    text
+}
+
+fn tracker_row(tracker: &TrackerReport) -> [String; 6] {
+    // A tracker that opens and does not see what it should is worse than none, so the two are told apart.
+    let works = match (tracker.available, tracker.proven) {
+        (true, true) => "proven",
+        (true, false) => "not proven",
+        (false, _) => "no",
+    };
+    let sees = match (tracker.reads, tracker.writes) {
+        (true, true) => "reads, writes",
+        (true, false) => "reads",
+        (false, true) => "writes",
+        (false, false) => "neither",
+    };
+    [
+        tracker.name.to_owned(),
+        works.to_owned(),
+        sees.to_owned(),
+        tracker.granularity_bytes.to_string(),
+        tracker.cost_ns_per_page.map_or_else(|| "-".to_owned(), units::significant),
+        format!("{}\nfor {}", tracker.reason, tracker.serves),
+    ]
+}
+
+fn yes(whether: bool) -> String {
+    if whether { "yes" } else { "no" }.to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use terrace_core::units::Bytes;
+    use terrace_linux::doctor::{Kernel, Rival};
+    use terrace_linux::movers::MoverReport;
+    use terrace_linux::rights::{Capability, Rights};
+
+    use super::*;
+
+    fn example() -> Doctor {
+        let tracker = |name, available, proven, reason: &str| TrackerReport {
+            name,
+            available,
+            proven,
+            reason: reason.to_owned(),
+            granularity_bytes: Bytes::kib(4),
+            reads: true,
+            writes: proven,
+            cost_ns_per_page: proven.then_some(43.2),
+            serves: "any policy of accessed marks, on any program",
+        };
+        Doctor {
+            schema_version: 1,
+            kernel: Kernel {
+                release: "6.12.0".to_owned(),
+                machine: "x86_64".to_owned(),
+                virtual_machine: true,
+                btf: true,
+            },
+            rights: Rights {
+                user_id: 1000,
+                capabilities: vec![Capability { name: "CAP_BPF", held: false, needed_for: "loading its eBPF program" }],
+                perf_event_paranoid: Some(2),
+                missing: vec!["CAP_BPF"],
+                still_works: vec!["residency of this user's programs"],
+            },
+            trackers: vec![
+                tracker("samples", false, false, "no hardware performance counters (virtual machine without a vPMU)"),
+                tracker("damon", true, false, "it reported 3 of 64 touched pages"),
+                tracker("accessed-bits", true, true, "saw all 64 touched pages and none of the others"),
+            ],
+            chosen_tracker: Some("accessed-bits"),
+            movers: vec![MoverReport {
+                name: "process_madvise",
+                available: true,
+                useful: true,
+                reason: "pages out to compressed swap".to_owned(),
+            }],
+            tiers: Vec::new(),
+            rivals: vec![Rival {
+                name: "kswapd",
+                state: "idle".to_owned(),
+                effect: "moves pages out by itself under pressure".to_owned(),
+            }],
+            advice: vec!["set up compressed swap: there is no slower tier".to_owned()],
+        }
+    }
+
+    #[test]
+    fn a_tracker_that_fails_its_proof_is_not_shown_as_working() {
+        let text = on_screen(&example(), &Screen { width: 160, unicode: true });
+        let row = |name: &str| text.lines().find(|line| line.trim_start().starts_with(name)).unwrap().to_owned();
+        assert!(row("damon").contains("not proven") && row("accessed-bits").contains("proven"), "{text}");
+        assert!(!row("accessed-bits").contains("not proven") && row("accessed-bits").contains("43"), "{text}");
+        assert!(row("samples").contains(" no "), "{text}");
+    }
+
+    #[test]
+    fn everything_is_said_within_a_hundred_columns() {
+        for unicode in [true, false] {
+            let text = on_screen(&example(), &Screen { width: 100, unicode });
+            assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
+            assert_eq!(text.is_ascii(), !unicode, "{text}");
+            for word in ["vPMU", "CAP_BPF: loading", "kswapd (idle)", "What to do", "residency", "process_madvise"] {
+                assert!(text.contains(word), "{word:?} is missing in\n{text}");
+            }
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! The report on disk.
+//!
+//! In: a directory and a [`Report`]. Out: report.json and report.html in it. Must not: leave half a file behind, or replace a
+//! good one by half of a new one.
+
+use std::fs::Permissions;
+use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use anyhow::Context;
+
+use super::{Report, html};
+
+/// Writes report.json and report.html into `directory`, which is made if it is not there.
+///
+/// # Errors
+/// When the directory cannot be made or a file in it not be written; the error names which, and what to do.
+pub(crate) fn write_report(directory: &Path, report: &Report) -> anyhow::Result<()> {
+    std::fs::create_dir_all(directory).with_context(|| {
+        format!("{}: the directory of the report could not be made; name another with --report", directory.display())
+    })?;
+    let json = serde_json::to_string_pretty(report).context("the report could not be turned into JSON")? + "\n";
+    write_whole(&directory.join("report.json"), &json)?;
+    write_whole(&directory.join("report.html"), &html::page(report)?)
+}
+
+/// Writes beside the file and renames, so that whoever reads it sees the old one or the new one.
+fn write_whole(path: &Path, text: &str) -> anyhow::Result<()> {
+    let directory = path.parent().unwrap_or(Path::new("."));
+    let write = || -> std::io::Result<()> {
+        // A temporary file is its owner's alone; a report made as root should be as readable as any other file.
+        let permissions = Permissions::from_mode(0o644);
+        let mut file = tempfile::Builder::new().prefix(".report-").permissions(permissions).tempfile_in(directory)?;
+        file.write_all(text.as_bytes())?;
+        file.as_file().sync_all()?;
+        file.persist(path).map_err(|error| error.error)?;
+        Ok(())
+    };
+    write().with_context(|| {
+        format!(
+            "{}: the report could not be written; see that the directory is writable and has room, or name another with --report",
+            path.display()
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::example;
+
+    #[test]
+    fn both_files_are_written_whole_and_nothing_else_stays() {
+        let directory = tempfile::tempdir().unwrap();
+        let place = directory.path().join("new/deep");
+        let report = example::managed();
+        write_report(&place, &report).unwrap();
+        write_report(&place, &report).unwrap();
+        let mut names: Vec<_> = std::fs::read_dir(&place).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        names.sort();
+        assert_eq!(names, ["report.html", "report.json"]);
+        let json = std::fs::read_to_string(place.join("report.json")).unwrap();
+        let read: Report = serde_json::from_str(&json).unwrap();
+        assert_eq!(
+            (read.target.command, read.moved_pages.demoted),
+            (report.target.command, report.moved_pages.demoted)
+        );
+        assert_eq!((read.timeline.len(), read.heat_map.cells), (report.timeline.len(), report.heat_map.cells));
+    }
+
+    #[test]
+    fn a_place_that_cannot_be_written_is_named() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("file");
+        std::fs::write(&file, "").unwrap();
+        let error = format!("{:#}", write_report(&file, &example::managed()).unwrap_err());
+        assert!(error.contains(&file.display().to_string()) && error.contains("--report"), "{error}");
+    }
+}

@@ -1,0 +1,317 @@
+//! The report as one page that needs nothing else: no network, no script, no file beside it.
+//!
+//! In: a [`Report`]. Out: HTML. Must not: let a text from outside (a command line, a note) become markup.
+
+use std::collections::BTreeMap;
+
+use super::plots::{self, Figure};
+use super::{Report, text, units};
+
+/// The page around the parts.
+const TEMPLATE: &str = include_str!("template.html");
+
+/// The whole page.
+///
+/// # Errors
+/// When a plot cannot be drawn.
+pub(crate) fn page(report: &Report) -> anyhow::Result<String> {
+    let figures: String = plots::figures(report)?.iter().map(figure).collect();
+    let moved = &report.moved_pages;
+    let tables = [
+        count_table("Pages moved, by reason", "reason", "pages of 4 KiB", &moved.moved_by_reason),
+        count_table(
+            "Pages that should have moved and did not, by cause",
+            "cause",
+            "pages of 4 KiB",
+            &moved.failed_by_cause,
+        ),
+        count_table(
+            "Wishes of the policy that were not granted, by reason",
+            "reason",
+            "pages of 4 KiB",
+            &report.vetoed_pages,
+        ),
+    ]
+    .concat();
+    let parts = [
+        ("title", escape(&title(report))),
+        ("command", escape(&command(report))),
+        ("headline", escape(&text::headline(report))),
+        ("dark_inks", plots::css()),
+        ("facts", facts(report)),
+        ("tiers", tiers(report)),
+        ("figures", figures),
+        ("timeline", timeline(report)),
+        (
+            "tables",
+            if tables.is_empty() { "<p>Nothing moved, and nothing failed to move.</p>\n".to_owned() } else { tables },
+        ),
+        ("tracker", list(&report.tracker_reasons, "No reasons were recorded.")),
+        ("notes", list(&report.notes, "Nothing out of the ordinary.")),
+        ("schema_version", report.schema_version.to_string()),
+    ];
+    Ok(filled(TEMPLATE, &parts))
+}
+
+/// Text that stays text in HTML, within elements and within attributes.
+pub(crate) fn escape(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for character in text.chars() {
+        match character {
+            '&' => escaped.push_str("&amp;"),
+            '<' => escaped.push_str("&lt;"),
+            '>' => escaped.push_str("&gt;"),
+            '"' => escaped.push_str("&quot;"),
+            '\'' => escaped.push_str("&#39;"),
+            // Control characters are no legal HTML text, not even as references.
+            character if character.is_control() && !matches!(character, '\n' | '\t') => escaped.push('\u{FFFD}'),
+            character => escaped.push(character),
+        }
+    }
+    escaped
+}
+
+/// The template with its `{{names}}` replaced, once from left to right: what is put in is not looked at again.
+fn filled(template: &str, parts: &[(&str, String)]) -> String {
+    let mut page = String::new();
+    let mut rest = template;
+    while let Some((before, after)) = rest.split_once("{{") {
+        let (name, after) = after.split_once("}}").expect("the template closes its braces, which a test checks");
+        let (_, part) = parts
+            .iter()
+            .find(|(known, _)| *known == name)
+            .expect("the template names known parts, which a test checks");
+        page.push_str(before);
+        page.push_str(part);
+        rest = after;
+    }
+    page.push_str(rest);
+    page
+}
+
+fn title(report: &Report) -> String {
+    match report.target.command.first() {
+        Some(program) => program.rsplit('/').next().unwrap_or(program).to_owned(),
+        None => format!("process {}", report.target.pid),
+    }
+}
+
+fn command(report: &Report) -> String {
+    if report.target.command.is_empty() {
+        return format!("attached to process {}", report.target.pid);
+    }
+    report.target.command.join(" ")
+}
+
+/// The facts, a table for each subject.
+fn facts(report: &Report) -> String {
+    let (target, manager, moved) = (&report.target, &report.manager, &report.moved_pages);
+    let settings: Vec<String> =
+        report.policy_settings.iter().map(|(name, value)| format!("{name} = {value}")).collect();
+    let program = [
+        ("Exit code", target.exit_code.map_or_else(|| "still running".to_owned(), |code| code.to_string())),
+        ("Time under Terrace", units::seconds(target.wall_seconds)),
+        ("CPU time", units::seconds(target.cpu_seconds)),
+        ("Highest resident memory", units::bytes(target.peak_rss_bytes)),
+        ("Highest memory in all tiers", units::bytes(target.peak_footprint_bytes)),
+        ("Processes", units::count(u64::from(target.processes))),
+        (
+            "Policy",
+            if settings.is_empty() {
+                report.policy.clone()
+            } else {
+                format!("{} ({})", report.policy, settings.join(", "))
+            },
+        ),
+        ("Goal for fast memory", report.fast_goal.clone()),
+    ];
+    let gained = [
+        ("Fast memory saved, mean", units::bytes(report.fast_bytes_saved_mean)),
+        ("at the end", units::bytes(report.fast_bytes_saved_end)),
+        ("at most", units::bytes(report.fast_bytes_saved_peak)),
+        ("Demoted", amount(moved.demoted)),
+        ("Promoted ahead of use", amount(moved.promoted)),
+        ("Did not move", amount(moved.failed)),
+        ("Refaults (touched after leaving)", amount(report.refaults)),
+        ("Demotions undone within a minute", amount(report.mistakes)),
+    ];
+    let braked: Vec<String> =
+        report.braked_seconds.iter().map(|(cause, span)| format!("{cause} for {}", units::seconds(*span))).collect();
+    let cost = [
+        (
+            "CPU time",
+            format!(
+                "{} ({} of one core)",
+                units::seconds(manager.cpu_seconds),
+                units::percent(text::per_second_of_run(report, manager.cpu_seconds))
+            ),
+        ),
+        ("of it in user mode", units::seconds(manager.user_cpu_seconds)),
+        ("Highest resident memory", units::bytes(manager.max_rss_bytes)),
+        (
+            "Stall caused (estimate)",
+            format!(
+                "{} ({})",
+                units::seconds(manager.stall_seconds),
+                units::percent(text::per_second_of_run(report, manager.stall_seconds))
+            ),
+        ),
+        (
+            "One refault costs",
+            manager.refault_microseconds.map_or_else(|| "not measured".to_owned(), |cost| units::seconds(cost / 1e6)),
+        ),
+        (
+            "Rounds of accessed marks",
+            format!("{}, {} each", units::count(manager.rounds), units::seconds(manager.round_milliseconds_mean / 1e3)),
+        ),
+        ("Longest call that moved pages", units::seconds(manager.longest_move_call_milliseconds / 1e3)),
+        ("Page-outs stopped", if braked.is_empty() { "never".to_owned() } else { braked.join(", ") }),
+    ];
+    // A run that only watched had nothing to gain; a column of zeros would read as failure.
+    let gained = if text::is_observation(report) { String::new() } else { fact_table("What was gained", &gained) };
+    [fact_table("The program", &program), gained, fact_table("What it cost", &cost)].concat()
+}
+
+fn amount(pages: u64) -> String {
+    format!("{} ({})", units::counted(pages, "page", "pages"), units::pages(pages))
+}
+
+fn fact_table(caption: &str, rows: &[(&str, String)]) -> String {
+    let rows: String = rows
+        .iter()
+        .map(|(name, value)| format!("<tr><th scope=\"row\">{}</th><td>{}</td></tr>\n", escape(name), escape(value)))
+        .collect();
+    format!("<table class=\"facts\"><caption>{}</caption><tbody>\n{rows}</tbody></table>\n", escape(caption))
+}
+
+fn tiers(report: &Report) -> String {
+    let rows = report.tiers.iter().map(|tier| {
+        vec![
+            tier.name.clone(),
+            tier.kind.clone(),
+            units::bytes(tier.capacity_bytes),
+            units::bytes(tier.mean_used_bytes),
+            units::bytes(tier.end_used_bytes),
+            tier.mean_occupied_bytes.map_or_else(|| "-".to_owned(), units::bytes),
+        ]
+    });
+    let headings = ["tier", "kind", "capacity", "of the program, mean", "at the end", "occupied for it, mean"];
+    data_table("Where the program's memory lay, from fast to slow", &headings, rows.collect())
+}
+
+/// The timeline in numbers, for those who cannot see the plots, thinned to what a person may read.
+fn timeline(report: &Report) -> String {
+    const MOST_ROWS: usize = 24;
+    let step = report.timeline.len().div_ceil(MOST_ROWS).max(1);
+    let last = report.timeline.len().saturating_sub(1);
+    let points = report.timeline.iter().enumerate().filter(|(index, _)| index % step == 0 || *index == last);
+    let rows = points.map(|(_, point)| {
+        vec![
+            units::seconds(point.seconds),
+            units::bytes(point.fast_bytes),
+            units::bytes(point.slow_bytes),
+            units::bytes(point.slow_occupied_bytes),
+            units::bytes(point.resident_bytes),
+            units::count(point.demoted_pages),
+            units::count(point.promoted_pages),
+            units::count(point.refaults),
+            units::percent(point.accessed_share),
+            if point.braked { "yes" } else { "no" }.to_owned(),
+        ]
+    });
+    let headings = [
+        "time",
+        "fast",
+        "slow",
+        "occupied",
+        "resident",
+        "demoted so far",
+        "promoted so far",
+        "refaults so far",
+        "accessed",
+        "braked",
+    ];
+    let table = data_table("The run over time", &headings, rows.collect());
+    if table.is_empty() {
+        table
+    } else {
+        format!("<details><summary>The run over time, in numbers</summary>{table}</details>\n")
+    }
+}
+
+fn count_table(caption: &str, name: &str, unit: &str, counts: &BTreeMap<String, u64>) -> String {
+    let mut counts: Vec<(&String, &u64)> = counts.iter().collect();
+    counts.sort_by_key(|(_, count)| std::cmp::Reverse(**count));
+    let rows = counts.into_iter().map(|(name, count)| vec![name.clone(), units::count(*count), units::pages(*count)]);
+    data_table(caption, &[name, unit, "memory"], rows.collect())
+}
+
+/// A table whose first column names its rows; nothing where there are none.
+fn data_table(caption: &str, headings: &[&str], rows: Vec<Vec<String>>) -> String {
+    if rows.is_empty() {
+        return String::new();
+    }
+    let heads: String = headings.iter().map(|heading| format!("<th scope=\"col\">{}</th>", escape(heading))).collect();
+    let body: String = rows
+        .iter()
+        .map(|row| {
+            let cells: String = row
+                .iter()
+                .enumerate()
+                .map(|(column, cell)| match column {
+                    0 => format!("<th scope=\"row\">{}</th>", escape(cell)),
+                    _ => format!("<td>{}</td>", escape(cell)),
+                })
+                .collect();
+            format!("<tr>{cells}</tr>\n")
+        })
+        .collect();
+    // A wide table scrolls by itself, and can be reached by the keyboard to do so.
+    format!(
+        "<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"{caption}\"><table><caption>{caption}</caption>\
+         <thead><tr>{heads}</tr></thead><tbody>\n{body}</tbody></table></div>\n",
+        caption = escape(caption)
+    )
+}
+
+fn list(lines: &[String], otherwise: &str) -> String {
+    if lines.is_empty() {
+        return format!("<p>{}</p>\n", escape(otherwise));
+    }
+    let items: String = lines.iter().map(|line| format!("<li>{}</li>\n", escape(line))).collect();
+    format!("<ul>\n{items}</ul>\n")
+}
+
+fn figure(figure: &Figure) -> String {
+    let Some(svg) = &figure.svg else {
+        return format!(
+            "<figure id=\"{}\"><h3>{}</h3><p>{}</p></figure>\n",
+            figure.id,
+            escape(figure.question),
+            escape(&figure.answer)
+        );
+    };
+    let keys: String = figure
+        .legend
+        .iter()
+        .map(|legend| {
+            let height = if legend.line { 4 } else { 12 };
+            let ink = plots::hex(legend.ink);
+            format!(
+                "<li><svg class=\"key\" viewBox=\"0 0 18 12\" aria-hidden=\"true\"><rect y=\"{}\" width=\"18\" height=\"{height}\" \
+                 fill=\"{ink}\"/></svg>{}</li>",
+                (12 - height) / 2,
+                escape(&legend.label)
+            )
+        })
+        .collect();
+    format!(
+        "<figure id=\"{}\"><h3>{}</h3><figcaption>{}</figcaption><ul class=\"legend\">{keys}</ul>{svg}</figure>\n",
+        figure.id,
+        escape(figure.question),
+        escape(&figure.answer)
+    )
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,262 @@
+//! The report of a managed run: what was saved, what it cost, and how it went over time.
+//!
+//! In: figures the manager measured. Out: report.json (this file's types are its schema, documented in
+//! docs/reference/report.md), report.html and the lines a person sees at the end. Must not: compute a figure that was
+//! not measured, or mix estimates with measurements without saying so.
+
+mod files;
+mod heat;
+mod html;
+mod places;
+mod plots;
+pub(crate) mod text;
+pub(crate) mod units;
+
+#[cfg(test)]
+mod example;
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+pub(crate) use files::write_report;
+pub(crate) use places::Places;
+
+/// Version of the JSON below; it grows by one when a key changes its meaning or goes away.
+pub(crate) const SCHEMA_VERSION: u32 = 1;
+
+/// A managed or observed run.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Report {
+    /// See [`SCHEMA_VERSION`].
+    pub schema_version: u32,
+    /// What ran.
+    pub target: TargetReport,
+    /// The tracker that was used, and the reasons it was chosen before others.
+    pub tracker: String,
+    /// One line for each tracker that was considered.
+    pub tracker_reasons: Vec<String>,
+    /// The policy, and its settings as given.
+    pub policy: String,
+    /// Settings given on the command line.
+    pub policy_settings: BTreeMap<String, String>,
+    /// The goal for fast memory as it was given: "50%", "2GiB", "min".
+    pub fast_goal: String,
+    /// The tiers from fast to slow.
+    pub tiers: Vec<TierReport>,
+    /// Mean over time of the fast memory the program did without: what lay in slower tiers, less what a compressed tier
+    /// itself occupied.
+    pub fast_bytes_saved_mean: u64,
+    /// The same at the end.
+    pub fast_bytes_saved_end: u64,
+    /// The same at its highest.
+    pub fast_bytes_saved_peak: u64,
+    /// Pages of 4 KiB that changed tier, or did not.
+    pub moved_pages: MovedPages,
+    /// Pages the program touched after they had left fast memory.
+    pub refaults: u64,
+    /// Demotions undone within a minute.
+    pub mistakes: u64,
+    /// Seconds during which page-outs were stopped, by cause ("refaults", "compression").
+    pub braked_seconds: BTreeMap<String, f64>,
+    /// Wishes of the policy that were not granted, by reason.
+    pub vetoed_pages: BTreeMap<String, u64>,
+    /// What Terrace itself cost.
+    pub manager: ManagerReport,
+    /// One point about every second.
+    pub timeline: Vec<Point>,
+    /// Address by time.
+    pub heat_map: HeatMap,
+    /// Memory by idle time at the end.
+    pub age_histogram: Vec<AgeBin>,
+    /// Things a reader should know: fallbacks taken, what could not be measured.
+    pub notes: Vec<String>,
+}
+
+/// The managed program.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct TargetReport {
+    /// Its command line; empty when attached by pid.
+    pub command: Vec<String>,
+    /// Its pid.
+    pub pid: u32,
+    /// Its exit code, 128 + n when signal n ended it; `null` when it outlived Terrace.
+    pub exit_code: Option<i32>,
+    /// How long it ran under Terrace.
+    pub wall_seconds: f64,
+    /// CPU time of the program itself.
+    pub cpu_seconds: f64,
+    /// Its highest resident memory.
+    pub peak_rss_bytes: u64,
+    /// Highest memory in all tiers together.
+    pub peak_footprint_bytes: u64,
+    /// Processes managed, children included.
+    pub processes: u32,
+}
+
+/// One tier over the run.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct TierReport {
+    /// Its name.
+    pub name: String,
+    /// "nodes" or "swap".
+    pub kind: String,
+    /// What it can hold.
+    pub capacity_bytes: u64,
+    /// Mean over time of what it held of the program.
+    pub mean_used_bytes: u64,
+    /// What it held at the end.
+    pub end_used_bytes: u64,
+    /// For a compressed tier, mean of the memory it occupied itself.
+    pub mean_occupied_bytes: Option<u64>,
+}
+
+/// Pages of 4 KiB.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct MovedPages {
+    /// To slower tiers.
+    pub demoted: u64,
+    /// To faster tiers by Terrace; what came back because the program touched it is `refaults`.
+    pub promoted: u64,
+    /// That should have moved and did not.
+    pub failed: u64,
+    /// Those by errno or cause.
+    pub failed_by_cause: BTreeMap<String, u64>,
+    /// Moves by reason.
+    pub moved_by_reason: BTreeMap<String, u64>,
+}
+
+/// What Terrace cost.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct ManagerReport {
+    /// Its CPU time, user and kernel, page-outs included.
+    pub cpu_seconds: f64,
+    /// The part in user mode: what it costs beyond the kernel's own work.
+    pub user_cpu_seconds: f64,
+    /// Its highest resident memory.
+    pub max_rss_bytes: u64,
+    /// Estimate: refaults times the measured cost of one, plus the longest calls that may have held up the program.
+    pub stall_seconds: f64,
+    /// Measured at start: what one refault costs, in microseconds; `null` without a swap tier.
+    pub refault_microseconds: Option<f64>,
+    /// Rounds of accessed marks.
+    pub rounds: u64,
+    /// Mean time of one.
+    pub round_milliseconds_mean: f64,
+    /// Longest single call that moved pages.
+    pub longest_move_call_milliseconds: f64,
+}
+
+/// The state at one moment.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Point {
+    /// Seconds since the start.
+    pub seconds: f64,
+    /// Memory of the program in the fastest tier.
+    pub fast_bytes: u64,
+    /// Memory of the program in slower tiers.
+    pub slow_bytes: u64,
+    /// Memory a compressed tier occupied itself.
+    pub slow_occupied_bytes: u64,
+    /// Resident memory of the program as the kernel counts it.
+    pub resident_bytes: u64,
+    /// Pages demoted since the start.
+    pub demoted_pages: u64,
+    /// Pages promoted since the start.
+    pub promoted_pages: u64,
+    /// Refaults since the start.
+    pub refaults: u64,
+    /// Terrace's CPU time since the start.
+    pub manager_cpu_seconds: f64,
+    /// Share of the memory with a window that was accessed in the latest round, 0 to 1.
+    pub accessed_share: f64,
+    /// Whether page-outs were stopped.
+    pub braked: bool,
+}
+
+/// Accessed share by address and time.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct HeatMap {
+    /// Start of each column, seconds.
+    pub column_seconds: Vec<f64>,
+    /// First address of each row, and its length in bytes; rows cover mapped memory only, in address order.
+    pub rows: Vec<HeatRow>,
+    /// `cells[column][row]`: accessed share of the pages in memory, 0 to 1; -1 where nothing was seen.
+    pub cells: Vec<Vec<f32>>,
+}
+
+/// A row of the heat map.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct HeatRow {
+    /// The process.
+    pub pid: u32,
+    /// First address.
+    pub address: u64,
+    /// Bytes covered.
+    pub bytes: u64,
+}
+
+/// Memory that was idle for so long.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct AgeBin {
+    /// Idle for at least this,
+    pub from_seconds: f64,
+    /// and less than this; `null` for the last.
+    pub to_seconds: Option<f64>,
+    /// In the fastest tier.
+    pub fast_bytes: u64,
+    /// In slower tiers.
+    pub slow_bytes: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use serde_json::Value;
+
+    use super::*;
+
+    /// Objects whose keys are causes, reasons or settings; the documentation has a `*` for those.
+    const OPEN: [&str; 5] = [
+        "policy_settings",
+        "braked_seconds",
+        "vetoed_pages",
+        "moved_pages.failed_by_cause",
+        "moved_pages.moved_by_reason",
+    ];
+
+    fn paths(value: &Value, path: &str, found: &mut BTreeSet<String>) {
+        match value {
+            Value::Object(entries) => {
+                if !path.is_empty() {
+                    found.insert(path.to_owned());
+                }
+                for (key, entry) in entries {
+                    let key = if OPEN.contains(&path) { "*" } else { key };
+                    let path = if path.is_empty() { key.to_owned() } else { format!("{path}.{key}") };
+                    paths(entry, &path, found);
+                }
+            }
+            Value::Array(entries) => entries.iter().for_each(|entry| paths(entry, &format!("{path}[]"), found)),
+            _ => {
+                found.insert(path.to_owned());
+            }
+        }
+    }
+
+    #[test]
+    fn the_reference_names_every_key_and_no_other() {
+        let reference = include_str!("../../../../docs/reference/report.md");
+        let rows = reference.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next());
+        let documented: BTreeSet<String> = rows.map(str::to_owned).collect();
+        let mut written = BTreeSet::new();
+        paths(&serde_json::to_value(example::managed()).unwrap(), "", &mut written);
+        let missing: Vec<&String> = written.difference(&documented).collect();
+        let stale: Vec<&String> = documented.difference(&written).collect();
+        assert!(
+            missing.is_empty() && stale.is_empty(),
+            "missing in report.md: {missing:?}; no longer written: {stale:?}"
+        );
+    }
+}

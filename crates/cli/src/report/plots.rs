@@ -1,0 +1,267 @@
+//! The plots of a report, as SVG to stand inside its page.
+//!
+//! In: a [`Report`]. Out: a [`Figure`] for each question a reader has: question, answer in words, legend, drawing. Must not:
+//! load a font or any other file, or put a number that is not finite into a drawing.
+//!
+//! The plots are drawn in the colours of [`INKS`] for light paper. In a dark page the style sheet that [`css`] writes replaces
+//! each colour by its dark counterpart, by the attribute it stands in; so one drawing serves both.
+
+mod heat;
+mod tiers;
+
+use anyhow::anyhow;
+use plotters::coord::Shift;
+use plotters::coord::ranged1d::{Ranged, ValueFormatter};
+use plotters::prelude::*;
+use plotters::style::text_anchor::{HPos, Pos, VPos};
+
+use super::{Report, units};
+
+/// One plot with all that makes it understandable.
+pub(crate) struct Figure {
+    /// Its id in the page.
+    pub id: &'static str,
+    /// What it answers.
+    pub question: &'static str,
+    /// The answer in words; also the description of the drawing.
+    pub answer: String,
+    /// What the colours mean.
+    pub legend: Vec<Legend>,
+    /// The drawing; `None` where nothing was recorded to draw.
+    pub svg: Option<String>,
+}
+
+/// An entry of a legend.
+pub(crate) struct Legend {
+    /// Its colour.
+    pub ink: RGBColor,
+    /// What it shows.
+    pub label: String,
+    /// Whether it is drawn as a line.
+    pub line: bool,
+}
+
+impl Legend {
+    fn area(ink: RGBColor, label: impl Into<String>) -> Legend {
+        Legend { ink, label: label.into(), line: false }
+    }
+
+    fn line(ink: RGBColor, label: impl Into<String>) -> Legend {
+        Legend { ink, label: label.into(), line: true }
+    }
+}
+
+/// The page itself; a rim of it parts lines from the areas they cross.
+const PAPER: RGBColor = RGBColor(0xFF, 0xFF, 0xFE);
+const TEXT: RGBColor = RGBColor(0x3B, 0x40, 0x48);
+const GRID: RGBColor = RGBColor(0xE3, 0xE6, 0xEA);
+const AXIS: RGBColor = RGBColor(0x9A, 0xA1, 0xAB);
+const FAST: RGBColor = RGBColor(0x2F, 0x6D, 0xB5);
+const SLOW: RGBColor = RGBColor(0xF0, 0xB9, 0x52);
+const RESIDENT: RGBColor = RGBColor(0x14, 0x16, 0x1A);
+const OCCUPIED: RGBColor = RGBColor(0xB0, 0x3A, 0x1E);
+const BRAKED: RGBColor = RGBColor(0x8E, 0x7C, 0xC3);
+const DEMOTED: RGBColor = RGBColor(0xB9, 0x77, 0x0E);
+const PROMOTED: RGBColor = RGBColor(0x2A, 0x78, 0xC0);
+const REFAULTS: RGBColor = RGBColor(0xC0, 0x2F, 0x4A);
+/// The separators between ranges of addresses in the heat map.
+const SEPARATOR: RGBColor = RGBColor(0x6A, 0x71, 0x7C);
+/// Accessed shares from none to all; on light paper much is dark, on dark paper much is bright.
+const HEAT: [RGBColor; 7] = [
+    RGBColor(0xEC, 0xEE, 0xF1),
+    RGBColor(0xFB, 0xE3, 0xB5),
+    RGBColor(0xFC, 0xC0, 0x6F),
+    RGBColor(0xF6, 0x93, 0x45),
+    RGBColor(0xDF, 0x5B, 0x2C),
+    RGBColor(0xAC, 0x2A, 0x24),
+    RGBColor(0x66, 0x0F, 0x1D),
+];
+
+/// Every colour a plot may use, and what it becomes in a dark page. No two are alike, so that each can be found by its value.
+const INKS: [(RGBColor, RGBColor); 20] = [
+    (PAPER, RGBColor(0x14, 0x17, 0x1B)),
+    (TEXT, RGBColor(0xD3, 0xD7, 0xDD)),
+    (GRID, RGBColor(0x2F, 0x35, 0x3E)),
+    (AXIS, RGBColor(0x6C, 0x75, 0x82)),
+    (FAST, RGBColor(0x4F, 0x93, 0xE0)),
+    (SLOW, RGBColor(0xB9, 0x83, 0x22)),
+    (RESIDENT, RGBColor(0xFF, 0xFF, 0xFF)),
+    (OCCUPIED, RGBColor(0xFF, 0x8A, 0x65)),
+    (BRAKED, RGBColor(0xA7, 0x94, 0xE0)),
+    (DEMOTED, RGBColor(0xE5, 0xA8, 0x3B)),
+    (PROMOTED, RGBColor(0x62, 0xA8, 0xF0)),
+    (REFAULTS, RGBColor(0xFF, 0x6B, 0x85)),
+    (SEPARATOR, RGBColor(0x9A, 0xA3, 0xB0)),
+    (HEAT[0], RGBColor(0x22, 0x27, 0x2F)),
+    (HEAT[1], RGBColor(0x45, 0x1E, 0x4F)),
+    (HEAT[2], RGBColor(0x7A, 0x24, 0x5C)),
+    (HEAT[3], RGBColor(0xB5, 0x35, 0x4E)),
+    (HEAT[4], RGBColor(0xE4, 0x5F, 0x35)),
+    (HEAT[5], RGBColor(0xF9, 0xA2, 0x3A)),
+    (HEAT[6], RGBColor(0xFC, 0xEE, 0xA0)),
+];
+
+/// Plots are drawn at twice the size they are shown at, because the backend rounds to whole pixels.
+const WIDTH: u32 = 1840;
+/// Height of an ordinary plot.
+const HEIGHT: u32 = 600;
+/// Size of text in a drawing, in the backend's measure, which is 1.24 times the height in pixels.
+const TEXT_SIZE: u32 = 32;
+/// Most points of a timeline that are drawn: about one for every other pixel.
+const MOST_POINTS: usize = 800;
+
+type Drawing<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+
+/// All plots of a report.
+///
+/// # Errors
+/// When a plot cannot be drawn, which would be a fault of this program.
+pub(crate) fn figures(report: &Report) -> anyhow::Result<Vec<Figure>> {
+    let mut figures = vec![tiers::fast_and_slow(report)?];
+    // A run that only watched has no moves to ask about.
+    if !super::text::is_observation(report) {
+        figures.push(tiers::moves(report)?);
+    }
+    figures.extend([heat::heat_map(report)?, heat::working_set(report)?, heat::ages(report)?]);
+    Ok(figures)
+}
+
+/// The style sheet that gives the inks of a drawing their dark counterparts.
+pub(crate) fn css() -> String {
+    let mut css = String::from("@media (prefers-color-scheme: dark) {\n");
+    for (light, dark) in INKS {
+        let (light, dark) = (hex(light), hex(dark));
+        css.push_str(&format!(
+            "svg [fill=\"{light}\"], .key[fill=\"{light}\"] {{ fill: {dark}; }} svg [stroke=\"{light}\"] {{ stroke: {dark}; }}\n"
+        ));
+    }
+    css.push_str("}\n");
+    css
+}
+
+/// The colour as the backend writes it, which the style sheet must match to the letter.
+pub(crate) fn hex(ink: RGBColor) -> String {
+    format!("#{:02X}{:02X}{:02X}", ink.0, ink.1, ink.2)
+}
+
+/// Draws, and makes the drawing scale with the page and speak to those who cannot see it.
+fn drawn(
+    id: &str,
+    title: &str,
+    description: &str,
+    height: u32,
+    draw: impl FnOnce(&Drawing<'_>) -> anyhow::Result<()>,
+) -> anyhow::Result<Option<String>> {
+    let mut svg = String::new();
+    {
+        let root = SVGBackend::with_string(&mut svg, (WIDTH, height)).into_drawing_area();
+        draw(&root)?;
+        root.present().map_err(failed)?;
+    }
+    // The opening tag fixes the size in pixels and has no room for a title; everything after it is the drawing.
+    let body = svg.split_once('>').map(|(_, body)| body).ok_or_else(|| anyhow!("the plot {id:?} came out empty"))?;
+    let (title, description) = (super::html::escape(title), super::html::escape(description));
+    Ok(Some(format!(
+        "<svg viewBox=\"0 0 {WIDTH} {height}\" role=\"img\" aria-labelledby=\"{id}-title {id}-description\" \
+         xmlns=\"http://www.w3.org/2000/svg\"><title id=\"{id}-title\">{title}</title>\
+         <desc id=\"{id}-description\">{description}</desc>{body}"
+    )))
+}
+
+/// The backend writes to memory and its errors borrow from it, so only their words are kept.
+fn failed(error: impl std::fmt::Display) -> anyhow::Error {
+    anyhow!("a plot could not be drawn: {error}")
+}
+
+/// The style of all text in a drawing.
+fn text() -> TextStyle<'static> {
+    ("sans-serif", TEXT_SIZE).into_font().color(&TEXT)
+}
+
+/// Text aligned at its right end and its middle, for labels beside an axis.
+fn text_at(horizontal: HPos, vertical: VPos) -> TextStyle<'static> {
+    text().pos(Pos::new(horizontal, vertical))
+}
+
+/// Grid, axes and labels.
+struct Mesh<'a> {
+    x_labels: usize,
+    y_labels: usize,
+    x_format: &'a dyn Fn(&f64) -> String,
+    y_format: &'a dyn Fn(&f64) -> String,
+    x_name: &'a str,
+    y_name: &'a str,
+}
+
+impl Mesh<'_> {
+    fn draw<X, Y>(&self, chart: &mut ChartContext<'_, SVGBackend<'_>, Cartesian2d<X, Y>>) -> anyhow::Result<()>
+    where
+        X: Ranged<ValueType = f64> + ValueFormatter<f64>,
+        Y: Ranged<ValueType = f64> + ValueFormatter<f64>,
+    {
+        let mut mesh = chart.configure_mesh();
+        mesh.disable_x_mesh()
+            .bold_line_style(GRID.stroke_width(2))
+            .light_line_style(TRANSPARENT)
+            .axis_style(AXIS.stroke_width(2))
+            .label_style(text())
+            .axis_desc_style(text())
+            .x_labels(self.x_labels)
+            .y_labels(self.y_labels)
+            .x_label_formatter(self.x_format)
+            .y_label_formatter(self.y_format)
+            .x_desc(self.x_name)
+            .y_desc(self.y_name);
+        if self.y_labels == 0 {
+            mesh.disable_y_mesh().disable_y_axis();
+        }
+        mesh.draw().map_err(failed)
+    }
+}
+
+/// An axis in a unit that keeps its labels short.
+struct Scale {
+    divisor: f64,
+    unit: &'static str,
+}
+
+impl Scale {
+    /// For time since the start.
+    fn of_time(end_seconds: f64) -> Scale {
+        match end_seconds {
+            end if end >= 4.0 * 3600.0 => Scale { divisor: 3600.0, unit: "h" },
+            end if end >= 600.0 => Scale { divisor: 60.0, unit: "min" },
+            _ => Scale { divisor: 1.0, unit: "s" },
+        }
+    }
+
+    /// For memory.
+    fn of_bytes(most: u64) -> Scale {
+        const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
+        // 1.5 of a unit is where its smaller neighbour begins to read worse.
+        let step = (0..4).find(|&step| most < 1536_u64 << (10 * step)).unwrap_or(4);
+        Scale { divisor: (1_u64 << (10 * step)) as f64, unit: UNITS[step as usize] }
+    }
+
+    fn of(&self, value: f64) -> f64 {
+        value / self.divisor
+    }
+
+    fn label(&self, value: f64) -> String {
+        format!("{} {}", short(value), self.unit)
+    }
+}
+
+/// A tick's number without needless digits.
+fn short(value: f64) -> String {
+    let rounded = (value * 1000.0).round() / 1000.0;
+    if rounded >= 1000.0 { units::count(rounded.round() as u64) } else { format!("{rounded}") }
+}
+
+/// The top of an axis for values up to `most`: some air above, and never an empty range.
+fn headroom(most: f64) -> f64 {
+    if most.is_finite() && most > 0.0 { most * 1.06 } else { 1.0 }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,281 @@
+//! Plots of use: where and when memory was touched, and how long it had lain idle.
+//!
+//! In: the heat map and the age histogram of a report. Out: figures. Must not: draw more than [`MOST_CELLS`] rectangles,
+//! which is what keeps the page small.
+
+use plotters::prelude::*;
+use plotters::series::LineSeries;
+
+use super::*;
+use crate::report::heat::{Grid, Stretch};
+use crate::report::{AgeBin, text};
+
+/// Columns and rows of the heat map at most.
+const MOST_COLUMNS: usize = 120;
+/// See [`MOST_COLUMNS`].
+const MOST_ROWS: usize = 200;
+/// Rectangles of the heat map at most; one takes up to 100 bytes, and all together stay below 1 MB.
+const MOST_CELLS: usize = 9_000;
+/// Upper bounds of the shares that the inks of [`HEAT`] stand for. Small shares are told apart best: one page in fifty is what
+/// keeps a huge page hot.
+pub(super) const HEAT_BOUNDS: [f32; 7] = [0.0, 0.02, 0.10, 0.25, 0.50, 0.75, 1.0];
+/// Room for addresses left of the heat map.
+const ADDRESS_WIDTH: u32 = 430;
+
+/// Address by time.
+pub(super) fn heat_map(report: &Report) -> anyhow::Result<Figure> {
+    let (id, question) = ("heat", "Where and when was memory used?");
+    let wall = report.target.wall_seconds;
+    let end = report.timeline.last().map_or(wall, |point| point.seconds.max(wall));
+    let (mut columns, mut rows) = (MOST_COLUMNS, MOST_ROWS);
+    // Noise does not merge into few rectangles; then the grid gets coarser until it fits.
+    let (grid, tiles) = loop {
+        let grid = Grid::of(&report.heat_map, end, columns, rows);
+        let tiles = tiles(&grid);
+        if tiles.len() <= MOST_CELLS || columns * rows <= MOST_CELLS {
+            break (grid, tiles);
+        }
+        if rows > columns { rows /= 2 } else { columns /= 2 }
+    };
+    if grid.is_empty() {
+        let answer = "Nothing was recorded: no round of accessed marks fell into this run.".to_owned();
+        return Ok(Figure { id, question, answer, legend: Vec::new(), svg: None });
+    }
+    let answer = describe(report, &grid);
+    let legend = (0..HEAT.len()).map(|level| Legend::area(HEAT[level], level_label(level))).collect();
+    let span = *grid.column_edges.last().expect("a grid that is not empty has columns");
+    let time = Scale::of_time(span);
+    let total = grid.total_bytes() as f64;
+    let first = grid.column_edges[0].max(0.0);
+    let svg = drawn(id, question, &answer, 900, |root| {
+        let mut chart = ChartBuilder::on(root)
+            .margin(10)
+            .margin_right(40)
+            .x_label_area_size(84)
+            .y_label_area_size(ADDRESS_WIDTH)
+            .build_cartesian_2d(time.of(first)..time.of(span), 0.0..total)
+            .map_err(failed)?;
+        let x_name = format!("time since the start ({}); low addresses on top, height is mapped memory", time.unit);
+        Mesh {
+            x_labels: 12,
+            y_labels: 0,
+            x_format: &|value| short(*value),
+            y_format: &|_| String::new(),
+            x_name: &x_name,
+            y_name: "",
+        }
+        .draw(&mut chart)?;
+        let rectangles = tiles.iter().map(|tile| {
+            let (left, right) =
+                (time.of(grid.column_edges[tile.columns.start]), time.of(grid.column_edges[tile.columns.end]));
+            let (top, bottom) = (total - tile.from_byte as f64, total - tile.to_byte as f64);
+            Rectangle::new([(left, top), (right, bottom)], HEAT[tile.level].filled())
+        });
+        chart.draw_series(rectangles).map_err(failed)?;
+        let stretches = grid.stretches();
+        // With hundreds of small ranges the lines between them would hide the map.
+        if stretches.len() <= 60 {
+            let lines = stretches.iter().skip(1).map(|stretch| {
+                let height = total - stretch.offset as f64;
+                PathElement::new(
+                    vec![(time.of(first), height), (time.of(span), height)],
+                    SEPARATOR.mix(0.6).stroke_width(1),
+                )
+            });
+            chart.draw_series(lines).map_err(failed)?;
+        }
+        let several = stretches.iter().any(|stretch| stretch.pid != stretches[0].pid);
+        let places = stretches.iter().map(|stretch| {
+            let middle = total - stretch.offset as f64 - stretch.bytes as f64 / 2.0;
+            chart.backend_coord(&(time.of(first), middle))
+        });
+        for (stretch, place) in labelled(stretches.iter().zip(places).collect()) {
+            let label = range_label(stretch, several);
+            root.draw(&Text::new(label, (place.0 - 14, place.1), text_at(HPos::Right, VPos::Center)))
+                .map_err(failed)?;
+        }
+        Ok(())
+    })?;
+    Ok(Figure { id, question, answer, legend, svg })
+}
+
+/// The largest ranges whose labels do not run into each other.
+fn labelled(mut places: Vec<(&Stretch, (i32, i32))>) -> Vec<(&Stretch, (i32, i32))> {
+    places.sort_by_key(|(stretch, _)| std::cmp::Reverse(stretch.bytes));
+    let mut chosen: Vec<(&Stretch, (i32, i32))> = Vec::new();
+    for (stretch, place) in places {
+        if chosen.iter().all(|(_, other)| (other.1 - place.1).abs() >= TEXT_SIZE as i32) {
+            chosen.push((stretch, place));
+        }
+    }
+    chosen
+}
+
+fn range_label(stretch: &Stretch, with_process: bool) -> String {
+    let process = if with_process { format!("{}: ", stretch.pid) } else { String::new() };
+    format!("{process}{:x} · {}", stretch.address, units::bytes(stretch.bytes))
+}
+
+fn describe(report: &Report, grid: &Grid) -> String {
+    let pids: std::collections::BTreeSet<u32> = report.heat_map.rows.iter().map(|row| row.pid).collect();
+    let seen: Vec<f32> = grid.cells.iter().flatten().flatten().copied().collect();
+    let idle = seen.iter().filter(|share| **share == 0.0).count();
+    let processes = match pids.iter().next() {
+        Some(pid) if pids.len() == 1 => format!("process {pid}"),
+        _ => units::counted(pids.len() as u64, "process", "processes"),
+    };
+    format!(
+        "{} of {processes} in {}; {} of the cells show no access at all. A cell is the share of its pages that was touched.",
+        units::bytes(grid.total_bytes()),
+        units::counted(grid.stretches().len() as u64, "range of addresses", "ranges of addresses"),
+        units::percent(units::share_of(idle as u64, seen.len() as u64)),
+    )
+}
+
+/// What an ink of the heat map stands for.
+fn level_label(level: usize) -> String {
+    match level {
+        0 => "not touched".to_owned(),
+        _ => format!("up to {} %", (HEAT_BOUNDS[level] * 100.0).round()),
+    }
+}
+
+/// The ink of a share.
+fn level_of(share: f32) -> usize {
+    HEAT_BOUNDS.iter().position(|bound| share <= *bound).unwrap_or(HEAT_BOUNDS.len() - 1)
+}
+
+/// Neighbouring cells of one ink.
+struct Tile {
+    columns: std::ops::Range<usize>,
+    from_byte: u64,
+    to_byte: u64,
+    level: usize,
+}
+
+/// The cells joined into rectangles: along time first, then with equal runs of the row above.
+fn tiles(grid: &Grid) -> Vec<Tile> {
+    let mut tiles: Vec<Tile> = Vec::new();
+    // The tiles that end at the row above, by first column.
+    let mut above: std::collections::BTreeMap<usize, usize> = std::collections::BTreeMap::new();
+    let mut offset = 0;
+    for (index, row) in grid.rows.iter().enumerate() {
+        let mut here = std::collections::BTreeMap::new();
+        let level_at = |column: usize| grid.cells[column][index].map(level_of);
+        let mut column = 0;
+        while column < grid.cells.len() {
+            let level = level_at(column);
+            let end = (column + 1..grid.cells.len()).find(|next| level_at(*next) != level).unwrap_or(grid.cells.len());
+            if let Some(level) = level {
+                let joined = above
+                    .get(&column)
+                    .copied()
+                    .filter(|tile| tiles[*tile].columns.end == end && tiles[*tile].level == level);
+                let tile = joined.unwrap_or_else(|| {
+                    tiles.push(Tile { columns: column..end, from_byte: offset, to_byte: offset, level });
+                    tiles.len() - 1
+                });
+                tiles[tile].to_byte = offset + row.bytes;
+                here.insert(column, tile);
+            }
+            column = end;
+        }
+        above = here;
+        offset += row.bytes;
+    }
+    tiles
+}
+
+/// Memory touched within the last T seconds, for every T.
+pub(super) fn working_set(report: &Report) -> anyhow::Result<Figure> {
+    let (id, question) = ("working-set", "How much memory did it touch within the last T seconds?");
+    let curve = text::working_set_curve(&report.age_histogram);
+    let total = text::aged_bytes(&report.age_histogram);
+    let Some(&(longest, _)) = curve.last().filter(|_| total > 0) else {
+        return Ok(Figure { id, question, answer: text::NO_AGES.to_owned(), legend: Vec::new(), svg: None });
+    };
+    let answer = text::working_set_sentence(report);
+    let memory = Scale::of_bytes(total);
+    let shortest = curve[0].0;
+    let legend = vec![
+        Legend::line(FAST, "memory touched within that span, at the end of the run"),
+        Legend::line(RESIDENT, "all memory, however long idle"),
+    ];
+    let svg = drawn(id, question, &answer, HEIGHT, |root| {
+        // A logarithmic axis needs a range that is not empty.
+        let range = shortest * 0.9..(longest * 1.1).max(shortest * 2.0);
+        let top = headroom(memory.of(total as f64));
+        let mut chart = ChartBuilder::on(root)
+            .margin(10)
+            .margin_right(60)
+            .x_label_area_size(84)
+            .y_label_area_size(170)
+            .build_cartesian_2d(
+                range.clone().log_scale().with_key_points(curve.iter().map(|(span, _)| *span).collect()),
+                0.0..top,
+            )
+            .map_err(failed)?;
+        Mesh {
+            x_labels: 14,
+            y_labels: 6,
+            x_format: &|value| units::seconds(*value),
+            y_format: &|value| memory.label(*value),
+            x_name: "span T before the end of the run (logarithmic)",
+            y_name: "",
+        }
+        .draw(&mut chart)?;
+        let values: Vec<(f64, f64)> = curve.iter().map(|(span, bytes)| (*span, memory.of(*bytes as f64))).collect();
+        let all = memory.of(total as f64);
+        let across = [(range.start, all), (range.end, all)];
+        chart.draw_series(LineSeries::new(across, RESIDENT.stroke_width(2))).map_err(failed)?;
+        chart.draw_series(LineSeries::new(values.clone(), FAST.stroke_width(5))).map_err(failed)?;
+        chart.draw_series(values.iter().map(|value| Circle::new(*value, 9, FAST.filled()))).map_err(failed)?;
+        Ok(())
+    })?;
+    Ok(Figure { id, question, answer, legend, svg })
+}
+
+/// Memory by idle time, fast and slow side by side.
+pub(super) fn ages(report: &Report) -> anyhow::Result<Figure> {
+    let (id, question) = ("ages", "How long had the memory of each tier been idle?");
+    let bins: Vec<&AgeBin> =
+        text::occupied(&report.age_histogram).iter().filter(|bin| bin.from_seconds.is_finite()).collect();
+    let most = bins.iter().map(|bin| bin.fast_bytes.max(bin.slow_bytes)).max().unwrap_or(0);
+    if most == 0 {
+        return Ok(Figure { id, question, answer: text::NO_AGES.to_owned(), legend: Vec::new(), svg: None });
+    }
+    let answer = text::ages_sentence(report);
+    let memory = Scale::of_bytes(most);
+    let legend = vec![Legend::area(FAST, "in fast memory"), Legend::area(SLOW, "in slower tiers")];
+    let svg = drawn(id, question, &answer, HEIGHT, |root| {
+        let mut chart = ChartBuilder::on(root)
+            .margin(10)
+            .margin_right(40)
+            .x_label_area_size(84)
+            .y_label_area_size(170)
+            .build_cartesian_2d(0.0..bins.len() as f64, 0.0..headroom(memory.of(most as f64)))
+            .map_err(failed)?;
+        Mesh {
+            x_labels: 0,
+            y_labels: 6,
+            x_format: &|_| String::new(),
+            y_format: &|value| memory.label(*value),
+            x_name: "idle time at the end of the run",
+            y_name: "",
+        }
+        .draw(&mut chart)?;
+        for (index, bin) in bins.iter().enumerate() {
+            let bars = [(0.12, FAST, bin.fast_bytes), (0.51, SLOW, bin.slow_bytes)];
+            let bars = bars.into_iter().filter(|(_, _, bytes)| *bytes > 0).map(|(left, ink, bytes)| {
+                let left = index as f64 + left;
+                Rectangle::new([(left, 0.0), (left + 0.37, memory.of(bytes as f64))], ink.filled())
+            });
+            chart.draw_series(bars).map_err(failed)?;
+            let (x, y) = chart.backend_coord(&(index as f64 + 0.5, 0.0));
+            let label = text::age_label(bin);
+            root.draw(&Text::new(label, (x, y + 10), text_at(HPos::Center, VPos::Top))).map_err(failed)?;
+        }
+        Ok(())
+    })?;
+    Ok(Figure { id, question, answer, legend, svg })
+}

@@ -1,0 +1,90 @@
+use super::*;
+use crate::report::example;
+
+/// What is wrong with a drawing, if anything.
+fn fault(svg: &str) -> Option<String> {
+    for word in ["NaN", "inf", "\"-1\" height"] {
+        if svg.contains(word) {
+            return Some(format!("{word} in it"));
+        }
+    }
+    // Everything drawn lies within the drawing, a little room for strokes aside.
+    let height: f64 = svg.split("viewBox=\"0 0 1840 ").nth(1)?.split('"').next()?.parse().ok()?;
+    for (attribute, limit) in [("x=\"", 1840.0), ("y=\"", height), ("x1=\"", 1840.0), ("y2=\"", height)] {
+        for text in svg.split(&format!(" {attribute}")).skip(1) {
+            let value: f64 = text.split('"').next()?.parse().ok()?;
+            if !(-8.0..=limit + 8.0).contains(&value) {
+                return Some(format!("{attribute}{value} lies outside"));
+            }
+        }
+    }
+    let known: Vec<String> = INKS.iter().map(|(light, _)| hex(*light)).collect();
+    let inks = svg.split("=\"#").skip(1).map(|rest| format!("#{}", &rest[..6]));
+    inks.into_iter().find(|ink| !known.contains(ink)).map(|ink| format!("{ink} has no dark counterpart"))
+}
+
+#[test]
+fn drawings_are_sound_at_every_edge() {
+    let mut reports = example::edges();
+    reports.extend([("managed", example::managed()), ("observed", example::observed())]);
+    for (name, report) in reports {
+        for figure in figures(&report).unwrap_or_else(|error| panic!("{name}: {error:#}")) {
+            let Some(svg) = &figure.svg else { continue };
+            assert_eq!(fault(svg), None, "{name}, {}", figure.id);
+            assert!(svg.contains("role=\"img\"") && svg.contains("<title ") && svg.contains("<desc "), "{name}");
+            assert!(!figure.legend.is_empty(), "{name}, {}", figure.id);
+        }
+    }
+}
+
+#[test]
+fn a_full_report_has_every_plot_and_an_empty_one_none() {
+    assert!(figures(&example::managed()).unwrap().iter().all(|figure| figure.svg.is_some()));
+    let empty = figures(&example::empty()).unwrap();
+    assert!(empty.iter().all(|figure| figure.svg.is_none() && !figure.answer.is_empty()));
+}
+
+#[test]
+fn a_single_point_can_be_seen() {
+    let (_, single) = example::edges().remove(1);
+    let figures = figures(&single).unwrap();
+    assert!(figures[0].svg.as_ref().unwrap().contains("<circle"));
+}
+
+#[test]
+fn braked_time_is_shaded_and_named() {
+    let report = example::managed();
+    let figure = &figures(&report).unwrap()[0];
+    let shade = hex(BRAKED);
+    assert!(figure.svg.as_ref().unwrap().contains(&shade) && figure.legend.iter().any(|legend| legend.ink == BRAKED));
+    let mut calm = report;
+    calm.timeline.iter_mut().for_each(|point| point.braked = false);
+    let figure = &figures(&calm).unwrap()[0];
+    assert!(!figure.svg.as_ref().unwrap().contains(&shade) && !figure.legend.iter().any(|legend| legend.ink == BRAKED));
+}
+
+#[test]
+fn the_heat_map_stays_below_a_megabyte_whatever_it_holds() {
+    let mut report = example::managed();
+    report.heat_map = example::noise();
+    let svg = figures(&report).unwrap().remove(2).svg.unwrap();
+    assert!(svg.len() < 1_000_000, "{} bytes", svg.len());
+    assert!(svg.matches("<rect").count() > 1_000, "the map is still there");
+}
+
+#[test]
+fn no_two_inks_are_alike() {
+    for (index, (ink, _)) in INKS.iter().enumerate() {
+        assert!(INKS[..index].iter().all(|(other, _)| other != ink), "{}", hex(*ink));
+        assert!(css().contains(&hex(*ink)));
+    }
+}
+
+#[test]
+fn axes_choose_units_with_short_labels() {
+    assert_eq!(Scale::of_bytes(3 << 30).label(1.5), "1.5 GiB");
+    assert_eq!(Scale::of_bytes(1000 << 20).label(250.0), "250 MiB");
+    assert_eq!(Scale::of_bytes(0).unit, "B");
+    assert_eq!(Scale::of_bytes(u64::MAX).unit, "TiB");
+    assert_eq!((Scale::of_time(599.0).unit, Scale::of_time(601.0).unit, Scale::of_time(1e6).unit), ("s", "min", "h"));
+}

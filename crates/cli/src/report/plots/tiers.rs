@@ -1,0 +1,240 @@
+//! Plots over time: what lay in which tier, and what moved.
+//!
+//! In: the timeline of a report. Out: figures. Must not: show a rate over a span that was not recorded.
+
+use plotters::prelude::*;
+use plotters::series::{AreaSeries, LineSeries};
+
+use super::*;
+use crate::report::{Point, text};
+
+/// Fast and slow memory over time.
+pub(super) fn fast_and_slow(report: &Report) -> anyhow::Result<Figure> {
+    let (id, question) = ("tiers", "How much fast memory did it need?");
+    let points = thinned(&report.timeline);
+    let compressed = report.tiers.iter().any(|tier| tier.mean_occupied_bytes.is_some());
+    let mut legend = vec![
+        Legend::area(FAST, "in fast memory"),
+        Legend::area(SLOW, "in slower tiers"),
+        Legend::line(RESIDENT, "resident, as the kernel counts it"),
+    ];
+    if compressed {
+        legend.push(Legend::line(OCCUPIED, "memory the compressed tier occupied itself"));
+    }
+    if points.iter().any(|point| point.braked) {
+        legend.push(Legend::area(BRAKED, "page-outs stopped (braked)"));
+    }
+    if points.is_empty() {
+        return Ok(Figure { id, question, answer: NOTHING_RECORDED.to_owned(), legend: Vec::new(), svg: None });
+    }
+    let answer = text::memory_sentence(report);
+    let most = points
+        .iter()
+        .map(|point| point.fast_bytes.saturating_add(point.slow_bytes).max(point.resident_bytes))
+        .max()
+        .unwrap_or(0);
+    let (time, memory) = (time_scale(&points), Scale::of_bytes(most));
+    let end = end_of(&points, &time);
+    let top = headroom(memory.of(most as f64));
+    let svg = drawn(id, question, &answer, HEIGHT, |root| {
+        let mut chart = ChartBuilder::on(root)
+            .margin(10)
+            .margin_right(40)
+            .x_label_area_size(84)
+            .y_label_area_size(170)
+            .build_cartesian_2d(0.0..end, 0.0..top)
+            .map_err(failed)?;
+        let x_name = format!("time since the start ({})", time.unit);
+        Mesh {
+            x_labels: 12,
+            y_labels: 6,
+            x_format: &|value| short(*value),
+            y_format: &|value| memory.label(*value),
+            x_name: &x_name,
+            y_name: "",
+        }
+        .draw(&mut chart)?;
+        let series = |value: fn(&Point) -> u64| -> Vec<(f64, f64)> {
+            points.iter().map(|point| (time.of(point.seconds), memory.of(value(point) as f64))).collect()
+        };
+        // The fast area covers the lower part of the whole one, which leaves the slow memory stacked upon it.
+        let stacked = [
+            (SLOW, series(|point| point.fast_bytes.saturating_add(point.slow_bytes))),
+            (FAST, series(|point| point.fast_bytes)),
+        ];
+        for (ink, values) in stacked {
+            chart.draw_series(AreaSeries::new(values.clone(), 0.0, ink)).map_err(failed)?;
+            draw_lone_point(&mut chart, &values, ink)?;
+        }
+        shade_brakes(&mut chart, &points, &time, end, top)?;
+        let mut lines = vec![(RESIDENT, series(|point| point.resident_bytes))];
+        if compressed {
+            lines.push((OCCUPIED, series(|point| point.slow_occupied_bytes)));
+        }
+        for (ink, values) in lines {
+            chart.draw_series(LineSeries::new(values.clone(), PAPER.stroke_width(9))).map_err(failed)?;
+            chart.draw_series(LineSeries::new(values.clone(), ink.stroke_width(4))).map_err(failed)?;
+            draw_lone_point(&mut chart, &values, ink)?;
+        }
+        Ok(())
+    })?;
+    Ok(Figure { id, question, answer, legend, svg })
+}
+
+/// Moves and refaults a second, each with a scale of its own: ten refaults are news beside ten thousand demotions.
+pub(super) fn moves(report: &Report) -> anyhow::Result<Figure> {
+    let (id, question) = ("moves", "How much moved, and how much came back?");
+    let points = thinned(&report.timeline);
+    if points.len() < 2 {
+        let answer = "Fewer than two points were recorded, so there is no rate to show.".to_owned();
+        return Ok(Figure { id, question, answer, legend: Vec::new(), svg: None });
+    }
+    let moved = &report.moved_pages;
+    let answer = format!(
+        "{} left fast memory, {} were brought back ahead of use; the program itself touched {} that had left.",
+        units::counted(moved.demoted, "page", "pages"),
+        units::count(moved.promoted),
+        units::counted(report.refaults, "page", "pages"),
+    );
+    let mut legend = vec![
+        Legend::line(DEMOTED, "pages demoted a second"),
+        Legend::line(PROMOTED, "pages promoted a second"),
+        Legend::line(REFAULTS, "refaults a second (lower plot)"),
+    ];
+    if points.iter().any(|point| point.braked) {
+        legend.push(Legend::area(BRAKED, "page-outs stopped (braked)"));
+    }
+    let time = time_scale(&points);
+    let end = end_of(&points, &time);
+    let svg = drawn(id, question, &answer, HEIGHT, |root| {
+        let (upper, lower) = root.split_vertically(290);
+        let demoted = rates(&points, &time, |point| point.demoted_pages);
+        let promoted = rates(&points, &time, |point| point.promoted_pages);
+        let refaults = rates(&points, &time, |point| point.refaults);
+        rate_panel(&upper, &points, &time, end, "", &[(DEMOTED, demoted), (PROMOTED, promoted)])?;
+        let x_name = format!("time since the start ({})", time.unit);
+        rate_panel(&lower, &points, &time, end, &x_name, &[(REFAULTS, refaults)])
+    })?;
+    Ok(Figure { id, question, answer, legend, svg })
+}
+
+/// What stands in place of a plot without data.
+const NOTHING_RECORDED: &str = "Nothing was recorded: the run ended before the first point was taken.";
+
+fn rate_panel(
+    area: &Drawing<'_>,
+    points: &[Point],
+    time: &Scale,
+    end: f64,
+    x_name: &str,
+    lines: &[(RGBColor, Vec<(f64, f64)>)],
+) -> anyhow::Result<()> {
+    let most = lines.iter().flat_map(|(_, values)| values).map(|(_, rate)| *rate).fold(0.0, f64::max);
+    let top = headroom(most);
+    let bottom = if x_name.is_empty() { 40 } else { 84 };
+    let mut chart = ChartBuilder::on(area)
+        .margin(10)
+        .margin_right(40)
+        .x_label_area_size(bottom)
+        .y_label_area_size(170)
+        .build_cartesian_2d(0.0..end, 0.0..top)
+        .map_err(failed)?;
+    Mesh {
+        x_labels: 12,
+        y_labels: 4,
+        x_format: &|value| short(*value),
+        y_format: &|value| format!("{} /s", short(*value)),
+        x_name,
+        y_name: "",
+    }
+    .draw(&mut chart)?;
+    shade_brakes(&mut chart, points, time, end, top)?;
+    for (ink, values) in lines {
+        chart.draw_series(LineSeries::new(values.iter().copied(), ink.stroke_width(4))).map_err(failed)?;
+        draw_lone_point(&mut chart, values, *ink)?;
+    }
+    Ok(())
+}
+
+/// The growth of a counter between neighbouring points, by second, as steps.
+fn rates(points: &[Point], time: &Scale, counter: fn(&Point) -> u64) -> Vec<(f64, f64)> {
+    let mut steps = Vec::with_capacity(points.len() * 2);
+    for pair in points.windows(2) {
+        let span = pair[1].seconds - pair[0].seconds;
+        if span > 0.0 {
+            let rate = counter(&pair[1]).saturating_sub(counter(&pair[0])) as f64 / span;
+            steps.extend([(time.of(pair[0].seconds), rate), (time.of(pair[1].seconds), rate)]);
+        }
+    }
+    steps
+}
+
+/// Shades the spans from each braked point to the next point.
+fn shade_brakes(
+    chart: &mut TimeChart<'_, '_>,
+    points: &[Point],
+    time: &Scale,
+    end: f64,
+    top: f64,
+) -> anyhow::Result<()> {
+    let mut spans: Vec<(f64, f64)> = Vec::new();
+    for (index, point) in points.iter().enumerate().filter(|(_, point)| point.braked) {
+        let from = time.of(point.seconds);
+        let to = points.get(index + 1).map_or(end, |next| time.of(next.seconds));
+        match spans.last_mut() {
+            Some(last) if last.1 >= from => last.1 = to,
+            _ => spans.push((from, to)),
+        }
+    }
+    let bands = spans.into_iter().map(|(from, to)| Rectangle::new([(from, 0.0), (to, top)], BRAKED.mix(0.35).filled()));
+    chart.draw_series(bands).map_err(failed)?;
+    Ok(())
+}
+
+/// A line or area through a single point cannot be seen, so a dot stands for it.
+fn draw_lone_point(chart: &mut TimeChart<'_, '_>, values: &[(f64, f64)], ink: RGBColor) -> anyhow::Result<()> {
+    if let [only] = values {
+        chart.draw_series([Circle::new(*only, 8, ink.filled())]).map_err(failed)?;
+    }
+    Ok(())
+}
+
+type TimeChart<'a, 'b> = ChartContext<
+    'a,
+    SVGBackend<'b>,
+    Cartesian2d<plotters::coord::types::RangedCoordf64, plotters::coord::types::RangedCoordf64>,
+>;
+
+fn time_scale(points: &[Point]) -> Scale {
+    Scale::of_time(points.last().map_or(0.0, |point| point.seconds))
+}
+
+/// Where the time axis ends; a run of no length still gets an axis.
+fn end_of(points: &[Point], time: &Scale) -> f64 {
+    let end = points.last().map_or(0.0, |point| time.of(point.seconds));
+    if end > 0.0 { end } else { 1.0 }
+}
+
+/// The timeline with at most [`MOST_POINTS`] points. Counters are those of the last point of each bundle, so that rates stay
+/// exact; amounts are means; a bundle is braked if any of its points is.
+fn thinned(timeline: &[Point]) -> Vec<Point> {
+    let valid: Vec<Point> =
+        timeline.iter().filter(|point| point.seconds.is_finite() && point.seconds >= 0.0).copied().collect();
+    let width = valid.len().div_ceil(MOST_POINTS).max(1);
+    valid.chunks(width).map(bundled).collect()
+}
+
+/// One point for several.
+fn bundled(points: &[Point]) -> Point {
+    let mean = |value: fn(&Point) -> u64| {
+        (points.iter().map(|point| u128::from(value(point))).sum::<u128>() / points.len() as u128) as u64
+    };
+    Point {
+        fast_bytes: mean(|point| point.fast_bytes),
+        slow_bytes: mean(|point| point.slow_bytes),
+        slow_occupied_bytes: mean(|point| point.slow_occupied_bytes),
+        resident_bytes: mean(|point| point.resident_bytes),
+        braked: points.iter().any(|point| point.braked),
+        ..points[points.len() - 1]
+    }
+}

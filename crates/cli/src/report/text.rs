@@ -1,0 +1,362 @@
+//! The report in plain text: sentences, the closing lines of a run, the progress line, and pictures of characters.
+//!
+//! In: a [`Report`] or one [`Point`] of it. Out: text; only the progress line is printed here. Must not: write to stdout, which
+//! is the program's. Sentences here are also the answers in the page, so that both say the same.
+
+mod picture;
+
+use picture::{age_histogram, heat_map};
+
+use super::{AgeBin, Point, Report, units};
+use crate::render::Screen;
+
+/// Notes shown at the end of a run; the page has all of them.
+const MOST_NOTES: usize = 3;
+/// What is said where no idle times are known.
+pub(crate) const NO_AGES: &str =
+    "No idle times were recorded; only some policies and rounds of accessed marks keep them.";
+/// The span that sentences about idle memory speak of, or the recorded one nearest to it.
+const USUAL_SPAN_SECONDS: f64 = 10.0;
+/// ECMA-48, "erase in line": what is left of a longer line before.
+const ERASE_TO_END_OF_LINE: &str = "\x1b[K";
+
+/// Whether the run only watched: it had no goal, or no slower tier to move to.
+pub(crate) fn is_observation(report: &Report) -> bool {
+    report.fast_goal == "none" || report.tiers.len() < 2
+}
+
+/// The run in one sentence.
+pub(crate) fn headline(report: &Report) -> String {
+    let footprint = mean_footprint(report);
+    if is_observation(report) {
+        return format!(
+            "Watched {} for {} and moved nothing; Terrace used {} of CPU",
+            units::bytes(footprint),
+            units::seconds(report.target.wall_seconds),
+            units::seconds(report.manager.cpu_seconds),
+        );
+    }
+    if footprint == 0 {
+        return format!(
+            "No memory of the program was seen in {}, so none was saved; Terrace used {} of CPU",
+            units::seconds(report.target.wall_seconds),
+            units::seconds(report.manager.cpu_seconds),
+        );
+    }
+    format!(
+        "Fast memory saved: {} of {} on average ({}), at {} stall (estimate); Terrace used {} of CPU",
+        units::bytes(report.fast_bytes_saved_mean),
+        units::bytes(footprint),
+        units::percent(units::share_of(report.fast_bytes_saved_mean, footprint)),
+        units::percent(per_second_of_run(report, report.manager.stall_seconds)),
+        units::seconds(report.manager.cpu_seconds),
+    )
+}
+
+/// What lay where on average.
+pub(crate) fn memory_sentence(report: &Report) -> String {
+    let fast = report.tiers.first().map_or(0, |tier| tier.mean_used_bytes);
+    let footprint = mean_footprint(report);
+    let mut sentence = format!(
+        "On average {} of {} lay in fast memory ({}).",
+        units::bytes(fast),
+        units::bytes(footprint),
+        units::percent(units::share_of(fast, footprint)),
+    );
+    let slow: Vec<String> = report.tiers.iter().skip(1).map(tier_text).collect();
+    if !slow.is_empty() {
+        sentence.push_str(&format!(" The rest: {}.", slow.join(", ")));
+    }
+    sentence
+}
+
+/// Memory used within a span, in words, for the span nearest to [`USUAL_SPAN_SECONDS`].
+pub(crate) fn working_set_sentence(report: &Report) -> String {
+    let total = aged_bytes(&report.age_histogram);
+    let curve = working_set_curve(&report.age_histogram);
+    match nearest(curve.iter().map(|(span, bytes)| (*span, *bytes))) {
+        Some((span, bytes)) => format!(
+            "{} of {} ({}) was touched within the last {}.",
+            units::bytes(bytes),
+            units::bytes(total),
+            units::percent(units::share_of(bytes, total)),
+            units::seconds(span),
+        ),
+        None => NO_AGES.to_owned(),
+    }
+}
+
+/// How much idle memory is still in fast memory, and how much in slower tiers: what could still go, and what has gone.
+pub(crate) fn ages_sentence(report: &Report) -> String {
+    let bins = &report.age_histogram;
+    let edges = bins.iter().map(|bin| (bin.from_seconds, ())).filter(|(from, ())| *from > 0.0);
+    let Some((least, ())) = nearest(edges) else { return NO_AGES.to_owned() };
+    let idle =
+        |amount: fn(&AgeBin) -> u64| bins.iter().filter(|bin| bin.from_seconds >= least).map(amount).sum::<u64>();
+    format!(
+        "At the end {} in fast memory and {} in slower tiers had been idle for {} or longer.",
+        units::bytes(idle(|bin| bin.fast_bytes)),
+        units::bytes(idle(|bin| bin.slow_bytes)),
+        units::seconds(least),
+    )
+}
+
+/// The entry whose span is nearest to [`USUAL_SPAN_SECONDS`], as ratios go.
+fn nearest<T>(entries: impl Iterator<Item = (f64, T)>) -> Option<(f64, T)> {
+    let distance = |span: f64| (span / USUAL_SPAN_SECONDS).ln().abs();
+    entries.min_by(|left, right| distance(left.0).total_cmp(&distance(right.0)))
+}
+
+/// Memory touched within the last T seconds: (T, bytes), T growing. The last bin of a histogram is open, so it has no T; the
+/// memory in it is the difference to [`aged_bytes`].
+pub(crate) fn working_set_curve(bins: &[AgeBin]) -> Vec<(f64, u64)> {
+    let mut sum = 0;
+    let mut curve: Vec<(f64, u64)> = Vec::with_capacity(bins.len());
+    for bin in occupied(bins) {
+        sum += bin.fast_bytes.saturating_add(bin.slow_bytes);
+        if let Some(span) = bin.to_seconds
+            && span.is_finite()
+            && span > curve.last().map_or(0.0, |(last, _)| *last)
+        {
+            curve.push((span, sum));
+        }
+    }
+    curve
+}
+
+/// The bins up to the last that holds anything: a short run cannot fill those of ten minutes.
+pub(crate) fn occupied(bins: &[AgeBin]) -> &[AgeBin] {
+    let last = bins.iter().rposition(|bin| bin.fast_bytes > 0 || bin.slow_bytes > 0);
+    &bins[..last.map_or(0, |last| last + 1)]
+}
+
+/// All memory whose idle time is known.
+pub(crate) fn aged_bytes(bins: &[AgeBin]) -> u64 {
+    bins.iter().map(|bin| bin.fast_bytes.saturating_add(bin.slow_bytes)).sum()
+}
+
+/// "1 s to 2 s", "64 s and more".
+pub(crate) fn age_label(bin: &AgeBin) -> String {
+    match bin.to_seconds {
+        Some(to) if bin.from_seconds <= 0.0 => format!("under {}", units::seconds(to)),
+        Some(to) => {
+            let (from, to) = (units::seconds(bin.from_seconds), units::seconds(to));
+            // "1 to 2 s" where both have the same unit and are one number each.
+            match (from.split_once(' '), to.split_once(' ')) {
+                (Some((number, unit)), Some((_, other))) if unit == other => format!("{number} to {to}"),
+                _ => format!("{from} to {to}"),
+            }
+        }
+        None => format!("{} and more", units::seconds(bin.from_seconds)),
+    }
+}
+
+/// What a person sees on stderr when the run is over; one who asked to observe sees the memory by age and by address, too.
+pub(crate) fn closing_lines(report: &Report, observed: bool) -> String {
+    closing(report, observed, &Screen::of(std::io::stderr()))
+}
+
+/// Shows the state of the running program on stderr, in place of the line before.
+pub(crate) fn print_progress(point: &Point, before: Option<&Point>) {
+    // The last column stays free: a terminal that has filled it may wrap.
+    let line = progress_line(point, before, Screen::of(std::io::stderr()).width.saturating_sub(1));
+    eprint!("\r{line}{ERASE_TO_END_OF_LINE}");
+}
+
+/// Takes the progress line away.
+pub(crate) fn end_progress() {
+    eprint!("\r{ERASE_TO_END_OF_LINE}");
+}
+
+fn closing(report: &Report, observed: bool, screen: &Screen) -> String {
+    let mut text = String::new();
+    if observed {
+        text.push_str("memory by idle time at the end\n");
+        text.push_str(&age_histogram(&report.age_histogram, screen));
+        text.push_str("\naccesses by address and time\n");
+        text.push_str(&heat_map(&report.heat_map, report.target.wall_seconds, screen));
+        text.push('\n');
+    }
+    text + &summary(report, screen.width)
+}
+
+/// The run in at most twelve entries.
+fn summary(report: &Report, width: usize) -> String {
+    let mut lines = vec![("terrace", headline(report))];
+    let target = &report.target;
+    let ended = match target.exit_code {
+        Some(code) => format!("exit code {code} after {}", units::seconds(target.wall_seconds)),
+        None => format!("still running after {}", units::seconds(target.wall_seconds)),
+    };
+    lines.push((
+        "program",
+        format!(
+            "{ended} ({} CPU); peak {} resident, {} in all tiers; {}",
+            units::seconds(target.cpu_seconds),
+            units::bytes(target.peak_rss_bytes),
+            units::bytes(target.peak_footprint_bytes),
+            units::counted(u64::from(target.processes), "process", "processes"),
+        ),
+    ));
+    if !is_observation(report) {
+        lines.push(("saved", saved_text(report)));
+        lines.push(("moved", moved_text(report)));
+        if report.moved_pages.failed > 0 {
+            lines.push(("not moved", failed_text(report)));
+        }
+    }
+    lines.push(("cost", cost_text(report)));
+    if !report.braked_seconds.is_empty() {
+        let causes = report.braked_seconds.iter().map(|(cause, span)| format!("{cause} for {}", units::seconds(*span)));
+        lines.push(("braked", causes.collect::<Vec<_>>().join(", ")));
+    }
+    lines.push(("tracker", tracker_text(report)));
+    let shown = if report.notes.len() > MOST_NOTES { MOST_NOTES - 1 } else { report.notes.len() };
+    lines.extend(report.notes.iter().take(shown).map(|note| ("note", note.clone())));
+    if report.notes.len() > shown {
+        lines.push(("note", format!("and {} more in the report", report.notes.len() - shown)));
+    }
+    lines.into_iter().map(|(name, line)| wrapped(name, &line, width)).collect()
+}
+
+/// The state of a running program in one line. `before` is an earlier point, a second or so ago, for the rates.
+fn progress_line(point: &Point, before: Option<&Point>, width: usize) -> String {
+    let mut parts = vec![
+        format!("{:>7}", units::seconds(point.seconds.floor())),
+        format!("fast {:>9}", units::bytes(point.fast_bytes)),
+        format!("slow {:>9}", units::bytes(point.slow_bytes)),
+        format!("saved {:>9}", units::bytes(point.slow_bytes.saturating_sub(point.slow_occupied_bytes))),
+    ];
+    if let Some(before) = before
+        && point.seconds > before.seconds
+    {
+        let span = point.seconds - before.seconds;
+        let a_second = |now: u64, then: u64| units::count((now.saturating_sub(then) as f64 / span).round() as u64);
+        let moves = |point: &Point| point.demoted_pages.saturating_add(point.promoted_pages);
+        parts.push(format!("moves {:>6}/s", a_second(moves(point), moves(before))));
+        parts.push(format!("refaults {:>4}/s", a_second(point.refaults, before.refaults)));
+        let cpu = (point.manager_cpu_seconds - before.manager_cpu_seconds).max(0.0) / span;
+        parts.push(format!("cpu {:>5}", units::percent(cpu)));
+    }
+    if point.braked {
+        parts.push("braked".to_owned());
+    }
+    // On a narrow terminal the later figures go, whole: half a figure would be a wrong one.
+    let mut line = String::new();
+    for part in parts {
+        let gap = if line.is_empty() { "" } else { "  " };
+        if line.chars().count() + gap.len() + part.chars().count() > width {
+            break;
+        }
+        line.push_str(gap);
+        line.push_str(&part);
+    }
+    line
+}
+
+/// Memory of the program in all tiers, mean over time.
+pub(super) fn mean_footprint(report: &Report) -> u64 {
+    report.tiers.iter().map(|tier| tier.mean_used_bytes).sum()
+}
+
+/// Seconds as a share of the run.
+pub(super) fn per_second_of_run(report: &Report, seconds: f64) -> f64 {
+    if report.target.wall_seconds > 0.0 { seconds / report.target.wall_seconds } else { 0.0 }
+}
+
+fn tier_text(tier: &super::TierReport) -> String {
+    match tier.mean_occupied_bytes {
+        Some(occupied) => format!(
+            "{} in {} (which occupied {} for it)",
+            units::bytes(tier.mean_used_bytes),
+            tier.name,
+            units::bytes(occupied)
+        ),
+        None => format!("{} in {}", units::bytes(tier.mean_used_bytes), tier.name),
+    }
+}
+
+fn saved_text(report: &Report) -> String {
+    let mut line = format!(
+        "{} at the end, {} at most",
+        units::bytes(report.fast_bytes_saved_end),
+        units::bytes(report.fast_bytes_saved_peak)
+    );
+    let tiers: Vec<String> = report.tiers.iter().map(tier_text).collect();
+    if !tiers.is_empty() {
+        line.push_str(&format!("; mean {}", tiers.join(", ")));
+    }
+    line
+}
+
+fn moved_text(report: &Report) -> String {
+    let moved = &report.moved_pages;
+    format!(
+        "{} out ({}), {} in ahead of use; {} touched after leaving, {} undone within a minute",
+        units::counted(moved.demoted, "page", "pages"),
+        units::pages(moved.demoted),
+        units::count(moved.promoted),
+        units::count(report.refaults),
+        units::count(report.mistakes),
+    )
+}
+
+fn failed_text(report: &Report) -> String {
+    let causes = report.moved_pages.failed_by_cause.iter();
+    let mut causes: Vec<(&String, &u64)> = causes.collect();
+    causes.sort_by_key(|(_, pages)| std::cmp::Reverse(**pages));
+    let causes: Vec<String> =
+        causes.iter().map(|(cause, pages)| format!("{cause} {}", units::count(**pages))).collect();
+    let pages = units::counted(report.moved_pages.failed, "page", "pages");
+    if causes.is_empty() { pages } else { format!("{pages}: {}", causes.join(", ")) }
+}
+
+fn cost_text(report: &Report) -> String {
+    let manager = &report.manager;
+    let mut line = format!(
+        "{} CPU ({} of one core), {} in user mode; {} of memory",
+        units::seconds(manager.cpu_seconds),
+        units::percent(per_second_of_run(report, manager.cpu_seconds)),
+        units::seconds(manager.user_cpu_seconds),
+        units::bytes(manager.max_rss_bytes),
+    );
+    if !is_observation(report) {
+        line.push_str(&format!("; stall about {}", units::seconds(manager.stall_seconds)));
+    }
+    line
+}
+
+fn tracker_text(report: &Report) -> String {
+    format!(
+        "{}, {} of {} each; policy {}",
+        report.tracker,
+        units::counted(report.manager.rounds, "round", "rounds"),
+        units::seconds(report.manager.round_milliseconds_mean / 1e3),
+        report.policy,
+    )
+}
+
+/// A name and its text, aligned; what does not fit goes to further lines under the text.
+fn wrapped(name: &str, text: &str, width: usize) -> String {
+    const INDENT: usize = 11;
+    let room = width.saturating_sub(INDENT).max(30);
+    let mut lines = vec![String::new()];
+    for word in text.split_whitespace() {
+        let last = lines.last_mut().expect("there is always a line");
+        if last.is_empty() {
+            last.push_str(word);
+        } else if last.chars().count() + 1 + word.chars().count() <= room {
+            last.push(' ');
+            last.push_str(word);
+        } else {
+            lines.push(word.to_owned());
+        }
+    }
+    let name = format!("{name:<width$}", width = INDENT);
+    let blank = " ".repeat(INDENT);
+    let heads = std::iter::once(&name).chain(std::iter::repeat(&blank));
+    heads.zip(lines).map(|(head, line)| format!("{head}{line}\n")).collect()
+}
+
+#[cfg(test)]
+mod tests;

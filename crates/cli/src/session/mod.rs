@@ -1,0 +1,176 @@
+//! A managed or observed run, from set-up to report.
+//!
+//! `machine` prepares what the run needs (tiers, compressed swap, tracker, movers), `target` starts the program and passes
+//! signals and the exit code through, `record` keeps what the report will show. This file is the order of things.
+//!
+//! In: validated options. Out: a [`Report`] and the exit code. Must not: leave anything behind on the machine, whatever fails.
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::os::fd::AsFd;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::Context;
+use terrace_core::engine::{Engine, EngineConfig};
+use terrace_core::governor::GovernorConfig;
+use terrace_core::policy::FastGoal;
+use terrace_core::units::{Bytes, Time};
+use terrace_linux::manager::{Manager, ManagerParts, Woken};
+use terrace_policies::Settings;
+
+use crate::options::{ManageOptions, OutputOptions, WatchOptions};
+use crate::report::{Places, Report};
+
+pub(crate) mod machine;
+mod program;
+mod record;
+mod target;
+
+use machine::{Machine, Parts};
+pub(crate) use program::NotStarted;
+use record::Recorder;
+pub(crate) use target::TargetSpec;
+use target::Target;
+
+/// What a run is to do.
+#[derive(Debug)]
+pub(crate) struct Plan {
+    pub target: TargetSpec,
+    pub watch: WatchOptions,
+    pub policy: String,
+    pub settings: BTreeMap<String, String>,
+    pub goal: FastGoal,
+    pub goal_text: String,
+    pub slow: terrace_linux::topology::declared::SlowTier,
+    pub rate: Option<Bytes>,
+    pub stall_budget: f64,
+    pub moves: bool,
+    /// Stop after this long.
+    pub duration: Option<Duration>,
+}
+
+impl Plan {
+    /// A run that manages.
+    pub(crate) fn manage(target: TargetSpec, options: ManageOptions, duration: Option<Duration>) -> Plan {
+        let ManageOptions { watch, policy, settings, goal, goal_text, slow, rate, stall_budget, moves } = options;
+        Plan { target, watch, policy, settings, goal, goal_text, slow, rate, stall_budget, moves, duration }
+    }
+
+    /// A run that only looks: one tier, so there is nowhere to move to, and the policy that keeps ages.
+    pub(crate) fn observe(target: TargetSpec, watch: WatchOptions, duration: Option<Duration>) -> Plan {
+        let mut settings = BTreeMap::new();
+        if let Some(interval) = watch.interval {
+            settings.insert("interval".to_owned(), format!("{}ms", interval.as_millis()));
+            settings.insert("adaptive".to_owned(), "off".to_owned());
+        }
+        Plan {
+            target,
+            watch,
+            policy: "age".to_owned(),
+            settings,
+            goal: FastGoal::Least,
+            goal_text: "none".to_owned(),
+            slow: terrace_linux::topology::declared::SlowTier::None,
+            rate: None,
+            stall_budget: 0.02,
+            moves: false,
+            duration,
+        }
+    }
+
+    fn observes(&self) -> bool {
+        self.slow == terrace_linux::topology::declared::SlowTier::None
+    }
+}
+
+/// Runs a plan to its end.
+///
+/// # Errors
+/// When the machine cannot serve it (nothing was started then), or the tracker broke while it ran.
+pub(crate) fn run(plan: &Plan) -> anyhow::Result<ExitCode> {
+    let policy = terrace_policies::build(&plan.policy, Settings::from_pairs(plan.settings.clone()))?;
+    // Whatever can be refused is refused before the machine is changed, and before the program has run for nothing.
+    if let TargetSpec::Command(command) = &plan.target {
+        program::check(command.first().map_or(OsStr::new(""), |name| name))?;
+    }
+    let places = Places::prepare(&plan.watch.output)?;
+    let machine = Machine::prepare(plan, policy.needs())?;
+    let Parts { tiers, tracker, mover, zram } = machine.parts;
+    let config = EngineConfig {
+        tiers: tiers.tiers().iter().map(|tier| tier.capacity_bytes.pages()).collect(),
+        goal: plan.goal,
+        governor: GovernorConfig {
+            rate: plan.rate.or(machine.default_rate),
+            stall_budget: plan.stall_budget,
+            refault_cost: machine.refault_cost.unwrap_or(GovernorConfig::default().refault_cost),
+            ..GovernorConfig::default()
+        },
+    };
+    let parts = ManagerParts { engine: Engine::new(config, policy), tracker, mover, tiers, zram, ranges: plan.watch.ranges };
+    let mut manager = Manager::new(parts);
+    let mut target = Target::start(&plan.target)?;
+    let mut recorder = Recorder::new(manager.now(), plan);
+    let broke = manage(plan, &mut manager, &mut target, &mut recorder);
+    if broke.is_err() {
+        eprintln!("terrace: management stopped; the program goes on without it");
+    }
+    let report = recorder.finish(plan, &manager, &mut target, &machine.facts)?;
+    // The compressed swap goes before the report is shown: what it says of the end is then true.
+    drop(manager);
+    machine.held.release()?;
+    let written = write(&plan.watch.output, &report, plan.observes());
+    drop(places);
+    // Management may end before the program, by --duration or because the tracker broke; the exit code is still its own.
+    target.outlast()?;
+    written?;
+    broke?;
+    Ok(target.exit_code())
+}
+
+/// The loop: manage for a second, take a point, pass on signals, until the program is done.
+fn manage(plan: &Plan, manager: &mut Manager, target: &mut Target, recorder: &mut Recorder) -> anyhow::Result<()> {
+    let space = match manager.add_process(target.pid()) {
+        Ok(space) => Some(space),
+        // A program so short that it is over already has nothing to manage.
+        Err(terrace_linux::process::ProcessError::Gone { .. }) if target.is_child() => None,
+        Err(error) => return Err(error.into()),
+    };
+    if space.is_none() {
+        target.wait()?;
+        return Ok(());
+    }
+    let end = plan.duration.map_or(Time::FAR_FUTURE, |duration| manager.now() + duration);
+    loop {
+        let until = (manager.now() + Duration::from_secs(1)).min(end);
+        let woken = manager.run(&[target.signals().as_fd()], until, recorder).context("the tracker failed")?;
+        recorder.point(manager);
+        if woken == Woken::AllGone {
+            target.wait()?;
+            return Ok(());
+        }
+        if target.pass_signals_on()? || manager.now() >= end {
+            return Ok(());
+        }
+    }
+}
+
+fn write(output: &OutputOptions, report: &Report, observed: bool) -> anyhow::Result<()> {
+    if !output.quiet {
+        eprint!("{}", crate::report::text::closing_lines(report, observed));
+    }
+    if let Some(directory) = &output.report {
+        crate::report::write_report(directory, report)?;
+    }
+    if let Some(file) = &output.json_file {
+        let text = serde_json::to_string_pretty(report)? + "\n";
+        std::fs::write(file, text).with_context(|| format!("{}: the report could not be written", file.display()))?;
+    }
+    if output.json {
+        use std::io::Write;
+        let mut stdout = std::io::stdout().lock();
+        serde_json::to_writer(&mut stdout, report)?;
+        writeln!(stdout)?;
+    }
+    Ok(())
+}

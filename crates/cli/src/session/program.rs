@@ -1,0 +1,117 @@
+//! The program to start, found before anything is set up for it.
+//!
+//! In: its name as the user typed it. Out: nothing if it can be executed, else a [`NotStarted`] with the exit code that
+//! env(1), nice(1) and timeout(1) have for it. Must not: start it, or be stricter than execvp(3).
+
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Access, access};
+
+/// Where programs are looked for without PATH, as execvp(3) does.
+const DEFAULT_PATH: &str = "/bin:/usr/bin";
+
+/// Why a program cannot be started.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum NotStarted {
+    /// There is none of that name.
+    #[error("{name}: no such program; expected its path, or its name if a directory of PATH holds it")]
+    NotFound {
+        /// The name.
+        name: String,
+    },
+    /// There is something, but it cannot be executed.
+    #[error("{name}: {path} cannot be executed ({source}); check its mode with `ls -l`, and that it is a program")]
+    NotExecutable {
+        /// The name.
+        name: String,
+        /// What was found.
+        path: PathBuf,
+        /// What the kernel says.
+        source: io::Error,
+    },
+}
+
+impl NotStarted {
+    /// What the user typed, with the kernel's answer to starting it.
+    pub(crate) fn new(name: &OsStr, source: io::Error) -> NotStarted {
+        let path = PathBuf::from(name);
+        let name = name.to_string_lossy().into_owned();
+        match source.kind() {
+            io::ErrorKind::NotFound => NotStarted::NotFound { name },
+            _ => NotStarted::NotExecutable { name, path, source },
+        }
+    }
+
+    /// 127 for what is not there, 126 for what cannot be executed.
+    pub(crate) fn exit_code(&self) -> u8 {
+        match self {
+            NotStarted::NotFound { .. } => 127,
+            NotStarted::NotExecutable { .. } => 126,
+        }
+    }
+}
+
+/// Looks for a program where execvp(3) would.
+///
+/// # Errors
+/// When it would not find it, or find only what it could not execute.
+pub(crate) fn check(name: &OsStr) -> Result<(), NotStarted> {
+    check_in(name, std::env::var_os("PATH").unwrap_or_else(|| OsString::from(DEFAULT_PATH)))
+}
+
+fn check_in(name: &OsStr, path: OsString) -> Result<(), NotStarted> {
+    if name.as_encoded_bytes().contains(&b'/') {
+        return executable(Path::new(name)).map_err(|source| NotStarted::new(name, source));
+    }
+    let mut refused = None;
+    // An empty name is in no directory, though joining it to one makes the directory's own name.
+    let directories = std::env::split_paths(&path).filter(|_| !name.is_empty());
+    for candidate in directories.map(|directory| directory.join(name)) {
+        match executable(&candidate) {
+            Ok(()) => return Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied && candidate.exists() => {
+                refused.get_or_insert((candidate, error));
+            }
+            Err(_) => {}
+        }
+    }
+    let name = name.to_string_lossy().into_owned();
+    Err(match refused {
+        Some((path, source)) => NotStarted::NotExecutable { name, path, source },
+        None => NotStarted::NotFound { name },
+    })
+}
+
+fn executable(path: &Path) -> io::Result<()> {
+    // A directory has its x bit for another reason; execve(2) answers EACCES.
+    if std::fs::metadata(path)?.is_dir() {
+        return Err(rustix::io::Errno::ACCESS.into());
+    }
+    Ok(access(path, Access::EXEC_OK)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_missing_and_what_cannot_be_executed_have_their_codes() {
+        let directory = tempfile::tempdir().unwrap();
+        let text = directory.path().join("text");
+        std::fs::write(&text, "no program").unwrap();
+        let path = || directory.path().as_os_str().to_owned();
+        let code = |name: &OsStr| check_in(name, path()).map_err(|error| (error.exit_code(), error.to_string()));
+        assert!(code(OsStr::new("/bin/sh")).is_ok());
+        for (name, expected) in
+            [("", 127), ("nowhere", 127), ("/no/where", 127), ("text", 126), ("/", 126), ("./", 126)]
+        {
+            let (found, text) = code(OsStr::new(name)).unwrap_err();
+            assert_eq!(found, expected, "{name}: {text}");
+            assert!(text.starts_with(&format!("{name}: ")), "{text}");
+        }
+        assert_eq!(code(text.as_os_str()).unwrap_err().0, 126);
+        assert!(check_in(OsStr::new("sh"), OsString::from(DEFAULT_PATH)).is_ok());
+    }
+}

@@ -1,0 +1,427 @@
+//! What the report will show, gathered while the program runs.
+//!
+//! In: the manager's figures once a second, and every walk (as a [`Tap`]). Out: the [`Report`]. Must not: grow without
+//! bound; a long run is kept in coarser steps.
+
+use std::collections::BTreeMap;
+use std::io::IsTerminal;
+use std::time::Duration;
+
+use terrace_core::ledger::Route;
+use terrace_core::observation::Sight;
+use terrace_core::units::{BLOCK_SHIFT, Bytes, SpaceId, TierId, Time, Vpn};
+use terrace_linux::manager::{Manager, Tap};
+use terrace_linux::usage::{Who, usage};
+use terrace_linux::topology::TierKind;
+
+use super::machine::Facts;
+use super::target::Target;
+use super::{Plan, TargetSpec};
+use crate::report::{
+    AgeBin, HeatMap, HeatRow, ManagerReport, MovedPages, Point, Report, SCHEMA_VERSION, TargetReport, TierReport,
+};
+
+/// Most points of the timeline; beyond, every second one is dropped and the step doubles.
+const MOST_POINTS: usize = 1800;
+/// Edges of the age histogram, in seconds.
+const AGES: [f64; 11] = [0.0, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0];
+
+/// See the module's header.
+pub(crate) struct Recorder {
+    began: Time,
+    points: Vec<Point>,
+    step: u64,
+    seen: u64,
+    heat: HeatRecorder,
+    tiers: Vec<TierSums>,
+    sums: Sums,
+    pids: BTreeMap<SpaceId, u32>,
+    ages: Vec<AgeBin>,
+    ages_at: Time,
+    progress: bool,
+    braked: BTreeMap<String, f64>,
+    cpu_at_start: (f64, f64),
+    target_cpu: f64,
+    peak_resident: u64,
+}
+
+/// Sums over time for the means.
+#[derive(Default)]
+struct Sums {
+    last: Option<Time>,
+    seconds: f64,
+    saved: f64,
+    saved_end: i64,
+    saved_peak: i64,
+    footprint_peak: u64,
+}
+
+#[derive(Clone, Default)]
+struct TierSums {
+    used: f64,
+    end: u64,
+    occupied: f64,
+}
+
+impl Recorder {
+    pub(crate) fn new(now: Time, plan: &Plan) -> Recorder {
+        Recorder {
+            began: now,
+            points: Vec::new(),
+            step: 1,
+            seen: 0,
+            heat: HeatRecorder::new(now),
+            tiers: Vec::new(),
+            sums: Sums::default(),
+            pids: BTreeMap::new(),
+            ages: Vec::new(),
+            ages_at: Time::ZERO,
+            progress: !plan.watch.output.quiet && std::io::stderr().is_terminal(),
+            braked: BTreeMap::new(),
+            cpu_at_start: own_cpu(),
+            target_cpu: 0.0,
+            peak_resident: 0,
+        }
+    }
+
+    /// Takes a point, about once a second.
+    pub(crate) fn point(&mut self, manager: &Manager) {
+        let now = manager.now();
+        let pages = manager.engine().pages();
+        let ledger = manager.engine().ledger();
+        let stats = manager.stats();
+        for space in pages.spaces() {
+            if let Some(pid) = manager.pid(space) {
+                self.pids.insert(space, pid);
+            }
+        }
+        let tiers = manager.tiers().tiers();
+        let used: Vec<u64> = tiers.iter().map(|tier| Bytes::of_pages(pages.used_in_all(tier.id)).get()).collect();
+        let occupied = stats.pressure.zram.map_or(0, |zram| zram.mem_used_bytes.get());
+        let (user, system) = own_cpu();
+        let point = Point {
+            seconds: now.since(self.began).as_secs_f64(),
+            fast_bytes: used[0],
+            slow_bytes: used[1..].iter().sum(),
+            slow_occupied_bytes: occupied,
+            resident_bytes: stats.resident_bytes,
+            demoted_pages: ledger.demoted(),
+            promoted_pages: ledger.promoted(),
+            refaults: ledger.refaults(),
+            manager_cpu_seconds: user + system - self.cpu_at_start.0 - self.cpu_at_start.1,
+            accessed_share: match stats.last_round.pages {
+                0 => 0.0,
+                pages => stats.last_round.accessed as f64 / pages as f64,
+            },
+            braked: manager.engine().governor().brake().is_some(),
+        };
+        self.sum(now, &used, occupied, &point);
+        if self.progress {
+            crate::report::text::print_progress(&point, self.points.last());
+        }
+        if self.seen % self.step == 0 {
+            self.points.push(point);
+        }
+        self.seen += 1;
+        if self.points.len() == MOST_POINTS {
+            let mut keep = false;
+            self.points.retain(|_| {
+                keep = !keep;
+                keep
+            });
+            self.step *= 2;
+        }
+        if now.since(self.ages_at) > Duration::from_secs(5) && manager.engine().policy_name() == "age" {
+            self.ages_at = now;
+            self.ages = age_histogram(manager, now);
+        }
+    }
+
+    fn sum(&mut self, now: Time, used: &[u64], occupied: u64, point: &Point) {
+        // A program that has just exited shows nothing; its last living moment is the end.
+        if used.iter().all(|bytes| *bytes == 0) {
+            return;
+        }
+        let seconds = now.since(self.sums.last.unwrap_or(self.began)).as_secs_f64();
+        self.sums.last = Some(now);
+        self.sums.seconds += seconds;
+        let saved = point.slow_bytes as i64 - occupied as i64;
+        self.sums.saved += saved as f64 * seconds;
+        self.sums.saved_end = saved;
+        self.sums.saved_peak = self.sums.saved_peak.max(saved);
+        self.sums.footprint_peak = self.sums.footprint_peak.max(used.iter().sum());
+        self.peak_resident = self.peak_resident.max(point.resident_bytes);
+        self.tiers.resize(used.len(), TierSums::default());
+        for (sums, &bytes) in self.tiers.iter_mut().zip(used) {
+            sums.used += bytes as f64 * seconds;
+            sums.end = bytes;
+        }
+        if let Some(last) = self.tiers.last_mut() {
+            last.occupied += occupied as f64 * seconds;
+        }
+    }
+
+    /// The report of a run that is over.
+    pub(crate) fn finish(
+        mut self,
+        plan: &Plan,
+        manager: &Manager,
+        target: &mut Target,
+        facts: &Facts,
+    ) -> anyhow::Result<Report> {
+        if self.progress {
+            crate::report::text::end_progress();
+        }
+        let (stats, engine) = (manager.stats(), manager.engine());
+        let ledger = engine.ledger();
+        for (cause, time) in &stats.braked {
+            self.braked.insert((*cause).to_owned(), time.as_secs_f64());
+        }
+        let mut notes = facts.notes.clone();
+        notes.extend(stats.pressure_error.iter().map(|error| format!("memory pressure could not be read: {error}")));
+        if stats.lost_events > 0 {
+            notes.push(format!("the tracker lost {} events", stats.lost_events));
+        }
+        if !plan.moves && !plan.observes() {
+            notes.push("dry run: nothing was moved; the failures by cause dry_run are what would have moved".to_owned());
+        }
+        if engine.policy_name() != "age" {
+            notes.push(format!("no age histogram: the policy {} keeps no ages", engine.policy_name()));
+        }
+        let children = usage(Who::WaitedChildren);
+        self.target_cpu = children.user_seconds + children.system_seconds;
+        let seconds = self.sums.seconds.max(f64::MIN_POSITIVE);
+        let refault_microseconds = facts.refault_cost.map(|cost| cost.as_secs_f64() * 1e6);
+        let (user, system) = own_cpu();
+        let user = user - self.cpu_at_start.0;
+        let system = system - self.cpu_at_start.1;
+        let own = usage(Who::Myself);
+        let heat_map = self.heat.finish(&self.pids);
+        Ok(Report {
+            schema_version: SCHEMA_VERSION,
+            target: TargetReport {
+                command: match &plan.target {
+                    TargetSpec::Command(command) => {
+                        command.iter().map(|word| word.to_string_lossy().into_owned()).collect()
+                    }
+                    TargetSpec::Pid(_) => Vec::new(),
+                },
+                pid: target.pid(),
+                exit_code: target.exit(),
+                wall_seconds: target.wall().as_secs_f64(),
+                cpu_seconds: self.target_cpu,
+                peak_rss_bytes: self.peak_resident.max(if target.is_child() { children.max_rss_bytes } else { 0 }),
+                peak_footprint_bytes: self.sums.footprint_peak,
+                processes: stats.processes,
+            },
+            tracker: facts.tracker.clone(),
+            tracker_reasons: facts.tracker_reasons.clone(),
+            policy: plan.policy.clone(),
+            policy_settings: plan.settings.clone(),
+            fast_goal: plan.goal_text.clone(),
+            tiers: self.tier_reports(manager, seconds),
+            fast_bytes_saved_mean: (self.sums.saved / seconds).max(0.0) as u64,
+            fast_bytes_saved_end: self.sums.saved_end.max(0) as u64,
+            fast_bytes_saved_peak: self.sums.saved_peak.max(0) as u64,
+            moved_pages: MovedPages {
+                demoted: ledger.demoted(),
+                promoted: ledger.promoted(),
+                failed: ledger.failed().values().sum(),
+                failed_by_cause: ledger.failed().iter().map(|(cause, pages)| (cause.name(), *pages)).collect(),
+                moved_by_reason: by_reason(ledger.moved()),
+            },
+            refaults: ledger.refaults(),
+            mistakes: ledger.mistakes(),
+            braked_seconds: self.braked.clone(),
+            vetoed_pages: engine.governor().vetoes().iter().map(|(veto, count)| (veto.name().to_owned(), *count)).collect(),
+            manager: ManagerReport {
+                cpu_seconds: user + system,
+                user_cpu_seconds: user,
+                max_rss_bytes: own.max_rss_bytes,
+                stall_seconds: ledger.refaults() as f64 * refault_microseconds.unwrap_or(0.0) / 1e6,
+                refault_microseconds,
+                rounds: stats.rounds,
+                round_milliseconds_mean: match stats.rounds {
+                    0 => 0.0,
+                    rounds => stats.round_time.as_secs_f64() * 1e3 / rounds as f64,
+                },
+                longest_move_call_milliseconds: stats.longest_move_call.as_secs_f64() * 1e3,
+            },
+            timeline: self.points,
+            heat_map,
+            age_histogram: self.ages,
+            notes,
+        })
+    }
+
+    fn tier_reports(&self, manager: &Manager, seconds: f64) -> Vec<TierReport> {
+        let tiers = manager.tiers().tiers().iter();
+        let sums = self.tiers.iter().cloned().chain(std::iter::repeat(TierSums::default()));
+        tiers
+            .zip(sums)
+            .map(|(tier, sums)| {
+                let compressed = matches!(tier.kind, TierKind::Swap { compressed: true, .. });
+                TierReport {
+                    name: tier.name.clone(),
+                    kind: match tier.kind {
+                        TierKind::Nodes { .. } => "nodes".to_owned(),
+                        TierKind::Swap { .. } => "swap".to_owned(),
+                    },
+                    capacity_bytes: tier.capacity_bytes.get(),
+                    mean_used_bytes: (sums.used / seconds) as u64,
+                    end_used_bytes: sums.end,
+                    mean_occupied_bytes: compressed.then_some((sums.occupied / seconds) as u64),
+                }
+            })
+            .collect()
+    }
+}
+
+impl Tap for Recorder {
+    fn scan(&mut self, now: Time, space: SpaceId, first: Vpn, sights: &[Sight], window: Option<Duration>) {
+        if window.is_some() {
+            self.heat.add(now, space, first, sights);
+        }
+    }
+}
+
+fn by_reason(moved: &BTreeMap<Route, u64>) -> BTreeMap<String, u64> {
+    let mut sums = BTreeMap::new();
+    for (route, pages) in moved {
+        *sums.entry(route.reason.name().to_owned()).or_default() += pages;
+    }
+    sums
+}
+
+fn age_histogram(manager: &Manager, now: Time) -> Vec<AgeBin> {
+    let pages = manager.engine().pages();
+    let mut bins: Vec<AgeBin> = AGES
+        .iter()
+        .enumerate()
+        .map(|(bin, &from)| AgeBin {
+            from_seconds: from,
+            to_seconds: AGES.get(bin + 1).copied(),
+            fast_bytes: 0,
+            slow_bytes: 0,
+        })
+        .collect();
+    for (block, _) in pages.blocks() {
+        for page in pages.block_pages(block) {
+            let (Some(tier), Some(idle)) = (page.tier(), terrace_policies::age::idle_time(page, now)) else { continue };
+            let bin = AGES.partition_point(|&from| from <= idle.as_secs_f64()) - 1;
+            let bytes = if tier == TierId::FAST { &mut bins[bin].fast_bytes } else { &mut bins[bin].slow_bytes };
+            *bytes += Bytes::of_pages(1).get();
+        }
+    }
+    bins
+}
+
+/// CPU seconds of this process, user and system.
+fn own_cpu() -> (f64, f64) {
+    let usage = usage(Who::Myself);
+    (usage.user_seconds, usage.system_seconds)
+}
+
+/// The accessed share by address and time, in at most `COLUMNS` by `ROWS` cells; a longer run or a larger program makes
+/// them coarser.
+struct HeatRecorder {
+    began: Time,
+    column: Duration,
+    /// A row covers 2^shift blocks.
+    shift: u32,
+    columns: Vec<BTreeMap<(SpaceId, u64), Cell>>,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Cell {
+    pages: u32,
+    accessed: u32,
+}
+
+const COLUMNS: usize = 120;
+const ROWS: usize = 256;
+const FIRST_COLUMN: Duration = Duration::from_secs(2);
+
+impl HeatRecorder {
+    fn new(began: Time) -> HeatRecorder {
+        HeatRecorder { began, column: FIRST_COLUMN, shift: 0, columns: Vec::new() }
+    }
+
+    fn add(&mut self, now: Time, space: SpaceId, first: Vpn, sights: &[Sight]) {
+        let mut at = (now.since(self.began).as_nanos() / self.column.as_nanos()) as usize;
+        while at >= COLUMNS {
+            self.columns = self.columns.chunks(2).map(|pair| merged(pair.iter().flatten(), 0)).collect();
+            self.column *= 2;
+            at /= 2;
+        }
+        if self.columns.len() <= at {
+            self.columns.resize(at + 1, BTreeMap::new());
+        }
+        let key = (space, first.0 >> (BLOCK_SHIFT + self.shift));
+        let cell = self.columns[at].entry(key).or_default();
+        cell.pages += sights.iter().filter(|sight| sight.tier().is_some()).count() as u32;
+        cell.accessed += sights.iter().filter(|sight| sight.accessed()).count() as u32;
+        if self.columns[at].len() > ROWS {
+            self.columns = self.columns.iter().map(|column| merged(column.iter(), 1)).collect();
+            self.shift += 1;
+        }
+    }
+
+    fn finish(&self, pids: &BTreeMap<SpaceId, u32>) -> HeatMap {
+        let keys: std::collections::BTreeSet<(SpaceId, u64)> =
+            self.columns.iter().flat_map(|column| column.keys().copied()).collect();
+        let bytes = 1u64 << (self.shift + BLOCK_SHIFT + terrace_core::units::PAGE_SHIFT);
+        let rows = keys
+            .iter()
+            .map(|(space, row)| HeatRow { pid: pids.get(space).copied().unwrap_or(0), address: row * bytes, bytes })
+            .collect();
+        // Blocks are read in rotation, so a short column misses some; they keep what was last seen of them.
+        let mut last: BTreeMap<(SpaceId, u64), (f32, usize)> = BTreeMap::new();
+        let cells = (0..self.columns.len())
+            .map(|at| {
+                for (key, cell) in &self.columns[at] {
+                    let share = if cell.pages == 0 { -1.0 } else { cell.accessed as f32 / cell.pages as f32 };
+                    last.insert(*key, (share, at));
+                }
+                keys.iter().map(|key| last.get(key).filter(|(_, seen)| at - seen <= 4).map_or(-1.0, |(share, _)| *share)).collect()
+            })
+            .collect();
+        let column_seconds = (0..self.columns.len()).map(|at| self.column.as_secs_f64() * at as f64).collect();
+        HeatMap { column_seconds, rows, cells }
+    }
+}
+
+/// Cells added up, rows made `shift` steps coarser.
+fn merged<'a>(
+    cells: impl Iterator<Item = (&'a (SpaceId, u64), &'a Cell)>,
+    shift: u32,
+) -> BTreeMap<(SpaceId, u64), Cell> {
+    let mut sums: BTreeMap<(SpaceId, u64), Cell> = BTreeMap::new();
+    for ((space, row), cell) in cells {
+        let sum = sums.entry((*space, row >> shift)).or_default();
+        sum.pages += cell.pages;
+        sum.accessed += cell.accessed;
+    }
+    sums
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_run_of_a_large_program_stays_within_the_bounds() {
+        let mut heat = HeatRecorder::new(Time::ZERO);
+        let sights = vec![Sight::placed(TierId::FAST).with_accessed(true); 512];
+        for second in (0..100_000).step_by(10) {
+            for block in 0..600 {
+                heat.add(Time::ZERO + Duration::from_secs(second), SpaceId(0), Vpn(block * 512), &sights);
+            }
+        }
+        assert!(heat.columns.len() <= COLUMNS && heat.columns.iter().all(|column| column.len() <= ROWS));
+        let map = heat.finish(&BTreeMap::new());
+        assert!(map.cells.iter().flatten().all(|share| *share == 1.0), "all was accessed all the time");
+        let covered: u64 = map.rows.iter().map(|row| row.bytes).sum();
+        assert!(covered >= 600 << 21, "every address keeps its row");
+    }
+}

@@ -1,0 +1,106 @@
+//! docs/reference/cli.md states what the program states: its commands, their options, and the defaults.
+//!
+//! The command's own help is the source: it is asked for every command, and for every command below that.
+#![allow(clippy::unwrap_used, missing_docs)]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::process::Command;
+
+const PAGE: &str = include_str!("../../../docs/reference/cli.md");
+
+/// The help of a command, such as `["sim", "run"]`.
+fn help(path: &[String]) -> String {
+    let output = Command::new(env!("CARGO_BIN_EXE_terrace")).args(path).arg("--help").output().unwrap();
+    assert!(output.status.success(), "{path:?} --help fails");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// The names in the list of commands of a help text, without `help` itself.
+fn commands(help: &str) -> Vec<String> {
+    let list = help.lines().skip_while(|line| *line != "Commands:").skip(1).take_while(|line| !line.is_empty());
+    // A name stands two blanks in; what stands further in goes on with the text of the line before.
+    list.filter(|line| line.starts_with("  ") && !line.starts_with("   "))
+        .map(|line| line.split_whitespace().next().unwrap().to_owned())
+        .filter(|name| name != "help")
+        .collect()
+}
+
+/// The long options of a help text, each with its default if it has one.
+fn options(help: &str) -> BTreeMap<String, Option<String>> {
+    let mut found: BTreeMap<String, Option<String>> = BTreeMap::new();
+    let mut last = None;
+    for line in help.lines().skip_while(|line| *line != "Options:") {
+        if line.trim_start().starts_with('-') {
+            let name = line
+                .split_whitespace()
+                .map(|word| word.trim_end_matches([',', '.']))
+                .find(|word| word.starts_with("--"));
+            last = name.map(str::to_owned);
+            found.extend(last.clone().map(|name| (name, None)));
+        }
+        if let (Some(name), Some((_, rest))) = (&last, line.split_once("[default: ")) {
+            found.insert(name.clone(), Some(rest.split(']').next().unwrap().to_owned()));
+        }
+    }
+    found
+}
+
+/// The rows of the page's tables: by heading (empty before the first), the option and its default.
+fn documented() -> BTreeMap<String, BTreeMap<String, Option<String>>> {
+    let mut sections: BTreeMap<String, BTreeMap<String, Option<String>>> = BTreeMap::new();
+    let mut heading = String::new();
+    for line in PAGE.lines() {
+        if let Some(name) = line.strip_prefix("## ") {
+            heading = name.to_owned();
+            sections.entry(heading.clone()).or_default();
+        }
+        if let Some(row) = line.strip_prefix("| `--") {
+            let mut cells = row.split(" | ");
+            let name = cells.next().unwrap().split(['`', ' ']).next().unwrap();
+            let default = cells.next().unwrap().trim().trim_matches(['`', '|', ' ']);
+            let default = (!default.is_empty()).then(|| default.to_owned());
+            sections.entry(heading.clone()).or_default().insert(format!("--{name}"), default);
+        }
+    }
+    sections
+}
+
+/// Every command that does something: its words, and its help.
+fn leaves(path: &[String]) -> Vec<(Vec<String>, String)> {
+    let text = help(path);
+    let below = commands(&text);
+    if below.is_empty() {
+        return vec![(path.to_vec(), text)];
+    }
+    below.into_iter().flat_map(|name| leaves(&[path, &[name]].concat())).collect()
+}
+
+#[test]
+fn the_page_lists_every_command_and_option_and_no_other() {
+    let page = documented();
+    let everywhere: BTreeSet<&String> = page[""].keys().collect();
+    let leaves = leaves(&[]);
+    assert!(leaves.len() >= 7, "only {} commands were found in the help", leaves.len());
+    let mut names = BTreeSet::from([String::new()]);
+    for (path, text) in leaves {
+        let name = format!("terrace {}", path.join(" "));
+        let section = page.get(&name).unwrap_or_else(|| panic!("docs/reference/cli.md lacks a section {name:?}"));
+        let mut real = options(&text);
+        assert!(real.contains_key("--help"), "{name}: its help was not understood");
+        real.retain(|option, _| !everywhere.contains(option));
+        assert_eq!(
+            &real, section,
+            "left: the options of {name} and their defaults; right: what docs/reference/cli.md says"
+        );
+        names.insert(name);
+    }
+    let stale: Vec<&String> = page.keys().filter(|name| !names.contains(*name)).collect();
+    assert!(stale.is_empty(), "docs/reference/cli.md has sections that are no commands: {stale:?}");
+}
+
+#[test]
+fn options_of_every_command_are_those_of_the_program_itself() {
+    let program: BTreeSet<String> = options(&help(&[])).into_keys().collect();
+    let page: BTreeSet<String> = documented()[""].keys().cloned().collect();
+    assert_eq!(page, program);
+}
