@@ -1,0 +1,448 @@
+//! `age`: pages leave by how long they were idle, with a smooth decay of how busy they were before.
+//!
+//! In: walks of accessed marks, a rotating share of the blocks at a time. Out: wishes to demote what is cold and to
+//! promote what is hot. Must not: forget abruptly; halving all counts at once is what makes other policies thrash.
+//!
+//! Source: our own, after what experience with idle-age policies (intel/memtierd `age`) and with abrupt cooling
+//! (Jenga, arXiv 2510.22869) teaches. Every reading of a page with a window of w seconds makes its heat
+//! `h := h * d + (accessed ? 1 - d : 0)` with `d = 2^(-w / half_life)`: the share of the recent past in which it was in use.
+//!
+//! | constant | default | why |
+//! |---|---|---|
+//! | `idle` | 12 s | three rounds of the rotation: one missed touch does not make a page cold |
+//! | `half_life` | 8 s | a page in steady use needs about 24 s of silence to fall below `cold` |
+//! | `cold` | 1/8 | heat below which an idle page may leave |
+//! | `hot` | 1/2 | heat above which a slow page should come back |
+//! | `interval`, `share` | 1 s, 1/4 | every mark is cleared every 4 s; clears cost both sides a hundred times a reading |
+//! | `ahead` | 1/4 | when so much of a block's slow part came back in one round, the rest is fetched ahead of use |
+
+use std::time::Duration;
+
+use terrace_core::observation::{Observation, Scan, Seen};
+use terrace_core::pages::{Page, Pages};
+use terrace_core::plan::{Outcome, Reason, Wishes};
+use terrace_core::policy::{Cadence, Metric, Needs, Policy, Room, Round};
+use terrace_core::units::{BLOCK_PAGES, BlockId, PageId, TierId, Time};
+
+use crate::interval::AdaptiveInterval;
+use crate::ranking::Tally;
+use crate::{PolicyInfo, SettingInfo, Settings, SettingsError};
+
+/// The policy's entry in the registry.
+pub const INFO: PolicyInfo = PolicyInfo {
+    name: "age",
+    summary: "idle time with smooth decay; pages leave when they were idle long enough for how busy they had been",
+    source: "Terrace",
+    settings: &[
+        SettingInfo { key: "idle", default: "12s", meaning: "a page idle for less never leaves for being cold" },
+        SettingInfo { key: "half_life", default: "8s", meaning: "half-life of the heat" },
+        SettingInfo { key: "cold", default: "12.5%", meaning: "heat below which an idle page may leave" },
+        SettingInfo { key: "hot", default: "50%", meaning: "heat above which a slow page should come back" },
+        SettingInfo {
+            key: "interval",
+            default: "1s",
+            meaning: "time between rounds at the start, and for good with adaptive=off",
+        },
+        SettingInfo { key: "share", default: "25%", meaning: "share of the blocks each round reads and clears" },
+        SettingInfo { key: "adaptive", default: "on", meaning: "adapt the interval to the accessed share" },
+        SettingInfo {
+            key: "ahead",
+            default: "25%",
+            meaning: "returned share of a block's slow part that fetches the rest; 0% never",
+        },
+    ],
+    build: |settings| Ok(Box::new(Age::new(settings)?)),
+};
+
+/// Stamps count quarters of a second; they wrap after 4.5 hours, so older ones are pulled along.
+const STAMP: Duration = Duration::from_millis(250);
+const OLDEST_STAMP: u16 = 0x7fff;
+/// Policy bit: the page has been seen with memory behind it.
+const KNOWN: u8 = 1;
+const HEAT_ONE: f64 = 65535.0;
+
+/// See the module's header.
+pub struct Age {
+    idle: Duration,
+    half_life: Duration,
+    cold: u16,
+    hot: u16,
+    share: f64,
+    ahead: f64,
+    interval: AdaptiveInterval,
+    scan_at: Time,
+    /// Blocks whose pages came back since the last plan, with how many did.
+    returned: Vec<(BlockId, u32)>,
+    cold_pages: u64,
+    idle_wanted: Duration,
+}
+
+impl Age {
+    /// Reads the settings.
+    ///
+    /// # Errors
+    /// When a value is none of its kind.
+    pub fn new(settings: &mut Settings) -> Result<Age, SettingsError> {
+        let interval = settings.duration("interval", Duration::from_secs(1))?;
+        let adaptive = settings.switch("adaptive", true)?;
+        let idle = settings.duration("idle", Duration::from_secs(12))?;
+        let share = settings.take("share", 0.25, "a share above 0% and up to 100%", |text| {
+            terrace_core::units::parse_share(text).ok().filter(|share| *share > 0.0)
+        })?;
+        Ok(Age {
+            idle,
+            half_life: settings.duration("half_life", Duration::from_secs(8))?,
+            cold: (settings.share("cold", 0.125)? * HEAT_ONE) as u16,
+            hot: (settings.share("hot", 0.5)? * HEAT_ONE) as u16,
+            share,
+            ahead: settings.share("ahead", 0.25)?,
+            interval: if adaptive {
+                AdaptiveInterval::new(interval, Duration::from_millis(250), (idle / 2).max(interval))
+            } else {
+                AdaptiveInterval::fixed(interval)
+            },
+            scan_at: Time::ZERO,
+            returned: Vec::new(),
+            cold_pages: 0,
+            idle_wanted: idle,
+        })
+    }
+
+    fn observe_scan(&mut self, now: Time, scan: &Scan<'_>, pages: &mut Pages) {
+        let stamp_now = stamp(now);
+        let decay = scan.window.map(|window| Decay::over(window, self.half_life));
+        for (page, sight) in pages.run_mut(scan.first, scan.sights.len()).iter_mut().zip(scan.sights) {
+            if sight.tier().is_none() {
+                page.set_policy_bits(0);
+                continue;
+            }
+            if page.policy_bits() != KNOWN {
+                // Newly touched: as hot as a page can be said to be after one touch, and not idle yet.
+                page.set_policy_bits(KNOWN);
+                page.stamp = stamp_now;
+                page.heat = self.cold;
+            }
+            if let Some(decay) = decay {
+                page.heat = decay.apply(page.heat, sight.accessed());
+                if sight.accessed() {
+                    page.stamp = stamp_now;
+                }
+            }
+            if stamp_now.wrapping_sub(page.stamp) > OLDEST_STAMP {
+                page.stamp = stamp_now.wrapping_sub(OLDEST_STAMP);
+            }
+        }
+    }
+
+    fn observe_events(&mut self, now: Time, events: &[Observation], pages: &mut Pages) {
+        for event in events {
+            match *event {
+                Observation::Refault { page } => {
+                    touch(&mut pages[page], now, self.hot);
+                    match self.returned.last_mut() {
+                        Some((block, count)) if *block == page.block() => *count += 1,
+                        _ => self.returned.push((page.block(), 1)),
+                    }
+                }
+                Observation::Sampled { page, .. } | Observation::HintFault { page, .. } => {
+                    touch(&mut pages[page], now, self.hot);
+                }
+                Observation::Born { .. } | Observation::Gone { .. } | Observation::Counted { .. } => {}
+            }
+        }
+    }
+
+    /// Blocks of which so much came back that the rest is expected to be used next.
+    fn wish_ahead(&mut self, pages: &Pages, wishes: &mut Wishes) {
+        for (block, came_back) in std::mem::take(&mut self.returned) {
+            if self.ahead <= 0.0 || pages.block(block).is_none() {
+                continue;
+            }
+            let slow = |page: &Page| page.tier().is_some_and(|tier| tier > TierId::FAST);
+            let left = pages.block_pages(block).iter().filter(|page| slow(page)).count() as f64;
+            let came_back = f64::from(came_back);
+            if left > 0.0 && came_back / (came_back + left) >= self.ahead {
+                for offset in 0..BLOCK_PAGES {
+                    let page = block.first_page().plus(offset);
+                    if slow(&pages[page]) {
+                        wishes.move_to(page, TierId::FAST, Reason::AheadOfUse);
+                    }
+                }
+            }
+        }
+    }
+
+    fn is_cold(&self, page: &Page, stamp_now: u16, idle_stamps: u16) -> bool {
+        page.heat <= self.cold && stamp_now.wrapping_sub(page.stamp) >= idle_stamps
+    }
+
+    /// Coldest first: over the limit even a page in use a moment ago must go, but idle pages go before it.
+    fn rank(&self, page: &Page, stamp_now: u16, idle_stamps: u16) -> usize {
+        let lately = stamp_now.wrapping_sub(page.stamp) < idle_stamps;
+        (usize::from(lately) << 8) | usize::from(page.heat >> 8)
+    }
+}
+
+impl Policy for Age {
+    fn name(&self) -> &'static str {
+        INFO.name
+    }
+
+    fn needs(&self) -> Needs {
+        Needs { scans: true, ..Needs::default() }
+    }
+
+    fn observe(&mut self, now: Time, seen: Seen<'_>, pages: &mut Pages) {
+        match seen {
+            Seen::Scan(scan) => self.observe_scan(now, &scan, pages),
+            Seen::Events(events) => self.observe_events(now, events, pages),
+        }
+    }
+
+    fn round(&mut self, now: Time, round: &Round, pages: &mut Pages) {
+        self.interval.adapt(round, pages.footprint_of_all(), self.share);
+        self.scan_at = now + self.interval.current();
+    }
+
+    fn outcome(&mut self, now: Time, done: &[Outcome], pages: &mut Pages) {
+        // A page that is in use although its mark said otherwise has shown that it is not cold.
+        for outcome in done.iter().filter(|outcome| outcome.done < outcome.item.pages) {
+            if pages.block(outcome.item.page.block()).is_some() {
+                pages[outcome.item.page].stamp = stamp(now);
+            }
+        }
+    }
+
+    fn plan(&mut self, now: Time, room: &Room<'_>, pages: &mut Pages, wishes: &mut Wishes) {
+        if room.tiers.len() < 2 {
+            return;
+        }
+        self.wish_ahead(pages, wishes);
+        self.idle_wanted = self.idle.mul_f64(room.patience);
+        let stamp_now = stamp(now);
+        let idle_stamps = (self.idle_wanted.as_millis() / STAMP.as_millis()).min(u128::from(OLDEST_STAMP)) as u16;
+        let census = Census::take(self, pages, stamp_now, idle_stamps);
+        self.cold_pages = census.cold;
+
+        let excess = room.fast_excess();
+        // Without a limit everything cold leaves. With one, only as much as the limit and the hot slow pages need.
+        let leaving = match room.fast_limit {
+            None => census.cold,
+            Some(_) => excess + census.hot_slow.saturating_sub(room.fast_room()).min(census.cold),
+        };
+        let mut left_to_come = census.hot_slow.min(room.fast_room() + leaving.saturating_sub(excess));
+        let mut cut = census.fast.cut(leaving.min(wishes.left() as u64));
+        let mut coldest: Vec<(usize, PageId)> = Vec::new();
+        for (block, info) in pages.blocks() {
+            let step = if info.huge { BLOCK_PAGES } else { 1 };
+            for id in (0..BLOCK_PAGES).step_by(step as usize).map(|offset| block.first_page().plus(offset)) {
+                let page = &pages[id];
+                let Some(tier) = page.tier() else { continue };
+                if page.moving() || page.pinned() {
+                    continue;
+                }
+                if tier > TierId::FAST {
+                    if page.heat >= self.hot && left_to_come > 0 {
+                        wishes.move_to(id, TierId::FAST, Reason::Hot);
+                        left_to_come = left_to_come.saturating_sub(u64::from(step));
+                    }
+                } else if page.policy_bits() == KNOWN {
+                    let rank = self.rank(page, stamp_now, idle_stamps);
+                    if cut.take(rank, u64::from(step)) {
+                        coldest.push((rank, id));
+                    }
+                }
+            }
+        }
+        // Stable, so that pages of equal rank stay in address order and move in runs.
+        coldest.sort_by_key(|(rank, _)| *rank);
+        for (_, id) in coldest {
+            let cold = self.is_cold(&pages[id], stamp_now, idle_stamps);
+            wishes.move_to(id, TierId::FAST.below(), if cold { Reason::Cold } else { Reason::OverLimit });
+        }
+    }
+
+    fn cadence(&self) -> Cadence {
+        Cadence { scan_at: Some(self.scan_at), share: self.share, ..Cadence::default() }
+    }
+
+    fn next_wake(&self) -> Option<Time> {
+        None
+    }
+
+    fn metrics(&self) -> Vec<Metric> {
+        vec![
+            Metric { name: "scan_interval_seconds", value: self.interval.current().as_secs_f64() },
+            Metric { name: "idle_threshold_seconds", value: self.idle_wanted.as_secs_f64() },
+            Metric { name: "cold_fast_pages", value: self.cold_pages as f64 },
+        ]
+    }
+}
+
+/// How long a page has been idle, to a quarter of a second; `None` for a page that this policy has not seen with memory
+/// behind it. More than 2.2 hours is shown as that.
+pub fn idle_time(page: &Page, now: Time) -> Option<Duration> {
+    (page.policy_bits() == KNOWN).then(|| STAMP * u32::from(stamp(now).wrapping_sub(page.stamp)))
+}
+
+fn stamp(now: Time) -> u16 {
+    (now.as_nanos() / STAMP.as_nanos() as u64) as u16
+}
+
+fn touch(page: &mut Page, now: Time, heat: u16) {
+    page.set_policy_bits(KNOWN);
+    page.stamp = stamp(now);
+    page.heat = page.heat.max(heat);
+}
+
+/// One step of the decay in 16-bit fixed point.
+#[derive(Clone, Copy)]
+struct Decay {
+    keep: u32,
+    gain: u32,
+}
+
+impl Decay {
+    fn over(window: Duration, half_life: Duration) -> Decay {
+        let keep = 0.5f64.powf(window.as_secs_f64() / half_life.as_secs_f64());
+        Decay { keep: (keep * 65536.0) as u32, gain: ((1.0 - keep) * HEAT_ONE) as u32 }
+    }
+
+    fn apply(self, heat: u16, accessed: bool) -> u16 {
+        let kept = (u32::from(heat) * self.keep) >> 16;
+        (kept + if accessed { self.gain } else { 0 }).min(u32::from(u16::MAX)) as u16
+    }
+}
+
+/// Ranks from coldest to hottest: 256 steps of heat for pages idle long enough, then as many for the others.
+const RANKS: usize = 512;
+
+/// One pass over all pages: how many are cold, and how the fast ones spread over the ranks.
+struct Census {
+    fast: Tally,
+    cold: u64,
+    hot_slow: u64,
+}
+
+impl Census {
+    fn take(policy: &Age, pages: &Pages, stamp_now: u16, idle_stamps: u16) -> Census {
+        let mut census = Census { fast: Tally::new(RANKS), cold: 0, hot_slow: 0 };
+        for (block, _) in pages.blocks() {
+            for page in pages.block_pages(block) {
+                let Some(tier) = page.tier() else { continue };
+                if page.pinned() || page.moving() {
+                    continue;
+                }
+                if tier > TierId::FAST {
+                    census.hot_slow += u64::from(page.heat >= policy.hot);
+                } else if page.policy_bits() == KNOWN {
+                    census.fast.add(policy.rank(page, stamp_now, idle_stamps), 1);
+                    census.cold += u64::from(policy.is_cold(page, stamp_now, idle_stamps));
+                }
+            }
+        }
+        census
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::settings::Settings;
+    use terrace_core::engine::{Engine, EngineConfig, Input, Output};
+    use terrace_core::governor::GovernorConfig;
+    use terrace_core::observation::Sight;
+    use terrace_core::policy::FastGoal;
+    use terrace_core::units::{SpaceId, Vpn};
+
+    const SPACE: SpaceId = SpaceId(0);
+    const SLOW: TierId = TierId(1);
+
+    /// A program of 4 blocks under the engine; `hot(page, second)` says what it touches. Swap: a touch brings a page back.
+    fn run(goal: FastGoal, seconds: u64, hot: impl Fn(u64, u64) -> bool) -> Engine {
+        let policy = Box::new(Age::new(&mut Settings::default()).unwrap());
+        let config = EngineConfig { tiers: vec![1 << 20, 1 << 20], goal, governor: GovernorConfig::default() };
+        let mut engine = Engine::new(config, policy);
+        let start = Time::ZERO + Duration::from_secs(1000);
+        engine.handle(start, Input::Mapped(SPACE, Vpn(0)..Vpn(2048)));
+        let mut place = vec![TierId::FAST; 2048];
+        for second in 0..seconds {
+            let now = start + Duration::from_secs(second);
+            for (vpn, place) in place.iter_mut().enumerate() {
+                if hot(vpn as u64, second) {
+                    *place = TierId::FAST;
+                }
+            }
+            // The rotation: one block a second, so every block's window is four seconds.
+            let block = second % 4;
+            let first = engine.pages().find(SPACE, Vpn(block * 512)).unwrap();
+            let sights: Vec<Sight> = (block * 512..block * 512 + 512)
+                .map(|vpn| {
+                    let touched = (second.saturating_sub(3)..=second).any(|second| hot(vpn, second));
+                    let tier = place[vpn as usize];
+                    Sight::placed(tier).with_accessed(touched && tier == TierId::FAST)
+                })
+                .collect();
+            let scan = Scan { first, sights: &sights, window: Some(Duration::from_secs(4)), cleared: true };
+            engine.handle(now, Input::Seen(Seen::Scan(scan)));
+            engine.handle(now, Input::Round(Round { pages: 512, accessed: 128, walk: Duration::from_millis(1) }));
+            while let Output::Move(plan) = match engine.poll(now) {
+                Output::Track(_) => engine.poll(now),
+                other => other,
+            } {
+                let outcomes: Vec<Outcome> =
+                    plan.moves.iter().map(|&item| Outcome { item, done: item.pages, failure: None }).collect();
+                for item in &plan.moves {
+                    let (_, vpn) = engine.pages().locate(item.page);
+                    let terrace_core::plan::Action::MoveTo(to) = item.action else { continue };
+                    place[vpn.0 as usize] = to;
+                }
+                engine.handle(now, Input::Moved(&outcomes));
+            }
+        }
+        engine
+    }
+
+    #[test]
+    fn cold_memory_leaves_within_a_minute_and_hot_memory_stays() {
+        let engine = run(FastGoal::Least, 60, |vpn, _| vpn % 4 == 0);
+        assert_eq!(engine.pages().used(SPACE, TierId::FAST), 512, "a quarter is hot");
+        assert_eq!(engine.ledger().refaults(), 0);
+    }
+
+    #[test]
+    fn a_page_in_use_every_ten_seconds_is_not_cold() {
+        let engine = run(FastGoal::Least, 120, |vpn, second| vpn % 4 == 0 || second % 10 == 0);
+        assert_eq!(engine.pages().used(SPACE, TierId::FAST), 2048);
+    }
+
+    #[test]
+    fn a_limit_is_held_by_the_coldest() {
+        let engine = run(FastGoal::Pages(1024), 60, |vpn, _| vpn % 4 == 0);
+        assert_eq!(engine.pages().used(SPACE, TierId::FAST), 1024);
+        for vpn in (0..2048).step_by(4) {
+            let page = engine.pages().find(SPACE, Vpn(vpn)).unwrap();
+            assert_eq!(engine.pages()[page].tier(), Some(TierId::FAST), "page {vpn} is hot");
+        }
+    }
+
+    #[test]
+    fn a_hot_set_that_moves_is_followed() {
+        let engine = run(FastGoal::Least, 180, |vpn, second| if second < 90 { vpn < 512 } else { vpn >= 1536 });
+        assert_eq!(engine.pages().used(SPACE, TierId::FAST), 512);
+        let page = engine.pages().find(SPACE, Vpn(1600)).unwrap();
+        assert_eq!(engine.pages()[page].tier(), Some(TierId::FAST));
+        let page = engine.pages().find(SPACE, Vpn(100)).unwrap();
+        assert_eq!(engine.pages()[page].tier(), Some(SLOW));
+    }
+
+    #[test]
+    fn the_decay_is_the_same_in_one_step_or_in_two() {
+        let half_life = Duration::from_secs(8);
+        let once = Decay::over(Duration::from_secs(8), half_life).apply(40_000, false);
+        let half = Decay::over(Duration::from_secs(4), half_life);
+        let twice = half.apply(half.apply(40_000, false), false);
+        assert!(once.abs_diff(twice) <= 2, "{once} and {twice}");
+        assert_eq!(once, 20_000);
+    }
+}

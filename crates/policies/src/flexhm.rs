@@ -1,0 +1,508 @@
+//! `flexhm`: FlexHM's user-space manager. Counts references over r scans, then exchanges hot slow pages for cold fast ones.
+//!
+//! In: walks of accessed marks, all blocks at each. Out: exchanges of equal size, coldest and hottest first. Must not:
+//! carry counts from one epoch to the next (ambiguity H4 of the specification: the paper resets them, and so do we).
+//!
+//! Source: FlexHM (ACM TACO 2022), sections 5.2, 5.3, 6 and 7.5. An epoch of length e has three stages. Collection: r
+//! scans spaced i; each adds the accessed mark to the page's count, which ends between 0 and r. Analysis: the counts are sorted;
+//! the hottest pages that fit the fast memory should be there. Action: slow pages above that line and fast pages below it are
+//! exchanged in equal numbers; the rest of the epoch is sleep.
+//!
+//! | constant | aggressive | conservative | source |
+//! |---|---|---|---|
+//! | `r`, scans an epoch | 10 (6 with huge pages) | 20 | section 6 |
+//! | `i`, interval | 100 ms | 100 ms | section 6 |
+//! | `e`, epoch | 10 s | 20 s (10 s with huge pages) | section 6 |
+//! | share of the identified pages moved | all | at most 1/2 | section 6 |
+//! | `max_migration_size` | none | none | a share of the identified pages (5.3), of the fast memory (7.5), or bytes (fig. 13) |
+//!
+//! What the paper leaves open: where the line lies. The public manager fills a quota of the fast share from the highest count
+//! downward, and so does this file. With no limit set there is no quota; then pages never referenced in the epoch are cold.
+//! Equal counts are never exchanged: that would only move bytes. `anti_thrash` demands a larger gap (public manager: 2).
+
+use std::time::Duration;
+
+use terrace_core::observation::Seen;
+use terrace_core::pages::{Page, Pages};
+use terrace_core::plan::{Outcome, Reason, Wishes};
+use terrace_core::policy::{Cadence, Metric, Needs, Policy, Room, Round};
+use terrace_core::units::{BLOCK_PAGES, BlockId, Bytes, PageId, TierId, Time};
+
+use crate::ranking::Tally;
+use crate::{PolicyInfo, SettingInfo, Settings, SettingsError};
+
+/// The policy's entry in the registry.
+pub const INFO: PolicyInfo = PolicyInfo {
+    name: "flexhm",
+    summary: "FlexHM: r scans an epoch, then hot slow pages and cold fast pages change places",
+    source: "FlexHM, ACM TACO 2022",
+    settings: &[
+        SettingInfo { key: "plan", default: "aggressive", meaning: "aggressive or conservative" },
+        SettingInfo { key: "r", default: "10", meaning: "scans an epoch; 20 when conservative" },
+        SettingInfo { key: "i", default: "100ms", meaning: "interval between the scans of an epoch" },
+        SettingInfo { key: "e", default: "10s", meaning: "length of an epoch; 20s when conservative" },
+        SettingInfo {
+            key: "max_migration_size",
+            default: "100%",
+            meaning: "most that moves each way an epoch: 50% of what was identified, 1/4 of the fast memory, or 2GiB",
+        },
+        SettingInfo {
+            key: "anti_thrash",
+            default: "1",
+            meaning: "least difference of counts between what comes and what goes",
+        },
+        SettingInfo {
+            key: "auto",
+            default: "off",
+            meaning: "adapt i and e to walk time and change (the paper's sys-refs)",
+        },
+    ],
+    build: |settings| Ok(Box::new(FlexHm::new(settings)?)),
+};
+
+/// Exchanges are interleaved in pieces of 4 MiB, demotions first, as the public manager does.
+const PIECE_PAGES: usize = 1024;
+const R_AGGRESSIVE: u16 = 10;
+const R_CONSERVATIVE: u16 = 20;
+const R_MOST: u16 = 255;
+
+/// The three meanings the paper gives to `max_migration_size`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum MigrationCap {
+    OfIdentified(f64),
+    OfFastMemory(f64),
+    Size(Bytes),
+}
+
+impl MigrationCap {
+    fn parse(text: &str) -> Option<MigrationCap> {
+        if let Some((above, below)) = text.split_once('/') {
+            let share = above.trim().parse::<f64>().ok()? / below.trim().parse::<f64>().ok()?;
+            return (share > 0.0 && share <= 1.0).then_some(MigrationCap::OfFastMemory(share));
+        }
+        if text.ends_with('%') {
+            let share = terrace_core::units::parse_share(text).ok()?;
+            return (share > 0.0).then_some(MigrationCap::OfIdentified(share));
+        }
+        text.parse::<Bytes>().ok().filter(|size| size.pages() > 0).map(MigrationCap::Size)
+    }
+
+    fn pages(self, identified: u64, fast: u64) -> u64 {
+        match self {
+            MigrationCap::OfIdentified(share) => (identified as f64 * share).floor() as u64,
+            MigrationCap::OfFastMemory(share) => (fast as f64 * share).floor() as u64,
+            MigrationCap::Size(size) => size.pages(),
+        }
+    }
+}
+
+/// See the module's header. A page's `heat` is its count of the running epoch, its `stamp` the count of the last one.
+pub struct FlexHm {
+    r: u16,
+    interval: Duration,
+    epoch: Duration,
+    share: f64,
+    cap: MigrationCap,
+    anti_thrash: u16,
+    auto: Option<AutoTune>,
+    scans_done: u16,
+    epoch_began: Option<Time>,
+    scan_at: Time,
+    exchange: Exchange,
+    analysis_due: bool,
+}
+
+/// What is still to be moved in this epoch, each way, and the count that divides hot from cold.
+#[derive(Clone, Copy, Debug, Default)]
+struct Exchange {
+    line: usize,
+    out: u64,
+    into: u64,
+}
+
+impl FlexHm {
+    /// Reads the settings.
+    ///
+    /// # Errors
+    /// When a value is none of its kind.
+    pub fn new(settings: &mut Settings) -> Result<FlexHm, SettingsError> {
+        let conservative = settings.choice("plan", false, &[("aggressive", false), ("conservative", true)])?;
+        let (r, e) = if conservative { (R_CONSERVATIVE, 20) } else { (R_AGGRESSIVE, 10) };
+        let interval = settings.duration("i", Duration::from_millis(100))?;
+        let epoch = settings.duration("e", Duration::from_secs(e))?;
+        Ok(FlexHm {
+            r: settings.number("r", r, 1..=R_MOST)?,
+            interval,
+            epoch,
+            share: if conservative { 0.5 } else { 1.0 },
+            cap: settings.take(
+                "max_migration_size",
+                MigrationCap::OfIdentified(1.0),
+                "a share of the identified pages (50%), of the fast memory (1/4), or a size (2GiB)",
+                MigrationCap::parse,
+            )?,
+            anti_thrash: settings.number("anti_thrash", 1, 1..=R_MOST)?,
+            auto: settings.switch("auto", false)?.then(|| AutoTune::new(interval, epoch)),
+            scans_done: 0,
+            epoch_began: None,
+            scan_at: Time::ZERO,
+            exchange: Exchange::default(),
+            analysis_due: false,
+        })
+    }
+
+    /// The analysis stage: what changes places in this epoch.
+    fn analyse(&self, room: &Room<'_>, pages: &Pages) -> Exchange {
+        let (fast, slow) = (self.counts(pages, false), self.counts(pages, true));
+        let line = match room.fast_limit {
+            Some(limit) => line(&fast, &slow, limit.min(room.tiers[0].capacity)),
+            None => 1,
+        };
+        let cold: u64 = fast.as_slice()[..line].iter().sum();
+        let hot: u64 = slow.as_slice()[line.min(slow.as_slice().len())..].iter().sum();
+        let pairs = pairs(&fast.as_slice()[..line], slow.as_slice(), line, usize::from(self.anti_thrash));
+        let limit = room.fast_limit.unwrap_or(room.tiers[0].capacity);
+        let bound = |identified: u64| {
+            let share = (identified as f64 * self.share).floor() as u64;
+            share.min(self.cap.pages(identified, limit))
+        };
+        // The ratio has priority over hotness: what is above the limit leaves, room that is left is filled, the rest is exchanged.
+        let excess = match room.fast_limit {
+            Some(_) => room.fast_excess(),
+            None => cold,
+        };
+        let shed = excess.min(bound(cold));
+        let fill = room.fast_room().min(bound(hot));
+        let swap = pairs.min(bound(cold) - shed).min(bound(hot) - fill);
+        let (out, into) = (shed + swap, fill + swap);
+        Exchange { line, out, into }
+    }
+
+    /// Managed pages of one side by their count in the epoch that ended.
+    fn counts(&self, pages: &Pages, slow: bool) -> Tally {
+        let mut tally = Tally::new(usize::from(self.r) + 1);
+        for (block, _) in pages.blocks() {
+            for page in pages.block_pages(block).iter().filter(|page| is_candidate(page, slow)) {
+                tally.add(usize::from(page.stamp.min(self.r)), 1);
+            }
+        }
+        tally
+    }
+
+    /// The first `wanted` of one side, best first: lowest counts of the fast side, highest of the slow one.
+    fn choose(&self, pages: &Pages, slow: bool, wanted: u64) -> Vec<PageId> {
+        let most = usize::from(self.r);
+        let rank = |page: &Page| {
+            let count = usize::from(page.stamp).min(most);
+            match slow {
+                true => (count >= self.exchange.line).then_some(most - count),
+                false => (count < self.exchange.line).then_some(count),
+            }
+        };
+        let mut tally = Tally::new(most + 1);
+        for (block, _) in pages.blocks() {
+            let candidates = pages.block_pages(block).iter().filter(|page| is_candidate(page, slow));
+            candidates.filter_map(rank).for_each(|rank| tally.add(rank, 1));
+        }
+        let mut cut = tally.cut(wanted);
+        let mut chosen = Vec::new();
+        for (block, info) in pages.blocks() {
+            let step = if info.huge { BLOCK_PAGES } else { 1 };
+            for id in (0..BLOCK_PAGES).step_by(step as usize).map(|offset| block.first_page().plus(offset)) {
+                let page = &pages[id];
+                if let Some(rank) = rank(page).filter(|_| is_candidate(page, slow))
+                    && cut.take(rank, u64::from(step))
+                {
+                    chosen.push((rank, id));
+                }
+            }
+        }
+        // Stable: pages of equal count stay in address order and move in runs.
+        chosen.sort_by_key(|(rank, _)| *rank);
+        chosen.into_iter().map(|(_, id)| id).collect()
+    }
+}
+
+fn is_candidate(page: &Page, slow: bool) -> bool {
+    page.tier().is_some_and(|tier| (tier > TierId::FAST) == slow) && !page.pinned() && !page.moving()
+}
+
+/// The count from which on pages should be fast: the quota is filled from the highest count downward.
+fn line(fast: &Tally, slow: &Tally, quota: u64) -> usize {
+    let mut sum = 0;
+    for count in (0..fast.as_slice().len()).rev() {
+        sum += fast.as_slice()[count] + slow.as_slice()[count];
+        if sum > quota {
+            return count + 1;
+        }
+    }
+    0
+}
+
+/// How many pages can change places, the hottest against the coldest, with counts at least `gap` apart.
+fn pairs(cold: &[u64], slow: &[u64], line: usize, gap: usize) -> u64 {
+    let mut cold_left: Vec<u64> = cold.to_vec();
+    let mut pairs = 0;
+    let mut at = 0;
+    for hot in (line..slow.len()).rev() {
+        let mut left = slow[hot];
+        while left > 0 && at < cold_left.len() && at + gap <= hot {
+            let matched = left.min(cold_left[at]);
+            left -= matched;
+            cold_left[at] -= matched;
+            pairs += matched;
+            if cold_left[at] == 0 {
+                at += 1;
+            }
+        }
+    }
+    pairs
+}
+
+impl Policy for FlexHm {
+    fn name(&self) -> &'static str {
+        INFO.name
+    }
+
+    fn needs(&self) -> Needs {
+        Needs { scans: true, ..Needs::default() }
+    }
+
+    fn observe(&mut self, _now: Time, seen: Seen<'_>, pages: &mut Pages) {
+        let Seen::Scan(scan) = seen else { return };
+        if scan.window.is_none() {
+            return;
+        }
+        for (page, sight) in pages.run_mut(scan.first, scan.sights.len()).iter_mut().zip(scan.sights) {
+            page.heat = (page.heat + u16::from(sight.accessed())).min(self.r);
+        }
+    }
+
+    fn round(&mut self, now: Time, round: &Round, pages: &mut Pages) {
+        let began = *self.epoch_began.get_or_insert(now);
+        if self.scans_done == 0 {
+            // A new collection ends the action stage of the epoch before, finished or not.
+            self.exchange = Exchange::default();
+        }
+        self.scans_done += 1;
+        if let Some(auto) = &mut self.auto {
+            self.interval = auto.after_scan(round);
+        }
+        if self.scans_done < self.r {
+            self.scan_at = now + self.interval;
+            return;
+        }
+        let blocks: Vec<BlockId> = pages.blocks().map(|(block, _)| block).collect();
+        for block in blocks {
+            for page in pages.run_mut(block.first_page(), BLOCK_PAGES as usize) {
+                page.stamp = page.heat;
+                page.heat = 0;
+            }
+        }
+        self.scans_done = 0;
+        self.epoch_began = None;
+        self.analysis_due = true;
+        self.scan_at = (began + self.epoch).max(now + self.interval);
+    }
+
+    fn outcome(&mut self, _now: Time, done: &[Outcome], _pages: &mut Pages) {
+        for outcome in done {
+            let pages = u64::from(outcome.item.pages);
+            let side = match outcome.item.from {
+                TierId::FAST => &mut self.exchange.out,
+                _ => &mut self.exchange.into,
+            };
+            *side = side.saturating_sub(pages);
+        }
+    }
+
+    fn plan(&mut self, _now: Time, room: &Room<'_>, pages: &mut Pages, wishes: &mut Wishes) {
+        if room.tiers.len() < 2 {
+            return;
+        }
+        if std::mem::take(&mut self.analysis_due) {
+            self.exchange = self.analyse(room, pages);
+            if let Some(auto) = &mut self.auto {
+                self.epoch = auto.after_epoch(self.exchange.out + self.exchange.into, room.footprint);
+            }
+        }
+        let Exchange { out, into, .. } = self.exchange;
+        if out + into == 0 {
+            return;
+        }
+        let half = wishes.left() as u64 / 2;
+        let leaving = self.choose(pages, false, out.min(half));
+        let coming = self.choose(pages, true, into.min(half));
+        let (mut leaving, mut coming) = (leaving.chunks(PIECE_PAGES), coming.chunks(PIECE_PAGES));
+        loop {
+            let (out, into) = (leaving.next(), coming.next());
+            if out.is_none() && into.is_none() {
+                break;
+            }
+            for &page in out.unwrap_or_default() {
+                let reason = if pages[page].stamp == 0 { Reason::Cold } else { Reason::MakeRoom };
+                wishes.move_to(page, TierId::FAST.below(), reason);
+            }
+            for &page in into.unwrap_or_default() {
+                wishes.move_to(page, TierId::FAST, Reason::Hot);
+            }
+        }
+    }
+
+    fn cadence(&self) -> Cadence {
+        Cadence { scan_at: Some(self.scan_at), share: 1.0, ..Cadence::default() }
+    }
+
+    fn next_wake(&self) -> Option<Time> {
+        None
+    }
+
+    fn metrics(&self) -> Vec<Metric> {
+        vec![
+            Metric { name: "scan_interval_seconds", value: self.interval.as_secs_f64() },
+            Metric { name: "epoch_seconds", value: self.epoch.as_secs_f64() },
+            Metric { name: "hot_count_line", value: self.exchange.line as f64 },
+            Metric { name: "exchange_out_pages", value: self.exchange.out as f64 },
+            Metric { name: "exchange_in_pages", value: self.exchange.into as f64 },
+        ]
+    }
+}
+
+/// The paper's sys-refs (section 5.4): a longer interval where a walk is short and shows little change, a shorter one where it is
+/// long and shows much; a longer epoch while nothing changes. The paper gives no constants; these are ours.
+#[derive(Clone, Debug)]
+struct AutoTune {
+    first_interval: Duration,
+    first_epoch: Duration,
+    interval: Duration,
+    epoch: Duration,
+    last_accessed: Option<u64>,
+}
+
+const SHORT_WALK: u32 = 20;
+const LONG_WALK: u32 = 2;
+const LITTLE_CHANGE: f64 = 0.05;
+const MUCH_CHANGE: f64 = 0.20;
+const STEP: f64 = 1.25;
+const REACH: u32 = 8;
+
+impl AutoTune {
+    fn new(interval: Duration, epoch: Duration) -> AutoTune {
+        AutoTune { first_interval: interval, first_epoch: epoch, interval, epoch, last_accessed: None }
+    }
+
+    fn after_scan(&mut self, round: &Round) -> Duration {
+        if let Some(last) = self.last_accessed.replace(round.accessed).filter(|_| round.pages > 0) {
+            let change = round.accessed.abs_diff(last) as f64 / round.pages as f64;
+            if round.walk * SHORT_WALK < self.interval && change < LITTLE_CHANGE {
+                self.interval = self.interval.mul_f64(STEP);
+            } else if round.walk * LONG_WALK > self.interval && change > MUCH_CHANGE {
+                self.interval = self.interval.div_f64(STEP);
+            }
+            self.interval = self.interval.clamp(self.first_interval / REACH, self.first_interval * REACH);
+        }
+        self.interval
+    }
+
+    fn after_epoch(&mut self, to_move: u64, footprint: u64) -> Duration {
+        let idle = (to_move as f64) < 0.001 * footprint as f64;
+        self.epoch = if idle { self.epoch.mul_f64(STEP).min(self.first_epoch * REACH) } else { self.first_epoch };
+        self.epoch
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use terrace_core::observation::{Scan, Sight};
+    use terrace_core::plan::Action;
+    use terrace_core::policy::TierUse;
+    use terrace_core::units::{SpaceId, Vpn};
+
+    const SPACE: SpaceId = SpaceId(0);
+    const SLOW: TierId = TierId(1);
+
+    /// 512 pages, the first `fast` of them fast; page n is accessed in the first `count(n)` of the epoch's r scans.
+    fn after_epoch(
+        settings: &[(&str, &str)],
+        fast: u32,
+        limit: u64,
+        count: impl Fn(u32) -> u16,
+    ) -> (Vec<u64>, Vec<u64>) {
+        let mut policy = FlexHm::new(&mut Settings::from_pairs(settings.iter().copied())).unwrap();
+        let mut pages = Pages::new();
+        let first = pages.map(SPACE, Vpn(0)..Vpn(512))[0].first_page();
+        let tier = |page: u32| if page < fast { TierId::FAST } else { SLOW };
+        (0..512).for_each(|page| {
+            pages.set_tier(first.plus(page), Some(tier(page)));
+        });
+        let mut now = Time::ZERO;
+        for scan in 0..policy.r {
+            let sights: Vec<Sight> =
+                (0..512).map(|page| Sight::placed(tier(page)).with_accessed(scan < count(page))).collect();
+            let scan = Scan { first, sights: &sights, window: Some(Duration::from_millis(100)), cleared: true };
+            policy.observe(now, Seen::Scan(scan), &mut pages);
+            policy.round(now, &Round { pages: 512, accessed: 0, walk: Duration::ZERO }, &mut pages);
+            now = policy.scan_at;
+        }
+        let tiers =
+            [TierUse { used: u64::from(fast), capacity: 512 }, TierUse { used: 512 - u64::from(fast), capacity: 512 }];
+        let room = Room { tiers: &tiers, fast_limit: Some(limit), footprint: 512, patience: 1.0 };
+        let mut wishes = Wishes::with_limit(4096);
+        policy.plan(now, &room, &mut pages, &mut wishes);
+        let of = |to: TierId| {
+            let moves = wishes.as_slice().iter().filter(|wish| wish.action == Action::MoveTo(to));
+            moves.map(|wish| u64::from(wish.page.offset())).collect::<Vec<_>>()
+        };
+        (of(SLOW), of(TierId::FAST))
+    }
+
+    #[test]
+    fn hot_slow_and_cold_fast_pages_change_places_in_equal_numbers() {
+        // 256 fast; the hot ones are the last 64, all slow.
+        let (out, into) = after_epoch(&[], 256, 256, |page| if page >= 448 { 10 } else { u16::from(page >= 100) });
+        assert_eq!(into, (448..512).collect::<Vec<_>>());
+        assert_eq!(out, (0..64).collect::<Vec<_>>(), "the coldest first, by address");
+    }
+
+    #[test]
+    fn conservative_moves_at_most_half_of_what_it_identified() {
+        let hot = |page: u32| if page >= 448 { 20 } else { 0 };
+        let (out, into) = after_epoch(&[("plan", "conservative")], 256, 256, hot);
+        assert_eq!((out.len(), into.len()), (32, 32));
+    }
+
+    #[test]
+    fn the_three_meanings_of_max_migration_size() {
+        let hot = |page: u32| if page >= 448 { 10 } else { 0 };
+        let moved = |size: &str| after_epoch(&[("max_migration_size", size)], 256, 256, hot).1.len();
+        assert_eq!(moved("25%"), 16, "of the 64 pages identified");
+        assert_eq!(moved("1/16"), 16, "of the 256 fast pages");
+        assert_eq!(moved("32KiB"), 8, "bytes");
+    }
+
+    #[test]
+    fn pages_of_equal_count_stay_where_they_are() {
+        let (out, into) = after_epoch(&[], 256, 256, |_| 5);
+        assert!(out.is_empty() && into.is_empty(), "{out:?} {into:?}");
+        let close = |page: u32| if page >= 448 { 6 } else { 5 };
+        assert_eq!(after_epoch(&[], 256, 256, close).1.len(), 64);
+        assert!(after_epoch(&[("anti_thrash", "2")], 256, 256, close).1.is_empty());
+    }
+
+    #[test]
+    fn the_ratio_comes_before_hotness() {
+        let (out, into) = after_epoch(&[], 512, 128, |page| if page < 64 { 10 } else { 0 });
+        assert_eq!((out.len(), into.len()), (384, 0));
+        assert!(out.iter().all(|page| *page >= 64), "no hot page leaves while cold ones are there");
+    }
+
+    #[test]
+    fn settings_that_make_no_sense_are_refused() {
+        for (key, text) in
+            [("r", "0"), ("i", "0s"), ("max_migration_size", "0%"), ("max_migration_size", "5/4"), ("plan", "wild")]
+        {
+            assert!(FlexHm::new(&mut Settings::from_pairs([(key, text)])).is_err(), "{key}={text}");
+        }
+    }
+}

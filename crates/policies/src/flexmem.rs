@@ -1,0 +1,842 @@
+//! `flexmem`: FlexMem. Two profilers, hardware samples and hint faults, and one migration thread that serves both.
+//!
+//! In: samples, hint faults, births, outcomes. Out: demotions of as many pages as Algorithm 1 says, then promotions in turn
+//! from the slow active list (faults) and the hot bins (samples). Must not: promote in the fault path, walk all
+//! pages, or do more work at a wake than it moves, skips or fails to place.
+//!
+//! Source: FlexMem (USENIX ATC 2024), sections 5 to 7; A1 to A10 are the ambiguities of the specification (section 1).
+//!
+//! | constant | default | source |
+//! |---|---|---|
+//! | bins | 16, log2, kept as page lists by tier | section 5; scaling as MEMTIS, a sample adds 512 (A9) |
+//! | `adapt_samples` | 100,000 | section 5: threshold and migration together (`couple=samples`, A3) |
+//! | `cool_samples` | 2,000,000 | section 4.2 (Silo); also at 10 GiB of growth, as MEMTIS |
+//! | `k` | 0.5 | not stated; MEMTIS's halving is an EMA with one half (A1) |
+//! | `beta` | 0.20 | not stated; the paper varies it from 10 % to 40 % (A2) |
+//! | `countdown` | 5 | section 5 |
+//! | alpha | 1 at first, then 1 - m/tp, kept while tp = 0 | section 6, equation 3 (A5) |
+//! | promotion leaves free | 3 % (100 to 1500 MiB) | as MEMTIS |
+//! | sampling periods | as MEMTIS, held to its quota | section 5 |
+//! | hint scanner | 256 MiB a step, period by resident size | section 5 and the kernel (A10) |
+//!
+//! At the end of an interval, in this order: T_hot from the histogram, the bins from 15 down that fit fast memory (at least
+//! bin 1); Algorithm 2, warm bins below T_hot while MS >= beta * BS; Algorithm 1,
+//! DR = N_fc + promo_fail_histo + alpha * promo_fail_pf; demotion of up to DR pages, coldest bin first; promotion until fast
+//! memory is full. A page that finds no room counts as a failure of its source. A fault-sourced page in a cold bin is
+//! passed over five times; if it never rose to a hot bin by then, its promotion was a mistake (A8).
+//!
+//! `pebs=off` leaves no histogram to demote by: all fast pages are then cold, in the order they came, and the rate is held to need.
+//!
+//! Memory beside the eight common bytes: 4 for the count, 8 for the bin lists (the paper's 0.195 %), 8 for the active list
+//! (the kernel's own in the paper). `heat` holds the countdown, marks and the number of the plan that last named the page.
+
+use std::ops::Range;
+use std::time::Duration;
+
+use terrace_core::governor::Veto;
+use terrace_core::observation::{Observation, Seen};
+use terrace_core::pages::Pages;
+use terrace_core::plan::{Action, Failure, Outcome, Reason, Wish, Wishes};
+use terrace_core::policy::{Cadence, Metric, Needs, Policy, Room};
+use terrace_core::units::{BlockId, Bytes, PageId, SpaceId, TierId, Time, Vpn};
+
+use crate::bin_lists::BinLists;
+use crate::bins::{BINS, FINE_BINS, fit, visible_bin};
+use crate::heat::{Class, Heat};
+use crate::hint_scanner::{self, HintScanner};
+use crate::lists::Lists;
+use crate::period_control::PeriodControl;
+use crate::support::{self, MemtisMarks};
+use crate::{PolicyInfo, SettingInfo, Settings, SettingsError};
+
+/// The policy's entry in the registry.
+pub const INFO: PolicyInfo = PolicyInfo {
+    name: "flexmem",
+    summary: "FlexMem: samples and hint faults together, adaptive demotion rate, adaptive warm bins",
+    source: "FlexMem, USENIX ATC 2024",
+    settings: &[
+        SettingInfo { key: "k", default: "0.5", meaning: "weight of the running interval in the moving average (A1)" },
+        SettingInfo { key: "beta", default: "0.2", meaning: "share of a bin that must move up for it to be warm (A2)" },
+        SettingInfo {
+            key: "couple",
+            default: "samples",
+            meaning: "threshold and migration every adapt_samples (samples), every period (timer), or apart (decoupled) (A3)",
+        },
+        SettingInfo { key: "period", default: "500ms", meaning: "time between wakes with couple=timer or decoupled" },
+        SettingInfo {
+            key: "dr_gate",
+            default: "literal",
+            meaning: "literal, or need: no more than room asks for (A4)",
+        },
+        SettingInfo {
+            key: "demote_into_warm",
+            default: "auto",
+            meaning: "auto: failures may be met from warm bins; off (A4)",
+        },
+        SettingInfo { key: "skip_empty", default: "off", meaning: "an empty bin ends the warm range (A6)" },
+        SettingInfo { key: "warm", default: "adaptive", meaning: "adaptive, single (as MEMTIS) or none (A7)" },
+        SettingInfo { key: "demotion", default: "adaptive", meaning: "adaptive, or fixed: MEMTIS's watermarks" },
+        SettingInfo { key: "countdown", default: "5", meaning: "times a fault-sourced page is passed over; 0 is none" },
+        SettingInfo { key: "alpha", default: "adaptive", meaning: "adaptive, or a fixed number from 0 to 1 (A5)" },
+        SettingInfo { key: "fault_profiler", default: "on", meaning: "use hint faults" },
+        SettingInfo { key: "touches", default: "1", meaning: "hint faults that put a page on the active list" },
+        SettingInfo {
+            key: "active_order",
+            default: "oldest",
+            meaning: "promote the active list's oldest or newest first",
+        },
+        SettingInfo { key: "pebs", default: "on", meaning: "use hardware samples" },
+        SettingInfo { key: "adapt_samples", default: "100000", meaning: "samples of an interval" },
+        SettingInfo { key: "cool_samples", default: "2000000", meaning: "samples between coolings; 0 never cools" },
+        SettingInfo { key: "cool_growth", default: "10GiB", meaning: "growth of the footprint that cools too" },
+        SettingInfo {
+            key: "quota",
+            default: "30",
+            meaning: "permil of a processor for the sampler; 0 holds it to nothing",
+        },
+        hint_scanner::SETTINGS[0],
+        hint_scanner::SETTINGS[1],
+        hint_scanner::SETTINGS[2],
+        hint_scanner::SETTINGS[3],
+    ],
+    build: |settings| Ok(Box::new(FlexMem::new(settings)?)),
+};
+
+const COUNTDOWN_MASK: u16 = 7;
+const FROM_FAULT: u16 = 8;
+const TOUCHED: u16 = 16;
+const FLAGS: u16 = 0xff;
+const COUNTDOWN_DEFAULT: u16 = 5;
+/// MEMTIS's rule of its one warm bin, for `warm=single`.
+const WARM_BELOW: f64 = 0.75;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Couple {
+    Samples,
+    Timer,
+    Decoupled,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Warm {
+    Adaptive,
+    Single,
+    None,
+}
+
+/// See the module's header.
+pub struct FlexMem {
+    scale: u32,
+    full: Amounts,
+    k: f64,
+    beta: f64,
+    couple: Couple,
+    period: Duration,
+    only_need: bool,
+    into_warm: bool,
+    skip_empty: bool,
+    warm: Warm,
+    fixed_demotion: bool,
+    countdown: u16,
+    fixed_alpha: Option<f64>,
+    touches: u8,
+    newest_first: bool,
+    faults: bool,
+    pebs: bool,
+    amounts: Amounts,
+    control: PeriodControl,
+    scanner: HintScanner,
+    heat: Heat,
+    bins: BinLists,
+    /// The slow active list: pages the fault profiler calls promising.
+    active: Lists,
+    active_pages: u64,
+    moved_up: [u64; BINS],
+    hot: usize,
+    warm_bin: usize,
+    alpha: f64,
+    mistaken: u64,
+    promoted_by_faults: u64,
+    failed: Failures,
+    samples: u64,
+    pages_at_cooling: u64,
+    limit: Option<u64>,
+    threshold_due: bool,
+    wake: Time,
+    interval: Interval,
+    serial: u16,
+    totals: Totals,
+}
+
+/// Amounts that shrink with the machine: full-size as set, and as they are here.
+#[derive(Clone, Copy, Debug)]
+struct Amounts {
+    adapt_samples: u64,
+    cool_samples: u64,
+    cool_growth: u64,
+}
+
+/// Promotions that found no room since the last interval, by source, in 4 KiB pages.
+#[derive(Clone, Copy, Debug, Default)]
+struct Failures {
+    histogram: f64,
+    faults: f64,
+}
+
+/// What is left to do of the interval that is being worked off.
+#[derive(Clone, Copy, Debug, Default)]
+struct Interval {
+    open: bool,
+    rate: u64,
+    cold_left: u64,
+    warm_left: u64,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Totals {
+    intervals: u64,
+    mistaken: u64,
+    promoted_by_faults: u64,
+    promoted_by_histogram: u64,
+    failed_histogram: u64,
+    failed_faults: u64,
+    passed_over: u64,
+}
+
+impl FlexMem {
+    /// Reads the settings.
+    ///
+    /// # Errors
+    /// When a value is none of its kind.
+    pub fn new(settings: &mut Settings) -> Result<FlexMem, SettingsError> {
+        let pebs = settings.switch("pebs", true)?;
+        let couple = [("samples", Couple::Samples), ("timer", Couple::Timer), ("decoupled", Couple::Decoupled)];
+        let couple = settings.choice("couple", Couple::Samples, &couple)?;
+        let adapt = settings.number("adapt_samples", 100_000u64, 1..=u64::from(u32::MAX))?;
+        let cool = settings.number("cool_samples", 2_000_000u64, 0..=u64::from(u32::MAX))?;
+        let full = Amounts {
+            adapt_samples: adapt,
+            cool_samples: if cool == 0 { u64::MAX } else { cool },
+            cool_growth: support::size(settings, "cool_growth", Bytes::gib(10))?.pages(),
+        };
+        let warm = [("adaptive", Warm::Adaptive), ("single", Warm::Single), ("none", Warm::None)];
+        let fixed_alpha = settings.take("alpha", None, "adaptive or a number from 0 to 1", |text| match text {
+            "adaptive" => Some(None),
+            number => number.parse::<f64>().ok().filter(|alpha| (0.0..=1.0).contains(alpha)).map(Some),
+        })?;
+        let need = settings.choice("dr_gate", false, &[("literal", false), ("need", true)])?;
+        let quota = settings.number("quota", 30u64, 0..=1000)?;
+        Ok(FlexMem {
+            scale: 1,
+            full,
+            amounts: full,
+            k: settings.number("k", 0.5, 0.01..=1.0)?,
+            beta: settings.number("beta", 0.2, 0.0..=1.0)?,
+            // Without samples nothing but time can end an interval.
+            couple: if pebs { couple } else { Couple::Timer },
+            period: settings.duration("period", Duration::from_millis(500))?,
+            only_need: need || !pebs,
+            into_warm: settings.choice("demote_into_warm", true, &[("auto", true), ("off", false)])?,
+            skip_empty: settings.switch("skip_empty", false)?,
+            warm: settings.choice("warm", Warm::Adaptive, &warm)?,
+            fixed_demotion: settings.choice("demotion", false, &[("adaptive", false), ("fixed", true)])?,
+            countdown: settings.number("countdown", COUNTDOWN_DEFAULT, 0..=COUNTDOWN_MASK)?,
+            fixed_alpha,
+            touches: settings.number("touches", 1u8, 1..=2)?,
+            newest_first: settings.choice("active_order", false, &[("oldest", false), ("newest", true)])?,
+            faults: settings.switch("fault_profiler", true)?,
+            pebs,
+            control: PeriodControl::new(quota, Duration::from_secs(15)),
+            scanner: HintScanner::new(settings, hint_scanner::SLOW_TIERS, false)?,
+            heat: Heat::new(false),
+            bins: BinLists::default(),
+            active: Lists::new(1),
+            active_pages: 0,
+            moved_up: [0; BINS],
+            hot: 1,
+            warm_bin: 1,
+            alpha: fixed_alpha.unwrap_or(1.0),
+            mistaken: 0,
+            promoted_by_faults: 0,
+            failed: Failures::default(),
+            samples: 0,
+            pages_at_cooling: 0,
+            limit: None,
+            threshold_due: false,
+            wake: Time::ZERO,
+            interval: Interval::default(),
+            serial: 0,
+            totals: Totals::default(),
+        })
+    }
+
+    /// The hot threshold and the lowest warm bin.
+    pub fn thresholds(&self) -> (usize, usize) {
+        (self.hot, self.warm_bin)
+    }
+
+    /// Keeps the lists in step with the histogram.
+    fn apply_changes(&mut self, pages: &mut Pages) {
+        let changes = self.heat.take_changes();
+        for change in &changes {
+            self.bins.apply(change);
+            if change.before.is_none() {
+                pages[change.unit].heat = 0;
+            }
+            let stays_slow = change.after.is_some_and(|spot| spot.slow);
+            if !stays_slow && self.active.remove(change.unit.0) {
+                self.active_pages -= change.pages;
+            }
+        }
+        self.heat.give_back(changes);
+    }
+
+    fn refresh(&mut self, page: PageId, pages: &mut Pages) {
+        self.heat.refresh(page, pages);
+        self.apply_changes(pages);
+    }
+
+    fn on_sample(&mut self, now: Time, page: PageId, pages: &mut Pages) {
+        let Some(hit) = self.heat.sample(page, pages) else { return };
+        self.apply_changes(pages);
+        let (before, after) = (visible_bin(hit.before.fine), visible_bin(hit.after.fine));
+        if hit.before.class != Class::Unseen && after > before {
+            self.moved_up[before] += self.heat.unit_pages(hit.unit);
+        }
+        if after >= self.hot {
+            pages[hit.unit].heat &= !COUNTDOWN_MASK;
+        }
+        self.samples += 1;
+        if self.samples.is_multiple_of(self.amounts.cool_samples) {
+            self.cool(pages);
+        }
+        if self.samples.is_multiple_of(self.amounts.adapt_samples) {
+            self.threshold_due = true;
+            if self.couple == Couple::Samples {
+                self.wake = now;
+            }
+        }
+    }
+
+    /// A hint fault: the page is promising, and stays where it is until the migration thread wakes.
+    fn on_fault(&mut self, page: PageId, pages: &mut Pages) {
+        self.refresh(page, pages);
+        let unit = pages.unit(page).start;
+        let slow = self.heat.spot(unit, pages).is_some_and(|spot| spot.slow);
+        self.scanner.fault(!slow);
+        if !slow || !self.faults || self.active.is_linked(unit.0) {
+            return;
+        }
+        if self.touches > 1 && pages[unit].heat & TOUCHED == 0 {
+            pages[unit].heat |= TOUCHED;
+            return;
+        }
+        pages[unit].heat &= !TOUCHED;
+        self.active.push_front(0, unit.0);
+        self.active_pages += self.heat.unit_pages(unit);
+    }
+
+    fn cool(&mut self, pages: &mut Pages) {
+        self.pages_at_cooling = self.heat.tracked_pages();
+        if self.k == 0.5 {
+            self.heat.cool();
+            self.bins.cool();
+        } else {
+            self.heat.cool_by(1.0 - self.k, pages);
+            self.apply_changes(pages);
+        }
+    }
+
+    /// T_hot, then Algorithm 2.
+    fn adapt(&mut self) {
+        let Some(limit) = self.limit else { return };
+        self.threshold_due = false;
+        let sizes = self.heat.histogram();
+        let capacity =
+            if self.fixed_demotion { limit.saturating_sub(MemtisMarks::new(limit, self.scale).promote) } else { limit };
+        let found = fit(&sizes, capacity);
+        self.hot = found.lowest.clamp(1, BINS - 1);
+        self.warm_bin = match self.warm {
+            Warm::Adaptive => lowest_warm_bin(self.hot, self.beta, self.skip_empty, &sizes, &self.moved_up),
+            Warm::Single if (found.pages as f64) < WARM_BELOW * capacity as f64 => self.hot - 1,
+            Warm::Single | Warm::None => self.hot,
+        };
+        self.moved_up[..self.hot].fill(0);
+        let newborn = if self.pebs { (1 << (self.hot as u32 + 1)) + 1 } else { 1 };
+        self.heat.set_newborn(newborn);
+    }
+
+    /// Algorithm 1, and the gate of A4: what this interval may demote.
+    fn open_interval(&mut self, room: &Room<'_>) -> Interval {
+        let limit = support::fast_limit(room);
+        let cold: u64 = self.heat.histogram_of(false)[..self.warm_bin].iter().sum();
+        if self.promoted_by_faults > 0 && self.fixed_alpha.is_none() {
+            self.alpha = (1.0 - self.mistaken as f64 / self.promoted_by_faults as f64).clamp(0.0, 1.0);
+        }
+        let unmet = (self.failed.histogram + self.alpha * self.failed.faults) as u64;
+        let rate = cold + unmet;
+        (self.failed, self.mistaken, self.promoted_by_faults) = (Failures::default(), 0, 0);
+        self.totals.intervals += 1;
+        let used = room.tiers[0].used;
+        let marks = MemtisMarks::new(limit, self.scale);
+        if self.fixed_demotion {
+            let need = marks.need(limit, used, self.hot_slow());
+            return Interval { open: true, rate: need, cold_left: need, warm_left: 0 };
+        }
+        let bound = match self.only_need {
+            true => (used + marks.promote + self.hot_slow() + self.active_pages).saturating_sub(limit),
+            false => u64::MAX,
+        };
+        let warm_left = if self.into_warm { unmet.min(bound) } else { 0 };
+        Interval { open: true, rate, cold_left: rate.min(bound), warm_left }
+    }
+
+    /// Hot pages in slow memory by the histogram.
+    fn hot_slow(&self) -> u64 {
+        self.heat.histogram_of(true)[self.hot..].iter().sum()
+    }
+
+    /// Demotes what the interval still allows, coldest bin first. Returns the pages wished for.
+    fn demote(&mut self, pages: &mut Pages, wishes: &mut Wishes) -> u64 {
+        let mut total = 0;
+        // Half of a long list is for the promotions that the demotions make room for.
+        let mut slots = (wishes.left() / 2).max(1);
+        for bin in 0..self.hot {
+            let is_warm = bin >= self.warm_bin;
+            let left =
+                if is_warm { self.interval.warm_left.min(self.interval.cold_left) } else { self.interval.cold_left };
+            let mut wanted = left;
+            let reason = if is_warm { Reason::MakeRoom } else { Reason::Cold };
+            for class in [Class::Unseen, Class::Settled, Class::Fresh] {
+                let (bins, heat) = (&self.bins, &self.heat);
+                for unit in bins.back_to_front(false, class, bin) {
+                    if wanted == 0 || slots == 0 {
+                        break;
+                    }
+                    if pages[unit].moving() || pages[unit].pinned() {
+                        continue;
+                    }
+                    if pages[unit].heat & COUNTDOWN_MASK > 0 {
+                        pages[unit].heat -= 1;
+                        self.totals.passed_over += 1;
+                        if pages[unit].heat & COUNTDOWN_MASK == 0 {
+                            self.mistaken += heat.unit_pages(unit);
+                            self.totals.mistaken += heat.unit_pages(unit);
+                        }
+                        continue;
+                    }
+                    let size = heat.unit_pages(unit);
+                    wishes.move_to(unit, TierId::FAST.below(), reason);
+                    slots -= 1;
+                    wanted = wanted.saturating_sub(size);
+                    total += size;
+                }
+            }
+            let done = left - wanted;
+            self.interval.cold_left -= done;
+            if is_warm {
+                self.interval.warm_left -= done;
+            }
+        }
+        total
+    }
+
+    /// Promotes in turn from the active list and the hot bins until fast memory is full. What is left over has failed.
+    fn promote(&mut self, room: &Room<'_>, freed: u64, pages: &mut Pages, wishes: &mut Wishes) {
+        let limit = support::fast_limit(room);
+        let reserve = MemtisMarks::new(limit, self.scale).promote;
+        let mut left = (limit + freed).saturating_sub(room.tiers[0].used + reserve);
+        self.serial = if self.serial == 0xff { 1 } else { self.serial + 1 };
+        let mark = self.serial << 8;
+        let (mut from_active, mut from_bins) = (0, 0);
+        let mut promising: Box<dyn Iterator<Item = u32>> = match self.newest_first {
+            true => Box::new(std::iter::successors(self.active.front(0), |&id| self.active.toward_back(id))),
+            false => Box::new(self.active.back_to_front(0)),
+        };
+        let bins = &self.bins;
+        let mut hot = (self.hot..FINE_BINS).rev().flat_map(|fine| {
+            let classes = [Class::Fresh, Class::Settled].into_iter();
+            classes.flat_map(move |class| bins.fine_back_to_front(true, class, fine))
+        });
+        let mut turn_of_faults = true;
+        let (mut active_done, mut bins_done) = (false, false);
+        while !(active_done && bins_done) && left > 0 && wishes.left() > 0 {
+            let (unit, from_fault) =
+                if turn_of_faults { (promising.next().map(PageId), true) } else { (hot.next(), false) };
+            turn_of_faults = !turn_of_faults;
+            // A unit too large for what is left ends its source too, so that no list is searched for a smaller one.
+            let Some(unit) = unit.filter(|unit| self.heat.unit_pages(*unit) <= left) else {
+                *(if from_fault { &mut active_done } else { &mut bins_done }) = true;
+                continue;
+            };
+            let page = &mut pages[unit];
+            if page.heat & !FLAGS == mark || page.moving() || page.pinned() {
+                continue;
+            }
+            let size = self.heat.unit_pages(unit);
+            page.heat = (page.heat & FLAGS & !FROM_FAULT) | mark | if from_fault { FROM_FAULT } else { 0 };
+            left -= size;
+            *(if from_fault { &mut from_active } else { &mut from_bins }) += size;
+            wishes.move_to(unit, TierId::FAST, Reason::Hot);
+        }
+        drop(promising);
+        drop(hot);
+        if wishes.left() > 0 {
+            let (hot_slow, active) = (self.hot_slow(), self.active_pages);
+            self.fail(false, hot_slow.saturating_sub(from_bins));
+            self.fail(true, active.saturating_sub(from_active));
+        }
+    }
+
+    fn fail(&mut self, from_fault: bool, pages: u64) {
+        let (now, ever) = match from_fault {
+            true => (&mut self.failed.faults, &mut self.totals.failed_faults),
+            false => (&mut self.failed.histogram, &mut self.totals.failed_histogram),
+        };
+        *now += pages as f64;
+        *ever += pages;
+    }
+
+    /// A promotion found no room after all.
+    fn no_room(&mut self, unit: PageId, pages: &mut Pages) {
+        let from_fault = pages[unit].heat & FROM_FAULT != 0;
+        pages[unit].heat &= !FROM_FAULT;
+        self.fail(from_fault, self.heat.unit_pages(unit));
+    }
+}
+
+/// Algorithm 2: the warm range grows downward from T_hot - 1 while a bin has at least beta of its pages moving up.
+fn lowest_warm_bin(hot: usize, beta: f64, skip_empty: bool, sizes: &[u64; BINS], moved_up: &[u64; BINS]) -> usize {
+    let is_warm = |bin: usize| {
+        let empty = sizes[bin] == 0 && moved_up[bin] == 0;
+        moved_up[bin] as f64 >= beta * sizes[bin] as f64 && !(skip_empty && empty)
+    };
+    (0..hot).rev().take_while(|&bin| is_warm(bin)).last().unwrap_or(hot)
+}
+
+impl Policy for FlexMem {
+    fn name(&self) -> &'static str {
+        INFO.name
+    }
+
+    fn needs(&self) -> Needs {
+        Needs { samples: self.pebs, hint_faults: self.faults, ..Needs::default() }
+    }
+
+    fn mapped(&mut self, now: Time, _blocks: &[BlockId], pages: &mut Pages) {
+        self.heat.fit(pages);
+        self.bins.fit(pages.capacity());
+        self.active.fit(pages.capacity());
+        self.scanner.begin(now);
+    }
+
+    fn unmapping(&mut self, _now: Time, space: SpaceId, range: Range<Vpn>, pages: &Pages) {
+        support::each_page(pages, space, &range, |page| self.heat.forget(page, pages));
+        let changes = self.heat.take_changes();
+        for change in &changes {
+            self.bins.apply(change);
+            if self.active.remove(change.unit.0) {
+                self.active_pages -= change.pages;
+            }
+        }
+        self.heat.give_back(changes);
+    }
+
+    fn observe(&mut self, now: Time, seen: Seen<'_>, pages: &mut Pages) {
+        match seen {
+            Seen::Scan(scan) => {
+                (0..scan.sights.len() as u32).for_each(|offset| self.refresh(scan.first.plus(offset), pages));
+            }
+            Seen::Events(events) => {
+                for event in events {
+                    match *event {
+                        Observation::Sampled { page, .. } if self.pebs => self.on_sample(now, page, pages),
+                        Observation::HintFault { page, .. } => self.on_fault(page, pages),
+                        _ => self.refresh(event.page(), pages),
+                    }
+                }
+            }
+        }
+        self.scanner.tick(now, pages.footprint_of_all());
+        if self.heat.tracked_pages() >= self.pages_at_cooling.saturating_add(self.amounts.cool_growth) {
+            self.cool(pages);
+        }
+    }
+
+    fn outcome(&mut self, _now: Time, done: &[Outcome], pages: &mut Pages) {
+        for outcome in done {
+            let item = outcome.item;
+            if pages.block(item.page.block()).is_none() {
+                continue;
+            }
+            let promotion = item.action == Action::MoveTo(TierId::FAST);
+            let from_fault = pages[item.page].heat & FROM_FAULT != 0;
+            for offset in 0..item.pages {
+                self.refresh(item.page.plus(offset), pages);
+            }
+            if !promotion {
+                continue;
+            }
+            if outcome.done == item.pages {
+                pages[item.page].heat &= !(FROM_FAULT | COUNTDOWN_MASK | TOUCHED);
+                let count = u64::from(item.pages);
+                if from_fault {
+                    let bin = self.heat.spot(item.page, pages).map_or(0, |spot| visible_bin(spot.fine));
+                    pages[item.page].heat |= if bin >= self.hot { 0 } else { self.countdown };
+                    self.promoted_by_faults += count;
+                    self.totals.promoted_by_faults += count;
+                } else {
+                    self.totals.promoted_by_histogram += count;
+                }
+            } else if outcome.failure == Some(Failure::NoRoom) {
+                self.no_room(item.page, pages);
+            }
+        }
+    }
+
+    fn refused(&mut self, _now: Time, wish: &Wish, veto: Veto, pages: &mut Pages) {
+        let no_room = matches!(veto, Veto::NoRoom | Veto::Ceiling);
+        if no_room && wish.action == Action::MoveTo(TierId::FAST) && pages.block(wish.page.block()).is_some() {
+            self.no_room(wish.page, pages);
+        }
+    }
+
+    fn set_scale(&mut self, factor: u32) {
+        let scaled = |full| support::scaled_count(full, factor);
+        self.scale = factor;
+        self.scanner.set_scale(factor);
+        self.amounts = Amounts {
+            adapt_samples: scaled(self.full.adapt_samples),
+            cool_samples: scaled(self.full.cool_samples),
+            cool_growth: scaled(self.full.cool_growth),
+        };
+    }
+
+    fn memory_bytes(&self) -> usize {
+        self.heat.memory_bytes() + self.bins.memory_bytes() + self.active.memory_bytes()
+    }
+
+    fn sampler_time(&mut self, now: Time, spent: Duration) {
+        self.control.spend(now, spent);
+    }
+
+    fn plan(&mut self, now: Time, room: &Room<'_>, pages: &mut Pages, wishes: &mut Wishes) {
+        self.limit = Some(support::fast_limit(room));
+        self.scanner.tick(now, room.footprint);
+        if room.tiers.len() < 2 {
+            return;
+        }
+        if self.threshold_due && self.couple != Couple::Timer {
+            self.adapt();
+            if self.couple == Couple::Samples {
+                self.interval = self.open_interval(room);
+            }
+        }
+        if self.wake <= now && self.couple != Couple::Samples {
+            if self.couple == Couple::Timer {
+                if !self.pebs {
+                    self.cool(pages);
+                }
+                self.adapt();
+            }
+            self.interval = self.open_interval(room);
+        }
+        self.wake = match self.couple {
+            Couple::Samples => Time::FAR_FUTURE,
+            Couple::Timer | Couple::Decoupled if self.wake <= now => now + self.period,
+            Couple::Timer | Couple::Decoupled => self.wake,
+        };
+        if self.interval.open {
+            let hot_slow = self.hot_slow();
+            let freed = self.demote(pages, wishes);
+            if self.fixed_demotion && freed < hot_slow.min(self.interval.rate) && wishes.left() > 0 {
+                // MEMTIS's own: warm pages lose their protection until the next threshold.
+                self.warm_bin = self.hot;
+            }
+            self.promote(room, freed, pages, wishes);
+            self.interval.open = wishes.left() == 0;
+        }
+    }
+
+    fn cadence(&self) -> Cadence {
+        let sampling = self.pebs.then(|| self.control.periods());
+        let hint_scan = self.scanner.hint_scan().filter(|_| self.faults);
+        Cadence { sampling, hint_scan, ..Cadence::default() }
+    }
+
+    fn next_wake(&self) -> Option<Time> {
+        let scanner = self.scanner.next_change().filter(|_| self.faults);
+        [Some(self.wake).filter(|wake| *wake < Time::FAR_FUTURE), scanner].into_iter().flatten().min()
+    }
+
+    fn metrics(&self) -> Vec<Metric> {
+        let sizes = self.heat.histogram();
+        let fast = self.heat.histogram_of(false);
+        let mut metrics = vec![
+            Metric { name: "hot_threshold_bin", value: self.hot as f64 },
+            Metric { name: "warm_threshold_bin", value: self.warm_bin as f64 },
+            Metric { name: "hot_pages", value: sizes[self.hot..].iter().sum::<u64>() as f64 },
+            Metric { name: "warm_pages", value: sizes[self.warm_bin..self.hot].iter().sum::<u64>() as f64 },
+            Metric { name: "cold_fast_pages", value: fast[..self.warm_bin].iter().sum::<u64>() as f64 },
+            Metric { name: "active_slow_pages", value: self.active_pages as f64 },
+            Metric { name: "alpha", value: self.alpha },
+            Metric { name: "demotion_rate_pages", value: self.interval.rate as f64 },
+            Metric { name: "samples", value: self.samples as f64 },
+            Metric { name: "intervals", value: self.totals.intervals as f64 },
+            Metric { name: "mistaken_pages", value: self.totals.mistaken as f64 },
+            Metric { name: "passed_over_pages", value: self.totals.passed_over as f64 },
+            Metric { name: "promoted_by_faults_pages", value: self.totals.promoted_by_faults as f64 },
+            Metric { name: "promoted_by_histogram_pages", value: self.totals.promoted_by_histogram as f64 },
+            Metric { name: "promotion_failures_faults", value: self.totals.failed_faults as f64 },
+            Metric { name: "promotion_failures_histogram", value: self.totals.failed_histogram as f64 },
+            Metric { name: "metadata_bytes_per_page", value: METADATA_BYTES },
+        ];
+        metrics.extend(crate::bins::metrics(&sizes));
+        metrics
+    }
+}
+
+/// Common state, count, bin lists, active list.
+const METADATA_BYTES: f64 = 8.0 + crate::heat::BYTES_PER_PAGE + 2.0 * crate::lists::BYTES_PER_ENTRY as f64;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rig::{Rig, SLOW};
+
+    /// 1000 fast pages, intervals of 100 samples, coolings every 2000.
+    const SMALL: [(&str, &str); 3] =
+        [("adapt_samples", "1280000"), ("cool_samples", "25600000"), ("cool_growth", "1TiB")];
+    const SOON: Duration = Duration::from_millis(1);
+
+    fn rig(extra: &[(&str, &str)]) -> Rig {
+        let pairs: Vec<(&str, &str)> = SMALL.iter().chain(extra).copied().collect();
+        let mut policy = crate::build("flexmem", Settings::from_pairs(pairs)).unwrap();
+        policy.set_scale(12_800);
+        let mut rig = Rig::new(policy, &[1000, 100_000]);
+        rig.map(4096);
+        rig
+    }
+
+    /// Samples that only end an interval: all on one fast page.
+    fn end_interval(rig: &mut Rig) {
+        rig.sample([0; 100]);
+    }
+
+    #[test]
+    fn the_warm_range_grows_while_a_share_beta_of_a_bin_moves_up() {
+        let check = |beta: f64, skip_empty: bool, sizes: &[(usize, u64, u64)], hot: usize, warm: usize| {
+            let (mut bins, mut up) = ([0; BINS], [0; BINS]);
+            for &(bin, size, moved) in sizes {
+                (bins[bin], up[bin]) = (size, moved);
+            }
+            assert_eq!(lowest_warm_bin(hot, beta, skip_empty, &bins, &up), warm, "{sizes:?} beta {beta}");
+        };
+        let sizes = [(8, 100, 30), (7, 100, 25), (6, 100, 10), (5, 100, 90)];
+        check(0.2, false, &sizes, 9, 7);
+        check(0.1, false, &sizes, 9, 5 - 5);
+        check(0.1, true, &sizes, 9, 5);
+        check(0.4, false, &sizes, 9, 9);
+        check(0.2, false, &[(3, 10, 0)], 4, 4);
+    }
+
+    #[test]
+    fn a_fault_makes_a_page_promising_and_the_next_interval_brings_it_in() {
+        let mut rig = rig(&[]);
+        rig.born(0..500, TierId::FAST);
+        rig.born(500..600, SLOW);
+        rig.fault([550, 551], SOON, false);
+        assert_eq!((rig.promotions, rig.metric("active_slow_pages")), (0, 2.0), "never in the fault path");
+        end_interval(&mut rig);
+        assert_eq!((rig.tier(550), rig.tier(551), rig.tier(552)), (Some(TierId::FAST), Some(TierId::FAST), Some(SLOW)));
+        assert_eq!(rig.metric("promoted_by_faults_pages"), 2.0);
+    }
+
+    #[test]
+    fn threshold_and_migration_come_with_the_samples_not_with_time() {
+        let mut rig = rig(&[]);
+        rig.born(0..500, TierId::FAST);
+        rig.born(500..600, SLOW);
+        rig.sample((500..549).chain(500..549));
+        rig.pass(Duration::from_secs(10));
+        assert_eq!(rig.promotions, 0);
+        rig.sample([500, 501]);
+        assert!(rig.promotions >= 49, "{}", rig.promotions);
+    }
+
+    #[test]
+    fn a_promising_page_that_stays_cold_is_passed_over_five_times_and_then_was_a_mistake() {
+        // Intervals of 3,700 samples. 850 fast pages of four samples each fit; with 300 slow ones of one sample they do not.
+        let mut rig = rig(&[("cool_samples", "0"), ("adapt_samples", "47360000"), ("warm", "none")]);
+        rig.born(0..850, TierId::FAST);
+        rig.born(1500..1800, SLOW);
+        rig.fault([1500], SOON, false);
+        rig.sample((0..850).flat_map(|vpn| [vpn; 4]).chain(1500..1800));
+        assert_eq!((rig.metric("hot_threshold_bin"), rig.metric("warm_threshold_bin")), (10.0, 10.0));
+        assert_eq!((rig.promotions, rig.tier(1500)), (1, Some(TierId::FAST)));
+        for passed_over in 0..6 {
+            assert_eq!(rig.tier(1500), Some(TierId::FAST), "passed over {passed_over} times so far");
+            assert_eq!(rig.metric("passed_over_pages"), f64::from(passed_over));
+            rig.sample([0; 3700]);
+        }
+        assert_eq!(rig.tier(1500), Some(SLOW));
+        assert_eq!(rig.metric("mistaken_pages"), 1.0);
+    }
+
+    #[test]
+    fn mistakes_among_the_promotions_of_an_interval_lower_alpha() {
+        let check = |mistaken, promoted, before: f64, after: f64| {
+            let mut policy = FlexMem::new(&mut Settings::default()).unwrap();
+            (policy.mistaken, policy.promoted_by_faults, policy.alpha) = (mistaken, promoted, before);
+            let tiers = [terrace_core::policy::TierUse { used: 0, capacity: 10 }; 2];
+            policy.open_interval(&Room { tiers: &tiers, fast_limit: None, footprint: 0, patience: 1.0 });
+            assert_eq!(policy.alpha, after, "{mistaken} of {promoted}");
+        };
+        check(0, 10, 0.3, 1.0);
+        check(5, 10, 1.0, 0.5);
+        check(20, 10, 1.0, 0.0);
+        check(3, 0, 0.7, 0.7);
+    }
+
+    #[test]
+    fn pages_without_room_are_failures_of_their_source_and_raise_the_rate() {
+        let mut rig = rig(&[("demote_into_warm", "off"), ("cool_samples", "0")]);
+        rig.born(0..1000, TierId::FAST);
+        rig.born(1000..1100, SLOW);
+        rig.sample((0..800).flat_map(|vpn| [vpn; 2]));
+        rig.fault([1001, 1002, 1003], SOON, false);
+        rig.sample((1010..1030).flat_map(|vpn| [vpn; 3]));
+        for _ in 0..2 {
+            end_interval(&mut rig);
+        }
+        assert!(rig.metric("promotion_failures_faults") > 0.0);
+        assert!(rig.metric("promotion_failures_histogram") > 0.0);
+        assert!(rig.metric("demotion_rate_pages") > 0.0);
+    }
+
+    #[test]
+    fn both_sources_get_their_turn() {
+        let mut rig = rig(&[("cool_samples", "0")]);
+        rig.born(0..960, TierId::FAST);
+        rig.born(1000..1200, SLOW);
+        rig.fault(1000..1050, SOON, false);
+        rig.sample((1100..1150).flat_map(|vpn| [vpn; 2]));
+        // Room for 10 above the 3 % that stay free: five each.
+        let by = |rig: &Rig, range: Range<u64>| range.filter(|&vpn| rig.tier(vpn) == Some(TierId::FAST)).count();
+        assert_eq!((by(&rig, 1000..1050), by(&rig, 1100..1150)), (5, 5));
+    }
+
+    #[test]
+    fn cooling_renames_the_lists_and_keeps_every_page() {
+        for k in ["0.5", "0.3"] {
+            let mut rig = rig(&[("k", k), ("cool_samples", "2560000"), ("adapt_samples", "100000000")]);
+            rig.born(0..600, TierId::FAST);
+            rig.born(600..900, SLOW);
+            for round in 0..20 {
+                rig.sample((0..900).filter(|vpn| vpn % 7 == round % 7));
+            }
+            let policy_pages: f64 = (0..16).map(|bin| rig.metric(&format!("bin_{bin:02}_pages"))).sum();
+            assert_eq!(policy_pages, 900.0, "k={k}");
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! Tiering policies, one file each, and the registry that finds them by name.
+//!
+//! In: a name and settings as people write them (`beta=0.3`). Out: a boxed [`Policy`]. Must not: do I/O, read a
+//! clock, or share state between policies. Each file opens with its source and its table of constants, so that it can be
+//! read beside the paper.
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+use terrace_core::policy::Policy;
+
+pub mod age;
+pub mod all_fast;
+pub mod all_slow;
+pub mod autonuma;
+pub mod bin_lists;
+pub mod bins;
+pub mod clairvoyant;
+pub mod fault_tiering;
+pub mod first_touch;
+pub mod flexhm;
+pub mod flexmem;
+pub mod heat;
+pub mod hemem;
+pub mod hint_scanner;
+pub mod huge_split;
+pub mod interleave;
+pub mod interval;
+pub mod kernel_reclaim;
+pub mod lists;
+pub mod lru;
+pub mod memory_mode;
+pub mod memtis;
+pub mod numab2;
+pub mod period_control;
+pub mod pond_static;
+pub mod ranking;
+#[cfg(test)]
+mod rig;
+pub mod settings;
+pub mod static_placement;
+pub mod support;
+pub mod thermostat;
+pub mod tieredmms;
+pub mod tiering08;
+pub mod tpp;
+
+pub use settings::{Settings, SettingsError};
+
+/// A policy as the registry knows it.
+#[derive(Clone, Copy, Debug)]
+pub struct PolicyInfo {
+    /// The name it is chosen by.
+    pub name: &'static str,
+    /// One line on what it does.
+    pub summary: &'static str,
+    /// Where it comes from.
+    pub source: &'static str,
+    /// Its settings, with defaults.
+    pub settings: &'static [SettingInfo],
+    /// Makes one.
+    pub build: fn(&mut Settings) -> Result<Box<dyn Policy>, SettingsError>,
+}
+
+/// One setting of a policy.
+#[derive(Clone, Copy, Debug)]
+pub struct SettingInfo {
+    /// The key, as in `--set policy.key=value`.
+    pub key: &'static str,
+    /// Its default, as it would be written.
+    pub default: &'static str,
+    /// What it means.
+    pub meaning: &'static str,
+}
+
+/// All policies, by name.
+pub const POLICIES: &[PolicyInfo] = &[
+    age::INFO,
+    all_fast::INFO,
+    all_slow::INFO,
+    autonuma::INFO,
+    clairvoyant::INFO,
+    first_touch::INFO,
+    flexhm::INFO,
+    flexmem::INFO,
+    hemem::INFO,
+    interleave::INFO,
+    memory_mode::INFO,
+    memtis::INFO,
+    numab2::INFO,
+    pond_static::INFO,
+    thermostat::INFO,
+    tieredmms::INFO,
+    tiering08::INFO,
+    tpp::INFO,
+];
+
+/// Makes the policy of that name. Every setting must be one it knows.
+///
+/// # Errors
+/// When there is no such policy, or a setting is unknown, out of range or no value of its kind.
+pub fn build(name: &str, mut settings: Settings) -> Result<Box<dyn Policy>, SettingsError> {
+    let info = POLICIES.iter().find(|info| info.name == name).ok_or_else(|| SettingsError::UnknownPolicy {
+        name: name.to_owned(),
+        known: POLICIES.iter().map(|info| info.name).collect::<Vec<_>>().join(", "),
+    })?;
+    let policy = (info.build)(&mut settings)?;
+    settings.finish(info)?;
+    Ok(policy)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_policy_builds_with_its_documented_defaults_and_refuses_the_rest() {
+        for info in POLICIES {
+            let policy = build(info.name, Settings::default()).unwrap();
+            assert_eq!(policy.name(), info.name);
+            for setting in info.settings {
+                let one = Settings::from_pairs([(setting.key, setting.default)]);
+                build(info.name, one).unwrap_or_else(|error| panic!("{}.{}: {error}", info.name, setting.key));
+            }
+            let error = build(info.name, Settings::from_pairs([("no_such_key", "1")])).err().unwrap().to_string();
+            assert!(error.contains("no_such_key") && error.contains(info.name), "{error}");
+        }
+        let error = build("no-such-policy", Settings::default()).err().unwrap().to_string();
+        assert!(error.contains("no-such-policy") && error.contains("flexhm"), "{error}");
+    }
+}

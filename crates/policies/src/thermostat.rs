@@ -1,0 +1,458 @@
+//! `thermostat`: Thermostat. Samples a few huge pages, counts faults on some of their pieces, and keeps slow accesses under a rate.
+//!
+//! In: one round of accessed marks a period, hint faults on the pages it names ([`Policy::watch`]). Out: demotions of sampled
+//! huge pages while their summed rate stays under the target, promotions of slow ones that turned out busy. Must not:
+//! classify before its faults are really counted; a driver that does not serve `watch` gets no moves at all.
+//!
+//! Source: Thermostat (ASPLOS 2017). Neither code nor full text was reachable: every value here is an unverified
+//! recollection, but for what FlexHM measured with it (specification section 11).
+//!
+//! | constant | default | meaning (all unverified) |
+//! |---|---|---|
+//! | `period` | 30 s | of each of the three stages: split, watch by accessed marks, count faults |
+//! | `sampled` | 5 % | share of the huge pages in a sample |
+//! | `poisoned` | 50 | pieces of each that are made to fault, drawn from those found accessed |
+//! | `slowdown` | 3 % | x of the target rate x / (100 * t_s) |
+//! | `slow_access` | 1 us | t_s: 30,000 accesses a second may be slow |
+//! | `correct` | on | all slow huge pages are watched, and the busiest come back until the rest keep the target |
+//!
+//! Rate of a sampled huge page: faults * (accessed pieces / poisoned pieces) / period. The draw is by a generator with a
+//! fixed seed. Blocks that are not mapped as huge pages are sampled too and need no split.
+//!
+//! Memory beside the eight common bytes: 12 bytes a block and a bit a page.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::time::Duration;
+
+use terrace_core::observation::{Observation, Seen};
+use terrace_core::pages::Pages;
+use terrace_core::plan::{Action, Reason, Wishes};
+use terrace_core::policy::{Cadence, Metric, Needs, Policy, Room, Round};
+use terrace_core::units::{BLOCK_PAGES, BlockId, PageId, SpaceId, TierId, Time, Vpn};
+
+use crate::{PolicyInfo, SettingInfo, Settings, SettingsError};
+
+/// The policy's entry in the registry.
+pub const INFO: PolicyInfo = PolicyInfo {
+    name: "thermostat",
+    summary: "Thermostat: faults on pieces of 5 % of the huge pages estimate rates; slow accesses kept under a target",
+    source: "Thermostat, ASPLOS 2017",
+    settings: &[
+        SettingInfo { key: "period", default: "30s", meaning: "length of each of the three stages" },
+        SettingInfo { key: "sampled", default: "5%", meaning: "share of the huge pages in a sample" },
+        SettingInfo { key: "poisoned", default: "50", meaning: "pieces of each that are made to fault" },
+        SettingInfo { key: "slowdown", default: "3%", meaning: "slowdown that slow accesses may cause" },
+        SettingInfo { key: "slow_access", default: "1us", meaning: "what one slow access is taken to cost" },
+        SettingInfo { key: "correct", default: "on", meaning: "watch all slow pages and bring the busiest back" },
+        SettingInfo { key: "seed", default: "1", meaning: "seed of the draw" },
+    ],
+    build: |settings| Ok(Box::new(Thermostat::new(settings)?)),
+};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// Draw a sample, split it.
+    Split,
+    /// Clear its accessed marks.
+    Clear,
+    /// Read its accessed marks a period later, choose the pieces.
+    Mark,
+    /// Count faults.
+    Count,
+}
+
+/// A sampled block.
+#[derive(Clone, Debug, Default)]
+struct Sample {
+    /// Whether it was one huge page before it was split for the sample.
+    huge: bool,
+    /// Pieces found accessed.
+    accessed: Vec<PageId>,
+    poisoned: u32,
+    faults: u64,
+}
+
+/// See the module's header.
+pub struct Thermostat {
+    period: Duration,
+    share: f64,
+    poisoned: usize,
+    full_target: f64,
+    target: f64,
+    correct: bool,
+    random: u64,
+    stage: Stage,
+    stage_ends: Time,
+    sample: BTreeMap<BlockId, Sample>,
+    /// Faults of slow blocks in the running count.
+    slow_faults: Vec<u32>,
+    named: Option<Vec<PageId>>,
+    /// Whether the driver has taken the names of the pages to watch.
+    served: bool,
+    scan_at: Option<Time>,
+    rates: u64,
+    demote: Vec<BlockId>,
+    promote: Vec<BlockId>,
+    collapse: Vec<BlockId>,
+    split: Vec<BlockId>,
+    slow_rate: f64,
+}
+
+impl Thermostat {
+    /// Reads the settings.
+    ///
+    /// # Errors
+    /// When a value is none of its kind.
+    pub fn new(settings: &mut Settings) -> Result<Thermostat, SettingsError> {
+        let slowdown = settings.share("slowdown", 0.03)?;
+        let cost = settings.duration("slow_access", Duration::from_micros(1))?;
+        let target = slowdown / cost.as_secs_f64();
+        Ok(Thermostat {
+            period: settings.duration("period", Duration::from_secs(30))?,
+            share: settings.share("sampled", 0.05)?,
+            poisoned: settings.number("poisoned", 50usize, 1..=512)?,
+            full_target: target,
+            target,
+            correct: settings.switch("correct", true)?,
+            random: settings.number("seed", 1u64, 0..=u64::MAX)?.wrapping_mul(2).wrapping_add(1),
+            stage: Stage::Split,
+            stage_ends: Time::ZERO,
+            sample: BTreeMap::new(),
+            slow_faults: Vec::new(),
+            named: None,
+            served: false,
+            scan_at: None,
+            rates: 0,
+            demote: Vec::new(),
+            promote: Vec::new(),
+            collapse: Vec::new(),
+            split: Vec::new(),
+            slow_rate: 0.0,
+        })
+    }
+
+    /// The next number of the draw, by splitmix64.
+    fn draw(&mut self, below: usize) -> usize {
+        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.random;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((mixed ^ (mixed >> 31)) % below.max(1) as u64) as usize
+    }
+
+    fn is_fast(block: BlockId, pages: &Pages) -> bool {
+        let on = |tier: TierId| pages.block_pages(block).iter().filter(|page| page.tier() == Some(tier)).count();
+        let placed = pages.block_pages(block).iter().filter(|page| page.tier().is_some()).count();
+        placed > 0 && 2 * on(TierId::FAST) >= placed
+    }
+
+    /// Stage one: a random share of the fast blocks.
+    fn draw_sample(&mut self, pages: &Pages) {
+        let mut fast: Vec<BlockId> =
+            pages.blocks().map(|(block, _)| block).filter(|&block| Self::is_fast(block, pages)).collect();
+        let wanted = (fast.len() as f64 * self.share).ceil() as usize;
+        self.sample.clear();
+        for _ in 0..wanted {
+            let index = self.draw(fast.len());
+            let block = fast.swap_remove(index);
+            let huge = pages.block(block).is_some_and(|info| info.huge);
+            self.sample.insert(block, Sample { huge, ..Sample::default() });
+            if huge {
+                self.split.push(block);
+            }
+        }
+    }
+
+    /// Stage two ends: which pieces are to fault, and with them all of slow memory.
+    fn name_pages(&mut self, pages: &Pages) {
+        let mut names = Vec::new();
+        let blocks: Vec<BlockId> = self.sample.keys().copied().collect();
+        for block in blocks {
+            let mut accessed = self.sample[&block].accessed.clone();
+            let total = accessed.len();
+            let wanted = total.min(self.poisoned);
+            for _ in 0..wanted {
+                let index = self.draw(accessed.len());
+                names.push(accessed.swap_remove(index));
+            }
+            let sample = self.sample.get_mut(&block).expect("the block is in the sample");
+            (sample.poisoned, sample.faults) = (wanted as u32, 0);
+        }
+        if self.correct {
+            for (block, info) in pages.blocks().filter(|(block, _)| !Self::is_fast(*block, pages)) {
+                let step = if info.huge { BLOCK_PAGES } else { 1 };
+                let ids = (0..BLOCK_PAGES).step_by(step as usize).map(|offset| block.first_page().plus(offset));
+                names.extend(ids.filter(|page| pages[*page].tier().is_some()));
+            }
+        }
+        self.slow_faults = vec![0; pages.capacity() / BLOCK_PAGES as usize];
+        self.named = Some(names);
+        self.served = false;
+    }
+
+    /// Stage three ends: the coldest of the sample leave, the busiest slow blocks come back.
+    fn classify(&mut self, pages: &Pages) {
+        if !self.served {
+            return;
+        }
+        let seconds = self.period.as_secs_f64();
+        let mut rates: Vec<(f64, BlockId)> = Vec::new();
+        for (&block, sample) in &self.sample {
+            if pages.block(block).is_none() {
+                continue;
+            }
+            let spread = sample.accessed.len() as f64 / f64::from(sample.poisoned.max(1));
+            rates.push((sample.faults as f64 * spread / seconds, block));
+        }
+        rates.sort_by(|left, right| left.0.total_cmp(&right.0).then(left.1.cmp(&right.1)));
+        self.rates += rates.len() as u64;
+        let allowed = self.share * self.target;
+        let mut sum = 0.0;
+        for &(rate, block) in &rates {
+            sum += rate;
+            if sum > allowed {
+                break;
+            }
+            self.demote.push(block);
+        }
+        let kept = |block: &BlockId| !self.demote.contains(block) && self.sample[block].huge;
+        self.collapse = rates.iter().map(|&(_, block)| block).filter(kept).collect();
+        if !self.correct {
+            return;
+        }
+        let mut slow: Vec<(u32, BlockId)> = pages
+            .blocks()
+            .filter(|(block, _)| !Self::is_fast(*block, pages))
+            .map(|(block, _)| (self.slow_faults.get(block.0 as usize).copied().unwrap_or(0), block))
+            .filter(|(faults, _)| *faults > 0)
+            .collect();
+        slow.sort_by_key(|&(faults, block)| (std::cmp::Reverse(faults), block));
+        self.slow_rate = slow.iter().map(|&(faults, _)| f64::from(faults)).sum::<f64>() / seconds;
+        let mut rest = self.slow_rate;
+        for (faults, block) in slow {
+            if rest <= self.target {
+                break;
+            }
+            rest -= f64::from(faults) / seconds;
+            self.promote.push(block);
+        }
+    }
+
+    fn wish_block(block: BlockId, to: TierId, reason: Reason, pages: &Pages, wishes: &mut Wishes) {
+        let Some(info) = pages.block(block) else { return };
+        let count = if info.huge { 1 } else { BLOCK_PAGES };
+        for page in (0..count).map(|offset| block.first_page().plus(offset)) {
+            if pages[page].tier().is_some_and(|tier| tier != to) && !pages[page].moving() {
+                wishes.move_to(page, to, reason);
+            }
+        }
+    }
+}
+
+impl Policy for Thermostat {
+    fn name(&self) -> &'static str {
+        INFO.name
+    }
+
+    fn needs(&self) -> Needs {
+        Needs { scans: true, hint_faults: true, ..Needs::default() }
+    }
+
+    fn unmapping(&mut self, _now: Time, space: SpaceId, range: Range<Vpn>, pages: &Pages) {
+        for (block, info) in pages.blocks_of(space) {
+            if info.start.0 < range.end.0 && range.start.0 < info.start.0 + u64::from(BLOCK_PAGES) {
+                self.sample.remove(&block);
+                for list in [&mut self.demote, &mut self.promote, &mut self.collapse, &mut self.split] {
+                    list.retain(|&other| other != block);
+                }
+            }
+        }
+        if let Some(named) = &mut self.named {
+            named.retain(|page| {
+                let (of, vpn) = pages.locate(*page);
+                of != space || !range.contains(&vpn)
+            });
+        }
+    }
+
+    fn observe(&mut self, _now: Time, seen: Seen<'_>, pages: &mut Pages) {
+        match seen {
+            Seen::Scan(scan) if scan.window.is_some() && self.stage == Stage::Mark => {
+                if let Some(sample) = self.sample.get_mut(&scan.first.block()) {
+                    for (offset, sight) in scan.sights.iter().enumerate().filter(|(_, sight)| sight.accessed()) {
+                        let page = scan.first.plus(offset as u32);
+                        // While the block is still huge its one mark stands for all of it.
+                        if !sight.huge() || page.offset() == 0 {
+                            sample.accessed.push(page);
+                        }
+                    }
+                }
+            }
+            Seen::Scan(_) => {}
+            Seen::Events(events) => {
+                for event in events {
+                    let Observation::HintFault { page, .. } = *event else { continue };
+                    if self.stage != Stage::Count {
+                        continue;
+                    }
+                    let slow = pages[page].tier().is_some_and(|tier| tier > TierId::FAST);
+                    if let Some(sample) = self.sample.get_mut(&page.block()).filter(|_| !slow) {
+                        sample.faults += 1;
+                    } else if let Some(faults) = self.slow_faults.get_mut(page.block().0 as usize).filter(|_| slow) {
+                        *faults += 1;
+                    }
+                }
+            }
+        }
+    }
+
+    fn round(&mut self, now: Time, _round: &Round, _pages: &mut Pages) {
+        self.scan_at = None;
+        match self.stage {
+            Stage::Clear => {
+                self.stage = Stage::Mark;
+                self.scan_at = Some(now + self.period);
+            }
+            Stage::Mark => self.stage_ends = now,
+            Stage::Split | Stage::Count => {}
+        }
+    }
+
+    fn watch(&mut self, _now: Time, _pages: &mut Pages) -> Option<Vec<PageId>> {
+        let named = self.named.take();
+        self.served |= named.is_some();
+        named
+    }
+
+    fn plan(&mut self, now: Time, room: &Room<'_>, pages: &mut Pages, wishes: &mut Wishes) {
+        if room.tiers.len() < 2 {
+            return;
+        }
+        if now >= self.stage_ends {
+            self.stage_ends = now + self.period;
+            match self.stage {
+                Stage::Split => {
+                    self.draw_sample(pages);
+                    if self.sample.is_empty() {
+                        // Nothing is there yet; look again soon.
+                        self.stage_ends = now + self.period / 30;
+                    } else {
+                        // Marks are read twice: now, which clears them, and a period later.
+                        self.stage = Stage::Clear;
+                        self.scan_at = Some(now);
+                        self.stage_ends = Time::FAR_FUTURE;
+                    }
+                }
+                // These two end with their rounds.
+                Stage::Clear => {}
+                Stage::Mark => {
+                    self.name_pages(pages);
+                    self.stage = Stage::Count;
+                }
+                Stage::Count => {
+                    self.classify(pages);
+                    self.stage = Stage::Split;
+                    // Not at once: the engine is not asked again at the time it asked.
+                    self.stage_ends = now + Duration::from_millis(1);
+                }
+            }
+        }
+        for block in std::mem::take(&mut self.split) {
+            if pages.block(block).is_some_and(|info| info.huge) {
+                wishes.push(block.first_page(), Action::Split, Reason::PageSize);
+            }
+        }
+        for block in std::mem::take(&mut self.collapse) {
+            wishes.push(block.first_page(), Action::Collapse, Reason::PageSize);
+        }
+        for block in std::mem::take(&mut self.promote) {
+            Self::wish_block(block, TierId::FAST, Reason::Hot, pages, wishes);
+        }
+        for block in std::mem::take(&mut self.demote) {
+            Self::wish_block(block, TierId::FAST.below(), Reason::Cold, pages, wishes);
+        }
+    }
+
+    fn set_scale(&mut self, factor: u32) {
+        // Accesses a second of a machine so much smaller are fewer by as much.
+        self.target = self.full_target / f64::from(factor);
+    }
+
+    fn memory_bytes(&self) -> usize {
+        let sample: usize = self.sample.values().map(|sample| sample.accessed.capacity() * size_of::<PageId>()).sum();
+        sample + self.slow_faults.capacity() * size_of::<u32>()
+    }
+
+    fn cadence(&self) -> Cadence {
+        Cadence { scan_at: self.scan_at, share: 1.0, ..Cadence::default() }
+    }
+
+    fn next_wake(&self) -> Option<Time> {
+        Some(self.stage_ends)
+    }
+
+    fn metrics(&self) -> Vec<Metric> {
+        vec![
+            Metric { name: "target_slow_accesses_per_second", value: self.target },
+            Metric { name: "slow_accesses_per_second", value: self.slow_rate },
+            Metric { name: "sampled_blocks", value: self.sample.len() as f64 },
+            Metric { name: "classified_blocks", value: self.rates as f64 },
+            Metric { name: "watch_served", value: f64::from(u8::from(self.served)) },
+            Metric { name: "metadata_bytes_per_page", value: 8.0 + 12.0 / f64::from(BLOCK_PAGES) },
+        ]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rig::{Rig, SLOW};
+    use terrace_core::engine::Input;
+
+    const PERIOD: Duration = Duration::from_secs(30);
+
+    /// Four fast blocks, all in the sample; block b faults `faults[b]` times on each watched piece.
+    fn cycle(extra: &[(&str, &str)], served: bool, faults: [u32; 4]) -> Rig {
+        let pairs = [("sampled", "100%")].into_iter().chain(extra.iter().copied());
+        let mut rig = Rig::new(crate::build("thermostat", Settings::from_pairs(pairs)).unwrap(), &[100_000, 100_000]);
+        rig.map(4 * 512);
+        rig.born(0..4 * 512, TierId::FAST);
+        rig.pass(Duration::from_secs(1));
+        for accessed in [512, 100] {
+            assert_eq!(rig.cadence.scan_at, Some(rig.now));
+            for block in 0..4 {
+                rig.scan(block, |vpn| vpn % 512 < accessed);
+            }
+            rig.engine.handle(rig.now, Input::Round(Round::default()));
+            rig.settle();
+            if accessed == 512 {
+                rig.pass(PERIOD);
+            }
+        }
+        if served {
+            let names = rig.engine.watch(rig.now).expect("pages to watch");
+            assert_eq!(names.len(), 4 * 50, "half of the hundred accessed pieces of each block");
+            for page in names {
+                let (_, vpn) = rig.engine.pages().locate(page);
+                rig.fault(vec![vpn.0; faults[(vpn.0 / 512) as usize] as usize], Duration::ZERO, false);
+            }
+        }
+        rig.pass(PERIOD);
+        rig
+    }
+
+    #[test]
+    fn the_coldest_leave_while_their_rates_stay_under_the_target() {
+        let check = |extra: &[(&str, &str)], served: bool, faults: [u32; 4], slow: [bool; 4]| {
+            let rig = cycle(extra, served, faults);
+            let found = [0, 1, 2, 3].map(|block| rig.tier(block * 512) == Some(SLOW));
+            assert_eq!(found, slow, "{extra:?} {faults:?}");
+        };
+        // One fault on each of 50 pieces stands for 100 accesses in 30 s; a target of 10 a second bears three such blocks.
+        let strict = [("slowdown", "0.001%")];
+        check(&strict, true, [0, 1, 2, 9], [true, true, true, false]);
+        check(&[], true, [0, 1, 2, 9], [true; 4]);
+        check(&strict, false, [0, 1, 2, 9], [false; 4]);
+    }
+}

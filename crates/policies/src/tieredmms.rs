@@ -1,0 +1,534 @@
+//! `tieredmms`: TieredMMS. Sampled hotness puts the kernel's two lists in order; a module migrates from their tails and heads.
+//!
+//! In: hardware samples, the life cycle of pages. Out: demotions from the inactive lists by watermarks, promotions of the slow
+//! active list. Must not: look at a page's count when it picks victims; the order of the lists is all it goes by.
+//!
+//! Source: TieredMMS (China Unicom), sections III and IV; M1 to M7 are the ambiguities of the specification (section 3).
+//!
+//! | constant | default | source |
+//! |---|---|---|
+//! | periods | 199 loads, 100,007 stores | section IV |
+//! | bars | 16; a page is in bar n if its count is in [2^n, 2^(n+1)) | figure 3 |
+//! | `alpha` | 75 % | section III.A: below so much of F_s the bar under the hot ones is warm |
+//! | `threshold_period`, `cool_period` | 100,000, 2,000,000 samples | not stated; MEMTIS's (M1) |
+//! | F_s | fast capacity less the high watermark | M3 |
+//! | `high_wm`, `low_wm` | 3 %, 2 % of fast memory | section III.B |
+//! | `period` | 500 ms | section III.B |
+//! | direct demotion stops | half way between the watermarks | M5 |
+//! | `candidates` | the rear 70 % of a list | section III.B (M7) |
+//! | `deactivate` | the tail 50 % of the active anonymous list at each cooling | section III.B |
+//! | `promote_until` | the high watermark | M4, not stated |
+//! | order | inactive file, active file, inactive anonymous; never active anonymous | section III.B |
+//!
+//! Algorithm 2 cools in the `else` of the threshold's test; with periods of which one divides the other it would never cool, so
+//! cooling is tested first. Pages of warm bars are pushed into neither ring (M2); `warm_goes_hot` is the literal text. Every
+//! 4 KiB page is counted by itself, as huge pages were off.
+//!
+//! With M4 as resolved, demotion ends where promotion does: once fast memory is full, promotion gets only the room that pages
+//! give back by themselves. `promote_until=low` lets it use what lies between the watermarks, which demotion then restores.
+//!
+//! Memory beside the eight common bytes: 4 for the count, 10 for the kernel's lists. The paper's map takes 12 a page.
+
+use std::ops::Range;
+use std::time::Duration;
+
+use terrace_core::observation::{Observation, Seen};
+use terrace_core::pages::{Column, Pages};
+use terrace_core::plan::{Outcome, Reason, Wishes};
+use terrace_core::policy::{Cadence, Metric, Needs, Policy, Room, SamplePeriods};
+use terrace_core::units::{BLOCK_PAGES, BlockId, PageId, SpaceId, TierId, Time, Vpn};
+
+use crate::bins::{BINS, Bins, fine_bin, fit, visible_bin};
+use crate::lru::{Kind, Lru, Place};
+use crate::support;
+use crate::{PolicyInfo, SettingInfo, Settings, SettingsError};
+
+/// The policy's entry in the registry.
+pub const INFO: PolicyInfo = PolicyInfo {
+    name: "tieredmms",
+    summary: "TieredMMS: samples order the kernel's lists; watermarks demote, the slow active list is promoted",
+    source: "TieredMMS, China Unicom",
+    settings: &[
+        SettingInfo { key: "alpha", default: "75%", meaning: "share of the capacity below which a bar is kept warm" },
+        SettingInfo { key: "threshold_period", default: "100000", meaning: "samples between thresholds (M1)" },
+        SettingInfo { key: "cool_period", default: "2000000", meaning: "samples between coolings (M1); 0 never cools" },
+        SettingInfo { key: "high_wm", default: "3%", meaning: "free fast memory up to which demotion goes" },
+        SettingInfo {
+            key: "low_wm",
+            default: "2%",
+            meaning: "free fast memory below which an allocation demotes at once",
+        },
+        SettingInfo { key: "period", default: "500ms", meaning: "time between wakes of the migration threads" },
+        SettingInfo {
+            key: "direct",
+            default: "on",
+            meaning: "demote at once when an allocation meets the low watermark",
+        },
+        SettingInfo { key: "candidates", default: "70%", meaning: "rear share of a list that a pass may demote (M7)" },
+        SettingInfo {
+            key: "deactivate",
+            default: "50%",
+            meaning: "tail share of the active list that a cooling deactivates",
+        },
+        SettingInfo {
+            key: "warm_goes_hot",
+            default: "off",
+            meaning: "warm pages go to the head of the active list too (M2)",
+        },
+        SettingInfo {
+            key: "reorder",
+            default: "hotness",
+            meaning: "hotness, or recency: every sampled page becomes active",
+        },
+        SettingInfo {
+            key: "life_cycle",
+            default: "on",
+            meaning: "forget the count of a page that gives its memory back",
+        },
+        SettingInfo {
+            key: "promote_until",
+            default: "high",
+            meaning: "promotion stops when less than this is free: the high (M4) or the low watermark, or none",
+        },
+        SettingInfo { key: "file_first", default: "on", meaning: "demote file pages before anonymous ones" },
+    ],
+    build: |settings| Ok(Box::new(TieredMms::new(settings)?)),
+};
+
+const PERIODS: SamplePeriods = SamplePeriods { loads: 199, stores: 100_007 };
+const THRESHOLD_PERIOD: u64 = 100_000;
+const COOL_PERIOD: u64 = 2_000_000;
+
+/// How far down promotion may fill fast memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Watermark {
+    High,
+    Low,
+    None,
+}
+
+/// See the module's header.
+pub struct TieredMms {
+    alpha: f64,
+    full_periods: (u64, u64),
+    threshold_period: u64,
+    cool_period: u64,
+    high: f64,
+    low: f64,
+    period: Duration,
+    direct: bool,
+    candidates: f64,
+    deactivate: f64,
+    warm_goes_hot: bool,
+    by_hotness: bool,
+    life_cycle: bool,
+    file_first: bool,
+    promote_until: Watermark,
+    counts: Column<u32>,
+    bars: Bins,
+    lru: Lru,
+    samples: u64,
+    coolings: u64,
+    hot: usize,
+    warm: usize,
+    capacity: Option<u64>,
+    next_pass: Time,
+    direct_due: bool,
+    unfinished: bool,
+    direct_runs: u64,
+}
+
+impl TieredMms {
+    /// Reads the settings.
+    ///
+    /// # Errors
+    /// When a value is none of its kind, or the low watermark lies above the high one.
+    pub fn new(settings: &mut Settings) -> Result<TieredMms, SettingsError> {
+        let threshold_period = settings.number("threshold_period", THRESHOLD_PERIOD, 1..=u64::from(u32::MAX))?;
+        let cool = settings.number("cool_period", COOL_PERIOD, 0..=u64::from(u32::MAX))?;
+        let cool_period = if cool == 0 { u64::MAX } else { cool };
+        let high = settings.share("high_wm", 0.03)?;
+        let low = settings.take("low_wm", 0.02_f64.min(high), "a share not above high_wm", |text| {
+            terrace_core::units::parse_share(text).ok().filter(|low| *low <= high)
+        })?;
+        Ok(TieredMms {
+            alpha: settings.share("alpha", 0.75)?,
+            full_periods: (threshold_period, cool_period),
+            threshold_period,
+            cool_period,
+            high,
+            low,
+            period: settings.duration("period", Duration::from_millis(500))?,
+            direct: settings.switch("direct", true)?,
+            candidates: settings.share("candidates", 0.70)?,
+            deactivate: settings.share("deactivate", 0.50)?,
+            warm_goes_hot: settings.switch("warm_goes_hot", false)?,
+            by_hotness: settings.choice("reorder", true, &[("hotness", true), ("recency", false)])?,
+            life_cycle: settings.switch("life_cycle", true)?,
+            file_first: settings.switch("file_first", true)?,
+            promote_until: settings.choice(
+                "promote_until",
+                Watermark::High,
+                &[("high", Watermark::High), ("low", Watermark::Low), ("none", Watermark::None)],
+            )?,
+            counts: Column::default(),
+            bars: Bins::default(),
+            lru: Lru::default(),
+            samples: 0,
+            coolings: 0,
+            hot: 1,
+            warm: 1,
+            capacity: None,
+            next_pass: Time::ZERO,
+            direct_due: false,
+            unfinished: false,
+            direct_runs: 0,
+        })
+    }
+
+    /// The hot and the warm threshold; cold pages are below the latter.
+    pub fn thresholds(&self) -> (usize, usize) {
+        (self.hot, self.warm)
+    }
+
+    fn mark(&self, share: f64) -> u64 {
+        (self.capacity.unwrap_or(0) as f64 * share).floor() as u64
+    }
+
+    fn bar(count: u32) -> Option<usize> {
+        (count > 0).then(|| visible_bin(fine_bin(count)))
+    }
+
+    fn on_sample(&mut self, page: PageId, pages: &mut Pages) {
+        self.lru.refresh(page, pages);
+        if pages[page].tier().is_none() {
+            return;
+        }
+        let before = self.counts[page.index()];
+        let after = before.saturating_add(1);
+        if before > 0 {
+            self.bars.take(fine_bin(before), 1);
+        }
+        self.bars.add(fine_bin(after), 1);
+        self.counts[page.index()] = after;
+        let bar = Self::bar(after).expect("a sampled page has a count");
+        let unit = pages.unit(page).start;
+        if !self.by_hotness || bar >= self.hot || (self.warm_goes_hot && bar >= self.warm) {
+            self.lru.set_active(unit, true);
+        } else if bar < self.warm {
+            self.lru.set_active(unit, false);
+        }
+        self.samples += 1;
+        if self.samples.is_multiple_of(self.cool_period) {
+            self.cool(pages);
+        } else if self.samples.is_multiple_of(self.threshold_period) {
+            self.adapt();
+        }
+    }
+
+    /// Algorithm 1.
+    fn adapt(&mut self) {
+        let Some(capacity) = self.capacity else { return };
+        let room = capacity - self.mark(self.high);
+        let mut sizes = [0; BINS];
+        self.bars.add_to(&mut sizes);
+        let found = fit(&sizes, room);
+        self.hot = found.lowest;
+        let under_filled = (found.pages as f64) < room as f64 * self.alpha;
+        self.warm = if under_filled { self.hot.saturating_sub(1) } else { self.hot };
+    }
+
+    /// Halves every count; what became cold goes to the inactive head, and the tail half of the active list with it.
+    fn cool(&mut self, pages: &Pages) {
+        self.coolings += 1;
+        self.bars.cool_away();
+        for (block, info) in pages.blocks() {
+            for page in (0..BLOCK_PAGES).map(|offset| block.first_page().plus(offset)) {
+                let before = self.counts[page.index()];
+                if before == 0 {
+                    continue;
+                }
+                self.counts[page.index()] = before / 2;
+                let is_cold = |count| Self::bar(count).is_none_or(|bar| bar < self.warm);
+                if self.by_hotness && !info.huge && is_cold(before / 2) && !is_cold(before) {
+                    self.lru.set_active(page, false);
+                }
+            }
+        }
+        let active = Place::active(TierId::FAST);
+        self.lru.age(TierId::FAST, Kind::Anonymous, (self.lru.size(active) as f64 * self.deactivate) as u64);
+    }
+
+    fn forget_count(&mut self, page: PageId) {
+        let count = std::mem::take(&mut self.counts[page.index()]);
+        if count > 0 {
+            self.bars.take(fine_bin(count), 1);
+        }
+    }
+
+    fn refresh(&mut self, page: PageId, pages: &Pages) {
+        self.lru.refresh(page, pages);
+        if self.life_cycle && pages[page].tier().is_none() {
+            self.forget_count(page);
+        }
+    }
+
+    /// Demotes until `goal` pages are free. Returns the pages wished for.
+    fn demote(&mut self, free: u64, goal: u64, pages: &Pages, wishes: &mut Wishes) -> u64 {
+        let place = |kind, active| Place { tier: TierId::FAST, kind, active };
+        let mut order = [place(Kind::File, false), place(Kind::File, true), place(Kind::Anonymous, false)];
+        if !self.file_first {
+            order.rotate_left(2);
+        }
+        let need = goal.saturating_sub(free);
+        let mut freed = 0;
+        for place in order {
+            let mut candidates = (self.lru.size(place) as f64 * self.candidates).ceil() as u64;
+            for unit in self.lru.tail_to_head(place) {
+                if freed >= need || candidates == 0 || wishes.left() == 0 {
+                    break;
+                }
+                let weight = self.lru.weight(unit);
+                candidates = candidates.saturating_sub(weight);
+                if pages[unit].moving() || pages[unit].pinned() {
+                    continue;
+                }
+                wishes.move_to(unit, TierId::FAST.below(), Reason::MakeRoom);
+                freed += weight;
+            }
+        }
+        freed
+    }
+
+    fn promote(&mut self, tiers: usize, mut left: u64, pages: &Pages, wishes: &mut Wishes) {
+        for tier in 1..tiers as u8 {
+            for unit in self.lru.tail_to_head(Place::active(TierId(tier))) {
+                let weight = self.lru.weight(unit);
+                if left < weight || wishes.left() == 0 {
+                    return;
+                }
+                if pages[unit].moving() || pages[unit].pinned() {
+                    continue;
+                }
+                wishes.move_to(unit, TierId::FAST, Reason::Hot);
+                left -= weight;
+            }
+        }
+    }
+}
+
+impl Policy for TieredMms {
+    fn name(&self) -> &'static str {
+        INFO.name
+    }
+
+    fn needs(&self) -> Needs {
+        Needs { samples: true, ..Needs::default() }
+    }
+
+    fn mapped(&mut self, _now: Time, _blocks: &[BlockId], pages: &mut Pages) {
+        self.counts.fit(pages);
+        self.lru.fit(pages);
+    }
+
+    fn unmapping(&mut self, _now: Time, space: SpaceId, range: Range<Vpn>, pages: &Pages) {
+        support::each_page(pages, space, &range, |page| {
+            self.lru.forget(page);
+            self.forget_count(page);
+        });
+    }
+
+    fn observe(&mut self, now: Time, seen: Seen<'_>, pages: &mut Pages) {
+        match seen {
+            Seen::Scan(scan) => {
+                (0..scan.sights.len() as u32).for_each(|offset| self.refresh(scan.first.plus(offset), pages));
+            }
+            Seen::Events(events) => {
+                for event in events {
+                    match *event {
+                        Observation::Sampled { page, .. } => self.on_sample(page, pages),
+                        _ => self.refresh(event.page(), pages),
+                    }
+                }
+                let born = events.iter().any(|event| matches!(event, Observation::Born { .. }));
+                if let Some(capacity) = self.capacity.filter(|_| born && self.direct) {
+                    let free = capacity.saturating_sub(pages.used_in_all(TierId::FAST));
+                    if free < self.mark(self.low) && !self.direct_due {
+                        self.direct_due = true;
+                        self.next_pass = self.next_pass.min(now);
+                    }
+                }
+            }
+        }
+    }
+
+    fn outcome(&mut self, _now: Time, done: &[Outcome], pages: &mut Pages) {
+        for outcome in done {
+            if pages.block(outcome.item.page.block()).is_some() {
+                self.lru.refresh(outcome.item.page, pages);
+            }
+        }
+    }
+
+    fn plan(&mut self, now: Time, room: &Room<'_>, pages: &mut Pages, wishes: &mut Wishes) {
+        let capacity = support::fast_limit(room);
+        self.capacity = Some(capacity);
+        if room.tiers.len() < 2 || (now < self.next_pass && !self.unfinished) {
+            return;
+        }
+        let (high, low) = (self.mark(self.high), self.mark(self.low));
+        let free = capacity.saturating_sub(room.tiers[0].used);
+        if std::mem::take(&mut self.direct_due) {
+            // A direct run only gets out of need, and promotes nothing; the periodic one goes on from there.
+            self.direct_runs += 1;
+            self.next_pass = now + self.period;
+            self.demote(free, low.midpoint(high), pages, wishes);
+            return;
+        }
+        self.next_pass = now + self.period;
+        let freed = if free < high { self.demote(free, high, pages, wishes) } else { 0 };
+        let kept = match self.promote_until {
+            Watermark::High => high,
+            Watermark::Low => low,
+            Watermark::None => 0,
+        };
+        self.promote(room.tiers.len(), (free + freed).saturating_sub(kept), pages, wishes);
+        self.unfinished = wishes.left() == 0;
+    }
+
+    fn set_scale(&mut self, factor: u32) {
+        self.threshold_period = support::scaled_count(self.full_periods.0, factor);
+        self.cool_period = support::scaled_count(self.full_periods.1, factor);
+    }
+
+    fn memory_bytes(&self) -> usize {
+        self.counts.len() * size_of::<u32>() + self.lru.memory_bytes()
+    }
+
+    fn cadence(&self) -> Cadence {
+        Cadence { sampling: Some(PERIODS), ..Cadence::default() }
+    }
+
+    fn next_wake(&self) -> Option<Time> {
+        Some(self.next_pass)
+    }
+
+    fn metrics(&self) -> Vec<Metric> {
+        let mut sizes = [0; BINS];
+        self.bars.add_to(&mut sizes);
+        let mut metrics = vec![
+            Metric { name: "hot_threshold_bin", value: self.hot as f64 },
+            Metric { name: "warm_threshold_bin", value: self.warm as f64 },
+            Metric { name: "samples", value: self.samples as f64 },
+            Metric { name: "coolings", value: self.coolings as f64 },
+            Metric { name: "direct_demotion_runs", value: self.direct_runs as f64 },
+            Metric { name: "metadata_bytes_per_page", value: 8.0 + 4.0 + crate::lru::BYTES_PER_PAGE },
+        ];
+        metrics.extend(crate::bins::metrics(&sizes));
+        metrics
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rig::{Rig, SLOW, SPACE};
+    use terrace_core::engine::Input;
+
+    const PERIOD: Duration = Duration::from_millis(500);
+
+    /// 1000 fast pages, thresholds every 100 samples.
+    fn rig(extra: &[(&str, &str)]) -> Rig {
+        let pairs = [("threshold_period", "100"), ("cool_period", "0")].into_iter().chain(extra.iter().copied());
+        let mut rig = Rig::new(crate::build("tieredmms", Settings::from_pairs(pairs)).unwrap(), &[1000, 100_000]);
+        rig.map(4096);
+        rig
+    }
+
+    #[test]
+    fn thresholds_by_algorithm_one() {
+        let check = |bars: &[(u32, u64)], hot: usize, warm: usize| {
+            let mut policy = TieredMms::new(&mut Settings::default()).unwrap();
+            policy.capacity = Some(1000);
+            for &(count, pages) in bars {
+                policy.bars.add(fine_bin(count), pages);
+            }
+            policy.adapt();
+            assert_eq!(policy.thresholds(), (hot, warm), "{bars:?}");
+        };
+        check(&[(1, 500), (8, 900), (64, 300)], 4, 3);
+        check(&[(1, 500), (8, 900), (64, 800)], 4, 4);
+        check(&[(1, 100), (8, 100)], 0, 0);
+        check(&[(1 << 15, 2000)], 16, 15);
+    }
+
+    #[test]
+    fn demotion_stops_at_the_high_watermark_and_takes_the_oldest_inactive() {
+        let mut rig = rig(&[("low_wm", "1%")]);
+        rig.born(0..985, TierId::FAST);
+        rig.pass(PERIOD);
+        assert_eq!(rig.fast_free(), 30);
+        assert!((0..15).all(|vpn| rig.tier(vpn) == Some(SLOW)), "the first fifteen are the oldest");
+    }
+
+    #[test]
+    fn file_pages_leave_before_anonymous_ones_whatever_their_use() {
+        let check = |file_first: &str, from_files: u64| {
+            let mut rig = rig(&[("file_first", file_first)]);
+            rig.engine.handle(rig.now, Input::FileBacked(SPACE, Vpn(512)..Vpn(1024)));
+            rig.born(0..985, TierId::FAST);
+            rig.pass(PERIOD);
+            let files = (512..985).filter(|&vpn| rig.tier(vpn) == Some(SLOW)).count() as u64;
+            assert_eq!((files, rig.demotions), (from_files, 15), "file_first={file_first}");
+        };
+        check("on", 15);
+        check("off", 0);
+    }
+
+    #[test]
+    fn hot_slow_pages_come_in_at_the_next_pass() {
+        let mut rig = rig(&[]);
+        rig.born(0..500, TierId::FAST);
+        rig.born(500..600, SLOW);
+        rig.sample((500..550).flat_map(|vpn| [vpn; 4]));
+        rig.pass(PERIOD);
+        assert!((500..550).all(|vpn| rig.tier(vpn) == Some(TierId::FAST)));
+        assert_eq!(rig.tier(560), Some(SLOW));
+    }
+
+    #[test]
+    fn once_fast_memory_is_full_promotion_has_the_room_that_its_watermark_leaves() {
+        let check = |until: &str, promoted: u64| {
+            let mut rig = rig(&[("promote_until", until), ("direct", "off")]);
+            rig.born(0..980, TierId::FAST);
+            rig.born(1000..1100, SLOW);
+            rig.sample((1000..1100).flat_map(|vpn| [vpn; 4]));
+            rig.pass(PERIOD);
+            assert_eq!(rig.promotions, promoted, "promote_until={until}");
+        };
+        check("high", 0);
+        check("low", 10);
+        check("none", 30);
+    }
+
+    #[test]
+    fn an_allocation_below_the_low_watermark_demotes_at_once_half_way_up() {
+        let check = |direct: &str, free: u64| {
+            let mut rig = rig(&[("direct", direct)]);
+            rig.pass(PERIOD / 2);
+            rig.born(0..990, TierId::FAST);
+            assert_eq!(rig.fast_free(), free, "direct={direct}");
+        };
+        check("on", 25);
+        check("off", 10);
+    }
+
+    #[test]
+    fn cooling_deactivates_half_of_the_active_list() {
+        let mut rig = rig(&[("cool_period", "1000"), ("threshold_period", "100000")]);
+        rig.born(0..200, TierId::FAST);
+        rig.sample((0..200).flat_map(|vpn| [vpn; 5]));
+        assert_eq!(rig.metric("coolings"), 1.0);
+        assert_eq!(rig.metric("bin_01_pages"), 200.0, "five becomes two");
+    }
+}
