@@ -1,0 +1,626 @@
+//! Machines as presets describe them: tiers, processor, and what management costs; every number with its source.
+//!
+//! In: TOML text. Out: a checked [`Machine`], or an error that names the key and what was expected. Must not: read a
+//! file, or let a number pass that is not finite, is zero where that makes no sense, or has no source.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+use terrace_core::units::{Bytes, TierId};
+
+use crate::cache::LINE_BYTES;
+use crate::units;
+
+/// The presets that come with Terrace, by name.
+const PRESETS: [(&str, &str); 8] = [
+    ("optane-6252", include_str!("../../../machines/optane-6252.toml")),
+    ("optane-8260l", include_str!("../../../machines/optane-8260l.toml")),
+    ("cxl-pond", include_str!("../../../machines/cxl-pond.toml")),
+    ("cxl-170", include_str!("../../../machines/cxl-170.toml")),
+    ("cxl-250", include_str!("../../../machines/cxl-250.toml")),
+    ("memtis-nvm", include_str!("../../../machines/memtis-nvm.toml")),
+    ("memtis-cxl", include_str!("../../../machines/memtis-cxl.toml")),
+    ("three-tier", include_str!("../../../machines/three-tier.toml")),
+];
+
+/// A machine.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Machine {
+    /// The name it is found by.
+    pub name: String,
+    /// What it stands for, in a sentence.
+    pub summary: String,
+    /// Cores, cache and address translation.
+    pub processor: Processor,
+    /// Memory, fastest first.
+    pub tiers: Vec<Tier>,
+    /// What management costs.
+    pub management: Management,
+    /// Where each number comes from: key, value as written, source; in the order of the keys.
+    pub sources: Vec<Source>,
+}
+
+/// Where a number of a preset comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Source {
+    /// The key, with its table: `tiers.dram.read_latency`.
+    pub key: String,
+    /// The value as the preset writes it.
+    pub value: String,
+    /// The source.
+    pub source: String,
+}
+
+/// Cores, cache and address translation.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Processor {
+    /// Cores that programs run on.
+    pub cores: u32,
+    /// Cycles a second.
+    pub frequency_hertz: f64,
+    /// Cache misses one thread keeps in flight on average, where a workload does not say.
+    pub memory_parallelism: f64,
+    /// The last-level cache.
+    pub cache: CacheSpec,
+    /// Address translation.
+    pub tlb: TlbSpec,
+}
+
+/// The last-level cache.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct CacheSpec {
+    /// Bytes it holds.
+    pub capacity: Bytes,
+    /// Its ways.
+    pub ways: u32,
+    /// Nanoseconds of a hit, beyond what the program's own compute time holds.
+    pub hit_ns: f64,
+}
+
+/// One TLB.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TlbLevel {
+    /// Entries.
+    pub entries: u32,
+    /// Entries a set.
+    pub ways: u32,
+}
+
+/// Address translation of one core.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct TlbSpec {
+    /// First level, 4 KiB entries.
+    pub first_small: TlbLevel,
+    /// First level, 2 MiB entries.
+    pub first_huge: TlbLevel,
+    /// Second level, shared by both sizes.
+    pub second: TlbLevel,
+    /// Nanoseconds a hit in the second level adds.
+    pub second_hit_ns: f64,
+    /// Nanoseconds of a walk down to a 4 KiB entry, walk caches and the memory latency of the last entry included.
+    pub walk_small_ns: f64,
+    /// Nanoseconds of a walk down to a 2 MiB entry.
+    pub walk_huge_ns: f64,
+}
+
+/// What a tier is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum TierKind {
+    /// Loads and stores reach it.
+    Memory,
+    /// Swap in compressed memory: a touch is a fault, and the page comes back as a whole.
+    Compressed,
+}
+
+/// How reads and writes share a tier's bandwidth.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Channel {
+    /// One set of wires or media for both: their utilisations add up (DDR, Optane).
+    Shared,
+    /// A direction each: the busier one counts (CXL, UPI).
+    Duplex,
+}
+
+/// A tier.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Tier {
+    /// Its name in reports.
+    pub name: String,
+    /// What it is made of.
+    pub kind: TierKind,
+    /// Bytes the full-size machine has of it.
+    pub capacity: Bytes,
+    /// Nanoseconds of an idle read. For compressed memory: of bringing one 4 KiB page back.
+    pub read_latency_ns: f64,
+    /// Nanoseconds a store that misses the cache waits. For compressed memory: of putting one 4 KiB page away.
+    pub write_latency_ns: f64,
+    /// Peak bytes a second read.
+    pub read_bandwidth: f64,
+    /// Peak bytes a second written.
+    pub write_bandwidth: f64,
+    /// How reads and writes share it.
+    pub channel: Channel,
+    /// How latency rises with load.
+    pub loading: Loading,
+    /// Bytes the medium moves at least for one access; more than a line where its internal unit is larger.
+    pub access_unit: Bytes,
+    /// Bytes of the buffer in which accesses to one unit meet, where the unit is larger than a line.
+    pub unit_buffer: Bytes,
+    /// Bytes of program memory one byte of it holds; 1 unless compressed.
+    pub ratio: f64,
+}
+
+/// Latency under load: `idle * (1 + weight * u^exponent / (1 - u))` at utilisation `u`, held below [`Loading::limit`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Loading {
+    /// How much queueing adds: 0 is none.
+    pub weight: f64,
+    /// How late it sets in: 1 is the queue of random arrivals and random service, above that a flat start.
+    pub exponent: f64,
+    /// The share of the peak that can be used at most.
+    pub limit: f64,
+}
+
+impl Loading {
+    /// The factor on idle latency at a utilisation; beyond the limit it stays at the limit's.
+    pub fn factor(&self, utilisation: f64) -> f64 {
+        let u = utilisation.clamp(0.0, self.limit);
+        1.0 + self.weight * u.powf(self.exponent) / (1.0 - u)
+    }
+}
+
+/// What management costs: nanoseconds where the name says so.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Management {
+    /// First touch of a 4 KiB page, zeroing included, in the program.
+    pub first_touch_small_ns: f64,
+    /// First touch of a 2 MiB page, zeroing included, in the program.
+    pub first_touch_huge_ns: f64,
+    /// A hint fault, in the program.
+    pub hint_fault_ns: f64,
+    /// Making one page inaccessible, in the scanner.
+    pub hint_mark_ns: f64,
+    /// Reading one accessed bit, in the scanner.
+    pub scan_read_ns: f64,
+    /// Clearing one accessed bit, TLB flush included, in the scanner.
+    pub scan_clear_ns: f64,
+    /// Setting a cleared bit again, in the program: the walk the flush made necessary.
+    pub scan_reset_ns: f64,
+    /// One hardware sample recorded and handled, in the sampler.
+    pub sample_ns: f64,
+    /// Moving one 4 KiB page, but for the copy, in the mover.
+    pub move_small_ns: f64,
+    /// Moving one 2 MiB page, but for the copy, in the mover.
+    pub move_huge_ns: f64,
+    /// Bytes a second that one core copies when it moves pages.
+    pub copy_bandwidth: f64,
+    /// What a TLB shootdown costs each core that runs the program.
+    pub shootdown_ns: f64,
+    /// Splitting a huge mapping, in the mover.
+    pub split_ns: f64,
+    /// Collapsing 512 pages into a huge one, but for the copy, in the mover.
+    pub collapse_ns: f64,
+    /// Looking at one page on a reclaim list, in the kernel's reclaim thread.
+    pub reclaim_page_ns: f64,
+}
+
+/// What was wrong with a preset.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PresetError {
+    /// No preset of that name.
+    #[error("no machine is called {name:?}; there are: {}", known.join(", "))]
+    Unknown {
+        /// The name asked for.
+        name: String,
+        /// Those that exist.
+        known: Vec<&'static str>,
+    },
+    /// The text is no TOML of the right shape.
+    #[error("the machine description does not read: {0}")]
+    Shape(String),
+    /// A value is out of place.
+    #[error("machine {machine:?}, {key}: {problem}")]
+    Value {
+        /// The machine.
+        machine: String,
+        /// The key.
+        key: String,
+        /// What is wrong and what was expected.
+        problem: String,
+    },
+}
+
+impl Machine {
+    /// Names of the presets, in the order they are listed.
+    pub fn preset_names() -> Vec<&'static str> {
+        PRESETS.iter().map(|(name, _)| *name).collect()
+    }
+
+    /// A preset by its name.
+    ///
+    /// # Errors
+    /// When there is none of that name.
+    pub fn preset(name: &str) -> Result<Machine, PresetError> {
+        match PRESETS.iter().find(|(known, _)| *known == name) {
+            Some((_, text)) => Machine::from_toml(text),
+            None => Err(PresetError::Unknown { name: name.to_owned(), known: Machine::preset_names() }),
+        }
+    }
+
+    /// A machine from the text of a preset file.
+    ///
+    /// # Errors
+    /// When the text is no TOML, has keys that are not known or lacks some, or a value is out of its range.
+    pub fn from_toml(text: &str) -> Result<Machine, PresetError> {
+        let raw: RawMachine = toml::from_str(text).map_err(|error| PresetError::Shape(error.to_string()))?;
+        let mut reader = Reader { machine: raw.name.clone(), sources: Vec::new() };
+        let processor = reader.processor(&raw.processor)?;
+        if raw.tiers.is_empty() || raw.tiers.len() > TierId::MAX {
+            return Err(reader.refuse("tiers", format!("a machine has 1 to {} tiers", TierId::MAX)));
+        }
+        let tiers = raw.tiers.iter().map(|tier| reader.tier(tier)).collect::<Result<Vec<_>, _>>()?;
+        if tiers[0].kind != TierKind::Memory {
+            return Err(reader.refuse("tiers", "the fastest tier must be of kind \"memory\"".to_owned()));
+        }
+        let management = reader.management(&raw.management)?;
+        Ok(Machine { name: raw.name, summary: raw.summary, processor, tiers, management, sources: reader.sources })
+    }
+
+    /// Latency of the slowest byte-addressable tier over that of the fastest, both idle.
+    pub fn latency_ratio(&self) -> f64 {
+        let slow = self.tiers.iter().rfind(|tier| tier.kind == TierKind::Memory);
+        slow.map_or(1.0, |slow| slow.read_latency_ns / self.tiers[0].read_latency_ns)
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawMachine {
+    name: String,
+    summary: String,
+    processor: BTreeMap<String, Quantity>,
+    tiers: Vec<RawTier>,
+    management: BTreeMap<String, Quantity>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawTier {
+    name: String,
+    kind: TierKind,
+    channel: Channel,
+    capacity: Quantity,
+    read_latency: Quantity,
+    write_latency: Quantity,
+    read_bandwidth: Quantity,
+    write_bandwidth: Quantity,
+    loading_weight: Quantity,
+    loading_exponent: Quantity,
+    loading_limit: Quantity,
+    access_unit: Quantity,
+    unit_buffer: Option<Quantity>,
+    ratio: Option<Quantity>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Quantity {
+    value: Scalar,
+    source: String,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Scalar {
+    Whole(i64),
+    Real(f64),
+    Text(String),
+}
+
+impl Scalar {
+    fn written(&self) -> String {
+        match self {
+            Scalar::Whole(number) => number.to_string(),
+            Scalar::Real(number) => number.to_string(),
+            Scalar::Text(text) => text.clone(),
+        }
+    }
+}
+
+/// Checks values one by one and notes their sources.
+struct Reader {
+    machine: String,
+    sources: Vec<Source>,
+}
+
+type Table = BTreeMap<String, Quantity>;
+
+impl Reader {
+    fn refuse(&self, key: &str, problem: String) -> PresetError {
+        PresetError::Value { machine: self.machine.clone(), key: key.to_owned(), problem }
+    }
+
+    fn read<T>(
+        &mut self,
+        key: &str,
+        quantity: &Quantity,
+        wanted: &str,
+        parse: impl Fn(&Scalar) -> Option<T>,
+    ) -> Result<T, PresetError> {
+        if quantity.source.trim().is_empty() {
+            return Err(self.refuse(key, "has no source".to_owned()));
+        }
+        let written = quantity.value.written();
+        let value = parse(&quantity.value).ok_or_else(|| self.refuse(key, format!("{written:?} is not {wanted}")))?;
+        self.sources.push(Source { key: key.to_owned(), value: written, source: quantity.source.clone() });
+        Ok(value)
+    }
+
+    fn nanoseconds(&mut self, key: &str, quantity: &Quantity) -> Result<f64, PresetError> {
+        self.read(key, quantity, "a time such as \"98ns\" or \"1.2us\"", |scalar| match scalar {
+            Scalar::Text(text) => units::nanoseconds(text),
+            _ => None,
+        })
+    }
+
+    fn bandwidth(&mut self, key: &str, quantity: &Quantity) -> Result<f64, PresetError> {
+        self.read(key, quantity, "a bandwidth above zero such as \"39.4GB/s\"", |scalar| match scalar {
+            Scalar::Text(text) => units::bandwidth(text).filter(|&rate| rate > 0.0),
+            _ => None,
+        })
+    }
+
+    fn bytes(&mut self, key: &str, quantity: &Quantity) -> Result<Bytes, PresetError> {
+        self.read(key, quantity, "a size above zero such as \"96GiB\"", |scalar| match scalar {
+            Scalar::Text(text) => units::bytes(text).filter(|size| *size > Bytes::ZERO),
+            _ => None,
+        })
+    }
+
+    fn count(&mut self, key: &str, quantity: &Quantity) -> Result<u32, PresetError> {
+        self.read(key, quantity, "a whole number above zero", |scalar| match scalar {
+            Scalar::Whole(number) => u32::try_from(*number).ok().filter(|&number| number > 0),
+            _ => None,
+        })
+    }
+
+    fn real(&mut self, key: &str, quantity: &Quantity, low: f64, high: f64) -> Result<f64, PresetError> {
+        self.read(key, quantity, &format!("a number from {low} to {high}"), |scalar| {
+            let number = match scalar {
+                Scalar::Whole(number) => *number as f64,
+                Scalar::Real(number) => *number,
+                Scalar::Text(_) => return None,
+            };
+            (low..=high).contains(&number).then_some(number)
+        })
+    }
+
+    /// The quantity `name` of a table; each may be taken once, so that what is left over is unknown.
+    fn take<'a>(&self, table: &'a Table, section: &str, name: &str) -> Result<&'a Quantity, PresetError> {
+        table.get(name).ok_or_else(|| self.refuse(&format!("{section}.{name}"), "is missing".to_owned()))
+    }
+
+    fn no_others(&self, table: &Table, section: &str, known: &[&str]) -> Result<(), PresetError> {
+        match table.keys().find(|key| !known.contains(&key.as_str())) {
+            Some(key) => {
+                Err(self.refuse(&format!("{section}.{key}"), format!("is not known; known are {}", known.join(", "))))
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn level(&mut self, table: &Table, name: &str) -> Result<TlbLevel, PresetError> {
+        let entries_key = format!("{name}_entries");
+        let ways_key = format!("{name}_ways");
+        let entries = self.take(table, "processor", &entries_key)?;
+        let entries = self.count(&format!("processor.{entries_key}"), entries)?;
+        let ways = self.take(table, "processor", &ways_key)?;
+        let key = format!("processor.{ways_key}");
+        let ways = self.count(&key, ways)?;
+        if ways > crate::associative::MAX_WAYS {
+            return Err(
+                self.refuse(&key, format!("{ways} ways are more than the {} modelled", crate::associative::MAX_WAYS))
+            );
+        }
+        Ok(TlbLevel { entries, ways })
+    }
+
+    fn processor(&mut self, table: &Table) -> Result<Processor, PresetError> {
+        const KNOWN: [&str; 15] = [
+            "cores",
+            "frequency",
+            "memory_parallelism",
+            "cache_capacity",
+            "cache_ways",
+            "cache_hit",
+            "tlb_first_small_entries",
+            "tlb_first_small_ways",
+            "tlb_first_huge_entries",
+            "tlb_first_huge_ways",
+            "tlb_second_entries",
+            "tlb_second_ways",
+            "tlb_second_hit",
+            "walk_small",
+            "walk_huge",
+        ];
+        self.no_others(table, "processor", &KNOWN)?;
+        let section = "processor";
+        let cores = self.take(table, section, "cores")?;
+        let cores = self.count("processor.cores", cores)?;
+        let frequency = self.take(table, section, "frequency")?;
+        let frequency_hertz =
+            self.read("processor.frequency", frequency, "a frequency such as \"2.1GHz\"", |scalar| match scalar {
+                Scalar::Text(text) => units::frequency(text).filter(|&hertz| hertz > 0.0),
+                _ => None,
+            })?;
+        let parallelism = self.take(table, section, "memory_parallelism")?;
+        let memory_parallelism = self.real("processor.memory_parallelism", parallelism, 1.0, 64.0)?;
+        let capacity = self.take(table, section, "cache_capacity")?;
+        let capacity = self.bytes("processor.cache_capacity", capacity)?;
+        let ways = self.take(table, section, "cache_ways")?;
+        let ways = self.count("processor.cache_ways", ways)?;
+        let mut nanos = |name: &str| {
+            let quantity = self.take(table, section, name)?;
+            self.nanoseconds(&format!("processor.{name}"), quantity)
+        };
+        let (hit_ns, second_hit_ns) = (nanos("cache_hit")?, nanos("tlb_second_hit")?);
+        let (walk_small_ns, walk_huge_ns) = (nanos("walk_small")?, nanos("walk_huge")?);
+        let tlb = TlbSpec {
+            first_small: self.level(table, "tlb_first_small")?,
+            first_huge: self.level(table, "tlb_first_huge")?,
+            second: self.level(table, "tlb_second")?,
+            second_hit_ns,
+            walk_small_ns,
+            walk_huge_ns,
+        };
+        let cache = CacheSpec { capacity, ways, hit_ns };
+        Ok(Processor { cores, frequency_hertz, memory_parallelism, cache, tlb })
+    }
+
+    fn tier(&mut self, raw: &RawTier) -> Result<Tier, PresetError> {
+        let key = |name: &str| format!("tiers.{}.{name}", raw.name);
+        let positive = |reader: &mut Reader, name: &str, quantity: &Quantity| {
+            let nanos = reader.nanoseconds(&key(name), quantity)?;
+            if nanos > 0.0 { Ok(nanos) } else { Err(reader.refuse(&key(name), "must be above zero".to_owned())) }
+        };
+        let loading = Loading {
+            weight: self.real(&key("loading_weight"), &raw.loading_weight, 0.0, 10.0)?,
+            exponent: self.real(&key("loading_exponent"), &raw.loading_exponent, 1.0, 16.0)?,
+            limit: self.real(&key("loading_limit"), &raw.loading_limit, 0.1, 0.99)?,
+        };
+        let ratio = match (&raw.ratio, raw.kind) {
+            (Some(ratio), TierKind::Compressed) => self.real(&key("ratio"), ratio, 1.0, 100.0)?,
+            (None, TierKind::Memory) => 1.0,
+            (Some(_), TierKind::Memory) => {
+                return Err(self.refuse(&key("ratio"), "is for compressed tiers only".to_owned()));
+            }
+            (None, TierKind::Compressed) => return Err(self.refuse(&key("ratio"), "is missing".to_owned())),
+        };
+        let access_unit = self.bytes(&key("access_unit"), &raw.access_unit)?;
+        if !access_unit.get().is_power_of_two() || access_unit.get() < LINE_BYTES {
+            return Err(
+                self.refuse(&key("access_unit"), format!("must be a power of two of at least {LINE_BYTES} bytes"))
+            );
+        }
+        let unit_buffer = match &raw.unit_buffer {
+            Some(buffer) => self.bytes(&key("unit_buffer"), buffer)?,
+            None => Bytes::ZERO,
+        };
+        Ok(Tier {
+            name: raw.name.clone(),
+            kind: raw.kind,
+            capacity: self.bytes(&key("capacity"), &raw.capacity)?,
+            read_latency_ns: positive(self, "read_latency", &raw.read_latency)?,
+            write_latency_ns: positive(self, "write_latency", &raw.write_latency)?,
+            read_bandwidth: self.bandwidth(&key("read_bandwidth"), &raw.read_bandwidth)?,
+            write_bandwidth: self.bandwidth(&key("write_bandwidth"), &raw.write_bandwidth)?,
+            channel: raw.channel,
+            loading,
+            access_unit,
+            unit_buffer,
+            ratio,
+        })
+    }
+
+    fn management(&mut self, table: &Table) -> Result<Management, PresetError> {
+        let mut known = vec!["copy_bandwidth"];
+        let copy = self.take(table, "management", "copy_bandwidth")?;
+        let copy_bandwidth = self.bandwidth("management.copy_bandwidth", copy)?;
+        let mut nanos = |name: &'static str| {
+            known.push(name);
+            let quantity = self.take(table, "management", name)?;
+            self.nanoseconds(&format!("management.{name}"), quantity)
+        };
+        let management = Management {
+            first_touch_small_ns: nanos("first_touch_small")?,
+            first_touch_huge_ns: nanos("first_touch_huge")?,
+            hint_fault_ns: nanos("hint_fault")?,
+            hint_mark_ns: nanos("hint_mark")?,
+            scan_read_ns: nanos("scan_read")?,
+            scan_clear_ns: nanos("scan_clear")?,
+            scan_reset_ns: nanos("scan_reset")?,
+            sample_ns: nanos("sample")?,
+            move_small_ns: nanos("move_small")?,
+            move_huge_ns: nanos("move_huge")?,
+            copy_bandwidth,
+            shootdown_ns: nanos("shootdown")?,
+            split_ns: nanos("split")?,
+            collapse_ns: nanos("collapse")?,
+            reclaim_page_ns: nanos("reclaim_page")?,
+        };
+        self.no_others(table, "management", &known)?;
+        Ok(management)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_preset_reads_and_has_a_source_for_every_number() {
+        for name in Machine::preset_names() {
+            let machine = Machine::preset(name).unwrap_or_else(|error| panic!("{error}"));
+            assert_eq!(machine.name, name);
+            // 15 of the processor, 15 of management, at least 9 a tier.
+            assert!(machine.sources.len() >= 30 + 9 * machine.tiers.len(), "{name}: {}", machine.sources.len());
+            assert!(machine.sources.iter().all(|source| source.source.len() > 8), "{name}: a source says something");
+            let memory: Vec<&Tier> = machine.tiers.iter().filter(|tier| tier.kind == TierKind::Memory).collect();
+            assert!(
+                memory.windows(2).all(|pair| pair[0].read_latency_ns < pair[1].read_latency_ns),
+                "{name}: fast first"
+            );
+        }
+    }
+
+    #[test]
+    fn latencies_are_those_the_presets_are_named_for() {
+        for (name, fast, slow) in
+            [("optane-6252", 98.0, 348.0), ("memtis-nvm", 80.0, 270.0), ("memtis-cxl", 80.0, 170.0)]
+        {
+            let machine = Machine::preset(name).unwrap();
+            assert_eq!((machine.tiers[0].read_latency_ns, machine.tiers[1].read_latency_ns), (fast, slow), "{name}");
+        }
+        let pond = Machine::preset("cxl-pond").unwrap();
+        assert_eq!(pond.tiers[1].read_latency_ns - pond.tiers[0].read_latency_ns, 89.0);
+        assert_eq!(Machine::preset("cxl-170").unwrap().tiers[1].read_latency_ns, 170.0);
+        assert_eq!(Machine::preset("cxl-250").unwrap().tiers[1].read_latency_ns, 250.0);
+        assert_eq!(Machine::preset("three-tier").unwrap().tiers[2].kind, TierKind::Compressed);
+    }
+
+    #[test]
+    fn errors_name_the_key_and_what_was_expected() {
+        let good = PRESETS[0].1;
+        let unknown = Machine::preset("vax").unwrap_err().to_string();
+        assert!(unknown.contains("vax") && unknown.contains("optane-6252"), "{unknown}");
+        for (from, to, expect) in [
+            ("\"98ns\"", "98", "tiers.dram.read_latency"),
+            ("\"98ns\"", "\"NaNns\"", "tiers.dram.read_latency"),
+            ("\"98ns\"", "\"0ns\"", "above zero"),
+            ("hint_fault =", "hint_foult =", "hint_fault"),
+            ("[processor]", "[processor]\ncolour = { value = 1, source = \"a painter\" }", "colour"),
+            ("name = \"optane-6252\"", "name = \"optane-6252\"\nage = 3", "age"),
+            ("loading_limit = { value = 0.95", "loading_limit = { value = nan", "loading_limit"),
+        ] {
+            assert!(good.contains(from), "{from}");
+            let error = Machine::from_toml(&good.replacen(from, to, 1)).unwrap_err().to_string();
+            assert!(error.contains(expect), "{from} -> {to}: {error}");
+        }
+        let source = good.find("source = \"").unwrap();
+        let end = good[source + 10..].find('"').unwrap();
+        let without = format!("{}{}", &good[..source + 10], &good[source + 10 + end..]);
+        assert!(Machine::from_toml(&without).unwrap_err().to_string().contains("no source"));
+    }
+
+    #[test]
+    fn latency_rises_with_load_and_never_falls() {
+        let loading = Machine::preset("optane-6252").unwrap().tiers[0].loading;
+        assert_eq!(loading.factor(0.0), 1.0);
+        let curve: Vec<f64> = (0..=100).map(|percent| loading.factor(f64::from(percent) / 100.0)).collect();
+        assert!(curve.windows(2).all(|pair| pair[0] <= pair[1]));
+        assert!(curve[50] < 1.5 && curve[90] > 1.5, "{} {}", curve[50], curve[90]);
+        assert_eq!(loading.factor(5.0), loading.factor(loading.limit));
+    }
+}

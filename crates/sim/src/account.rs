@@ -1,0 +1,178 @@
+//! The books of a run: events by kind, what management cost, and the report made of them.
+//!
+//! In: what the simulation counted. Out: rows of the series, and the [`Report`]. Must not: change the run.
+
+use std::collections::BTreeMap;
+
+use terrace_core::units::{Bytes, TierId, Time};
+
+use crate::report::Report;
+use crate::series::Totals;
+use crate::simulation::Simulation;
+
+/// Events by kind, since the start.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Counts {
+    pub(crate) accesses: u64,
+    pub(crate) cache_hits: u64,
+    pub(crate) tier_accesses: [u64; TierId::MAX],
+    pub(crate) tier_read: [u64; TierId::MAX],
+    pub(crate) tier_written: [u64; TierId::MAX],
+    pub(crate) promoted: u64,
+    pub(crate) demoted: u64,
+    pub(crate) kernel_demoted: u64,
+    pub(crate) failed_promotions: u64,
+    pub(crate) migrated_pages: u64,
+    pub(crate) hint_faults: u64,
+    pub(crate) refaults: u64,
+    pub(crate) direct_reclaims: u64,
+    pub(crate) splits: u64,
+    pub(crate) collapses: u64,
+    pub(crate) bandwidth_bound_ns: f64,
+    pub(crate) peak_pages: u64,
+}
+
+/// What management cost so far, in nanoseconds. Names as in the report.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Costs {
+    pub(crate) hint_fault_stall: f64,
+    pub(crate) hint_mark_stall: f64,
+    pub(crate) scan: f64,
+    pub(crate) scan_reset_stall: f64,
+    pub(crate) sampling: f64,
+    pub(crate) migration: f64,
+    pub(crate) promotion_stall: f64,
+    pub(crate) shootdown_stall: f64,
+    pub(crate) blocked_stall: f64,
+    pub(crate) reclaim: f64,
+    pub(crate) direct_reclaim_stall: f64,
+    pub(crate) refault_stall: f64,
+}
+
+impl Costs {
+    pub(crate) fn seconds(&self) -> BTreeMap<&'static str, f64> {
+        [
+            ("hint_fault_stall", self.hint_fault_stall),
+            ("hint_mark_stall", self.hint_mark_stall),
+            ("scan", self.scan),
+            ("scan_reset_stall", self.scan_reset_stall),
+            ("sampling", self.sampling),
+            ("migration", self.migration),
+            ("promotion_stall", self.promotion_stall),
+            ("shootdown_stall", self.shootdown_stall),
+            ("blocked_stall", self.blocked_stall),
+            ("reclaim", self.reclaim),
+            ("direct_reclaim_stall", self.direct_reclaim_stall),
+            ("refault_stall", self.refault_stall),
+        ]
+        .map(|(name, nanos)| (name, nanos / 1e9))
+        .into()
+    }
+}
+
+impl Simulation {
+    fn totals(&self) -> Totals {
+        Totals {
+            fast: self.counts.tier_accesses[0],
+            memory: self.counts.tier_accesses.iter().sum(),
+            promoted: self.counts.promoted,
+            demoted: self.counts.demoted,
+            failed: self.counts.failed_promotions,
+        }
+    }
+
+    pub(crate) fn add_row(&mut self, now: Time) {
+        let metrics = self.engine.policy_metrics();
+        let (totals, fast) = (self.totals(), self.hot.memory.used(TierId::FAST));
+        self.series.add(now, totals, fast, &metrics);
+    }
+
+    pub(crate) fn report(mut self, workload: &str) -> Report {
+        // What the last round of management moved belongs to the run as well.
+        self.total_up();
+        let now = self.now();
+        self.add_row(now);
+        let counts = self.counts;
+        let totals = self.totals();
+        let overhead_seconds = self.costs.seconds();
+        let mut failures: BTreeMap<String, u64> = BTreeMap::new();
+        for (failure, pages) in self.engine.ledger().failed() {
+            *failures.entry(failure.name()).or_default() += pages;
+        }
+        for (veto, count) in self.engine.governor().vetoes() {
+            failures.insert(format!("veto_{}", snake_case(&format!("{veto:?}"))), *count);
+        }
+        let policy_metrics: BTreeMap<&'static str, f64> =
+            self.engine.policy_metrics().into_iter().map(|metric| (metric.name, metric.value)).collect();
+        let share = |part: f64, whole: f64| if whole > 0.0 { part / whole } else { 0.0 };
+        let known_pages = self.engine.pages().capacity() as f64;
+        // A policy counts what it keeps, or states what its paper says a page costs; the larger of the two is reported.
+        let own = share(self.engine.policy_memory_bytes() as f64, known_pages);
+        let own = own.max(policy_metrics.get("metadata_bytes_per_page").copied().unwrap_or(0.0));
+        let metadata_bytes_per_page = share(self.engine.pages().memory_bytes() as f64, known_pages) + own;
+        // A policy that does not even try where it knows there is no room counts that as a failure itself.
+        let by_policy: f64 = policy_metrics
+            .iter()
+            .filter(|(name, _)| name.starts_with("promotion_failures"))
+            .map(|(_, value)| value)
+            .sum();
+        let failed_promotions = counts.failed_promotions.max(by_policy as u64);
+        let fast = match self.config.capacities() {
+            Ok(capacity) => Bytes::of_pages(capacity[0]),
+            Err(_) => Bytes::ZERO,
+        };
+        let seconds = self.now_ns / 1e9;
+        Report {
+            workload: workload.to_owned(),
+            policy: self.engine.policy_name().to_owned(),
+            machine: self.config.machine.name.clone(),
+            seed: self.config.seed,
+            scale: self.config.scale.factor(),
+            pages: self.config.pages,
+            fast_bytes: fast.get(),
+            footprint_bytes: Bytes::of_pages(counts.peak_pages).get(),
+            seconds,
+            full_size_seconds: seconds * f64::from(self.config.scale.factor()),
+            slowdown_vs_all_fast: None,
+            gain_over_all_slow: None,
+            fast_hit_share: share(totals.fast as f64, totals.memory as f64),
+            promoted_pages: counts.promoted,
+            demoted_pages: counts.demoted,
+            failed_promotions,
+            management_seconds: overhead_seconds.values().sum(),
+            metadata_bytes_per_page,
+            accesses: counts.accesses,
+            cache_hits: counts.cache_hits,
+            tier_accesses: counts.tier_accesses[..self.tiers.len()].to_vec(),
+            tier_names: self.tiers.iter().map(|tier| tier.name.clone()).collect(),
+            tier_bytes: (0..self.tiers.len()).map(|k| [counts.tier_read[k], counts.tier_written[k]]).collect(),
+            bandwidth_bound_share: share(counts.bandwidth_bound_ns, self.now_ns),
+            walk_share: share(self.hot.walks as f64, counts.accesses as f64),
+            migrated_bytes: Bytes::of_pages(counts.migrated_pages).get(),
+            failures,
+            overhead_seconds,
+            samples: self.sampler.as_ref().map_or([0, 0], |sampler| [sampler.records, sampler.lost]),
+            hint_faults: counts.hint_faults,
+            refaults: counts.refaults,
+            kernel_demoted_pages: counts.kernel_demoted,
+            direct_reclaims: counts.direct_reclaims,
+            splits_and_collapses: [counts.splits, counts.collapses],
+            policy_metrics,
+            phases: self.phases,
+            series: self.series,
+            heat_map: self.heat,
+            history: self.history,
+        }
+    }
+}
+
+fn snake_case(name: &str) -> String {
+    let mut out = String::new();
+    for letter in name.chars() {
+        if letter.is_ascii_uppercase() && !out.is_empty() {
+            out.push('_');
+        }
+        out.push(letter.to_ascii_lowercase());
+    }
+    out
+}

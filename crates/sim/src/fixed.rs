@@ -1,0 +1,39 @@
+//! The policy of the two bounds: every page goes to one tier and stays.
+//!
+//! In: nothing. Out: a place for new pages. Must not: look, or wish.
+
+use terrace_core::observation::Seen;
+use terrace_core::pages::Pages;
+use terrace_core::plan::Wishes;
+use terrace_core::policy::{Cadence, Metric, Needs, Policy, Room};
+use terrace_core::units::{PageId, TierId, Time};
+
+/// Places everything in one tier.
+#[derive(Clone, Copy, Debug)]
+pub struct Fixed(
+    /// The tier.
+    pub TierId,
+);
+
+impl Policy for Fixed {
+    fn name(&self) -> &'static str {
+        if self.0 == TierId::FAST { "bound-all-fast" } else { "bound-all-slow" }
+    }
+    fn needs(&self) -> Needs {
+        Needs::default()
+    }
+    fn observe(&mut self, _now: Time, _seen: Seen<'_>, _pages: &mut Pages) {}
+    fn plan(&mut self, _now: Time, _room: &Room<'_>, _pages: &mut Pages, _wishes: &mut Wishes) {}
+    fn place(&mut self, _now: Time, _page: PageId, _room: &Room<'_>) -> TierId {
+        self.0
+    }
+    fn cadence(&self) -> Cadence {
+        Cadence::default()
+    }
+    fn next_wake(&self) -> Option<Time> {
+        None
+    }
+    fn metrics(&self) -> Vec<Metric> {
+        Vec::new()
+    }
+}

@@ -1,0 +1,35 @@
+//! The simulator: the engine that manages live memory, on modelled hardware, under a workload or a trace.
+//!
+//! In: a machine, a policy, and accesses that a workload or a trace delivers. Out: a [`Report`]: how long the program
+//! took, where its accesses were served, what moved and failed and why, and what the management cost. Must not: read a
+//! clock or a file, start a thread, or treat the engine otherwise than the live manager does.
+//!
+//! [`Simulation`] is one run and is also the sink that workloads write into. [`run`] adds the bounds (everything fast,
+//! everything slow) that a report compares with. [`compare`] turns many reports into geometric means with intervals.
+//! [`object_cache`] replays object traces through LRU, CLOCK and FIFO, for comparison with cache simulators.
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+mod account;
+pub mod bench;
+pub mod compare;
+pub mod config;
+mod faults;
+pub mod fixed;
+pub mod heat;
+pub mod history;
+mod hot;
+mod manage;
+mod mover;
+pub mod object_cache;
+mod oracle;
+pub mod record;
+pub mod report;
+pub mod run;
+pub mod series;
+pub mod simulation;
+
+pub use config::{FastSize, Pages, SimConfig, SimError};
+pub use history::{History, Moment, What};
+pub use report::Report;
+pub use run::{Source, TraceSource, WorkloadSource, run};
+pub use simulation::Simulation;

@@ -1,0 +1,178 @@
+//! Runs: a source of accesses on a machine under a policy, and the two bounds every report compares with.
+//!
+//! In: a configuration, a source that can be played as often as needed, and a policy. Out: a [`Report`]. Must not: start
+//! a thread: the caller runs many of these side by side.
+
+use terrace_core::policy::Policy;
+use terrace_core::units::{Bytes, TierId, Vpn};
+use terrace_trace::{AccessSource, Change};
+use terrace_workloads::Parameters;
+
+use crate::SimError;
+use crate::config::SimConfig;
+use crate::fixed::Fixed;
+use crate::oracle::Future;
+use crate::report::Report;
+use crate::simulation::Simulation;
+
+/// Something that can be played into a simulation, the same every time.
+pub trait Source: Sync {
+    /// Its name in reports.
+    fn name(&self) -> String;
+    /// The most memory it has at one time.
+    fn footprint(&self) -> Bytes;
+    /// Plays it from its beginning.
+    ///
+    /// # Errors
+    /// When the source cannot be built or read, or its own check of its answer fails.
+    fn play(&self, into: &mut Simulation) -> Result<(), SimError>;
+}
+
+/// A workload by name.
+#[derive(Clone, Debug)]
+pub struct WorkloadSource {
+    /// Its name.
+    pub name: String,
+    /// Size, threads, seed, operations, options. The size is that of the scaled machine.
+    pub parameters: Parameters,
+}
+
+impl Source for WorkloadSource {
+    fn name(&self) -> String {
+        self.name.clone()
+    }
+    fn footprint(&self) -> Bytes {
+        Bytes::new(self.parameters.size_bytes)
+    }
+    fn play(&self, into: &mut Simulation) -> Result<(), SimError> {
+        let played = terrace_workloads::run_traced(&self.name, &self.parameters, into);
+        played.map(drop).map_err(|error| SimError::Source(error.to_string()))
+    }
+}
+
+/// A recorded trace. `open` starts it from the beginning.
+pub struct TraceSource<F> {
+    /// Its name in reports.
+    pub name: String,
+    /// Bytes of pages it holds: the index of a trace knows.
+    pub footprint: Bytes,
+    /// Opens it anew.
+    pub open: F,
+}
+
+impl<F> Source for TraceSource<F>
+where
+    F: Fn() -> Result<Box<dyn AccessSource>, String> + Sync,
+{
+    fn name(&self) -> String {
+        self.name.clone()
+    }
+    fn footprint(&self) -> Bytes {
+        self.footprint
+    }
+    fn play(&self, into: &mut Simulation) -> Result<(), SimError> {
+        let mut source = (self.open)().map_err(SimError::Source)?;
+        let mut batch = vec![terrace_trace::Access::default(); 2048];
+        while into.goes_on() {
+            let count = source.fill(&mut batch).map_err(|error| SimError::Source(error.to_string()))?;
+            into.feed(&batch[..count]);
+            if count > 0 {
+                continue;
+            }
+            match source.take_event().map(|event| event.change) {
+                None => break,
+                Some(Change::Born(pages)) => into.map(Vpn(u64::from(pages.first.0)), u64::from(pages.count), false),
+                Some(Change::Gone(pages)) => into.unmap(Vpn(u64::from(pages.first.0)), u64::from(pages.count)),
+                Some(Change::Region { .. }) => {
+                    let why =
+                        "the trace is regional: it tells which regions were in use, and no single access to replay";
+                    return Err(SimError::Source(why.to_owned()));
+                }
+                // The machine maps as the run is told to, and an access stands for itself.
+                Some(Change::Huge(_) | Change::Split(_) | Change::Period(_)) => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Run times of the two bounds, in seconds of the scaled machine.
+#[derive(Clone, Copy, Debug, PartialEq, serde::Serialize)]
+pub struct Bounds {
+    /// With everything in the fastest tier.
+    pub all_fast_seconds: f64,
+    /// With everything in the slowest tier that loads and stores reach.
+    pub all_slow_seconds: f64,
+}
+
+/// Runs `source` with everything fast and with everything slow. They depend on neither policy nor size of the fast tier.
+///
+/// # Errors
+/// As [`run`].
+pub fn bounds(config: &SimConfig, source: &dyn Source) -> Result<Bounds, SimError> {
+    config.capacities()?;
+    let one = |tier: TierId| {
+        let mut config = config.clone();
+        config.watch = None;
+        let mut simulation = Simulation::unlimited(config, Box::new(Fixed(tier)))?;
+        source.play(&mut simulation)?;
+        simulation.finish(&source.name()).map(|report| report.seconds)
+    };
+    let slow = config.machine.tiers.iter().rposition(|tier| tier.kind == terrace_machine::preset::TierKind::Memory);
+    Ok(Bounds { all_fast_seconds: one(TierId::FAST)?, all_slow_seconds: one(TierId(slow.unwrap_or(0) as u8))? })
+}
+
+/// Runs `source` under `policy`, without the bounds.
+///
+/// # Errors
+/// When the configuration is out of range, the source fails, or the machine runs out of memory.
+pub fn run_alone(config: &SimConfig, source: &dyn Source, policy: Box<dyn Policy>) -> Result<Report, SimError> {
+    let future = if policy.needs().future { Some(record_future(config, source)?) } else { None };
+    let mut simulation = Simulation::new(config.clone(), policy)?;
+    if let Some(future) = future {
+        simulation.foresee(future);
+    }
+    let played = source.play(&mut simulation);
+    // An error of the machine comes before that of a source which was told to stop because of it.
+    let report = simulation.finish(&source.name())?;
+    played.map(|()| report)
+}
+
+/// Plays the source once to write down what it will use. The machine's cache is the same; where pages lie is of no account.
+fn record_future(config: &SimConfig, source: &dyn Source) -> Result<Future, SimError> {
+    let mut config = config.clone();
+    config.watch = None;
+    let mut simulation = Simulation::unlimited(config, Box::new(Fixed(TierId::FAST)))?;
+    simulation.record_future();
+    source.play(&mut simulation)?;
+    simulation.take_future()
+}
+
+/// Runs `source` under `policy` and compares with `bounds`, or runs those as well.
+///
+/// # Errors
+/// As [`run_alone`].
+pub fn run(
+    config: &SimConfig,
+    source: &dyn Source,
+    policy: Box<dyn Policy>,
+    known: Option<Bounds>,
+) -> Result<Report, SimError> {
+    let mut report = run_alone(config, source, policy)?;
+    let bounds = match known {
+        Some(bounds) => bounds,
+        None => bounds(config, source)?,
+    };
+    report.compare_with(&bounds);
+    Ok(report)
+}
+
+impl Report {
+    /// Fills in slowdown and gain.
+    pub fn compare_with(&mut self, bounds: &Bounds) {
+        if self.seconds > 0.0 && bounds.all_fast_seconds > 0.0 {
+            self.slowdown_vs_all_fast = Some(self.seconds / bounds.all_fast_seconds);
+            self.gain_over_all_slow = Some(bounds.all_slow_seconds / self.seconds);
+        }
+    }
+}
