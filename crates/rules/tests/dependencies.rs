@@ -1,4 +1,5 @@
 //! Who may depend on whom, and under which licences.
+#![allow(clippy::unwrap_used)]
 
 use std::collections::BTreeMap;
 

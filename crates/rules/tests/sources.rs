@@ -1,4 +1,5 @@
 //! What every source file must hold.
+#![allow(clippy::unwrap_used)]
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

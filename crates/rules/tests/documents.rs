@@ -1,0 +1,76 @@
+//! What the documents must hold: the code map names every module there is, and nothing else.
+#![allow(clippy::unwrap_used, missing_docs)]
+use std::path::Path;
+
+fn root() -> std::path::PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
+}
+
+/// The names directly below a directory, folders with a slash at their end.
+fn names(directory: &Path) -> Vec<String> {
+    let mut names: Vec<String> = std::fs::read_dir(directory)
+        .unwrap()
+        .map(Result::unwrap)
+        .map(|entry| (entry.file_name().into_string().unwrap(), entry.path().is_dir()))
+        .map(|(name, folder)| if folder { name + "/" } else { name })
+        .collect();
+    names.sort();
+    names
+}
+
+/// The code map of ARCHITECTURE.md.
+fn map() -> String {
+    let page = std::fs::read_to_string(root().join("ARCHITECTURE.md")).unwrap();
+    let map = page.split("## Code map").nth(1).expect("ARCHITECTURE.md has a section \"Code map\"");
+    map.split("\n## ").next().unwrap().to_owned()
+}
+
+#[test]
+fn the_code_map_names_every_crate_and_module() {
+    let map = map();
+    let mut missing = Vec::new();
+    for folder in names(&root().join("crates")) {
+        let name = folder.trim_end_matches('/');
+        // Several crates may share a paragraph: "crates/machine, workloads, trace, sim".
+        let headed = map
+            .lines()
+            .any(|line| line.starts_with("### ") && line.split([' ', ',', ':', '/']).any(|word| word == name));
+        if !headed {
+            missing.push(format!("crates/{name}"));
+        }
+        let source = root().join("crates").join(name).join("src");
+        for module in names(&source) {
+            let folder_of_a_file = module.ends_with('/') && source.join(module.replace('/', ".rs")).exists();
+            if module != "lib.rs" && !folder_of_a_file && !map.contains(&format!("`{module}`")) {
+                missing.push(format!("crates/{name}/src/{module}"));
+            }
+        }
+    }
+    assert!(missing.is_empty(), "the code map of ARCHITECTURE.md lacks a line for: {missing:#?}");
+}
+
+#[test]
+fn the_code_map_names_nothing_that_is_gone() {
+    let crates = root().join("crates");
+    let mut there: Vec<String> = Vec::new();
+    let mut pending = vec![crates];
+    while let Some(directory) = pending.pop() {
+        for name in names(&directory) {
+            if name.ends_with('/') {
+                pending.push(directory.join(&name));
+            }
+            there.push(name);
+        }
+    }
+    // Between backticks, what ends like a file of code is the name of one.
+    let map = map();
+    let named =
+        map.split('`').skip(1).step_by(2).filter(|name| [".rs", ".c", ".html"].iter().any(|end| name.ends_with(end)));
+    let mut named_at_all = 0;
+    for name in named {
+        named_at_all += 1;
+        let file = name.rsplit('/').next().unwrap().to_owned();
+        assert!(there.contains(&file), "the code map of ARCHITECTURE.md names {name}, which is gone");
+    }
+    assert!(named_at_all > 100, "only {named_at_all} files were found in the code map");
+}
