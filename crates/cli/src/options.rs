@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use terrace_core::policy::FastGoal;
+use terrace_core::policy::{FastGoal, Needs};
 use terrace_core::units::{Bytes, parse_duration, parse_share};
 use terrace_linux::process::RangeOptions;
 use terrace_linux::topology::declared::{SlowTier, TierMemory};
@@ -102,14 +102,22 @@ impl ManageOptions {
             fix_interval(&raw.policy, interval, &mut settings);
         }
         // Built once here so that a bad name or setting is found before anything is set up.
-        terrace_policies::build(&raw.policy, Settings::from_pairs(settings.clone())).map_err(|error| match &error {
-            SettingsError::UnknownKey { key, .. } => misuse("--set", &format!("{key}={}", settings[key]), &error),
-            // The text as the policy takes it: with --interval it may not have come from --set.
-            SettingsError::BadValue { key, text, wanted } => {
-                misuse("--set", &format!("{key}={text}"), format!("expected {wanted}"))
-            }
-            _ => misuse("--policy", &raw.policy, &error),
-        })?;
+        let policy =
+            terrace_policies::build(&raw.policy, Settings::from_pairs(settings.clone())).map_err(|error| match &error {
+                SettingsError::UnknownKey { key, .. } => misuse("--set", &format!("{key}={}", settings[key]), &error),
+                // The text as the policy takes it: with --interval it may not have come from --set.
+                SettingsError::BadValue { key, text, wanted } => {
+                    misuse("--set", &format!("{key}={text}"), format!("expected {wanted}"))
+                }
+                _ => misuse("--policy", &raw.policy, &error),
+            })?;
+        if let Some(why) = only_simulated(policy.needs()) {
+            return Err(misuse(
+                "--policy",
+                &raw.policy,
+                format!("{why}; live there are those of `terrace policies` that say so"),
+            ));
+        }
         let rate = raw
             .rate
             .as_deref()
@@ -129,11 +137,30 @@ impl ManageOptions {
             rate,
             stall_budget: match parse_share(&raw.max_stall) {
                 Ok(share) if share > 0.0 => share,
-                Ok(_) => return Err(misuse("--max-stall", &raw.max_stall, "expected more than 0%: every page-out may cost a refault")),
+                Ok(_) => {
+                    return Err(misuse(
+                        "--max-stall",
+                        &raw.max_stall,
+                        "expected more than 0%: every page-out may cost a refault",
+                    ));
+                }
                 Err(error) => return Err(misuse("--max-stall", &raw.max_stall, error)),
             },
             moves: !raw.dry_run,
         })
+    }
+}
+
+/// Why a policy can be simulated and not run live, if that is so.
+pub(crate) fn only_simulated(needs: Needs) -> Option<&'static str> {
+    if needs.hint_faults {
+        Some("it lives on hint faults, which Terrace sees in the simulator only")
+    } else if needs.future {
+        Some("it knows the future of a trace, which a running program does not show")
+    } else if !needs.scans && !needs.samples {
+        Some("it decides where new pages go, or leaves all to hardware, which only the simulator can do")
+    } else {
+        None
     }
 }
 
@@ -157,7 +184,8 @@ fn slow_tier(text: &str, memory: Bytes) -> anyhow::Result<SlowTier> {
     if let SlowTier::Memory(TierMemory::Zram(size)) = &slow
         && size.get() / COMPRESSED_TIMES_MEMORY > memory.get()
     {
-        let why = format!("expected {COMPRESSED_TIMES_MEMORY} times the machine's memory at most, and that is {memory}");
+        let why =
+            format!("expected {COMPRESSED_TIMES_MEMORY} times the machine's memory at most, and that is {memory}");
         return Err(misuse("--tier-slow", text, why));
     }
     Ok(slow)
@@ -171,16 +199,28 @@ fn fast_goal(text: &str, memory: Bytes) -> anyhow::Result<FastGoal> {
     if text.trim_end().ends_with('%') {
         return match parse_share(text) {
             Ok(share) if share > 0.0 => Ok(FastGoal::Share(share)),
-            Ok(_) => Err(misuse("--fast", text, "expected more than 0%: no program runs without fast memory; min finds the least it can do with")),
+            Ok(_) => Err(misuse(
+                "--fast",
+                text,
+                "expected more than 0%: no program runs without fast memory; min finds the least it can do with",
+            )),
             Err(_) => Err(misuse("--fast", text, wanted)),
         };
     }
     let amount: Bytes = text.parse().map_err(|_| misuse("--fast", text, wanted))?;
     if amount < Bytes::mib(1) {
-        return Err(misuse("--fast", text, "expected 1MiB or more: no program runs with less; min finds the least it can do with"));
+        return Err(misuse(
+            "--fast",
+            text,
+            "expected 1MiB or more: no program runs with less; min finds the least it can do with",
+        ));
     }
     if amount > memory {
-        return Err(misuse("--fast", text, format!("expected {memory} at most: that is all the memory this machine has")));
+        return Err(misuse(
+            "--fast",
+            text,
+            format!("expected {memory} at most: that is all the memory this machine has"),
+        ));
     }
     Ok(FastGoal::Pages(amount.pages()))
 }
@@ -203,7 +243,9 @@ mod tests {
         assert_eq!(fast_goal("min", memory).unwrap(), FastGoal::Least);
         assert_eq!(fast_goal("50%", memory).unwrap(), FastGoal::Share(0.5));
         assert_eq!(fast_goal("2GiB", memory).unwrap(), FastGoal::Pages(524_288));
-        for (text, says) in [("0", "1MiB or more"), ("0%", "more than 0%"), ("32GiB", "16.0 GiB at most"), ("lots", "expected")] {
+        for (text, says) in
+            [("0", "1MiB or more"), ("0%", "more than 0%"), ("32GiB", "16.0 GiB at most"), ("lots", "expected")]
+        {
             let error = fast_goal(text, memory).unwrap_err();
             assert!(error.is::<Misuse>() && error.to_string().contains(says), "{text}: {error}");
         }

@@ -55,9 +55,9 @@ fn documented() -> BTreeMap<String, BTreeMap<String, Option<String>>> {
             sections.entry(heading.clone()).or_default();
         }
         if let Some(row) = line.strip_prefix("| `--") {
-            let mut cells = row.split(" | ");
+            let mut cells = row.split('|');
             let name = cells.next().unwrap().split(['`', ' ']).next().unwrap();
-            let default = cells.next().unwrap().trim().trim_matches(['`', '|', ' ']);
+            let default = cells.next().unwrap().trim().trim_matches('`');
             let default = (!default.is_empty()).then(|| default.to_owned());
             sections.entry(heading.clone()).or_default().insert(format!("--{name}"), default);
         }

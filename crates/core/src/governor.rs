@@ -6,7 +6,7 @@
 //! Bounds: capacity of the destination, the limit of fast memory, a rate (token bucket), floors and ceilings per
 //! space, rest for pages that went out and came straight back. Feedback: page-outs stop while refaults cost the
 //! program more than its budget, and when the slow tier is nearly full or stores nothing in less; the idle time a
-//! policy should wait for grows with the share of page-outs that were mistakes, and shrinks again.
+//! policy should wait for grows while mistakes cost more than half the budget, and shrinks again below a quarter of it.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -157,7 +157,7 @@ pub struct Governor {
 const STALL_HALF_LIFE: Duration = Duration::from_secs(2);
 /// Half-life of the mistake ratio.
 const MISTAKE_HALF_LIFE: Duration = Duration::from_secs(30);
-/// A mistake ratio above this makes policies wait longer before they call a page cold, below half of it shorter.
+/// Below this share of mistakes among the demotions, refaults are the program's change of mind and not impatience.
 const MISTAKES_WANTED: f64 = 0.05;
 const PATIENCE_MAX: f64 = 32.0;
 
@@ -323,11 +323,11 @@ impl Governor {
         self.stall = self.stall * keep + seen * (1.0 - keep);
 
         let keep = 0.5f64.powf(seconds / MISTAKE_HALF_LIFE.as_secs_f64());
-        let ratio = self.mistake_ratio();
-        if ratio > MISTAKES_WANTED && self.stall > self.config.stall_budget / 4.0 {
+        // The budget is there to be used: waiting longer than it takes to stay within half of it would keep cold pages for nothing.
+        if self.mistake_ratio() > MISTAKES_WANTED && self.stall > self.config.stall_budget / 2.0 {
             self.patience = (self.patience * 2f64.powf(seconds / 10.0)).min(PATIENCE_MAX);
-        } else if ratio < MISTAKES_WANTED / 2.0 {
-            self.patience = (self.patience * 0.5f64.powf(seconds / 60.0)).max(1.0);
+        } else if self.stall < self.config.stall_budget / 4.0 {
+            self.patience = (self.patience * 0.5f64.powf(seconds / 30.0)).max(1.0);
         }
         self.demoted *= keep;
         self.mistakes *= keep;

@@ -143,10 +143,11 @@ pub enum Failure {
 }
 
 impl Failure {
-    /// Whether trying the same page again is pointless: the kernel says it may not, or cannot, be moved.
+    /// Whether trying the same page again is pointless: the kernel says it may not, or cannot, be moved. So it is in a dry run,
+    /// which counts each page once and thereby tells how much would have moved.
     pub const fn is_permanent(self) -> bool {
         // EPERM 1, EACCES 13, EINVAL 22: see move_pages(2), process_madvise(2).
-        matches!(self, Failure::Errno(1 | 13 | 22))
+        matches!(self, Failure::DryRun | Failure::Errno(1 | 13 | 22))
     }
 
     /// The failure as reports name it: the errno's symbol where it has one.

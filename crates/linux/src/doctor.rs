@@ -353,7 +353,13 @@ fn rivals(root: &Path, own_pid: u32) -> Vec<Rival> {
     let mut others: Vec<u32> = processes
         .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
         .filter(|&pid| pid != own_pid)
-        .filter(|pid| matches!(read(&format!("proc/{pid}/comm")).as_deref(), Some("terrace" | "terraced")))
+        .filter(|pid| match read(&format!("proc/{pid}/comm")).as_deref() {
+            Some("terraced") => true,
+            // Of the command only those that move pages: a workload or a look at the topology disturbs nobody.
+            Some("terrace") => read(&format!("proc/{pid}/cmdline"))
+                .is_some_and(|line| line.split('\0').skip(1).any(|word| matches!(word, "run" | "attach"))),
+            _ => false,
+        })
         .collect();
     others.sort_unstable();
     let list = others.iter().map(|pid| format!("pid {pid}")).collect::<Vec<_>>().join(", ");
@@ -410,6 +416,10 @@ mod tests {
         write("sys/module/damon_stat/parameters/enabled", "Y\n");
         write("proc/41/comm", "terraced\n");
         write("proc/42/comm", "terrace\n");
+        write("proc/44/comm", "terrace\n");
+        write("proc/44/cmdline", "terrace\0attach\0--pid\0007\0");
+        write("proc/45/comm", "terrace\n");
+        write("proc/45/cmdline", "terrace\0workload\0gups\0");
         write("proc/43/comm", "bash\n");
         let found: Vec<(&str, String)> =
             rivals(root.path(), 42).into_iter().map(|rival| (rival.name, rival.state)).collect();
@@ -417,7 +427,7 @@ mod tests {
             ("numa_balancing", "2"),
             ("DAMON", "1 set up, the first is on"),
             ("damon_stat", "Y"),
-            ("terrace", "pid 41"),
+            ("terrace", "pid 41, pid 44"),
         ];
         assert_eq!(found, expected.map(|(name, state)| (name, state.to_owned())));
     }

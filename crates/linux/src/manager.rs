@@ -72,6 +72,8 @@ pub struct ManagerStats {
     pub move_calls: u64,
     /// Major faults of the managed processes since they are managed.
     pub major_faults: u64,
+    /// CPU time of the managed processes since they are managed, clock ticks.
+    pub cpu_ticks: u64,
     /// Time during which page-outs were stopped, by cause.
     pub braked: BTreeMap<&'static str, Duration>,
     /// Events lost by the tracker.
@@ -90,6 +92,7 @@ struct Space {
     process: Process,
     ranges: Vec<MemoryRange>,
     major_faults: u64,
+    cpu_ticks: u64,
 }
 
 /// Why the loop returned.
@@ -153,10 +156,18 @@ impl Manager {
     /// When it is gone or not ours.
     pub fn add_process(&mut self, pid: u32) -> Result<SpaceId, ProcessError> {
         let process = Process::open(pid)?;
-        let major_faults = process.stat()?.major_faults;
+        let stat = process.stat()?;
         let space = SpaceId(self.next_space);
         self.next_space += 1;
-        self.spaces.insert(space, Space { process, ranges: Vec::new(), major_faults });
+        self.spaces.insert(
+            space,
+            Space {
+                process,
+                ranges: Vec::new(),
+                major_faults: stat.major_faults,
+                cpu_ticks: stat.user_ticks + stat.system_ticks,
+            },
+        );
         self.stats.processes += 1;
         Ok(space)
     }
@@ -316,6 +327,9 @@ impl Manager {
             let Ok(stat) = space.process.stat() else { continue };
             refaults += stat.major_faults.saturating_sub(space.major_faults);
             space.major_faults = stat.major_faults;
+            let ticks = stat.user_ticks + stat.system_ticks;
+            self.stats.cpu_ticks += ticks.saturating_sub(space.cpu_ticks);
+            space.cpu_ticks = ticks;
             resident += stat.resident.get();
         }
         self.stats.major_faults += refaults;
@@ -355,7 +369,12 @@ impl Manager {
         loop {
             let now = self.now();
             match self.parts.engine.poll(now) {
-                Output::Track(cadence) => self.cadence = cadence,
+                Output::Track(cadence) => {
+                    if let Some(periods) = cadence.sampling {
+                        self.parts.tracker.set_sample_periods(periods);
+                    }
+                    self.cadence = cadence;
+                }
                 Output::Wake(at) => {
                     self.wake = at;
                     return false;

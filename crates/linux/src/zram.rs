@@ -400,6 +400,12 @@ pub fn leftovers() -> Vec<Leftover> {
     found
 }
 
+/// Whether a swap device was set up by a Terrace for a run of its own, this one or another: it goes when that run ends.
+pub fn belongs_to_a_run(device: &str) -> bool {
+    device.starts_with("/dev/zram")
+        && read_label(Path::new(device)).ok().flatten().is_some_and(|label| owner_of_label(&label).is_some())
+}
+
 fn diskseq(id: u32) -> Option<u64> {
     std::fs::read_to_string(format!("/sys/block/zram{id}/diskseq")).ok()?.trim().parse().ok()
 }

@@ -428,8 +428,11 @@ fn a_program_that_ended_but_was_not_waited_for_is_no_trouble() {
     }
     let mut tracker = PageFaults::open().unwrap();
     assert!(listen(&mut tracker, second(1), &targets).births.is_empty());
-    let mut written = WriteTracking::default();
-    written.round(second(1), &targets, &tiers(), 1.0, &mut Heard::default()).unwrap();
+    match WriteTracking::open() {
+        Ok(mut written) => written.round(second(1), &targets, &tiers(), 1.0, &mut Heard::default()).unwrap(),
+        // Kernels before 6.7 have no PAGEMAP_SCAN to put the question with.
+        Err(error) => println!("SKIPPED a_program_that_ended_but_was_not_waited_for_is_no_trouble, its second half: {error}"),
+    }
 }
 
 fn faults_of_ended_programs_are_let_go() {

@@ -69,6 +69,8 @@ pub trait AccessSink {
     fn mapped(&mut self, _region: &Region) {}
     /// A region is gone.
     fn unmapped(&mut self, _region: &Region) {}
+    /// A parallel region begins: until the next barrier the threads run side by side.
+    fn fork(&mut self) {}
     /// All threads have waited for each other.
     fn barrier(&mut self) {}
     /// A named part of the program begins.
@@ -205,6 +207,8 @@ impl<'s> Memory for TracedMemory<'s> {
         F: Fn(&mut TracedLane<'s>, &mut S) -> bool + Sync,
     {
         assert!(states.len() <= self.threads, "a region has at most as many states as threads");
+        self.lane.flush();
+        self.lane.sink.fork();
         let mut live: Vec<usize> = (0..states.len()).collect();
         while !live.is_empty() {
             live.retain(|&thread| {

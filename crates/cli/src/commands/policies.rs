@@ -3,7 +3,7 @@
 use std::fmt::Write;
 use std::process::ExitCode;
 
-use terrace_policies::POLICIES;
+use terrace_policies::{POLICIES, PolicyInfo, Settings};
 
 use crate::args::OutputArguments;
 
@@ -20,7 +20,8 @@ pub(super) fn run(arguments: &OutputArguments) -> anyhow::Result<ExitCode> {
                     })
                     .collect();
                 serde_json::json!({
-                    "name": info.name, "summary": info.summary, "source": info.source, "settings": settings
+                    "name": info.name, "summary": info.summary, "source": info.source, "live": live(info),
+                    "settings": settings,
                 })
             })
             .collect();
@@ -29,11 +30,18 @@ pub(super) fn run(arguments: &OutputArguments) -> anyhow::Result<ExitCode> {
     }
     let mut text = String::new();
     for info in POLICIES {
-        writeln!(text, "{}: {} ({})", info.name, info.summary, info.source)?;
+        let live = if live(info) { "live and simulated" } else { "simulated only" };
+        writeln!(text, "{}: {} ({}; {live})", info.name, info.summary, info.source)?;
         for setting in info.settings {
             writeln!(text, "    {}={}  {}", setting.key, setting.default, setting.meaning)?;
         }
     }
     super::print_text(&text)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Whether the policy can manage a running program.
+fn live(info: &PolicyInfo) -> bool {
+    terrace_policies::build(info.name, Settings::default())
+        .is_ok_and(|policy| crate::options::only_simulated(policy.needs()).is_none())
 }

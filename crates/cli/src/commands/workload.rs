@@ -37,7 +37,11 @@ pub(super) fn run(arguments: &WorkloadArguments) -> anyhow::Result<ExitCode> {
     let size: Bytes = arguments.size.parse().map_err(|error| misuse("--size", &arguments.size, error))?;
     let memory = memory_and_swap()?;
     if size > memory {
-        return Err(misuse("--size", &arguments.size, format!("expected {memory} at most: the machine's memory and swap")));
+        return Err(misuse(
+            "--size",
+            &arguments.size,
+            format!("expected {memory} at most: the machine's memory and swap"),
+        ));
     }
     let mut options = BTreeMap::new();
     for text in &arguments.settings {

@@ -135,7 +135,7 @@ pub(crate) struct ManagerReport {
     pub user_cpu_seconds: f64,
     /// Its highest resident memory.
     pub max_rss_bytes: u64,
-    /// Estimate: refaults times the measured cost of one, plus the longest calls that may have held up the program.
+    /// Estimate: refaults times the measured cost of one. What clearing marks costs the program is not in it.
     pub stall_seconds: f64,
     /// Measured at start: what one refault costs, in microseconds; `null` without a swap tier.
     pub refault_microseconds: Option<f64>,

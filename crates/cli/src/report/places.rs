@@ -26,12 +26,18 @@ impl Places {
         let mut places = Places::default();
         if let Some(directory) = &output.report {
             places.try_directory(directory).with_context(|| {
-                format!("--report {}: no report can be written there; expected a directory that can be", directory.display())
+                format!(
+                    "--report {}: no report can be written there; expected a directory that can be",
+                    directory.display()
+                )
             })?;
         }
         if let Some(file) = &output.json_file {
             try_file(file).with_context(|| {
-                format!("--json-file {}: it cannot be written; expected a file in a directory that is there", file.display())
+                format!(
+                    "--json-file {}: it cannot be written; expected a file in a directory that is there",
+                    file.display()
+                )
             })?;
         }
         Ok(places)
@@ -75,7 +81,12 @@ mod tests {
     use super::*;
 
     fn output(report: Option<&Path>, json_file: Option<&Path>) -> OutputOptions {
-        OutputOptions { report: report.map(Path::to_owned), json: false, json_file: json_file.map(Path::to_owned), quiet: true }
+        OutputOptions {
+            report: report.map(Path::to_owned),
+            json: false,
+            json_file: json_file.map(Path::to_owned),
+            quiet: true,
+        }
     }
 
     #[test]

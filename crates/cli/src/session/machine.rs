@@ -15,9 +15,11 @@ use terrace_linux::movers::{Mover, Movers, PageMove};
 use terrace_linux::process::Process;
 use terrace_linux::rights::Rights;
 use terrace_linux::topology::declared::{SlowTier, zram_is_there};
-use terrace_linux::topology::{TierMap, Topology};
+use terrace_linux::topology::{Tier, TierKind, TierMap, Topology};
 use terrace_linux::trackers::Tracker;
-use terrace_linux::zram::{ZramOptions, ZramSwap};
+use terrace_linux::trackers::accessed_bits;
+use terrace_linux::trackers::with_refaults::WithRefaults;
+use terrace_linux::zram::{ZramOptions, ZramSwap, belongs_to_a_run};
 
 use super::Plan;
 use crate::options::misuse;
@@ -67,7 +69,9 @@ const STALL_DEADLINE: Duration = Duration::from_millis(20);
 impl Machine {
     pub(crate) fn prepare(plan: &Plan, needs: Needs) -> anyhow::Result<Machine> {
         let root = Path::new("/");
-        let topology = Topology::discover(root)?;
+        let mut topology = Topology::discover(root)?;
+        // What another Terrace set up for its own run goes when that run ends: it is not there for this one.
+        topology.swaps.retain(|area| !belongs_to_a_run(&area.device));
         let resolved = topology
             .with_slow(&plan.slow, zram_is_there(root))
             .map_err(|error| misuse("--tier-slow", &slow_text(&plan.slow), error))?;
@@ -82,7 +86,10 @@ impl Machine {
 
         let mut held = Held { zram: None, guard: None };
         let mut zram = None;
-        if let Some(size) = resolved.zram_to_set_up {
+        if let Some(size) = resolved.zram_to_set_up.filter(|_| !plan.moves) {
+            // A dry run changes nothing: it plans for the tier that a real one would set up.
+            topology.tiers.push(planned_zram(topology.tiers.len(), size));
+        } else if let Some(size) = resolved.zram_to_set_up {
             let guard = Guard::start()?;
             let swap = ZramSwap::set_up(&ZramOptions::of_size(size), Some(&guard))?;
             topology.add_swap_device(root, &swap.device())?;
@@ -100,15 +107,26 @@ impl Machine {
             (Some(_), _) => Some(SWAP_RATE),
             (None, _) => Some(NODE_RATE),
         };
-        let mover: Box<dyn Mover> = Box::new(if plan.moves { Movers::for_tiers(&tiers, STALL_DEADLINE) } else { Movers::dry_run() });
-        let facts = Facts {
-            tracker: tracker.name().to_owned(),
-            tracker_reasons,
-            notes: topology.notes.clone(),
-            refault_cost,
+        let mover: Box<dyn Mover> =
+            Box::new(if plan.moves { Movers::for_tiers(&tiers, STALL_DEADLINE) } else { Movers::dry_run() });
+        // The page-table reader finds returned pages itself, at its next round; the others learn of them from the faults.
+        let (tracker, tracker_reasons) = match tiers.swap_tier() {
+            Some(_) if tracker.name() != accessed_bits::NAME => hear_refaults(tracker, tracker_reasons),
+            _ => (tracker, tracker_reasons),
         };
+        let facts =
+            Facts { tracker: tracker.name().to_owned(), tracker_reasons, notes: topology.notes.clone(), refault_cost };
         Ok(Machine { parts: Parts { tiers, tracker, mover, zram }, held, facts, default_rate, refault_cost })
     }
+}
+
+/// The tracker with refaults heard beside it, or as it was with the reason why not.
+fn hear_refaults(tracker: Box<dyn Tracker>, mut reasons: Vec<String>) -> (Box<dyn Tracker>, Vec<String>) {
+    let (tracker, heard) = WithRefaults::complete(tracker);
+    if let Err(reason) = heard {
+        reasons.push(format!("refaults are counted and not located: {reason}"));
+    }
+    (tracker, reasons)
 }
 
 /// process_madvise(2) and move_pages(2) on another process ask for it, even of the same user.
@@ -128,7 +146,9 @@ fn with_rights(error: anyhow::Error) -> anyhow::Error {
     for line in &rights.still_works {
         text += &format!("\n  {line}");
     }
-    anyhow::anyhow!(text + "\n  terrace topology, terrace doctor, terrace policies, terrace workload\nthe program was not started")
+    anyhow::anyhow!(
+        text + "\n  terrace topology, terrace doctor, terrace policies, terrace workload\nnothing was started or changed"
+    )
 }
 
 impl Held {
@@ -151,11 +171,23 @@ fn slow_text(slow: &SlowTier) -> String {
     }
 }
 
+/// The compressed swap that a run would set up, for a run that only plans.
+fn planned_zram(number: usize, size: Bytes) -> Tier {
+    Tier {
+        id: TierId(number as u8),
+        name: "zram".to_owned(),
+        kind: TierKind::Swap { device: "none".to_owned(), compressed: true },
+        capacity_bytes: size,
+        read_latency_ns: None,
+        read_bandwidth_mbps: None,
+    }
+}
+
 /// N of the swap tier's /dev/zramN.
 fn zram_number(tiers: &TierMap) -> Option<u32> {
     match &tiers.tier(tiers.swap_tier()?).kind {
-        terrace_linux::topology::TierKind::Swap { device, .. } => device.strip_prefix("/dev/zram")?.parse().ok(),
-        terrace_linux::topology::TierKind::Nodes { .. } => None,
+        TierKind::Swap { device, .. } => device.strip_prefix("/dev/zram")?.parse().ok(),
+        TierKind::Nodes { .. } => None,
     }
 }
 

@@ -30,8 +30,8 @@ mod target;
 use machine::{Machine, Parts};
 pub(crate) use program::NotStarted;
 use record::Recorder;
-pub(crate) use target::TargetSpec;
 use target::Target;
+pub(crate) use target::TargetSpec;
 
 /// What a run is to do.
 #[derive(Debug)]
@@ -107,7 +107,8 @@ pub(crate) fn run(plan: &Plan) -> anyhow::Result<ExitCode> {
             ..GovernorConfig::default()
         },
     };
-    let parts = ManagerParts { engine: Engine::new(config, policy), tracker, mover, tiers, zram, ranges: plan.watch.ranges };
+    let parts =
+        ManagerParts { engine: Engine::new(config, policy), tracker, mover, tiers, zram, ranges: plan.watch.ranges };
     let mut manager = Manager::new(parts);
     let mut target = Target::start(&plan.target)?;
     let mut recorder = Recorder::new(manager.now(), plan);

@@ -11,8 +11,8 @@ use terrace_core::ledger::Route;
 use terrace_core::observation::Sight;
 use terrace_core::units::{BLOCK_SHIFT, Bytes, SpaceId, TierId, Time, Vpn};
 use terrace_linux::manager::{Manager, Tap};
-use terrace_linux::usage::{Who, usage};
 use terrace_linux::topology::TierKind;
+use terrace_linux::usage::{Who, usage};
 
 use super::machine::Facts;
 use super::target::Target;
@@ -119,10 +119,13 @@ impl Recorder {
         if self.progress {
             crate::report::text::print_progress(&point, self.points.last());
         }
-        if self.seen % self.step == 0 {
-            self.points.push(point);
+        // Before the first walk and after the exit nothing is known of the pages; a point of zeros would look like a fact.
+        if point.fast_bytes + point.slow_bytes > 0 {
+            if self.seen.is_multiple_of(self.step) {
+                self.points.push(point);
+            }
+            self.seen += 1;
         }
-        self.seen += 1;
         if self.points.len() == MOST_POINTS {
             let mut keep = false;
             self.points.retain(|_| {
@@ -183,13 +186,18 @@ impl Recorder {
             notes.push(format!("the tracker lost {} events", stats.lost_events));
         }
         if !plan.moves && !plan.observes() {
-            notes.push("dry run: nothing was moved; the failures by cause dry_run are what would have moved".to_owned());
+            notes
+                .push("dry run: nothing was moved; the failures by cause dry_run are what would have moved".to_owned());
         }
         if engine.policy_name() != "age" {
             notes.push(format!("no age histogram: the policy {} keeps no ages", engine.policy_name()));
         }
         let children = usage(Who::WaitedChildren);
-        self.target_cpu = children.user_seconds + children.system_seconds;
+        // Of a child the kernel tells the whole; of a process attached to, what was seen twice a second.
+        self.target_cpu = match target.is_child() {
+            true => children.user_seconds + children.system_seconds,
+            false => stats.cpu_ticks as f64 / rustix::param::clock_ticks_per_second() as f64,
+        };
         let seconds = self.sums.seconds.max(f64::MIN_POSITIVE);
         let refault_microseconds = facts.refault_cost.map(|cost| cost.as_secs_f64() * 1e6);
         let (user, system) = own_cpu();
@@ -233,7 +241,12 @@ impl Recorder {
             refaults: ledger.refaults(),
             mistakes: ledger.mistakes(),
             braked_seconds: self.braked.clone(),
-            vetoed_pages: engine.governor().vetoes().iter().map(|(veto, count)| (veto.name().to_owned(), *count)).collect(),
+            vetoed_pages: engine
+                .governor()
+                .vetoes()
+                .iter()
+                .map(|(veto, count)| (veto.name().to_owned(), *count))
+                .collect(),
             manager: ManagerReport {
                 cpu_seconds: user + system,
                 user_cpu_seconds: user,
@@ -383,7 +396,9 @@ impl HeatRecorder {
                     let share = if cell.pages == 0 { -1.0 } else { cell.accessed as f32 / cell.pages as f32 };
                     last.insert(*key, (share, at));
                 }
-                keys.iter().map(|key| last.get(key).filter(|(_, seen)| at - seen <= 4).map_or(-1.0, |(share, _)| *share)).collect()
+                keys.iter()
+                    .map(|key| last.get(key).filter(|(_, seen)| at - seen <= 4).map_or(-1.0, |(share, _)| *share))
+                    .collect()
             })
             .collect();
         let column_seconds = (0..self.columns.len()).map(|at| self.column.as_secs_f64() * at as f64).collect();

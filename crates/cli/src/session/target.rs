@@ -82,7 +82,9 @@ impl Target {
             }
             // From a terminal, Ctrl-C and Ctrl-\ reach the whole foreground group, the program included.
             let from_terminal = matches!(signal, SIGINT | SIGQUIT) && std::io::stdin().is_terminal();
-            if !from_terminal && let (Some(pid), Some(signal)) = (Pid::from_raw(self.pid as i32), Signal::from_named_raw(signal)) {
+            if !from_terminal
+                && let (Some(pid), Some(signal)) = (Pid::from_raw(self.pid as i32), Signal::from_named_raw(signal))
+            {
                 // It may have exited in the meantime; then there is nothing to tell.
                 let _ = kill_process(pid, signal);
             }
@@ -139,7 +141,9 @@ impl Target {
 impl Drop for Target {
     /// If management failed after the start, the program is waited for all the same: it must not lose its parent.
     fn drop(&mut self) {
-        if self.exit.is_none() && let Some(child) = &mut self.child {
+        if self.exit.is_none()
+            && let Some(child) = &mut self.child
+        {
             let _ = child.wait();
         }
     }

@@ -1,3 +1,5 @@
+//! The record parser on a real recording, on made-up streams and on noise.
+
 use proptest::prelude::*;
 
 use super::*;

@@ -1,3 +1,5 @@
+//! Trackers that lie, and trackers that are blind, must not pass the proof.
+
 use terrace_core::units::{Bytes, TierId};
 
 use super::*;

@@ -1,3 +1,5 @@
+//! The page on synthetic reports: escaping, empty and single-point runs, nothing from outside.
+
 use super::*;
 use crate::report::example;
 

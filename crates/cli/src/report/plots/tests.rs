@@ -1,3 +1,5 @@
+//! The plots on synthetic reports: no NaN, bounded size, every colour with a dark counterpart.
+
 use super::*;
 use crate::report::example;
 
