@@ -7,6 +7,10 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
+mod laboratory;
+
+pub(crate) use laboratory::*;
+
 /// What can be a pid: the kernel's PID_MAX_LIMIT is 2^22 (proc_sys_kernel(5), pid_max).
 const PIDS: std::ops::RangeInclusive<i64> = 1..=(1 << 22);
 
@@ -43,6 +47,9 @@ pub(crate) enum Command {
     Policies(OutputArguments),
     /// Run one of the laboratory's workloads as a real process (`terrace workload list` names them).
     Workload(WorkloadArguments),
+    /// Simulate policies on modelled hardware: which is best for a program on a machine, and why.
+    #[command(subcommand)]
+    Sim(SimCommand),
 }
 
 #[derive(Debug, Args)]

@@ -33,7 +33,12 @@ fn start_log(verbose: u8) {
     let filter = tracing_subscriber::EnvFilter::try_from_env("TERRACE_LOG")
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(level));
     let colour = std::env::var_os("NO_COLOR").is_none() && std::io::IsTerminal::is_terminal(&std::io::stderr());
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(colour).without_time().init();
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(colour)
+        .without_time()
+        .init();
 }
 
 fn fail(error: &anyhow::Error) -> ExitCode {

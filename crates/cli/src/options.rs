@@ -103,14 +103,18 @@ impl ManageOptions {
         }
         // Built once here so that a bad name or setting is found before anything is set up.
         let policy =
-            terrace_policies::build(&raw.policy, Settings::from_pairs(settings.clone())).map_err(|error| match &error {
-                SettingsError::UnknownKey { key, .. } => misuse("--set", &format!("{key}={}", settings[key]), &error),
-                // The text as the policy takes it: with --interval it may not have come from --set.
-                SettingsError::BadValue { key, text, wanted } => {
-                    misuse("--set", &format!("{key}={text}"), format!("expected {wanted}"))
-                }
-                _ => misuse("--policy", &raw.policy, &error),
-            })?;
+            terrace_policies::build(&raw.policy, Settings::from_pairs(settings.clone())).map_err(
+                |error| match &error {
+                    SettingsError::UnknownKey { key, .. } => {
+                        misuse("--set", &format!("{key}={}", settings[key]), &error)
+                    }
+                    // The text as the policy takes it: with --interval it may not have come from --set.
+                    SettingsError::BadValue { key, text, wanted } => {
+                        misuse("--set", &format!("{key}={text}"), format!("expected {wanted}"))
+                    }
+                    _ => misuse("--policy", &raw.policy, &error),
+                },
+            )?;
         if let Some(why) = only_simulated(policy.needs()) {
             return Err(misuse(
                 "--policy",

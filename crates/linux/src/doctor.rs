@@ -417,7 +417,7 @@ mod tests {
         write("proc/41/comm", "terraced\n");
         write("proc/42/comm", "terrace\n");
         write("proc/44/comm", "terrace\n");
-        write("proc/44/cmdline", "terrace\0attach\0--pid\0007\0");
+        write("proc/44/cmdline", "terrace\0attach\0--pid\0seven\0");
         write("proc/45/comm", "terrace\n");
         write("proc/45/cmdline", "terrace\0workload\0gups\0");
         write("proc/43/comm", "bash\n");

@@ -3,7 +3,7 @@
 //! In: processes to manage, a tracker, a mover, an engine. Out: moves, and the figures of the run. Must not: decide
 //! what moves; it only carries observations in and plans out, keeps the processes' ranges current, and reads what the moves cost.
 //!
-//! One observation's way: tracker → [`Intake`] (address to page) → engine → plan → [`Manager::carry_out`] (page to address) →
+//! One observation's way: tracker → `Intake` (address to page) → engine → plan → `Manager::carry_out` (page to address) →
 //! mover → outcome → engine.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -38,6 +38,8 @@ pub struct ManagerParts {
     pub tiers: TierMap,
     /// The zram device whose figures show what page-outs really save, if the slow tier is one.
     pub zram: Option<u32>,
+    /// Whether that device is our own, so that we may have it compacted.
+    pub zram_is_ours: bool,
     /// Which memory may be managed.
     pub ranges: RangeOptions,
 }
@@ -118,12 +120,17 @@ pub struct Manager {
     wake: Time,
     pressure_at: Time,
     pressure_read: Time,
+    compacted: Time,
     stats: ManagerStats,
     results: Vec<MoveResult>,
 }
 
 /// How often the cost of moves is read: often enough to brake before a second's worth of mistakes is made.
 const PRESSURE_INTERVAL: Duration = Duration::from_millis(500);
+/// Pages that come back leave holes in the compressed store, which the kernel closes only when told to or under pressure. More
+/// than this much waste, and more than a quarter of what is stored, is worth closing, at most once in `COMPACT_INTERVAL`.
+const COMPACT_FROM: Bytes = Bytes::mib(16);
+const COMPACT_INTERVAL: Duration = Duration::from_secs(10);
 /// The compression ratio of a few pages says nothing: from this much stored data on it counts.
 const COMPRESSION_TELLS_FROM: Bytes = Bytes::mib(16);
 
@@ -140,6 +147,7 @@ impl Manager {
             wake: Time::ZERO,
             pressure_at: Time::ZERO,
             pressure_read: Time::ZERO,
+            compacted: Time::ZERO,
             stats: ManagerStats::default(),
             results: Vec::new(),
         }
@@ -339,6 +347,7 @@ impl Manager {
             Ok(reading) => self.stats.pressure = reading,
             Err(error) => self.stats.pressure_error = Some(error.to_string()),
         }
+        self.compact(now);
         let reading = self.stats.pressure;
         if let Some(brake) = self.parts.engine.governor().brake() {
             *self.stats.braked.entry(brake.name()).or_default() += window.min(2 * PRESSURE_INTERVAL);
@@ -356,9 +365,22 @@ impl Manager {
             compression: reading
                 .zram
                 .filter(|zram| zram.orig_data_bytes >= COMPRESSION_TELLS_FROM)
-                .and_then(|zram| zram.ratio()),
+                .and_then(|zram| zram.compressibility()),
         };
         self.drain_engine(Input::Pressure(pressure));
+    }
+
+    /// Closes the holes in our own compressed store when they have grown worth it: memory they take is memory not saved.
+    fn compact(&mut self, now: Time) {
+        let (Some(id), Some(zram)) = (self.parts.zram, self.stats.pressure.zram) else { return };
+        let waste = zram.wasted_bytes();
+        let worth_it = waste > COMPACT_FROM && waste.get() * 4 > zram.compressed_bytes.get();
+        if self.parts.zram_is_ours && worth_it && now.since(self.compacted) >= COMPACT_INTERVAL {
+            self.compacted = now;
+            if let Err(error) = std::fs::write(format!("/sys/block/zram{id}/compact"), "1") {
+                tracing::warn!(%error, "the compressed store could not be compacted");
+            }
+        }
     }
 
     /// Gives the engine one input and does what it answers. Returns whether work is left that waited only because a

@@ -30,6 +30,18 @@ impl ZramUse {
         (stored > Bytes::ZERO).then(|| stored.get() as f64 / self.mem_used_bytes.get().max(1) as f64)
     }
 
+    /// Bytes stored for each byte they compress to: how well the data compresses, whatever holes freed data left in the
+    /// allocator's pages. `None` while it holds nothing.
+    pub fn compressibility(&self) -> Option<f64> {
+        let stored = self.orig_data_bytes + Bytes::of_pages(self.same_filled_pages);
+        (stored > Bytes::ZERO).then(|| stored.get() as f64 / self.compressed_bytes.get().max(1) as f64)
+    }
+
+    /// Memory that compaction could give back: what is taken beyond the compressed data.
+    pub fn wasted_bytes(&self) -> Bytes {
+        self.mem_used_bytes.saturating_sub(self.compressed_bytes)
+    }
+
     /// Parses mm_stat: orig, compressed, used, limit, maximum, same pages, compacted, huge pages, ...
     pub fn parse(text: &str) -> Option<ZramUse> {
         let fields: Vec<u64> = text.split_ascii_whitespace().map_while(|field| field.parse().ok()).collect();
@@ -184,6 +196,10 @@ mod tests {
         assert_eq!((zram.orig_data_bytes, zram.compressed_bytes), (Bytes::mib(8), Bytes::mib(2)));
         assert_eq!((zram.same_filled_pages, zram.incompressible_pages), (512, 3));
         assert!((zram.ratio().unwrap() - 10_485_760.0 / 2_228_224.0).abs() < 1e-9);
+        // Freed holes in the allocator's pages say nothing of how well the data compresses: a brake on them never lets go.
+        let holes = ZramUse { mem_used_bytes: zram.orig_data_bytes, ..zram };
+        assert_eq!(holes.compressibility(), zram.compressibility());
+        assert_eq!(holes.wasted_bytes(), zram.orig_data_bytes.saturating_sub(zram.compressed_bytes));
     }
 
     #[test]

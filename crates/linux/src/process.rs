@@ -81,11 +81,12 @@ impl Process {
     pub fn open(pid: u32) -> Result<Process, ProcessError> {
         let gone = || ProcessError::Gone { pid };
         let raw = i32::try_from(pid).ok().and_then(rustix::process::Pid::from_raw).ok_or_else(gone)?;
-        let pidfd = rustix::process::pidfd_open(raw, rustix::process::PidfdFlags::empty()).map_err(|errno| match errno {
-            rustix::io::Errno::PERM => ProcessError::NotPermitted { pid },
-            rustix::io::Errno::SRCH | rustix::io::Errno::INVAL => gone(),
-            other => ProcessError::Read { path: format!("pidfd_open({pid})"), source: other.into() },
-        })?;
+        let pidfd =
+            rustix::process::pidfd_open(raw, rustix::process::PidfdFlags::empty()).map_err(|errno| match errno {
+                rustix::io::Errno::PERM => ProcessError::NotPermitted { pid },
+                rustix::io::Errno::SRCH | rustix::io::Errno::INVAL => gone(),
+                other => ProcessError::Read { path: format!("pidfd_open({pid})"), source: other.into() },
+            })?;
         let start_time = Stat::read(pid)?.start_time;
         Ok(Process { pid, start_time, pidfd })
     }
@@ -126,7 +127,10 @@ impl Process {
     pub fn ranges(&self, options: RangeOptions) -> Result<Vec<MemoryRange>, ProcessError> {
         let maps = read_proc(self.pid, "maps")?;
         // Locked memory shows only in smaps, which is dear to read; VmLck in status says whether it is needed.
-        let locked = if read_proc(self.pid, "status")?.lines().any(|line| line.starts_with("VmLck:") && !line.ends_with(" 0 kB")) {
+        let locked = if read_proc(self.pid, "status")?
+            .lines()
+            .any(|line| line.starts_with("VmLck:") && !line.ends_with(" 0 kB"))
+        {
             parse_locked(&read_proc(self.pid, "smaps")?)
         } else {
             Vec::new()
@@ -287,17 +291,16 @@ mod tests {
         assert_eq!(plain.len(), 2, "{plain:?}");
         assert_eq!(plain[0].start, Vpn::of_address(0x55d0_c000_0000));
         let all = parse_maps(maps, RangeOptions { files: true, shared: true });
-        assert_eq!(all.iter().map(|range| range.backing).collect::<Vec<_>>(), [
-            Backing::Anonymous,
-            Backing::PrivateFile,
-            Backing::Shared,
-            Backing::Anonymous
-        ]);
+        assert_eq!(
+            all.iter().map(|range| range.backing).collect::<Vec<_>>(),
+            [Backing::Anonymous, Backing::PrivateFile, Backing::Shared, Backing::Anonymous]
+        );
     }
 
     #[test]
     fn a_command_with_brackets_does_not_shift_the_fields() {
-        let text = "42 (a) R (b) S 1 42 42 0 -1 4194304 100 0 7 0 11 22 0 0 20 0 1 0 98765 1000000 250 18446744073709551615 0";
+        let text =
+            "42 (a) R (b) S 1 42 42 0 -1 4194304 100 0 7 0 11 22 0 0 20 0 1 0 98765 1000000 250 18446744073709551615 0";
         let stat = parse_stat(text).unwrap();
         assert_eq!((stat.command.as_str(), stat.state), ("a) R (b", 'S'));
         assert_eq!((stat.minor_faults, stat.major_faults, stat.start_time), (100, 7, 98765));

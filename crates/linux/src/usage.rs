@@ -44,7 +44,8 @@ mod tests {
     fn work_shows_as_cpu_time_and_memory_as_resident() {
         let before = usage(Who::Myself);
         let memory = vec![1u8; 32 << 20];
-        let sum: u64 = (0..4).map(|_| memory.iter().map(|&byte| u64::from(std::hint::black_box(byte))).sum::<u64>()).sum();
+        let sum: u64 =
+            (0..4).map(|_| memory.iter().map(|&byte| u64::from(std::hint::black_box(byte))).sum::<u64>()).sum();
         let after = usage(Who::Myself);
         assert!(sum > 0 && after.user_seconds + after.system_seconds > before.user_seconds + before.system_seconds);
         assert!(after.max_rss_bytes >= 32 << 20);

@@ -431,7 +431,9 @@ fn a_program_that_ended_but_was_not_waited_for_is_no_trouble() {
     match WriteTracking::open() {
         Ok(mut written) => written.round(second(1), &targets, &tiers(), 1.0, &mut Heard::default()).unwrap(),
         // Kernels before 6.7 have no PAGEMAP_SCAN to put the question with.
-        Err(error) => println!("SKIPPED a_program_that_ended_but_was_not_waited_for_is_no_trouble, its second half: {error}"),
+        Err(error) => {
+            println!("SKIPPED a_program_that_ended_but_was_not_waited_for_is_no_trouble, its second half: {error}")
+        }
     }
 }
 

@@ -4,6 +4,8 @@
 //! clock, or share state between policies. Each file opens with its source and its table of constants, so that it can be
 //! read beside the paper.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
+// [P], [C], [R] in the tables of constants say where a value comes from; they are no links.
+#![allow(rustdoc::broken_intra_doc_links)]
 
 use terrace_core::policy::Policy;
 

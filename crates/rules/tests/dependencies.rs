@@ -32,8 +32,11 @@ fn crates_depend_only_downwards() {
         let name = package.name.strip_prefix("terrace-").expect("crate names are terrace- plus the folder's name");
         let folder = package.manifest_path.parent().unwrap().file_name().unwrap();
         assert_eq!(name, folder, "a crate is named after its folder");
-        let allowed = table.get(name).unwrap_or_else(|| panic!("crate {name} has no row in MAY_USE: where does it belong?"));
-        for dependency in package.dependencies.iter().filter(|dependency| dependency.kind != DependencyKind::Development) {
+        let allowed =
+            table.get(name).unwrap_or_else(|| panic!("crate {name} has no row in MAY_USE: where does it belong?"));
+        for dependency in
+            package.dependencies.iter().filter(|dependency| dependency.kind != DependencyKind::Development)
+        {
             if let Some(used) = dependency.name.strip_prefix("terrace-") {
                 assert!(allowed.contains(&used), "{name} must not depend on {used}: see MAY_USE");
             }
@@ -50,7 +53,10 @@ fn pure_crates_use_no_crate_that_does_input_or_output() {
         if !["core", "policies", "machine", "workloads", "trace", "sim"].contains(&name) {
             continue;
         }
-        assert!(package.manifest_path.with_file_name("clippy.toml").exists(), "{name} is pure and needs its clippy.toml");
+        assert!(
+            package.manifest_path.with_file_name("clippy.toml").exists(),
+            "{name} is pure and needs its clippy.toml"
+        );
         for dependency in package.dependencies.iter().filter(|dependency| dependency.kind == DependencyKind::Normal) {
             assert!(!banned.contains(&dependency.name.as_str()), "{name} is pure and must not use {}", dependency.name);
         }
@@ -60,16 +66,30 @@ fn pure_crates_use_no_crate_that_does_input_or_output() {
 #[test]
 fn every_dependency_has_a_licence_that_lets_us_ship() {
     let fine = [
-        "Apache-2.0", "MIT", "BSD-2-Clause", "BSD-3-Clause", "ISC", "Zlib", "Unicode-3.0", "Unlicense", "0BSD", "CC0-1.0",
-        "MIT-0", "BSL-1.0", "LGPL-2.1-only", "Apache-2.0 WITH LLVM-exception",
+        "Apache-2.0",
+        "MIT",
+        "BSD-2-Clause",
+        "BSD-3-Clause",
+        "ISC",
+        "Zlib",
+        "Unicode-3.0",
+        "Unlicense",
+        "0BSD",
+        "CC0-1.0",
+        "MIT-0",
+        "BSL-1.0",
+        "LGPL-2.1-only",
+        "Apache-2.0 WITH LLVM-exception",
     ];
     let mut bad = Vec::new();
     for package in &metadata().packages {
         let licence = package.license.clone().unwrap_or_else(|| "none stated".to_owned());
         // One of several alternatives is enough; of a conjunction every part must do.
-        let acceptable = licence.replace('/', " OR ").replace(['(', ')'], "").split(" OR ").any(|alternative| {
-            alternative.split(" AND ").all(|part| fine.contains(&part.trim()))
-        });
+        let acceptable = licence
+            .replace('/', " OR ")
+            .replace(['(', ')'], "")
+            .split(" OR ")
+            .any(|alternative| alternative.split(" AND ").all(|part| fine.contains(&part.trim())));
         // The eBPF programs themselves are GPL-2.0, as the kernel demands of what calls its helpers; they are data to the rest.
         if !acceptable && package.name.as_str() != "terrace-bpf" {
             bad.push(format!("{} {}: {licence}", package.name, package.version));

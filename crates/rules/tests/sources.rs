@@ -37,7 +37,11 @@ fn without_tests(text: &str) -> &str {
 #[test]
 fn every_module_says_what_it_is_for() {
     for (file, text) in with_ending("rs") {
-        assert!(text.trim_start().starts_with("//!"), "{}: the first line must be //! and say what the module does", file.display());
+        assert!(
+            text.trim_start().starts_with("//!"),
+            "{}: the first line must be //! and say what the module does",
+            file.display()
+        );
     }
 }
 
@@ -55,12 +59,18 @@ fn unsafe_code_stands_only_where_it_may() {
     let allowed = ["crates/linux/src/sys.rs", "crates/bpf/", "qemu-plugin/", "crates/python/"];
     for (file, text) in with_ending("rs") {
         let path = file.display().to_string();
-        if allowed.iter().any(|prefix| path.starts_with(prefix)) || path.contains("/tests/") || path.contains("/examples/") {
+        if allowed.iter().any(|prefix| path.starts_with(prefix))
+            || path.contains("/tests/")
+            || path.contains("/examples/")
+        {
             continue;
         }
         let block = text.lines().find(|line| {
             let code = line.split("//").next().unwrap_or("");
-            code.contains("unsafe {") || code.contains("unsafe fn") || code.contains("unsafe impl") || code.contains("allow(unsafe_code)")
+            code.contains("unsafe {")
+                || code.contains("unsafe fn")
+                || code.contains("unsafe impl")
+                || code.contains("allow(unsafe_code)")
         });
         assert!(block.is_none(), "{path}: unsafe code belongs into crates/linux/src/sys.rs: {block:?}");
     }
@@ -83,7 +93,9 @@ fn nothing_unfinished_is_left_lying_about() {
 fn no_path_of_a_developers_machine_is_named() {
     let home = root();
     let above = home.parent().and_then(Path::to_str).filter(|path| path.len() > 4).map(|path| format!("{path}/"));
-    let Some(above) = above.filter(|path| !["/tmp/", "/root/", "/home/", "/usr/"].contains(&path.as_str())) else { return };
+    let Some(above) = above.filter(|path| !["/tmp/", "/root/", "/home/", "/usr/"].contains(&path.as_str())) else {
+        return;
+    };
     for file in files() {
         if let Ok(text) = std::fs::read_to_string(home.join(&file)) {
             assert!(!text.contains(&above), "{}: names {above}", file.display());

@@ -4,7 +4,7 @@
 //! took, where its accesses were served, what moved and failed and why, and what the management cost. Must not: read a
 //! clock or a file, start a thread, or treat the engine otherwise than the live manager does.
 //!
-//! [`Simulation`] is one run and is also the sink that workloads write into. [`run`] adds the bounds (everything fast,
+//! [`Simulation`] is one run and is also the sink that workloads write into. [`run`](mod@run) adds the bounds (everything fast,
 //! everything slow) that a report compares with. [`compare`] turns many reports into geometric means with intervals.
 //! [`object_cache`] replays object traces through LRU, CLOCK and FIFO, for comparison with cache simulators.
 #![cfg_attr(test, allow(clippy::unwrap_used))]

@@ -7,6 +7,7 @@ use crate::args::Command;
 mod doctor;
 mod manage;
 mod policies;
+mod sim;
 mod topology;
 mod workload;
 
@@ -23,6 +24,7 @@ pub(crate) fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Doctor(arguments) => doctor::run(&arguments),
         Command::Policies(arguments) => policies::run(&arguments),
         Command::Workload(arguments) => workload::run(&arguments),
+        Command::Sim(command) => sim::run(&command),
     }
 }
 

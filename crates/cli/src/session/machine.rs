@@ -152,6 +152,11 @@ fn with_rights(error: anyhow::Error) -> anyhow::Error {
 }
 
 impl Held {
+    /// Whether compressed swap was set up for this run.
+    pub(crate) fn has_zram(&self) -> bool {
+        self.zram.is_some()
+    }
+
     /// Undoes what was set up. The guard would do it, too, but here the user is told if it fails.
     pub(crate) fn release(self) -> anyhow::Result<()> {
         let Held { zram, guard } = self;

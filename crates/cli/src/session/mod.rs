@@ -107,8 +107,15 @@ pub(crate) fn run(plan: &Plan) -> anyhow::Result<ExitCode> {
             ..GovernorConfig::default()
         },
     };
-    let parts =
-        ManagerParts { engine: Engine::new(config, policy), tracker, mover, tiers, zram, ranges: plan.watch.ranges };
+    let parts = ManagerParts {
+        engine: Engine::new(config, policy),
+        tracker,
+        mover,
+        tiers,
+        zram,
+        zram_is_ours: machine.held.has_zram(),
+        ranges: plan.watch.ranges,
+    };
     let mut manager = Manager::new(parts);
     let mut target = Target::start(&plan.target)?;
     let mut recorder = Recorder::new(manager.now(), plan);

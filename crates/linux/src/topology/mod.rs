@@ -154,8 +154,8 @@ impl Topology {
     /// # Errors
     /// When /proc/swaps cannot be read, the device is not active, or page-outs would go to another area first.
     pub fn add_swap_device(&mut self, root: &Path, device: &Path) -> Result<(), TopologyError> {
-        self.swaps = swap::read_swaps(root)
-            .map_err(|source| TopologyError::Read { path: "/proc/swaps".to_owned(), source })?;
+        self.swaps =
+            swap::read_swaps(root).map_err(|source| TopologyError::Read { path: "/proc/swaps".to_owned(), source })?;
         let area = self.usable_swap(&device.display().to_string())?;
         self.add_swap_tier(&area);
         Ok(())
