@@ -23,7 +23,7 @@ use terrace_core::units::{Bytes, PageId, SpaceId, TierId, Time, Vpn};
 use crate::movers::{MoveResult, Mover, PageMove};
 use crate::pressure::PressureReading;
 use crate::process::{MemoryRange, Process, ProcessError, RangeOptions};
-use crate::topology::TierMap;
+use crate::topology::{TierKind, TierMap};
 use crate::trackers::{Event, Sink, Target, TrackError, Tracker};
 
 /// What a manager is made of.
@@ -352,7 +352,9 @@ impl Manager {
         if let Some(brake) = self.parts.engine.governor().brake() {
             *self.stats.braked.entry(brake.name()).or_default() += window.min(2 * PRESSURE_INTERVAL);
         }
-        if let Some(tier) = self.parts.tiers.swap_tier() {
+        // A dry run may plan for swap that is not there; its room is what was declared, and free swap says nothing of it.
+        let is_active = |tier: &TierId| matches!(&self.parts.tiers.tier(*tier).kind, TierKind::Swap { device, .. } if device.starts_with('/'));
+        if let Some(tier) = self.parts.tiers.swap_tier().filter(is_active) {
             let used = self.parts.engine.pages().used_in_all(tier);
             self.drain_engine(Input::Capacity(tier, used + reading.swap_free_bytes.pages()));
         }

@@ -71,6 +71,8 @@ pub struct Age {
     ahead: f64,
     interval: AdaptiveInterval,
     scan_at: Time,
+    /// Rounds so far.
+    rounds: u32,
     /// Blocks whose pages came back since the last plan, with how many did.
     returned: Vec<(BlockId, u32)>,
     cold_pages: u64,
@@ -102,6 +104,7 @@ impl Age {
                 AdaptiveInterval::fixed(interval)
             },
             scan_at: Time::ZERO,
+            rounds: 0,
             returned: Vec::new(),
             cold_pages: 0,
             idle_wanted: idle,
@@ -202,6 +205,7 @@ impl Policy for Age {
     fn round(&mut self, now: Time, round: &Round, pages: &mut Pages) {
         self.interval.adapt(round, pages.footprint_of_all(), self.share);
         self.scan_at = now + self.interval.current();
+        self.rounds = self.rounds.saturating_add(1);
     }
 
     fn outcome(&mut self, now: Time, done: &[Outcome], pages: &mut Pages) {
@@ -228,6 +232,8 @@ impl Policy for Age {
         // Without a limit everything cold leaves. With one, only as much as the limit and the hot slow pages need.
         let leaving = match room.fast_limit {
             None => census.cold,
+            // Before two readings of everything nobody is known to be cold, and whoever left now would come straight back.
+            Some(_) if f64::from(self.rounds) * self.share < 2.0 => 0,
             Some(_) => excess + census.hot_slow.saturating_sub(room.fast_room()).min(census.cold),
         };
         let mut left_to_come = census.hot_slow.min(room.fast_room() + leaving.saturating_sub(excess));
@@ -424,6 +430,14 @@ mod tests {
             let page = engine.pages().find(SPACE, Vpn(vpn)).unwrap();
             assert_eq!(engine.pages()[page].tier(), Some(TierId::FAST), "page {vpn} is hot");
         }
+    }
+
+    #[test]
+    fn nobody_leaves_for_the_limit_before_everybody_was_seen_twice() {
+        let engine = run(FastGoal::Pages(512), 7, |vpn, _| vpn % 4 == 0);
+        assert_eq!(engine.ledger().demoted(), 0);
+        let engine = run(FastGoal::Pages(512), 30, |vpn, _| vpn % 4 == 0);
+        assert_eq!((engine.pages().used(SPACE, TierId::FAST), engine.ledger().mistakes()), (512, 0));
     }
 
     #[test]

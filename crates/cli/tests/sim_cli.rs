@@ -1,0 +1,165 @@
+//! The laboratory from the command line: the keys of its JSON, as docs/reference/sim.md states them, and bad input.
+//!
+//! In: tiny runs. Out: keys, exit codes, files. Must not: judge a figure.
+#![allow(clippy::unwrap_used, missing_docs)]
+
+use std::collections::BTreeSet;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+const PAGE: &str = include_str!("../../../docs/reference/sim.md");
+const TINY: [&str; 8] = ["--size", "4MiB", "--threads", "2", "--operations", "20000", "--scale", "1024"];
+
+fn terrace(words: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_terrace")).args(words).output().unwrap()
+}
+
+fn text(words: &[&str]) -> String {
+    let output = terrace(words);
+    assert!(output.status.success(), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn json(words: &[&str]) -> Value {
+    serde_json::from_str(&text(words)).unwrap()
+}
+
+/// The keys in the table under this heading of the page.
+fn documented(heading: &str) -> BTreeSet<String> {
+    let section = PAGE.split("\n## ").find(|section| section.lines().next() == Some(heading));
+    let section = section.unwrap_or_else(|| panic!("docs/reference/sim.md has no section {heading:?}"));
+    let rows = section.lines().filter_map(|line| line.strip_prefix("| `"));
+    rows.map(|row| row.split('`').next().unwrap().to_owned()).collect()
+}
+
+fn keys(value: &Value) -> BTreeSet<String> {
+    value.as_object().unwrap().keys().cloned().collect()
+}
+
+#[track_caller]
+fn misuse(words: &[&str], says: &str) {
+    let output = terrace(words);
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(2), "{words:?}: {stderr}");
+    assert!(output.stdout.is_empty() && stderr.contains(says), "{words:?}: {says:?} is not in {stderr:?}");
+}
+
+#[test]
+fn a_run_prints_what_the_page_says_and_the_same_again_for_the_same_seed() {
+    let words = [&["sim", "run", "--workload", "gups", "--policy", "memtis", "--json"][..], &TINY].concat();
+    let first = text(&words);
+    let value: Value = serde_json::from_str(&first).unwrap();
+    assert_eq!(keys(&value), documented("terrace sim run"));
+    assert!(value["seconds"].as_f64().unwrap() > 0.0 && value["slowdown_vs_all_fast"].as_f64().unwrap() > 0.0);
+    assert_eq!((value["scale"].as_u64(), value["seed"].as_u64()), (Some(1024), Some(1)));
+    assert_eq!(first, text(&words));
+}
+
+#[test]
+fn a_comparison_prints_cells_and_means_and_writes_its_files() {
+    let place = tempfile::tempdir().unwrap();
+    let (csv, report) = (place.path().join("cells.csv"), place.path().join("report"));
+    let matrix = [
+        "sim", "compare", "--workloads", "gups,hot-cold", "--policies", "memtis,first-touch", "--fast", "50%", "--seeds", "2",
+        "--json", "--csv", csv.to_str().unwrap(), "--report", report.to_str().unwrap(),
+    ];
+    let value = json(&[&matrix[..], &TINY].concat());
+    assert_eq!(keys(&value), documented("terrace sim compare"));
+    assert_eq!(value["cells"].as_array().unwrap().len(), 8);
+    assert_eq!(keys(&value["cells"][0]), documented("cells"));
+    let mean = keys(&value["geomean"][0]);
+    assert!(["policy", "gain_over_all_slow", "low", "high"].iter().all(|key| mean.contains(*key)), "{mean:?}");
+    assert_eq!(std::fs::read_to_string(csv).unwrap().lines().count(), 9);
+    let page = std::fs::read_to_string(report.join("report.html")).unwrap();
+    assert!(page.contains("id=\"run-times\"") && page.contains("id=\"hit-ratio\"") && !page.contains("{{"));
+}
+
+#[test]
+fn a_page_of_a_run_is_explained() {
+    let page = ["sim", "explain", "--workload", "gups", "--policy", "tpp", "--page", "0x100000001000", "--json"];
+    let value = json(&[&page[..], &TINY].concat());
+    assert_eq!(keys(&value), documented("terrace sim explain"));
+    assert_eq!(value["moments"][0]["what"], "born");
+    assert_eq!(value["moments"][0]["address"], "0x100000001000");
+}
+
+#[test]
+fn benches_machines_and_the_list_of_figures_print_what_the_page_says() {
+    let value = json(&["sim", "bench", "--pages", "4096", "--accesses", "20000", "--json"]);
+    assert_eq!(keys(&value), documented("terrace sim bench"));
+    let bench = keys(&value["benches"][0]);
+    let promised = ["name", "pages", "accesses_per_second", "bytes_per_page"];
+    assert!(promised.iter().all(|key| bench.contains(*key)), "{bench:?}");
+    let value = json(&["sim", "machines", "--json"]);
+    assert_eq!(keys(&value), documented("terrace sim machines"));
+    let sources = value["machines"][0]["numbers"].as_array().unwrap();
+    assert!(sources.iter().all(|number| !number["source"].as_str().unwrap().is_empty()));
+    let value = json(&["reproduce", "list", "--json"]);
+    assert_eq!(keys(&value), documented("terrace reproduce list"));
+    assert!(value["rows"].as_array().unwrap().iter().any(|row| row["id"] == "FM.fig6.ft"));
+}
+
+#[test]
+fn a_trace_goes_in_and_out_and_is_simulated() {
+    let place = tempfile::tempdir().unwrap();
+    let at = |name: &str| place.path().join(name).to_str().unwrap().to_owned();
+    let lines: String = (0..4000u64).map(|n| format!(" {} {:08x},8\n", if n % 4 == 0 { "S" } else { "L" }, n * 977 % 500 * 4096)).collect();
+    std::fs::write(at("lackey"), lines).unwrap();
+    text(&["trace", "import", "--format", "lackey", &at("lackey"), &at("trace")]);
+    let info = json(&["trace", "info", &at("trace"), "--json"]);
+    assert_eq!(info["summary"]["accesses"], 4000);
+    assert_eq!(text(&["trace", "cat", &at("trace"), "--accesses", "10-20"]).lines().filter(|line| !line.contains("event")).count(), 10);
+    text(&["trace", "cut", &at("trace"), &at("half"), "--accesses", "0-2000"]);
+    text(&["trace", "export", "--format", "csv", &at("half"), &at("csv")]);
+    assert_eq!(std::fs::read_to_string(at("csv")).unwrap().lines().count(), 2001);
+    text(&["trace", "export", "--format", "parquet", &at("half"), &at("parquet")]);
+    let run = json(&["sim", "run", "--trace", &at("trace"), "--policy", "memtis", "--json"]);
+    assert_eq!((run["accesses"].as_u64(), run["scale"].as_u64()), (Some(4000), Some(1)));
+    misuse(&["sim", "run", "--trace", &at("lackey")], "--trace");
+    misuse(&["trace", "info", &at("lackey")], "lackey");
+    misuse(&["trace", "info", &at("absent")], "absent");
+    let mut bytes = std::fs::read(at("trace")).unwrap();
+    bytes.truncate(bytes.len() / 2);
+    std::fs::write(at("torn"), bytes).unwrap();
+    assert_eq!(terrace(&["trace", "info", &at("torn")]).status.code(), Some(1));
+    misuse(&["sim", "run", "--trace", &at("torn")], "--keep-whole");
+}
+
+#[test]
+fn the_recorder_is_written_and_nothing_else_is_overwritten() {
+    let place = tempfile::tempdir().unwrap();
+    let file = place.path().join("recorder.c");
+    let file = file.to_str().unwrap();
+    assert!(text(&["record", "--hook", "--write", file]).contains("-fsanitize=thread"));
+    text(&["record", "--hook", "--write", file]);
+    std::fs::write(file, "mine").unwrap();
+    misuse(&["record", "--hook", "--write", file], "something else");
+}
+
+#[test]
+fn bad_input_is_refused_with_its_name() {
+    let run = |more: &[&str], says: &str| misuse(&[&["sim", "run"][..], more].concat(), says);
+    run(&["--workload", "nonsense"], "no workload is called \"nonsense\"");
+    run(&["--workload", "gups", "--policy", "nonsense"], "no policy \"nonsense\"");
+    run(&["--workload", "gups", "--machine", "nonsense"], "no machine is called \"nonsense\"");
+    run(&["--workload", "gups", "--size", "0"], "--size 0");
+    run(&["--workload", "gups", "--size", "8MiB", "--fast", "9MiB"], "larger than the footprint");
+    run(&["--workload", "gups", "--fast", "101%"], "--fast 101%");
+    run(&["--workload", "gups", "--fast", "0%"], "--fast 0%");
+    run(&["--workload", "gups", "--fast", "NaN%"], "--fast NaN%");
+    run(&["--workload", "gups", "--set", "flexmem.beta=NaN"], "beta=NaN");
+    run(&["--workload", "gups", "--set", "flexmem.bananas=3"], "bananas");
+    run(&["--workload", "gups", "--set", "tpp.x=3"], "--set tpp.x=3");
+    run(&["--workload", "gups", "--workload-set", "bananas=3"], "bananas");
+    run(&["--workload", "gups", "--scale", "0"], "--scale 0");
+    run(&["--workload", "gups", "--threads", "0"], "threads");
+    run(&[], "--workload");
+    misuse(&["sim", "compare", "--workloads", "gups,x", "--policies", "tpp"], "\"x\"");
+    misuse(&["sim", "compare", "--workloads", "gups", "--policies", "tpp", "--seeds", "0"], "--seeds");
+    misuse(&["sim", "explain", "--workload", "gups", "--page", "here"], "--page here");
+    misuse(&["sim", "explain", "--workload", "gups", "--range", "5-4"], "--range 5-4");
+    misuse(&["sim", "bench", "--policy", "nonsense"], "nonsense");
+    misuse(&["reproduce", "FM.nonsense"], "FM.nonsense");
+    misuse(&["reproduce", "FH.cost"], "not built");
+}

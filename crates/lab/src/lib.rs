@@ -1,0 +1,32 @@
+//! The full-system laboratory: boots stock Debian kernels in QEMU on machines with fast and slow memory, runs scenarios in
+//! them and judges the results.
+//!
+//! In: scenario files and a terrace binary. Out: reports of assertions and figures, or a shell in the guest. Must not: need
+//! KVM, change the host's packages or kernel, leave a guest running, or take figures of emulated time for performance.
+//!
+//! [`kernel`] fetches, `initramfs` packs, [`machine`] models, `guest` runs, [`results`] reads, [`expression`] judges,
+//! [`Lab`] puts them together. docs/lab.md tells how to add a scenario or a kernel.
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+mod apt;
+pub mod cpio;
+mod error;
+pub mod expression;
+mod guest;
+mod initramfs;
+pub mod kernel;
+mod lab;
+pub mod machine;
+mod modules;
+pub mod results;
+pub mod scenario;
+mod tools;
+mod vmlinux;
+
+pub use error::LabError;
+pub use guest::qemu_version;
+pub use kernel::{Cache, Kernel};
+pub use lab::{Assertion, Lab, ScenarioReport};
+pub use machine::{Machine, Mode, Topology};
+pub use results::StepEnd;
+pub use scenario::Scenario;

@@ -1,0 +1,109 @@
+//! Boots stock kernels and lets Terrace manage real memory nodes in them: the scenarios `topology` and `cold-leaves`.
+//!
+//! It takes minutes, so it runs when CI=true or TERRACE_LAB=1; it needs QEMU, a Debian archive and the built command.
+#![allow(clippy::unwrap_used, clippy::print_stdout)]
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use terrace_lab::{Cache, Kernel, Lab, LabError, Machine, Mode, Scenario, ScenarioReport};
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
+}
+
+/// The laboratory, or why there is none here.
+fn lab(mode: Mode) -> Result<Lab, String> {
+    let wanted = |name: &str, value: &str| std::env::var(name).is_ok_and(|given| given == value);
+    if !wanted("CI", "true") && !wanted("TERRACE_LAB", "1") {
+        return Err("takes minutes: set TERRACE_LAB=1 to run it".to_owned());
+    }
+    terrace_lab::qemu_version().map_err(|error| error.to_string())?;
+    let terrace = match std::env::var_os("TERRACE_BINARY") {
+        Some(path) => PathBuf::from(path),
+        None => root().join("target/release/terrace"),
+    };
+    if !terrace.exists() {
+        return Err(format!("there is no {}: `cargo build --release -p terrace-cli`", terrace.display()));
+    }
+    let cache = Cache::of_user().map_err(|error| error.to_string())?;
+    Ok(Lab { cache, terrace, mode, refresh: false, keep: None })
+}
+
+/// Fetches the kernel first: without a network that is a reason to skip, while everything after it must work.
+fn kernel(lab: &Lab, version: &str) -> Result<Kernel, String> {
+    lab.cache.busybox().map_err(|error| error.to_string())?;
+    lab.cache.kernel(version, false).map_err(|error| error.to_string())
+}
+
+fn ready(test: &str, mode: Mode, version: &str) -> Option<Lab> {
+    match lab(mode).and_then(|lab| kernel(&lab, version).map(|_| lab)) {
+        Ok(lab) => Some(lab),
+        Err(reason) => {
+            println!("SKIPPED {test}: {}", reason.lines().next().unwrap_or_default());
+            None
+        }
+    }
+}
+
+fn passes(lab: &Lab, scenario: &str, version: &str) -> ScenarioReport {
+    let scenario = Scenario::read(&root().join("lab/scenarios").join(scenario).with_extension("toml")).unwrap();
+    let report = lab.run(&scenario, Some(version)).unwrap();
+    println!(
+        "{} on {}: boot {:.1} s, {:.1} s in all, {:?}",
+        report.scenario, report.release, report.boot_seconds, report.wall_seconds, report.figures
+    );
+    let failed: Vec<_> = report.assertions.iter().filter(|assertion| !assertion.passed).collect();
+    assert!(report.passed, "{failed:#?}\n{}", report.console_tail.unwrap_or_default());
+    report
+}
+
+#[test]
+fn terrace_sees_the_tiers_of_stock_kernels() {
+    for version in ["6.12", "6.1"] {
+        let Some(lab) = ready("terrace_sees_the_tiers_of_stock_kernels", Mode::Deterministic, version) else { return };
+        passes(&lab, "topology", version);
+    }
+}
+
+#[test]
+fn terrace_manages_real_nodes_and_does_the_same_each_time() {
+    let Some(lab) = ready("terrace_manages_real_nodes_and_does_the_same_each_time", Mode::Deterministic, "6.12") else {
+        return;
+    };
+    let first = passes(&lab, "cold-leaves", "6.12");
+    let again = passes(&lab, "cold-leaves", "6.12");
+    assert_eq!(
+        first.values["run"]["moved_pages"], again.values["run"]["moved_pages"],
+        "instruction-counted time is reproducible"
+    );
+    assert_eq!(first.guest_seconds, again.guest_seconds);
+}
+
+#[test]
+fn a_guest_that_hangs_or_dies_is_an_error_with_its_console() {
+    let Some(lab) = ready("a_guest_that_hangs_or_dies_is_an_error_with_its_console", Mode::Fast, "6.1") else { return };
+    let scenario = |run: &str| {
+        let text = format!(
+            "description = \"x\"\nkernels = [\"6.1\"]\ntime_limit = \"20s\"\n[[steps]]\nname = \"end\"\nrun = {run:?}\n"
+        );
+        Scenario::parse("end", &text).unwrap()
+    };
+    match lab.run(&scenario("echo now it hangs; sleep 1000"), None) {
+        Err(LabError::TimeLimit { limit, tail }) => {
+            assert_eq!(limit, Duration::from_secs(20));
+            assert!(tail.contains("now it hangs"), "{tail}");
+        }
+        other => panic!("expected a time limit: {other:?}"),
+    }
+    match lab.run(&scenario("echo c >/proc/sysrq-trigger"), None) {
+        Err(LabError::Guest { what, tail }) => {
+            assert!(what.contains("first step") && tail.contains("sysrq"), "{what}\n{tail}");
+        }
+        other => panic!("expected a dead guest: {other:?}"),
+    }
+    let report = lab.run(&scenario("echo some reason; exit 3"), None).unwrap();
+    assert!(!report.passed && report.steps[0].exit == 3 && report.console_tail.unwrap().contains("some reason"));
+    let error = lab.boot(&Machine { cpus: 99, ..Machine::default() }, "6.1", Duration::from_secs(9)).unwrap_err();
+    assert!(error.to_string().contains("99 processors"), "{error}");
+}
