@@ -317,8 +317,6 @@ def kernel_lru(arguments):
             "kernel_mean_ratio": one["kernel"]["hot_loop"]["mean_nanoseconds"] / base_time,
             "terrace_p50_ratio": one["terrace"]["hot_loop"]["p50_nanoseconds"] / one["unmanaged"]["hot_loop"]["p50_nanoseconds"],
             "kernel_p50_ratio": one["kernel"]["hot_loop"]["p50_nanoseconds"] / one["unmanaged"]["hot_loop"]["p50_nanoseconds"],
-            "terrace_load_seconds": one["terrace"]["lines"][0]["seconds"],
-            "kernel_load_seconds": one["kernel"]["lines"][0]["seconds"],
         }
         rounds.append(one)
         say(f"  round {number + 1}: " + ", ".join(f"{key} {value:.4g}" for key, value in one["figures"].items()))

@@ -1,3 +1,5 @@
+//! The closing lines, the progress line and the pictures in text on synthetic reports.
+
 use super::*;
 use crate::report::example;
 
