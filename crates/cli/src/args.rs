@@ -50,6 +50,13 @@ pub(crate) enum Command {
     /// Simulate policies on modelled hardware: which is best for a program on a machine, and why.
     #[command(subcommand)]
     Sim(SimCommand),
+    /// Look into page-access traces, and convert from and to what other tools read.
+    #[command(subcommand)]
+    Trace(TraceCommand),
+    /// Make a program that can be recompiled record every access it makes.
+    Record(RecordArguments),
+    /// Run the papers' experiments on modelled hardware: each paper's figure beside ours.
+    Reproduce(ReproduceArguments),
 }
 
 #[derive(Debug, Args)]

@@ -61,8 +61,21 @@ fn a_comparison_prints_cells_and_means_and_writes_its_files() {
     let place = tempfile::tempdir().unwrap();
     let (csv, report) = (place.path().join("cells.csv"), place.path().join("report"));
     let matrix = [
-        "sim", "compare", "--workloads", "gups,hot-cold", "--policies", "memtis,first-touch", "--fast", "50%", "--seeds", "2",
-        "--json", "--csv", csv.to_str().unwrap(), "--report", report.to_str().unwrap(),
+        "sim",
+        "compare",
+        "--workloads",
+        "gups,hot-cold",
+        "--policies",
+        "memtis,first-touch",
+        "--fast",
+        "50%",
+        "--seeds",
+        "2",
+        "--json",
+        "--csv",
+        csv.to_str().unwrap(),
+        "--report",
+        report.to_str().unwrap(),
     ];
     let value = json(&[&matrix[..], &TINY].concat());
     assert_eq!(keys(&value), documented("terrace sim compare"));
@@ -70,7 +83,10 @@ fn a_comparison_prints_cells_and_means_and_writes_its_files() {
     assert_eq!(keys(&value["cells"][0]), documented("cells"));
     let mean = keys(&value["geomean"][0]);
     assert!(["policy", "gain_over_all_slow", "low", "high"].iter().all(|key| mean.contains(*key)), "{mean:?}");
-    assert_eq!(std::fs::read_to_string(csv).unwrap().lines().count(), 9);
+    let table = std::fs::read_to_string(csv).unwrap();
+    assert_eq!(table.lines().count(), 9);
+    let columns: BTreeSet<String> = table.lines().next().unwrap().split(',').map(str::to_owned).collect();
+    assert_eq!(columns, documented("cells"));
     let page = std::fs::read_to_string(report.join("report.html")).unwrap();
     assert!(page.contains("id=\"run-times\"") && page.contains("id=\"hit-ratio\"") && !page.contains("{{"));
 }
@@ -104,12 +120,20 @@ fn benches_machines_and_the_list_of_figures_print_what_the_page_says() {
 fn a_trace_goes_in_and_out_and_is_simulated() {
     let place = tempfile::tempdir().unwrap();
     let at = |name: &str| place.path().join(name).to_str().unwrap().to_owned();
-    let lines: String = (0..4000u64).map(|n| format!(" {} {:08x},8\n", if n % 4 == 0 { "S" } else { "L" }, n * 977 % 500 * 4096)).collect();
+    let lines: String = (0..4000u64)
+        .map(|n| format!(" {} {:08x},8\n", if n % 4 == 0 { "S" } else { "L" }, n * 977 % 500 * 4096))
+        .collect();
     std::fs::write(at("lackey"), lines).unwrap();
     text(&["trace", "import", "--format", "lackey", &at("lackey"), &at("trace")]);
     let info = json(&["trace", "info", &at("trace"), "--json"]);
     assert_eq!(info["summary"]["accesses"], 4000);
-    assert_eq!(text(&["trace", "cat", &at("trace"), "--accesses", "10-20"]).lines().filter(|line| !line.contains("event")).count(), 10);
+    assert_eq!(
+        text(&["trace", "cat", &at("trace"), "--accesses", "10-20"])
+            .lines()
+            .filter(|line| !line.contains("event"))
+            .count(),
+        10
+    );
     text(&["trace", "cut", &at("trace"), &at("half"), "--accesses", "0-2000"]);
     text(&["trace", "export", "--format", "csv", &at("half"), &at("csv")]);
     assert_eq!(std::fs::read_to_string(at("csv")).unwrap().lines().count(), 2001);

@@ -7,8 +7,11 @@ use crate::args::Command;
 mod doctor;
 mod manage;
 mod policies;
+mod record;
+mod reproduce;
 mod sim;
 mod topology;
+mod trace;
 mod workload;
 
 /// Runs a command.
@@ -25,6 +28,9 @@ pub(crate) fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Policies(arguments) => policies::run(&arguments),
         Command::Workload(arguments) => workload::run(&arguments),
         Command::Sim(command) => sim::run(&command),
+        Command::Trace(command) => trace::run(&command),
+        Command::Record(arguments) => record::run(&arguments),
+        Command::Reproduce(arguments) => reproduce::run(&arguments),
     }
 }
 

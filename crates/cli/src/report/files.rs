@@ -17,12 +17,20 @@ use super::{Report, html};
 /// # Errors
 /// When the directory cannot be made or a file in it not be written; the error names which, and what to do.
 pub(crate) fn write_report(directory: &Path, report: &Report) -> anyhow::Result<()> {
+    write_pair(directory, report, &html::page(report)?)
+}
+
+/// Writes report.json, from anything that has such a form, and report.html beside it.
+///
+/// # Errors
+/// As [`write_report`].
+pub(super) fn write_pair(directory: &Path, report: &impl serde::Serialize, page: &str) -> anyhow::Result<()> {
     std::fs::create_dir_all(directory).with_context(|| {
         format!("{}: the directory of the report could not be made; name another with --report", directory.display())
     })?;
     let json = serde_json::to_string_pretty(report).context("the report could not be turned into JSON")? + "\n";
     write_whole(&directory.join("report.json"), &json)?;
-    write_whole(&directory.join("report.html"), &html::page(report)?)
+    write_whole(&directory.join("report.html"), page)
 }
 
 /// Writes beside the file and renames, so that whoever reads it sees the old one or the new one.

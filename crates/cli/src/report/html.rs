@@ -2,6 +2,8 @@
 //!
 //! In: a [`Report`]. Out: HTML. Must not: let a text from outside (a command line, a note) become markup.
 
+pub(super) mod sim;
+
 use std::collections::BTreeMap;
 
 use super::plots::{self, Figure};

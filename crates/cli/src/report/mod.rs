@@ -9,6 +9,7 @@ mod heat;
 mod html;
 mod places;
 mod plots;
+pub(crate) mod sim;
 pub(crate) mod text;
 pub(crate) mod units;
 

@@ -7,6 +7,7 @@
 //! each colour by its dark counterpart, by the attribute it stands in; so one drawing serves both.
 
 mod heat;
+pub(super) mod sim;
 mod tiers;
 
 use anyhow::anyhow;

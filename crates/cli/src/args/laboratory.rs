@@ -1,0 +1,321 @@
+//! The grammar of the laboratory's commands: `sim`, `trace`, `record`, `reproduce`.
+//!
+//! In: what the user typed. Out: raw arguments. Must not: look at the machine.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+
+use super::OutputArguments;
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum SimCommand {
+    /// Run one workload or trace under one policy on modelled hardware.
+    Run(Box<SimRunArguments>),
+    /// Run every policy on every workload at every size, and say which is best by how much.
+    Compare(Box<SimCompareArguments>),
+    /// The history of one page or range of a run: what was seen, what was decided, by which rule.
+    Explain(Box<SimExplainArguments>),
+    /// How many accesses a second the simulator replays here.
+    Bench(SimBenchArguments),
+    /// The modelled machines, every number with its source.
+    Machines(OutputArguments),
+}
+
+/// Options that a run and a comparison share.
+#[derive(Debug, Args)]
+pub(crate) struct ModelArguments {
+    /// The machine, of `terrace sim machines`.
+    #[arg(long, default_value = "optane-6252", value_name = "NAME")]
+    pub machine: String,
+    /// Footprint of the program on the scaled machine.
+    #[arg(long, default_value = "256MiB", value_name = "BYTES")]
+    pub size: String,
+    /// Threads of the program.
+    #[arg(long, default_value_t = 4, value_name = "N")]
+    pub threads: usize,
+    /// Factor by which footprint, fast memory, time, caches and sample counts stand for a larger machine; 64 unless a
+    /// trace names its own.
+    #[arg(long, value_name = "FACTOR")]
+    pub scale: Option<u32>,
+    /// How the program's memory is mapped: thp (huge pages; on a scaled machine folded to small ones) or 4k.
+    #[arg(long, default_value = "thp", value_name = "SIZE", value_parser = ["thp", "4k"])]
+    pub pages: String,
+    /// How much to do, in the workload's own operations.
+    #[arg(long, value_name = "N")]
+    pub operations: Option<u64>,
+    /// A setting of a policy, such as flexmem.beta=0.3. May be given several times.
+    #[arg(long = "set", value_name = "POLICY.KEY=VALUE")]
+    pub settings: Vec<String>,
+    /// An option of the workload (`terrace workload list` names them). May be given several times.
+    #[arg(long = "workload-set", value_name = "KEY=VALUE")]
+    pub workload_settings: Vec<String>,
+}
+
+/// One run.
+#[derive(Debug, Args)]
+pub(crate) struct OneRunArguments {
+    /// The workload (`terrace workload list` names them).
+    #[arg(long, value_name = "NAME", required_unless_present = "trace", conflicts_with = "trace")]
+    pub workload: Option<String>,
+    /// A trace instead of a workload (`terrace trace import` makes one).
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["operations", "workload_settings"])]
+    pub trace: Option<PathBuf>,
+    /// The policy (`terrace policies` lists them).
+    #[arg(long, default_value = "flexmem", value_name = "NAME")]
+    pub policy: String,
+    /// Fast memory: a share of the footprint (50%) or an amount on the scaled machine (64MiB).
+    #[arg(long, default_value = "50%", value_name = "AMOUNT")]
+    pub fast: String,
+    /// Seed of everything random.
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    pub seed: u64,
+    #[command(flatten)]
+    pub model: ModelArguments,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct SimRunArguments {
+    #[command(flatten)]
+    pub run: OneRunArguments,
+    /// Print one JSON object.
+    #[arg(long)]
+    pub json: bool,
+    /// Write report.json and report.html into this directory.
+    #[arg(long, value_name = "DIR")]
+    pub report: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct SimCompareArguments {
+    /// Workloads, with commas between.
+    #[arg(long, value_name = "NAMES", required = true, value_delimiter = ',')]
+    pub workloads: Vec<String>,
+    /// Policies, with commas between.
+    #[arg(long, value_name = "NAMES", required = true, value_delimiter = ',')]
+    pub policies: Vec<String>,
+    /// Fast memory: shares of the footprint or amounts, with commas between.
+    #[arg(long, default_value = "25%,50%", value_name = "AMOUNTS", value_delimiter = ',')]
+    pub fast: Vec<String>,
+    /// How many seeds each setting is run with.
+    #[arg(long, default_value_t = 5, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1000))]
+    pub seeds: u64,
+    #[command(flatten)]
+    pub model: ModelArguments,
+    /// Print one JSON object.
+    #[arg(long)]
+    pub json: bool,
+    /// Write the cells as CSV into this file.
+    #[arg(long, value_name = "FILE")]
+    pub csv: Option<PathBuf>,
+    /// Write report.json and report.html into this directory.
+    #[arg(long, value_name = "DIR")]
+    pub report: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct SimExplainArguments {
+    #[command(flatten)]
+    pub run: OneRunArguments,
+    /// The page of this address, such as 0x100000001000.
+    #[arg(long, value_name = "ADDRESS", required_unless_present = "range", conflicts_with = "range")]
+    pub page: Option<String>,
+    /// The pages from one address up to another, such as 0x100000000000-0x100000010000.
+    #[arg(long, value_name = "START-END")]
+    pub range: Option<String>,
+    /// Print one JSON object.
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct SimBenchArguments {
+    /// Pages of 4 KiB.
+    #[arg(long, default_value_t = 1 << 20, value_name = "N")]
+    pub pages: u64,
+    /// Accesses of each bench.
+    #[arg(long, default_value_t = 20_000_000, value_name = "N")]
+    pub accesses: u64,
+    /// The policy.
+    #[arg(long, default_value = "age", value_name = "NAME")]
+    pub policy: String,
+    /// Times each bench is run; the fastest counts.
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    pub repeats: u32,
+    /// Print one JSON object.
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum TraceCommand {
+    /// What a trace holds; every checksum is verified.
+    Info(TraceInfoArguments),
+    /// Print the accesses and events of a trace.
+    Cat(TraceCatArguments),
+    /// Copy part of a trace, or what is whole of a damaged one.
+    Cut(TraceCutArguments),
+    /// Make a trace of what another tool recorded.
+    Import(Box<TraceImportArguments>),
+    /// Write a trace as other tools read it.
+    Export(TraceExportArguments),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct TraceInfoArguments {
+    /// The trace.
+    pub file: PathBuf,
+    /// Print one JSON object.
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct TraceCatArguments {
+    /// The trace.
+    pub file: PathBuf,
+    /// Accesses by their place, such as 0-1000: from the first up to, not including, the second.
+    #[arg(long, value_name = "FROM-TO")]
+    pub accesses: Option<String>,
+    /// Print one JSON object a line.
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct TraceCutArguments {
+    /// The trace.
+    pub file: PathBuf,
+    /// The new trace.
+    pub output: PathBuf,
+    /// Accesses by their place, such as 0-1000000.
+    #[arg(long, value_name = "FROM-TO")]
+    pub accesses: Option<String>,
+    /// Accesses by their time, such as 10s-20s.
+    #[arg(long, value_name = "FROM-TO")]
+    pub times: Option<String>,
+    /// Accesses of these threads, by the numbers they had in the traced program, with commas between.
+    #[arg(long, value_name = "NUMBERS", value_delimiter = ',')]
+    pub threads: Option<Vec<u64>>,
+    /// Every how many-th access of those left is kept; the new trace is marked sampled.
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub every: u64,
+    /// At damage, keep what is whole before it.
+    #[arg(long)]
+    pub keep_whole: bool,
+    /// Print one JSON object.
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct TraceImportArguments {
+    /// The recording, decompressed; - is stdin.
+    pub file: PathBuf,
+    /// The new trace.
+    pub output: PathBuf,
+    /// What the recording is.
+    #[arg(long, value_name = "FORMAT", value_parser = [
+        "lackey", "drmemtrace", "drmemtrace-view", "perf-script", "damon", "csv", "oracle-general", "hook",
+    ])]
+    pub format: String,
+    /// The program traced, in words.
+    #[arg(long, default_value = "", value_name = "TEXT")]
+    pub workload: String,
+    /// Drop the cache line of each access.
+    #[arg(long)]
+    pub no_lines: bool,
+    /// Nanoseconds a time unit of the new trace.
+    #[arg(long, default_value_t = 1000, value_name = "NANOSECONDS", value_parser = clap::value_parser!(u64).range(1..))]
+    pub resolution: u64,
+    /// Accesses that one sample stands for, where the recording does not say.
+    #[arg(long, value_name = "N")]
+    pub period: Option<u64>,
+    /// By how much the traced program was smaller than the one that is meant.
+    #[arg(long, default_value_t = 1.0, value_name = "FACTOR")]
+    pub scale: f64,
+    /// Count and skip lines that cannot be understood.
+    #[arg(long)]
+    pub skip_bad_lines: bool,
+    /// At an error, keep what was whole before it.
+    #[arg(long)]
+    pub keep_whole: bool,
+    /// perf-script: the fields it was asked for with -F, with commas between; without it
+    /// comm,pid,tid,time,event,addr,weight.
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    pub fields: Vec<String>,
+    /// csv: what each column holds, such as address=0,operation=1 or address=addr,time=t; kinds are address, page,
+    /// operation, size, thread, time, latency. Without it: the columns that `terrace trace export` writes.
+    #[arg(long, value_name = "KIND=COLUMN", value_delimiter = ',')]
+    pub columns: Vec<String>,
+    /// csv: the character between two fields.
+    #[arg(long, default_value = ",", value_name = "CHARACTER")]
+    pub separator: String,
+    /// csv: the first line holds no names.
+    #[arg(long)]
+    pub no_names: bool,
+    /// csv: nanoseconds in the unit of the time column.
+    #[arg(long, default_value_t = 1, value_name = "NANOSECONDS", value_parser = clap::value_parser!(u64).range(1..))]
+    pub time_unit: u64,
+    /// damon: time between two checks, such as 5ms, where the recording does not say.
+    #[arg(long, value_name = "TIME")]
+    pub damon_sample: Option<String>,
+    /// damon: time over which a count was gathered, such as 100ms, where the recording does not say.
+    #[arg(long, value_name = "TIME")]
+    pub damon_aggregation: Option<String>,
+    /// Print one JSON object.
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct TraceExportArguments {
+    /// The trace.
+    pub file: PathBuf,
+    /// The new file.
+    pub output: PathBuf,
+    /// What to write.
+    #[arg(long, value_name = "FORMAT", value_parser = ["lackey", "oracle-general", "csv", "parquet"])]
+    pub format: String,
+    /// oracle-general: leave the next access out, which saves 16 bytes of memory for each access.
+    #[arg(long)]
+    pub no_next: bool,
+    /// Print one JSON object.
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct RecordArguments {
+    /// Print the compiler and linker flags with which a program records itself.
+    #[arg(long, required = true)]
+    pub hook: bool,
+    /// Write the recorder's C source into this file, to be compiled as the printed lines say.
+    #[arg(long, value_name = "FILE")]
+    pub write: Option<PathBuf>,
+    /// Where the compiled recorder will be.
+    #[arg(long, default_value = "terrace_record.o", value_name = "FILE")]
+    pub object: String,
+    /// Print one JSON object.
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ReproduceArguments {
+    /// `list`, `flexmem`, `tieredmms`, `flexhm`, `all`, or ids as `list` shows them (FM.fig6.ft).
+    #[arg(required = true, value_name = "ID")]
+    pub ids: Vec<String>,
+    /// Factor by which the papers' machines and programs are shrunk.
+    #[arg(long, default_value_t = 1024, value_name = "FACTOR", conflicts_with = "quick")]
+    pub scale: u32,
+    /// A first look: scale 1:4096. Shapes hold less there.
+    #[arg(long)]
+    pub quick: bool,
+    /// Seed of everything random.
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    pub seed: u64,
+    /// Print one JSON object.
+    #[arg(long)]
+    pub json: bool,
+}

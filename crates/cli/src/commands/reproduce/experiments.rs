@@ -1,0 +1,415 @@
+//! The papers' experiments as declarations: workload, size, fast memory, machine, policies, and the quantity asked for.
+//!
+//! In: nothing. Out: rows. Must not: hold a value that a paper does not state, or a constant chosen to meet one. The values
+//! come from a reading of the papers that marks each by where it was found; none that was only recalled is among them.
+
+use std::fmt;
+
+use terrace_core::units::Bytes;
+
+/// Fast memory of an experiment, at full size.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Fast {
+    /// A share of the footprint.
+    Share(f64),
+    /// Decimal gigabytes, as papers state them.
+    Gigabytes(f64),
+}
+
+/// Where an experiment takes place, at full size.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Setting {
+    pub workload: &'static str,
+    pub gigabytes: f64,
+    pub fast: Fast,
+    pub threads: usize,
+    pub machine: &'static str,
+    /// Transparent huge pages.
+    pub huge: bool,
+    pub options: &'static [(&'static str, &'static str)],
+    /// Operations at full size where the paper states them; otherwise the workload's own number.
+    pub operations: Option<u64>,
+}
+
+impl Setting {
+    pub(super) fn size(&self) -> Bytes {
+        Bytes::new((self.gigabytes * 1e9) as u64)
+    }
+}
+
+/// One run.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Case {
+    pub setting: Setting,
+    pub policy: &'static str,
+    pub settings: Vec<(&'static str, &'static str)>,
+    /// Whether it is also compared with everything fast.
+    pub bounds: bool,
+}
+
+impl Case {
+    /// The policy and its settings.
+    pub(super) fn short(&self) -> String {
+        let settings: String = self.settings.iter().map(|(key, value)| format!(" {key}={value}")).collect();
+        format!("{}{settings}", self.policy)
+    }
+}
+
+impl fmt::Display for Case {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let setting = &self.setting;
+        let options: String = setting.options.iter().map(|(key, value)| format!(" {key}={value}")).collect();
+        let fast = match setting.fast {
+            Fast::Share(share) => format!("{:.1}%", share * 100.0),
+            Fast::Gigabytes(amount) => format!("{amount} GB"),
+        };
+        write!(
+            out,
+            "{}{options} {} GB, {fast} fast, {} threads, {}, {}, {}{}",
+            setting.workload,
+            setting.gigabytes,
+            setting.threads,
+            if setting.huge { "huge pages" } else { "4 KiB pages" },
+            setting.machine,
+            self.short(),
+            if self.bounds { ", and all fast" } else { "" }
+        )
+    }
+}
+
+/// What is computed of a row's runs.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Quantity {
+    /// Pairs: how much faster the first is than the second, geometric mean, as a share.
+    Gain,
+    /// The same, as a factor.
+    Factor,
+    /// Failed over successful promotions, mean of the runs.
+    FailureRatio,
+    /// Share of memory accesses that fast memory serves, mean of the runs.
+    FastShare,
+    /// Accesses to fast over accesses to slow memory.
+    FastSlowRatio,
+    /// Speed over that with everything fast.
+    PartOfAllFast,
+    /// Pairs: bytes migrated by the firsts over those by the seconds, less one.
+    Volume,
+    /// Pairs: who is ahead; the paper has the first ahead in so many, and the second in the rest.
+    Winners {
+        /// Pairs in which the paper has the first ahead.
+        first: usize,
+    },
+    /// Which run is the fastest.
+    Fastest {
+        /// The one that the paper has as the fastest.
+        expected: usize,
+    },
+    /// Pairs along growing fast memory: whether the gain is smaller at the end than at the beginning.
+    Shrinks,
+}
+
+/// One figure of a paper.
+#[derive(Clone, Debug)]
+pub(super) struct Row {
+    pub id: &'static str,
+    pub quantity: String,
+    pub paper: String,
+    pub source: &'static str,
+    /// The paper's number, in the unit of the kind; `None` where it states an order only.
+    pub value: Option<f64>,
+    pub kind: Quantity,
+    pub cases: Vec<Case>,
+}
+
+/// What those papers report and this does not compute yet, and why.
+pub(super) const NOT_BUILT: &[(&str, &str)] = &[
+    ("FM.fig4.begin", "not built: it follows single pages through bins, which a run does not record"),
+    ("FM.fig4.mid", "not built: it follows single pages through bins, which a run does not record"),
+    ("FM.fig8.ft", "not built: failures in bins of 5 s of the paper's run"),
+    ("FM.abs.fail", "not built: the paper does not say over which runs it was taken"),
+    ("FM.abs.use", "not built: the paper does not say over which runs it was taken"),
+    ("FM.g500.pp", "not built: demotions that are undone within two intervals are not counted apart"),
+    ("FM.fig11", "not built: warm pages of MEMTIS are not among its figures"),
+    ("FM.fig12", "not built: alpha over time is in `terrace sim run --json`, series"),
+    ("FM.ovh", "not built: CPU shares of threads that the simulator does not run"),
+    ("MM.abs", "not built: the best of MM.fig7.auto"),
+    ("MM.fig5", "not built: the size of the hot set over time"),
+    ("MM.fig8", "not built: the raised watermarks are given in units of one machine"),
+    ("MM.fig9", "not built"),
+    ("MM.cpu", "not built: measured on the paper's machine"),
+    ("MM.meta", "not built: a property of the paper's code"),
+    ("MM.loc", "not built: a property of the paper's code"),
+    ("FH.abs", "not built: the best of FH.fig6 and FH.fig9"),
+    ("FH.fig6.g32r", "not built: guests are not modelled"),
+    ("FH.fig6.g32w", "not built: guests are not modelled"),
+    ("FH.fig7.read", "not built: networks are not modelled"),
+    ("FH.fig7.upd", "not built: networks are not modelled"),
+    ("FH.fig7.lat", "not built: networks are not modelled"),
+    ("FH.fig8", "not built: guests are not modelled"),
+    ("FH.fig9.ligra", "not built"),
+    ("FH.fig10.1t", "not built: guests are not modelled"),
+    ("FH.fig10.32t", "not built: guests are not modelled"),
+    ("FH.fig11", "not built"),
+    ("FH.fig13", "not built"),
+    ("FH.cost", "not built: prices, not runs"),
+    ("FH.scan", "not built: time of walks on the paper's machine"),
+    ("FH.ovh", "not built: CPU time on the paper's machine"),
+    ("FH.mmwaste", "not built: arithmetic of capacities, not a run"),
+];
+
+fn case(setting: Setting, policy: &'static str) -> Case {
+    Case { setting, policy, settings: Vec::new(), bounds: false }
+}
+
+fn with(setting: Setting, policy: &'static str, key: &'static str, value: &'static str) -> Case {
+    Case { settings: vec![(key, value)], ..case(setting, policy) }
+}
+
+/// Pairs of one policy over another in each setting.
+fn pairs(settings: &[Setting], of: &'static str, over: &'static str) -> Vec<Case> {
+    settings.iter().flat_map(|setting| [case(*setting, of), case(*setting, over)]).collect()
+}
+
+/// All rows, paper by paper.
+pub(super) fn rows() -> Vec<Row> {
+    let mut rows = flexmem();
+    rows.extend(tieredmms());
+    rows.extend(flexhm());
+    rows
+}
+
+/// FlexMem's machine and setting: 24 threads, huge pages, 30 GB of fast memory (section 8).
+fn of_flexmem(workload: &'static str, gigabytes: f64) -> Setting {
+    let fast = Fast::Gigabytes(30.0);
+    Setting {
+        workload,
+        gigabytes,
+        fast,
+        threads: 24,
+        machine: "optane-6252",
+        huge: true,
+        options: &[],
+        operations: None,
+    }
+}
+
+fn flexmem() -> Vec<Row> {
+    const FIGURE_6: &str = "FlexMem (ATC'24) figure 6";
+    let ft = of_flexmem("npb-ft", 80.4);
+    let lu = of_flexmem("npb-lu", 134.0);
+    let sp = of_flexmem("npb-sp", 80.0);
+    let graph500 = of_flexmem("graph500", 120.0);
+    let silo = of_flexmem("silo-ycsb-c", 89.5);
+    let btree = of_flexmem("btree", 64.0);
+    let six = [ft, lu, sp, graph500, silo, btree];
+    let row = |id, quantity: &str, paper: &str, source, value, kind, cases| {
+        let (quantity, paper) = (quantity.to_owned(), paper.to_owned());
+        Row { id, quantity, paper, source, value, kind, cases }
+    };
+    let mut rows = Vec::new();
+    for (policy, name, gain) in [("tiering08", "Tiering-0.8", 0.32), ("tpp", "TPP", 0.23), ("memtis", "MEMTIS", 0.27)] {
+        let quantity = format!("FlexMem's gain over {name}, geometric mean of six workloads");
+        let paper = format!("{:.0} % on average", gain * 100.0);
+        let cases = pairs(&six, "flexmem", policy);
+        rows.push(row("FM.fig6.avg", &quantity, &paper, FIGURE_6, Some(gain), Quantity::Gain, cases));
+    }
+    for (id, setting, tpp, memtis) in [
+        ("FM.fig6.ft", ft, 0.32, 0.57),
+        ("FM.fig6.lu", lu, 0.08, 0.06),
+        ("FM.fig6.sp", sp, 0.27, 0.57),
+        ("FM.fig6.graph500", graph500, 0.32, 0.17),
+        ("FM.fig6.silo", silo, 0.26, 0.13),
+        ("FM.fig6.btree", btree, 0.09, 0.06),
+    ] {
+        for (policy, name, gain) in [("tpp", "TPP", tpp), ("memtis", "MEMTIS", memtis)] {
+            let quantity = format!("FlexMem's gain over {name}");
+            let paper = format!("{:.0} %", gain * 100.0);
+            let cases = pairs(&[setting], "flexmem", policy);
+            rows.push(row(id, &quantity, &paper, FIGURE_6, Some(gain), Quantity::Gain, cases));
+        }
+    }
+    rows.push(row(
+        "FM.fig1",
+        "TPP against MEMTIS: who is ahead on which workload",
+        "TPP on FT, SP; MEMTIS on Btree, Silo, Graph500, LU",
+        "FlexMem (ATC'24) figure 1",
+        None,
+        Quantity::Winners { first: 2 },
+        pairs(&[ft, sp, btree, silo, graph500, lu], "tpp", "memtis"),
+    ));
+    for (policy, name, paper, ratio) in [
+        ("tpp", "TPP", "83 %", 0.83),
+        ("autonuma", "AutoNUMA", "about 100 %", 1.0),
+        ("memtis", "MEMTIS", "below 1 %", 0.01),
+    ] {
+        let quantity = format!("{name}: failed over successful promotions, mean of six workloads");
+        let cases = six.iter().map(|setting| case(*setting, policy)).collect();
+        let source = "FlexMem (ATC'24) figure 3";
+        rows.push(row("FM.fig3", &quantity, paper, source, Some(ratio), Quantity::FailureRatio, cases));
+    }
+    const FIGURE_9: &str = "FlexMem (ATC'24) figure 9";
+    for (policy, name, ratio) in [("tpp", "TPP", 2.17), ("flexmem", "FlexMem", 3.75)] {
+        let quantity = format!("{name} on FT: accesses to fast over accesses to slow memory");
+        let cases = vec![case(ft, policy)];
+        let paper = format!("{ratio}");
+        rows.push(row("FM.fig9.ft", &quantity, &paper, FIGURE_9, Some(ratio), Quantity::FastSlowRatio, cases));
+    }
+    for (policy, name, share) in [("flexmem", "FlexMem", 0.52), ("tpp", "TPP", 0.46), ("memtis", "MEMTIS", 0.36)] {
+        let quantity = format!("{name} on LU and SP: share of accesses that fast memory serves");
+        let cases = vec![case(lu, policy), case(sp, policy)];
+        let paper = format!("{:.0} %", share * 100.0);
+        rows.push(row("FM.fig9.lusp", &quantity, &paper, FIGURE_9, Some(share), Quantity::FastShare, cases));
+    }
+    const FIGURE_10: &str = "FlexMem (ATC'24) figure 10";
+    let cases = pairs(&[silo], "memtis", "flexmem");
+    let quantity = "MEMTIS's migrations over FlexMem's on Silo";
+    rows.push(row("FM.fig10.silo", quantity, "+56 %", FIGURE_10, Some(0.56), Quantity::Volume, cases));
+    for (policy, name, less) in [("tpp", "TPP", -0.57), ("flexmem", "FlexMem", -0.51)] {
+        let quantity = format!("MEMTIS's migrations over {name}'s on FT, LU and SP");
+        let cases = pairs(&[ft, lu, sp], "memtis", policy);
+        let paper = format!("{:.0} %", less * 100.0);
+        rows.push(row("FM.fig10.hpc", &quantity, &paper, FIGURE_10, Some(less), Quantity::Volume, cases));
+    }
+    for (name, setting) in [("Silo", silo), ("Graph500", graph500)] {
+        let quantity = format!("beta of 10, 20, 30 and 40 % on {name}: which is best");
+        let cases = ["0.1", "0.2", "0.3", "0.4"].map(|beta| with(setting, "flexmem", "beta", beta)).to_vec();
+        let paper = "the default (which the paper does not state; 20 % here)";
+        let source = "FlexMem (ATC'24) figure 13";
+        rows.push(row("FM.fig13", &quantity, paper, source, None, Quantity::Fastest { expected: 1 }, cases));
+    }
+    let sizes = [10.0, 30.0, 60.0].map(|amount| Setting { fast: Fast::Gigabytes(amount), ..silo });
+    for (policy, name) in [("tpp", "TPP"), ("memtis", "MEMTIS")] {
+        let quantity = format!("FlexMem's gain over {name} on Silo with 10, 30 and 60 GB of fast memory");
+        let cases = pairs(&sizes, "flexmem", policy);
+        let paper = "ahead everywhere, by less the more fast memory there is (sizes not stated)";
+        rows.push(row("FM.fig14", &quantity, paper, "FlexMem (ATC'24) figure 14", None, Quantity::Shrinks, cases));
+    }
+    rows
+}
+
+/// TieredMMS: one socket of 20 cores with Optane, 4 KiB pages (section 5). No preset is that machine; the nearest one,
+/// a socket of the same generation with the same kinds of memory, stands in for it.
+fn of_tieredmms(workload: &'static str, share: f64) -> Setting {
+    let (fast, machine) = (Fast::Share(share), "optane-6252");
+    Setting { workload, gigabytes: 67.0, fast, threads: 20, machine, huge: false, options: &[], operations: None }
+}
+
+fn tieredmms() -> Vec<Row> {
+    let ratios = [("1:1", 0.5), ("1:3", 0.25), ("1:7", 0.125)];
+    let mut rows = Vec::new();
+    let mut add = |id, quantity: String, paper: String, source, value, kind, cases| {
+        rows.push(Row { id, quantity, paper, source, value, kind, cases });
+    };
+    const FIGURE_6: &str = "TieredMMS figure 6";
+    const FIGURE_7: &str = "TieredMMS figure 7";
+    for (ratio, share) in ratios {
+        let cases = pairs(&[of_tieredmms("liblinear", share)], "tieredmms", "autonuma");
+        let quantity = format!("TieredMMS's speed over AutoNUMA's, Liblinear {ratio}");
+        add("MM.fig6.range", quantity, "2.08x to 2.74x".to_owned(), FIGURE_6, None, Quantity::Factor, cases);
+    }
+    for ((ratio, share), gain) in ratios.into_iter().zip([-0.068, 0.106, 0.263]) {
+        let cases = pairs(&[of_tieredmms("liblinear", share)], "tieredmms", "memtis");
+        let (quantity, paper) = (format!("gain over MEMTIS, Liblinear {ratio}"), format!("{:+.1} %", gain * 100.0));
+        add("MM.fig6.memtis", quantity, paper, FIGURE_6, Some(gain), Quantity::Gain, cases);
+    }
+    for ((ratio, share), more) in ratios.into_iter().zip([3.97, 3.49, 3.0]) {
+        let cases = pairs(&[of_tieredmms("graph500", share)], "tieredmms", "autonuma");
+        let quantity = format!("TieredMMS's speed over AutoNUMA's, Graph500 {ratio}");
+        let paper = format!("{:.2}x (stated as an improvement of {more:.2}x)", more + 1.0);
+        add("MM.fig7.auto", quantity, paper, FIGURE_7, Some(more + 1.0), Quantity::Factor, cases);
+    }
+    for ((ratio, share), gain) in ratios.into_iter().zip([0.08, -0.058, -0.036]) {
+        let cases = pairs(&[of_tieredmms("graph500", share)], "tieredmms", "memtis");
+        let (quantity, paper) = (format!("gain over MEMTIS, Graph500 {ratio}"), format!("{:+.1} %", gain * 100.0));
+        add("MM.fig7.memtis", quantity, paper, FIGURE_7, Some(gain), Quantity::Gain, cases);
+    }
+    rows
+}
+
+/// FlexHM: a socket with Optane, sysbench over a block of 64 GB, 2 TB in all, by words of 8 bytes (section 7.1).
+fn of_flexhm(write: bool, threads: usize, share: f64) -> Setting {
+    Setting {
+        workload: "sysbench-memory",
+        gigabytes: 64.0 * 1.073_741_824,
+        fast: Fast::Share(share),
+        threads,
+        machine: "optane-8260l",
+        huge: false,
+        options: if write { &[("access", "write")] } else { &[("access", "read")] },
+        operations: Some((2 << 40) / 8),
+    }
+}
+
+fn flexhm() -> Vec<Row> {
+    let mut rows = Vec::new();
+    let mut add = |id, quantity: String, paper: &str, source, value, kind, cases| {
+        rows.push(Row { id, quantity, paper: paper.to_owned(), source, value, kind, cases });
+    };
+    for (write, paper, value) in [(false, "18 %", 0.18), (true, "3.1 %", 0.031)] {
+        let cases = vec![Case { bounds: true, ..case(of_flexhm(write, 32, 0.25), "thermostat") }];
+        let quantity = format!("Thermostat's speed over all DRAM, {}, a quarter of DRAM", access(write));
+        add("FH.fig2", quantity, paper, "FlexHM (TACO'22) figure 2", Some(value), Quantity::PartOfAllFast, cases);
+    }
+    let cases = vec![Case { bounds: true, ..case(of_flexhm(false, 32, 0.5), "flexhm") }];
+    let quantity = "native read, 32 threads, 1:1: speed over all DRAM".to_owned();
+    add(
+        "FH.fig6.n32r",
+        quantity,
+        "above 93 %",
+        "FlexHM (TACO'22) figure 6",
+        Some(0.93),
+        Quantity::PartOfAllFast,
+        cases,
+    );
+    const FIGURE_9: &str = "FlexHM (TACO'22) figure 9";
+    for (id, policy, name, read, write) in [
+        ("FH.fig9.int", "interleave", "NUMA interleave", 1.9, 3.1),
+        ("FH.fig9.thermo", "thermostat", "Thermostat", 2.4, 5.8),
+    ] {
+        for (writes, factor) in [(false, read), (true, write)] {
+            let cases = pairs(&[of_flexhm(writes, 32, 0.25)], "flexhm", policy);
+            let quantity = format!("FlexHM's speed over that of {name}, {}, 1:3", access(writes));
+            add(id, quantity, &format!("{factor}x"), FIGURE_9, Some(factor), Quantity::Factor, cases);
+        }
+    }
+    for (ratio, share, gain) in [("1:4", 0.2, 0.191), ("1:3", 0.25, 0.446)] {
+        let cases = pairs(&[of_flexhm(false, 32, share)], "flexhm", "memory-mode");
+        let quantity = format!("FlexHM's gain over Memory Mode, read, {ratio}");
+        let paper = format!("{:+.1} %", gain * 100.0);
+        add("FH.fig9.mm", quantity, &paper, FIGURE_9, Some(gain), Quantity::Gain, cases);
+    }
+    for (threads, write, expected, paper) in
+        [(1, false, 0, "aggressive"), (32, false, 0, "aggressive"), (32, true, 1, "conservative")]
+    {
+        let setting = of_flexhm(write, threads, 0.25);
+        let cases = ["aggressive", "conservative"].map(|plan| with(setting, "flexhm", "plan", plan)).to_vec();
+        let quantity = format!("which plan is best, {}, {threads} threads", access(write));
+        let source = "FlexHM (TACO'22) figure 12";
+        add("FH.fig12", quantity, paper, source, None, Quantity::Fastest { expected }, cases);
+    }
+    rows
+}
+
+fn access(write: bool) -> &'static str {
+    if write { "write" } else { "read" }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_row_names_policies_workloads_and_machines_that_exist() {
+        for row in rows() {
+            assert!(!row.cases.is_empty(), "{}", row.id);
+            assert!(NOT_BUILT.iter().all(|(id, _)| *id != row.id), "{} is built", row.id);
+            for case in &row.cases {
+                let pairs = case.settings.iter().map(|(key, value)| (*key, *value));
+                terrace_policies::build(case.policy, terrace_policies::Settings::from_pairs(pairs)).unwrap();
+                terrace_machine::preset::Machine::preset(case.setting.machine).unwrap();
+                let known = terrace_workloads::workloads();
+                assert!(known.iter().any(|info| info.name == case.setting.workload), "{}", case.setting.workload);
+            }
+        }
+    }
+}

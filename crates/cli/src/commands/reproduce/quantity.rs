@@ -1,0 +1,151 @@
+//! From the reports of a row's runs to the row's value and its verdict.
+//!
+//! In: a row and its reports, in the order of its cases. Out: value, text, verdict. Must not: know a paper's figure but to
+//! compare with it.
+
+use terrace_sim::Report;
+
+use super::experiments::{Quantity, Row};
+
+/// What we have to say of a row.
+#[derive(Debug)]
+pub(super) struct Ours {
+    pub value: Option<f64>,
+    pub text: String,
+    pub verdict: String,
+}
+
+/// Gains closer to nothing than this have no direction: the spread over seeds is of this order.
+const NO_DIRECTION: f64 = 0.01;
+
+pub(super) fn ours(row: &Row, reports: &[&Report]) -> Ours {
+    match row.kind {
+        Quantity::Gain => {
+            let factor = pairs(reports);
+            let text = format!("{:+.1} %", (factor - 1.0) * 100.0);
+            Ours { value: Some(factor - 1.0), text, verdict: gain_verdict(factor, row.value.map(|gain| 1.0 + gain)) }
+        }
+        Quantity::Factor => {
+            let factor = pairs(reports);
+            Ours { value: Some(factor), text: format!("{factor:.2}x"), verdict: gain_verdict(factor, row.value) }
+        }
+        Quantity::FailureRatio => failures(row, reports),
+        Quantity::FastShare => share(row, mean(reports.iter().map(|report| report.fast_hit_share))),
+        Quantity::PartOfAllFast => {
+            share(row, mean(reports.iter().filter_map(|report| report.slowdown_vs_all_fast).map(f64::recip)))
+        }
+        Quantity::FastSlowRatio => {
+            let fast: u64 = reports.iter().map(|report| report.tier_accesses[0]).sum();
+            let all: u64 = reports.iter().flat_map(|report| &report.tier_accesses).sum();
+            let value = fast as f64 / all.saturating_sub(fast).max(1) as f64;
+            Ours { value: Some(value), text: format!("{value:.2}"), verdict: ratio_verdict(value, row.value) }
+        }
+        Quantity::Volume => {
+            let of = |which: usize| {
+                reports.iter().skip(which).step_by(2).map(|report| report.migrated_bytes as f64).sum::<f64>()
+            };
+            let factor = of(0) / of(1).max(1.0);
+            let text = format!("{:+.1} %", (factor - 1.0) * 100.0);
+            Ours { value: Some(factor - 1.0), text, verdict: gain_verdict(factor, row.value.map(|more| 1.0 + more)) }
+        }
+        Quantity::Winners { first } => winners(reports, first),
+        Quantity::Fastest { expected } => {
+            let best =
+                (0..reports.len()).min_by(|a, b| reports[*a].seconds.total_cmp(&reports[*b].seconds)).unwrap_or(0);
+            let least = reports[best].seconds;
+            let list: Vec<String> = row
+                .cases
+                .iter()
+                .zip(reports)
+                .map(|(case, report)| format!("{} {:.3}", case.short(), report.seconds / least))
+                .collect();
+            let most = reports.iter().map(|report| report.seconds).fold(0.0, f64::max);
+            let verdict = if most <= least * (1.0 + NO_DIRECTION) {
+                "no difference between them here".to_owned()
+            } else if best == expected {
+                "same best".to_owned()
+            } else if reports[expected].seconds <= least * (1.0 + NO_DIRECTION) {
+                "a draw for the best".to_owned()
+            } else {
+                "another is best".to_owned()
+            };
+            Ours { value: None, text: format!("run time over the best: {}", list.join(", ")), verdict }
+        }
+        Quantity::Shrinks => {
+            let gains: Vec<f64> = reports.chunks(2).map(pairs).map(|factor| factor - 1.0).collect();
+            let text = gains.iter().map(|gain| format!("{:+.1} %", gain * 100.0)).collect::<Vec<_>>().join(", ");
+            let shrinks = gains.last() < gains.first();
+            let verdict = match (gains.iter().all(|gain| *gain > 0.0), shrinks) {
+                (false, _) => "other direction: not ahead everywhere",
+                (true, true) => "same direction",
+                (true, false) => "other direction: ahead, but not by less",
+            };
+            Ours { value: None, text, verdict: verdict.to_owned() }
+        }
+    }
+}
+
+/// A run that promoted nothing has no ratio; it is named, not averaged.
+fn failures(row: &Row, reports: &[&Report]) -> Ours {
+    let promoting: Vec<&&Report> = reports.iter().filter(|report| report.promoted_pages > 0).collect();
+    let without = reports.len() - promoting.len();
+    let note =
+        if without > 0 { format!(" ({without} of {} runs promoted nothing)", reports.len()) } else { String::new() };
+    if promoting.is_empty() {
+        let failed: u64 = reports.iter().map(|report| report.failed_promotions).sum();
+        let text = format!("no promotion succeeded, {failed} pages failed");
+        return Ours { value: None, text, verdict: "no ratio".to_owned() };
+    }
+    let ratios = promoting.iter().map(|report| report.failed_promotions as f64 / report.promoted_pages as f64);
+    let ours = share(row, mean(ratios));
+    Ours { text: ours.text + &note, ..ours }
+}
+
+/// Cases stand in pairs: of whom, over whom. Geometric mean of the second's run time over the first's.
+fn pairs(reports: &[&Report]) -> f64 {
+    mean(reports.chunks_exact(2).map(|pair| (pair[1].seconds / pair[0].seconds).ln())).exp()
+}
+
+fn mean(values: impl Iterator<Item = f64>) -> f64 {
+    let (sum, count) = values.fold((0.0, 0.0), |(sum, count), value| (sum + value, count + 1.0));
+    sum / count
+}
+
+fn share(row: &Row, value: f64) -> Ours {
+    Ours { value: Some(value), text: format!("{:.1} %", value * 100.0), verdict: ratio_verdict(value, row.value) }
+}
+
+fn gain_verdict(ours: f64, paper: Option<f64>) -> String {
+    let Some(paper) = paper else { return "the paper states no number".to_owned() };
+    let direction = if (ours - 1.0).abs() < NO_DIRECTION {
+        "no difference here"
+    } else if (ours > 1.0) == (paper > 1.0) {
+        "same direction"
+    } else {
+        "other direction"
+    };
+    format!("{direction}, ratio ours/paper {:.2}", ours / paper)
+}
+
+fn ratio_verdict(ours: f64, paper: Option<f64>) -> String {
+    paper.map_or_else(
+        || "the paper states no number".to_owned(),
+        |paper| format!("ratio ours/paper {:.2}", ours / paper),
+    )
+}
+
+/// Pairs of runs; in the first `first` pairs the paper has the first ahead, in the others the second.
+fn winners(reports: &[&Report], first: usize) -> Ours {
+    let mut same = 0;
+    let mut list = Vec::new();
+    for (number, pair) in reports.chunks_exact(2).enumerate() {
+        let ratio = pair[1].seconds / pair[0].seconds;
+        let winner = if ratio > 1.0 { pair[0] } else { pair[1] };
+        let agrees = (ratio > 1.0) == (number < first);
+        same += usize::from(agrees && (ratio - 1.0).abs() >= NO_DIRECTION);
+        let by = (ratio.max(1.0 / ratio) - 1.0) * 100.0;
+        list.push(format!("{} {} by {by:.1} %", winner.workload, winner.policy));
+    }
+    let verdict = format!("same order in {same} of {}, differences under 1 % not counted", list.len());
+    Ours { value: None, text: list.join(", "), verdict }
+}

@@ -1,0 +1,25 @@
+//! `terrace sim`: policies on modelled hardware.
+//!
+//! In: raw arguments. Out: what a run, a comparison or a bench found, as text, JSON, CSV or a page. Must not: model
+//! anything: `terrace-sim` does, and this lends it files, threads and a clock.
+
+use std::process::ExitCode;
+
+use crate::args::SimCommand;
+
+mod bench;
+pub(super) mod compare;
+mod explain;
+mod machines;
+pub(super) mod options;
+mod single;
+
+pub(super) fn run(command: &SimCommand) -> anyhow::Result<ExitCode> {
+    match command {
+        SimCommand::Run(arguments) => single::run(arguments),
+        SimCommand::Compare(arguments) => compare::run(arguments),
+        SimCommand::Explain(arguments) => explain::run(arguments),
+        SimCommand::Bench(arguments) => bench::run(arguments),
+        SimCommand::Machines(arguments) => machines::run(arguments),
+    }
+}

@@ -1,0 +1,55 @@
+//! `terrace sim bench`: how many accesses a second the simulator replays.
+//!
+//! In: sizes. Out: rates by thread CPU time. Must not: judge a rate.
+
+use std::process::ExitCode;
+
+use rustix::time::{ClockId, clock_gettime};
+use terrace_sim::bench::{Bench, BenchPlan};
+
+use super::options::failed;
+use crate::args::SimBenchArguments;
+use crate::options::Misuse;
+
+pub(super) fn run(arguments: &SimBenchArguments) -> anyhow::Result<ExitCode> {
+    let plan = BenchPlan {
+        pages: arguments.pages,
+        accesses: arguments.accesses,
+        policy: arguments.policy.clone(),
+        repeats: arguments.repeats,
+    };
+    super::options::PolicySettings::default().build(&plan.policy)?;
+    if plan.repeats == 0 {
+        return Err(Misuse("--repeats 0: expected at least 1".to_owned()).into());
+    }
+    let mut clock = || {
+        let now = clock_gettime(ClockId::ThreadCPUTime);
+        now.tv_sec as f64 + now.tv_nsec as f64 / 1e9
+    };
+    let mut benches = Vec::new();
+    let mut printed = Ok(());
+    let mut done = |bench: Bench| {
+        if !arguments.json && printed.is_ok() {
+            printed = super::super::print_text(&line(&bench));
+        }
+        benches.push(bench);
+    };
+    terrace_sim::bench::run(&plan, &mut clock, &mut done).map_err(failed)?;
+    printed?;
+    if arguments.json {
+        super::super::print_json(&serde_json::json!({ "benches": benches }))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn line(bench: &Bench) -> String {
+    let misses = bench.miss_ratio.map_or_else(String::new, |ratio| format!("  {ratio:.4} misses"));
+    format!(
+        "{:24} {:16} {:>10} pages  {:>7.1} M accesses/s  {:>5.1} bytes a page{misses}\n",
+        bench.name,
+        bench.policy,
+        bench.pages,
+        bench.accesses_per_second / 1e6,
+        bench.bytes_per_page
+    )
+}

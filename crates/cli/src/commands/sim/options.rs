@@ -1,0 +1,208 @@
+//! What a simulation is asked to be: raw arguments become a checked configuration and a source, exactly once.
+//!
+//! In: `args::laboratory`. Out: a `SimConfig`, a source of accesses, policy settings; or a `Misuse`. Must not: simulate.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::BufReader;
+use std::path::{Path, PathBuf};
+
+use terrace_core::policy::Policy;
+use terrace_core::units::{Bytes, parse_share};
+use terrace_machine::preset::Machine;
+use terrace_machine::scale::Scale;
+use terrace_policies::Settings;
+use terrace_sim::run::Source;
+use terrace_sim::{FastSize, Pages, SimConfig, SimError, TraceSource, WorkloadSource};
+use terrace_trace::{AccessSource, Header, Index, Provenance, Reader};
+use terrace_workloads::Parameters;
+
+use crate::args::{ModelArguments, OneRunArguments};
+use crate::options::{Misuse, misuse};
+
+/// The scale where neither the command line nor a trace names one.
+const USUAL_SCALE: u32 = 64;
+
+/// One run, checked.
+pub(crate) struct OneRun {
+    pub config: SimConfig,
+    pub source: Box<dyn Source>,
+    pub policy: String,
+    pub settings: PolicySettings,
+}
+
+impl OneRun {
+    pub(crate) fn parse(raw: &OneRunArguments) -> anyhow::Result<OneRun> {
+        let settings = PolicySettings::parse(&raw.model.settings, std::slice::from_ref(&raw.policy))?;
+        let machine = machine(&raw.model.machine)?;
+        let fast = fast_size(&raw.fast)?;
+        let (mut config, source): (SimConfig, Box<dyn Source>) = match (&raw.workload, &raw.trace) {
+            (_, Some(path)) => {
+                let trace = Trace::open(path)?;
+                let mut config = SimConfig::new(machine, trace.footprint, fast);
+                config.scale = scale(raw.model.scale, trace.scale())?;
+                // A cache filters lines; a trace of pages has none, and one of misses or samples has passed a cache.
+                config.cache = trace.header.lines && trace.header.provenance == Provenance::Exact;
+                (config, trace.source())
+            }
+            (Some(workload), None) => {
+                let source = workload_source(workload, &raw.model, raw.seed)?;
+                let mut config = SimConfig::new(machine, source.footprint(), fast);
+                config.scale = scale(raw.model.scale, USUAL_SCALE)?;
+                (config, Box::new(source))
+            }
+            (None, None) => return Err(Misuse("--workload or --trace: expected one of them".to_owned()).into()),
+        };
+        config.seed = raw.seed;
+        config.pages = pages(&raw.model.pages, config.scale);
+        config.capacities().map_err(|error| misuse("--fast", &raw.fast, error))?;
+        Ok(OneRun { config, source, policy: raw.policy.clone(), settings })
+    }
+
+    pub(crate) fn policy(&self) -> anyhow::Result<Box<dyn Policy>> {
+        self.settings.build(&self.policy)
+    }
+}
+
+/// Settings by policy, each checked by building the policy with it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct PolicySettings(BTreeMap<String, BTreeMap<String, String>>);
+
+impl PolicySettings {
+    pub(crate) fn parse(texts: &[String], policies: &[String]) -> anyhow::Result<PolicySettings> {
+        let mut all: BTreeMap<String, BTreeMap<String, String>> = BTreeMap::new();
+        for policy in policies {
+            all.entry(policy.clone()).or_default();
+        }
+        for text in texts {
+            let refuse = |why: String| Err(misuse("--set", text, why));
+            let Some((key, value)) = text.split_once('=') else {
+                return refuse("expected POLICY.KEY=VALUE, such as flexmem.beta=0.3".to_owned());
+            };
+            let (policy, key) = match (key.trim().split_once('.'), policies) {
+                (Some((policy, key)), _) => (policy, key),
+                (None, [only]) => (only.as_str(), key.trim()),
+                (None, _) => return refuse("expected POLICY.KEY=VALUE, as there are several policies".to_owned()),
+            };
+            match all.get_mut(policy) {
+                Some(settings) => settings.insert(key.to_owned(), value.trim().to_owned()),
+                None => return refuse(format!("expected a setting of {}", policies.join(", "))),
+            };
+        }
+        let settings = PolicySettings(all);
+        policies.iter().try_for_each(|policy| settings.build(policy).map(drop))?;
+        Ok(settings)
+    }
+
+    pub(crate) fn build(&self, policy: &str) -> anyhow::Result<Box<dyn Policy>> {
+        let pairs = self.0.get(policy).cloned().unwrap_or_default();
+        terrace_policies::build(policy, Settings::from_pairs(pairs)).map_err(|error| Misuse(error.to_string()).into())
+    }
+}
+
+/// A machine by its name.
+pub(crate) fn machine(name: &str) -> anyhow::Result<Machine> {
+    Machine::preset(name).map_err(|error| misuse("--machine", name, error))
+}
+
+/// A workload of the scaled machine's size, tried once: building it finds every bad parameter.
+pub(crate) fn workload_source(name: &str, model: &ModelArguments, seed: u64) -> anyhow::Result<WorkloadSource> {
+    let size: Bytes = model.size.parse().map_err(|error| misuse("--size", &model.size, error))?;
+    if size == Bytes::ZERO {
+        return Err(misuse("--size", &model.size, "expected more than nothing"));
+    }
+    let mut parameters = Parameters::new(size.get());
+    (parameters.threads, parameters.seed, parameters.operations) = (model.threads, seed, model.operations);
+    for text in &model.workload_settings {
+        let Some((key, value)) = text.split_once('=') else {
+            return Err(misuse("--workload-set", text, "expected KEY=VALUE, such as hot=10%"));
+        };
+        parameters.options.insert(key.trim().to_owned(), value.trim().to_owned());
+    }
+    terrace_workloads::build(name, &parameters).map_err(|error| Misuse(error.to_string()))?;
+    Ok(WorkloadSource { name: name.to_owned(), parameters })
+}
+
+/// "50%" or "64MiB".
+pub(crate) fn fast_size(text: &str) -> anyhow::Result<FastSize> {
+    let wanted = "expected a share of the footprint (50%) or an amount (64MiB)";
+    if text.trim_end().ends_with('%') {
+        return match parse_share(text) {
+            Ok(share) if share > 0.0 => Ok(FastSize::Share(share)),
+            Ok(_) => Err(misuse("--fast", text, "expected more than 0%")),
+            Err(_) => Err(misuse("--fast", text, format!("{wanted}; a share lies above 0% and at most at 100%"))),
+        };
+    }
+    text.parse().map(FastSize::Bytes).map_err(|_| misuse("--fast", text, wanted))
+}
+
+/// The scale asked for, or this one.
+pub(crate) fn scale(asked: Option<u32>, otherwise: u32) -> anyhow::Result<Scale> {
+    let factor = asked.unwrap_or(otherwise);
+    Scale::new(factor).ok_or_else(|| misuse("--scale", &factor.to_string(), "expected a factor from 1 to 1048576"))
+}
+
+/// The scale of a run of workloads.
+pub(crate) fn workload_scale(asked: Option<u32>) -> anyhow::Result<Scale> {
+    scale(asked, USUAL_SCALE)
+}
+
+/// Huge pages on a scaled machine would be as coarse as `scale` times their size; they are folded to small ones.
+pub(crate) fn pages(text: &str, scale: Scale) -> Pages {
+    match (text, scale) {
+        ("4k", _) => Pages::Small,
+        (_, Scale::FULL) => Pages::Huge,
+        _ => Pages::Folded,
+    }
+}
+
+/// An error of a simulation that had good options: only what the options still could have prevented is misuse.
+pub(crate) fn failed(error: SimError) -> anyhow::Error {
+    match error {
+        SimError::Parameter { .. } | SimError::FastLargerThanFootprint { .. } | SimError::Machine(_) => {
+            Misuse(error.to_string()).into()
+        }
+        other => other.into(),
+    }
+}
+
+/// A trace file whose header and index were read.
+pub(crate) struct Trace {
+    path: PathBuf,
+    pub header: Header,
+    pub footprint: Bytes,
+}
+
+impl Trace {
+    pub(crate) fn open(path: &Path) -> anyhow::Result<Trace> {
+        let refused = |why: &dyn std::fmt::Display| misuse("--trace", &path.display().to_string(), why);
+        let mut file = File::open(path).map_err(|error| refused(&error))?;
+        let (header, index) = Index::read(&mut file).map_err(|error| {
+            refused(&format!("{error}; `terrace trace cut --keep-whole` makes a new trace of what is whole"))
+        })?;
+        if matches!(header.provenance, Provenance::Regional { .. }) {
+            return Err(refused(&"it tells which regions were in use, and holds no single access to replay"));
+        }
+        if index.summary.page_ids == 0 {
+            return Err(refused(&"it holds no page"));
+        }
+        Ok(Trace { path: path.to_owned(), header, footprint: Bytes::of_pages(index.summary.page_ids) })
+    }
+
+    fn scale(&self) -> u32 {
+        self.header.scale.round().clamp(1.0, f64::from(1 << 20)) as u32
+    }
+
+    pub(crate) fn reader(&self) -> Result<Reader<BufReader<File>>, String> {
+        let path = self.path.display();
+        let file = File::open(&self.path).map_err(|error| format!("{path}: {error}"))?;
+        Reader::new(BufReader::with_capacity(1 << 20, file)).map_err(|error| format!("{path}: {error}"))
+    }
+
+    fn source(self) -> Box<dyn Source> {
+        let name = self.path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let footprint = self.footprint;
+        let open = move || self.reader().map(|reader| Box::new(reader) as Box<dyn AccessSource>);
+        Box::new(TraceSource { name, footprint, open })
+    }
+}

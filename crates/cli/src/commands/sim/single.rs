@@ -1,0 +1,97 @@
+//! `terrace sim run`: one run and its two bounds.
+//!
+//! In: a checked run. Out: its report as text, JSON or a page. Must not: judge it.
+
+use std::fmt::Write;
+use std::process::ExitCode;
+
+use terrace_sim::run::{bounds, run_alone};
+use terrace_sim::{FastSize, Report};
+
+use super::options::{OneRun, failed};
+use crate::args::SimRunArguments;
+use crate::report::units;
+
+pub(super) fn run(arguments: &SimRunArguments) -> anyhow::Result<ExitCode> {
+    let run = OneRun::parse(&arguments.run)?;
+    let policy = run.policy()?;
+    // The bounds depend on neither policy nor fast memory, so they run beside it.
+    let (report, bounds) = rayon::join(
+        || run_alone(&run.config, run.source.as_ref(), policy),
+        || bounds(&run.config, run.source.as_ref()),
+    );
+    let mut report = report.map_err(failed)?;
+    report.compare_with(&bounds.map_err(failed)?);
+    if let Some(directory) = &arguments.report {
+        crate::report::sim::write_run(directory, &report)?;
+    }
+    if arguments.json {
+        // The heat map is a picture of 65,536 cells; report.json has it.
+        let mut value = serde_json::to_value(&report)?;
+        if let Some(object) = value.as_object_mut() {
+            object.remove("heat_map");
+        }
+        super::super::print_json(&value)?;
+    } else {
+        super::super::print_text(&text(&report, run.config.fast))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn text(report: &Report, fast: FastSize) -> String {
+    let mut out = String::new();
+    let mut line = |name: &str, value: String| {
+        writeln!(out, "{name:24}{value}").expect("writing to a string does not fail");
+    };
+    line("workload", report.workload.clone());
+    line("policy", report.policy.clone());
+    line("machine", format!("{}, simulated at scale 1:{}, seed {}", report.machine, report.scale, report.seed));
+    let share = match fast {
+        FastSize::Share(share) => share,
+        FastSize::Bytes(_) => units::share_of(report.fast_bytes, report.footprint_bytes),
+    };
+    line(
+        "fast memory",
+        format!(
+            "{} of {} ({})",
+            units::bytes(report.fast_bytes),
+            units::bytes(report.footprint_bytes),
+            units::percent(share)
+        ),
+    );
+    line(
+        "run time",
+        format!("{}, {} at full size", units::seconds(report.seconds), units::seconds(report.full_size_seconds)),
+    );
+    let ratio = |value: Option<f64>| value.map_or_else(|| "unknown".to_owned(), |value| format!("{value:.3}"));
+    line("slowdown vs all fast", ratio(report.slowdown_vs_all_fast));
+    line("gain over all slow", ratio(report.gain_over_all_slow));
+    line("fast hit share", units::percent(report.fast_hit_share));
+    for (name, accesses) in report.tier_names.iter().zip(&report.tier_accesses) {
+        line("accesses", format!("{} to {name}", units::count(*accesses)));
+    }
+    line(
+        "accesses",
+        format!("{} in all, {} in the cache", units::count(report.accesses), units::count(report.cache_hits)),
+    );
+    line("promoted", format!("{} pages", units::count(report.promoted_pages)));
+    line(
+        "demoted",
+        format!(
+            "{} pages, {} of them by the kernel",
+            units::count(report.demoted_pages),
+            units::count(report.kernel_demoted_pages)
+        ),
+    );
+    line("failed promotions", units::count(report.failed_promotions));
+    for (cause, pages) in &report.failures {
+        line("  failed or vetoed", format!("{} pages: {cause}", units::count(*pages)));
+    }
+    line("migrated", units::bytes(report.migrated_bytes));
+    line("management", format!("{} of CPU time", units::seconds(report.management_seconds)));
+    for (kind, seconds) in report.overhead_seconds.iter().filter(|(_, seconds)| **seconds > 0.0) {
+        line("  of it", format!("{} {kind}", units::seconds(*seconds)));
+    }
+    line("metadata", format!("{:.1} bytes a page", report.metadata_bytes_per_page));
+    out
+}

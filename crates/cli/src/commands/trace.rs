@@ -1,0 +1,314 @@
+//! `terrace trace`: look into traces, cut them, and convert them.
+//!
+//! In: files. Out: text, JSON, or a new file that is there whole or not at all. Must not: know a format: `terrace-trace` does.
+
+use std::fs::File;
+use std::io::{BufReader, BufWriter, IsTerminal, Read, Write};
+use std::ops::Range;
+use std::path::Path;
+use std::process::ExitCode;
+
+use anyhow::Context;
+use terrace_core::units::Time;
+use terrace_trace::import::{Column, CsvColumns, DamonOptions, ImportFormat, ImportOptions, PerfField};
+use terrace_trace::tools::{self, CatForm, Cut, Info};
+use terrace_trace::{Reader, TraceError, export, import};
+
+use crate::args::{
+    TraceCatArguments, TraceCommand, TraceCutArguments, TraceExportArguments, TraceImportArguments, TraceInfoArguments,
+};
+use crate::options::{Misuse, duration, misuse};
+use crate::report::units;
+
+pub(super) fn run(command: &TraceCommand) -> anyhow::Result<ExitCode> {
+    match command {
+        TraceCommand::Info(arguments) => info(arguments),
+        TraceCommand::Cat(arguments) => cat(arguments),
+        TraceCommand::Cut(arguments) => cut(arguments),
+        TraceCommand::Import(arguments) => import_recording(arguments),
+        TraceCommand::Export(arguments) => export_trace(arguments),
+    }
+}
+
+/// A file that cannot be opened, is no trace, or of another version, is misuse; damage further in is a failure.
+fn open(path: &Path) -> anyhow::Result<BufReader<File>> {
+    let file = File::open(path).map_err(|error| Misuse(format!("{}: {error}", path.display())))?;
+    Ok(BufReader::with_capacity(1 << 20, file))
+}
+
+fn wrong(path: &Path, error: TraceError) -> anyhow::Error {
+    match error {
+        TraceError::NotATrace { .. } | TraceError::Version { .. } | TraceError::Header(_) => {
+            Misuse(format!("{}: {error}", path.display())).into()
+        }
+        // The cause stays, so that a closed pipe is seen as one.
+        other => anyhow::Error::new(other).context(path.display().to_string()),
+    }
+}
+
+/// Runs `write` into a file beside `path`, and renames that when it is whole.
+fn whole<T>(path: &Path, write: impl FnOnce(&mut BufWriter<&File>) -> anyhow::Result<T>) -> anyhow::Result<T> {
+    use std::os::unix::fs::PermissionsExt;
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let named = || format!("{}: the file could not be written", path.display());
+    let permissions = std::fs::Permissions::from_mode(0o644);
+    let file = tempfile::Builder::new().prefix(".trace-").permissions(permissions).tempfile_in(directory);
+    let file = file.with_context(named)?;
+    let mut output = BufWriter::with_capacity(1 << 20, file.as_file());
+    let done = write(&mut output)?;
+    output.flush().with_context(named)?;
+    drop(output);
+    file.persist(path).with_context(named)?;
+    Ok(done)
+}
+
+fn info(arguments: &TraceInfoArguments) -> anyhow::Result<ExitCode> {
+    let info = tools::info(open(&arguments.file)?).map_err(|error| wrong(&arguments.file, error))?;
+    if arguments.json {
+        super::print_json(&info)?;
+    } else {
+        super::print_text(&info_text(&info))?;
+    }
+    // What is whole was told; that not all is whole is still a failure.
+    Ok(if info.damage.is_some() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+fn info_text(info: &Info) -> String {
+    let (header, summary) = (&info.header, &info.summary);
+    let mut rows = vec![
+        ("program", if header.workload.is_empty() { "not stated".to_owned() } else { header.workload.clone() }),
+        ("seen", format!("{:?}", header.provenance).to_lowercase()),
+        ("scale", format!("1:{}", header.scale)),
+        ("accesses", format!("{}, {} of them writes", units::count(summary.accesses), units::count(summary.writes))),
+        ("events", units::count(summary.events)),
+        ("threads", units::count(u64::from(summary.threads))),
+        ("pages touched", format!("{} ({})", units::count(info.touched_pages), units::pages(info.touched_pages))),
+        ("page numbers", units::count(summary.page_ids)),
+        ("lines", if header.lines { "kept" } else { "not kept" }.to_owned()),
+        (
+            "time",
+            match header.time_resolution_nanos {
+                None => "not kept".to_owned(),
+                Some(_) => units::seconds(summary.last_time.as_secs_f64() - summary.first_time.as_secs_f64()),
+            },
+        ),
+        ("file", format!("{}, {:.2} bytes an access", units::bytes(info.bytes), info.bytes_per_access())),
+    ];
+    rows.extend(info.damage.iter().map(|damage| ("damage", damage.clone())));
+    let mut text: String = rows.iter().map(|(name, value)| format!("{name:16}{value}\n")).collect();
+    for (region, pages) in &info.touched_pages_by_region {
+        text += &format!("{:16}{} in {region}\n", "  pages", units::count(*pages));
+    }
+    text
+}
+
+fn cat(arguments: &TraceCatArguments) -> anyhow::Result<ExitCode> {
+    let range = match &arguments.accesses {
+        Some(text) => places(text)?,
+        None => 0..u64::MAX,
+    };
+    let form = if arguments.json { CatForm::JsonLines } else { CatForm::Text };
+    let mut output = Pipe { stdout: std::io::stdout().lock(), closed: false };
+    let done = tools::cat(open(&arguments.file)?, &mut output, form, range);
+    if output.closed {
+        return Ok(ExitCode::SUCCESS);
+    }
+    done.map_err(|error| wrong(&arguments.file, error))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Standard output that remembers whether its reader went away, which is no failure.
+struct Pipe<W> {
+    stdout: W,
+    closed: bool,
+}
+
+impl<W: Write> Write for Pipe<W> {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        let written = self.stdout.write(bytes);
+        self.closed |= written.as_ref().is_err_and(|error| error.kind() == std::io::ErrorKind::BrokenPipe);
+        written
+    }
+    fn flush(&mut self) -> std::io::Result<()> {
+        self.stdout.flush()
+    }
+}
+
+fn places(text: &str) -> anyhow::Result<Range<u64>> {
+    let range = text.split_once('-').and_then(|(from, to)| Some(from.trim().parse().ok()?..to.trim().parse().ok()?));
+    match range {
+        Some(range) if range.start < range.end => Ok(range),
+        _ => Err(misuse("--accesses", text, "expected FROM-TO, two numbers, the second larger")),
+    }
+}
+
+fn cut(arguments: &TraceCutArguments) -> anyhow::Result<ExitCode> {
+    let times = match &arguments.times {
+        None => None,
+        Some(text) => {
+            let Some((from, to)) = text.split_once('-') else {
+                return Err(misuse("--times", text, "expected FROM-TO, such as 10s-20s"));
+            };
+            let time = |part: &str| match part.trim() {
+                "0" | "0s" => Ok(Time::ZERO),
+                other => duration("--times", other).map(|span| Time::from_nanos(span.as_nanos() as u64)),
+            };
+            let (from, to) = (time(from)?, time(to)?);
+            if from >= to {
+                return Err(misuse("--times", text, "expected a second time after the first"));
+            }
+            Some(from..to)
+        }
+    };
+    let options = Cut {
+        accesses: arguments.accesses.as_deref().map(places).transpose()?,
+        times,
+        threads: arguments.threads.clone(),
+        pages: None,
+        every: arguments.every,
+        keep_whole_prefix: arguments.keep_whole,
+    };
+    let input = open(&arguments.file)?;
+    let report = whole(&arguments.output, |output| {
+        tools::cut(input, output, &options).map_err(|error| wrong(&arguments.file, error))
+    })?;
+    if arguments.json {
+        super::print_json(&report)?;
+    } else {
+        let mut text = format!("{} accesses, {} events\n", report.summary.accesses, report.summary.events);
+        text.extend(report.damage.iter().map(|damage| format!("the old trace ends early: {damage}\n")));
+        super::print_text(&text)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn import_recording(arguments: &TraceImportArguments) -> anyhow::Result<ExitCode> {
+    let format = import_format(arguments)?;
+    let options = ImportOptions {
+        workload: arguments.workload.clone(),
+        number_by: None,
+        lines: !arguments.no_lines,
+        time_resolution_nanos: arguments.resolution,
+        period: arguments.period,
+        scale: arguments.scale,
+        skip_bad_lines: arguments.skip_bad_lines,
+        keep_whole_prefix: arguments.keep_whole,
+    };
+    if !(options.scale.is_finite() && options.scale > 0.0) {
+        return Err(misuse("--scale", &options.scale.to_string(), "expected a number above 0"));
+    }
+    let input: Box<dyn Read> = if arguments.file == Path::new("-") {
+        if std::io::stdin().is_terminal() {
+            return Err(Misuse("-: expected a recording on stdin, and that is a terminal".to_owned()).into());
+        }
+        Box::new(std::io::stdin().lock())
+    } else {
+        Box::new(open(&arguments.file)?)
+    };
+    let report = whole(&arguments.output, |output| {
+        import::import(&format, BufReader::with_capacity(1 << 20, input), output, &options)
+            .map_err(|error| anyhow::Error::new(error).context(arguments.file.display().to_string()))
+    })?;
+    if arguments.json {
+        super::print_json(&report)?;
+    } else {
+        let summary = &report.summary;
+        let mut text = format!(
+            "{} records: {} accesses, {} events, {} page numbers\n",
+            report.records, summary.accesses, summary.events, summary.page_ids
+        );
+        text.extend(report.skipped.iter().map(|(reason, count)| format!("{count} records left out: {reason}\n")));
+        text.extend(report.damage.iter().map(|damage| format!("the recording ends early: {damage}\n")));
+        super::print_text(&text)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The fields of a `perf script -F` that a trace has use for.
+const USUAL_FIELDS: [&str; 7] = ["comm", "pid", "tid", "time", "event", "addr", "weight"];
+
+fn import_format(arguments: &TraceImportArguments) -> anyhow::Result<ImportFormat> {
+    Ok(match arguments.format.as_str() {
+        "lackey" => ImportFormat::Lackey,
+        "drmemtrace" => ImportFormat::Drmemtrace,
+        "drmemtrace-view" => ImportFormat::DrmemtraceView,
+        "perf-script" => {
+            let usual = USUAL_FIELDS.map(str::to_owned);
+            let names = if arguments.fields.is_empty() { &usual[..] } else { &arguments.fields };
+            let fields: Result<Vec<PerfField>, TraceError> = names.iter().map(|name| name.parse()).collect();
+            ImportFormat::PerfScript(fields.map_err(|error| misuse("--fields", &arguments.fields.join(","), error))?)
+        }
+        "damon" => {
+            let nanos = |option: &str, text: &Option<String>| match text {
+                Some(text) => duration(option, text).map(|span| span.as_nanos() as u64),
+                None => Ok(0),
+            };
+            ImportFormat::Damon(DamonOptions {
+                sample_nanos: nanos("--damon-sample", &arguments.damon_sample)?,
+                aggregation_nanos: nanos("--damon-aggregation", &arguments.damon_aggregation)?,
+                target: None,
+            })
+        }
+        "csv" => ImportFormat::Csv(csv_columns(arguments)?),
+        "oracle-general" => ImportFormat::OracleGeneral,
+        _ => ImportFormat::Hook,
+    })
+}
+
+fn csv_columns(arguments: &TraceImportArguments) -> anyhow::Result<CsvColumns> {
+    let [separator] = arguments.separator.as_bytes() else {
+        return Err(misuse("--separator", &arguments.separator, "expected one character"));
+    };
+    let (separator, names) = (*separator, !arguments.no_names);
+    let usual = CsvColumns { separator, names, time_unit_nanos: arguments.time_unit, ..CsvColumns::default() };
+    if arguments.columns.is_empty() {
+        return Ok(usual);
+    }
+    let mut columns = CsvColumns { operation: None, size: None, thread: None, time: None, latency: None, ..usual };
+    let mut addressed = false;
+    for text in &arguments.columns {
+        let wanted = "expected KIND=COLUMN, with a kind of address, page, operation, size, thread, time, latency";
+        let Some((kind, column)) = text.split_once('=') else {
+            return Err(misuse("--columns", text, wanted));
+        };
+        let column: Column = column.parse().map_err(|error| misuse("--columns", text, error))?;
+        if let (Column::Name(_), false) = (&column, names) {
+            return Err(misuse("--columns", text, "expected a place from 0, as the first line holds no names"));
+        }
+        match kind {
+            "address" | "page" => {
+                (columns.address, columns.pages, addressed) = (column, kind == "page", true);
+            }
+            "operation" => columns.operation = Some(column),
+            "size" => columns.size = Some(column),
+            "thread" => columns.thread = Some(column),
+            "time" => columns.time = Some(column),
+            "latency" => columns.latency = Some(column),
+            _ => return Err(misuse("--columns", text, wanted)),
+        }
+    }
+    if !addressed {
+        return Err(misuse("--columns", &arguments.columns.join(","), "expected an address or a page among them"));
+    }
+    Ok(columns)
+}
+
+fn export_trace(arguments: &TraceExportArguments) -> anyhow::Result<ExitCode> {
+    let mut reader = Reader::new(open(&arguments.file)?).map_err(|error| wrong(&arguments.file, error))?;
+    let report = whole(&arguments.output, |output| {
+        let done = match arguments.format.as_str() {
+            "lackey" => export::lackey(&mut reader, output),
+            "oracle-general" => export::oracle_general(&mut reader, output, !arguments.no_next),
+            "csv" => export::csv(&mut reader, output),
+            _ => export::parquet(&mut reader, output),
+        };
+        done.map_err(|error| wrong(&arguments.file, error))
+    })?;
+    if arguments.json {
+        super::print_json(&report)?;
+    } else {
+        let text = format!("{} accesses, {} events left out\n", report.accesses, report.events_left_out);
+        super::print_text(&text)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,117 @@
+//! The pages of simulated runs, in the dress of the report of a managed one.
+//!
+//! In: simulated reports and their figures. Out: HTML. Must not: let a text from outside become markup.
+
+use terrace_sim::Report;
+use terrace_sim::compare::{Cell, Summary};
+
+use super::{TEMPLATE, data_table, escape, fact_table, figure, plots};
+use crate::report::plots::Figure;
+use crate::report::units;
+
+/// The page of one run.
+pub(crate) fn run_page(report: &Report, figures: &[Figure]) -> String {
+    let ratio = |value: Option<f64>| value.map_or_else(|| "unknown".to_owned(), |value| format!("{value:.3}"));
+    let facts = [
+        ("Machine", report.machine.clone()),
+        ("Scale", format!("1:{}", report.scale)),
+        ("Seed", report.seed.to_string()),
+        ("Footprint", units::bytes(report.footprint_bytes)),
+        ("Fast memory", units::bytes(report.fast_bytes)),
+        ("Run time", units::seconds(report.seconds)),
+        ("Slowdown against all fast", ratio(report.slowdown_vs_all_fast)),
+        ("Gain over all slow", ratio(report.gain_over_all_slow)),
+        ("Accesses served by fast memory", units::percent(report.fast_hit_share)),
+        ("Promoted pages", units::count(report.promoted_pages)),
+        ("Demoted pages", units::count(report.demoted_pages)),
+        ("Failed promotions", units::count(report.failed_promotions)),
+        ("Management", format!("{} of CPU time", units::seconds(report.management_seconds))),
+        ("Metadata", format!("{:.1} bytes a page", report.metadata_bytes_per_page)),
+    ];
+    let overhead = report.overhead_seconds.iter();
+    let rows = overhead.map(|(kind, seconds)| vec![(*kind).to_owned(), units::seconds(*seconds)]).collect();
+    let costs = data_table("What management cost, in CPU time", &["kind", "time"], rows);
+    let body = fact_table("The run", &facts) + &figures.iter().map(figure).collect::<String>() + &costs;
+    let headline = format!(
+        "{} under {}: {} times as long as with everything fast.",
+        report.workload,
+        report.policy,
+        ratio(report.slowdown_vs_all_fast)
+    );
+    page(&format!("{} under {}", report.workload, report.policy), &headline, &body)
+}
+
+/// The page of a comparison.
+pub(crate) fn comparison_page(cells: &[Cell], summary: &Summary, figures: &[Figure]) -> String {
+    let means = summary.geomean.iter().map(|mean| {
+        let interval = format!("{:.3} to {:.3}", mean.low, mean.high);
+        vec![mean.policy.clone(), format!("{:.3}", mean.gain_over_all_slow), interval, mean.best.to_string()]
+    });
+    let means = data_table(
+        "Geometric mean of the gain over all-slow memory",
+        &["policy", "gain", "95 % interval", "settings it is best in"],
+        means.collect(),
+    );
+    let duels = summary.duels.iter().map(|duel| {
+        vec![
+            format!("{} against {}", duel.policy, duel.against),
+            duel.wins.to_string(),
+            duel.losses.to_string(),
+            duel.draws.to_string(),
+            format!("{:.3} ({:.3} to {:.3})", duel.ratio, duel.low, duel.high),
+        ]
+    });
+    let headings = ["policies", "wins", "losses", "draws", "ratio of gains (95 % interval)"];
+    let duels = data_table("Wins and losses by setting", &headings, duels.collect());
+    let rows = cells.iter().map(|cell| {
+        vec![
+            format!("{}, {}, {} fast, seed {}", cell.workload, cell.policy, cell.fast, cell.seed),
+            units::seconds(cell.seconds),
+            format!("{:.3}", cell.gain_over_all_slow),
+            format!("{:.3}", cell.slowdown_vs_all_fast),
+            units::percent(cell.fast_hit_share),
+            units::count(cell.promoted_pages),
+            units::count(cell.demoted_pages),
+            units::count(cell.failed_promotions),
+        ]
+    });
+    let headings = ["run", "time", "gain", "slowdown", "fast hits", "promoted", "demoted", "failed"];
+    let cells_table = data_table("Every run", &headings, rows.collect());
+    let figures: String = figures.iter().map(figure).collect();
+    let best = summary.geomean.first();
+    let headline = best.map_or_else(
+        || "Nothing could be compared.".to_owned(),
+        |best| format!("{} is ahead: {:.2} times as fast as all-slow memory.", best.policy, best.gain_over_all_slow),
+    );
+    let machine = cells.first().map_or_else(String::new, |cell| format!("{} at scale 1:{}", cell.machine, cell.scale));
+    page(&format!("comparison on {machine}"), &headline, &(means + &duels + &figures + &cells_table))
+}
+
+fn page(title: &str, headline: &str, body: &str) -> String {
+    // The style is that of the other report's template; only the parts differ.
+    let style = TEMPLATE.split_once("<style>").and_then(|(_, rest)| rest.split_once("</style>"));
+    let style = style.map_or("", |(style, _)| style).replace("{{dark_inks}}", &plots::css());
+    format!(
+        "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
+         <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n\
+         <meta name=\"color-scheme\" content=\"light dark\">\n<title>Terrace: {title}</title>\n<style>{style}</style>\n</head>\n\
+         <body>\n<header><h1>Terrace, simulated: {title}</h1></header>\n<main>\n<p class=\"headline\">{headline}</p>\n{body}</main>\n\
+         <footer>Simulated on modelled hardware, not measured. All figures are of report.json beside this page.</footer>\n\
+         </body>\n</html>\n",
+        title = escape(title),
+        headline = escape(headline)
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_has_the_style_and_no_markup_from_outside() {
+        let page = page("a <b>", "c & d", "");
+        assert!(page.contains("a &lt;b&gt;") && page.contains("c &amp; d") && page.contains("border-collapse"));
+        assert!(!page.contains("{{"));
+    }
+}

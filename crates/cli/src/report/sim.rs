@@ -1,0 +1,34 @@
+//! The report of simulated runs on disk: report.json and a page with plots.
+//!
+//! In: reports of the simulator. Out: files. Must not: mix simulated with measured figures; every page says "simulated".
+
+use std::path::Path;
+
+use terrace_sim::Report;
+use terrace_sim::compare::{Cell, Job, Summary};
+use terrace_sim::series::Series;
+
+use super::{files, html, plots};
+
+/// Writes report.json and report.html of one run.
+///
+/// # Errors
+/// When a file cannot be written.
+pub(crate) fn write_run(directory: &Path, report: &Report) -> anyhow::Result<()> {
+    files::write_pair(directory, report, &html::sim::run_page(report, &plots::sim::run_figures(report)?))
+}
+
+/// Writes report.json and report.html of a comparison.
+///
+/// # Errors
+/// When a file cannot be written.
+pub(crate) fn write_comparison(
+    directory: &Path,
+    cells: &[Cell],
+    summary: &Summary,
+    courses: &[(Job, Series)],
+) -> anyhow::Result<()> {
+    let json = serde_json::json!({ "cells": cells, "geomean": summary.geomean, "duels": summary.duels });
+    let figures = plots::sim::comparison_figures(cells, courses)?;
+    files::write_pair(directory, &json, &html::sim::comparison_page(cells, summary, &figures))
+}
