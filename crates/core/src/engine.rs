@@ -168,7 +168,7 @@ impl Engine {
         }
     }
 
-    /// What to do next; [`Output::Wake`] means nothing more for now.
+    /// What to do next; [`Output::Wake`] means nothing more until the time it names.
     pub fn poll(&mut self, now: Time) -> Output {
         if self.in_flight.is_none()
             && let Some(plan) = self.next_plan(now)

@@ -296,11 +296,7 @@ impl Manager {
         self.follow();
         let now = self.now();
         let began = Instant::now();
-        let targets: Vec<Target<'_>> = self
-            .spaces
-            .iter()
-            .map(|(&space, held)| Target { space, process: &held.process, ranges: &held.ranges })
-            .collect();
+        let targets = targets(&self.spaces);
         let mut intake = Intake { engine: &mut self.parts.engine, tap, now, round: Round::default() };
         self.parts.tracker.round(now, &targets, &self.parts.tiers, self.cadence.share, &mut intake)?;
         let mut round = intake.round;
@@ -314,11 +310,7 @@ impl Manager {
 
     fn take_events(&mut self) -> Result<(), TrackError> {
         let now = self.now();
-        let targets: Vec<Target<'_>> = self
-            .spaces
-            .iter()
-            .map(|(&space, held)| Target { space, process: &held.process, ranges: &held.ranges })
-            .collect();
+        let targets = targets(&self.spaces);
         let mut intake = Intake { engine: &mut self.parts.engine, tap: &mut NoTap, now, round: Round::default() };
         self.parts.tracker.events(now, &targets, &mut intake)?;
         self.stats.lost_events = self.parts.tracker.lost();
@@ -461,6 +453,11 @@ impl Manager {
         let answered = moves.iter().zip(&self.results);
         outcomes.extend(answered.map(|(&item, result)| Outcome { item, done: result.done, failure: result.failure }));
     }
+}
+
+/// The processes as a tracker is given them. A function of the map alone, so that the tracker and the engine stay free to change.
+fn targets(spaces: &BTreeMap<SpaceId, Space>) -> Vec<Target<'_>> {
+    spaces.iter().map(|(&space, held)| Target { space, process: &held.process, ranges: &held.ranges }).collect()
 }
 
 /// Turns what the tracker sees by address into what the engine knows by page.

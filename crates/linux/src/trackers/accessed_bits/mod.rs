@@ -276,7 +276,7 @@ impl AccessedBits {
             Ok(Cleared::Done) => Ok(()),
             Ok(Cleared::Gone) => Err(Stop::Gone),
             Ok(Cleared::Refused) => {
-                // From the next round on by the other way; for now nothing is known to be cleared.
+                // The next round clears by the other way; of this one nothing is known to be cleared.
                 tracing::warn!(
                     pid = round.target.process.pid(),
                     "process_madvise(MADV_COLD) is refused: using clear_refs"
