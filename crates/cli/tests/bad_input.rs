@@ -54,6 +54,24 @@ fn misuse(option: &str, given: &str, expected: &[&str]) {
     assert!(!started.exists(), "{option} {given}: the program was started");
 }
 
+/// The command built without eBPF (`--no-default-features`): what lacks is named, and nothing is started.
+#[cfg(not(feature = "bpf"))]
+#[test]
+fn a_build_without_ebpf_says_so() {
+    let place = tempfile::tempdir().unwrap();
+    let started = place.path().join("started");
+    let program = ["--", "touch", started.to_str().unwrap()];
+    let words = [&["run", "--tracker", "accessed-bits"] as &[&str], &program].concat();
+    let done = refused(1, &words, &["no tracker works here"]);
+    assert!(done.stderr.contains("accessed-bits: this build has no eBPF"), "{}", done.stderr);
+    assert!(!started.exists(), "the program was started");
+    let doctor = run(&["doctor", "--json"]);
+    let doctor: serde_json::Value = serde_json::from_str(&doctor.stdout).unwrap();
+    let trackers = doctor["trackers"].as_array().unwrap();
+    let accessed_bits = trackers.iter().find(|tracker| tracker["name"] == "accessed-bits").unwrap();
+    assert_eq!(accessed_bits["available"], false);
+}
+
 #[test]
 fn fast_memory_must_be_some_and_no_more_than_there_is() {
     misuse("--fast", "0", &["expected 1MiB or more"]);

@@ -11,8 +11,8 @@ use std::process::{Command, ExitCode};
 use std::time::Duration;
 
 use common::{
-    PATIENCE, Running, machine_state, read, run, run_live_tests, status_bytes, terrace, verified, wait_until, workload,
-    workload_words, zram_of,
+    GUARD_LIMIT, PATIENCE, Running, machine_state, read, run, run_live_tests, status_bytes, terrace, verified,
+    wait_until, workload, workload_words, zram_of,
 };
 use rustix::process::Signal;
 use serde_json::Value;
@@ -37,6 +37,7 @@ fn main() -> ExitCode {
             ("a_dry_run_moves_nothing_and_says_what_it_would", a_dry_run_moves_nothing_and_says_what_it_would),
             ("detaching_leaves_the_program_alive_and_whole", detaching_leaves_the_program_alive_and_whole),
             ("half_of_the_memory_stays_fast", half_of_the_memory_stays_fast),
+            ("a_busy_zram_is_named_and_its_guard_takes_it_away_later", a_busy_zram),
             ("without_rights_nothing_starts_and_the_missing_ones_are_named", without_rights),
             ("a_report_that_cannot_be_written_is_found_before_the_program_starts", a_report_that_cannot_be_written),
         ],
@@ -230,6 +231,32 @@ fn half_of_the_memory_stays_fast() {
     let share = fast / (fast + slow);
     println!("    {:.1} % of {:.0} MiB in fast memory at the end", share * 100.0, (fast + slow) / MIB as f64);
     assert!((0.475..=0.525).contains(&share), "{}", done.stderr);
+}
+
+fn a_busy_zram() {
+    let place = tempfile::tempdir().unwrap();
+    let file = place.path().join("run.json");
+    let options = ["run", "--tier-slow", "zram:64MiB", "--json-file", file.to_str().unwrap(), "--", "sleep", "3"];
+    let mut running = Running::start(terrace().args(options));
+    let mut device = None;
+    wait_until(PATIENCE, "the device is there", || {
+        device = zram_of(running.pid());
+        device.is_some()
+    });
+    let device = device.unwrap();
+    // Somebody has the device open, which keeps it from being reset.
+    let holder = std::fs::File::open(format!("/dev/{device}")).unwrap();
+    let done = running.finish(PATIENCE);
+    assert_eq!(done.code, 1, "{}", done.stderr);
+    for says in [&format!("/dev/{device} is busy"), "lsof", "hot_remove"] {
+        assert!(done.stderr.contains(says), "{says}: {}", done.stderr);
+    }
+    assert!(read(&file).contains("schema_version"), "the report is written all the same");
+    let there = || Path::new(&format!("/sys/block/{device}")).exists();
+    assert!(there(), "what is held cannot go");
+    drop(holder);
+    let after = wait_until(GUARD_LIMIT, "the guard has taken it away", || !there());
+    println!("    {device}: gone {:.2} s after it was let go of", after.as_secs_f64());
 }
 
 fn without_rights() {

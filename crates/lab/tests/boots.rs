@@ -81,6 +81,12 @@ fn terrace_manages_real_nodes_and_does_the_same_each_time() {
 }
 
 #[test]
+fn memory_that_a_policy_placed_stays() {
+    let Some(lab) = ready("memory_that_a_policy_placed_stays", Mode::Deterministic, "6.12") else { return };
+    passes(&lab, "bound-stays", "6.12");
+}
+
+#[test]
 fn a_guest_that_hangs_or_dies_is_an_error_with_its_console() {
     let Some(lab) = ready("a_guest_that_hangs_or_dies_is_an_error_with_its_console", Mode::Fast, "6.1") else { return };
     let scenario = |run: &str| {

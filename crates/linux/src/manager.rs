@@ -92,9 +92,53 @@ pub struct ManagerStats {
 
 struct Space {
     process: Process,
+    /// What the process has mapped of the kinds that may be managed, as last read.
+    mapped: Vec<MemoryRange>,
+    /// What of it is managed: all but what a NUMA memory policy placed.
     ranges: Vec<MemoryRange>,
+    /// Whether the user was told that some of it is left alone.
+    told: bool,
     major_faults: u64,
     cpu_ticks: u64,
+}
+
+impl Space {
+    /// These ranges without those that a NUMA memory policy placed. Asked for only when the mappings changed: a policy that
+    /// is set on a part of a range splits it, and one for a whole new range is there when the range is first seen.
+    fn without_placed(&mut self, mapped: &[MemoryRange], nodes: &BTreeSet<u32>) -> Vec<MemoryRange> {
+        if nodes.len() < 2 {
+            return mapped.to_vec();
+        }
+        let placed = match self.process.placed_by_policy(nodes) {
+            Ok(placed) => placed,
+            Err(error) => {
+                // Not knowing the policies must not mean breaking them.
+                tracing::warn!(%error, "its NUMA memory policies cannot be read: its memory is left alone");
+                return Vec::new();
+            }
+        };
+        let (left, ranges): (Vec<MemoryRange>, _) = mapped.iter().partition(|range| placed.contains(&range.start));
+        if !left.is_empty() && !self.told {
+            self.told = true;
+            let bytes = Bytes::of_pages(left.iter().map(|range| range.end.0 - range.start.0).sum());
+            let pid = self.process.pid();
+            tracing::warn!(pid, "{bytes} are bound to nodes or interleaved by a NUMA memory policy and left alone");
+        }
+        ranges
+    }
+}
+
+/// The nodes between which pages could be moved: those of all tiers, if more than one tier consists of nodes.
+fn movable_nodes(tiers: &TierMap) -> BTreeSet<u32> {
+    let of_tier = |kind: &TierKind| match kind {
+        TierKind::Nodes { nodes } => nodes.clone(),
+        TierKind::Swap { .. } => Vec::new(),
+    };
+    if tiers.has_several_node_tiers() {
+        tiers.tiers().iter().flat_map(|tier| of_tier(&tier.kind)).collect()
+    } else {
+        BTreeSet::new()
+    }
 }
 
 /// Why the loop returned.
@@ -114,6 +158,8 @@ pub struct Manager {
     origin: Instant,
     spaces: BTreeMap<SpaceId, Space>,
     next_space: u32,
+    /// Between which pages are moved; empty where only swap is slower.
+    nodes: BTreeSet<u32>,
     /// Pids that are not to be taken up: Terrace itself, and processes that turned out not to be ours.
     excluded: BTreeSet<u32>,
     cadence: Cadence,
@@ -138,6 +184,7 @@ impl Manager {
     /// A manager without processes.
     pub fn new(parts: ManagerParts) -> Manager {
         Manager {
+            nodes: movable_nodes(&parts.tiers),
             parts,
             origin: Instant::now(),
             spaces: BTreeMap::new(),
@@ -171,7 +218,9 @@ impl Manager {
             space,
             Space {
                 process,
+                mapped: Vec::new(),
                 ranges: Vec::new(),
+                told: false,
                 major_faults: stat.major_faults,
                 cpu_ticks: stat.user_ticks + stat.system_ticks,
             },
@@ -275,16 +324,16 @@ impl Manager {
         }
         let spaces: Vec<SpaceId> = self.spaces.keys().copied().collect();
         for id in spaces {
-            let space = &self.spaces[&id];
+            let Some(space) = self.spaces.get_mut(&id) else { continue };
             // A process that exits right now has no ranges; the next turn of the loop lets go of it.
-            let Ok(ranges) = space.process.ranges(self.parts.ranges) else { continue };
-            if ranges == space.ranges {
+            let Ok(mapped) = space.process.ranges(self.parts.ranges) else { continue };
+            if mapped == space.mapped {
                 continue;
             }
+            let ranges = space.without_placed(&mapped, &self.nodes);
             let vanished = difference(&space.ranges, &ranges);
-            if let Some(space) = self.spaces.get_mut(&id) {
-                space.ranges = ranges;
-            }
+            space.mapped = mapped;
+            space.ranges = ranges;
             for range in vanished {
                 self.drain_engine(Input::Unmapped(id, range));
             }

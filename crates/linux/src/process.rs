@@ -3,6 +3,7 @@
 //! In: a pid. Out: a [`Process`] that cannot be confused with a later one of the same pid, and its
 //! [`MemoryRange`]s. Must not: offer memory that must not move (device, locked, shared unless asked for).
 
+use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -140,6 +141,18 @@ impl Process {
         Ok(ranges)
     }
 
+    /// The first pages of the ranges whose NUMA memory policy (numa_maps in proc(5), set_mempolicy(2)) forbids moving their
+    /// pages between these nodes: bound to fewer of them, or spread over nodes on purpose. What is only preferred (`prefer`,
+    /// `local`) says where memory is to be born, not where it must stay.
+    ///
+    /// The kernel counts every page of the process for this file, so it is not for every round.
+    ///
+    /// # Errors
+    /// When the process is gone or may not be looked at, or the kernel was built without NUMA.
+    pub fn placed_by_policy(&self, nodes: &BTreeSet<u32>) -> Result<BTreeSet<Vpn>, ProcessError> {
+        Ok(parse_placed(&read_proc(self.pid, "numa_maps")?, nodes))
+    }
+
     /// Children of this process and of theirs, as far as the kernel lists them.
     pub fn descendants(&self) -> Vec<u32> {
         let mut found = Vec::new();
@@ -273,6 +286,36 @@ fn parse_locked(smaps: &str) -> Vec<Vpn> {
     locked
 }
 
+/// The starts of the ranges of a numa_maps whose policy binds them to fewer than these nodes or interleaves them.
+fn parse_placed(numa_maps: &str, nodes: &BTreeSet<u32>) -> BTreeSet<Vpn> {
+    let placed = |line: &str| {
+        let mut fields = line.split_ascii_whitespace();
+        let start = u64::from_str_radix(fields.next()?, 16).ok()?;
+        // MODE[=FLAGS]:NODES, such as bind:0-1 or interleave=static:0,2; the node list lacks for `default` and `local`.
+        // A kernel that prints `weighted interleave:0-1` puts a blank into the mode.
+        let policy = fields.next()?;
+        let (mode, allowed) = policy.split_once(':').unwrap_or((policy, ""));
+        let stays = match mode.split('=').next()? {
+            "bind" => !nodes.is_subset(&parse_nodes(allowed)?),
+            "interleave" | "weighted" => true,
+            _ => false,
+        };
+        stays.then_some(Vpn::of_address(start))
+    };
+    numa_maps.lines().filter_map(placed).collect()
+}
+
+/// A list of nodes as the kernel prints it: `0-1,3`. With relative nodes (`bind=relative:0-1`) the numbers are not nodes of the
+/// machine; those are taken as they stand, which errs on the side of leaving memory where it is.
+fn parse_nodes(text: &str) -> Option<BTreeSet<u32>> {
+    let mut nodes = BTreeSet::new();
+    for part in text.split(',') {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        nodes.extend(first.parse::<u32>().ok()?..=last.parse().ok()?);
+    }
+    Some(nodes)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -317,6 +360,23 @@ VmFlags: rd wr mr mw me ac
 VmFlags: rd wr mr mw me lo ac
 ";
         assert_eq!(parse_locked(smaps), [Vpn::of_address(0x7f00_0020_0000)]);
+    }
+
+    #[test]
+    fn memory_that_a_policy_placed_is_told_from_memory_that_may_move() {
+        let numa_maps = "\
+55d0c0000000 default heap anon=33 dirty=33 N0=33 kernelpagesize_kB=4
+7f0000000000 bind:0 anon=256 dirty=256 N0=256 kernelpagesize_kB=4
+7f0000100000 bind:0-1 anon=256 dirty=256 N0=256 kernelpagesize_kB=4
+7f0000200000 interleave:0-1 anon=256 dirty=256 N0=128 N1=128 kernelpagesize_kB=4
+7f0000300000 prefer:0 anon=1 N0=1 kernelpagesize_kB=4
+7f0000400000 local anon=1 N0=1 kernelpagesize_kB=4
+7f0000500000 bind=static:0,2-3 anon=1 N0=1 kernelpagesize_kB=4
+7f0000600000 weighted interleave:0-1 anon=2 N0=1 N1=1 kernelpagesize_kB=4
+";
+        let placed = parse_placed(numa_maps, &BTreeSet::from([0, 1]));
+        let expected = [0x7f00_0000_0000, 0x7f00_0020_0000, 0x7f00_0050_0000, 0x7f00_0060_0000];
+        assert_eq!(placed, expected.map(Vpn::of_address).into());
     }
 
     #[test]

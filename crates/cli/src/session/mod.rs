@@ -126,14 +126,27 @@ pub(crate) fn run(plan: &Plan) -> anyhow::Result<ExitCode> {
     let report = recorder.finish(plan, &manager, &mut target, &machine.facts)?;
     // The compressed swap goes before the report is shown: what it says of the end is then true.
     drop(manager);
-    machine.held.release()?;
+    let released = machine.held.release();
+    // What was found out is written whatever else went wrong: nobody can run it again to get the same report.
     let written = write(&plan.watch.output, &report, plan.observes());
     drop(places);
-    // Management may end before the program, by --duration or because the tracker broke; the exit code is still its own.
+    // Management may end before the program, by --duration or because the tracker broke.
     target.outlast()?;
-    written?;
-    broke?;
-    Ok(target.exit_code())
+    let failures: Vec<anyhow::Error> = [broke, released, written].into_iter().filter_map(Result::err).collect();
+    exit_code(target.exit_code(), failures)
+}
+
+/// The program's own code if it failed, since that is what its caller asks about; else Terrace's failures, each told.
+fn exit_code(program: ExitCode, mut failures: Vec<anyhow::Error>) -> anyhow::Result<ExitCode> {
+    let Some(last) = failures.pop() else { return Ok(program) };
+    for failure in &failures {
+        eprintln!("terrace: {failure:#}");
+    }
+    if program == ExitCode::SUCCESS {
+        return Err(last);
+    }
+    eprintln!("terrace: {last:#}");
+    Ok(program)
 }
 
 /// The loop: manage for a second, take a point, pass on signals, until the program is done.
@@ -181,4 +194,17 @@ fn write(output: &OutputOptions, report: &Report, observed: bool) -> anyhow::Res
         writeln!(stdout)?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_code_of_a_program_that_failed_outlives_failures_of_ours() {
+        let failures = || vec![anyhow::anyhow!("the tracker failed"), anyhow::anyhow!("zram is busy")];
+        assert_eq!(exit_code(ExitCode::from(9), Vec::new()).unwrap(), ExitCode::from(9));
+        assert_eq!(exit_code(ExitCode::from(9), failures()).unwrap(), ExitCode::from(9));
+        assert_eq!(exit_code(ExitCode::SUCCESS, failures()).unwrap_err().to_string(), "zram is busy");
+    }
 }
