@@ -344,8 +344,9 @@ def redis(arguments):
                 try:
                     wait_for_port(port)
                     subprocess.run([*load, "--fill", "1GiB"], check=True)
-                    # The first part lets Terrace learn; only the second is counted, on both sides.
-                    reads = [*load, "--seconds", "75", "--warm", "35", "--connections", "2"]
+                    # The first part lets Terrace learn; only the second is counted, on both sides. Learning takes its time: the
+                    # coldest pages of this load are read once in one to two minutes.
+                    reads = [*load, "--seconds", "150", "--warm", "90", "--connections", "2"]
                     measured = subprocess.run(reads, check=True, capture_output=True, text=True)
                 finally:
                     program.send_signal(signal.SIGTERM)

@@ -135,7 +135,7 @@ fn facts(report: &Report) -> String {
         ("Promoted ahead of use", amount(moved.promoted)),
         ("Did not move", amount(moved.failed)),
         ("Refaults (touched after leaving)", amount(report.refaults)),
-        ("Demotions undone within a minute", amount(report.mistakes)),
+        ("Demotions undone within 20 s", amount(report.mistakes)),
     ];
     let braked: Vec<String> =
         report.braked_seconds.iter().map(|(cause, span)| format!("{cause} for {}", units::seconds(*span))).collect();

@@ -56,7 +56,7 @@ pub(crate) struct Report {
     pub moved_pages: MovedPages,
     /// Pages the program touched after they had left fast memory.
     pub refaults: u64,
-    /// Demotions undone within a minute.
+    /// Demotions undone within 20 seconds: the page was back sooner than it had been idle before it left.
     pub mistakes: u64,
     /// Seconds during which page-outs were stopped, by cause ("refaults", "compression").
     pub braked_seconds: BTreeMap<String, f64>,

@@ -292,7 +292,7 @@ fn saved_text(report: &Report) -> String {
 fn moved_text(report: &Report) -> String {
     let moved = &report.moved_pages;
     format!(
-        "{} out ({}), {} in ahead of use; {} touched after leaving, {} undone within a minute",
+        "{} out ({}), {} in ahead of use; {} touched after leaving, {} undone within 20 s",
         units::counted(moved.demoted, "page", "pages"),
         units::pages(moved.demoted),
         units::count(moved.promoted),
