@@ -19,6 +19,7 @@ use crate::trackers::prove::{Proof, prove};
 use crate::trackers::samples::Samples;
 use crate::trackers::write_tracking::WriteTracking;
 use crate::trackers::{TrackError, Tracker};
+use crate::zram::{Leftover, leftovers};
 
 /// All that `terrace doctor` shows.
 #[derive(Clone, Debug, serde::Serialize)]
@@ -298,7 +299,7 @@ impl Doctor {
         let rights = Rights::of_this_process();
         let rivals = rivals(Path::new("/"), std::process::id());
         let movers = movers::survey(tiers);
-        let advice = advice(&rights, chosen_tracker, &movers, tiers, &rivals);
+        let advice = advice(&rights, chosen_tracker, &movers, tiers, &rivals, &leftovers());
         let tiers = tiers.tiers().to_vec();
         Doctor { schema_version: 1, kernel: kernel(), rights, trackers, chosen_tracker, movers, tiers, rivals, advice }
     }
@@ -373,6 +374,7 @@ fn advice(
     movers: &[MoverReport],
     tiers: &TierMap,
     rivals: &[Rival],
+    leftovers: &[Leftover],
 ) -> Vec<String> {
     let mut advice = Vec::new();
     if chosen.is_none() {
@@ -393,6 +395,14 @@ fn advice(
         advice.push("no mover works between these tiers; the reasons stand beside each mover".to_owned());
     }
     advice.extend(rivals.iter().map(|rival| format!("{} ({}): {}", rival.name, rival.state, rival.effect)));
+    advice.extend(leftovers.iter().map(|leftover| {
+        format!(
+            "{} is compressed swap of a Terrace (pid {}) that is gone: {}",
+            leftover.zram.device().display(),
+            leftover.owner,
+            leftover.remedy
+        )
+    }));
     advice
 }
 

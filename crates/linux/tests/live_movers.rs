@@ -19,6 +19,7 @@ use std::time::{Duration, Instant};
 use patterned::{Mode, Patterned, Piece};
 use terrace_core::plan::Failure;
 use terrace_core::units::{Bytes, TierId, Vpn};
+use terrace_linux::doctor::Doctor;
 use terrace_linux::guard::{GUARD_ARGUMENT, Guard, Undo, run_guardian};
 use terrace_linux::movers::{MovePages, MoveResult, Mover, Movers, PageMove, STALL_DEADLINE, survey};
 use terrace_linux::pagemap::{Pagemap, Residence};
@@ -473,6 +474,8 @@ fn a_leftover_is_told_by_its_label_and_can_be_removed() {
     assert_eq!(found.len(), 1, "{found:?}");
     assert_eq!((found[0].owner, found[0].zram.device()), (holder.child.id(), holder.device));
     println!("    {}", found[0].remedy);
+    let advice = Doctor::examine().unwrap().advice;
+    assert!(advice.iter().any(|line| line.ends_with(&found[0].remedy)), "the doctor says it: {advice:?}");
     found[0].zram.take_away().unwrap();
     assert!(leftovers().is_empty());
 }
