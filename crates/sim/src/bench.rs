@@ -1,6 +1,6 @@
 //! How many accesses a second the simulator replays: the benches behind `terrace sim bench`.
 //!
-//! In: sizes, a policy's name, and the caller's probe of CPU time and memory. Out: rates. Must not: read a clock of its
+//! In: sizes, a policy's name, and the caller's clock of CPU time. Out: rates. Must not: read a clock of its
 //! own, or judge a rate.
 //!
 //! The trace is zipf 0.99 over all pages, ranks scattered over addresses by a permutation; it is generated before the
@@ -29,8 +29,6 @@ const BATCH: usize = 2048;
 pub trait Probe {
     /// CPU seconds this thread has used.
     fn cpu_seconds(&mut self) -> f64;
-    /// Bytes of memory this process has now, if that can be told.
-    fn resident_bytes(&mut self) -> Option<u64>;
 }
 
 /// What to measure.
@@ -57,8 +55,8 @@ pub struct Bench {
     pub pages: u64,
     /// Accesses a second of CPU time.
     pub accesses_per_second: f64,
-    /// Bytes of metadata a page: of policy and page states, of the cache, or of the structure measured; 0 if that cannot
-    /// be told.
+    /// Bytes of metadata a page: of policy and page states, of the cache, or of the structure measured; of a tree its
+    /// entries alone.
     pub bytes_per_page: f64,
     /// Misses over requests, where the bench is one of an object cache.
     pub miss_ratio: Option<f64>,
@@ -250,7 +248,6 @@ fn dense_counts(plan: &BenchPlan, trace: &[u32], probe: &mut dyn Probe) -> Bench
 /// `std::map`); Rust's ordered map is a B-tree, which is the faster of the two kinds.
 fn tree_counts(plan: &BenchPlan, trace: &[u32], probe: &mut dyn Probe) -> Bench {
     let mut counts: BTreeMap<u64, u64> = BTreeMap::new();
-    let before = probe.resident_bytes();
     let seconds = fastest(plan, probe, &mut |probe| {
         let start = probe.cpu_seconds();
         for &page in trace {
@@ -258,8 +255,7 @@ fn tree_counts(plan: &BenchPlan, trace: &[u32], probe: &mut dyn Probe) -> Bench 
         }
         probe.cpu_seconds() - start
     });
-    let grown = before.zip(probe.resident_bytes()).map_or(0, |(before, after)| after.saturating_sub(before));
-    bench(plan, "metadata_btree", "counts in a tree", seconds, grown as f64 / counts.len() as f64)
+    bench(plan, "metadata_btree", "counts in a tree", seconds, size_of::<(u64, u64)>() as f64)
 }
 
 #[cfg(test)]
@@ -272,10 +268,6 @@ mod tests {
         fn cpu_seconds(&mut self) -> f64 {
             self.0 += 0.5;
             self.0
-        }
-        fn resident_bytes(&mut self) -> Option<u64> {
-            self.cpu_seconds();
-            Some((self.0 * 1e6) as u64)
         }
     }
 

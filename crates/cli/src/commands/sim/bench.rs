@@ -11,18 +11,13 @@ use super::options::failed;
 use crate::args::SimBenchArguments;
 use crate::options::Misuse;
 
-/// The bench's clock is this thread's CPU time, and its memory what the kernel says of this process.
+/// The bench's clock is this thread's CPU time.
 struct Here;
 
 impl Probe for Here {
     fn cpu_seconds(&mut self) -> f64 {
         let now = clock_gettime(ClockId::ThreadCPUTime);
         now.tv_sec as f64 + now.tv_nsec as f64 / 1e9
-    }
-    fn resident_bytes(&mut self) -> Option<u64> {
-        let text = std::fs::read_to_string("/proc/self/statm").ok()?;
-        let pages: u64 = text.split_ascii_whitespace().nth(1)?.parse().ok()?;
-        Some(pages * rustix::param::page_size() as u64)
     }
 }
 
