@@ -8,7 +8,7 @@
 
 use terrace_core::units::Bytes;
 
-use crate::associative::{Associative, Lookup, MAX_WAYS};
+use crate::associative::{Associative, MAX_WAYS, Outcome};
 
 /// Bytes of a cache line.
 pub const LINE_BYTES: u64 = 64;
@@ -27,6 +27,54 @@ pub enum Filtered {
         /// The line that leaves dirty.
         writeback: Option<u64>,
     },
+}
+
+/// An access to a line: its number, and whether it is a store.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LineUse(u64);
+
+impl LineUse {
+    /// A use of a line.
+    #[inline(always)]
+    pub const fn new(line: u64, write: bool) -> LineUse {
+        LineUse(line << 1 | write as u64)
+    }
+
+    /// The line.
+    #[inline(always)]
+    pub const fn line(self) -> u64 {
+        self.0 >> 1
+    }
+
+    /// Whether it is a store.
+    #[inline(always)]
+    pub const fn write(self) -> bool {
+        self.0 & 1 != 0
+    }
+}
+
+/// One miss of a run of accesses.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Missed {
+    at: u32,
+    victim: u32,
+}
+
+impl Missed {
+    const DIRTY: u32 = 1 << 31;
+
+    /// Which access of the run.
+    #[inline(always)]
+    pub const fn at(self) -> usize {
+        (self.at & !Missed::DIRTY) as usize
+    }
+
+    /// The dirty line that left, if one did, when `line` came in.
+    #[inline(always)]
+    pub fn writeback(self, line: u64) -> Option<u64> {
+        // The upper bits of a line number are those of the access that evicts it, short of a footprint beyond 256 GiB.
+        (self.at & Missed::DIRTY != 0).then_some(line & !u64::from(u32::MAX) | u64::from(self.victim))
+    }
 }
 
 /// The filter.
@@ -57,29 +105,50 @@ impl Cache {
     }
 
     /// Asks the host to bring the line's set into its cache.
-    #[inline]
+    #[inline(always)]
     pub fn prefetch(&self, line: u64) {
         self.table.prefetch(line);
     }
 
     /// One access.
-    #[inline]
     pub fn access(&mut self, line: u64, write: bool) -> Filtered {
-        let set = self.table.set_of(line);
-        match self.table.access(set, line as u32, write) {
-            Lookup::Hit => Filtered::Hit,
-            Lookup::Filled | Lookup::Evicted { dirty: false, .. } => {
-                self.misses += 1;
-                Filtered::Miss { writeback: None }
-            }
-            Lookup::Evicted { key, dirty: true } => {
-                self.misses += 1;
-                self.writebacks += 1;
-                // The upper bits of a line number are those of the access that evicts it, short of a footprint beyond
-                // 256 GiB.
-                Filtered::Miss { writeback: Some(line & !u64::from(u32::MAX) | u64::from(key)) }
-            }
+        let mut missed = [Missed::default()];
+        match self.run(&[LineUse::new(line, write)], &mut missed) {
+            0 => Filtered::Hit,
+            _ => Filtered::Miss { writeback: missed[0].writeback(line) },
         }
+    }
+
+    /// A run of fewer than 2^31 accesses, in order. Fills `missed` from the front with those that go to memory and
+    /// returns how many.
+    ///
+    /// # Panics
+    /// When `missed` is shorter than `uses`.
+    pub fn run(&mut self, uses: &[LineUse], missed: &mut [Missed]) -> usize {
+        match self.table.vectors() {
+            1 => self.run_in::<1>(uses, missed),
+            3 => self.run_in::<3>(uses, missed),
+            _ => self.run_in::<4>(uses, missed),
+        }
+    }
+
+    #[inline(never)]
+    fn run_in<const VECTORS: usize>(&mut self, uses: &[LineUse], missed: &mut [Missed]) -> usize {
+        let missed = &mut missed[..uses.len()];
+        let mut count = 0;
+        let mut writebacks = 0;
+        for (at, used) in uses.iter().enumerate() {
+            let set = self.table.set_of(used.line());
+            let Outcome { hit, victim, dirty } = self.table.access_in::<VECTORS>(set, used.line() as u32, used.write());
+            // Written down always and kept only if it missed: whether it did cannot be foretold, so there is no branch.
+            // An empty way is never dirty.
+            missed[count] = Missed { at: at as u32 | u32::from(dirty) << 31, victim };
+            count += usize::from(!hit);
+            writebacks += u64::from(dirty);
+        }
+        self.misses += count as u64;
+        self.writebacks += writebacks;
+        count
     }
 
     /// Forgets every line, as a flush does.

@@ -13,6 +13,8 @@ use crate::preset::Tier;
 pub struct Media {
     unit_bytes: u32,
     line_to_unit: u32,
+    /// Whether units are larger than a line. Media whose are not have one slot that nobody asks.
+    buffered: bool,
     slots: Vec<u32>,
 }
 
@@ -20,24 +22,36 @@ impl Media {
     /// The medium of a tier.
     pub fn new(tier: &Tier) -> Media {
         let unit = tier.access_unit.get();
-        let slots = if unit > LINE_BYTES { (tier.unit_buffer.get() / unit).max(1) } else { 0 };
+        let buffered = unit > LINE_BYTES;
+        let slots = if buffered { (tier.unit_buffer.get() / unit).max(1) } else { 1 };
         Media {
             unit_bytes: unit as u32,
             line_to_unit: unit.trailing_zeros() - LINE_SHIFT,
+            buffered,
             slots: vec![u32::MAX; slots as usize],
         }
+    }
+
+    /// Bytes that one movement moves.
+    pub fn unit_bytes(&self) -> u32 {
+        self.unit_bytes
     }
 
     /// Bytes moved for an access to a line.
     #[inline]
     pub fn bytes(&mut self, line: u64) -> u32 {
-        if self.slots.is_empty() {
-            return self.unit_bytes;
-        }
+        if self.moves(line) { self.unit_bytes } else { 0 }
+    }
+
+    /// Whether an access to a line moves a unit, or is served by the buffer. Free of branches: which tier an access goes
+    /// to cannot be foretold.
+    #[inline(always)]
+    pub fn moves(&mut self, line: u64) -> bool {
         let unit = (line >> self.line_to_unit) as u32;
         let mixed = unit.wrapping_mul(0x9e37_79b9);
         let slot = ((u64::from(mixed) * self.slots.len() as u64) >> 32) as usize;
-        if std::mem::replace(&mut self.slots[slot], unit) == unit { 0 } else { self.unit_bytes }
+        let same = std::mem::replace(&mut self.slots[slot], unit) == unit;
+        !(same & self.buffered)
     }
 }
 

@@ -8,40 +8,41 @@
 
 use terrace_core::units::{BLOCK_PAGES, BLOCK_SHIFT, TierId};
 
-/// What is known of a page. Four bytes, the only thing the inner loop reads.
+/// What is known of a page. Two bytes, the only thing the inner loop reads: at 16 M pages they just fit a last-level
+/// cache of the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(transparent)]
-pub struct PageWord(u32);
+pub struct PageWord(u16);
 
-const TIER: u32 = 0xf;
+const TIER: u16 = 0xf;
 
 impl PageWord {
     /// The page was accessed since the bit was cleared.
-    pub const ACCESSED: u32 = 1 << 4;
+    pub const ACCESSED: u16 = 1 << 4;
     /// The page was written since it was last clean.
-    pub const DIRTY: u32 = 1 << 5;
+    pub const DIRTY: u16 = 1 << 5;
     /// The hint-fault scanner made it inaccessible: the next touch faults.
-    pub const MARKED: u32 = 1 << 6;
+    pub const MARKED: u16 = 1 << 6;
     /// No memory behind it: the next touch faults.
-    pub const ABSENT: u32 = 1 << 7;
+    pub const ABSENT: u16 = 1 << 7;
     /// It lies in compressed memory: the next touch faults.
-    pub const STORED: u32 = 1 << 8;
+    pub const STORED: u16 = 1 << 8;
     /// It is mapped by a 2 MiB entry.
-    pub const HUGE: u32 = 1 << 9;
+    pub const HUGE: u16 = 1 << 9;
     /// It is page cache of a file.
-    pub const FILE: u32 = 1 << 10;
+    pub const FILE: u16 = 1 << 10;
     /// It is on the active list.
-    pub const ACTIVE: u32 = 1 << 11;
+    pub const ACTIVE: u16 = 1 << 11;
     /// It was found referenced once on the inactive list.
-    pub const REFERENCED: u32 = 1 << 12;
+    pub const REFERENCED: u16 = 1 << 12;
     /// Reclaim moved it down and it has not come back.
-    pub const DEMOTED: u32 = 1 << 13;
+    pub const DEMOTED: u16 = 1 << 13;
     /// It is mapped by the program: only these may be touched, scanned or moved.
-    pub const MAPPED: u32 = 1 << 14;
+    pub const MAPPED: u16 = 1 << 14;
     /// Every use of it is to be seen: it is made inaccessible again after each fault.
-    pub const WATCHED: u32 = 1 << 15;
+    pub const WATCHED: u16 = 1 << 15;
     /// Any of these makes a touch leave the fast path.
-    pub const FAULTS: u32 = Self::MARKED | Self::ABSENT | Self::STORED;
+    pub const FAULTS: u16 = Self::MARKED | Self::ABSENT | Self::STORED;
 
     /// A page that is not mapped.
     pub const NONE: PageWord = PageWord(Self::ABSENT);
@@ -54,31 +55,31 @@ impl PageWord {
     /// The tier's index; only meaningful where [`PageWord::ABSENT`] is not set.
     #[inline]
     pub const fn tier_index(self) -> usize {
-        (self.0 & (TierId::MAX as u32 - 1)) as usize
+        (self.0 & (TierId::MAX as u16 - 1)) as usize
     }
 
     /// Whether any of the bits is set.
     #[inline]
-    pub const fn has(self, bits: u32) -> bool {
+    pub const fn has(self, bits: u16) -> bool {
         self.0 & bits != 0
     }
 
     /// The word with the bits set.
     #[inline]
     #[must_use]
-    pub const fn with(self, bits: u32) -> PageWord {
+    pub const fn with(self, bits: u16) -> PageWord {
         PageWord(self.0 | bits)
     }
 
     /// The word with the bits cleared.
     #[inline]
     #[must_use]
-    pub const fn without(self, bits: u32) -> PageWord {
+    pub const fn without(self, bits: u16) -> PageWord {
         PageWord(self.0 & !bits)
     }
 
     const fn in_tier(self, tier: TierId) -> PageWord {
-        PageWord((self.0 & !(TIER | Self::ABSENT)) | tier.0 as u32)
+        PageWord((self.0 & !(TIER | Self::ABSENT)) | tier.0 as u16)
     }
 }
 
@@ -135,14 +136,14 @@ impl Memory {
     }
 
     /// Sets bits of a page.
-    pub fn set(&mut self, page: u32, bits: u32) {
+    pub fn set(&mut self, page: u32, bits: u16) {
         debug_assert_eq!(bits & (PageWord::ABSENT | TIER), 0, "places change by place, move_to and remove only");
         let word = &mut self.words[page as usize];
         *word = word.with(bits);
     }
 
     /// Clears bits of a page.
-    pub fn clear(&mut self, page: u32, bits: u32) {
+    pub fn clear(&mut self, page: u32, bits: u16) {
         debug_assert_eq!(bits & (PageWord::ABSENT | TIER), 0, "places change by place, move_to and remove only");
         let word = &mut self.words[page as usize];
         *word = word.without(bits);

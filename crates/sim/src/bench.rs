@@ -1,11 +1,14 @@
 //! How many accesses a second the simulator replays: the benches behind `terrace sim bench`.
 //!
-//! In: sizes, a policy's name, and the caller's clock of CPU seconds of this thread. Out: rates. Must not: read a clock of
-//! its own, or judge a rate.
+//! In: sizes, a policy's name, and the caller's clock of CPU time. Out: rates. Must not: read a clock of its
+//! own, or judge a rate.
 //!
 //! The trace is zipf 0.99 over all pages, ranks scattered over addresses by a permutation; it is generated before the
-//! clock starts except where generation is the point. Pages are touched once before.
+//! clock starts except where generation is the point. Pages are touched once before. Repeats go on with the same machine.
 
+use std::collections::BTreeMap;
+
+use safe_arch::prefetch_t0;
 use terrace_core::units::{Bytes, Vpn};
 use terrace_machine::load::Wait;
 use terrace_machine::preset::Machine;
@@ -17,8 +20,16 @@ use crate::object_cache::{Eviction, ObjectCache};
 use crate::record::Record;
 use crate::simulation::Simulation;
 
+/// How far ahead [`dense_counts`] asks for a page's word.
+const AHEAD: usize = 16;
 /// Accesses of a batch: what a workload delivers at a time.
 const BATCH: usize = 2048;
+
+/// What a bench asks of its caller.
+pub trait Probe {
+    /// CPU seconds this thread has used.
+    fn cpu_seconds(&mut self) -> f64;
+}
 
 /// What to measure.
 #[derive(Clone, Debug)]
@@ -44,7 +55,8 @@ pub struct Bench {
     pub pages: u64,
     /// Accesses a second of CPU time.
     pub accesses_per_second: f64,
-    /// Bytes of metadata a page: of policy and page states, or of the cache.
+    /// Bytes of metadata a page: of policy and page states, of the cache, or of the structure measured; of a tree its
+    /// entries alone.
     pub bytes_per_page: f64,
     /// Misses over requests, where the bench is one of an object cache.
     pub miss_ratio: Option<f64>,
@@ -81,15 +93,22 @@ struct Generator {
     zipf: Zipf,
     scatter: Permutation,
     random: Random,
+    ranks: Vec<u64>,
 }
 
 impl Generator {
     fn new(pages: u64) -> Generator {
-        Generator { zipf: Zipf::new(pages, 0.99), scatter: Permutation::new(pages, 7), random: Random::new(1, 0) }
+        let (zipf, scatter) = (Zipf::new(pages, 0.99), Permutation::new(pages, 7));
+        Generator { zipf, scatter, random: Random::new(1, 0), ranks: Vec::new() }
     }
-    #[inline]
-    fn page(&mut self) -> u32 {
-        self.scatter.apply(self.zipf.draw(&mut self.random)) as u32
+
+    /// Ranks first and places afterwards: two short loops do better than one long one.
+    fn fill(&mut self, pages: &mut [u32]) {
+        self.ranks.resize(pages.len(), 0);
+        self.zipf.fill(&mut self.random, &mut self.ranks);
+        for (page, rank) in pages.iter_mut().zip(&self.ranks) {
+            *page = self.scatter.apply(*rank) as u32;
+        }
     }
 }
 
@@ -97,16 +116,15 @@ impl Generator {
 ///
 /// # Errors
 /// When the plan is out of range or the policy is not known.
-pub fn run(plan: &BenchPlan, clock: &mut dyn FnMut() -> f64, done: &mut dyn FnMut(Bench)) -> Result<(), SimError> {
+pub fn run(plan: &BenchPlan, probe: &mut dyn Probe, done: &mut dyn FnMut(Bench)) -> Result<(), SimError> {
     if plan.pages == 0 || plan.accesses == 0 || plan.pages > 1 << 30 {
         let (name, value) = ("pages and accesses", format!("{} and {}", plan.pages, plan.accesses));
         return Err(SimError::Parameter { name, value, wanted: "at least 1, and at most 2^30 pages".to_owned() });
     }
-    let mut generator = Generator::new(plan.pages);
-    let trace: Vec<u32> = (0..plan.accesses).map(|_| generator.page()).collect();
-    let replay = |name, tlb, clock: &mut dyn FnMut() -> f64| replay(plan, name, tlb, false, &trace, clock);
-    done(replay("replay_policy", false, clock)?);
-    done(replay("replay_tlb_policy", true, clock)?);
+    let mut trace = vec![0; plan.accesses as usize];
+    Generator::new(plan.pages).fill(&mut trace);
+    done(replay(plan, "replay_policy", (false, false), &trace, probe)?);
+    done(replay(plan, "replay_tlb_policy", (true, false), &trace, probe)?);
     let mut random = Random::new(5, 1);
     // Every tenth access is a store; lines are drawn uniformly.
     let mut pack = |page: &u32| {
@@ -114,33 +132,44 @@ pub fn run(plan: &BenchPlan, clock: &mut dyn FnMut() -> f64, done: &mut dyn FnMu
         Packed((u64::from(*page) << 8) | (random.below(64) << 1) | store)
     };
     let lines: Vec<Packed> = trace.iter().map(&mut pack).collect();
-    done(self::replay(plan, "replay_tlb_cache_policy", true, true, &lines, clock)?);
+    done(replay(plan, "replay_tlb_cache_policy", (true, true), &lines, probe)?);
     drop(lines);
-    done(generated(plan, clock)?);
+    done(generated(plan, probe)?);
     for (name, eviction, bytes) in [
         ("object_cache_lru", Eviction::Lru, 8.0),
         ("object_cache_clock", Eviction::Clock, 1.0 + 0.4),
         ("object_cache_fifo", Eviction::Fifo, 1.0 + 0.4),
     ] {
-        let mut best = f64::INFINITY;
         let mut misses = 0.0;
-        for _ in 0..plan.repeats.max(1) {
+        let seconds = fastest(plan, probe, &mut |probe| {
             let mut cache = ObjectCache::new(eviction, (plan.pages / 10) as usize, plan.pages as usize);
-            let start = clock();
+            let start = probe.cpu_seconds();
             cache.request(&trace);
-            best = best.min(clock() - start);
             misses = cache.replay().miss_ratio();
-        }
-        done(Bench {
-            name,
-            policy: format!("{eviction:?} of a tenth").to_lowercase(),
-            pages: plan.pages,
-            accesses_per_second: plan.accesses as f64 / best,
-            bytes_per_page: bytes,
-            miss_ratio: Some(misses),
+            probe.cpu_seconds() - start
         });
+        let policy = format!("{eviction:?} of a tenth").to_lowercase();
+        let miss_ratio = Some(misses);
+        done(Bench { miss_ratio, ..bench(plan, name, &policy, seconds, bytes) });
     }
+    done(dense_counts(plan, &trace, probe));
+    done(tree_counts(plan, &trace, probe));
     Ok(())
+}
+
+fn bench(plan: &BenchPlan, name: &'static str, policy: &str, seconds: f64, bytes_per_page: f64) -> Bench {
+    Bench {
+        name,
+        policy: policy.to_owned(),
+        pages: plan.pages,
+        accesses_per_second: plan.accesses as f64 / seconds,
+        bytes_per_page,
+        miss_ratio: None,
+    }
+}
+
+fn fastest(plan: &BenchPlan, probe: &mut dyn Probe, once: &mut dyn FnMut(&mut dyn Probe) -> f64) -> f64 {
+    (0..plan.repeats.max(1)).map(|_| once(probe)).fold(f64::INFINITY, f64::min)
 }
 
 fn prepared(plan: &BenchPlan, tlb: bool, cache: bool) -> Result<Simulation, SimError> {
@@ -150,81 +179,112 @@ fn prepared(plan: &BenchPlan, tlb: bool, cache: bool) -> Result<Simulation, SimE
         .map_err(|error| SimError::Source(error.to_string()))?;
     let mut simulation = Simulation::new(config, policy)?;
     simulation.map(Vpn(0), plan.pages, false);
-    let all: Vec<u32> = (0..plan.pages as u32).collect();
-    simulation.feed(&all);
+    let mut batch = Vec::with_capacity(BATCH);
+    for first in (0..plan.pages as u32).step_by(BATCH) {
+        batch.clear();
+        batch.extend(first..(first + BATCH as u32).min(plan.pages as u32));
+        simulation.feed(&batch);
+    }
     Ok(simulation)
-}
-
-fn finished(plan: &BenchPlan, name: &'static str, simulation: Simulation, rate: f64) -> Result<Bench, SimError> {
-    let report = simulation.finish(name)?;
-    Ok(Bench {
-        name,
-        policy: plan.policy.clone(),
-        pages: plan.pages,
-        accesses_per_second: rate,
-        bytes_per_page: report.metadata_bytes_per_page,
-        miss_ratio: None,
-    })
 }
 
 fn replay<R: Record>(
     plan: &BenchPlan,
     name: &'static str,
-    tlb: bool,
-    cache: bool,
+    (tlb, cache): (bool, bool),
     trace: &[R],
-    clock: &mut dyn FnMut() -> f64,
+    probe: &mut dyn Probe,
 ) -> Result<Bench, SimError> {
-    let mut best = f64::INFINITY;
-    let mut last = None;
-    for _ in 0..plan.repeats.max(1) {
-        // The one before goes first: two of them would not fit where one does.
-        drop(last.take());
-        let mut simulation = prepared(plan, tlb, cache)?;
-        let start = clock();
+    let mut simulation = prepared(plan, tlb, cache)?;
+    let seconds = fastest(plan, probe, &mut |probe| {
+        let start = probe.cpu_seconds();
         for batch in trace.chunks(BATCH) {
             simulation.feed(batch);
         }
-        best = best.min(clock() - start);
-        last = Some(simulation);
-    }
-    let simulation = last.expect("at least one repeat ran");
-    finished(plan, name, simulation, plan.accesses as f64 / best)
+        probe.cpu_seconds() - start
+    });
+    let bytes = simulation.finish(name)?.metadata_bytes_per_page;
+    Ok(bench(plan, name, &plan.policy, seconds, bytes))
 }
 
-fn generated(plan: &BenchPlan, clock: &mut dyn FnMut() -> f64) -> Result<Bench, SimError> {
+fn generated(plan: &BenchPlan, probe: &mut dyn Probe) -> Result<Bench, SimError> {
+    let name = "generated_tlb_policy";
     let mut generator = Generator::new(plan.pages);
     let mut simulation = prepared(plan, true, false)?;
     let mut batch = vec![0u32; BATCH];
-    let batches = plan.accesses.div_ceil(BATCH as u64);
-    let start = clock();
-    for _ in 0..batches {
-        batch.fill_with(|| generator.page());
-        simulation.feed(&batch);
-    }
-    let rate = (batches * BATCH as u64) as f64 / (clock() - start);
-    finished(plan, "generated_tlb_policy", simulation, rate)
+    let seconds = fastest(plan, probe, &mut |probe| {
+        let start = probe.cpu_seconds();
+        let mut left = plan.accesses as usize;
+        while left > 0 {
+            let batch = &mut batch[..left.min(BATCH)];
+            generator.fill(batch);
+            simulation.feed(batch);
+            left -= batch.len();
+        }
+        probe.cpu_seconds() - start
+    });
+    let bytes = simulation.finish(name)?.metadata_bytes_per_page;
+    Ok(bench(plan, name, &plan.policy, seconds, bytes))
+}
+
+/// What counting alone costs with one word a page, asked for ahead.
+fn dense_counts(plan: &BenchPlan, trace: &[u32], probe: &mut dyn Probe) -> Bench {
+    let mut counts = vec![0u32; plan.pages as usize];
+    let seconds = fastest(plan, probe, &mut |probe| {
+        let start = probe.cpu_seconds();
+        for (at, &page) in trace.iter().enumerate() {
+            if let Some(&ahead) = trace.get(at + AHEAD) {
+                prefetch_t0(&counts[ahead as usize]);
+            }
+            counts[page as usize] += 1;
+        }
+        probe.cpu_seconds() - start
+    });
+    assert!(counts.iter().any(|&count| count > 0), "the counts are real");
+    bench(plan, "metadata_dense", "counts in an array", seconds, 4.0)
+}
+
+/// The same counts in a tree from page address to count, as TieredMMS keeps them (its text says hash table, its code has
+/// `std::map`); Rust's ordered map is a B-tree, which is the faster of the two kinds.
+fn tree_counts(plan: &BenchPlan, trace: &[u32], probe: &mut dyn Probe) -> Bench {
+    let mut counts: BTreeMap<u64, u64> = BTreeMap::new();
+    let seconds = fastest(plan, probe, &mut |probe| {
+        let start = probe.cpu_seconds();
+        for &page in trace {
+            *counts.entry(u64::from(page) << 12).or_default() += 1;
+        }
+        probe.cpu_seconds() - start
+    });
+    bench(plan, "metadata_btree", "counts in a tree", seconds, size_of::<(u64, u64)>() as f64)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    struct Stepping(f64);
+
+    impl Probe for Stepping {
+        fn cpu_seconds(&mut self) -> f64 {
+            self.0 += 0.5;
+            self.0
+        }
+    }
+
     #[test]
     fn every_bench_reports_a_rate_and_nonsense_is_refused() {
-        let mut plan = BenchPlan { pages: 4096, accesses: 20_000, policy: "age".to_owned(), repeats: 1 };
-        let mut seconds = 0.0;
+        let mut plan = BenchPlan { pages: 4096, accesses: 20_000, policy: "age".to_owned(), repeats: 2 };
         let mut benches = Vec::new();
-        let mut clock = || {
-            seconds += 0.5;
-            seconds
-        };
-        run(&plan, &mut clock, &mut |bench| benches.push(bench)).unwrap();
-        assert_eq!(benches.len(), 7);
-        assert!(benches.iter().all(|bench| bench.accesses_per_second >= 40_000.0 && bench.bytes_per_page > 0.0));
+        let mut probe = Stepping(0.0);
+        run(&plan, &mut probe, &mut |bench| benches.push(bench)).unwrap();
+        assert_eq!(benches.len(), 9);
+        for bench in &benches {
+            assert_eq!(bench.accesses_per_second, 40_000.0, "{bench:?}");
+            assert!(bench.bytes_per_page > 0.0 && bench.pages == 4096, "{bench:?}");
+        }
         plan.policy = "vax".to_owned();
-        assert!(run(&plan, &mut clock, &mut |_| ()).unwrap_err().to_string().contains("vax"));
+        assert!(run(&plan, &mut probe, &mut |_| ()).unwrap_err().to_string().contains("vax"));
         plan.pages = 0;
-        assert!(run(&plan, &mut clock, &mut |_| ()).unwrap_err().to_string().contains("at least 1"));
+        assert!(run(&plan, &mut probe, &mut |_| ()).unwrap_err().to_string().contains("at least 1"));
     }
 }

@@ -1,23 +1,32 @@
-//! The inner loop: one access after another through TLB, cache and memory, until one faults or the batch ends.
+//! The inner loops: accesses through page words, TLB, cache and memory, until one faults or the batch ends.
 //!
 //! In: a batch. Out: counters by thread and tier, bytes by tier, samples. Must not: take a fault, move a page or speak to
 //! the engine: it stops at the access that needs any of that, and is called again from there.
+//!
+//! A batch is cut into pieces of one thread and at most [`PIECE`] accesses, and each piece goes through one stage after
+//! the other: page words, TLB, cache, memory, samples. A stage looks only at its own tables and the columns of the
+//! [`Piece`], which stay in the host's first-level cache, so its loop is short, keeps what it needs in registers, and
+//! overlaps the work of many accesses. Nothing a later stage changes is read by an earlier one, so the counts are those
+//! of one access after the other.
 
 use safe_arch::prefetch_t0;
 use terrace_core::observation::Access;
 use terrace_core::units::TierId;
-use terrace_machine::cache::{Cache, Filtered, LINE_BYTES, PAGE_LINES};
+use terrace_machine::cache::{Cache, LINE_BYTES, LineUse, Missed, PAGE_LINES};
 use terrace_machine::load::{ThreadWork, Wait};
 use terrace_machine::media::Media;
 use terrace_machine::memory::{Memory, PageWord};
 use terrace_machine::memory_mode::MemoryMode;
 use terrace_machine::preset::TlbSpec;
-use terrace_machine::tlb::{Tlb, Translation};
+use terrace_machine::tlb::{Request, Tlb};
 
 use crate::record::Record;
 
 /// How far ahead page words are asked for: long enough to hide a miss of the host, short enough to stay in its buffers.
-const AHEAD: usize = 16;
+const AHEAD: usize = 24;
+/// Most accesses of a piece. A power of two; what the stages hand on, and the cache sets they prefetch, fit the first
+/// level of the host's caches.
+const PIECE: usize = 256;
 
 /// What one thread counts down to its next samples.
 #[derive(Clone, Copy, Debug)]
@@ -42,8 +51,83 @@ pub(crate) enum Stop {
     At(usize),
 }
 
-/// Everything the loop touches.
+/// What is to be known of an access after its page word was read: tier and [`Wait`], and room for one bit more. The
+/// value is a place in a table of counters.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+struct Kind(u8);
+
+impl Kind {
+    /// How many there are of a tier.
+    const OF_A_TIER: usize = 8;
+    /// How many there are.
+    const COUNT: usize = Kind::OF_A_TIER * TierId::MAX;
+
+    #[inline(always)]
+    fn new(tier: usize, wait: Wait) -> Kind {
+        Kind((tier * Kind::OF_A_TIER) as u8 | (wait as u8) << 1)
+    }
+    #[inline(always)]
+    fn tier(self) -> usize {
+        usize::from(self.0) / Kind::OF_A_TIER
+    }
+    #[inline(always)]
+    fn wait(self) -> usize {
+        usize::from(self.0 >> 1 & 3)
+    }
+    #[inline(always)]
+    fn is_store(self) -> bool {
+        self.wait() == Wait::Store as usize
+    }
+    /// The same access in another tier.
+    fn in_tier(self, tier: usize) -> Kind {
+        Kind((tier * Kind::OF_A_TIER) as u8 | self.0 & 7)
+    }
+    /// The place among the counters, told apart by whether the access moved bytes.
+    #[inline(always)]
+    fn counter(self, moved: bool) -> usize {
+        usize::from(self.0 | u8::from(moved)) & (Kind::COUNT - 1)
+    }
+}
+
+/// A piece of a batch, in columns.
+struct Piece {
+    thread: usize,
+    length: usize,
+    stores: u32,
+    requests: [Request; PIECE],
+    uses: [LineUse; PIECE],
+    kinds: [Kind; PIECE],
+    /// Room for the TLB.
+    unknown: [Request; PIECE],
+    /// What missed the cache.
+    missed: [Missed; PIECE],
+    /// Accesses that reached memory, by [`Kind::counter`]; two tables, used in turn, so that two accesses of a kind do not
+    /// wait for each other. All zero between pieces.
+    counters: [[u32; Kind::COUNT]; 2],
+}
+
+/// The columns of a piece in work. They hold nothing between two batches.
+pub(crate) struct Workspace(Box<Piece>);
+
+impl Workspace {
+    pub(crate) fn new() -> Workspace {
+        Workspace(Box::new(Piece {
+            thread: 0,
+            length: 0,
+            stores: 0,
+            requests: [Request::default(); PIECE],
+            uses: [LineUse::default(); PIECE],
+            kinds: [Kind::default(); PIECE],
+            unknown: [Request::default(); PIECE],
+            missed: [Missed::default(); PIECE],
+            counters: [[0; Kind::COUNT]; 2],
+        }))
+    }
+}
+
+/// Everything the loops touch.
 pub(crate) struct Hot {
+    pub(crate) workspace: Workspace,
     pub(crate) memory: Memory,
     pub(crate) work: Vec<ThreadWork>,
     pub(crate) countdown: Vec<Countdown>,
@@ -92,49 +176,66 @@ impl Hot {
         }
     }
 
-    // Kept apart: one function with every variant in it would share its registers among them.
-    #[inline(never)]
     fn run_with<R: Record, const TLB: bool, const CACHE: bool, const MODE: bool, const RECORD: bool>(
         &mut self,
         batch: &[R],
         from: usize,
     ) -> Stop {
+        let (mut at, mut asked) = (from, 0);
+        while at < batch.len() {
+            let whole = self.touch::<R, CACHE>(batch, at, asked);
+            if self.workspace.0.length > 0 {
+                // The first stage after the page words asks for those of the next piece.
+                let next = &batch[at + self.workspace.0.length..];
+                if TLB {
+                    self.translate(next);
+                }
+                let missed = if CACHE { self.filter() } else { 0 };
+                let loads = if MODE {
+                    self.charge_memory_mode::<CACHE, RECORD>(missed)
+                } else {
+                    self.charge::<R, CACHE, RECORD>(missed, if TLB { &[] } else { next })
+                };
+                if self.load_period != 0 || self.store_period != 0 {
+                    self.sample::<CACHE>(missed, &loads);
+                }
+            }
+            at += self.workspace.0.length;
+            asked = if TLB || !(CACHE || MODE) { self.workspace.0.length } else { 0 };
+            if !whole {
+                return Stop::At(at);
+            }
+        }
+        Stop::End
+    }
+
+    /// Reads and marks the page words of the piece that begins at `from`; the first `asked` of them were asked for
+    /// before. Returns false if it ends at an access that needs the slow path.
+    // Kept apart, as all stages are: one function with all of them in it would share its registers among them.
+    #[inline(never)]
+    fn touch<R: Record, const CACHE: bool>(&mut self, batch: &[R], from: usize, asked: usize) -> bool {
         // Everything the loop touches is taken apart first: behind one reference, each store to an array would make the
         // host load every array's address anew.
-        let Hot { memory, work, countdown, tlbs, tlb_spec, cache, memory_mode, media, samples, missed, .. } = self;
-        let (words, work, countdown) = (memory.words_mut(), work.as_mut_slice(), countdown.as_mut_slice());
-        let (tlbs, media) = (tlbs.as_mut_slice(), media.as_mut_slice());
-        let (base, extra_cycles) = (self.base, self.extra_cycles);
-        let (load_period, store_period) = (self.load_period, self.store_period);
-        let cores = tlbs.len().max(1);
-        let mut read = [0u64; TierId::MAX];
-        let mut written = [0u64; TierId::MAX];
-        let mut translations = [0u64; 3];
-        let translation_ns = [
-            [0.0, tlb_spec.second_hit_ns, tlb_spec.second_hit_ns + tlb_spec.walk_small_ns],
-            [0.0, tlb_spec.second_hit_ns, tlb_spec.second_hit_ns + tlb_spec.walk_huge_ns],
-        ];
-        let mut stop = Stop::End;
-        for (index, access) in batch.iter().enumerate().skip(from) {
-            if let Some(ahead) = batch.get(index + AHEAD) {
-                let page = ahead.page().wrapping_sub(base);
-                if let Some(word) = words.get(page as usize) {
-                    prefetch_t0(word);
-                }
-                if CACHE && let Some(cache) = &cache {
-                    cache.prefetch(page.wrapping_mul(PAGE_LINES) + u64::from(ahead.line()));
-                }
+        let Hot { memory, work, cache, base, extra_cycles, workspace, .. } = self;
+        let (words, cache, base, piece) = (memory.words_mut(), cache.as_ref(), *base, &mut *workspace.0);
+        let rest = &batch[from..];
+        let thread = rest[0].thread();
+        (piece.thread, piece.length, piece.stores) = (thread, 0, 0);
+        let Some(work) = work.get_mut(thread) else { return false };
+        let mut whole = true;
+        let mut length = rest.len().min(PIECE);
+        let (mut cycles, mut stores) = (0u64, 0u32);
+        for (index, access) in rest[..length].iter().enumerate() {
+            if index + AHEAD >= asked {
+                ask_for(words, base, rest, index + AHEAD);
             }
             let page = access.page().wrapping_sub(base);
-            let thread = access.thread();
-            let (Some(word), Some(work)) = (words.get_mut(page as usize), work.get_mut(thread)) else {
-                stop = Stop::At(index);
+            let word = words.get_mut(page as usize).filter(|word| !word.has(PageWord::FAULTS));
+            let Some(word) = word.filter(|_| access.thread() == thread) else {
+                whole = access.thread() != thread;
+                length = index;
                 break;
             };
-            if word.has(PageWord::FAULTS) {
-                stop = Stop::At(index);
-                break;
-            }
             let wait = access.wait();
             let store = wait == Wait::Store;
             let seen = word.with(PageWord::ACCESSED | if store { PageWord::DIRTY } else { 0 });
@@ -142,94 +243,222 @@ impl Hot {
             if seen != *word {
                 *word = seen;
             }
-            let page = page as u32;
-            work.cycles += u64::from(access.cycles() + extra_cycles);
-            if TLB {
-                let core = if thread < cores { thread } else { thread % cores };
-                let huge = seen.has(PageWord::HUGE);
-                let found = tlbs[core].translate(page, huge) as usize;
-                // A table instead of a branch: which it is cannot be foretold.
-                work.stall_ns += translation_ns[usize::from(huge)][found];
-                translations[found] += 1;
-            }
-            if store && store_period != 0 {
-                let left = &mut countdown[thread].stores;
-                *left -= 1;
-                if *left == 0 {
-                    *left = store_period;
-                    samples.push(Sample { page, access: Access::Store });
-                }
-            }
-            let line = u64::from(page) * PAGE_LINES + u64::from(access.line());
-            let mut writeback = None;
+            let line = page * PAGE_LINES + u64::from(access.line());
             if CACHE && let Some(cache) = cache {
-                match cache.access(line, store) {
-                    Filtered::Hit => {
-                        work.cache_hits += 1;
-                        continue;
-                    }
-                    Filtered::Miss { writeback: line } => writeback = line,
+                cache.prefetch(line);
+            }
+            piece.requests[index] = Request::new(page as u32, seen.has(PageWord::HUGE));
+            piece.uses[index] = LineUse::new(line, store);
+            piece.kinds[index] = Kind::new(seen.tier_index(), wait);
+            cycles += u64::from(access.cycles());
+            stores += u32::from(store);
+        }
+        work.cycles += cycles + length as u64 * u64::from(*extra_cycles);
+        (piece.length, piece.stores) = (length, stores);
+        whole
+    }
+
+    #[inline(never)]
+    fn translate<R: Record>(&mut self, next: &[R]) {
+        let Hot { memory, base, tlbs, tlb_spec, work, workspace, .. } = self;
+        let (words, base) = (memory.words(), *base);
+        let piece = &mut *workspace.0;
+        let core = piece.thread % tlbs.len();
+        let meanwhile = |at| ask_for(words, base, next, at);
+        let found = tlbs[core].run(&piece.requests[..piece.length], &mut piece.unknown, |_| (), meanwhile);
+        let (second, walks) = (found.second.map(f64::from), found.walks.map(f64::from));
+        work[piece.thread].stall_ns += (second[0] + second[1] + walks[0] + walks[1]) * tlb_spec.second_hit_ns
+            + walks[0] * tlb_spec.walk_small_ns
+            + walks[1] * tlb_spec.walk_huge_ns;
+        self.second_hits += u64::from(found.second[0] + found.second[1]);
+        self.walks += u64::from(found.walks[0] + found.walks[1]);
+    }
+
+    /// Which accesses miss the cache, into [`Piece::missed`].
+    #[inline(never)]
+    fn filter(&mut self) -> usize {
+        let Hot { cache, work, workspace, .. } = self;
+        let piece = &mut *workspace.0;
+        let Some(cache) = cache else { return 0 };
+        let missed = cache.run(&piece.uses[..piece.length], &mut piece.missed);
+        work[piece.thread].cache_hits += (piece.length - missed) as u64;
+        missed
+    }
+
+    /// Counts what reaches memory: the first `missed` of [`Piece::missed`], or everything without a cache. Returns how
+    /// many loads each tier served.
+    #[inline(never)]
+    fn charge<R: Record, const CACHE: bool, const RECORD: bool>(
+        &mut self,
+        missed: usize,
+        next: &[R],
+    ) -> [u32; TierId::MAX] {
+        let Hot { memory, base, media, workspace, written, missed: recorded, .. } = self;
+        let base = *base;
+        let (words, media, piece) = (memory.words(), media.as_mut_slice(), &mut *workspace.0);
+        let [even, odd] = &mut piece.counters;
+        if CACHE {
+            for miss in &piece.missed[..missed] {
+                if let Some(line) = miss.writeback(piece.uses[miss.at() & (PIECE - 1)].line())
+                    && let Some(word) = words.get((line / PAGE_LINES) as usize)
+                {
+                    prefetch_t0(word);
                 }
             }
-            let mut tier = seen.tier_index();
+            for (turn, miss) in piece.missed[..missed].iter().enumerate() {
+                let at = miss.at() & (PIECE - 1);
+                let kind = piece.kinds[at];
+                if RECORD {
+                    recorded.push(piece.requests[at].page());
+                }
+                let line = piece.uses[at].line();
+                let moved = media[kind.tier()].moves(line);
+                (if turn & 1 == 0 { &mut *even } else { &mut *odd })[kind.counter(moved)] += 1;
+                if let Some(line) = miss.writeback(line)
+                    && let Some(tier) = owner_tier(words, line)
+                {
+                    written[tier] += u64::from(media[tier].bytes(line));
+                }
+            }
+        } else {
+            let length = piece.length;
+            for (turn, (kind, used)) in piece.kinds[..length].iter().zip(&piece.uses[..length]).enumerate() {
+                ask_for(words, base, next, turn);
+                let moved = media[kind.tier()].moves(used.line());
+                (if turn & 1 == 0 { &mut *even } else { &mut *odd })[kind.counter(moved)] += 1;
+            }
             if RECORD {
-                missed.push(page);
+                recorded.extend(piece.requests[..length].iter().map(|request| request.page()));
             }
-            if MODE && let Some(mode) = memory_mode {
-                // With a cache in front, a store that misses reads its line; the line is written when it leaves.
-                let moved = mode.access(page, access.line(), store && !CACHE);
-                read[0] += u64::from(moved.fast_read) * LINE_BYTES;
-                written[0] += u64::from(moved.fast_written) * LINE_BYTES;
-                if moved.slow_read > 0 {
-                    read[tier] += u64::from(media[tier].bytes(line));
-                }
-                written[tier] += u64::from(moved.slow_written) * LINE_BYTES;
-                work.misses[0][wait as usize] += 1;
-                if moved.hit {
-                    tier = 0;
-                } else {
-                    work.misses[tier][wait as usize] += 1;
-                }
-            } else {
-                work.misses[tier][wait as usize] += 1;
-                let bytes = u64::from(media[tier].bytes(line));
+        }
+        self.count_up::<CACHE>()
+    }
+
+    /// Adds the piece's counters to the totals, and clears them.
+    fn count_up<const CACHE: bool>(&mut self) -> [u32; TierId::MAX] {
+        let Hot { media, work, workspace, read, written, .. } = self;
+        let piece = &mut *workspace.0;
+        let work = &mut work[piece.thread];
+        let mut loads = [0; TierId::MAX];
+        for (tier, medium) in media.iter().enumerate() {
+            for wait in [Wait::Load, Wait::Dependent, Wait::Store] {
+                let kind = Kind::new(tier, wait);
+                let mut take = |moved| {
+                    let [even, odd] = &mut piece.counters;
+                    let at = kind.counter(moved);
+                    std::mem::take(&mut even[at]) + std::mem::take(&mut odd[at])
+                };
+                let (served, moved) = (take(false), take(true));
+                let bytes = u64::from(moved) * u64::from(medium.unit_bytes());
+                work.misses[tier][wait as usize] += served + moved;
                 read[tier] += bytes;
-                if store && !CACHE {
+                if wait != Wait::Store {
+                    loads[tier] += served + moved;
+                } else if !CACHE {
                     // No cache holds the line back: what was read to be written is written as well.
                     written[tier] += bytes;
                 }
             }
-            if let Some(line) = writeback {
-                let owner = (line / PAGE_LINES) as usize;
-                // A page that went meanwhile takes its dirty lines with it.
-                if let Some(word) = words.get(owner).filter(|word| !word.has(PageWord::ABSENT | PageWord::STORED)) {
-                    let tier = word.tier_index();
-                    if MODE && let Some(mode) = memory_mode {
-                        let moved = mode.access(owner as u32, (line % PAGE_LINES) as u32, true);
-                        read[0] += u64::from(moved.fast_read) * LINE_BYTES;
-                        written[0] += u64::from(moved.fast_written) * LINE_BYTES;
-                        read[tier] += u64::from(moved.slow_read) * LINE_BYTES;
-                        written[tier] += u64::from(moved.slow_written) * LINE_BYTES;
-                    } else {
-                        written[tier] += u64::from(media[tier].bytes(line));
-                    }
-                }
-            }
-            if !store && load_period != 0 {
-                let left = &mut countdown[thread].loads[tier];
-                *left -= 1;
-                if *left == 0 {
-                    *left = load_period;
-                    samples.push(Sample { page, access: Access::Load });
-                }
-            }
         }
-        for tier in 0..TierId::MAX {
-            self.read[tier] += read[tier];
-            self.written[tier] += written[tier];
-        }
-        self.second_hits += translations[Translation::Second as usize];
-        self.walks += translations[Translation::Walk as usize];
-        stop
+        loads
     }
+
+    /// As [`Hot::charge`], where the fast tier is a cache of the slow one in hardware.
+    #[inline(never)]
+    fn charge_memory_mode<const CACHE: bool, const RECORD: bool>(&mut self, missed: usize) -> [u32; TierId::MAX] {
+        let mut loads = [0; TierId::MAX];
+        let Hot { memory, media, memory_mode, work, workspace, read, written, missed: recorded, .. } = self;
+        let (words, media, piece) = (memory.words(), media.as_mut_slice(), &mut *workspace.0);
+        let Some(mode) = memory_mode else { return loads };
+        let work = &mut work[piece.thread];
+        let count = if CACHE { missed } else { piece.length };
+        for turn in 0..count {
+            let at = if CACHE { piece.missed[turn].at() } else { turn };
+            let (page, line, kind) = (piece.requests[at].page(), piece.uses[at].line(), piece.kinds[at]);
+            if RECORD {
+                recorded.push(page);
+            }
+            // With a cache in front, a store that misses reads its line; the line is written when it leaves.
+            let moved = mode.access(page, (line % PAGE_LINES) as u32, kind.is_store() && !CACHE);
+            let tier = kind.tier();
+            read[0] += u64::from(moved.fast_read) * LINE_BYTES;
+            written[0] += u64::from(moved.fast_written) * LINE_BYTES;
+            if moved.slow_read > 0 {
+                read[tier] += u64::from(media[tier].bytes(line));
+            }
+            written[tier] += u64::from(moved.slow_written) * LINE_BYTES;
+            work.misses[0][kind.wait()] += 1;
+            let served = if moved.hit { 0 } else { tier };
+            if !moved.hit {
+                work.misses[tier][kind.wait()] += 1;
+            }
+            piece.kinds[at] = kind.in_tier(served);
+            loads[served] += u32::from(!kind.is_store());
+            if CACHE
+                && let Some(line) = piece.missed[turn].writeback(line)
+                && let Some(tier) = owner_tier(words, line)
+            {
+                let moved = mode.access((line / PAGE_LINES) as u32, (line % PAGE_LINES) as u32, true);
+                read[0] += u64::from(moved.fast_read) * LINE_BYTES;
+                written[0] += u64::from(moved.fast_written) * LINE_BYTES;
+                read[tier] += u64::from(moved.slow_read) * LINE_BYTES;
+                written[tier] += u64::from(moved.slow_written) * LINE_BYTES;
+            }
+        }
+        loads
+    }
+
+    /// Counts down to the next samples: stores as they retire, loads of each tier as they reach it.
+    fn sample<const CACHE: bool>(&mut self, missed: usize, loads: &[u32; TierId::MAX]) {
+        let Hot { countdown, load_period, store_period, samples, workspace, .. } = self;
+        let (piece, left) = (&*workspace.0, &mut countdown[workspace.0.thread]);
+        let (load_period, store_period) = (*load_period, *store_period);
+        let due = (store_period != 0 && left.stores <= piece.stores)
+            || (load_period != 0 && left.loads.iter().zip(loads).any(|(left, loads)| left <= loads));
+        if !due {
+            // Nothing comes up in this piece, as in most.
+            left.stores -= if store_period != 0 { piece.stores } else { 0 };
+            if load_period != 0 {
+                left.loads.iter_mut().zip(loads).for_each(|(left, loads)| *left -= loads);
+            }
+            return;
+        }
+        let mut to_memory = piece.missed[..missed].iter().map(|miss| miss.at()).peekable();
+        for at in 0..piece.length {
+            let (kind, page) = (piece.kinds[at], piece.requests[at].page());
+            let reaches_memory = !CACHE || to_memory.next_if_eq(&at).is_some();
+            let (left, period, access) = if kind.is_store() {
+                (&mut left.stores, store_period, Access::Store)
+            } else if reaches_memory {
+                (&mut left.loads[kind.tier()], load_period, Access::Load)
+            } else {
+                continue;
+            };
+            if period == 0 {
+                continue;
+            }
+            *left -= 1;
+            if *left == 0 {
+                *left = period;
+                samples.push(Sample { page, access });
+            }
+        }
+    }
+}
+
+/// Asks the host to bring the page word of an access into its cache.
+#[inline(always)]
+fn ask_for<R: Record>(words: &[PageWord], base: u64, records: &[R], at: usize) {
+    if let Some(access) = records.get(at)
+        && let Some(word) = words.get(access.page().wrapping_sub(base) as usize)
+    {
+        prefetch_t0(word);
+    }
+}
+
+/// The tier of the page that a line belongs to, if it has memory that loads and stores reach: a page that went meanwhile
+/// takes its dirty lines with it.
+fn owner_tier(words: &[PageWord], line: u64) -> Option<usize> {
+    let word = words.get((line / PAGE_LINES) as usize)?;
+    (!word.has(PageWord::ABSENT | PageWord::STORED)).then(|| word.tier_index())
 }

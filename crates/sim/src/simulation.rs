@@ -30,7 +30,7 @@ use crate::account::{Costs, Counts};
 use crate::config::{Pages, SimConfig, SimError};
 use crate::heat::HeatMap;
 use crate::history::{History, What};
-use crate::hot::{Countdown, Hot, Stop};
+use crate::hot::{Countdown, Hot, Stop, Workspace};
 use crate::oracle::{Future, Progress, Seer};
 use crate::record::Record;
 use crate::report::Report;
@@ -166,6 +166,7 @@ impl Simulation {
         let tlb = &machine.processor.tlb;
         let cache = machine.processor.cache;
         let hot = Hot {
+            workspace: Workspace::new(),
             memory: Memory::new(capacity, compressed),
             work: Vec::new(),
             countdown: Vec::new(),

@@ -9,6 +9,7 @@
 //! threads and the place for its output from the driver.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+mod ahead;
 pub mod graph;
 pub mod memory;
 pub mod native;

@@ -259,6 +259,14 @@ impl<T: Scalar> Array<T> {
         &self.storage[self.skip + index]
     }
 
+    /// Asks the host to bring an element into its cache, where `index` is one. The program does not see this.
+    #[inline(always)]
+    pub(crate) fn expect(&self, index: usize) {
+        if let Some(cell) = self.storage.get(self.skip + index) {
+            safe_arch::prefetch_t0(cell);
+        }
+    }
+
     /// Loads an element.
     #[inline(always)]
     pub fn get<L: Lane>(&self, lane: &mut L, index: usize) -> T {

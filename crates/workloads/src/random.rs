@@ -111,7 +111,23 @@ const BLOCK_GROWTH: f64 = 1.002;
 #[derive(Clone, Debug)]
 pub struct Zipf {
     slots: Vec<Slot>,
+    picks: Vec<Pick>,
+    blocks: Vec<Block>,
     exponent: f64,
+}
+
+/// A slot of the alias table in eight bytes, for [`Zipf::fill`]: the threshold's upper 48 bits, and the alias.
+#[derive(Clone, Copy, Debug)]
+struct Pick(u64);
+
+/// The ranks of a slot, for [`Zipf::fill`].
+#[derive(Clone, Copy, Debug)]
+struct Block {
+    /// Counted from 0.
+    first: u64,
+    width: u32,
+    /// [`Slot::least`] in units of 2^-32, rounded down; draws below it need no test.
+    least: u32,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -130,7 +146,8 @@ impl Zipf {
         let mut blocks: Vec<(u64, u64)> = (1..=n.min(HEAD)).map(|rank| (rank, 1)).collect();
         let mut first = HEAD + 1;
         while first <= n {
-            let width = (((first as f64) * (BLOCK_GROWTH - 1.0)) as u64).clamp(1, n - first + 1);
+            let widest = (n - first + 1).min(u64::from(u32::MAX));
+            let width = (((first as f64) * (BLOCK_GROWTH - 1.0)) as u64).clamp(1, widest);
             blocks.push((first, width));
             first += width;
         }
@@ -144,7 +161,14 @@ impl Zipf {
                 Slot { threshold, alias, first, width, least }
             })
             .collect();
-        Zipf { slots, exponent }
+        let mut zipf = Zipf { slots, picks: Vec::new(), blocks: Vec::new(), exponent };
+        for slot in &zipf.slots {
+            // A table of 2^16 slots would be for 10^57 ranks.
+            zipf.picks.push(Pick((slot.threshold & !0xffff) | u64::from(slot.alias & 0xffff)));
+            let (first, width) = (slot.first - 1, slot.width as u32);
+            zipf.blocks.push(Block { first, width, least: (slot.least * (1u64 << 32) as f64) as u32 });
+        }
+        zipf
     }
 
     /// Zipf over `n` ranks whose first `top` share draws `mass` of all: the exponent found by bisection. "80 % of
@@ -186,6 +210,31 @@ impl Zipf {
             if test < slot.least || test < (rank as f64 / slot.first as f64).powf(-self.exponent) {
                 return rank - 1;
             }
+        }
+    }
+
+    /// Draws as many ranks as `ranks` has places, counted from 0: the law of [`Zipf::draw`], but not its sequence. Every
+    /// rank takes two numbers whatever comes of them, so there is nothing to guess wrong and the host works on several
+    /// ranks at once; only a rejection, one in a thousand, draws again.
+    pub fn fill(&self, random: &mut Random, ranks: &mut [u64]) {
+        for rank in ranks {
+            *rank = loop {
+                let wide = u128::from(random.bits()) * self.picks.len() as u128;
+                let slot = (wide >> 64) as usize;
+                let pick = self.picks[slot].0;
+                let chosen = if (wide as u64) >> 16 >= pick >> 16 { pick as usize & 0xffff } else { slot };
+                let block = self.blocks[chosen];
+                // The upper half of the product is the place, the lower one what is left of the number: the test.
+                let wide = u128::from(random.bits()) * u128::from(block.width);
+                let place = (wide >> 64) as u64;
+                if ((wide as u64 >> 32) as u32) < block.least {
+                    break block.first + place;
+                }
+                let test = (wide as u64 >> 11) as f64 * (1.0 / (1u64 << 53) as f64);
+                if test < ((block.first + 1 + place) as f64 / (block.first + 1) as f64).powf(-self.exponent) {
+                    break block.first + place;
+                }
+            };
         }
     }
 }
@@ -245,13 +294,20 @@ mod tests {
         let zipf = Zipf::new(n, exponent);
         let weights: Vec<f64> = (1..=n).map(|rank| (rank as f64).powf(-exponent)).collect();
         let total: f64 = weights.iter().sum();
-        let mut counts = vec![0u64; n as usize];
-        let mut random = Random::new(3, 0);
-        (0..draws).for_each(|_| counts[zipf.draw(&mut random) as usize] += 1);
-        for range in [0..1, 1..10, 10..1000, 1000..5000, 5000..50_000, 50_000..200_000] {
-            let expected: f64 = weights[range.clone()].iter().sum::<f64>() / total;
-            let seen = counts[range.clone()].iter().sum::<u64>() as f64 / f64::from(draws);
-            assert!((seen / expected - 1.0).abs() < 0.01, "{range:?}: {seen} against {expected}");
+        let (mut random, mut ranks) = (Random::new(3, 0), vec![0; 1000]);
+        let mut one_by_one = vec![0u64; n as usize];
+        (0..draws).for_each(|_| one_by_one[zipf.draw(&mut random) as usize] += 1);
+        let mut filled = vec![0u64; n as usize];
+        for _ in 0..draws / 1000 {
+            zipf.fill(&mut random, &mut ranks);
+            ranks.iter().for_each(|&rank| filled[rank as usize] += 1);
+        }
+        for counts in [one_by_one, filled] {
+            for range in [0..1, 1..10, 10..1000, 1000..5000, 5000..50_000, 50_000..200_000] {
+                let expected: f64 = weights[range.clone()].iter().sum::<f64>() / total;
+                let seen = counts[range.clone()].iter().sum::<u64>() as f64 / f64::from(draws);
+                assert!((seen / expected - 1.0).abs() < 0.01, "{range:?}: {seen} against {expected}");
+            }
         }
     }
 

@@ -130,9 +130,9 @@ pub(crate) struct SimExplainArguments {
 
 #[derive(Debug, Args)]
 pub(crate) struct SimBenchArguments {
-    /// Pages of 4 KiB.
-    #[arg(long, default_value_t = 1 << 20, value_name = "N")]
-    pub pages: u64,
+    /// Pages of 4 KiB; several numbers, parted by commas, make a row of each bench for each.
+    #[arg(long, default_value = "1048576", value_delimiter = ',', value_name = "N")]
+    pub pages: Vec<u64>,
     /// Accesses of each bench.
     #[arg(long, default_value_t = 20_000_000, value_name = "N")]
     pub accesses: u64,

@@ -6,6 +6,7 @@
 //! place, modulo 2^64, is that of the start plus that of the updates: a lost, doubled or misplaced update shows.
 
 use super::hot_set::{HotSet, PAGE_BYTES, PAGE_WORDS};
+use crate::ahead::Ahead;
 use crate::memory::{Array, Lane, Memory, Schedule};
 use crate::random::{Random, mix};
 use crate::registry::{Answer, Program, Settings, WorkloadError, WorkloadInfo, check};
@@ -93,6 +94,7 @@ pub(super) fn serve_in_parts<M: Memory, C>(
 
 struct Updater {
     random: Random,
+    ahead: Ahead,
     expected: u64,
 }
 
@@ -128,8 +130,23 @@ impl Program for Gups {
 
         memory.phase("run");
         let (words, hot_updates) = (self.words as u64, self.hot_updates);
+        // An update's place and value. How many numbers it takes does not depend on where the hot set lies.
+        let draw = move |random: &mut Random, hot_set: &HotSet| {
+            let index = if random.unit() < hot_updates {
+                let page = hot_set.page(random.below(hot_set.hot_pages()));
+                page as usize * PAGE_WORDS + random.below(PAGE_WORDS as u64) as usize
+            } else {
+                random.below(words) as usize
+            };
+            (index, random.bits())
+        };
+        let first_set = self.hot_set;
         let mut updaters: Vec<Updater> = (0..memory.threads())
-            .map(|thread| Updater { random: Random::new(self.seed, thread as u64), expected: 0 })
+            .map(|thread| {
+                let random = Random::new(self.seed, thread as u64);
+                let ahead = Ahead::of(&random, |random| draw(random, &first_set));
+                Updater { random, ahead, expected: 0 }
+            })
             .collect();
         let mut hot_set = self.hot_set;
         let mut moves = 0u64;
@@ -141,13 +158,8 @@ impl Program for Gups {
             |memory, budget, (hot_set, updaters, _)| {
                 let hot_set = **hot_set;
                 serve(memory, budget, updaters, 256, |lane, updater| {
-                    let index = if updater.random.unit() < hot_updates {
-                        let page = hot_set.page(updater.random.below(hot_set.hot_pages()));
-                        page as usize * PAGE_WORDS + updater.random.below(PAGE_WORDS as u64) as usize
-                    } else {
-                        updater.random.below(words) as usize
-                    };
-                    let value = updater.random.bits();
+                    updater.ahead.step(lane, |random| draw(random, &hot_set), |(index, _)| table.expect(index));
+                    let (index, value) = draw(&mut updater.random, &hot_set);
                     lane.compute(6);
                     table.add(lane, index, value);
                     updater.expected = updater.expected.wrapping_add(value.wrapping_mul(factor(index)));

@@ -7,6 +7,7 @@
 
 use super::gups::{serve_in_parts, shifts};
 use super::hot_set::{HotSet, PAGE_BYTES, PAGE_WORDS};
+use crate::ahead::Ahead;
 use crate::memory::{Array, Lane, Memory, Schedule};
 use crate::random::{Random, mix};
 use crate::registry::{Answer, Program, Settings, WorkloadError, WorkloadInfo, check};
@@ -65,9 +66,9 @@ fn content(seed: u64, page: usize, word: usize) -> u64 {
     }
 }
 
-#[derive(Default)]
 struct Reader {
-    random: Option<Random>,
+    random: Random,
+    ahead: Ahead,
     counted: u64,
     wrong: u64,
 }
@@ -87,8 +88,19 @@ impl Program for HotCold {
 
         memory.phase("run");
         let writes = self.writes;
+        // A read's page and word, and whether it counts. It takes three numbers wherever the hot set lies.
+        let draw = move |random: &mut Random, hot_set: &HotSet| {
+            let page = hot_set.page(random.below(hot_set.hot_pages())) as usize;
+            let word = 1 + random.below(PAGE_WORDS as u64 - 1) as usize;
+            (page, word, random.unit() < writes)
+        };
+        let first_set = self.hot_set;
         let mut readers: Vec<Reader> = (0..memory.threads())
-            .map(|thread| Reader { random: Some(Random::new(seed, thread as u64)), ..Reader::default() })
+            .map(|thread| {
+                let random = Random::new(seed, thread as u64);
+                let ahead = Ahead::of(&random, |random| draw(random, &first_set));
+                Reader { random, ahead, counted: 0, wrong: 0 }
+            })
             .collect();
         let mut hot_set = self.hot_set;
         let mut moves = 0u64;
@@ -100,13 +112,13 @@ impl Program for HotCold {
             |memory, budget, (hot_set, readers, _)| {
                 let hot_set = **hot_set;
                 serve(memory, budget, readers, 1024, |lane, reader| {
-                    let Some(random) = reader.random.as_mut() else { return };
-                    let page = hot_set.page(random.below(hot_set.hot_pages())) as usize;
-                    let word = 1 + random.below(PAGE_WORDS as u64 - 1) as usize;
+                    let draw = |random: &mut Random| draw(random, &hot_set);
+                    reader.ahead.step(lane, draw, |(page, word, _)| arena.expect(page * PAGE_WORDS + word));
+                    let (page, word, counts) = draw(&mut reader.random);
                     lane.compute(12);
                     let found = arena.get(lane, page * PAGE_WORDS + word);
                     reader.wrong += u64::from(found != content(seed, page, word));
-                    if random.unit() < writes {
+                    if counts {
                         arena.add(lane, page * PAGE_WORDS, 1);
                         reader.counted += 1;
                     }

@@ -37,7 +37,9 @@ impl HotSet {
     /// The page of hot place `place`, which is below [`HotSet::hot_pages`].
     #[inline]
     pub(super) fn page(&self, place: u64) -> u64 {
-        let linear = (self.first + place) % self.pages;
+        // Both are below the number of pages, so a subtraction does for the remainder, without a division.
+        let sum = self.first + place;
+        let linear = if sum >= self.pages { sum - self.pages } else { sum };
         self.scatter.map_or(linear, |scatter| scatter.apply(linear))
     }
 

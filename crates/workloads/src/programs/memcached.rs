@@ -6,6 +6,7 @@
 //! an order that has nothing to do with their popularity), "run", "verify". Check: each get finds the whole value that
 //! was set last; at the end every item is there with its value, and versions add up to the updates.
 
+use crate::ahead::Ahead;
 use crate::memory::{Array, Lane, Memory};
 use crate::random::{Permutation, Random, Zipf, mix};
 use crate::registry::{Answer, Program, Settings, WorkloadError, WorkloadInfo, check};
@@ -47,6 +48,7 @@ struct Memcached {
 
 struct Client {
     random: Random,
+    ahead: Ahead,
     updates: u64,
     wrong: u64,
 }
@@ -129,6 +131,13 @@ impl Store {
         None
     }
 
+    /// Asks the host for what an operation on a key will touch first: keys were given to items in order.
+    fn expect(&self, key: u64) {
+        self.buckets.expect(self.bucket(mix(key)));
+        let start = key as usize * self.item_words;
+        (0..4).for_each(|line| self.slabs.expect(start + line * 8));
+    }
+
     /// One get; whether the value was whole and right.
     fn read<L: Lane>(&self, lane: &mut L, key: u64) -> bool {
         let hash = mix(key);
@@ -185,14 +194,24 @@ impl Program for Memcached {
         let zipf = Zipf::with_share(self.items as u64, self.top, self.mass);
         let popularity = Permutation::new(self.items as u64, self.seed);
         let updates = self.updates;
+        // An operation's key, and whether it sets.
+        let draw = |random: &mut Random| {
+            let key = popularity.apply(zipf.draw(random));
+            (key, updates > 0.0 && random.unit() < updates)
+        };
         let mut clients: Vec<Client> = (0..memory.threads())
-            .map(|thread| Client { random: Random::new(self.seed, thread as u64), updates: 0, wrong: 0 })
+            .map(|thread| {
+                let random = Random::new(self.seed, thread as u64);
+                let ahead = Ahead::of(&random, draw);
+                Client { random, ahead, updates: 0, wrong: 0 }
+            })
             .collect();
         let grain = (4096 / item_words as u64).clamp(1, 16);
         let operations = serve(memory, self.budget, &mut clients, grain, |lane, client| {
-            let key = popularity.apply(zipf.draw(&mut client.random));
+            client.ahead.step(lane, draw, |(key, _)| store.expect(key));
+            let (key, sets) = draw(&mut client.random);
             lane.compute(200);
-            if updates > 0.0 && client.random.unit() < updates {
+            if sets {
                 client.updates += 1;
                 client.wrong += u64::from(!store.update(lane, key));
             } else {

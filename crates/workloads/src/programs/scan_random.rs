@@ -5,6 +5,7 @@
 //! `passes` times), "run" (uniform reads within the last `hot` share), "verify". Check: the scan's sums are those of the
 //! values written, and each random read finds its value.
 
+use crate::ahead::Ahead;
 use crate::memory::{Array, Lane, Memory, Schedule};
 use crate::random::{Random, mix};
 use crate::registry::{Answer, Program, Settings, WorkloadError, WorkloadInfo, check};
@@ -58,10 +59,17 @@ impl Program for ScanRandom {
 
         memory.phase("run");
         let hot = ((words as f64 * self.hot) as usize).clamp(1, words);
-        let mut readers: Vec<(Random, u64)> =
-            (0..memory.threads()).map(|thread| (Random::new(seed, thread as u64), 0)).collect();
-        let operations = serve(memory, self.budget, &mut readers, 256, |lane, (random, wrong)| {
-            let index = words - hot + random.below(hot as u64) as usize;
+        let draw = move |random: &mut Random| words - hot + random.below(hot as u64) as usize;
+        let mut readers: Vec<(Random, Ahead, u64)> = (0..memory.threads())
+            .map(|thread| {
+                let random = Random::new(seed, thread as u64);
+                let ahead = Ahead::of(&random, draw);
+                (random, ahead, 0)
+            })
+            .collect();
+        let operations = serve(memory, self.budget, &mut readers, 256, |lane, (random, ahead, wrong)| {
+            ahead.step(lane, draw, |index| table.expect(index));
+            let index = draw(random);
             lane.compute(6);
             *wrong += u64::from(table.get(lane, index) != value(index));
         });
@@ -70,12 +78,12 @@ impl Program for ScanRandom {
         let expected = (0..words).fold(0u64, |sum, index| sum.wrapping_add(value(index))).wrapping_mul(self.passes);
         let sum = sums.iter().fold(0u64, |sum, part| sum.wrapping_add(*part));
         check(INFO.name, sum == expected, || format!("the scans summed up to {sum:#x}, not {expected:#x}"))?;
-        let wrong: u64 = readers.iter().map(|(_, wrong)| wrong).sum();
+        let wrong: u64 = readers.iter().map(|(_, _, wrong)| wrong).sum();
         check(INFO.name, wrong == 0, || {
             format!("{wrong} of {operations} reads found something else than was written")
         })?;
         memory.free(table);
-        let checksum = readers.iter_mut().fold(sum, |sum, (random, _)| sum ^ random.bits());
+        let checksum = readers.iter_mut().fold(sum, |sum, (random, _, _)| sum ^ random.bits());
         Ok(Answer { operations, checksum, verified: "the sums of the scans, and every random read", figures: vec![] })
     }
 }

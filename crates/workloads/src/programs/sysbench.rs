@@ -6,6 +6,7 @@
 //! "run" (one word read or written an operation), "verify". Check: each read finds what was written; after writes every
 //! word holds its first or its second value.
 
+use crate::ahead::Ahead;
 use crate::memory::{Array, Lane, Memory, Schedule};
 use crate::random::{Random, mix};
 use crate::registry::{Answer, Program, Settings, WorkloadError, WorkloadInfo, check};
@@ -65,11 +66,18 @@ impl Program for Sysbench {
         memory.parallel(words, 512, Schedule::Blocks, |lane, range| block.write_span(lane, range, first));
 
         memory.phase("run");
-        let mut workers: Vec<(Random, u64)> =
-            (0..memory.threads()).map(|thread| (Random::new(seed, thread as u64), 0)).collect();
+        let draw = move |random: &mut Random| place(random, sigma, words);
+        let mut workers: Vec<(Random, Ahead, u64)> = (0..memory.threads())
+            .map(|thread| {
+                let random = Random::new(seed, thread as u64);
+                let ahead = Ahead::of(&random, draw);
+                (random, ahead, 0)
+            })
+            .collect();
         let write = self.write;
-        let operations = serve(memory, self.budget, &mut workers, 256, |lane, (random, wrong)| {
-            let index = place(random, sigma, words);
+        let operations = serve(memory, self.budget, &mut workers, 256, |lane, (random, ahead, wrong)| {
+            ahead.step(lane, draw, |index| block.expect(index));
+            let index = draw(random);
             lane.compute(20);
             if write {
                 block.set(lane, index, second(index));
@@ -79,7 +87,7 @@ impl Program for Sysbench {
         });
 
         memory.phase("verify");
-        let wrong: u64 = workers.iter().map(|(_, wrong)| wrong).sum();
+        let wrong: u64 = workers.iter().map(|(_, _, wrong)| wrong).sum();
         check(INFO.name, wrong == 0, || {
             format!("{wrong} of {operations} reads found something else than was written")
         })?;

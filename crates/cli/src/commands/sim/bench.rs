@@ -5,36 +5,44 @@
 use std::process::ExitCode;
 
 use rustix::time::{ClockId, clock_gettime};
-use terrace_sim::bench::{Bench, BenchPlan};
+use terrace_sim::bench::{Bench, BenchPlan, Probe};
 
 use super::options::failed;
 use crate::args::SimBenchArguments;
 use crate::options::Misuse;
 
-pub(super) fn run(arguments: &SimBenchArguments) -> anyhow::Result<ExitCode> {
-    let plan = BenchPlan {
-        pages: arguments.pages,
-        accesses: arguments.accesses,
-        policy: arguments.policy.clone(),
-        repeats: arguments.repeats,
-    };
-    super::options::PolicySettings::default().build(&plan.policy)?;
-    if plan.repeats == 0 {
-        return Err(Misuse("--repeats 0: expected at least 1".to_owned()).into());
-    }
-    let mut clock = || {
+/// The bench's clock is this thread's CPU time.
+struct Here;
+
+impl Probe for Here {
+    fn cpu_seconds(&mut self) -> f64 {
         let now = clock_gettime(ClockId::ThreadCPUTime);
         now.tv_sec as f64 + now.tv_nsec as f64 / 1e9
-    };
+    }
+}
+
+pub(super) fn run(arguments: &SimBenchArguments) -> anyhow::Result<ExitCode> {
+    super::options::PolicySettings::default().build(&arguments.policy)?;
+    if arguments.repeats == 0 {
+        return Err(Misuse("--repeats 0: expected at least 1".to_owned()).into());
+    }
     let mut benches = Vec::new();
     let mut printed = Ok(());
-    let mut done = |bench: Bench| {
-        if !arguments.json && printed.is_ok() {
-            printed = super::super::print_text(&line(&bench));
-        }
-        benches.push(bench);
-    };
-    terrace_sim::bench::run(&plan, &mut clock, &mut done).map_err(failed)?;
+    for &pages in &arguments.pages {
+        let plan = BenchPlan {
+            pages,
+            accesses: arguments.accesses,
+            policy: arguments.policy.clone(),
+            repeats: arguments.repeats,
+        };
+        let mut done = |bench: Bench| {
+            if !arguments.json && printed.is_ok() {
+                printed = super::super::print_text(&line(&bench));
+            }
+            benches.push(bench);
+        };
+        terrace_sim::bench::run(&plan, &mut Here, &mut done).map_err(failed)?;
+    }
     printed?;
     if arguments.json {
         super::super::print_json(&serde_json::json!({ "benches": benches }))?;
@@ -45,7 +53,7 @@ pub(super) fn run(arguments: &SimBenchArguments) -> anyhow::Result<ExitCode> {
 fn line(bench: &Bench) -> String {
     let misses = bench.miss_ratio.map_or_else(String::new, |ratio| format!("  {ratio:.4} misses"));
     format!(
-        "{:24} {:16} {:>10} pages  {:>7.1} M accesses/s  {:>5.1} bytes a page{misses}\n",
+        "{:24} {:18} {:>10} pages  {:>7.1} M accesses/s  {:>5.1} bytes a page{misses}\n",
         bench.name,
         bench.policy,
         bench.pages,
