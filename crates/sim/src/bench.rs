@@ -8,11 +8,13 @@
 
 use terrace_core::units::{Bytes, Vpn};
 use terrace_machine::load::Wait;
+use terrace_machine::mmu::{CounterSpec, When};
 use terrace_machine::preset::Machine;
 use terrace_policies::Settings;
 use terrace_workloads::random::{Permutation, Random, Zipf};
 
-use crate::config::{FastSize, SimConfig, SimError};
+use crate::config::{FastSize, Pages, SimConfig, SimError};
+use crate::mmu::MmuConfig;
 use crate::object_cache::{Eviction, ObjectCache};
 use crate::record::Record;
 use crate::simulation::Simulation;
@@ -104,9 +106,9 @@ pub fn run(plan: &BenchPlan, clock: &mut dyn FnMut() -> f64, done: &mut dyn FnMu
     }
     let mut generator = Generator::new(plan.pages);
     let trace: Vec<u32> = (0..plan.accesses).map(|_| generator.page()).collect();
-    let replay = |name, tlb, clock: &mut dyn FnMut() -> f64| replay(plan, name, tlb, false, &trace, clock);
-    done(replay("replay_policy", false, clock)?);
-    done(replay("replay_tlb_policy", true, clock)?);
+    let replay = |name, modelled, clock: &mut dyn FnMut() -> f64| replay(plan, name, modelled, &trace, clock);
+    done(replay("replay_policy", Modelled { tlb: false, ..Modelled::TLB }, clock)?);
+    done(replay("replay_tlb_policy", Modelled::TLB, clock)?);
     let mut random = Random::new(5, 1);
     // Every tenth access is a store; lines are drawn uniformly.
     let mut pack = |page: &u32| {
@@ -114,7 +116,17 @@ pub fn run(plan: &BenchPlan, clock: &mut dyn FnMut() -> f64, done: &mut dyn FnMu
         Packed((u64::from(*page) << 8) | (random.below(64) << 1) | store)
     };
     let lines: Vec<Packed> = trace.iter().map(&mut pack).collect();
-    done(self::replay(plan, "replay_tlb_cache_policy", true, true, &lines, clock)?);
+    done(self::replay(plan, "replay_tlb_cache_policy", Modelled::CACHE, &lines, clock)?);
+    for (name, pages, when) in [
+        ("mmu_4k", Pages::Small, When::FirstMiss),
+        ("mmu_2m_l1_miss", Pages::Huge, When::FirstMiss),
+        ("mmu_2m_random_64", Pages::Huge, When::Random(64)),
+        ("mmu_2m_every", Pages::Huge, When::Every),
+    ] {
+        let mut mmu = MmuConfig::new(1);
+        mmu.counters = Some(CounterSpec { when, ..CounterSpec::default() });
+        done(self::replay(plan, name, Modelled { pages, mmu: Some(mmu), ..Modelled::CACHE }, &lines, clock)?);
+    }
     drop(lines);
     done(generated(plan, clock)?);
     for (name, eviction, bytes) in [
@@ -143,9 +155,24 @@ pub fn run(plan: &BenchPlan, clock: &mut dyn FnMut() -> f64, done: &mut dyn FnMu
     Ok(())
 }
 
-fn prepared(plan: &BenchPlan, tlb: bool, cache: bool) -> Result<Simulation, SimError> {
+/// What stands between an access and memory.
+#[derive(Clone, Copy, Debug)]
+struct Modelled {
+    tlb: bool,
+    cache: bool,
+    pages: Pages,
+    mmu: Option<MmuConfig>,
+}
+
+impl Modelled {
+    const TLB: Modelled = Modelled { tlb: true, cache: false, pages: Pages::Small, mmu: None };
+    const CACHE: Modelled = Modelled { cache: true, ..Modelled::TLB };
+}
+
+fn prepared(plan: &BenchPlan, modelled: Modelled) -> Result<Simulation, SimError> {
     let mut config = SimConfig::new(Machine::preset("optane-6252")?, Bytes::of_pages(plan.pages), FastSize::Share(0.3));
-    (config.tlb, config.cache) = (tlb, cache);
+    (config.tlb, config.cache) = (modelled.tlb, modelled.cache);
+    (config.pages, config.mmu) = (modelled.pages, modelled.mmu);
     let policy = terrace_policies::build(&plan.policy, Settings::default())
         .map_err(|error| SimError::Source(error.to_string()))?;
     let mut simulation = Simulation::new(config, policy)?;
@@ -170,8 +197,7 @@ fn finished(plan: &BenchPlan, name: &'static str, simulation: Simulation, rate: 
 fn replay<R: Record>(
     plan: &BenchPlan,
     name: &'static str,
-    tlb: bool,
-    cache: bool,
+    modelled: Modelled,
     trace: &[R],
     clock: &mut dyn FnMut() -> f64,
 ) -> Result<Bench, SimError> {
@@ -180,7 +206,7 @@ fn replay<R: Record>(
     for _ in 0..plan.repeats.max(1) {
         // The one before goes first: two of them would not fit where one does.
         drop(last.take());
-        let mut simulation = prepared(plan, tlb, cache)?;
+        let mut simulation = prepared(plan, modelled)?;
         let start = clock();
         for batch in trace.chunks(BATCH) {
             simulation.feed(batch);
@@ -194,7 +220,7 @@ fn replay<R: Record>(
 
 fn generated(plan: &BenchPlan, clock: &mut dyn FnMut() -> f64) -> Result<Bench, SimError> {
     let mut generator = Generator::new(plan.pages);
-    let mut simulation = prepared(plan, true, false)?;
+    let mut simulation = prepared(plan, Modelled::TLB)?;
     let mut batch = vec![0u32; BATCH];
     let batches = plan.accesses.div_ceil(BATCH as u64);
     let start = clock();
@@ -220,7 +246,8 @@ mod tests {
             seconds
         };
         run(&plan, &mut clock, &mut |bench| benches.push(bench)).unwrap();
-        assert_eq!(benches.len(), 7);
+        assert_eq!(benches.len(), 11);
+        assert!(benches.iter().filter(|bench| bench.name.starts_with("mmu")).count() == 4);
         assert!(benches.iter().all(|bench| bench.accesses_per_second >= 40_000.0 && bench.bytes_per_page > 0.0));
         plan.policy = "vax".to_owned();
         assert!(run(&plan, &mut clock, &mut |_| ()).unwrap_err().to_string().contains("vax"));

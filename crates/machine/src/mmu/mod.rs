@@ -216,7 +216,7 @@ impl Mmu {
     #[inline(never)]
     fn missed(&mut self, core: usize, used: Use, found: Translation, lines: &mut impl Lines) -> f64 {
         let Use { page, size, store, tier } = used;
-        let second = self.spec.tlb.second_hit_ns;
+        let second = self.spec.tlb.second_hit_ns + f64::from(self.spec.miss_cycles) * 1e9 / self.spec.frequency_hertz;
         if found == Translation::Second {
             self.cores[core].totals.second_hits += 1;
             return second;

@@ -137,6 +137,9 @@ pub struct MmuSpec {
     pub placement: TablePlacement,
     /// The slowest tier that loads and stores reach.
     pub slow: TierId,
+    /// Cycles added to every translation that the first level misses, whatever the size of the page: the simplified model of
+    /// hotness walk, section 5.4, whose figure is of 4 KiB pages.
+    pub miss_cycles: u32,
     /// The counters, if there are any.
     pub counters: Option<CounterSpec>,
 }

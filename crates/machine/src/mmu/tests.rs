@@ -26,6 +26,7 @@ fn spec(counters: Option<CounterSpec>) -> MmuSpec {
         frequency_hertz: 2e9,
         placement: TablePlacement::Fast,
         slow: TierId(1),
+        miss_cycles: 0,
         counters,
     }
 }
@@ -76,6 +77,15 @@ fn a_walk_costs_what_its_tables_lie_on() {
         let waited = mmu.access(0, Use { page: 4, size: Size::Small, store: false, tier: slow_data }, 0.0, &mut lines);
         assert!((waited - (3.5 + nanos)).abs() < 1e-9, "{placement:?}: {waited}");
     }
+}
+
+#[test]
+fn cycles_for_every_miss_are_charged_whatever_the_page_size() {
+    let mut mmu = Mmu::new(MmuSpec { miss_cycles: 100, ..spec(None) });
+    mmu.add_space(SpaceId(0), 0, 0);
+    // 100 cycles at 2 GHz beside the 3.5 ns of the second level and four lines of 80 ns.
+    assert!((touch(&mut mmu, 0, 3, Size::Small) - (50.0 + 3.5 + 320.0)).abs() < 1e-9);
+    assert_eq!(touch(&mut mmu, 0, 3, Size::Small), 0.0);
 }
 
 #[test]
