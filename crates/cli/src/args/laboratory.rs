@@ -169,8 +169,8 @@ pub(crate) struct SimHotnessArguments {
     #[arg(long, value_name = "NAME")]
     pub beside: Option<String>,
     /// Accesses of the first process for each of the second.
-    #[arg(long, default_value_t = 8, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000).map(|n| n as usize))]
-    pub every: usize,
+    #[arg(long, default_value_t = 8, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    pub every: u64,
     /// Share of memory that is fast: how many pages a tracker may choose.
     #[arg(long, default_value = "25%", value_name = "SHARE")]
     pub fast: String,

@@ -26,8 +26,9 @@ mod quantity;
 
 use experiments::{Case, NOT_BUILT, Row};
 
-/// The largest scale of experiments on page sizes: 4 GB are then 7 huge pages, 12 GB are 22.
+/// The largest scale of experiments on page sizes: 4 GB are then 7 huge pages, 12 GB are 22. For a first look a quarter of that.
 const MMU_SCALE: u32 = 256;
+const MMU_QUICK_SCALE: u32 = 1024;
 /// The scale of a first look.
 const QUICK_SCALE: u32 = 4096;
 
@@ -92,12 +93,17 @@ fn chosen<'a>(rows: &'a [Row], ids: &[String]) -> anyhow::Result<Vec<&'a Row>> {
     Ok(chosen)
 }
 
+/// The largest scale of an experiment on page sizes in a run at this one.
+fn mmu_scale(scale: u32) -> u32 {
+    if scale == QUICK_SCALE { MMU_QUICK_SCALE } else { MMU_SCALE }
+}
+
 /// Runs one case; all-fast and all-slow come of it as well where the row asks for them.
 fn one(case: &Case, scale: Scale, seed: u64) -> anyhow::Result<Report> {
     let machine = super::sim::options::machine(case.setting.machine)?;
     // Real huge pages are as coarse on the scaled machine as on the full one: a program must have some of them.
     let scale = match case.setting.mmu {
-        Some(_) => scale.min(Scale::new(MMU_SCALE).context("the scale is in range")?),
+        Some(_) => scale.min(Scale::new(mmu_scale(scale.factor())).context("the scale is in range")?),
         None => scale,
     };
     let footprint = scale.bytes(case.setting.size());
@@ -167,7 +173,7 @@ fn print(
     let mut list = Vec::new();
     let mut text = format!("Simulated at scale 1:{scale}, seed {}; nothing here was measured.\n", arguments.seed);
     if rows.iter().any(|row| row.cases.iter().any(|case| case.setting.mmu.is_some())) {
-        text += &format!("Experiments on page sizes (HW) are at most at 1:{MMU_SCALE}.\n");
+        text += &format!("Experiments on page sizes (HW) are at most at 1:{}.\n", mmu_scale(scale));
     }
     for row in rows {
         let of: Option<Vec<&Report>> = row.cases.iter().map(|case| reports.get(&case.to_string())).collect();

@@ -12,7 +12,7 @@ mod regions;
 pub mod score;
 mod trackers;
 
-use terrace_core::units::{TierId, Time};
+use terrace_core::units::{Bytes, TierId, Time};
 use terrace_machine::mmu::Mmu;
 
 use crate::config::{SimConfig, SimError};
@@ -114,6 +114,10 @@ pub fn run(
     let mmu = config.mmu.get_or_insert_with(|| MmuConfig::new(1));
     mmu.counters = None;
     let cores = mmu.cores;
+    if beside.is_some() {
+        // The second process is as large as the first.
+        config.footprint = Bytes::new(2 * config.footprint.get());
+    }
     let mut simulation = Simulation::unlimited(config.clone(), Box::new(Fixed(TierId::FAST)))?;
     let machine = config.acting();
     let cycle_ns = 1e9 / machine.processor.frequency_hertz;

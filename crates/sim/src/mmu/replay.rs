@@ -53,7 +53,9 @@ impl Hot {
     #[inline(never)]
     pub(crate) fn run_mmu<R: Record>(&mut self, batch: &[R], from: usize) -> Stop {
         let Some(run) = self.mmu.as_deref_mut() else { return Stop::At(from) };
-        let MmuRun { mmu, own_cache, interleaver, ns_per_cycle, hit_ns, parallelism, latency, table_lines, probe, .. } = run;
+        let MmuRun {
+            mmu, own_cache, interleaver, ns_per_cycle, hit_ns, parallelism, latency, table_lines, probe, ..
+        } = run;
         let (ns_per_cycle, hit_ns, overlap) = (*ns_per_cycle, *hit_ns, 1.0 / *parallelism);
         let words = self.memory.words_mut();
         let mut read = [0u64; TierId::MAX];

@@ -6,7 +6,6 @@
 use std::fmt::Write;
 use std::process::ExitCode;
 
-use anyhow::Context;
 use terrace_core::units::{Bytes, parse_duration, parse_share};
 use terrace_sim::colocate::Recorded;
 use terrace_sim::hotness::{HotnessPlan, HotnessReport, run as score};
@@ -63,16 +62,14 @@ pub(super) fn run(arguments: &SimHotnessArguments) -> anyhow::Result<ExitCode> {
             let mut parameters = Parameters::new(size.get());
             (parameters.threads, parameters.seed) = (1, arguments.seed);
             terrace_workloads::build(name, &parameters).map_err(|error| Misuse(error.to_string()))?;
-            Some(Recorded::new(name, &parameters, arguments.every).map_err(failed)?)
+            Some(Recorded::new(name, &parameters, arguments.every as usize).map_err(failed)?)
         }
     };
     let plan = HotnessPlan { fast_share, window_ns };
     let report = score(&one.config, &plan, one.source.as_ref(), beside.as_ref()).map_err(failed)?;
     if let Some(path) = &arguments.heatmap {
         let title = format!("Heat over time: {}", report.workload);
-        let svg = crate::report::plots::hotness_picture(&report.picture, &title)?;
-        let svg = svg.context("the run recorded no heat to draw")?;
-        std::fs::write(path, svg).with_context(|| format!("cannot write {}", path.display()))?;
+        crate::report::sim::write_heat(path, &report.picture, &title)?;
     }
     if arguments.json {
         super::super::print_json(&serde_json::to_value(&report)?)?;

@@ -27,7 +27,7 @@ pub(crate) fn hotness_picture(picture: &HeatPicture, title: &str) -> anyhow::Res
         let (upper, lower) = root.split_vertically(HEIGHT);
         let rows = picture.memory.iter().map(Vec::len).max().unwrap_or(1);
         let bytes = rows as u64 * u64::from(picture.pages_per_row) * 4096;
-        let memory = super::Scale::of_bytes(bytes);
+        let memory = Scale::of_bytes(bytes);
         let top = memory.of(bytes as f64);
         panel(&upper, &picture.memory, rows, seconds, top, &format!("all memory ({})", memory.unit))?;
         let name = picture.block.map_or_else(
@@ -46,7 +46,7 @@ fn panel(
     top: f64,
     name: &str,
 ) -> anyhow::Result<()> {
-    let time = super::Scale::of_time(seconds);
+    let time = Scale::of_time(seconds);
     let mut chart = ChartBuilder::on(area)
         .margin(10)
         .margin_right(40)
