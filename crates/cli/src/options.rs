@@ -159,6 +159,8 @@ impl ManageOptions {
 pub(crate) fn only_simulated(needs: Needs) -> Option<&'static str> {
     if needs.hint_faults {
         Some("it lives on hint faults, which Terrace sees in the simulator only")
+    } else if needs.counters {
+        Some("it reads counters that no MMU has yet, which only the simulator can model")
     } else if needs.future {
         Some("it knows the future of a trace, which a running program does not show")
     } else if !needs.scans && !needs.samples {

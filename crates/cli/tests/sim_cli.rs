@@ -125,6 +125,69 @@ fn benches_machines_and_the_list_of_figures_print_what_the_page_says() {
     let value = json(&["reproduce", "list", "--json"]);
     assert_eq!(keys(&value), documented("terrace reproduce list"));
     assert!(value["rows"].as_array().unwrap().iter().any(|row| row["id"] == "FM.fig6.ft"));
+    for figure in ["HW.fig3", "HW.fig4", "HW.fig5", "HW.fig6", "HW.fig7", "HW.fig8", "HW.fig9", "HW.fig10"] {
+        assert!(value["rows"].as_array().unwrap().iter().any(|row| row["id"] == figure), "{figure}");
+    }
+}
+
+#[test]
+fn trackers_are_scored_with_every_promised_key_and_draw_their_picture() {
+    let place = tempfile::tempdir().unwrap();
+    let picture = place.path().join("heat.svg");
+    let words = [
+        "sim",
+        "hotness",
+        "--workload",
+        "gups",
+        "--size",
+        "8MiB",
+        "--operations",
+        "200000",
+        "--scale",
+        "64",
+        "--window",
+        "10ms",
+        "--beside",
+        "hot-cold",
+        "--json",
+        "--heatmap",
+    ];
+    let value = json(&[&words[..], &[picture.to_str().unwrap()]].concat());
+    assert_eq!(keys(&value), documented("terrace sim hotness"));
+    let trackers = value["trackers"].as_array().unwrap();
+    assert_eq!(keys(&trackers[0]), documented("trackers"));
+    let of = |name: &str| trackers.iter().find(|tracker| tracker["name"] == name).unwrap();
+    // Counting every access is the truth; one bit for 2 MiB says nothing of its pieces.
+    assert!(of("hotness-walk every")["rank_correlation"].as_f64().unwrap() > 0.999);
+    assert!(of("accessed-bits")["rank_correlation"].as_f64().unwrap() < 0.9);
+    assert_eq!(of("hotness-walk l1-miss")["bytes_per_gib"].as_f64(), Some(524_288.0));
+    assert!(of("pebs-199")["growth"][4]["cpu_share"].as_f64() > of("pebs-199")["growth"][0]["cpu_share"].as_f64());
+    let picture = std::fs::read_to_string(picture).unwrap();
+    assert!(picture.starts_with("<svg") && picture.ends_with("</svg>\n") && picture.len() < 4 << 20);
+}
+
+#[test]
+fn the_mmu_is_modelled_when_asked_for_and_what_it_does_not_offer_is_refused() {
+    let run = |more: &[&str]| {
+        json(&[&["sim", "run", "--workload", "gups", "--json", "--policy", "hotness-walk"][..], &TINY, more].concat())
+    };
+    let value = run(&["--pages", "2m", "--cores", "2", "--counters", "random:16"]);
+    assert_eq!(value["mmu"]["cores"].as_array().unwrap().len(), 2);
+    assert_eq!((&value["pages"], &value["mmu"]["counted"]), (&Value::from("huge"), &Value::from("random:16")));
+    assert!(value["mmu"]["cores"][0]["updates"].as_u64().unwrap() > 0);
+    assert_eq!(run(&["--pages", "4k"])["mmu"]["cores"][0]["updates"], 0, "4 KiB mappings have no counters");
+    let bad = |more: &[&str], says: &str| {
+        misuse(&[&["sim", "run", "--workload", "gups", "--threads", "2"][..], more].concat(), says);
+    };
+    bad(&["--cores", "3"], "--cores 3: expected 1 to the program's 2 threads");
+    bad(&["--cores", "0"], "--cores 0");
+    bad(&["--counter-width", "12"], "8, 16 or 64");
+    bad(&["--counters", "often"], "l1-miss");
+    bad(&["--counter-layout", "odd"], "full or literal");
+    bad(&["--counter-sync", "much"], "coherent");
+    bad(&["--page-tables", "moon"], "with-data");
+    misuse(&["sim", "hotness", "--workload", "gups", "--window", "0ms"], "--window 0ms");
+    misuse(&["sim", "hotness", "--workload", "gups", "--fast", "100%"], "--fast 100%");
 }
 
 #[test]
@@ -151,6 +214,9 @@ fn a_trace_goes_in_and_out_and_is_simulated() {
     text(&["trace", "export", "--format", "parquet", &at("half"), &at("parquet")]);
     let run = json(&["sim", "run", "--trace", &at("trace"), "--policy", "memtis", "--json"]);
     assert_eq!((run["accesses"].as_u64(), run["scale"].as_u64()), (Some(4000), Some(1)));
+    misuse(&["sim", "run", "--trace", &at("trace"), "--policy", "hotness-walk"], "does not tell the size of its pages");
+    let huge = json(&["sim", "run", "--trace", &at("trace"), "--policy", "hotness-walk", "--pages", "2m", "--json"]);
+    assert_eq!((huge["accesses"].as_u64(), &huge["pages"]), (Some(4000), &Value::from("huge")));
     misuse(&["sim", "run", "--trace", &at("lackey")], "--trace");
     misuse(&["trace", "info", &at("lackey")], "lackey");
     misuse(&["trace", "info", &at("absent")], "absent");

@@ -21,6 +21,8 @@ pub struct Needs {
     pub samples: bool,
     /// Hint faults.
     pub hint_faults: bool,
+    /// Counters of the 4 KiB pieces of huge pages, kept by the MMU: only a simulator can serve them.
+    pub counters: bool,
     /// The future of a trace ([`Oracle`]): only a simulator can serve it.
     pub future: bool,
 }

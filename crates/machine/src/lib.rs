@@ -12,6 +12,7 @@ pub mod lru;
 pub mod media;
 pub mod memory;
 pub mod memory_mode;
+pub mod mmu;
 pub mod preset;
 pub mod reclaim;
 pub mod sampler;

@@ -23,6 +23,8 @@ pub mod flexmem;
 pub mod heat;
 pub mod hemem;
 pub mod hint_scanner;
+pub mod hotness_lists;
+pub mod hotness_walk;
 pub mod huge_split;
 pub mod interleave;
 pub mod interval;
@@ -84,6 +86,7 @@ pub const POLICIES: &[PolicyInfo] = &[
     flexhm::INFO,
     flexmem::INFO,
     hemem::INFO,
+    hotness_walk::INFO,
     interleave::INFO,
     memory_mode::INFO,
     memtis::INFO,

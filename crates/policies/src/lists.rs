@@ -7,7 +7,7 @@
 pub const BYTES_PER_ENTRY: usize = 8;
 
 /// Most lists one [`Lists`] can hold.
-pub const MOST_LISTS: usize = 256;
+pub const MOST_LISTS: usize = 1 << 16;
 
 /// A link is 0 for "in no list", an id plus one, or the anchor of a list, counted down from the largest number.
 const UNLINKED: u32 = 0;
@@ -41,6 +41,17 @@ impl Lists {
             self.before.resize(length, UNLINKED);
             self.after.resize(length, UNLINKED);
         }
+    }
+
+    /// Adds empty lists, up to `count` of them in all.
+    ///
+    /// # Panics
+    /// When `count` is above [`MOST_LISTS`].
+    pub fn add_lists(&mut self, count: usize) {
+        assert!(count <= MOST_LISTS, "at most {MOST_LISTS} lists, not {count}");
+        let added = self.anchor_before.len()..count.max(self.anchor_before.len());
+        self.anchor_before.extend(added.clone().map(anchor));
+        self.anchor_after.extend(added.map(anchor));
     }
 
     /// Bytes this structure occupies.

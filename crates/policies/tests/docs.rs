@@ -24,6 +24,7 @@ const PAGES: &[(&str, &str, &str)] = pages![
     ("flexhm", "flexhm"),
     ("flexmem", "flexmem"),
     ("hemem", "hemem"),
+    ("hotness-walk", "hotness_walk"),
     ("interleave", "interleave"),
     ("memory-mode", "memory_mode"),
     ("memtis", "memtis"),

@@ -90,6 +90,9 @@ impl Simulation {
     pub(crate) fn report(mut self, workload: &str) -> Report {
         // What the last round of management moved belongs to the run as well.
         self.total_up();
+        if let Some(run) = &self.hot.mmu {
+            (self.hot.second_hits, self.hot.walks) = crate::mmu::replay::walks(&run.mmu);
+        }
         let now = self.now();
         self.add_row(now);
         let counts = self.counts;
@@ -158,6 +161,7 @@ impl Simulation {
             direct_reclaims: counts.direct_reclaims,
             splits_and_collapses: [counts.splits, counts.collapses],
             policy_metrics,
+            mmu: self.hot.mmu.as_ref().map(|run| run.report(self.tiers.len())),
             phases: self.phases,
             series: self.series,
             heat_map: self.heat,

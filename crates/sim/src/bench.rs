@@ -11,11 +11,13 @@ use std::collections::BTreeMap;
 use safe_arch::prefetch_t0;
 use terrace_core::units::{Bytes, Vpn};
 use terrace_machine::load::Wait;
+use terrace_machine::mmu::{CounterSpec, When};
 use terrace_machine::preset::Machine;
 use terrace_policies::Settings;
 use terrace_workloads::random::{Permutation, Random, Zipf};
 
-use crate::config::{FastSize, SimConfig, SimError};
+use crate::config::{FastSize, Pages, SimConfig, SimError};
+use crate::mmu::MmuConfig;
 use crate::object_cache::{Eviction, ObjectCache};
 use crate::record::Record;
 use crate::simulation::Simulation;
@@ -123,8 +125,8 @@ pub fn run(plan: &BenchPlan, probe: &mut dyn Probe, done: &mut dyn FnMut(Bench))
     }
     let mut trace = vec![0; plan.accesses as usize];
     Generator::new(plan.pages).fill(&mut trace);
-    done(replay(plan, "replay_policy", (false, false), &trace, probe)?);
-    done(replay(plan, "replay_tlb_policy", (true, false), &trace, probe)?);
+    done(replay(plan, "replay_policy", Modelled { tlb: false, ..Modelled::TLB }, &trace, probe)?);
+    done(replay(plan, "replay_tlb_policy", Modelled::TLB, &trace, probe)?);
     let mut random = Random::new(5, 1);
     // Every tenth access is a store; lines are drawn uniformly.
     let mut pack = |page: &u32| {
@@ -132,7 +134,17 @@ pub fn run(plan: &BenchPlan, probe: &mut dyn Probe, done: &mut dyn FnMut(Bench))
         Packed((u64::from(*page) << 8) | (random.below(64) << 1) | store)
     };
     let lines: Vec<Packed> = trace.iter().map(&mut pack).collect();
-    done(replay(plan, "replay_tlb_cache_policy", (true, true), &lines, probe)?);
+    done(replay(plan, "replay_tlb_cache_policy", Modelled::CACHE, &lines, probe)?);
+    for (name, pages, when) in [
+        ("mmu_4k", Pages::Small, When::FirstMiss),
+        ("mmu_2m_l1_miss", Pages::Huge, When::FirstMiss),
+        ("mmu_2m_random_64", Pages::Huge, When::Random(64)),
+        ("mmu_2m_every", Pages::Huge, When::Every),
+    ] {
+        let mut mmu = MmuConfig::new(1);
+        mmu.counters = Some(CounterSpec { when, ..CounterSpec::default() });
+        done(replay(plan, name, Modelled { pages, mmu: Some(mmu), ..Modelled::CACHE }, &lines, probe)?);
+    }
     drop(lines);
     done(generated(plan, probe)?);
     for (name, eviction, bytes) in [
@@ -172,9 +184,24 @@ fn fastest(plan: &BenchPlan, probe: &mut dyn Probe, once: &mut dyn FnMut(&mut dy
     (0..plan.repeats.max(1)).map(|_| once(probe)).fold(f64::INFINITY, f64::min)
 }
 
-fn prepared(plan: &BenchPlan, tlb: bool, cache: bool) -> Result<Simulation, SimError> {
+/// What stands between an access and memory.
+#[derive(Clone, Copy, Debug)]
+struct Modelled {
+    tlb: bool,
+    cache: bool,
+    pages: Pages,
+    mmu: Option<MmuConfig>,
+}
+
+impl Modelled {
+    const TLB: Modelled = Modelled { tlb: true, cache: false, pages: Pages::Small, mmu: None };
+    const CACHE: Modelled = Modelled { cache: true, ..Modelled::TLB };
+}
+
+fn prepared(plan: &BenchPlan, modelled: Modelled) -> Result<Simulation, SimError> {
     let mut config = SimConfig::new(Machine::preset("optane-6252")?, Bytes::of_pages(plan.pages), FastSize::Share(0.3));
-    (config.tlb, config.cache) = (tlb, cache);
+    (config.tlb, config.cache) = (modelled.tlb, modelled.cache);
+    (config.pages, config.mmu) = (modelled.pages, modelled.mmu);
     let policy = terrace_policies::build(&plan.policy, Settings::default())
         .map_err(|error| SimError::Source(error.to_string()))?;
     let mut simulation = Simulation::new(config, policy)?;
@@ -191,11 +218,11 @@ fn prepared(plan: &BenchPlan, tlb: bool, cache: bool) -> Result<Simulation, SimE
 fn replay<R: Record>(
     plan: &BenchPlan,
     name: &'static str,
-    (tlb, cache): (bool, bool),
+    modelled: Modelled,
     trace: &[R],
     probe: &mut dyn Probe,
 ) -> Result<Bench, SimError> {
-    let mut simulation = prepared(plan, tlb, cache)?;
+    let mut simulation = prepared(plan, modelled)?;
     let seconds = fastest(plan, probe, &mut |probe| {
         let start = probe.cpu_seconds();
         for batch in trace.chunks(BATCH) {
@@ -210,7 +237,7 @@ fn replay<R: Record>(
 fn generated(plan: &BenchPlan, probe: &mut dyn Probe) -> Result<Bench, SimError> {
     let name = "generated_tlb_policy";
     let mut generator = Generator::new(plan.pages);
-    let mut simulation = prepared(plan, true, false)?;
+    let mut simulation = prepared(plan, Modelled::TLB)?;
     let mut batch = vec![0u32; BATCH];
     let seconds = fastest(plan, probe, &mut |probe| {
         let start = probe.cpu_seconds();
@@ -277,7 +304,8 @@ mod tests {
         let mut benches = Vec::new();
         let mut probe = Stepping(0.0);
         run(&plan, &mut probe, &mut |bench| benches.push(bench)).unwrap();
-        assert_eq!(benches.len(), 9);
+        assert_eq!(benches.len(), 13);
+        assert_eq!(benches.iter().filter(|bench| bench.name.starts_with("mmu")).count(), 4);
         for bench in &benches {
             assert_eq!(bench.accesses_per_second, 40_000.0, "{bench:?}");
             assert!(bench.bytes_per_page > 0.0 && bench.pages == 4096, "{bench:?}");

@@ -9,8 +9,11 @@ use terrace_core::governor::GovernorConfig;
 use terrace_core::policy::FastGoal;
 use terrace_core::units::{BLOCK_PAGES, Bytes, PAGE_BYTES, Vpn};
 use terrace_machine::memory_mode::Placement;
+use terrace_machine::mmu::tables::FIRST_FRAME;
 use terrace_machine::preset::{Machine, Management, PresetError, TierKind, TlbLevel};
 use terrace_machine::scale::Scale;
+
+use crate::mmu::MmuConfig;
 
 /// How large the fast tier is.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -33,6 +36,8 @@ pub enum Pages {
     /// a huge page is on the whole one. TLB reach, walks and the cost of faults, marks and moves, by the byte, are those of
     /// huge pages; a real 2 MiB page on a machine scaled by 64 would be as coarse as 128 MiB are.
     Folded,
+    /// As the trace tells: a 2 MiB page where it names one, until it says that it was split.
+    Traced,
 }
 
 impl SimConfig {
@@ -99,6 +104,9 @@ pub struct SimConfig {
     pub governor: GovernorConfig,
     /// The engine's goal for fast memory.
     pub goal: FastGoal,
+    /// The MMU with its page tables and counters, and cores that advance side by side; without it translation costs what the
+    /// machine states for a walk, and threads take the turns in which the source delivers them.
+    pub mmu: Option<MmuConfig>,
     /// Pages whose history is kept, for `explain`.
     pub watch: Option<Range<Vpn>>,
 }
@@ -172,6 +180,7 @@ impl SimConfig {
             placement: Placement::Random,
             governor: unbound(),
             goal: FastGoal::Share(1.0),
+            mmu: None,
             watch: None,
         }
     }
@@ -213,6 +222,23 @@ impl SimConfig {
         }
         if self.machine.tiers.len() < 2 {
             return Err(refuse("machine", self.machine.name.clone(), "one with at least two tiers"));
+        }
+        if let Some(mmu) = &self.mmu {
+            let cores = self.machine.processor.cores as usize;
+            if !(1..=cores).contains(&mmu.cores) {
+                return Err(refuse("cores", mmu.cores.to_string(), &format!("1 to the machine's {cores}")));
+            }
+            if !(mmu.skew_ns >= 0.0 && mmu.skew_ns.is_finite()) {
+                return Err(refuse("skew", mmu.skew_ns.to_string(), "0 or more nanoseconds"));
+            }
+            if self.footprint.pages() >= u64::from(FIRST_FRAME) {
+                let most = Bytes::of_pages(u64::from(FIRST_FRAME));
+                return Err(refuse(
+                    "footprint",
+                    self.footprint.to_string(),
+                    &format!("below {most} where the MMU is modelled"),
+                ));
+            }
         }
         let mut capacities = vec![fast.pages()];
         capacities.extend(self.machine.tiers[1..].iter().map(|tier| self.scale.bytes(tier.capacity).pages()));

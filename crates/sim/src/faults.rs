@@ -67,7 +67,7 @@ impl Simulation {
         let preferred = if self.hot.memory_mode.is_some() { TierId(1) } else { self.engine.place(now, self.id(page)) };
         let first = page >> BLOCK_SHIFT << BLOCK_SHIFT;
         if thread.is_some()
-            && self.huge_wanted()
+            && self.huge_wanted(first)
             && self.block_is_empty(first)
             && let Some(tier) = self.room(preferred, u64::from(BLOCK_PAGES))
         {

@@ -20,6 +20,7 @@ use terrace_machine::memory_mode::MemoryMode;
 use terrace_machine::preset::TlbSpec;
 use terrace_machine::tlb::{Request, Tlb};
 
+use crate::mmu::MmuRun;
 use crate::record::Record;
 
 /// How far ahead page words are asked for: long enough to hide a miss of the host, short enough to stay in its buffers.
@@ -151,11 +152,16 @@ pub(crate) struct Hot {
     /// TLB lookups that ended in the second level, and in a walk.
     pub(crate) second_hits: u64,
     pub(crate) walks: u64,
+    /// The MMU, where it is modelled: then the TLBs above are not used.
+    pub(crate) mmu: Option<Box<MmuRun>>,
 }
 
 impl Hot {
     /// Runs the batch from index `from` on.
     pub(crate) fn run<R: Record>(&mut self, batch: &[R], from: usize) -> Stop {
+        if self.mmu.is_some() {
+            return self.run_mmu(batch, from);
+        }
         if self.record_misses {
             return match (!self.tlbs.is_empty(), self.cache.is_some()) {
                 (false, false) => self.run_with::<R, false, false, false, true>(batch, from),

@@ -11,6 +11,7 @@
 
 mod account;
 pub mod bench;
+pub mod colocate;
 pub mod compare;
 pub mod config;
 mod faults;
@@ -18,7 +19,9 @@ pub mod fixed;
 pub mod heat;
 pub mod history;
 mod hot;
+pub mod hotness;
 mod manage;
+pub mod mmu;
 mod mover;
 pub mod object_cache;
 mod oracle;
@@ -30,6 +33,7 @@ pub mod simulation;
 
 pub use config::{FastSize, Pages, SimConfig, SimError};
 pub use history::{History, Moment, What};
+pub use mmu::{MmuConfig, MmuReport};
 pub use report::Report;
 pub use run::{Source, TraceSource, WorkloadSource, run};
 pub use simulation::Simulation;

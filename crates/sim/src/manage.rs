@@ -284,6 +284,10 @@ impl Simulation {
             Some(at) if at <= now && self.scan_not_before <= now => {}
             _ => return false,
         }
+        if self.hot.mmu.is_some() && self.engine.policy_needs().counters {
+            self.sweep_counters();
+            return true;
+        }
         let blocks: Vec<u32> =
             (0..self.ids.len() as u32).filter(|&block| self.ids[block as usize] != NO_BLOCK).collect();
         let share = self.cadence.share.clamp(0.0, 1.0);

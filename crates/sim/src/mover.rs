@@ -9,6 +9,7 @@
 use terrace_core::plan::{Action, Failure, Move, Outcome, Plan};
 use terrace_core::units::{BLOCK_PAGES, BLOCK_SHIFT, PAGE_BYTES, TierId};
 use terrace_machine::memory::PageWord;
+use terrace_machine::mmu::Size;
 
 use crate::history::{What, named};
 use crate::simulation::Simulation;
@@ -208,6 +209,9 @@ impl Simulation {
                 self.hot.memory.set(page, PageWord::ACTIVE);
             }
         }
+        if let Some(run) = &mut self.hot.mmu {
+            run.mmu.split(first);
+        }
         if self.lists {
             for page in first..first + BLOCK_PAGES {
                 self.reclaim.arrived(&mut self.hot.memory, page);
@@ -236,8 +240,9 @@ impl Simulation {
         if self.lists {
             self.reclaim.arrived(&mut self.hot.memory, first);
         }
-        for page in first..first + BLOCK_PAGES {
-            self.flush_page(page, false);
+        match &mut self.hot.mmu {
+            Some(run) => run.mmu.collapse(first, tier),
+            None => (first..first + BLOCK_PAGES).for_each(|page| self.flush_page(page, false)),
         }
         self.remapped(first, false);
         self.counts.collapses += 1;
@@ -256,6 +261,9 @@ impl Simulation {
         let threads = self.hot.work.len();
         for tlb in self.hot.tlbs.iter_mut().take(threads) {
             tlb.flush_page(page, huge);
+        }
+        if let Some(run) = &mut self.hot.mmu {
+            run.mmu.shootdown(page, if huge { Size::Huge } else { Size::Small });
         }
     }
 

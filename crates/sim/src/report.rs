@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use crate::config::Pages;
 use crate::heat::HeatMap;
 use crate::history::History;
+use crate::mmu::MmuReport;
 use crate::series::Series;
 
 /// One run. Sizes, counts and seconds are those of the scaled machine unless the name says `full_size`.
@@ -84,6 +85,8 @@ pub struct Report {
     pub splits_and_collapses: [u64; 2],
     /// The policy's figures at the end.
     pub policy_metrics: BTreeMap<&'static str, f64>,
+    /// What the MMU and its counters did, core by core; `None` where it is not modelled.
+    pub mmu: Option<MmuReport>,
     /// Named parts of the program, with the full-size second at which each began.
     pub phases: Vec<(String, f64)>,
     /// Figures over time.

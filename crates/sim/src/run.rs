@@ -88,8 +88,10 @@ where
                         "the trace is regional: it tells which regions were in use, and no single access to replay";
                     return Err(SimError::Source(why.to_owned()));
                 }
-                // The machine maps as the run is told to, and an access stands for itself.
-                Some(Change::Huge(_) | Change::Split(_) | Change::Period(_)) => {}
+                Some(Change::Huge(pages)) => into.traced(Vpn(u64::from(pages.first.0)), u64::from(pages.count), true),
+                Some(Change::Split(pages)) => into.traced(Vpn(u64::from(pages.first.0)), u64::from(pages.count), false),
+                // An access stands for itself.
+                Some(Change::Period(_)) => {}
             }
         }
         Ok(())

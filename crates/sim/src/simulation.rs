@@ -7,6 +7,7 @@
 //! at its end the load model says how long it took. Then what was seen is told to the engine, what is due is done
 //! (scans, marks, reclaim, moves), and the engine is polled until it wants to be woken.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use terrace_core::engine::{Engine, EngineConfig};
@@ -19,6 +20,7 @@ use terrace_machine::load::{Rates, Stretch, ThreadWork, Traffic, solve_among};
 use terrace_machine::media::Media;
 use terrace_machine::memory::{Memory, PageWord};
 use terrace_machine::memory_mode::MemoryMode;
+use terrace_machine::mmu::tables::REGION_SHIFT;
 use terrace_machine::preset::{Tier, TierKind};
 use terrace_machine::reclaim::Reclaim;
 use terrace_machine::sampler::Sampler;
@@ -27,10 +29,13 @@ use terrace_machine::tlb::Tlb;
 use terrace_workloads::{Access as WorkloadAccess, AccessSink, Region};
 
 use crate::account::{Costs, Counts};
+use crate::colocate::Recorded;
 use crate::config::{Pages, SimConfig, SimError};
 use crate::heat::HeatMap;
 use crate::history::{History, What};
 use crate::hot::{Countdown, Hot, Stop, Workspace};
+use crate::mmu::interleave::Queued;
+use crate::mmu::{MmuConfig, MmuRun};
 use crate::oracle::{Future, Progress, Seer};
 use crate::record::Record;
 use crate::report::Report;
@@ -120,6 +125,14 @@ pub struct Simulation {
     future: Option<Future>,
     told_accesses: u64,
     progress: Option<Arc<Progress>>,
+    /// A run of one core's accesses, kept for its memory.
+    queued: Vec<Queued>,
+    /// Whether one is under way.
+    in_run: bool,
+    /// First pages of the blocks that the trace has as huge.
+    traced_huge: BTreeSet<u32>,
+    /// A second process, played along.
+    pub(crate) beside: Option<Box<Recorded>>,
 }
 
 impl Simulation {
@@ -145,7 +158,10 @@ impl Simulation {
         mut policy: Box<dyn Policy>,
         mut capacity: Vec<u64>,
     ) -> Result<Simulation, SimError> {
-        let config = SimConfig { machine: config.acting(), ..config };
+        let mut config = SimConfig { machine: config.acting(), ..config };
+        if policy.needs().counters && config.mmu.is_none() {
+            config.mmu = Some(MmuConfig::new(config.machine.processor.cores as usize));
+        }
         policy.set_scale(config.scale.factor());
         let (kernel, hint_faults_wanted) = (policy.kernel(), policy.needs().hint_faults);
         let machine = &config.machine;
@@ -186,6 +202,10 @@ impl Simulation {
             missed: Vec::new(),
             second_hits: 0,
             walks: 0,
+            mmu: config.mmu.as_ref().map(|mmu| {
+                let parallelism = config.memory_parallelism.unwrap_or(machine.processor.memory_parallelism);
+                Box::new(MmuRun::new(mmu, machine, config.scale, config.cache, parallelism))
+            }),
         };
         let rates = Rates {
             frequency_hertz: machine.processor.frequency_hertz,
@@ -247,6 +267,10 @@ impl Simulation {
             future: None,
             told_accesses: 0,
             progress: None,
+            queued: Vec::new(),
+            in_run: false,
+            traced_huge: BTreeSet::new(),
+            beside: None,
             config,
         };
         simulation.poll();
@@ -258,6 +282,7 @@ impl Simulation {
         if self.failure.is_some() || pages == 0 {
             return;
         }
+        self.drain_cores(false);
         self.close_stretch(false);
         let (first, last) = match (self.page_of(start), self.page_of(Vpn(start.0 + pages - 1))) {
             (Ok(first), Ok(last)) => (first, last),
@@ -298,6 +323,7 @@ impl Simulation {
         if self.failure.is_some() || pages == 0 {
             return;
         }
+        self.drain_cores(false);
         self.close_stretch(false);
         self.deliver();
         let (Ok(first), Ok(last)) = (self.page_of(start), self.page_of(Vpn(start.0 + pages - 1))) else { return };
@@ -333,6 +359,9 @@ impl Simulation {
         for tlb in &mut self.hot.tlbs {
             tlb.flush();
         }
+        if let Some(run) = &mut self.hot.mmu {
+            run.mmu.unmap(first..last + 1);
+        }
         self.engine.handle(now, terrace_core::engine::Input::Unmapped(SPACE, start..Vpn(start.0 + pages)));
         for block in first >> BLOCK_SHIFT..=last >> BLOCK_SHIFT {
             let id = self.ids[block as usize];
@@ -358,6 +387,76 @@ impl Simulation {
         if let Some(first) = batch.first().filter(|_| !self.based) {
             self.set_base(Vpn(first.page()));
         }
+        self.feed_alone(batch);
+        if self.beside.is_some() {
+            self.feed_beside(batch.len());
+        }
+    }
+
+    /// Accesses of one process, however the machine orders them.
+    pub(crate) fn feed_alone<R: Record>(&mut self, batch: &[R]) {
+        if self.hot.mmu.is_some() {
+            self.feed_cores(batch);
+        } else {
+            self.feed_in_order(batch);
+        }
+    }
+
+    /// The source's number of page 0.
+    pub(crate) fn base(&self) -> u64 {
+        self.hot.base
+    }
+
+    /// Accesses as each core would make them: queued by core, and run in the order of the cores' clocks.
+    fn feed_cores<R: Record>(&mut self, batch: &[R]) {
+        let Some(run) = &mut self.hot.mmu else { return };
+        if let [_] = run.interleaver.cores() {
+            // One core makes its accesses in the order they come.
+            let queued: Vec<Queued> = batch.iter().map(|access| Queued::of(access, 1)).collect();
+            self.run_core(0, &queued);
+            return;
+        }
+        run.interleaver.push(batch);
+        self.run_cores(false);
+    }
+
+    /// Runs what the cores have queued, as far as it is known who is next; `all` of it before an event.
+    fn run_cores(&mut self, all: bool) {
+        let mut queued = std::mem::take(&mut self.queued);
+        while let Some(core) = self.hot.mmu.as_mut().and_then(|run| run.interleaver.next(all, &mut queued)) {
+            self.run_core(core, &queued);
+            if self.failure.is_some() {
+                break;
+            }
+        }
+        self.queued = queued;
+    }
+
+    fn run_core(&mut self, core: usize, queued: &[Queued]) {
+        let before = self.hot.mmu.as_ref().map_or(0.0, |run| run.interleaver.cores()[core].clock_ns);
+        self.in_run = true;
+        self.feed_in_order(queued);
+        self.in_run = false;
+        if let Some(run) = &mut self.hot.mmu {
+            let state = run.interleaver.core_mut(core);
+            state.busy_ns += state.clock_ns - before;
+            run.interleaver.ran(core, queued.len() as u64);
+        }
+    }
+
+    /// Everything queued is run: an event follows, which comes after it. At a barrier the cores wait for the last.
+    fn drain_cores(&mut self, barrier: bool) {
+        // A fault can make memory known in the middle of a run; what is queued comes after it.
+        if self.hot.mmu.is_none() || self.in_run {
+            return;
+        }
+        self.run_cores(true);
+        if let Some(run) = self.hot.mmu.as_mut().filter(|_| barrier) {
+            run.interleaver.meet();
+        }
+    }
+
+    fn feed_in_order<R: Record>(&mut self, batch: &[R]) {
         let mut rest = batch;
         while !rest.is_empty() {
             let take = rest.len().min(self.stretch_limit - self.stretch_accesses);
@@ -399,18 +498,24 @@ impl Simulation {
 
     /// All threads wait for each other.
     pub fn meet(&mut self) {
+        self.drain_cores(true);
         self.close_stretch(true);
     }
 
     /// A parallel region begins: what one thread did before is over, and from here on the threads run side by side.
     pub fn fork(&mut self) {
+        self.drain_cores(true);
         self.close_stretch(true);
         self.begin_region(true);
     }
 
     /// A named part of the program begins.
     pub fn begin(&mut self, phase: &str) {
+        self.drain_cores(false);
         self.close_stretch(false);
+        if let Some(run) = &mut self.hot.mmu {
+            run.begin(phase);
+        }
         self.phases.push((phase.to_owned(), self.now().as_secs_f64()));
     }
 
@@ -454,6 +559,7 @@ impl Simulation {
     /// # Errors
     /// When it failed on the way.
     pub fn finish(mut self, workload: &str) -> Result<Report, SimError> {
+        self.drain_cores(true);
         self.close_stretch(true);
         match self.failure.take() {
             Some(error) => Err(error),
@@ -498,6 +604,11 @@ impl Simulation {
         if self.hot.base < 1 << 32 {
             // Dense numbering, as traces have it: from zero.
             self.hot.base = 0;
+        }
+        if let Some(run) = &mut self.hot.mmu {
+            // Page tables are aligned to what they cover.
+            self.hot.base &= !((1 << REGION_SHIFT) - 1);
+            run.set_base(SPACE, self.hot.base);
         }
     }
 
@@ -561,6 +672,9 @@ impl Simulation {
         if stretch.active > 0 || stretch.nanos > 0.0 {
             self.run_clocks(&stretch, concurrency);
             self.active = concurrency as u32;
+            if let Some(run) = &mut self.hot.mmu {
+                run.set_load(&stretch.factor);
+            }
             self.now_ns += stretch.nanos;
             self.span_ns += stretch.nanos;
             if stretch.bandwidth_bound {
@@ -583,6 +697,7 @@ impl Simulation {
             self.begin_region(false);
         }
         self.stretch_accesses = 0;
+        self.tell_probe();
         if let Some(progress) = &self.progress {
             progress.tell(self.counts.accesses, self.now());
         }
@@ -673,6 +788,7 @@ impl Simulation {
 
     /// What was written down.
     pub(crate) fn take_future(mut self) -> Result<Future, SimError> {
+        self.drain_cores(true);
         self.close_stretch(true);
         match (self.failure, self.future) {
             (Some(error), _) => Err(error),
@@ -694,8 +810,33 @@ impl Simulation {
         TierId(slow.unwrap_or(0) as u8)
     }
 
-    pub(crate) fn huge_wanted(&self) -> bool {
-        self.config.pages == Pages::Huge
+    pub(crate) fn huge_wanted(&self, first: u32) -> bool {
+        match self.config.pages {
+            Pages::Huge => true,
+            Pages::Traced => self.traced_huge.contains(&first),
+            Pages::Small | Pages::Folded => false,
+        }
+    }
+
+    /// The trace tells that these pages were, or no longer were, mapped by 2 MiB entries. Only where the run maps as traced.
+    pub(crate) fn traced(&mut self, start: Vpn, pages: u64, huge: bool) {
+        if self.failure.is_some() || self.config.pages != Pages::Traced || pages == 0 {
+            return;
+        }
+        self.drain_cores(false);
+        let (Ok(first), Ok(last)) = (self.page_of(start), self.page_of(Vpn(start.0 + pages - 1))) else { return };
+        for block in first >> BLOCK_SHIFT..=last >> BLOCK_SHIFT {
+            let first = block << BLOCK_SHIFT;
+            let known = (first as usize) < self.hot.memory.len();
+            if huge {
+                self.traced_huge.insert(first);
+            } else if self.traced_huge.remove(&first) && known && self.hot.memory.word(first).has(PageWord::HUGE) {
+                self.break_up(first);
+                self.relocated.push(first);
+            }
+        }
+        self.deliver();
+        self.poll();
     }
 }
 

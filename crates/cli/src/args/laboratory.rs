@@ -16,6 +16,8 @@ pub(crate) enum SimCommand {
     Compare(Box<SimCompareArguments>),
     /// The history of one page or range of a run: what was seen, what was decided, by which rule.
     Explain(Box<SimExplainArguments>),
+    /// Which tracker knows best what is hot, and what each costs: MMU counters against its rivals, on one run.
+    Hotness(Box<SimHotnessArguments>),
     /// How many accesses a second the simulator replays here.
     Bench(SimBenchArguments),
     /// The modelled machines, every number with its source.
@@ -38,9 +40,12 @@ pub(crate) struct ModelArguments {
     /// trace names its own.
     #[arg(long, value_name = "FACTOR")]
     pub scale: Option<u32>,
-    /// How the program's memory is mapped: thp (huge pages; on a scaled machine folded to small ones) or 4k.
-    #[arg(long, default_value = "thp", value_name = "SIZE", value_parser = ["thp", "4k"])]
+    /// How the program's memory is mapped: thp (huge pages; on a scaled machine folded to small ones, unless the MMU is
+    /// modelled; of a trace, as it tells), 2m (real huge pages at any scale; models the MMU) or 4k.
+    #[arg(long, default_value = "thp", value_name = "SIZE", value_parser = ["thp", "4k", "2m"])]
     pub pages: String,
+    #[command(flatten)]
+    pub mmu: MmuArguments,
     /// How much to do, in the workload's own operations.
     #[arg(long, value_name = "N")]
     pub operations: Option<u64>,
@@ -50,6 +55,30 @@ pub(crate) struct ModelArguments {
     /// An option of the workload (`terrace workload list` names them). May be given several times.
     #[arg(long = "workload-set", value_name = "KEY=VALUE")]
     pub workload_settings: Vec<String>,
+}
+
+/// Options of the modelled MMU. Any of them, `--pages 2m`, or a policy that reads counters turns it on.
+#[derive(Debug, Args)]
+pub(crate) struct MmuArguments {
+    /// Cores the threads run on, side by side within a microsecond; models the MMU. As many as threads if it is modelled
+    /// for another reason.
+    #[arg(long, value_name = "N")]
+    pub cores: Option<usize>,
+    /// What the MMU counts of huge pages: none, l1-miss, l2-miss, random:N, nth:N or every; l1-miss if it is modelled.
+    #[arg(long, value_name = "WHEN")]
+    pub counters: Option<String>,
+    /// Counters behind each PMD table: full (one for each 4 KiB) or literal (512, shared by all its huge pages).
+    #[arg(long, value_name = "LAYOUT")]
+    pub counter_layout: Option<String>,
+    /// Bits of a counter: 8, 16 or 64; 16 unless stated.
+    #[arg(long, value_name = "BITS")]
+    pub counter_width: Option<String>,
+    /// What an update costs the core: cycles (100 unless stated), none, or coherent (cores wait for each other's lines).
+    #[arg(long, value_name = "COST")]
+    pub counter_sync: Option<String>,
+    /// Where page tables and counters lie: fast (unless stated), slow or with-data.
+    #[arg(long, value_name = "PLACE")]
+    pub page_tables: Option<String>,
 }
 
 /// One run.
@@ -123,6 +152,61 @@ pub(crate) struct SimExplainArguments {
     /// The pages from one address up to another, such as 0x100000000000-0x100000010000.
     #[arg(long, value_name = "START-END")]
     pub range: Option<String>,
+    /// Print one JSON object.
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct SimHotnessArguments {
+    /// The workload (`terrace workload list` names them).
+    #[arg(long, value_name = "NAME", required_unless_present = "trace", conflicts_with = "trace")]
+    pub workload: Option<String>,
+    /// A trace instead of a workload (`terrace trace import` makes one).
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["operations", "workload_settings"])]
+    pub trace: Option<PathBuf>,
+    /// Another workload as a second process of the same size, to score fairness.
+    #[arg(long, value_name = "NAME")]
+    pub beside: Option<String>,
+    /// Accesses of the first process for each of the second.
+    #[arg(long, default_value_t = 8, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    pub every: u64,
+    /// Share of memory that is fast: how many pages a tracker may choose.
+    #[arg(long, default_value = "25%", value_name = "SHARE")]
+    pub fast: String,
+    /// Full-size time between two looks.
+    #[arg(long, default_value = "100ms", value_name = "TIME")]
+    pub window: String,
+    /// Seed of everything random.
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    pub seed: u64,
+    /// The machine, of `terrace sim machines`.
+    #[arg(long, default_value = "cxl-pond", value_name = "NAME")]
+    pub machine: String,
+    /// Footprint of the program on the scaled machine.
+    #[arg(long, default_value = "256MiB", value_name = "BYTES")]
+    pub size: String,
+    /// Threads of the program.
+    #[arg(long, default_value_t = 4, value_name = "N")]
+    pub threads: usize,
+    /// Cores they run on; 1 unless stated.
+    #[arg(long, value_name = "N")]
+    pub cores: Option<usize>,
+    /// Factor by which footprint, time, caches and TLBs stand for a larger machine; 64 unless a trace names its own.
+    #[arg(long, value_name = "FACTOR")]
+    pub scale: Option<u32>,
+    /// How the program's memory is mapped: 2m, 4k, or thp (of a trace, as it tells).
+    #[arg(long, default_value = "2m", value_name = "SIZE", value_parser = ["2m", "4k", "thp"])]
+    pub pages: String,
+    /// How much to do, in the workload's own operations.
+    #[arg(long, value_name = "N")]
+    pub operations: Option<u64>,
+    /// An option of the workload (`terrace workload list` names them). May be given several times.
+    #[arg(long = "workload-set", value_name = "KEY=VALUE")]
+    pub workload_settings: Vec<String>,
+    /// Write heat over time as a picture into this file.
+    #[arg(long, value_name = "FILE.svg")]
+    pub heatmap: Option<PathBuf>,
     /// Print one JSON object.
     #[arg(long)]
     pub json: bool,
@@ -303,7 +387,7 @@ pub(crate) struct RecordArguments {
 
 #[derive(Debug, Args)]
 pub(crate) struct ReproduceArguments {
-    /// `list`, `flexmem`, `tieredmms`, `flexhm`, `all`, or ids as `list` shows them (FM.fig6.ft).
+    /// `list`, `flexmem`, `tieredmms`, `flexhm`, `hotness-walk`, `all`, or ids as `list` shows them (FM.fig6.ft).
     #[arg(required = true, value_name = "ID")]
     pub ids: Vec<String>,
     /// Factor by which the papers' machines and programs are shrunk.

@@ -15,7 +15,7 @@ use terrace_core::units::Bytes;
 use terrace_machine::scale::Scale;
 use terrace_policies::Settings;
 use terrace_sim::run::{bounds, run_alone};
-use terrace_sim::{FastSize, Pages, Report, SimConfig, WorkloadSource};
+use terrace_sim::{FastSize, MmuConfig, Pages, Report, SimConfig, WorkloadSource};
 use terrace_workloads::Parameters;
 
 use crate::args::ReproduceArguments;
@@ -26,6 +26,9 @@ mod quantity;
 
 use experiments::{Case, NOT_BUILT, Row};
 
+/// The largest scale of experiments on page sizes: 4 GB are then 7 huge pages, 12 GB are 22. For a first look a quarter of that.
+const MMU_SCALE: u32 = 256;
+const MMU_QUICK_SCALE: u32 = 1024;
 /// The scale of a first look.
 const QUICK_SCALE: u32 = 4096;
 
@@ -67,6 +70,7 @@ fn chosen<'a>(rows: &'a [Row], ids: &[String]) -> anyhow::Result<Vec<&'a Row>> {
             "flexmem" => "FM.",
             "tieredmms" => "MM.",
             "flexhm" => "FH.",
+            "hotness-walk" => "HW.",
             _ => id,
         };
         let whole = prefix.is_empty() || prefix.ends_with('.');
@@ -74,10 +78,10 @@ fn chosen<'a>(rows: &'a [Row], ids: &[String]) -> anyhow::Result<Vec<&'a Row>> {
         let found: Vec<&Row> = found.collect();
         if found.is_empty() {
             let not_built = NOT_BUILT.iter().find(|(known, _)| *known == prefix);
-            let why = not_built
-                .map_or("expected an id of `terrace reproduce list`, flexmem, tieredmms, flexhm or all", |(_, why)| {
-                    why
-                });
+            let why = not_built.map_or(
+                "expected an id of `terrace reproduce list`, flexmem, tieredmms, flexhm, hotness-walk or all",
+                |(_, why)| why,
+            );
             return Err(Misuse(format!("{id}: {why}")).into());
         }
         for row in found {
@@ -89,9 +93,19 @@ fn chosen<'a>(rows: &'a [Row], ids: &[String]) -> anyhow::Result<Vec<&'a Row>> {
     Ok(chosen)
 }
 
+/// The largest scale of an experiment on page sizes in a run at this one.
+fn mmu_scale(scale: u32) -> u32 {
+    if scale == QUICK_SCALE { MMU_QUICK_SCALE } else { MMU_SCALE }
+}
+
 /// Runs one case; all-fast and all-slow come of it as well where the row asks for them.
 fn one(case: &Case, scale: Scale, seed: u64) -> anyhow::Result<Report> {
     let machine = super::sim::options::machine(case.setting.machine)?;
+    // Real huge pages are as coarse on the scaled machine as on the full one: a program must have some of them.
+    let scale = match case.setting.mmu {
+        Some(_) => scale.min(Scale::new(mmu_scale(scale.factor())).context("the scale is in range")?),
+        None => scale,
+    };
     let footprint = scale.bytes(case.setting.size());
     let fast = match case.setting.fast {
         experiments::Fast::Share(share) => FastSize::Share(share),
@@ -102,9 +116,17 @@ fn one(case: &Case, scale: Scale, seed: u64) -> anyhow::Result<Report> {
     let mut config = SimConfig::new(machine, footprint, fast);
     (config.scale, config.seed) = (scale, seed);
     config.pages = if case.setting.huge { Pages::Folded } else { Pages::Small };
+    if let Some(mmu) = case.setting.mmu {
+        config.pages = if case.setting.huge { Pages::Huge } else { Pages::Small };
+        config.mmu =
+            Some(MmuConfig { miss_cycles: mmu.miss_cycles, counters: None, ..MmuConfig::new(case.setting.threads) });
+    }
     let mut parameters = Parameters::new(footprint.get());
     (parameters.threads, parameters.seed) = (case.setting.threads, seed);
-    parameters.operations = case.setting.operations.map(|full| full / u64::from(scale.factor()));
+    parameters.operations = case.setting.operations.map(|full| match case.setting.mmu {
+        Some(_) => full,
+        None => full / u64::from(scale.factor()),
+    });
     let own = |pairs: &[(&str, &str)]| -> BTreeMap<String, String> {
         pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
     };
@@ -150,6 +172,9 @@ fn print(
 ) -> anyhow::Result<ExitCode> {
     let mut list = Vec::new();
     let mut text = format!("Simulated at scale 1:{scale}, seed {}; nothing here was measured.\n", arguments.seed);
+    if rows.iter().any(|row| row.cases.iter().any(|case| case.setting.mmu.is_some())) {
+        text += &format!("Experiments on page sizes (HW) are at most at 1:{}.\n", mmu_scale(scale));
+    }
     for row in rows {
         let of: Option<Vec<&Report>> = row.cases.iter().map(|case| reports.get(&case.to_string())).collect();
         let ours = quantity::ours(row, &of.context("every case of a chosen row ran")?);
@@ -161,7 +186,7 @@ fn print(
         list.push(json!({
             "id": row.id, "quantity": row.quantity, "paper": row.paper, "paper_source": row.source, "ours": ours.text,
             "verdict": ours.verdict, "config": { "scale": scale, "seed": arguments.seed, "runs": config },
-            "paper_value": row.value, "ours_value": ours.value,
+            "paper_value": row.value, "ours_value": ours.value, "ours_detail": ours.detail,
         }));
     }
     if arguments.json {

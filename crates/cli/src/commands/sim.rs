@@ -10,6 +10,7 @@ use crate::args::SimCommand;
 mod bench;
 pub(super) mod compare;
 mod explain;
+mod hotness;
 mod machines;
 pub(super) mod options;
 mod single;
@@ -19,6 +20,7 @@ pub(super) fn run(command: &SimCommand) -> anyhow::Result<ExitCode> {
         SimCommand::Run(arguments) => single::run(arguments),
         SimCommand::Compare(arguments) => compare::run(arguments),
         SimCommand::Explain(arguments) => explain::run(arguments),
+        SimCommand::Hotness(arguments) => hotness::run(arguments),
         SimCommand::Bench(arguments) => bench::run(arguments),
         SimCommand::Machines(arguments) => machines::run(arguments),
     }

@@ -7,8 +7,11 @@
 //! each colour by its dark counterpart, by the attribute it stands in; so one drawing serves both.
 
 mod heat;
+mod hotness;
 pub(super) mod sim;
 mod tiers;
+
+pub(crate) use hotness::hotness_picture;
 
 use anyhow::anyhow;
 use plotters::coord::Shift;

@@ -4,6 +4,7 @@
 
 use std::path::Path;
 
+use anyhow::Context;
 use terrace_sim::Report;
 use terrace_sim::compare::{Cell, Job, Summary};
 use terrace_sim::series::Series;
@@ -16,6 +17,15 @@ use super::{files, html, plots};
 /// When a file cannot be written.
 pub(crate) fn write_run(directory: &Path, report: &Report) -> anyhow::Result<()> {
     files::write_pair(directory, report, &html::sim::run_page(report, &plots::sim::run_figures(report)?))
+}
+
+/// Writes heat over time as a picture.
+///
+/// # Errors
+/// When nothing was recorded, or the file cannot be written.
+pub(crate) fn write_heat(path: &Path, picture: &terrace_sim::hotness::HeatPicture, title: &str) -> anyhow::Result<()> {
+    let svg = plots::hotness_picture(picture, title)?.context("the run recorded no heat to draw")?;
+    std::fs::write(path, svg).with_context(|| format!("cannot write {}", path.display()))
 }
 
 /// Writes report.json and report.html of a comparison.

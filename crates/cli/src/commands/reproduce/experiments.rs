@@ -29,6 +29,15 @@ pub(super) struct Setting {
     pub options: &'static [(&'static str, &'static str)],
     /// Operations at full size where the paper states them; otherwise the workload's own number.
     pub operations: Option<u64>,
+    /// The modelled MMU, for papers on address translation; the operations above are then those of the scaled machine.
+    pub mmu: Option<MmuSetting>,
+}
+
+/// What the MMU of an experiment is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct MmuSetting {
+    /// Cycles for every first-level miss.
+    pub miss_cycles: u32,
 }
 
 impl Setting {
@@ -63,9 +72,14 @@ impl fmt::Display for Case {
             Fast::Share(share) => format!("{:.1}%", share * 100.0),
             Fast::Gigabytes(amount) => format!("{amount} GB"),
         };
+        let mmu = match setting.mmu {
+            None => String::new(),
+            Some(MmuSetting { miss_cycles: 0 }) => ", MMU".to_owned(),
+            Some(MmuSetting { miss_cycles }) => format!(", MMU with {miss_cycles} cycles a miss"),
+        };
         write!(
             out,
-            "{}{options} {} GB, {fast} fast, {} threads, {}, {}, {}{}",
+            "{}{options} {} GB, {fast} fast, {} threads, {}{mmu}, {}, {}{}",
             setting.workload,
             setting.gigabytes,
             setting.threads,
@@ -104,6 +118,16 @@ pub(super) enum Quantity {
         /// The one that the paper has as the fastest.
         expected: usize,
     },
+    /// Pairs: cycles an instruction of the second over those of the first, in the measured part of the program.
+    RelativeCpi,
+    /// Page walks over accesses of the first core, in the measured part.
+    WalkShare,
+    /// Work imbalance: the most accesses of a core over the mean, less one, in the measured part.
+    Imbalance,
+    /// Pairs: what the second takes more than the first, in the measured part.
+    Overhead,
+    /// Of the hottest tenth of address ranges, the share that is not among the hottest tenth a row of the heat map later.
+    Drift,
     /// Pairs along growing fast memory: whether the gain is smaller at the end than at the beginning.
     Shrinks,
 }
@@ -175,6 +199,7 @@ pub(super) fn rows() -> Vec<Row> {
     let mut rows = flexmem();
     rows.extend(tieredmms());
     rows.extend(flexhm());
+    rows.extend(hotness_walk());
     rows
 }
 
@@ -190,6 +215,7 @@ fn of_flexmem(workload: &'static str, gigabytes: f64) -> Setting {
         huge: true,
         options: &[],
         operations: None,
+        mmu: None,
     }
 }
 
@@ -291,7 +317,17 @@ fn flexmem() -> Vec<Row> {
 /// a socket of the same generation with the same kinds of memory, stands in for it.
 fn of_tieredmms(workload: &'static str, share: f64) -> Setting {
     let (fast, machine) = (Fast::Share(share), "optane-6252");
-    Setting { workload, gigabytes: 67.0, fast, threads: 20, machine, huge: false, options: &[], operations: None }
+    Setting {
+        workload,
+        gigabytes: 67.0,
+        fast,
+        threads: 20,
+        machine,
+        huge: false,
+        options: &[],
+        operations: None,
+        mmu: None,
+    }
 }
 
 fn tieredmms() -> Vec<Row> {
@@ -337,6 +373,7 @@ fn of_flexhm(write: bool, threads: usize, share: f64) -> Setting {
         huge: false,
         options: if write { &[("access", "write")] } else { &[("access", "read")] },
         operations: Some((2 << 40) / 8),
+        mmu: None,
     }
 }
 
@@ -386,6 +423,91 @@ fn flexhm() -> Vec<Row> {
         let quantity = format!("which plan is best, {}, {threads} threads", access(write));
         let source = "FlexHM (TACO'22) figure 12";
         add("FH.fig12", quantity, paper, source, None, Quantity::Fastest { expected }, cases);
+    }
+    rows
+}
+
+/// Hotness walk: 4 cores, DRAM alone or DRAM and CXL at 1:3, no NUMA balancing, pages of one size (section 5). The paper
+/// simulates 60 to 90 ms of each program; here a few operations run whole.
+fn of_hotness_walk(workload: &'static str, gigabytes: f64, operations: u64, huge: bool, share: f64) -> Setting {
+    Setting {
+        workload,
+        gigabytes,
+        fast: Fast::Share(share),
+        threads: 4,
+        machine: "cxl-pond",
+        huge,
+        options: &[],
+        operations: Some(operations),
+        mmu: Some(MmuSetting { miss_cycles: 0 }),
+    }
+}
+
+fn hotness_walk() -> Vec<Row> {
+    let mcf = |huge, share| of_hotness_walk("mcf", 4.0, 2000, huge, share);
+    let pagerank = |huge, share| of_hotness_walk("gap-pr", 12.0, 2, huge, share);
+    let search = |huge, share| of_hotness_walk("gap-bfs", 12.0, 2, huge, share);
+    let run = |setting| case(setting, "first-touch");
+    let mut rows = Vec::new();
+    let mut add = |id, quantity: String, paper: String, source, value, kind, cases| {
+        rows.push(Row { id, quantity, paper, source, value, kind, cases });
+    };
+    type Build<'a> = &'a dyn Fn(bool, f64) -> Setting;
+    let programs: [(&str, &str, Build<'_>, &str, [f64; 3]); 3] = [
+        ("HW.fig3", "MCF", &mcf, "hotness walk figure 3, read by eye", [0.977, 0.913, 0.934]),
+        ("HW.fig4", "PR", &pagerank, "hotness walk figure 4, read by eye", [0.935, 0.853, 0.937]),
+        ("HW.fig5", "BFS", &search, "hotness walk figure 5, read by eye", [0.825, 0.730, 0.915]),
+    ];
+    for (id, name, setting, source, values) in programs {
+        let others = [("4 KiB, DRAM", false, 1.0), ("2 MiB, DRAM", true, 1.0), ("2 MiB, 1:3", true, 0.25)];
+        for ((what, huge, share), value) in others.into_iter().zip(values) {
+            let cases = vec![run(setting(false, 0.25)), run(setting(huge, share))];
+            let quantity = format!("{name}, {what}: CPI over that of 4 KiB pages at 1:3");
+            add(id, quantity, format!("{value}"), source, Some(value), Quantity::RelativeCpi, cases);
+        }
+    }
+    for (id, name, setting, paper, value) in [
+        ("HW.txt", "PR", &pagerank as Build<'_>, "10 to 25 % for PR and BFS", None),
+        ("HW.txt", "BFS", &search, "10 to 25 % for PR and BFS", None),
+        ("HW.txt", "MCF", &mcf, "8 %", Some(0.08)),
+    ] {
+        let cases = vec![run(setting(true, 1.0)), run(setting(false, 0.25))];
+        let quantity = format!("{name}: what 4 KiB pages at 1:3 take more than 2 MiB pages in DRAM");
+        let source = "hotness walk section 5.1; which pair is meant follows from the bars";
+        add(id, quantity, paper.to_owned(), source, value, Quantity::Overhead, cases);
+    }
+    for (tiers, share, value) in [("DRAM", 1.0, 0.212), ("1:3", 0.25, 0.203)] {
+        let cases = vec![run(pagerank(false, share))];
+        let quantity = format!("PR, {tiers}: work imbalance, the most of a core over the mean, less one");
+        let source = "hotness walk figure 6, read by eye: instructions of each core";
+        let paper = format!("{:.1} %", value * 100.0);
+        add("HW.fig6", quantity, paper, source, Some(value), Quantity::Imbalance, cases);
+    }
+    for (what, huge, share, paper, value) in [
+        ("4 KiB, DRAM", false, 1.0, "about 1", 1.0),
+        ("4 KiB, 1:3", false, 0.25, "about 1", 1.0),
+        ("2 MiB, DRAM", true, 1.0, "1.9e-5", 1.9e-5),
+        ("2 MiB, 1:3", true, 0.25, "3e-5", 3e-5),
+    ] {
+        let cases = vec![run(pagerank(huge, share))];
+        let quantity = format!("PR, {what}: page walks over accesses of one core");
+        let source = "hotness walk figure 7, read by eye off a logarithmic axis";
+        add("HW.fig7", quantity, paper.to_owned(), source, Some(value), Quantity::WalkShare, cases);
+    }
+    for (what, huge, paper, value) in
+        [("4 KiB", false, "1.2 %", Some(0.012)), ("2 MiB", true, "lower, by the miss rate; below 0.01 %", None)]
+    {
+        let without = pagerank(huge, 0.25);
+        let with = Setting { mmu: Some(MmuSetting { miss_cycles: 100 }), ..without };
+        let quantity = format!("PR, {what}, 1:3: what 100 cycles for every first-level miss cost");
+        let source = "hotness walk figure 8 and section 5.4";
+        add("HW.fig8", quantity, paper.to_owned(), source, value, Quantity::Overhead, vec![run(without), run(with)]);
+    }
+    for (id, name, setting) in [("HW.fig9", "MCF", mcf(true, 0.25)), ("HW.fig10", "PR", pagerank(true, 0.25))] {
+        let quantity = format!("{name}: share of the hottest tenth of ranges that is no longer so at the next look");
+        let source = "hotness walk figures 9 and 10";
+        let paper = "hot pages quickly become cold (no number)".to_owned();
+        add(id, quantity, paper, source, None, Quantity::Drift, vec![run(setting)]);
     }
     rows
 }

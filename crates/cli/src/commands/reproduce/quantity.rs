@@ -11,6 +11,8 @@ use super::experiments::{Quantity, Row};
 #[derive(Debug)]
 pub(super) struct Ours {
     pub value: Option<f64>,
+    /// Figures beside the value, where there are any.
+    pub detail: Option<serde_json::Value>,
     pub text: String,
     pub verdict: String,
 }
@@ -23,11 +25,21 @@ pub(super) fn ours(row: &Row, reports: &[&Report]) -> Ours {
         Quantity::Gain => {
             let factor = pairs(reports);
             let text = format!("{:+.1} %", (factor - 1.0) * 100.0);
-            Ours { value: Some(factor - 1.0), text, verdict: gain_verdict(factor, row.value.map(|gain| 1.0 + gain)) }
+            Ours {
+                value: Some(factor - 1.0),
+                detail: None,
+                text,
+                verdict: gain_verdict(factor, row.value.map(|gain| 1.0 + gain)),
+            }
         }
         Quantity::Factor => {
             let factor = pairs(reports);
-            Ours { value: Some(factor), text: format!("{factor:.2}x"), verdict: gain_verdict(factor, row.value) }
+            Ours {
+                value: Some(factor),
+                detail: None,
+                text: format!("{factor:.2}x"),
+                verdict: gain_verdict(factor, row.value),
+            }
         }
         Quantity::FailureRatio => failures(row, reports),
         Quantity::FastShare => share(row, mean(reports.iter().map(|report| report.fast_hit_share))),
@@ -38,7 +50,12 @@ pub(super) fn ours(row: &Row, reports: &[&Report]) -> Ours {
             let fast: u64 = reports.iter().map(|report| report.tier_accesses[0]).sum();
             let all: u64 = reports.iter().flat_map(|report| &report.tier_accesses).sum();
             let value = fast as f64 / all.saturating_sub(fast).max(1) as f64;
-            Ours { value: Some(value), text: format!("{value:.2}"), verdict: ratio_verdict(value, row.value) }
+            Ours {
+                value: Some(value),
+                detail: None,
+                text: format!("{value:.2}"),
+                verdict: ratio_verdict(value, row.value),
+            }
         }
         Quantity::Volume => {
             let of = |which: usize| {
@@ -46,7 +63,12 @@ pub(super) fn ours(row: &Row, reports: &[&Report]) -> Ours {
             };
             let factor = of(0) / of(1).max(1.0);
             let text = format!("{:+.1} %", (factor - 1.0) * 100.0);
-            Ours { value: Some(factor - 1.0), text, verdict: gain_verdict(factor, row.value.map(|more| 1.0 + more)) }
+            Ours {
+                value: Some(factor - 1.0),
+                detail: None,
+                text,
+                verdict: gain_verdict(factor, row.value.map(|more| 1.0 + more)),
+            }
         }
         Quantity::Winners { first } => winners(reports, first),
         Quantity::Fastest { expected } => {
@@ -69,8 +91,49 @@ pub(super) fn ours(row: &Row, reports: &[&Report]) -> Ours {
             } else {
                 "another is best".to_owned()
             };
-            Ours { value: None, text: format!("run time over the best: {}", list.join(", ")), verdict }
+            Ours { value: None, detail: None, text: format!("run time over the best: {}", list.join(", ")), verdict }
         }
+        Quantity::RelativeCpi => {
+            let ratio = measured(reports[1]) / measured(reports[0]);
+            Ours {
+                value: Some(ratio),
+                detail: None,
+                text: format!("{ratio:.3}"),
+                verdict: gain_verdict(ratio, row.value),
+            }
+        }
+        Quantity::Overhead => {
+            let more = measured(reports[1]) / measured(reports[0]) - 1.0;
+            let verdict = match row.value {
+                Some(paper) => gain_verdict(1.0 + more, Some(1.0 + paper)),
+                None => "the paper states no single number".to_owned(),
+            };
+            Ours { value: Some(more), detail: None, text: format!("{:+.2} %", more * 100.0), verdict }
+        }
+        Quantity::WalkShare => {
+            let share = cores(reports[0]).first().map_or(0.0, |core| core.walks / core.accesses.max(1.0));
+            Ours {
+                value: Some(share),
+                detail: None,
+                text: format!("{share:.2e}"),
+                verdict: ratio_verdict(share, row.value),
+            }
+        }
+        Quantity::Imbalance => {
+            let accesses: Vec<f64> = cores(reports[0]).iter().map(|core| core.accesses).collect();
+            let most = accesses.iter().copied().fold(0.0, f64::max);
+            let value = most / mean(accesses.iter().copied()) - 1.0;
+            let list: Vec<String> = accesses.iter().map(|count| format!("{:.2}", count / 1e6)).collect();
+            let text = format!("{:.1} % (millions of accesses a core: {})", value * 100.0, list.join(", "));
+            let detail = Some(serde_json::json!({ "accesses": accesses }));
+            Ours {
+                value: Some(value),
+                detail,
+                text,
+                verdict: ratio_verdict(1.0 + value, row.value.map(|paper| 1.0 + paper)),
+            }
+        }
+        Quantity::Drift => drift(reports[0]),
         Quantity::Shrinks => {
             let gains: Vec<f64> = reports.chunks(2).map(pairs).map(|factor| factor - 1.0).collect();
             let text = gains.iter().map(|gain| format!("{:+.1} %", gain * 100.0)).collect::<Vec<_>>().join(", ");
@@ -80,7 +143,7 @@ pub(super) fn ours(row: &Row, reports: &[&Report]) -> Ours {
                 (true, true) => "same direction",
                 (true, false) => "other direction: ahead, but not by less",
             };
-            Ours { value: None, text, verdict: verdict.to_owned() }
+            Ours { value: None, detail: None, text, verdict: verdict.to_owned() }
         }
     }
 }
@@ -94,7 +157,7 @@ fn failures(row: &Row, reports: &[&Report]) -> Ours {
     if promoting.is_empty() {
         let failed: u64 = reports.iter().map(|report| report.failed_promotions).sum();
         let text = format!("no promotion succeeded, {failed} pages failed");
-        return Ours { value: None, text, verdict: "no ratio".to_owned() };
+        return Ours { value: None, detail: None, text, verdict: "no ratio".to_owned() };
     }
     let ratios = promoting.iter().map(|report| report.failed_promotions as f64 / report.promoted_pages as f64);
     let ours = share(row, mean(ratios));
@@ -106,13 +169,94 @@ fn pairs(reports: &[&Report]) -> f64 {
     mean(reports.chunks_exact(2).map(|pair| (pair[1].seconds / pair[0].seconds).ln())).exp()
 }
 
+/// The parts of a program that the papers measure, without input and check.
+fn is_measured(phase: &str) -> bool {
+    matches!(phase, "run" | "simplex")
+}
+
+/// Seconds of the measured parts; of the whole where the program names none.
+fn measured(report: &Report) -> f64 {
+    let end = report.seconds * f64::from(report.scale);
+    let ends = report.phases.iter().skip(1).map(|(_, at)| *at).chain([end]);
+    let sum: f64 =
+        report.phases.iter().zip(ends).filter(|((name, _), _)| is_measured(name)).map(|((_, at), end)| end - at).sum();
+    if sum > 0.0 { sum } else { end }
+}
+
+/// What a core did in the measured parts.
+struct CoreWork {
+    accesses: f64,
+    walks: f64,
+}
+
+fn cores(report: &Report) -> Vec<CoreWork> {
+    let Some(mmu) = &report.mmu else { return Vec::new() };
+    let counts = |core: &terrace_sim::mmu::CoreReport| {
+        let accesses = core.accesses as f64;
+        (accesses, core.walk_share * accesses)
+    };
+    let ends = mmu.phases.iter().skip(1).map(|mark| &mark.cores).chain([&mmu.cores]);
+    let mut work: Vec<CoreWork> = mmu.cores.iter().map(|_| CoreWork { accesses: 0.0, walks: 0.0 }).collect();
+    for (mark, end) in mmu.phases.iter().zip(ends).filter(|(mark, _)| is_measured(&mark.name)) {
+        for ((core, begin), end) in work.iter_mut().zip(&mark.cores).zip(end) {
+            let ((a, w), (b, v)) = (counts(begin), counts(end));
+            core.accesses += b - a;
+            core.walks += v - w;
+        }
+    }
+    work
+}
+
+/// How quickly heat moves: rows of the heat map within the measured parts.
+fn drift(report: &Report) -> Ours {
+    let map = &report.heat_map;
+    let row_seconds = map.nanos_per_row as f64 / 1e9;
+    let end = report.seconds * f64::from(report.scale);
+    let ends = report.phases.iter().skip(1).map(|(_, at)| *at).chain([end]);
+    let (mut lost, mut of) = (0usize, 0usize);
+    for ((name, begin), end) in report.phases.iter().zip(ends) {
+        if !is_measured(name) {
+            continue;
+        }
+        let first = (begin / row_seconds).ceil() as usize;
+        let last = ((end / row_seconds) as usize).min(map.rows.len());
+        let rows = map.rows.get(first..last).unwrap_or_default();
+        for pair in rows.windows(2) {
+            let (now, later) = (hottest(&pair[0]), hottest(&pair[1]));
+            of += now.len();
+            lost += now.iter().filter(|range| !later.contains(range)).count();
+        }
+    }
+    if of == 0 {
+        let text = "the run is shorter than two rows of its heat map".to_owned();
+        return Ours { value: None, detail: None, text, verdict: "no value".to_owned() };
+    }
+    let share = lost as f64 / of as f64;
+    let text = format!("{:.0} % after {:.1} ms of the full size", share * 100.0, row_seconds * 1e3);
+    let detail = Some(serde_json::json!({ "row_seconds": row_seconds, "heat_map": map }));
+    Ours { value: Some(share), detail, text, verdict: "the paper states no number".to_owned() }
+}
+
+/// The hottest tenth of the ranges that were used at all.
+fn hottest(row: &[u32]) -> Vec<usize> {
+    let mut used: Vec<usize> = (0..row.len()).filter(|at| row[*at] > 0).collect();
+    used.sort_by_key(|at| std::cmp::Reverse(row[*at]));
+    used.truncate(used.len().div_ceil(10));
+    used
+}
+
 fn mean(values: impl Iterator<Item = f64>) -> f64 {
     let (sum, count) = values.fold((0.0, 0.0), |(sum, count), value| (sum + value, count + 1.0));
     sum / count
 }
 
 fn share(row: &Row, value: f64) -> Ours {
-    Ours { value: Some(value), text: format!("{:.1} %", value * 100.0), verdict: ratio_verdict(value, row.value) }
+    Ours {
+        value: Some(value),
+        detail: None,
+        text: format!("{:.1} %", value * 100.0),
+        verdict: ratio_verdict(value, row.value),
+    }
 }
 
 fn gain_verdict(ours: f64, paper: Option<f64>) -> String {
@@ -147,5 +291,5 @@ fn winners(reports: &[&Report], first: usize) -> Ours {
         list.push(format!("{} {} by {by:.1} %", winner.workload, winner.policy));
     }
     let verdict = format!("same order in {same} of {}, differences under 1 % not counted", list.len());
-    Ours { value: None, text: list.join(", "), verdict }
+    Ours { value: None, detail: None, text: list.join(", "), verdict }
 }

@@ -52,6 +52,7 @@ fn compare(arguments: &SimCompareArguments) -> anyhow::Result<Comparison> {
     let settings = PolicySettings::parse(&model.settings, &arguments.policies)?;
     let machine = options::machine(&model.machine)?;
     let scale = options::workload_scale(model.scale)?;
+    let mmu = options::mmu(model, &arguments.policies, &settings, model.threads, &machine)?;
     let fast: Result<Vec<_>, anyhow::Error> =
         arguments.fast.iter().map(|text| Ok((text.clone(), options::fast_size(text)?))).collect();
     let matrix = Matrix {
@@ -71,7 +72,8 @@ fn compare(arguments: &SimCompareArguments) -> anyhow::Result<Comparison> {
         let size: Bytes =
             settled.first().map_or(Bytes::ZERO, |(_, _, source)| Bytes::new(source.parameters.size_bytes));
         let mut config = SimConfig::new(machine.clone(), size, fast);
-        (config.seed, config.scale, config.pages) = (seed, scale, options::pages(&model.pages, scale));
+        (config.seed, config.scale, config.mmu) = (seed, scale, mmu);
+        config.pages = options::pages(&model.pages, scale, mmu.is_some());
         config
     };
     for (text, fast) in &matrix.fast {

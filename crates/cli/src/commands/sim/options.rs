@@ -9,12 +9,13 @@ use std::path::{Path, PathBuf};
 
 use terrace_core::policy::Policy;
 use terrace_core::units::{Bytes, parse_share};
+use terrace_machine::mmu::{CounterSpec, NotOffered, TablePlacement};
 use terrace_machine::preset::Machine;
 use terrace_machine::scale::Scale;
 use terrace_policies::Settings;
 use terrace_sim::run::Source;
-use terrace_sim::{FastSize, Pages, SimConfig, SimError, TraceSource, WorkloadSource};
-use terrace_trace::{AccessSource, Header, Index, Provenance, Reader};
+use terrace_sim::{FastSize, MmuConfig, Pages, SimConfig, SimError, TraceSource, WorkloadSource};
+use terrace_trace::{AccessSource, Change, Header, Index, Provenance, Reader};
 use terrace_workloads::Parameters;
 
 use crate::args::{ModelArguments, OneRunArguments};
@@ -36,6 +37,7 @@ impl OneRun {
         let settings = PolicySettings::parse(&raw.model.settings, std::slice::from_ref(&raw.policy))?;
         let machine = machine(&raw.model.machine)?;
         let fast = fast_size(&raw.fast)?;
+        let mut threads = raw.model.threads;
         let (mut config, source): (SimConfig, Box<dyn Source>) = match (&raw.workload, &raw.trace) {
             (_, Some(path)) => {
                 let trace = Trace::open(path)?;
@@ -43,6 +45,10 @@ impl OneRun {
                 config.scale = scale(raw.model.scale, trace.scale())?;
                 // A cache filters lines; a trace of pages has none, and one of misses or samples has passed a cache.
                 config.cache = trace.header.lines && trace.header.provenance == Provenance::Exact;
+                threads = trace.threads;
+                if wants_mmu(&raw.model, std::slice::from_ref(&raw.policy), &settings)? && raw.model.pages == "thp" {
+                    trace.needs_page_sizes()?;
+                }
                 (config, trace.source())
             }
             (Some(workload), None) => {
@@ -54,7 +60,11 @@ impl OneRun {
             (None, None) => return Err(Misuse("--workload or --trace: expected one of them".to_owned()).into()),
         };
         config.seed = raw.seed;
-        config.pages = pages(&raw.model.pages, config.scale);
+        config.mmu = mmu(&raw.model, std::slice::from_ref(&raw.policy), &settings, threads, &config.machine)?;
+        config.pages = match (raw.trace.is_some(), config.mmu) {
+            (true, Some(_)) if raw.model.pages == "thp" => Pages::Traced,
+            (_, mmu) => pages(&raw.model.pages, config.scale, mmu.is_some()),
+        };
         config.capacities().map_err(|error| misuse("--fast", &raw.fast, error))?;
         Ok(OneRun { config, source, policy: raw.policy.clone(), settings })
     }
@@ -147,13 +157,73 @@ pub(crate) fn workload_scale(asked: Option<u32>) -> anyhow::Result<Scale> {
     scale(asked, USUAL_SCALE)
 }
 
-/// Huge pages on a scaled machine would be as coarse as `scale` times their size; they are folded to small ones.
-pub(crate) fn pages(text: &str, scale: Scale) -> Pages {
+/// Huge pages on a scaled machine would be as coarse as `scale` times their size; they are folded to small ones, unless the MMU
+/// is modelled: its huge pages have pieces.
+pub(crate) fn pages(text: &str, scale: Scale, mmu: bool) -> Pages {
     match (text, scale) {
         ("4k", _) => Pages::Small,
-        (_, Scale::FULL) => Pages::Huge,
+        ("2m", _) | (_, Scale::FULL) => Pages::Huge,
+        _ if mmu => Pages::Huge,
         _ => Pages::Folded,
     }
+}
+
+/// Whether anything asks for the MMU.
+fn wants_mmu(model: &ModelArguments, policies: &[String], settings: &PolicySettings) -> anyhow::Result<bool> {
+    let raw = &model.mmu;
+    let asked = [&raw.counters, &raw.counter_layout, &raw.counter_width, &raw.counter_sync, &raw.page_tables];
+    let mut wanted = model.pages == "2m" || raw.cores.is_some() || asked.iter().any(|option| option.is_some());
+    for policy in policies {
+        wanted |= settings.build(policy)?.needs().counters;
+    }
+    Ok(wanted)
+}
+
+/// The MMU, if anything asks for it: then every policy of a comparison runs with it, on the same terms.
+pub(crate) fn mmu(
+    model: &ModelArguments,
+    policies: &[String],
+    settings: &PolicySettings,
+    threads: usize,
+    machine: &Machine,
+) -> anyhow::Result<Option<MmuConfig>> {
+    if !wants_mmu(model, policies, settings)? {
+        return Ok(None);
+    }
+    let raw = &model.mmu;
+    let most = machine.processor.cores as usize;
+    let cores = raw.cores.unwrap_or_else(|| threads.clamp(1, most));
+    if cores == 0 || cores > threads {
+        let why = format!("expected 1 to the program's {threads} threads: a core without a thread has nothing to run");
+        return Err(misuse("--cores", &cores.to_string(), why));
+    }
+    if cores > most {
+        return Err(misuse("--cores", &cores.to_string(), format!("the machine {} has {most}", machine.name)));
+    }
+    fn value<T: std::str::FromStr<Err = NotOffered>>(
+        option: &str,
+        text: &Option<String>,
+        otherwise: T,
+    ) -> anyhow::Result<T> {
+        match text {
+            None => Ok(otherwise),
+            Some(text) => {
+                text.parse().map_err(|error: NotOffered| misuse(option, text, format!("expected {}", error.wanted)))
+            }
+        }
+    }
+    let usual = CounterSpec::default();
+    let counters = match raw.counters.as_deref() {
+        Some("none") => None,
+        _ => Some(CounterSpec {
+            when: value("--counters", &raw.counters, usual.when)?,
+            layout: value("--counter-layout", &raw.counter_layout, usual.layout)?,
+            width: value("--counter-width", &raw.counter_width, usual.width)?,
+            sync: value("--counter-sync", &raw.counter_sync, usual.sync)?,
+        }),
+    };
+    let placement = value("--page-tables", &raw.page_tables, TablePlacement::Fast)?;
+    Ok(Some(MmuConfig { counters, placement, ..MmuConfig::new(cores) }))
 }
 
 /// An error of a simulation that had good options: only what the options still could have prevented is misuse.
@@ -171,6 +241,8 @@ pub(crate) struct Trace {
     path: PathBuf,
     pub header: Header,
     pub footprint: Bytes,
+    /// Threads it has.
+    pub threads: usize,
 }
 
 impl Trace {
@@ -186,7 +258,24 @@ impl Trace {
         if index.summary.page_ids == 0 {
             return Err(refused(&"it holds no page"));
         }
-        Ok(Trace { path: path.to_owned(), header, footprint: Bytes::of_pages(index.summary.page_ids) })
+        let (footprint, threads) = (Bytes::of_pages(index.summary.page_ids), index.summary.threads.max(1) as usize);
+        Ok(Trace { path: path.to_owned(), header, footprint, threads })
+    }
+
+    /// Refuses a trace that does not tell which of its pages were huge: page tables cannot be made up.
+    fn needs_page_sizes(&self) -> anyhow::Result<()> {
+        let mut reader = self.reader().map_err(Misuse)?;
+        let mut batch = vec![terrace_trace::Access::default(); 2048];
+        loop {
+            let count = reader.fill(&mut batch)?;
+            match reader.take_event().map(|event| event.change) {
+                Some(Change::Huge(_) | Change::Split(_)) => return Ok(()),
+                None if count == 0 => break,
+                _ => {}
+            }
+        }
+        let why = "it does not tell the size of its pages, which the MMU must know; expected --pages 4k or --pages 2m";
+        Err(misuse("--trace", &self.path.display().to_string(), why))
     }
 
     fn scale(&self) -> u32 {

@@ -1,0 +1,312 @@
+//! What watches a run for the sake of scoring: true counts, when what was last used, and every tracker side by side.
+//!
+//! In: each access, time. Out: scores, window by window. Must not: change anything of the run.
+//!
+//! A window is the time between two walks of the policy. Truth ages as the trackers' knowledge does: it halves at each window. An
+//! estimate is compared with the truth of the same moment; a tracker's choice of pages for fast memory is judged by the window
+//! that follows, as that is what a promotion is for. The first window is warm-up.
+
+use terrace_core::units::{BLOCK_PAGES, BLOCK_SHIFT, Time};
+use terrace_machine::memory::{Memory, PageWord};
+use terrace_machine::preset::Management;
+
+use super::score::{common, hottest, rank_correlation};
+use super::trackers::{Access, Tracker};
+
+/// When pages, blocks and GiB were last used, in ticks; a tick ends at each check of the region trackers.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Uses {
+    page: Vec<u32>,
+    block: Vec<u32>,
+    region: Vec<u32>,
+    huge: Vec<bool>,
+}
+
+impl Uses {
+    pub(crate) fn fit(&mut self, pages: usize) {
+        if self.page.len() < pages {
+            let pages = pages.next_multiple_of(BLOCK_PAGES as usize);
+            self.page.resize(pages, 0);
+            self.block.resize(pages >> BLOCK_SHIFT, 0);
+            self.huge.resize(pages >> BLOCK_SHIFT, false);
+            self.region.resize((pages >> 18) + 1, 0);
+        }
+    }
+
+    #[inline]
+    pub(crate) fn see(&mut self, page: u32, tick: u32, huge: bool) {
+        self.fit(page as usize + 1);
+        self.page[page as usize] = tick;
+        let block = (page >> BLOCK_SHIFT) as usize;
+        (self.block[block], self.huge[block]) = (tick, huge);
+        self.region[(page >> 18) as usize] = tick;
+    }
+
+    pub(crate) fn pages(&self) -> u32 {
+        self.page.len() as u32
+    }
+
+    pub(crate) fn is_huge(&self, page: u32) -> bool {
+        self.huge.get((page >> BLOCK_SHIFT) as usize).copied().unwrap_or(false)
+    }
+
+    pub(crate) fn used_page(&self, page: u32, since: u32) -> bool {
+        self.page.get(page as usize).is_some_and(|tick| *tick >= since)
+    }
+
+    pub(crate) fn used_block(&self, block: u32, since: u32) -> bool {
+        self.block.get(block as usize).is_some_and(|tick| *tick >= since)
+    }
+
+    pub(crate) fn used_region(&self, region: u32, since: u32) -> bool {
+        self.region.get(region as usize).is_some_and(|tick| *tick >= since)
+    }
+}
+
+/// Sums over windows of one tracker's scores.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Scores {
+    pub(crate) correlation: f64,
+    pub(crate) overlap: f64,
+    pub(crate) windows: u32,
+    pub(crate) right: u64,
+    pub(crate) picked: u64,
+    pub(crate) wanted: u64,
+    pub(crate) fairness: f64,
+    pub(crate) judged: u32,
+    /// Pages chosen at the end of the last window.
+    picks: Vec<u32>,
+}
+
+/// Heat over time, for the picture.
+#[derive(Clone, Debug, Default)]
+pub struct HeatPicture {
+    /// Full-size seconds of a column.
+    pub window_seconds: f64,
+    /// Pages a row of `memory` covers.
+    pub pages_per_row: u32,
+    /// A column for each window: heat of all memory, in at most 256 rows.
+    pub memory: Vec<Vec<f32>>,
+    /// First page of the 2 MiB whose pieces `pieces` shows: the hottest at the end of the first window.
+    pub block: Option<u32>,
+    /// A column for each window: heat of its 512 pieces.
+    pub pieces: Vec<Vec<f32>>,
+}
+
+/// Rows of the picture of all memory.
+const ROWS: usize = 256;
+/// Most columns of the picture.
+const COLUMNS: usize = 512;
+
+/// See the module's header.
+pub(crate) struct Probe {
+    pub(crate) trackers: Vec<(Tracker, Scores)>,
+    uses: Uses,
+    tick: u32,
+    window_tick: u32,
+    counts: Vec<u32>,
+    truth: Vec<f32>,
+    fast_share: f64,
+    window_ns: u64,
+    check_ns: u64,
+    next_window: Time,
+    next_check: Time,
+    pub(crate) windows: u32,
+    /// First page of the second process, where there is one.
+    boundary: Option<u32>,
+    management: Management,
+    pub(crate) picture: HeatPicture,
+}
+
+impl Probe {
+    /// Windows and checks are given in full-size nanoseconds.
+    pub(crate) fn new(
+        trackers: Vec<Tracker>,
+        fast_share: f64,
+        window_ns: u64,
+        boundary: Option<u32>,
+        management: Management,
+    ) -> Probe {
+        Probe {
+            trackers: trackers.into_iter().map(|tracker| (tracker, Scores::default())).collect(),
+            uses: Uses::default(),
+            tick: 1,
+            window_tick: 1,
+            counts: Vec::new(),
+            truth: Vec::new(),
+            fast_share,
+            window_ns,
+            check_ns: window_ns / 20,
+            next_window: Time::from_nanos(window_ns),
+            next_check: Time::ZERO,
+            windows: 0,
+            boundary,
+            management,
+            picture: HeatPicture { window_seconds: window_ns as f64 / 1e9, pages_per_row: 1, ..HeatPicture::default() },
+        }
+    }
+
+    #[inline]
+    pub(crate) fn see(&mut self, access: Access) {
+        self.uses.see(access.page, self.tick, access.huge);
+        if self.counts.len() < self.uses.page.len() {
+            self.counts.resize(self.uses.page.len(), 0);
+        }
+        self.counts[access.page as usize] += 1;
+        for (tracker, _) in &mut self.trackers {
+            tracker.see(&access);
+        }
+    }
+
+    /// Time has passed: checks and windows that are due.
+    pub(crate) fn pass(&mut self, now: Time, memory: &Memory) {
+        while self.next_check <= now {
+            self.tick += 1;
+            for (tracker, _) in &mut self.trackers {
+                tracker.check(&self.uses, self.tick);
+            }
+            self.next_check = Time::from_nanos(self.next_check.as_nanos() + self.check_ns);
+        }
+        if self.next_window <= now {
+            self.end_window(memory);
+            self.next_window = Time::from_nanos(now.as_nanos() + self.window_ns);
+        }
+    }
+
+    fn end_window(&mut self, memory: &Memory) {
+        let pages = self.uses.pages() as usize;
+        if pages == 0 {
+            return;
+        }
+        self.truth.resize(pages, 0.0);
+        for (truth, count) in self.truth.iter_mut().zip(&self.counts) {
+            *truth = *truth / 2.0 + *count as f32;
+        }
+        let resident: Vec<u32> =
+            (0..pages.min(memory.len()) as u32).filter(|page| !memory.word(*page).has(PageWord::ABSENT)).collect();
+        let fast = ((resident.len() as f64 * self.fast_share) as usize).max(1);
+        let now: Vec<f32> = self.counts.iter().map(|count| *count as f32).collect();
+        // What was really hottest in this window, which the choices made before it are judged by.
+        let wanted = hottest(&now, fast);
+        let hottest_truth = hottest(&self.truth, fast);
+        let truth: Vec<f32> = resident.iter().map(|page| self.truth[*page as usize]).collect();
+        let mut estimate = Vec::new();
+        let mut of_resident = Vec::with_capacity(resident.len());
+        for (tracker, scores) in &mut self.trackers {
+            if self.windows > 0 {
+                scores.right += common(&scores.picks, &wanted) as u64;
+                scores.picked += scores.picks.len() as u64;
+                scores.wanted += wanted.len() as u64;
+                if let Some(boundary) = self.boundary {
+                    scores.fairness += fairness(&scores.picks, &now, &resident, boundary, fast);
+                }
+                scores.judged += 1;
+            }
+            tracker.end_window(&self.uses, self.window_tick, fast, &self.management, &mut estimate);
+            of_resident.clear();
+            of_resident.extend(resident.iter().map(|page| estimate[*page as usize]));
+            if self.windows > 0 {
+                scores.correlation += rank_correlation(&of_resident, &truth);
+                scores.overlap += common(&hottest(&estimate, fast), &hottest_truth) as f64 / fast as f64;
+                scores.windows += 1;
+            }
+            scores.picks = match self.boundary {
+                Some(boundary) if tracker.is_per_process() => picks_with_floors(&estimate, &resident, boundary, fast),
+                _ => hottest(&estimate, fast),
+            };
+        }
+        self.paint();
+        self.counts.fill(0);
+        self.windows += 1;
+        self.tick += 1;
+        self.window_tick = self.tick;
+    }
+
+    fn paint(&mut self) {
+        let picture = &mut self.picture;
+        if picture.memory.len() >= COLUMNS {
+            return;
+        }
+        while self.truth.len() > ROWS * picture.pages_per_row as usize {
+            picture.pages_per_row *= 2;
+            for column in &mut picture.memory {
+                *column = column.chunks(2).map(|pair| pair.iter().sum()).collect();
+            }
+        }
+        let rows = self.truth.chunks(picture.pages_per_row as usize).map(|pages| pages.iter().sum()).collect();
+        picture.memory.push(rows);
+        if self.windows >= 1 && picture.block.is_none() {
+            let sum = |block: usize| self.truth[block << BLOCK_SHIFT..(block + 1) << BLOCK_SHIFT].iter().sum::<f32>();
+            let blocks = self.truth.len() >> BLOCK_SHIFT;
+            picture.block =
+                (0..blocks).max_by(|a, b| sum(*a).total_cmp(&sum(*b))).map(|block| (block << BLOCK_SHIFT) as u32);
+        }
+        if let Some(first) = picture.block {
+            picture.pieces.push(self.truth[first as usize..(first + BLOCK_PAGES) as usize].to_vec());
+        }
+    }
+}
+
+/// Half of fast memory is dealt out by footprint, so that each process has its floor; the rest goes to the hottest.
+fn picks_with_floors(estimate: &[f32], resident: &[u32], boundary: u32, fast: usize) -> Vec<u32> {
+    let first = resident.partition_point(|page| *page < boundary);
+    let mut left = estimate.to_vec();
+    let mut picks = Vec::with_capacity(fast);
+    for (from, to) in [(0, first), (first, resident.len())] {
+        let part = fast as f64 / 2.0 * (to - from) as f64 / resident.len().max(1) as f64;
+        let mut own = vec![0.0; estimate.len()];
+        for page in &resident[from..to] {
+            own[*page as usize] = estimate[*page as usize];
+        }
+        for page in hottest(&own, part as usize) {
+            left[page as usize] = 0.0;
+            picks.push(page);
+        }
+    }
+    picks.extend(hottest(&left, fast - picks.len().min(fast)));
+    picks.sort_unstable();
+    picks
+}
+
+/// The least over the most of what processes get of what is due to them: the uses that fall on the pages chosen, over the most
+/// that a part of fast memory by footprint could serve.
+fn fairness(picks: &[u32], counts: &[f32], resident: &[u32], boundary: u32, fast: usize) -> f64 {
+    let first = resident.partition_point(|page| *page < boundary);
+    let got = [(0, first), (first, resident.len())].map(|(from, to)| {
+        let own = &resident[from..to];
+        let part = fast as f64 * own.len() as f64 / resident.len().max(1) as f64;
+        let mut used = vec![0.0; counts.len()];
+        own.iter().for_each(|page| used[*page as usize] = counts[*page as usize]);
+        let best: f32 = hottest(&used, part as usize).iter().map(|page| counts[*page as usize]).sum();
+        let have: f32 = picks.iter().map(|page| used[*page as usize]).sum();
+        if best > 0.0 { f64::from(have / best).min(1.0) } else { 1.0 }
+    });
+    let (least, most) = (got[0].min(got[1]), got[0].max(got[1]));
+    if most > 0.0 { least / most } else { 1.0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn floors_keep_a_quiet_process_in_fast_memory_and_fairness_says_so() {
+        // Pages 0 to 99 are busy, 100 to 199 quiet; both use a tenth of theirs most.
+        let counts: Vec<f32> = (0..200u32)
+            .map(|page| match (page < 100, page % 10 == 0) {
+                (true, true) => 1000.0,
+                (true, false) => 100.0,
+                (false, true) => 50.0,
+                (false, false) => 1.0,
+            })
+            .collect();
+        let resident: Vec<u32> = (0..200).collect();
+        let global = hottest(&counts, 40);
+        assert!(global.iter().all(|page| *page < 100), "the busy process takes all");
+        assert_eq!(fairness(&global, &counts, &resident, 100, 40), 0.0);
+        let with_floors = picks_with_floors(&counts, &resident, 100, 40);
+        assert_eq!(with_floors.len(), 40);
+        assert_eq!(with_floors.iter().filter(|page| **page >= 100).count(), 10, "half of its part");
+        assert!(fairness(&with_floors, &counts, &resident, 100, 40) > 0.9);
+    }
+}

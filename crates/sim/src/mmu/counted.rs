@@ -1,0 +1,139 @@
+//! The operating system's walk in a run: page tables and counters are read, told to the engine, and halved.
+//!
+//! In: that a round is due. Out: scans of 4 KiB mappings, counts of the pieces of huge ones, the round's cost. Must not: rank.
+//!
+//! The walk descends only where upper accessed bits are set. A huge page whose counters are above zero is read and halved at
+//! every round, used or not, so that counters halve exactly and still no round touches all of memory: a page that is used no more
+//! is through after as many rounds as a counter has bits, and until then it stands in a list. After the walk all cores forget
+//! their translations, as cleared accessed bits are set again by walks only; what that costs the program, its next walks show.
+
+use std::time::Duration;
+
+use terrace_core::engine::Input;
+use terrace_core::observation::{Observation, Scan, Seen, Sight};
+use terrace_core::policy::Round;
+use terrace_core::units::{BLOCK_PAGES, BLOCK_SHIFT, PageId, Time};
+use terrace_machine::cache::LINE_BYTES;
+use terrace_machine::memory::PageWord;
+use terrace_machine::mmu::{Size, SweepCost};
+
+use crate::simulation::{NO_BLOCK, SPACE, Simulation};
+
+/// Entries of a page table that one line holds: what reading a line costs over reading one entry.
+const ENTRIES_A_LINE: f64 = 8.0;
+
+/// What all rounds came to.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Sweeps {
+    pub(crate) rounds: u64,
+    pub(crate) entries: u64,
+    pub(crate) counter_lines: u64,
+    pub(crate) skipped: u64,
+}
+
+impl Simulation {
+    /// One round. The engine is told of every 4 KiB mapping in a table that was visited, and of every counter above zero.
+    pub(crate) fn sweep_counters(&mut self) {
+        let now = self.now();
+        let Some(mut run) = self.hot.mmu.take() else { return };
+        let mut cost = SweepCost::default();
+        let mut blocks: Vec<(u32, Vec<Sight>)> = Vec::new();
+        let mut huge = Vec::new();
+        {
+            let memory = &self.hot.memory;
+            run.mmu.tables.sweep(SPACE, true, &mut cost, &mut |page, size, accessed| match size {
+                Size::Small => {
+                    let first = page >> BLOCK_SHIFT << BLOCK_SHIFT;
+                    if blocks.last().is_none_or(|(block, _)| *block != first) {
+                        blocks.push((first, vec![Sight::ABSENT; BLOCK_PAGES as usize]));
+                    }
+                    let word = memory.word(page);
+                    if let (Some((_, sights)), Some(tier)) = (blocks.last_mut(), word.tier()) {
+                        let dirty = word.has(PageWord::DIRTY);
+                        sights[(page - first) as usize] = Sight::placed(tier).with_accessed(accessed).with_dirty(dirty);
+                    }
+                }
+                _ if accessed => huge.push(page),
+                _ => {}
+            });
+            // Mappings that no walk has entered yet have memory all the same.
+            for (first, sights) in &mut blocks {
+                for (page, sight) in (*first..).zip(sights.iter_mut()) {
+                    if let (None, Some(tier)) = (sight.tier(), memory.word(page).tier()) {
+                        *sight = Sight::placed(tier);
+                    }
+                }
+            }
+        }
+        let mut round = Round::default();
+        let mut events = Vec::new();
+        run.live.extend(huge.iter().copied());
+        let mut lines = [0u64; terrace_core::units::TierId::MAX];
+        if let Some(counters) = run.mmu.counters() {
+            let block_lines = (u64::from(BLOCK_PAGES) * counters.width().bytes()).div_ceil(LINE_BYTES);
+            for &first in &run.live {
+                if self.hot.memory.len() <= first as usize || !self.hot.memory.word(first).has(PageWord::HUGE) {
+                    continue;
+                }
+                let (_, tier) = run.mmu.tables.counter_line(first);
+                lines[tier.index()] += block_lines;
+                if !self.known(first) {
+                    continue;
+                }
+                round.pages += u64::from(BLOCK_PAGES);
+                for page in first..first + BLOCK_PAGES {
+                    let count = counters.get(page);
+                    if count > 0 {
+                        round.accessed += 1;
+                        let accesses = u32::try_from(count).unwrap_or(u32::MAX);
+                        events.push(Observation::Counted { page: self.id(page), accesses });
+                    }
+                }
+            }
+        }
+        if let Some(counters) = run.mmu.counters_mut() {
+            let memory = &self.hot.memory;
+            run.live.retain(|&first| {
+                memory.len() > first as usize && memory.word(first).has(PageWord::HUGE) && counters.halve(first)
+            });
+        }
+        run.mmu.flush();
+        let counter_lines: u64 = lines.iter().sum();
+        run.sweeps.rounds += 1;
+        run.sweeps.entries += cost.entries;
+        run.sweeps.skipped += cost.skipped;
+        run.sweeps.counter_lines += counter_lines;
+        self.hot.mmu = Some(run);
+        for (first, sights) in &blocks {
+            let block = (first >> BLOCK_SHIFT) as usize;
+            if self.ids[block] == NO_BLOCK {
+                continue;
+            }
+            round.pages += sights.iter().filter(|sight| sight.tier().is_some()).count() as u64;
+            round.accessed += sights.iter().filter(|sight| sight.accessed()).count() as u64;
+            let cleared = std::mem::replace(&mut self.cleared_at[block], now.as_nanos());
+            let window = Some(now.since(Time::from_nanos(cleared)));
+            let scan = Scan { first: PageId(self.ids[block]), sights, window, cleared: true };
+            self.engine.handle(now, Input::Seen(Seen::Scan(scan)));
+        }
+        if !events.is_empty() {
+            self.engine.handle(now, Input::Seen(Seen::Events(&events)));
+        }
+        let management = self.config.machine.management;
+        // Each counter line is read and, to halve it, written.
+        let nanos = cost.entries as f64 * management.scan_read_ns
+            + counter_lines as f64 * 2.0 * ENTRIES_A_LINE * management.scan_read_ns
+            + cost.cleared as f64 * management.scan_clear_ns;
+        for (tier, lines) in lines.iter().enumerate() {
+            self.hot.read[tier] += lines * LINE_BYTES;
+            self.hot.written[tier] += lines * LINE_BYTES;
+        }
+        self.costs.scan += nanos;
+        self.stall_each(management.shootdown_ns);
+        self.costs.shootdown_stall += management.shootdown_ns * f64::from(self.active);
+        let took = Duration::from_nanos((nanos * f64::from(self.config.scale.factor())) as u64);
+        self.scan_not_before = now + took;
+        round.walk = took;
+        self.engine.handle(now, Input::Round(round));
+    }
+}

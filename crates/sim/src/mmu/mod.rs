@@ -1,0 +1,230 @@
+//! The modelled MMU in a run: page tables and hotness counters behind the TLBs, and cores that advance side by side.
+//!
+//! In: what [`MmuConfig`] asks for, and the accesses the simulation feeds. Out: the time translation and counting take, lines
+//! on the tiers, counters for the policy, figures for the report. Must not: decide, or place data.
+//!
+//! [`replay`] is the inner loop, [`interleave`] puts the threads' accesses in the order in which cores that keep within a
+//! bounded skew would make them, and [`counted`] is the operating system's walk that reads tables and counters.
+
+pub(crate) mod counted;
+pub(crate) mod interleave;
+pub(crate) mod replay;
+
+use terrace_core::units::{SpaceId, TierId};
+use terrace_machine::cache::Cache;
+use terrace_machine::mmu::{CounterSpec, Mmu, MmuSpec, TablePlacement};
+use terrace_machine::preset::{Machine, TierKind};
+use terrace_machine::scale::Scale;
+
+use crate::hotness::Probe;
+use interleave::Interleaver;
+
+/// What the MMU of a run is asked to be.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct MmuConfig {
+    /// Cores the program's threads run on; thread `t` runs on core `t % cores`.
+    pub cores: usize,
+    /// The counters, if the MMU has any.
+    pub counters: Option<CounterSpec>,
+    /// Where page tables and counters lie.
+    pub placement: TablePlacement,
+    /// Cycles added to every translation that the first-level TLB misses: the paper's simplified cost of synchronisation.
+    pub miss_cycles: u32,
+    /// Nanoseconds of the scaled machine by which a core may run ahead of the slowest that runs.
+    pub skew_ns: f64,
+}
+
+impl MmuConfig {
+    /// Counters as the paper states them, tables in fast memory, a skew of a microsecond.
+    pub fn new(cores: usize) -> MmuConfig {
+        MmuConfig {
+            cores,
+            counters: Some(CounterSpec::default()),
+            placement: TablePlacement::Fast,
+            miss_cycles: 0,
+            skew_ns: 1000.0,
+        }
+    }
+}
+
+/// The MMU of a run, with what it needs to know of the machine.
+pub(crate) struct MmuRun {
+    pub(crate) mmu: Mmu,
+    /// For walks and counters where data passes no cache: what they leave there is nobody else's.
+    own_cache: Option<Cache>,
+    pub(crate) interleaver: Interleaver,
+    ns_per_cycle: f64,
+    hit_ns: f64,
+    parallelism: f64,
+    /// Nanoseconds of a read and of a store that reach a tier, under the load of the latest stretch.
+    latency: [[f64; 2]; TierId::MAX],
+    idle: [[f64; 2]; TierId::MAX],
+    /// Lines that walks and counters read from each tier, and wrote back to it.
+    pub(crate) table_lines: [[u64; 2]; TierId::MAX],
+    /// Counted accesses and the round they were last swept in; see `counted`.
+    pub(crate) live: std::collections::BTreeSet<u32>,
+    pub(crate) sweeps: counted::Sweeps,
+    phases: Vec<PhaseMark>,
+    /// What watches, where trackers are scored.
+    pub(crate) probe: Option<Box<Probe>>,
+}
+
+impl MmuRun {
+    pub(crate) fn new(config: &MmuConfig, machine: &Machine, scale: Scale, cached: bool, parallelism: f64) -> MmuRun {
+        let processor = &machine.processor;
+        let slow = machine.tiers.iter().rposition(|tier| tier.kind == TierKind::Memory).unwrap_or(0);
+        let spec = MmuSpec {
+            tlb: processor.tlb,
+            scale,
+            cores: config.cores,
+            frequency_hertz: processor.frequency_hertz,
+            placement: config.placement,
+            slow: TierId(slow as u8),
+            miss_cycles: config.miss_cycles,
+            counters: config.counters,
+        };
+        let mut idle = [[0.0; 2]; TierId::MAX];
+        for (k, tier) in machine.tiers.iter().enumerate() {
+            idle[k] = [tier.read_latency_ns, tier.write_latency_ns];
+        }
+        let cache = processor.cache;
+        MmuRun {
+            mmu: Mmu::new(spec),
+            own_cache: (!cached).then(|| Cache::new(scale.cache(cache.capacity), cache.ways)),
+            interleaver: Interleaver::new(config.cores, config.skew_ns),
+            ns_per_cycle: 1e9 / processor.frequency_hertz,
+            hit_ns: cache.hit_ns,
+            parallelism,
+            latency: idle,
+            idle,
+            table_lines: [[0; 2]; TierId::MAX],
+            live: std::collections::BTreeSet::new(),
+            sweeps: counted::Sweeps::default(),
+            phases: Vec::new(),
+            probe: None,
+        }
+    }
+
+    /// A named part of the program begins: what each core did until here is written down.
+    pub(crate) fn begin(&mut self, phase: &str) {
+        let mark = PhaseMark { name: phase.to_owned(), cores: self.cores() };
+        self.phases.push(mark);
+    }
+
+    /// The space's pages begin at the virtual page number `base`, which is a multiple of 1 GiB.
+    pub(crate) fn set_base(&mut self, space: SpaceId, base: u64) {
+        self.mmu.add_space(space, 0, base);
+    }
+
+    /// Latencies are idle ones times these factors from now on.
+    pub(crate) fn set_load(&mut self, factor: &[f64; TierId::MAX]) {
+        for ((now, idle), factor) in self.latency.iter_mut().zip(&self.idle).zip(factor) {
+            *now = idle.map(|nanos| nanos * factor);
+        }
+    }
+}
+
+/// What a core did in a run.
+#[derive(Clone, Copy, Debug, PartialEq, serde::Serialize)]
+pub struct CoreReport {
+    /// Accesses it made.
+    pub accesses: u64,
+    /// Seconds it worked.
+    pub busy_seconds: f64,
+    /// Seconds it waited for others at barriers.
+    pub waited_seconds: f64,
+    /// Translations not found in the first level, over accesses.
+    pub first_miss_share: f64,
+    /// Translations that walked, over accesses.
+    pub walk_share: f64,
+    /// Entries that its walks read.
+    pub walk_entries: u64,
+    /// Seconds it waited for walks and second-level hits.
+    pub walk_seconds: f64,
+    /// Counters it updated.
+    pub updates: u64,
+    /// Seconds it waited for the synchronisation of counters.
+    pub sync_seconds: f64,
+}
+
+/// What each core had done when a named part of the program began.
+#[derive(Clone, Debug, PartialEq, serde::Serialize)]
+pub struct PhaseMark {
+    /// The part.
+    pub name: String,
+    /// Core by core.
+    pub cores: Vec<CoreReport>,
+}
+
+/// What the MMU did in a run.
+#[derive(Clone, Debug, PartialEq, serde::Serialize)]
+pub struct MmuReport {
+    /// Core by core.
+    pub cores: Vec<CoreReport>,
+    /// The same at the beginning of each part of the program.
+    pub phases: Vec<PhaseMark>,
+    /// Work imbalance: the most accesses of a core over the mean, less one.
+    pub imbalance: f64,
+    /// The furthest a core ran ahead of the slowest that ran, in nanoseconds of the scaled machine.
+    pub skew_ns: f64,
+    /// What is counted, in the words of the command line; `None` without counters.
+    pub counted: Option<String>,
+    /// Layout and width of the counters.
+    pub counters: Option<(terrace_machine::mmu::Layout, terrace_machine::mmu::Width)>,
+    /// Bytes of page tables and of counters at the end.
+    pub table_and_counter_bytes: [u64; 2],
+    /// TLB shootdowns.
+    pub shootdowns: u64,
+    /// Lines that walks and counters read from each tier and wrote to it.
+    pub table_lines: Vec<[u64; 2]>,
+    /// Counter updates that took the line from another core, that found it busy, and seconds they waited for it; `None`
+    /// unless coherence is modelled.
+    pub contention: Option<(u64, u64, f64)>,
+    /// Rounds of the operating system's walk, entries it read, counter lines it read, tables it could skip.
+    pub sweeps: [u64; 4],
+}
+
+impl MmuRun {
+    fn cores(&self) -> Vec<CoreReport> {
+        let share = |part: u64, whole: u64| if whole > 0 { part as f64 / whole as f64 } else { 0.0 };
+        self.mmu
+            .totals()
+            .zip(self.interleaver.cores())
+            .map(|(totals, core)| CoreReport {
+                accesses: core.accesses,
+                busy_seconds: core.busy_ns / 1e9,
+                waited_seconds: core.waited_ns / 1e9,
+                first_miss_share: share(totals.second_hits + totals.walks, core.accesses),
+                walk_share: share(totals.walks, core.accesses),
+                walk_entries: totals.entries,
+                walk_seconds: totals.walk_ns / 1e9,
+                updates: totals.updates,
+                sync_seconds: totals.sync_ns / 1e9,
+            })
+            .collect()
+    }
+
+    pub(crate) fn report(&self, tiers: usize) -> MmuReport {
+        let cores = self.cores();
+        let most = cores.iter().map(|core| core.accesses).max().unwrap_or(0);
+        let all: u64 = cores.iter().map(|core| core.accesses).sum();
+        let counters = self.mmu.spec().counters;
+        let (tables, counter_bytes) = self.mmu.memory_bytes();
+        MmuReport {
+            imbalance: if all > 0 { most as f64 * cores.len() as f64 / all as f64 - 1.0 } else { 0.0 },
+            cores,
+            phases: self.phases.clone(),
+            skew_ns: self.interleaver.most_skew_ns(),
+            counted: counters.map(|spec| spec.when.to_string()),
+            counters: counters.map(|spec| (spec.layout, spec.width)),
+            table_and_counter_bytes: [tables, counter_bytes],
+            shootdowns: self.mmu.shootdowns,
+            table_lines: self.table_lines[..tiers].to_vec(),
+            contention: self
+                .mmu
+                .contended()
+                .map(|contended| (contended.transfers, contended.waits, contended.wait_ns / 1e9)),
+            sweeps: [self.sweeps.rounds, self.sweeps.entries, self.sweeps.counter_lines, self.sweeps.skipped],
+        }
+    }
+}

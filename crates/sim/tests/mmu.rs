@@ -1,0 +1,152 @@
+//! The MMU in a run: what counters count, how cores advance, what the tables cost, and that two runs are equal.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod common;
+
+use common::{FirstTouch, Random, Touch, bare, touch_all};
+use terrace_core::units::Vpn;
+use terrace_machine::mmu::{CounterSpec, Sync, TablePlacement, When};
+use terrace_sim::fixed::Fixed;
+use terrace_sim::{MmuConfig, MmuReport, Pages, Report, SimConfig, SimError, Simulation};
+
+const PAGES: u64 = 8192;
+
+fn config(pages: Pages, cores: usize, when: When) -> SimConfig {
+    let mut config = bare(PAGES, 1.0);
+    let mut mmu = MmuConfig::new(cores);
+    mmu.counters = Some(CounterSpec { when, ..CounterSpec::default() });
+    (config.pages, config.mmu) = (pages, Some(mmu));
+    config
+}
+
+fn run(config: SimConfig, touches: &[Touch]) -> (Report, MmuReport) {
+    let mut simulation = Simulation::new(config, Box::new(FirstTouch::default())).unwrap();
+    simulation.map(Vpn(0), PAGES, false);
+    simulation.fork();
+    simulation.feed(touches);
+    simulation.meet();
+    let report = simulation.finish("test").unwrap();
+    let mmu = report.mmu.clone().unwrap();
+    (report, mmu)
+}
+
+#[test]
+fn walks_follow_the_reach_of_the_tlb_and_huge_pages_reach_further() {
+    let mut random = Random(3);
+    let touches: Vec<Touch> = (0..300_000).map(|_| Touch::load(random.below(PAGES))).collect();
+    let (small, mmu) = run(config(Pages::Small, 1, When::FirstMiss), &touches);
+    // 1536 of 8192 pages are in reach; first touches aside.
+    assert!((small.walk_share - (1.0 - 1536.0 / 8192.0)).abs() < 0.02, "{}", small.walk_share);
+    assert_eq!(mmu.cores[0].updates, 0, "4 KiB mappings have no counters");
+    let (huge, mmu) = run(config(Pages::Huge, 1, When::FirstMiss), &touches);
+    assert!(huge.walk_share < 1e-3, "16 huge pages fit: {}", huge.walk_share);
+    assert!(mmu.cores[0].first_miss_share < 1e-3 && huge.seconds < small.seconds);
+    // What the paper's cross-check asks: 100 cycles a miss are nothing where nothing misses.
+    assert!(mmu.cores[0].sync_seconds / huge.seconds < 1e-3);
+    assert_eq!(mmu.table_and_counter_bytes, [3 * 4096, 512 << 10], "root, PDPT, PMD; counters of one GiB");
+}
+
+#[test]
+fn the_placement_of_tables_is_felt_in_run_time() {
+    let mut random = Random(4);
+    let touches: Vec<Touch> = (0..200_000).map(|_| Touch::chase(random.below(PAGES))).collect();
+    let time = |placement| {
+        let mut config = config(Pages::Small, 1, When::FirstMiss);
+        config.mmu.as_mut().unwrap().placement = placement;
+        // A scaled cache, so that page tables do not fit it.
+        config.scale = terrace_machine::scale::Scale::new(4096).unwrap();
+        run(config, &touches).0.seconds
+    };
+    let (fast, slow) = (time(TablePlacement::Fast), time(TablePlacement::Slow));
+    assert!(slow > 1.5 * fast, "{slow} against {fast}");
+}
+
+#[test]
+fn cores_advance_side_by_side_and_the_uneven_wait_at_the_barrier() {
+    // A source that delivers whole threads one after another; thread 3 has twice the work.
+    let mut touches = Vec::new();
+    for thread in 0..4usize {
+        let mut random = Random(thread as u64);
+        let count = if thread == 3 { 40_000 } else { 20_000 };
+        touches.extend((0..count).map(|_| Touch::chase(random.below(PAGES)).by(thread)));
+    }
+    let (_, mmu) = run(config(Pages::Huge, 4, When::Random(16)), &touches);
+    let accesses: Vec<u64> = mmu.cores.iter().map(|core| core.accesses).collect();
+    assert_eq!(accesses, [20_000, 20_000, 20_000, 40_000]);
+    assert!((mmu.imbalance - 0.6).abs() < 1e-9, "{}", mmu.imbalance);
+    // No core got further ahead than the skew and one run of 32 accesses.
+    assert!(mmu.skew_ns < 1000.0 + 32.0 * 500.0, "{}", mmu.skew_ns);
+    let last = mmu.cores[3];
+    assert!(last.waited_seconds < 0.02 * last.busy_seconds, "{last:?}");
+    assert!((mmu.cores[0].waited_seconds / last.busy_seconds - 0.5).abs() < 0.1, "{:?}", mmu.cores[0]);
+    // Threads beyond the cores share them.
+    let (_, two) = run(config(Pages::Huge, 2, When::FirstMiss), &touches);
+    assert_eq!(two.cores.iter().map(|core| core.accesses).collect::<Vec<_>>(), [40_000, 60_000]);
+}
+
+#[test]
+fn synchronisation_costs_its_cycles_and_coherence_costs_by_contention() {
+    let mut random = Random(8);
+    // Four cores on one page: the worst there is. Then each on a page of its own.
+    let on = |page: fn(usize, u64) -> u64, random: &mut Random| -> Vec<Touch> {
+        (0..80_000)
+            .map(|step| {
+                let thread = step % 4;
+                Touch::load(page(thread, random.below(1 << 20))).by(thread)
+            })
+            .collect()
+    };
+    let one = on(|_, _| 5, &mut random);
+    let apart = on(|thread, draw| (thread as u64) * 2048 + draw % 64, &mut random);
+    let time = |sync, touches: &[Touch]| {
+        let mut config = config(Pages::Huge, 4, When::Every);
+        config.mmu.as_mut().unwrap().counters.as_mut().unwrap().sync = sync;
+        let (report, mmu) = run(config, touches);
+        (report.seconds, mmu)
+    };
+    let (free, _) = time(Sync::Nothing, &one);
+    let (fixed, mmu) = time(Sync::Cycles(100), &one);
+    let waited: f64 = mmu.cores.iter().map(|core| core.sync_seconds).sum();
+    assert!((waited - 80_000.0 * 100.0 / 2.1e9).abs() < 1e-6, "{waited}");
+    assert!(fixed > free);
+    let (contended, mmu) = time(Sync::Coherent, &one);
+    let (_, waits, wait_seconds) = mmu.contention.unwrap();
+    assert!(waits > 20_000 && wait_seconds > 0.0, "{waits} {wait_seconds}");
+    let (alone, mmu) = time(Sync::Coherent, &apart);
+    assert!(mmu.contention.unwrap().1 == 0 && contended > 1.5 * alone, "{contended} against {alone}");
+}
+
+#[test]
+fn two_runs_are_equal_and_nonsense_is_refused() {
+    let mut random = Random(9);
+    let touches: Vec<Touch> = (0..100_000).map(|step| Touch::store(random.below(PAGES)).by(step / 777 % 3)).collect();
+    let text = || {
+        let (report, mmu) = run(config(Pages::Huge, 3, When::Random(7)), &touches);
+        format!("{} {mmu:?}", report.seconds)
+    };
+    assert_eq!(text(), text());
+    let mut none = config(Pages::Huge, 3, When::Every);
+    none.mmu.as_mut().unwrap().cores = 0;
+    let refused = Simulation::new(none, Box::new(Fixed(terrace_core::units::TierId(0)))).err().unwrap();
+    assert!(matches!(refused, SimError::Parameter { name: "cores", .. }), "{refused}");
+}
+
+#[test]
+fn a_run_with_the_mmu_takes_as_long_as_one_without_where_nothing_is_translated() {
+    // Everything in reach of the TLB: what remains is memory, and that is the same model.
+    let chase: Vec<Touch> = (0..100_000u64).map(|step| Touch::chase(step * 31 % 1000)).collect();
+    let mut flat = bare(PAGES, 1.0);
+    flat.tlb = true;
+    let mut with = flat.clone();
+    with.mmu = Some(MmuConfig::new(1));
+    let time = |config: SimConfig| {
+        let mut simulation = Simulation::new(config, Box::new(Fixed(terrace_core::units::TierId(0)))).unwrap();
+        touch_all(&mut simulation, 1000);
+        let before = simulation.now().as_nanos();
+        simulation.feed(&chase);
+        simulation.meet();
+        simulation.now().as_nanos() - before
+    };
+    let (flat, with) = (time(flat) as f64, time(with) as f64);
+    assert!((with / flat - 1.0).abs() < 0.02, "{with} against {flat}");
+}
