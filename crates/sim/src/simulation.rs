@@ -48,6 +48,8 @@ const STRETCH_NANOS: f64 = 5e6;
 /// A thread not seen for so many accesses is not taken to run: longer than a round of turns of all threads.
 const ROUND_ACCESSES: u64 = 1 << 16;
 const NEVER: u64 = u64::MAX;
+/// Most accesses that one of a sampled trace may stand for: with more, the counters of a stretch would overflow.
+const MOST_STOOD_FOR: u32 = u32::MAX / (2 * STRETCH_ACCESSES as u32);
 /// One access in so many goes into the heat map.
 const HEAT_EVERY: usize = 61;
 
@@ -65,6 +67,8 @@ pub struct Simulation {
     /// Small nanoseconds since the start.
     pub(crate) now_ns: f64,
     based: bool,
+    /// Accesses that one of the source stands for.
+    pub(crate) weight: u32,
     /// The engine's first page of each block, and back.
     pub(crate) ids: Vec<u32>,
     pub(crate) blocks: Vec<u32>,
@@ -91,6 +95,10 @@ pub struct Simulation {
     pub(crate) cadence: Cadence,
     pub(crate) wake: Time,
     pub(crate) sampler: Option<Sampler>,
+    /// Records in place of one sample: more than one where small pages stand for huge ones.
+    pub(crate) sample_parts: u32,
+    /// What a fault on a page costs whose every use is watched: it comes with each use, not with each page.
+    pub(crate) watched_fault_ns: f64,
     pub(crate) hint_scanner: HintScanner,
     pub(crate) next_hint: Time,
     /// Full-size milliseconds at which a page was marked; empty until something marks.
@@ -145,8 +153,14 @@ impl Simulation {
         mut policy: Box<dyn Policy>,
         mut capacity: Vec<u64>,
     ) -> Result<Simulation, SimError> {
+        let watched_fault_ns = config.machine.management.hint_fault_ns;
         let config = SimConfig { machine: config.acting(), ..config };
         policy.set_scale(config.scale.factor());
+        let mut sample_parts = 1;
+        if config.pages == Pages::Folded {
+            sample_parts = policy.cadence().sampling.map_or(1, |periods| Sampler::most_parts(periods.loads));
+            policy.set_folded(sample_parts);
+        }
         let (kernel, hint_faults_wanted) = (policy.kernel(), policy.needs().hint_faults);
         let machine = &config.machine;
         let memory_mode =
@@ -201,6 +215,7 @@ impl Simulation {
             lists,
             now_ns: 0.0,
             based: false,
+            weight: 1,
             ids: Vec::new(),
             blocks: Vec::new(),
             stretch_accesses: 0,
@@ -221,6 +236,8 @@ impl Simulation {
             cadence: Cadence::default(),
             wake: Time::ZERO,
             sampler: None,
+            sample_parts,
+            watched_fault_ns,
             hint_scanner: HintScanner::default(),
             next_hint: Time::ZERO,
             marked_at: Vec::new(),
@@ -375,7 +392,7 @@ impl Simulation {
 
     fn feed_some<R: Record>(&mut self, batch: &[R]) {
         let mut from = 0;
-        while let Stop::At(index) = self.hot.run(batch, from) {
+        while let Stop::At(index) = self.run_hot(batch, from) {
             let access = &batch[index];
             if self.hot.work.len() <= access.thread() {
                 self.add_threads(access.thread() + 1);
@@ -405,6 +422,30 @@ impl Simulation {
     pub fn fork(&mut self) {
         self.close_stretch(true);
         self.begin_region(true);
+    }
+
+    /// From here on each access of the source stands for so many of its kind, as in a trace of samples: the program's time and
+    /// traffic are those of all of them, and the sampler counts them all.
+    pub fn each_stands_for(&mut self, accesses: u64) {
+        self.close_stretch(false);
+        self.weight = u32::try_from(accesses).unwrap_or(u32::MAX).clamp(1, MOST_STOOD_FOR);
+        self.set_periods();
+    }
+
+    /// The program's own system mapped these pages by 2 MiB entries, or by small ones. Followed where the run has real huge
+    /// pages ([`Pages::Huge`]); elsewhere the run was told how large pages are.
+    pub fn remap(&mut self, start: Vpn, pages: u64, huge: bool) {
+        let (Ok(first), Ok(end)) = (self.page_of(start), self.page_of(Vpn(start.0 + pages))) else { return };
+        if self.failure.is_some() || self.config.pages != Pages::Huge {
+            return;
+        }
+        self.close_stretch(false);
+        let known = (self.hot.memory.len() >> BLOCK_SHIFT) as u32;
+        for block in first.div_ceil(BLOCK_PAGES)..(end >> BLOCK_SHIFT).min(known) {
+            self.follow_mapping(block << BLOCK_SHIFT, huge);
+        }
+        self.deliver();
+        self.poll();
     }
 
     /// A named part of the program begins.
@@ -544,6 +585,9 @@ impl Simulation {
 
     /// Ends the stretch: time, totals, and everything that is due.
     fn close_stretch(&mut self, barrier: bool) {
+        if self.weight > 1 {
+            self.weigh();
+        }
         if self.pending_stall > 0.0 {
             // Only threads that run can wait; a stall that finds none stays for the next stretch.
             let pending = self.pending_stall;
@@ -590,6 +634,28 @@ impl Simulation {
         if self.series.is_due(now) {
             self.add_row(now);
         }
+    }
+
+    /// What was counted in the stretch becomes that of all accesses its own stand for.
+    fn weigh(&mut self) {
+        let weight = self.weight;
+        for work in &mut self.hot.work {
+            work.cache_hits *= u64::from(weight);
+            work.misses.iter_mut().flatten().for_each(|misses| *misses *= weight);
+        }
+    }
+
+    /// The inner loop; the program's bytes are those of all accesses that its own stand for.
+    fn run_hot<R: Record>(&mut self, batch: &[R], from: usize) -> Stop {
+        if self.weight == 1 {
+            return self.hot.run(batch, from);
+        }
+        let (read, written) = (self.hot.read, self.hot.written);
+        let stop = self.hot.run(batch, from);
+        let weigh = |now: &mut u64, before: u64| *now = before + (*now - before) * u64::from(self.weight);
+        self.hot.read.iter_mut().zip(read).for_each(|(now, before)| weigh(now, before));
+        self.hot.written.iter_mut().zip(written).for_each(|(now, before)| weigh(now, before));
+        stop
     }
 
     fn cores(&self) -> f64 {
