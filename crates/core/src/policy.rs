@@ -25,6 +25,9 @@ pub struct Needs {
     pub counters: bool,
     /// The future of a trace ([`Oracle`]): only a simulator can serve it.
     pub future: bool,
+    /// Fast memory for everything, however little the machine has: a bound. Only a simulator can serve it; elsewhere what
+    /// does not fit spills.
+    pub unlimited_fast: bool,
 }
 
 /// Knows the future of a trace, for the bound that no policy without it can beat.
@@ -152,6 +155,18 @@ impl Room<'_> {
     }
 }
 
+/// Who carries moves out at the same time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Movers {
+    /// One thread, one move after the other.
+    #[default]
+    One,
+    /// A thread for each tier, which moves pages out of it: the kernel thread a node of MEMTIS and those after it.
+    EachTier,
+    /// So many threads that share the copying of each page; at least one.
+    Several(u8),
+}
+
 /// What a policy takes the kernel, or the memory controller, beneath it to do by itself. A driver on real hardware finds
 /// it so or not; the simulator models it. The default is a kernel that leaves pages where they were first placed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -173,6 +188,8 @@ pub struct Kernel {
     pub demoted_pages_marked: bool,
     /// Fast memory is a direct-mapped cache of slow memory that no software sees (Optane Memory Mode).
     pub memory_mode: bool,
+    /// Who carries out the policy's plans.
+    pub movers: Movers,
 }
 
 /// A named figure a policy shows of its inside.
@@ -237,6 +254,12 @@ pub trait Policy: Send {
     /// states in bytes, pages or samples (a scan window, samples between two thresholds) are to be divided by it. Called
     /// once, before anything else, by the simulator only.
     fn set_scale(&mut self, _factor: u32) {}
+
+    /// Each page of 4 KiB stands for a whole 2 MiB page of the full size, or for several. A page then has 512 times fewer
+    /// accesses than what it stands for, and would have as many times fewer samples; so that it has as many, `parts`
+    /// observations come in place of each hardware sample, each worth the `parts`th of one. A policy whose unit is the
+    /// 2 MiB page takes the small page for it. Called once, after [`Policy::set_scale`], by the simulator only.
+    fn set_folded(&mut self, _parts: u32) {}
 
     /// Bytes the policy keeps beside [`Pages`]: columns, lists, histograms.
     fn memory_bytes(&self) -> usize {

@@ -12,8 +12,9 @@ use crate::cache::LINE_BYTES;
 use crate::units;
 
 /// The presets that come with Terrace, by name.
-const PRESETS: [(&str, &str); 8] = [
+const PRESETS: [(&str, &str); 9] = [
     ("optane-6252", include_str!("../../../machines/optane-6252.toml")),
+    ("optane-6230n", include_str!("../../../machines/optane-6230n.toml")),
     ("optane-8260l", include_str!("../../../machines/optane-8260l.toml")),
     ("cxl-pond", include_str!("../../../machines/cxl-pond.toml")),
     ("cxl-170", include_str!("../../../machines/cxl-170.toml")),
@@ -146,6 +147,10 @@ pub struct Tier {
     pub loading: Loading,
     /// Bytes the medium moves at least for one access; more than a line where its internal unit is larger.
     pub access_unit: Bytes,
+    /// Bytes a second that one core reads of it when it copies pages, however fast the other side is.
+    pub copy_read: f64,
+    /// Bytes a second that one core writes to it when it copies or clears pages.
+    pub copy_write: f64,
     /// Bytes of the buffer in which accesses to one unit meet, where the unit is larger than a line.
     pub unit_buffer: Bytes,
     /// Bytes of program memory one byte of it holds; 1 unless compressed.
@@ -161,6 +166,18 @@ pub struct Loading {
     pub exponent: f64,
     /// The share of the peak that can be used at most.
     pub limit: f64,
+}
+
+impl Management {
+    /// Nanoseconds in which one core copies so many bytes from a tier to a tier: as fast as the slowest of the three allows.
+    pub fn copy_nanos(&self, bytes: f64, from: &Tier, to: &Tier) -> f64 {
+        bytes * 1e9 / self.copy_bandwidth.min(from.copy_read).min(to.copy_write)
+    }
+
+    /// Nanoseconds that clearing so many bytes of a tier takes beyond clearing as many that do not hold the core back.
+    pub fn slow_clear_nanos(&self, bytes: f64, tier: &Tier) -> f64 {
+        (bytes * 1e9 / tier.copy_write - bytes * 1e9 / self.copy_bandwidth).max(0.0)
+    }
 }
 
 impl Loading {
@@ -194,7 +211,7 @@ pub struct Management {
     pub move_small_ns: f64,
     /// Moving one 2 MiB page, but for the copy, in the mover.
     pub move_huge_ns: f64,
-    /// Bytes a second that one core copies when it moves pages.
+    /// Bytes a second that one core copies when it moves pages, between memories that do not hold it back.
     pub copy_bandwidth: f64,
     /// What a TLB shootdown costs each core that runs the program.
     pub shootdown_ns: f64,
@@ -300,6 +317,8 @@ struct RawTier {
     loading_exponent: Quantity,
     loading_limit: Quantity,
     access_unit: Quantity,
+    copy_read: Option<Quantity>,
+    copy_write: Option<Quantity>,
     unit_buffer: Option<Quantity>,
     ratio: Option<Quantity>,
 }
@@ -508,6 +527,13 @@ impl Reader {
             Some(buffer) => self.bytes(&key("unit_buffer"), buffer)?,
             None => Bytes::ZERO,
         };
+        // Without a figure of its own the core's copy_bandwidth is what holds a copy back.
+        let copy_rate = |reader: &mut Reader, name: &str, quantity: &Option<Quantity>| match quantity {
+            Some(rate) => reader.bandwidth(&key(name), rate),
+            None => Ok(f64::INFINITY),
+        };
+        let copy_read = copy_rate(self, "copy_read", &raw.copy_read)?;
+        let copy_write = copy_rate(self, "copy_write", &raw.copy_write)?;
         Ok(Tier {
             name: raw.name.clone(),
             kind: raw.kind,
@@ -519,6 +545,8 @@ impl Reader {
             channel: raw.channel,
             loading,
             access_unit,
+            copy_read,
+            copy_write,
             unit_buffer,
             ratio,
         })
@@ -612,6 +640,19 @@ mod tests {
         let end = good[source + 10..].find('"').unwrap();
         let without = format!("{}{}", &good[..source + 10], &good[source + 10 + end..]);
         assert!(Machine::from_toml(&without).unwrap_err().to_string().contains("no source"));
+    }
+
+    #[test]
+    fn one_core_copies_no_faster_than_the_slower_side() {
+        let machine = Machine::preset("optane-6252").unwrap();
+        let (dram, optane, bytes) = (&machine.tiers[0], &machine.tiers[1], (2u64 << 20) as f64);
+        let rate = |from: &Tier, to: &Tier| bytes / machine.management.copy_nanos(bytes, from, to);
+        assert!((rate(dram, dram) - 11.0).abs() < 1e-9);
+        assert!((rate(optane, dram) - 2.3).abs() < 1e-9, "39.4 GB/s take 17 readers");
+        assert!((rate(dram, optane) - 3.5).abs() < 1e-9, "13.9 GB/s take 4 writers");
+        assert_eq!(machine.management.slow_clear_nanos(bytes, dram), 0.0);
+        let clear = machine.management.slow_clear_nanos(bytes, optane);
+        assert!((clear - bytes / 3.5 + bytes / 11.0).abs() < 1e-6, "{clear}");
     }
 
     #[test]

@@ -8,6 +8,11 @@
 //! Linux holds a CPU to kernel.perf_event_max_sample_rate (100,000 a second) and drops what is above. MEMTIS holds its
 //! sampling thread to 3 % of a core: every 15 s it steps both periods up one entry of its lists when it was more than
 //! half a point above, down when as much below.
+//!
+//! On a scaled-down machine whose small pages stand for huge ones ("folded"), a page has the 512th of the accesses of what
+//! it stands for. A policy's bins are made for the samples of a huge page, so each sample is taken in parts: the
+//! counters run that many times faster, each record costs and weighs that much less. The counters' period is then the
+//! largest whole number not above the asked one divided by the parts, and records are thinned evenly to make up the rest.
 
 use std::time::Duration;
 
@@ -35,6 +40,10 @@ pub struct Sampler {
     steps: usize,
     quota: Option<f64>,
     record_ns: f64,
+    /// Records in place of one sample.
+    parts: u32,
+    /// What thinning owes: parts of a sample times the period, for loads and stores.
+    owed: [u64; 2],
     window_start: Time,
     window_records: u64,
     /// Records taken so far.
@@ -47,7 +56,54 @@ impl Sampler {
     /// A sampler with these periods, held to `quota` of a core (MEMTIS: 0.03), at so many nanoseconds a record.
     pub fn new(periods: SamplePeriods, quota: Option<f64>, record_ns: f64, now: Time) -> Sampler {
         let asked = SamplePeriods { loads: periods.loads.max(1), stores: periods.stores.max(1) };
-        Sampler { asked, steps: 0, quota, record_ns, window_start: now, window_records: 0, records: 0, lost: 0 }
+        Sampler {
+            asked,
+            steps: 0,
+            quota,
+            record_ns,
+            parts: 1,
+            owed: [0; 2],
+            window_start: now,
+            window_records: 0,
+            records: 0,
+            lost: 0,
+        }
+    }
+
+    /// Takes each sample in so many parts.
+    #[must_use]
+    pub fn in_parts(self, parts: u32) -> Sampler {
+        Sampler { parts: parts.max(1), ..self }
+    }
+
+    /// The most parts, a power of two up to 512, in which samples of this many loads can be taken.
+    pub fn most_parts(loads: u32) -> u32 {
+        1 << loads.clamp(1, 512).ilog2()
+    }
+
+    /// How many events the counters count to a record.
+    pub fn counter_periods(&self) -> SamplePeriods {
+        let periods = self.periods();
+        let part = |period: u32| (period / self.parts).max(1);
+        SamplePeriods { loads: part(periods.loads), stores: part(periods.stores) }
+    }
+
+    /// Whether the next record is one of those that thinning leaves.
+    pub fn keeps(&mut self, store: bool) -> bool {
+        let (periods, counters) = (self.periods(), self.counter_periods());
+        let (period, counter) = if store { (periods.stores, counters.stores) } else { (periods.loads, counters.loads) };
+        let owed = &mut self.owed[usize::from(store)];
+        *owed += u64::from(counter) * u64::from(self.parts);
+        let keeps = *owed >= u64::from(period);
+        if keeps {
+            *owed -= u64::from(period);
+        }
+        keeps
+    }
+
+    /// Nanoseconds a record takes.
+    pub fn record_nanos(&self) -> f64 {
+        self.record_ns / f64::from(self.parts)
     }
 
     /// The periods in force: those asked for, stepped up as the quota demands.
@@ -66,7 +122,8 @@ impl Sampler {
     /// How many of `records` that all cores together took within `span` nanoseconds are kept; the rest is lost.
     pub fn admit(&mut self, records: u64, cores: u32, span_ns: f64) -> u64 {
         // A stretch shorter than a tick of the kernel's accounting is held to the tick's allowance.
-        let most = (MOST_RECORDS_A_SECOND * f64::from(cores) * (span_ns / 1e9).max(0.001)) as u64;
+        let most =
+            (MOST_RECORDS_A_SECOND * f64::from(self.parts) * f64::from(cores) * (span_ns / 1e9).max(0.001)) as u64;
         let kept = records.min(most.max(1));
         self.records += kept;
         self.window_records += kept;
@@ -83,7 +140,7 @@ impl Sampler {
             return false;
         }
         let nanos = span.as_nanos() as f64 / f64::from(scale);
-        let share = self.window_records as f64 * self.record_ns / nanos;
+        let share = self.window_records as f64 * self.record_nanos() / nanos;
         (self.window_start, self.window_records) = (now, 0);
         let before = self.steps;
         if share > quota + QUOTA_SLACK {
@@ -133,6 +190,31 @@ mod tests {
             sampler.adapt(at(now), 1);
         }
         assert_eq!(sampler.periods(), MEMTIS, "idle: back to what was asked");
+    }
+
+    #[test]
+    fn parts_keep_the_rate_of_samples_to_the_record() {
+        let check = |periods: SamplePeriods, parts: u32| {
+            let mut sampler = Sampler::new(periods, None, 200.0, at(0)).in_parts(parts);
+            let counter = sampler.counter_periods();
+            let kept = |sampler: &mut Sampler, store, events: u64, counter: u32| {
+                (0..events / u64::from(counter)).filter(|_| sampler.keeps(store)).count() as u64
+            };
+            let events = u64::from(periods.stores) * 1000;
+            for (store, period, counter) in
+                [(false, periods.loads, counter.loads), (true, periods.stores, counter.stores)]
+            {
+                let records = kept(&mut sampler, store, events, counter);
+                let wanted = events / u64::from(period) * u64::from(parts);
+                assert!(records.abs_diff(wanted) <= u64::from(parts), "{periods:?} in {parts}: {records} of {wanted}");
+            }
+            assert!((sampler.record_nanos() * f64::from(parts) - 200.0).abs() < 1e-9);
+        };
+        assert_eq!([199, 5000, 1, 300].map(Sampler::most_parts), [128, 512, 1, 256]);
+        check(MEMTIS, 128);
+        check(SamplePeriods { loads: 5000, stores: 5000 }, 512);
+        check(SamplePeriods { loads: 293, stores: 300_007 }, 128);
+        check(MEMTIS, 1);
     }
 
     #[test]

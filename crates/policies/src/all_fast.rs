@@ -1,4 +1,5 @@
-//! `all-fast`: the bound of a machine whose fast memory holds everything. Give it that capacity; what does not fit spills.
+//! `all-fast`: the bound of a machine whose fast memory holds everything. The simulator gives it that much; elsewhere what
+//! does not fit spills.
 //!
 //! In: new pages. Out: their tier. Must not: move a page.
 //!
@@ -26,6 +27,10 @@ pub struct AllFast;
 impl Placement for AllFast {
     fn name(&self) -> &'static str {
         INFO.name
+    }
+
+    fn unlimited_fast(&self) -> bool {
+        true
     }
 
     fn place(&mut self, _page: PageId, _room: &Room<'_>) -> TierId {

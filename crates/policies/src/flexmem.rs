@@ -17,6 +17,7 @@
 //! | alpha | 1 at first, then 1 - m/tp, kept while tp = 0 | section 6, equation 3 (A5) |
 //! | promotion leaves free | 3 % (100 to 1500 MiB) | as MEMTIS |
 //! | sampling periods | as MEMTIS, held to its quota | section 5 |
+//! | `touches` | 2 | section 2.2: to be on the active list a page is accessed twice |
 //! | hint scanner | 256 MiB a step, period by resident size | section 5 and the kernel (A10) |
 //!
 //! At the end of an interval, in this order: T_hot from the histogram, the bins from 15 down that fit fast memory (at least
@@ -37,7 +38,7 @@ use terrace_core::governor::Veto;
 use terrace_core::observation::{Observation, Seen};
 use terrace_core::pages::Pages;
 use terrace_core::plan::{Action, Failure, Outcome, Reason, Wish, Wishes};
-use terrace_core::policy::{Cadence, Metric, Needs, Policy, Room};
+use terrace_core::policy::{Cadence, Kernel, Metric, Movers, Needs, Policy, Room};
 use terrace_core::units::{BlockId, Bytes, PageId, SpaceId, TierId, Time, Vpn};
 
 use crate::bin_lists::BinLists;
@@ -79,7 +80,7 @@ pub const INFO: PolicyInfo = PolicyInfo {
         SettingInfo { key: "countdown", default: "5", meaning: "times a fault-sourced page is passed over; 0 is none" },
         SettingInfo { key: "alpha", default: "adaptive", meaning: "adaptive, or a fixed number from 0 to 1 (A5)" },
         SettingInfo { key: "fault_profiler", default: "on", meaning: "use hint faults" },
-        SettingInfo { key: "touches", default: "1", meaning: "hint faults that put a page on the active list" },
+        SettingInfo { key: "touches", default: "2", meaning: "hint faults that put a page on the active list" },
         SettingInfo {
             key: "active_order",
             default: "oldest",
@@ -242,7 +243,7 @@ impl FlexMem {
             fixed_demotion: settings.choice("demotion", false, &[("adaptive", false), ("fixed", true)])?,
             countdown: settings.number("countdown", COUNTDOWN_DEFAULT, 0..=COUNTDOWN_MASK)?,
             fixed_alpha,
-            touches: settings.number("touches", 1u8, 1..=2)?,
+            touches: settings.number("touches", 2u8, 1..=2)?,
             newest_first: settings.choice("active_order", false, &[("oldest", false), ("newest", true)])?,
             faults: settings.switch("fault_profiler", true)?,
             pebs,
@@ -601,6 +602,10 @@ impl Policy for FlexMem {
         }
     }
 
+    fn kernel(&self) -> Kernel {
+        Kernel { movers: Movers::EachTier, ..Kernel::default() }
+    }
+
     fn set_scale(&mut self, factor: u32) {
         let scaled = |full| support::scaled_count(full, factor);
         self.scale = factor;
@@ -610,6 +615,13 @@ impl Policy for FlexMem {
             cool_samples: scaled(self.full.cool_samples),
             cool_growth: scaled(self.full.cool_growth),
         };
+    }
+
+    fn set_folded(&mut self, parts: u32) {
+        self.heat.set_folded(parts);
+        let samples = |full| support::scaled_samples(full, self.scale, parts);
+        self.amounts.adapt_samples = samples(self.full.adapt_samples);
+        self.amounts.cool_samples = samples(self.full.cool_samples);
     }
 
     fn memory_bytes(&self) -> usize {
@@ -705,8 +717,9 @@ mod tests {
     use crate::rig::{Rig, SLOW};
 
     /// 1000 fast pages, intervals of 100 samples, coolings every 2000.
-    const SMALL: [(&str, &str); 3] =
-        [("adapt_samples", "1280000"), ("cool_samples", "25600000"), ("cool_growth", "1TiB")];
+    /// One fault makes a page promising here, so that a test needs only one; what the default says has a test of its own.
+    const SMALL: [(&str, &str); 4] =
+        [("adapt_samples", "1280000"), ("cool_samples", "25600000"), ("cool_growth", "1TiB"), ("touches", "1")];
     const SOON: Duration = Duration::from_millis(1);
 
     fn rig(extra: &[(&str, &str)]) -> Rig {
@@ -750,6 +763,31 @@ mod tests {
         end_interval(&mut rig);
         assert_eq!((rig.tier(550), rig.tier(551), rig.tier(552)), (Some(TierId::FAST), Some(TierId::FAST), Some(SLOW)));
         assert_eq!(rig.metric("promoted_by_faults_pages"), 2.0);
+    }
+
+    #[test]
+    fn a_page_is_on_the_active_list_after_its_second_fault() {
+        let mut rig = rig(&[("touches", "2")]);
+        rig.born(0..500, TierId::FAST);
+        rig.born(500..600, SLOW);
+        rig.fault([550, 551, 551], SOON, false);
+        assert_eq!(rig.metric("active_slow_pages"), 1.0, "section 2.2: a page only needs to be accessed twice");
+        assert_eq!(FlexMem::new(&mut Settings::default()).unwrap().touches, 2);
+    }
+
+    #[test]
+    fn a_small_page_that_stands_for_a_huge_one_takes_as_many_samples_to_a_bin() {
+        let mut policy = crate::build("flexmem", Settings::from_pairs(SMALL)).unwrap();
+        policy.set_scale(12_800);
+        policy.set_folded(128);
+        let mut rig = Rig::new(policy, &[1000, 100_000]);
+        rig.map(4096);
+        rig.born(0..2, TierId::FAST);
+        // 100 samples an interval come as 12,800 observations; 32 of them are 128 samples of a huge page: bin 7.
+        rig.sample([1; 32]);
+        assert_eq!((rig.metric("bin_07_pages"), rig.metric("intervals")), (1.0, 0.0));
+        rig.sample([1; 12_800 - 32]);
+        assert_eq!(rig.metric("intervals"), 1.0);
     }
 
     #[test]

@@ -17,7 +17,7 @@ use terrace_core::units::{BLOCK_PAGES, BlockId, PageId, TierId};
 
 use crate::bins::{BINS, Bins, fine_bin};
 
-/// What a sample adds to a base page.
+/// What a sample adds to a base page, and a huge page's worth of its own count.
 pub const SAMPLE_WEIGHT: u32 = 512;
 
 /// Bytes a page costs here beside the common eight.
@@ -72,12 +72,14 @@ struct Block {
 }
 
 /// See the module's header.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Heat {
     values: Column<u32>,
     blocks: Vec<Block>,
     epoch: u16,
     newborn: u32,
+    /// What one observation of a sample adds.
+    weight: u32,
     /// Histograms by side and class.
     bins: [[Bins; 3]; 2],
     /// The histogram as if every page were a base page, by class, where it is wanted.
@@ -88,7 +90,22 @@ pub struct Heat {
 impl Heat {
     /// No pages. `with_base_view` keeps a second histogram in which the pages of huge blocks count one by one.
     pub fn new(with_base_view: bool) -> Heat {
-        Heat { newborn: 1, base_bins: with_base_view.then(Default::default), ..Heat::default() }
+        Heat {
+            values: Column::default(),
+            blocks: Vec::new(),
+            epoch: 0,
+            newborn: 1,
+            weight: SAMPLE_WEIGHT,
+            bins: Default::default(),
+            base_bins: with_base_view.then(Default::default),
+            changes: Vec::new(),
+        }
+    }
+
+    /// Base pages stand for huge ones, and `parts` observations for one sample, which adds 1 to a huge page. At most 512 parts:
+    /// a page that stands for a huge one has the 512th of its accesses, and with that the 512th of its samples.
+    pub fn set_folded(&mut self, parts: u32) {
+        self.weight = (SAMPLE_WEIGHT / parts.max(1)).max(1);
     }
 
     /// The value new pages start with: a count plus one.
@@ -152,12 +169,12 @@ impl Heat {
             let value = self.unit_value(unit, pages).saturating_add(1);
             self.store_unit(unit, value);
         }
-        self.store(page, page_before.saturating_add(SAMPLE_WEIGHT), pages);
+        self.store(page, page_before.saturating_add(self.weight), pages);
         if let Some(base) = &mut self.base_bins
             && huge
         {
             base[0].take(fine_bin(page_before), 1);
-            base[0].add(fine_bin(page_before.saturating_add(SAMPLE_WEIGHT)), 1);
+            base[0].add(fine_bin(page_before.saturating_add(self.weight)), 1);
         }
         self.set_flag(unit, SAMPLED, true, pages);
         let after = self.spot(unit, pages).expect("the unit is tracked");

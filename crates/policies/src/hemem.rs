@@ -15,9 +15,12 @@
 //! | `period` | 10 ms | no sleep, here 1 ms | time between rounds |
 //! | `migrate_cap` | 10 GiB | 10 GiB | most moved in a round |
 //! | cold requests, cooled pages | 128, 8,192 a tier | the same | handled in a round |
+//! | copying threads | 4 | 4 | of each page |
 //!
 //! Every mapping is managed, where HeMem leaves those below 1 GiB in ordinary memory. A cooled page that stays hot goes
 //! to the young end of its queue.
+//!
+//! On a scaled-down machine whose small pages stand for huge ones, the unit is the small page.
 //!
 //! Memory beside the common eight bytes: 24 bytes a 2 MiB block, 0.05 a page. The original's structure takes 150 to 200 a block.
 
@@ -27,8 +30,8 @@ use std::time::Duration;
 use terrace_core::observation::{Access, Observation, Seen};
 use terrace_core::pages::Pages;
 use terrace_core::plan::{Outcome, Reason, Wishes};
-use terrace_core::policy::{Cadence, Metric, Needs, Policy, Room, SamplePeriods};
-use terrace_core::units::{BLOCK_PAGES, BlockId, Bytes, SpaceId, TierId, Time, Vpn};
+use terrace_core::policy::{Cadence, Kernel, Metric, Movers, Needs, Policy, Room, SamplePeriods};
+use terrace_core::units::{BLOCK_PAGES, BLOCK_SHIFT, BlockId, Bytes, PageId, SpaceId, TierId, Time, Vpn};
 
 use crate::lists::Lists;
 use crate::support;
@@ -58,10 +61,12 @@ pub const INFO: PolicyInfo = PolicyInfo {
 
 const COLD_REQUESTS: usize = 128;
 const COOLED_A_ROUND: u32 = 8192;
+/// Threads that copy a page together (specification section 7, migration).
+const COPY_THREADS: u8 = 4;
 const HOT: usize = 1;
 const SLOW: usize = 2;
 
-/// What is known of a block.
+/// What is known of a unit: a block, or a small page that stands for one.
 #[derive(Clone, Copy, Debug, Default)]
 struct Unit {
     reads: u32,
@@ -82,13 +87,19 @@ pub struct HeMem {
     period: Duration,
     full_cap: Bytes,
     cap: u64,
+    /// What the machine is smaller by, and log2 of the pages of a unit: 0 where a small page stands for a huge one.
+    scale: u32,
+    shift: u32,
+    /// What one observation adds to a count, and units cooled a round.
+    weight: u32,
+    cooled_a_round: u32,
     units: Vec<Unit>,
     queues: Lists,
     sizes: [u32; 4],
     clock: u32,
     samples: u64,
-    cold_requests: Vec<BlockId>,
-    /// Blocks of each hot queue that the running cooling has not looked at.
+    cold_requests: Vec<u32>,
+    /// Units of each hot queue that the running cooling has not looked at.
     to_cool: [u32; 2],
     next_round: Time,
     unfinished: bool,
@@ -112,6 +123,10 @@ impl HeMem {
             period: settings.duration("period", Duration::from_millis(millis))?,
             full_cap,
             cap: full_cap.pages(),
+            scale: 1,
+            shift: BLOCK_SHIFT,
+            weight: 1,
+            cooled_a_round: COOLED_A_ROUND,
             units: Vec::new(),
             queues: Lists::new(4),
             sizes: [0; 4],
@@ -137,70 +152,80 @@ impl HeMem {
         usize::from(unit.hot) * HOT + usize::from(unit.slow) * SLOW
     }
 
-    /// Puts a block at the young end of the queue that its state calls for.
-    fn enqueue(&mut self, block: BlockId, change: impl FnOnce(&mut Unit)) {
-        self.dequeue(block);
-        let unit = &mut self.units[block.0 as usize];
+    /// The unit a page belongs to, and the pages of a unit.
+    fn unit_of(&self, page: PageId) -> u32 {
+        page.0 >> self.shift
+    }
+
+    fn pages_of(&self, unit: u32) -> Range<u32> {
+        unit << self.shift..(unit + 1) << self.shift
+    }
+
+    /// Puts a unit at the young end of the queue that its state calls for.
+    fn enqueue(&mut self, number: u32, change: impl FnOnce(&mut Unit)) {
+        self.dequeue(number);
+        let unit = &mut self.units[number as usize];
         change(unit);
         unit.known = true;
         let queue = Self::queue_of(unit);
-        self.queues.push_front(queue, block.0);
+        self.queues.push_front(queue, number);
         self.sizes[queue] += 1;
     }
 
-    fn dequeue(&mut self, block: BlockId) {
-        if self.queues.remove(block.0) {
-            self.sizes[Self::queue_of(&self.units[block.0 as usize])] -= 1;
+    fn dequeue(&mut self, number: u32) {
+        if self.queues.remove(number) {
+            self.sizes[Self::queue_of(&self.units[number as usize])] -= 1;
         }
     }
 
-    /// Brings a block's queue up to date with where its pages lie: slow unless half of them are fast.
-    fn refresh(&mut self, block: BlockId, pages: &Pages) {
-        if pages.block(block).is_none() {
+    /// Brings a unit's queue up to date with where its pages lie: slow unless half of them are fast.
+    fn refresh(&mut self, number: u32, pages: &Pages) {
+        let range = self.pages_of(number);
+        if pages.block(PageId(range.start).block()).is_none() {
             return;
         }
         let (mut fast, mut placed) = (0u32, 0u32);
-        for page in pages.block_pages(block) {
+        for page in range.map(|id| &pages[PageId(id)]) {
             placed += u32::from(page.tier().is_some());
             fast += u32::from(page.tier() == Some(TierId::FAST));
         }
-        let unit = self.units[block.0 as usize];
+        let unit = self.units[number as usize];
         let slow = 2 * fast < placed;
         match (unit.known, placed > 0) {
             (true, false) => {
-                self.dequeue(block);
-                self.units[block.0 as usize] = Unit::default();
+                self.dequeue(number);
+                self.units[number as usize] = Unit::default();
             }
             (false, true) => {
                 let clock = self.clock;
-                self.enqueue(block, |unit| *unit = Unit { slow, clock, ..Unit::default() });
+                self.enqueue(number, |unit| *unit = Unit { slow, clock, ..Unit::default() });
             }
-            (true, true) if unit.slow != slow => self.enqueue(block, |unit| unit.slow = slow),
+            (true, true) if unit.slow != slow => self.enqueue(number, |unit| unit.slow = slow),
             _ => {}
         }
     }
 
-    fn on_sample(&mut self, block: BlockId, access: Access, pages: &Pages) {
-        if !self.units[block.0 as usize].known {
-            self.refresh(block, pages);
+    fn on_sample(&mut self, number: u32, access: Access, pages: &Pages) {
+        if !self.units[number as usize].known {
+            self.refresh(number, pages);
         }
-        let unit = &mut self.units[block.0 as usize];
+        let unit = &mut self.units[number as usize];
         if !unit.known || (access == Access::Store && self.write_hot == 0) {
             return;
         }
         let count = if access == Access::Store { &mut unit.writes } else { &mut unit.reads };
-        *count += 1;
+        *count += self.weight;
         // The request is judged by the counts as they stand; only then are they brought to the clock.
-        let unit = self.units[block.0 as usize];
+        let unit = self.units[number as usize];
         let hot = self.is_hot(unit.reads, unit.writes);
         if hot && !unit.hot {
-            self.enqueue(block, |unit| unit.hot = true);
+            self.enqueue(number, |unit| unit.hot = true);
         } else if !hot && unit.hot && self.cold_requests.len() < COLD_REQUESTS {
-            self.cold_requests.push(block);
+            self.cold_requests.push(number);
         }
         let (reads, writes) = self.decayed(&unit);
         let clock = self.clock;
-        let unit = &mut self.units[block.0 as usize];
+        let unit = &mut self.units[number as usize];
         (unit.reads, unit.writes, unit.clock) = (reads, writes, clock);
         self.samples += 1;
         let updated = if access == Access::Store { writes } else { reads };
@@ -214,24 +239,25 @@ impl HeMem {
         }
     }
 
-    /// Looks at so many blocks of each hot queue, the oldest first: those no longer hot go to the cold queue.
+    /// Looks at so many units of each hot queue, the oldest first: those no longer hot go to the cold queue.
     fn cool_queues(&mut self) {
         for (side, queue) in [HOT, HOT | SLOW].into_iter().enumerate() {
-            for _ in 0..self.to_cool[side].min(COOLED_A_ROUND) {
+            for _ in 0..self.to_cool[side].min(self.cooled_a_round) {
                 self.to_cool[side] -= 1;
-                let Some(block) = self.queues.back(queue).map(BlockId) else { break };
-                let (reads, writes) = self.decayed(&self.units[block.0 as usize]);
+                let Some(number) = self.queues.back(queue) else { break };
+                let (reads, writes) = self.decayed(&self.units[number as usize]);
                 let hot = self.is_hot(reads, writes);
-                self.enqueue(block, |unit| unit.hot = hot);
+                self.enqueue(number, |unit| unit.hot = hot);
             }
         }
     }
 
-    /// Wishes for a whole block to be in `to`: once if it is huge, otherwise page by page.
-    fn wish(block: BlockId, to: TierId, reason: Reason, pages: &Pages, wishes: &mut Wishes) {
-        let huge = pages.block(block).is_some_and(|info| info.huge);
-        let count = if huge { 1 } else { BLOCK_PAGES };
-        for page in (0..count).map(|offset| block.first_page().plus(offset)) {
+    /// Wishes for a whole unit to be in `to`: once if it is huge, otherwise page by page.
+    fn wish(range: Range<u32>, to: TierId, reason: Reason, pages: &Pages, wishes: &mut Wishes) {
+        let first = PageId(range.start);
+        let huge = pages.block(first.block()).is_some_and(|info| info.huge);
+        let count = if huge { 1 } else { range.len() as u32 };
+        for page in (0..count).map(|offset| first.plus(offset)) {
             let entry = &pages[page];
             let side = |tier: TierId| tier == TierId::FAST;
             if entry.tier().is_some_and(|tier| side(tier) != side(to)) && !entry.moving() {
@@ -251,38 +277,45 @@ impl Policy for HeMem {
     }
 
     fn mapped(&mut self, _now: Time, _blocks: &[BlockId], pages: &mut Pages) {
-        let blocks = pages.capacity() / BLOCK_PAGES as usize;
-        self.queues.fit(blocks);
-        if self.units.len() < blocks {
-            self.units.resize(blocks, Unit::default());
+        let units = pages.capacity() >> self.shift;
+        self.queues.fit(units);
+        if self.units.len() < units {
+            self.units.resize(units, Unit::default());
         }
     }
 
     fn unmapping(&mut self, _now: Time, space: SpaceId, range: Range<Vpn>, pages: &Pages) {
         for (block, info) in pages.blocks_of(space) {
-            let end = info.start.0 + u64::from(BLOCK_PAGES);
-            // A block of which a part stays keeps its counts; the next sight of it tells where the rest lies.
-            if range.start.0 <= info.start.0 && end <= range.end.0 {
-                self.dequeue(block);
-                self.units[block.0 as usize] = Unit::default();
+            let first = block.first_page();
+            for unit in self.unit_of(first)..=self.unit_of(first.plus(BLOCK_PAGES - 1)) {
+                let offset = u64::from(self.pages_of(unit).start - first.0);
+                let start = info.start.0 + offset;
+                // A unit of which a part stays keeps its counts; the next sight of it tells where the rest lies.
+                if range.start.0 <= start && start + (1 << self.shift) <= range.end.0 {
+                    self.dequeue(unit);
+                    self.units[unit as usize] = Unit::default();
+                }
             }
         }
     }
 
     fn observe(&mut self, _now: Time, seen: Seen<'_>, pages: &mut Pages) {
         match seen {
-            Seen::Scan(scan) => self.refresh(scan.first.block(), pages),
+            Seen::Scan(scan) => {
+                let last = scan.first.plus(scan.sights.len().max(1) as u32 - 1);
+                (self.unit_of(scan.first)..=self.unit_of(last)).for_each(|unit| self.refresh(unit, pages));
+            }
             Seen::Events(events) => {
                 let mut last = None;
                 for event in events {
-                    let block = event.page().block();
+                    let unit = self.unit_of(event.page());
                     match *event {
-                        Observation::Sampled { access, .. } => self.on_sample(block, access, pages),
-                        _ if last == Some(block) => {}
+                        Observation::Sampled { access, .. } => self.on_sample(unit, access, pages),
+                        _ if last == Some(unit) => {}
                         _ => {
-                            // The engine has entered the whole batch already, so once a run of one block is enough.
-                            self.refresh(block, pages);
-                            last = Some(block);
+                            // The engine has entered the whole batch already, so once a run of one unit is enough.
+                            self.refresh(unit, pages);
+                            last = Some(unit);
                         }
                     }
                 }
@@ -292,9 +325,9 @@ impl Policy for HeMem {
 
     fn outcome(&mut self, _now: Time, done: &[Outcome], pages: &mut Pages) {
         let mut last = None;
-        for block in done.iter().map(|outcome| outcome.item.page.block()) {
-            if last.replace(block) != Some(block) {
-                self.refresh(block, pages);
+        for unit in done.iter().map(|outcome| self.unit_of(outcome.item.page)).collect::<Vec<u32>>() {
+            if last.replace(unit) != Some(unit) {
+                self.refresh(unit, pages);
             }
         }
     }
@@ -304,46 +337,60 @@ impl Policy for HeMem {
             return;
         }
         self.next_round = now + self.period;
-        for block in std::mem::take(&mut self.cold_requests) {
-            let unit = self.units[block.0 as usize];
+        for number in std::mem::take(&mut self.cold_requests) {
+            let unit = self.units[number as usize];
             if unit.known && unit.hot && !self.is_hot(unit.reads, unit.writes) {
-                self.enqueue(block, |unit| unit.hot = false);
+                self.enqueue(number, |unit| unit.hot = false);
             }
         }
-        let block_pages = u64::from(BLOCK_PAGES);
-        let mut free = support::fast_limit(room).saturating_sub(room.tiers[0].used) / block_pages;
-        let mut left = self.cap.div_ceil(block_pages);
-        let mut waiting: Vec<BlockId> = Vec::new();
-        let mut victims = self.queues.back_to_front(0).map(BlockId);
-        for block in self.queues.back_to_front(HOT | SLOW).map(BlockId) {
-            if left == 0 || wishes.left() < 2 * BLOCK_PAGES as usize {
+        let unit_pages = 1u64 << self.shift;
+        // A plan has room for an exchange of two units that are not huge.
+        let exchange = 2 << self.shift;
+        let mut free = support::fast_limit(room).saturating_sub(room.tiers[0].used) / unit_pages;
+        let mut left = self.cap.div_ceil(unit_pages);
+        let mut waiting: Vec<u32> = Vec::new();
+        let mut victims = self.queues.back_to_front(0);
+        for number in self.queues.back_to_front(HOT | SLOW) {
+            if left == 0 || wishes.left() < exchange {
                 break;
             }
-            let unit = self.units[block.0 as usize];
+            let unit = self.units[number as usize];
             if !self.is_hot(unit.reads, unit.writes) {
-                waiting.push(block);
+                waiting.push(number);
                 continue;
             }
             if free > 0 {
                 free -= 1;
             } else if let Some(victim) = victims.next() {
-                Self::wish(victim, TierId::FAST.below(), Reason::MakeRoom, pages, wishes);
+                Self::wish(self.pages_of(victim), TierId::FAST.below(), Reason::MakeRoom, pages, wishes);
             } else {
                 break;
             }
-            Self::wish(block, TierId::FAST, Reason::Hot, pages, wishes);
+            Self::wish(self.pages_of(number), TierId::FAST, Reason::Hot, pages, wishes);
             left -= 1;
         }
         drop(victims);
-        self.unfinished = wishes.left() < 2 * BLOCK_PAGES as usize;
-        for block in waiting {
-            self.enqueue(block, |unit| unit.hot = false);
+        self.unfinished = wishes.left() < exchange;
+        for number in waiting {
+            self.enqueue(number, |unit| unit.hot = false);
         }
         self.cool_queues();
     }
 
+    fn kernel(&self) -> Kernel {
+        Kernel { movers: Movers::Several(COPY_THREADS), ..Kernel::default() }
+    }
+
     fn set_scale(&mut self, factor: u32) {
+        self.scale = factor;
         self.cap = support::scaled_pages(self.full_cap, factor);
+    }
+
+    fn set_folded(&mut self, parts: u32) {
+        self.shift = 0;
+        self.weight = (BLOCK_PAGES / parts.max(1)).max(1);
+        // There are as many times fewer units as the machine is smaller, but for the 512 that each page takes the place of.
+        self.cooled_a_round = support::scaled_samples(u64::from(COOLED_A_ROUND), self.scale, BLOCK_PAGES) as u32;
     }
 
     fn memory_bytes(&self) -> usize {
@@ -361,7 +408,7 @@ impl Policy for HeMem {
     }
 
     fn metrics(&self) -> Vec<Metric> {
-        let pages = |queue: usize| f64::from(self.sizes[queue]) * f64::from(BLOCK_PAGES);
+        let pages = |queue: usize| (u64::from(self.sizes[queue]) << self.shift) as f64;
         vec![
             Metric { name: "hot_fast_pages", value: pages(HOT) },
             Metric { name: "cold_fast_pages", value: pages(0) },
@@ -436,5 +483,20 @@ mod tests {
         assert_eq!(rig.cadence.sampling.unwrap().loads, 10_007);
         let policy = HeMem::new(&mut Settings::from_pairs([("preset", "sosp-code")])).unwrap();
         assert_eq!((policy.write_hot, policy.cool), (0, 10));
+    }
+
+    #[test]
+    fn a_small_page_that_stands_for_a_huge_one_is_a_unit() {
+        let mut policy = crate::build("hemem", Settings::default()).unwrap();
+        policy.set_scale(512);
+        policy.set_folded(512);
+        let mut rig = Rig::new(policy, &[4, 100_000]);
+        rig.map(16);
+        rig.born(0..4, TierId::FAST);
+        rig.born(4..16, TierId(1));
+        rig.sample([9; 8]);
+        rig.pass(ROUND);
+        assert_eq!((rig.tier(9), rig.tier(0)), (Some(TierId::FAST), Some(TierId(1))), "8 reads, and the oldest leaves");
+        assert_eq!((rig.promotions, rig.demotions), (1, 1));
     }
 }

@@ -37,7 +37,7 @@ use std::time::Duration;
 use terrace_core::observation::{Observation, Seen};
 use terrace_core::pages::Pages;
 use terrace_core::plan::{Action, Outcome, Reason, Wishes};
-use terrace_core::policy::{Cadence, Metric, Needs, Policy, Room, SamplePeriods};
+use terrace_core::policy::{Cadence, Kernel, Metric, Movers, Needs, Policy, Room, SamplePeriods};
 use terrace_core::units::{BLOCK_PAGES, BlockId, Bytes, PageId, SpaceId, TierId, Time, Vpn};
 
 use crate::bins::{BINS, fine_bin, fit, visible_bin};
@@ -477,6 +477,10 @@ impl Policy for Memtis {
         TierId(with_room.unwrap_or(room.tiers.len() - 1) as u8)
     }
 
+    fn kernel(&self) -> Kernel {
+        Kernel { movers: Movers::EachTier, ..Kernel::default() }
+    }
+
     fn set_scale(&mut self, factor: u32) {
         let scaled = |full| support::scaled_count(full, factor);
         self.scale = factor;
@@ -485,6 +489,14 @@ impl Policy for Memtis {
             cool_samples: scaled(self.full.cool_samples),
             cool_growth: scaled(self.full.cool_growth),
         };
+        self.splitting.set_cool_samples(self.amounts.cool_samples.min(1 << 40));
+    }
+
+    fn set_folded(&mut self, parts: u32) {
+        self.heat.set_folded(parts);
+        let samples = |full| support::scaled_samples(full, self.scale, parts);
+        self.amounts.adapt_samples = samples(self.full.adapt_samples);
+        self.amounts.cool_samples = samples(self.full.cool_samples);
         self.splitting.set_cool_samples(self.amounts.cool_samples.min(1 << 40));
     }
 
@@ -508,12 +520,15 @@ impl Policy for Memtis {
     }
 
     fn metrics(&self) -> Vec<Metric> {
-        let hot: u64 = self.heat.histogram()[self.hot..].iter().sum();
+        let sizes = self.heat.histogram();
+        let hot: u64 = sizes[self.hot..].iter().sum();
+        let warm: u64 = sizes[self.warm_bin..self.hot].iter().sum();
         let mut metrics = vec![
             Metric { name: "hot_threshold_bin", value: self.hot as f64 },
             Metric { name: "warm_threshold_bin", value: self.warm_bin as f64 },
             Metric { name: "base_page_threshold_bin", value: self.base_hot as f64 },
             Metric { name: "hot_pages", value: hot as f64 },
+            Metric { name: "warm_pages", value: warm as f64 },
             Metric { name: "samples", value: self.samples as f64 },
             Metric { name: "coolings", value: self.coolings as f64 },
             Metric { name: "warm_bin_dropped", value: self.warm_dropped as f64 },

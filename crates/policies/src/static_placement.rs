@@ -16,6 +16,10 @@ pub trait Placement: Send {
     fn name(&self) -> &'static str;
     /// Where a new page should go. The nearest tier with room takes it if that one has none.
     fn place(&mut self, page: PageId, room: &Room<'_>) -> TierId;
+    /// Whether fast memory is to hold everything.
+    fn unlimited_fast(&self) -> bool {
+        false
+    }
     /// What the hardware or the kernel beneath does.
     fn kernel(&self) -> Kernel {
         Kernel::default()
@@ -43,7 +47,7 @@ impl<P: Placement> Policy for StaticPolicy<P> {
     }
 
     fn needs(&self) -> Needs {
-        Needs::default()
+        Needs { unlimited_fast: self.0.unlimited_fast(), ..Needs::default() }
     }
 
     fn observe(&mut self, _now: Time, _seen: Seen<'_>, _pages: &mut Pages) {}

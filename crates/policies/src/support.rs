@@ -29,6 +29,11 @@ pub fn scaled_count(full: u64, scale: u32) -> u64 {
     if full == u64::MAX { full } else { (full / u64::from(scale.max(1))).max(1) }
 }
 
+/// A full-size count of samples on a machine `scale` times smaller, where each comes in `parts` observations.
+pub fn scaled_samples(full: u64, scale: u32, parts: u32) -> u64 {
+    if full == u64::MAX { full } else { (full.saturating_mul(u64::from(parts)) / u64::from(scale.max(1))).max(1) }
+}
+
 /// Pages the fastest tier may hold: its capacity, or the goal where that is less.
 pub fn fast_limit(room: &Room<'_>) -> u64 {
     let capacity = room.tiers[0].capacity;

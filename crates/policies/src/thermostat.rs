@@ -17,7 +17,8 @@
 //! | `correct` | on | all slow huge pages are watched, and the busiest come back until the rest keep the target |
 //!
 //! Rate of a sampled huge page: faults * (accessed pieces / poisoned pieces) / period. The draw is by a generator with a
-//! fixed seed. Blocks that are not mapped as huge pages are sampled too and need no split.
+//! fixed seed. Blocks that are not mapped as huge pages are sampled too and need no split. On a scaled-down machine whose
+//! small pages stand for huge ones the unit is the small page, of one piece.
 //!
 //! Memory beside the eight common bytes: 12 bytes a block and a bit a page.
 
@@ -29,7 +30,7 @@ use terrace_core::observation::{Observation, Seen};
 use terrace_core::pages::Pages;
 use terrace_core::plan::{Action, Reason, Wishes};
 use terrace_core::policy::{Cadence, Metric, Needs, Policy, Room, Round};
-use terrace_core::units::{BLOCK_PAGES, BlockId, PageId, SpaceId, TierId, Time, Vpn};
+use terrace_core::units::{BLOCK_PAGES, BLOCK_SHIFT, BlockId, PageId, SpaceId, TierId, Time, Vpn};
 
 use crate::{PolicyInfo, SettingInfo, Settings, SettingsError};
 
@@ -62,7 +63,7 @@ enum Stage {
     Count,
 }
 
-/// A sampled block.
+/// A sampled unit.
 #[derive(Clone, Debug, Default)]
 struct Sample {
     /// Whether it was one huge page before it was split for the sample.
@@ -84,18 +85,20 @@ pub struct Thermostat {
     random: u64,
     stage: Stage,
     stage_ends: Time,
-    sample: BTreeMap<BlockId, Sample>,
-    /// Faults of slow blocks in the running count.
+    /// log2 of the pages of a unit: 0 where a small page stands for a huge one.
+    shift: u32,
+    sample: BTreeMap<u32, Sample>,
+    /// Faults of slow units in the running count.
     slow_faults: Vec<u32>,
     named: Option<Vec<PageId>>,
     /// Whether the driver has taken the names of the pages to watch.
     served: bool,
     scan_at: Option<Time>,
     rates: u64,
-    demote: Vec<BlockId>,
-    promote: Vec<BlockId>,
-    collapse: Vec<BlockId>,
-    split: Vec<BlockId>,
+    demote: Vec<u32>,
+    promote: Vec<u32>,
+    collapse: Vec<u32>,
+    split: Vec<u32>,
     slow_rate: f64,
 }
 
@@ -118,6 +121,7 @@ impl Thermostat {
             random: settings.number("seed", 1u64, 0..=u64::MAX)?.wrapping_mul(2).wrapping_add(1),
             stage: Stage::Split,
             stage_ends: Time::ZERO,
+            shift: BLOCK_SHIFT,
             sample: BTreeMap::new(),
             slow_faults: Vec::new(),
             named: None,
@@ -141,25 +145,52 @@ impl Thermostat {
         ((mixed ^ (mixed >> 31)) % below.max(1) as u64) as usize
     }
 
-    fn is_fast(block: BlockId, pages: &Pages) -> bool {
-        let on = |tier: TierId| pages.block_pages(block).iter().filter(|page| page.tier() == Some(tier)).count();
-        let placed = pages.block_pages(block).iter().filter(|page| page.tier().is_some()).count();
-        placed > 0 && 2 * on(TierId::FAST) >= placed
+    fn unit_of(&self, page: PageId) -> u32 {
+        page.0 >> self.shift
     }
 
-    /// Stage one: a random share of the fast blocks.
+    fn first_of(&self, unit: u32) -> PageId {
+        PageId(unit << self.shift)
+    }
+
+    fn pages_of(&self, unit: u32) -> impl Iterator<Item = PageId> + use<> {
+        (unit << self.shift..(unit + 1) << self.shift).map(PageId)
+    }
+
+    /// All units of live blocks.
+    fn units(&self, pages: &Pages) -> Vec<u32> {
+        let of = |block: BlockId| {
+            let first = block.first_page();
+            self.unit_of(first)..=self.unit_of(first.plus(BLOCK_PAGES - 1))
+        };
+        pages.blocks().flat_map(|(block, _)| of(block)).collect()
+    }
+
+    fn is_huge(&self, unit: u32, pages: &Pages) -> bool {
+        pages.block(self.first_of(unit).block()).is_some_and(|info| info.huge)
+    }
+
+    /// Whether a unit has memory, at least half of it fast.
+    fn is_fast(&self, unit: u32, pages: &Pages) -> bool {
+        let tiers = self.pages_of(unit).filter_map(|page| pages[page].tier());
+        let (fast, placed) =
+            tiers.fold((0, 0), |(fast, placed), tier| (fast + u32::from(tier == TierId::FAST), placed + 1));
+        placed > 0 && 2 * fast >= placed
+    }
+
+    /// Stage one: a random share of the fast units.
     fn draw_sample(&mut self, pages: &Pages) {
-        let mut fast: Vec<BlockId> =
-            pages.blocks().map(|(block, _)| block).filter(|&block| Self::is_fast(block, pages)).collect();
+        let mut fast = self.units(pages);
+        fast.retain(|&unit| self.is_fast(unit, pages));
         let wanted = (fast.len() as f64 * self.share).ceil() as usize;
         self.sample.clear();
         for _ in 0..wanted {
             let index = self.draw(fast.len());
-            let block = fast.swap_remove(index);
-            let huge = pages.block(block).is_some_and(|info| info.huge);
-            self.sample.insert(block, Sample { huge, ..Sample::default() });
+            let unit = fast.swap_remove(index);
+            let huge = self.is_huge(unit, pages);
+            self.sample.insert(unit, Sample { huge, ..Sample::default() });
             if huge {
-                self.split.push(block);
+                self.split.push(unit);
             }
         }
     }
@@ -167,82 +198,84 @@ impl Thermostat {
     /// Stage two ends: which pieces are to fault, and with them all of slow memory.
     fn name_pages(&mut self, pages: &Pages) {
         let mut names = Vec::new();
-        let blocks: Vec<BlockId> = self.sample.keys().copied().collect();
-        for block in blocks {
-            let mut accessed = self.sample[&block].accessed.clone();
+        let units: Vec<u32> = self.sample.keys().copied().collect();
+        for unit in units {
+            let mut accessed = self.sample[&unit].accessed.clone();
             let total = accessed.len();
             let wanted = total.min(self.poisoned);
             for _ in 0..wanted {
                 let index = self.draw(accessed.len());
                 names.push(accessed.swap_remove(index));
             }
-            let sample = self.sample.get_mut(&block).expect("the block is in the sample");
+            let sample = self.sample.get_mut(&unit).expect("the unit is in the sample");
             (sample.poisoned, sample.faults) = (wanted as u32, 0);
         }
         if self.correct {
-            for (block, info) in pages.blocks().filter(|(block, _)| !Self::is_fast(*block, pages)) {
-                let step = if info.huge { BLOCK_PAGES } else { 1 };
-                let ids = (0..BLOCK_PAGES).step_by(step as usize).map(|offset| block.first_page().plus(offset));
-                names.extend(ids.filter(|page| pages[*page].tier().is_some()));
+            for unit in self.units(pages).into_iter().filter(|&unit| !self.is_fast(unit, pages)) {
+                let step = if self.is_huge(unit, pages) { BLOCK_PAGES } else { 1 };
+                names.extend(self.pages_of(unit).step_by(step as usize).filter(|page| pages[*page].tier().is_some()));
             }
         }
-        self.slow_faults = vec![0; pages.capacity() / BLOCK_PAGES as usize];
+        self.slow_faults = vec![0; pages.capacity() >> self.shift];
         self.named = Some(names);
         self.served = false;
     }
 
-    /// Stage three ends: the coldest of the sample leave, the busiest slow blocks come back.
+    /// Stage three ends: the coldest of the sample leave, the busiest slow units come back.
     fn classify(&mut self, pages: &Pages) {
         if !self.served {
             return;
         }
         let seconds = self.period.as_secs_f64();
-        let mut rates: Vec<(f64, BlockId)> = Vec::new();
-        for (&block, sample) in &self.sample {
-            if pages.block(block).is_none() {
+        let mut rates: Vec<(f64, u32)> = Vec::new();
+        for (&unit, sample) in &self.sample {
+            if pages.block(self.first_of(unit).block()).is_none() {
                 continue;
             }
             let spread = sample.accessed.len() as f64 / f64::from(sample.poisoned.max(1));
-            rates.push((sample.faults as f64 * spread / seconds, block));
+            rates.push((sample.faults as f64 * spread / seconds, unit));
         }
         rates.sort_by(|left, right| left.0.total_cmp(&right.0).then(left.1.cmp(&right.1)));
         self.rates += rates.len() as u64;
         let allowed = self.share * self.target;
         let mut sum = 0.0;
-        for &(rate, block) in &rates {
+        for &(rate, unit) in &rates {
             sum += rate;
             if sum > allowed {
                 break;
             }
-            self.demote.push(block);
+            self.demote.push(unit);
         }
-        let kept = |block: &BlockId| !self.demote.contains(block) && self.sample[block].huge;
-        self.collapse = rates.iter().map(|&(_, block)| block).filter(kept).collect();
+        // Those demoted are the first of them.
+        let kept = rates[self.demote.len().min(rates.len())..].iter().map(|&(_, unit)| unit);
+        self.collapse = kept.filter(|unit| self.sample[unit].huge).collect();
         if !self.correct {
             return;
         }
-        let mut slow: Vec<(u32, BlockId)> = pages
-            .blocks()
-            .filter(|(block, _)| !Self::is_fast(*block, pages))
-            .map(|(block, _)| (self.slow_faults.get(block.0 as usize).copied().unwrap_or(0), block))
-            .filter(|(faults, _)| *faults > 0)
+        let mut slow: Vec<(u32, u32)> = self
+            .units(pages)
+            .into_iter()
+            .map(|unit| (self.slow_faults.get(unit as usize).copied().unwrap_or(0), unit))
+            .filter(|&(faults, unit)| faults > 0 && !self.is_fast(unit, pages))
             .collect();
-        slow.sort_by_key(|&(faults, block)| (std::cmp::Reverse(faults), block));
+        slow.sort_by_key(|&(faults, unit)| (std::cmp::Reverse(faults), unit));
         self.slow_rate = slow.iter().map(|&(faults, _)| f64::from(faults)).sum::<f64>() / seconds;
         let mut rest = self.slow_rate;
-        for (faults, block) in slow {
+        for (faults, unit) in slow {
             if rest <= self.target {
                 break;
             }
             rest -= f64::from(faults) / seconds;
-            self.promote.push(block);
+            self.promote.push(unit);
         }
     }
 
-    fn wish_block(block: BlockId, to: TierId, reason: Reason, pages: &Pages, wishes: &mut Wishes) {
-        let Some(info) = pages.block(block) else { return };
-        let count = if info.huge { 1 } else { BLOCK_PAGES };
-        for page in (0..count).map(|offset| block.first_page().plus(offset)) {
+    fn wish_unit(&self, unit: u32, to: TierId, reason: Reason, pages: &Pages, wishes: &mut Wishes) {
+        if pages.block(self.first_of(unit).block()).is_none() {
+            return;
+        }
+        let step = if self.is_huge(unit, pages) { BLOCK_PAGES } else { 1 };
+        for page in self.pages_of(unit).step_by(step as usize) {
             if pages[page].tier().is_some_and(|tier| tier != to) && !pages[page].moving() {
                 wishes.move_to(page, to, reason);
             }
@@ -262,9 +295,11 @@ impl Policy for Thermostat {
     fn unmapping(&mut self, _now: Time, space: SpaceId, range: Range<Vpn>, pages: &Pages) {
         for (block, info) in pages.blocks_of(space) {
             if info.start.0 < range.end.0 && range.start.0 < info.start.0 + u64::from(BLOCK_PAGES) {
-                self.sample.remove(&block);
+                let shift = self.shift;
+                let of_block = |unit: u32| PageId(unit << shift).block() == block;
+                self.sample.retain(|&unit, _| !of_block(unit));
                 for list in [&mut self.demote, &mut self.promote, &mut self.collapse, &mut self.split] {
-                    list.retain(|&other| other != block);
+                    list.retain(|&unit| !of_block(unit));
                 }
             }
         }
@@ -279,13 +314,12 @@ impl Policy for Thermostat {
     fn observe(&mut self, _now: Time, seen: Seen<'_>, pages: &mut Pages) {
         match seen {
             Seen::Scan(scan) if scan.window.is_some() && self.stage == Stage::Mark => {
-                if let Some(sample) = self.sample.get_mut(&scan.first.block()) {
-                    for (offset, sight) in scan.sights.iter().enumerate().filter(|(_, sight)| sight.accessed()) {
-                        let page = scan.first.plus(offset as u32);
-                        // While the block is still huge its one mark stands for all of it.
-                        if !sight.huge() || page.offset() == 0 {
-                            sample.accessed.push(page);
-                        }
+                for (offset, sight) in scan.sights.iter().enumerate().filter(|(_, sight)| sight.accessed()) {
+                    let page = scan.first.plus(offset as u32);
+                    // While the block is still huge its one mark stands for all of it.
+                    let unit = self.unit_of(page);
+                    if let Some(sample) = self.sample.get_mut(&unit).filter(|_| !sight.huge() || page.offset() == 0) {
+                        sample.accessed.push(page);
                     }
                 }
             }
@@ -297,9 +331,10 @@ impl Policy for Thermostat {
                         continue;
                     }
                     let slow = pages[page].tier().is_some_and(|tier| tier > TierId::FAST);
-                    if let Some(sample) = self.sample.get_mut(&page.block()).filter(|_| !slow) {
+                    let unit = self.unit_of(page);
+                    if let Some(sample) = self.sample.get_mut(&unit).filter(|_| !slow) {
                         sample.faults += 1;
-                    } else if let Some(faults) = self.slow_faults.get_mut(page.block().0 as usize).filter(|_| slow) {
+                    } else if let Some(faults) = self.slow_faults.get_mut(unit as usize).filter(|_| slow) {
                         *faults += 1;
                     }
                 }
@@ -358,25 +393,29 @@ impl Policy for Thermostat {
                 }
             }
         }
-        for block in std::mem::take(&mut self.split) {
-            if pages.block(block).is_some_and(|info| info.huge) {
-                wishes.push(block.first_page(), Action::Split, Reason::PageSize);
+        for unit in std::mem::take(&mut self.split) {
+            if self.is_huge(unit, pages) {
+                wishes.push(self.first_of(unit), Action::Split, Reason::PageSize);
             }
         }
-        for block in std::mem::take(&mut self.collapse) {
-            wishes.push(block.first_page(), Action::Collapse, Reason::PageSize);
+        for unit in std::mem::take(&mut self.collapse) {
+            wishes.push(self.first_of(unit), Action::Collapse, Reason::PageSize);
         }
-        for block in std::mem::take(&mut self.promote) {
-            Self::wish_block(block, TierId::FAST, Reason::Hot, pages, wishes);
+        for unit in std::mem::take(&mut self.promote) {
+            self.wish_unit(unit, TierId::FAST, Reason::Hot, pages, wishes);
         }
-        for block in std::mem::take(&mut self.demote) {
-            Self::wish_block(block, TierId::FAST.below(), Reason::Cold, pages, wishes);
+        for unit in std::mem::take(&mut self.demote) {
+            self.wish_unit(unit, TierId::FAST.below(), Reason::Cold, pages, wishes);
         }
     }
 
     fn set_scale(&mut self, factor: u32) {
         // Accesses a second of a machine so much smaller are fewer by as much.
         self.target = self.full_target / f64::from(factor);
+    }
+
+    fn set_folded(&mut self, _parts: u32) {
+        self.shift = 0;
     }
 
     fn memory_bytes(&self) -> usize {

@@ -17,15 +17,16 @@
 //! | direct demotion stops | half way between the watermarks | M5 |
 //! | `candidates` | the rear 70 % of a list | section III.B (M7) |
 //! | `deactivate` | the tail 50 % of the active anonymous list at each cooling | section III.B |
-//! | `promote_until` | the high watermark | M4, not stated |
+//! | `promote_until` | none: while fast memory has a free page | section III.B: the active list not being empty is the only condition (M4) |
 //! | order | inactive file, active file, inactive anonymous; never active anonymous | section III.B |
 //!
 //! Algorithm 2 cools in the `else` of the threshold's test; with periods of which one divides the other it would never cool, so
 //! cooling is tested first. Pages of warm bars are pushed into neither ring (M2); `warm_goes_hot` is the literal text. Every
 //! 4 KiB page is counted by itself, as huge pages were off.
 //!
-//! With M4 as resolved, demotion ends where promotion does: once fast memory is full, promotion gets only the room that pages
-//! give back by themselves. `promote_until=low` lets it use what lies between the watermarks, which demotion then restores.
+//! Were promotion to stop at the high watermark, where demotion ends too, it would get only the room that pages give back by
+//! themselves once fast memory is full. The paper names no such stop: "the promotion condition is that the anonymous active
+//! list is not empty"; what it takes below the watermarks the next demotion restores. `promote_until` is the ablation.
 //!
 //! Memory beside the eight common bytes: 4 for the count, 10 for the kernel's lists. The paper's map takes 12 a page.
 
@@ -35,7 +36,7 @@ use std::time::Duration;
 use terrace_core::observation::{Observation, Seen};
 use terrace_core::pages::{Column, Pages};
 use terrace_core::plan::{Outcome, Reason, Wishes};
-use terrace_core::policy::{Cadence, Metric, Needs, Policy, Room, SamplePeriods};
+use terrace_core::policy::{Cadence, Kernel, Metric, Movers, Needs, Policy, Room, SamplePeriods};
 use terrace_core::units::{BLOCK_PAGES, BlockId, PageId, SpaceId, TierId, Time, Vpn};
 
 use crate::bins::{BINS, Bins, fine_bin, fit, visible_bin};
@@ -87,8 +88,8 @@ pub const INFO: PolicyInfo = PolicyInfo {
         },
         SettingInfo {
             key: "promote_until",
-            default: "high",
-            meaning: "promotion stops when less than this is free: the high (M4) or the low watermark, or none",
+            default: "none",
+            meaning: "promotion stops when less than this is free: the high or the low watermark, or none (M4)",
         },
         SettingInfo { key: "file_first", default: "on", meaning: "demote file pages before anonymous ones" },
     ],
@@ -110,6 +111,7 @@ enum Watermark {
 /// See the module's header.
 pub struct TieredMms {
     alpha: f64,
+    scale: u32,
     full_periods: (u64, u64),
     threshold_period: u64,
     cool_period: u64,
@@ -125,6 +127,8 @@ pub struct TieredMms {
     file_first: bool,
     promote_until: Watermark,
     counts: Column<u32>,
+    /// What one observation adds to a count.
+    weight: u32,
     bars: Bins,
     lru: Lru,
     samples: u64,
@@ -153,6 +157,7 @@ impl TieredMms {
         })?;
         Ok(TieredMms {
             alpha: settings.share("alpha", 0.75)?,
+            scale: 1,
             full_periods: (threshold_period, cool_period),
             threshold_period,
             cool_period,
@@ -168,10 +173,11 @@ impl TieredMms {
             file_first: settings.switch("file_first", true)?,
             promote_until: settings.choice(
                 "promote_until",
-                Watermark::High,
+                Watermark::None,
                 &[("high", Watermark::High), ("low", Watermark::Low), ("none", Watermark::None)],
             )?,
             counts: Column::default(),
+            weight: 1,
             bars: Bins::default(),
             lru: Lru::default(),
             samples: 0,
@@ -205,7 +211,7 @@ impl TieredMms {
             return;
         }
         let before = self.counts[page.index()];
-        let after = before.saturating_add(1);
+        let after = before.saturating_add(self.weight);
         if before > 0 {
             self.bars.take(fine_bin(before), 1);
         }
@@ -396,9 +402,21 @@ impl Policy for TieredMms {
         self.unfinished = wishes.left() == 0;
     }
 
+    fn kernel(&self) -> Kernel {
+        Kernel { movers: Movers::EachTier, ..Kernel::default() }
+    }
+
     fn set_scale(&mut self, factor: u32) {
+        self.scale = factor;
         self.threshold_period = support::scaled_count(self.full_periods.0, factor);
         self.cool_period = support::scaled_count(self.full_periods.1, factor);
+    }
+
+    fn set_folded(&mut self, parts: u32) {
+        // A small page has the samples of a huge one: its observations count as parts of them.
+        self.weight = (BLOCK_PAGES / parts.max(1)).max(1);
+        self.threshold_period = support::scaled_samples(self.full_periods.0, self.scale, parts);
+        self.cool_period = support::scaled_samples(self.full_periods.1, self.scale, parts);
     }
 
     fn memory_bytes(&self) -> usize {

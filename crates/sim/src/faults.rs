@@ -79,7 +79,9 @@ impl Simulation {
             }
             self.entered(first);
             self.relocated.push(first);
-            self.pay(thread, self.config.machine.management.first_touch_huge_ns);
+            let bytes = (u64::from(BLOCK_PAGES) * PAGE_BYTES) as f64;
+            let slow = self.config.machine.management.slow_clear_nanos(bytes, &self.tiers[tier.index()]);
+            self.pay(thread, self.config.machine.management.first_touch_huge_ns + slow);
             self.hot.written[tier.index()] += u64::from(BLOCK_PAGES) * PAGE_BYTES;
             return true;
         }
@@ -90,7 +92,8 @@ impl Simulation {
         self.history.add(now, vpn, || What::Born { tier, huge: false });
         self.born.push(Observation::Born { page: self.id(page), tier });
         if thread.is_some() {
-            self.pay(thread, self.config.machine.management.first_touch_small_ns);
+            let slow = self.config.machine.management.slow_clear_nanos(PAGE_BYTES as f64, &self.tiers[tier.index()]);
+            self.pay(thread, self.config.machine.management.first_touch_small_ns + slow);
             self.hot.written[tier.index()] += PAGE_BYTES;
         }
         true
@@ -156,10 +159,11 @@ impl Simulation {
         for page in unit.clone() {
             self.hot.memory.clear(page, PageWord::MARKED);
         }
-        if self.hot.memory.word(page).has(PageWord::WATCHED) {
+        let watched = self.hot.memory.word(page).has(PageWord::WATCHED);
+        if watched {
             self.rearm.push(page);
         }
-        let cost = self.config.machine.management.hint_fault_ns;
+        let cost = if watched { self.watched_fault_ns } else { self.config.machine.management.hint_fault_ns };
         self.hot.work[thread].stall_ns += cost;
         self.costs.hint_fault_stall += cost;
         self.counts.hint_faults += 1;

@@ -170,7 +170,8 @@ impl Simulation {
             (Some(periods), Some(sampler)) => sampler.ask(periods),
             (Some(periods), None) => {
                 let record_ns = self.config.machine.management.sample_ns;
-                self.sampler = Some(Sampler::new(periods, self.config.sampling_quota, record_ns, now));
+                let sampler = Sampler::new(periods, self.config.sampling_quota, record_ns, now);
+                self.sampler = Some(sampler.in_parts(self.sample_parts));
             }
             (None, _) => (self.hot.load_period, self.hot.store_period) = (0, 0),
         }
@@ -186,9 +187,12 @@ impl Simulation {
         self.cadence = cadence;
     }
 
-    fn set_periods(&mut self) {
+    pub(crate) fn set_periods(&mut self) {
         let Some(sampler) = &self.sampler else { return };
-        let periods = sampler.periods();
+        let mut periods = sampler.counter_periods();
+        // Where one access stands for many, as many fewer of them make up a period.
+        periods.loads = (periods.loads / self.weight).max(1);
+        periods.stores = (periods.stores / self.weight).max(1);
         if (self.hot.load_period, self.hot.store_period) == (periods.loads, periods.stores) {
             return;
         }
@@ -201,8 +205,9 @@ impl Simulation {
     /// Turns the counters' picks into observations, as many as the kernel's rate lets through.
     fn take_samples(&mut self, span: f64) {
         let now = self.now();
-        let samples = std::mem::take(&mut self.hot.samples);
+        let mut samples = std::mem::take(&mut self.hot.samples);
         if let Some(mut sampler) = self.sampler.take() {
+            samples.retain(|sample| sampler.keeps(sample.access == Access::Store));
             if !samples.is_empty() {
                 let kept = sampler.admit(samples.len() as u64, self.active, span) as usize;
                 let periods = sampler.periods();
@@ -219,7 +224,7 @@ impl Simulation {
                         self.history.add(now, vpn, || What::Sampled { store });
                     }
                 }
-                let spent = kept as f64 * self.config.machine.management.sample_ns;
+                let spent = kept as f64 * sampler.record_nanos();
                 self.costs.sampling += spent;
                 self.sampler_spent += spent;
             }

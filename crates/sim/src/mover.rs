@@ -2,11 +2,13 @@
 //!
 //! In: plans. Out: outcomes, bytes on the tiers, time on the mover's thread and stalls in the program. Must not: decide.
 //!
-//! A move costs its fixed time and its copy, on one thread; the bytes load both tiers; each core that runs the program is
+//! A move costs its fixed time and its copy, on a mover's thread, of which there are as many as the policy's system has; the
+//! bytes load both tiers; each core that runs the program is
 //! interrupted to flush its TLB; and if the page is in use, a thread that touches it waits. Promotions of systems that move
 //! pages in the hint fault are paid by the program instead of by a mover.
 
 use terrace_core::plan::{Action, Failure, Move, Outcome, Plan};
+use terrace_core::policy::Movers;
 use terrace_core::units::{BLOCK_PAGES, BLOCK_SHIFT, PAGE_BYTES, TierId};
 use terrace_machine::memory::PageWord;
 use terrace_machine::mmu::Size;
@@ -18,9 +20,14 @@ impl Simulation {
     /// Carries out a plan. Its outcomes are told to the engine when the mover has had the time for it.
     pub(crate) fn carry_out(&mut self, plan: &Plan) {
         let mut outcomes = Vec::with_capacity(plan.moves.len());
-        let mut busy = 0.0;
+        // Time each mover spends, by the tier it moves pages out of.
+        let mut busy = [0.0; TierId::MAX];
         for item in &plan.moves {
-            let failure = self.carry_out_one(item, &mut busy);
+            let mut spent = 0.0;
+            let failure = self.carry_out_one(item, &mut spent);
+            let mover = if self.kernel.movers == Movers::EachTier { item.from.index() } else { 0 };
+            let sharing = if let Movers::Several(threads) = self.kernel.movers { threads.max(1) } else { 1 };
+            busy[mover] += spent / f64::from(sharing);
             let promotion = matches!(item.action, Action::MoveTo(to) if to < item.from);
             if failure.is_some() && promotion {
                 self.counts.failed_promotions += u64::from(item.pages);
@@ -39,7 +46,7 @@ impl Simulation {
             }
             outcomes.push(Outcome { item: *item, done: if failure.is_none() { item.pages } else { 0 }, failure });
         }
-        self.mover_free_ns = self.mover_free_ns.max(self.now_ns) + busy;
+        self.mover_free_ns = self.mover_free_ns.max(self.now_ns) + busy.into_iter().fold(0.0, f64::max);
         self.outcomes = Some(outcomes);
     }
 
@@ -131,7 +138,7 @@ impl Simulation {
         self.costs.shootdown_stall += management.shootdown_ns * f64::from(self.active);
         self.stall_each(management.shootdown_ns);
         let fixed = if huge { management.move_huge_ns } else { management.move_small_ns };
-        let copy = bytes as f64 * 1e9 / management.copy_bandwidth;
+        let copy = management.copy_nanos(bytes as f64, &self.tiers[from.index()], &self.tiers[to.index()]);
         let packing = if stored { self.tiers[to.index()].write_latency_ns * weight as f64 } else { 0.0 };
         let unpacking = match self.hot.memory.is_compressed(from) {
             true => self.tiers[from.index()].read_latency_ns * weight as f64,
@@ -181,6 +188,19 @@ impl Simulation {
         self.marked_at[unit.start as usize] = (self.now().as_nanos() / 1_000_000) as u32;
         for page in unit {
             self.hot.memory.set(page, PageWord::MARKED);
+        }
+    }
+
+    /// A block's mapping changed by itself: the cost is that of a split or a collapse, and no mover is busy with it.
+    pub(crate) fn follow_mapping(&mut self, first: u32, huge: bool) {
+        let mut spent = 0.0;
+        let failure = match huge {
+            true if self.hot.memory.word(first).has(PageWord::HUGE) => return,
+            true => self.collapse(first, &mut spent),
+            false => self.split(first, &mut spent),
+        };
+        if failure.is_none() {
+            self.relocated.push(first);
         }
     }
 
@@ -250,7 +270,8 @@ impl Simulation {
         self.hot.read[tier.index()] += bytes;
         self.hot.written[tier.index()] += bytes;
         let management = &self.config.machine.management;
-        let cost = management.collapse_ns + bytes as f64 * 1e9 / management.copy_bandwidth;
+        let place = &self.tiers[tier.index()];
+        let cost = management.collapse_ns + management.copy_nanos(bytes as f64, place, place);
         self.costs.migration += cost;
         *busy += cost;
         None

@@ -88,10 +88,13 @@ where
                         "the trace is regional: it tells which regions were in use, and no single access to replay";
                     return Err(SimError::Source(why.to_owned()));
                 }
-                Some(Change::Huge(pages)) => into.traced(Vpn(u64::from(pages.first.0)), u64::from(pages.count), true),
-                Some(Change::Split(pages)) => into.traced(Vpn(u64::from(pages.first.0)), u64::from(pages.count), false),
-                // An access stands for itself.
-                Some(Change::Period(_)) => {}
+                Some(Change::Huge(pages)) => {
+                    into.remap(Vpn(u64::from(pages.first.0)), u64::from(pages.count), true);
+                }
+                Some(Change::Split(pages)) => {
+                    into.remap(Vpn(u64::from(pages.first.0)), u64::from(pages.count), false);
+                }
+                Some(Change::Period(accesses)) => into.each_stands_for(accesses),
             }
         }
         Ok(())
@@ -130,7 +133,10 @@ pub fn bounds(config: &SimConfig, source: &dyn Source) -> Result<Bounds, SimErro
 /// When the configuration is out of range, the source fails, or the machine runs out of memory.
 pub fn run_alone(config: &SimConfig, source: &dyn Source, policy: Box<dyn Policy>) -> Result<Report, SimError> {
     let future = if policy.needs().future { Some(record_future(config, source)?) } else { None };
-    let mut simulation = Simulation::new(config.clone(), policy)?;
+    let mut simulation = match policy.needs().unlimited_fast {
+        true => Simulation::unlimited(config.clone(), policy)?,
+        false => Simulation::new(config.clone(), policy)?,
+    };
     if let Some(future) = future {
         simulation.foresee(future);
     }

@@ -7,6 +7,8 @@
 //! at its end the load model says how long it took. Then what was seen is told to the engine, what is due is done
 //! (scans, marks, reclaim, moves), and the engine is polled until it wants to be woken.
 
+mod clock;
+
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -16,7 +18,7 @@ use terrace_core::plan::Outcome;
 use terrace_core::policy::{Cadence, Kernel, Policy};
 use terrace_core::units::{BLOCK_PAGES, BLOCK_SHIFT, PageId, SpaceId, TierId, Time, Vpn};
 use terrace_machine::cache::Cache;
-use terrace_machine::load::{Rates, Stretch, ThreadWork, Traffic, solve_among};
+use terrace_machine::load::{Rates, ThreadWork};
 use terrace_machine::media::Media;
 use terrace_machine::memory::{Memory, PageWord};
 use terrace_machine::memory_mode::MemoryMode;
@@ -53,6 +55,8 @@ const STRETCH_NANOS: f64 = 5e6;
 /// A thread not seen for so many accesses is not taken to run: longer than a round of turns of all threads.
 const ROUND_ACCESSES: u64 = 1 << 16;
 const NEVER: u64 = u64::MAX;
+/// Most accesses that one of a sampled trace may stand for: with more, the counters of a stretch would overflow.
+const MOST_STOOD_FOR: u32 = u32::MAX / (2 * STRETCH_ACCESSES as u32);
 /// One access in so many goes into the heat map.
 const HEAT_EVERY: usize = 61;
 
@@ -70,6 +74,8 @@ pub struct Simulation {
     /// Small nanoseconds since the start.
     pub(crate) now_ns: f64,
     based: bool,
+    /// Accesses that one of the source stands for.
+    pub(crate) weight: u32,
     /// The engine's first page of each block, and back.
     pub(crate) ids: Vec<u32>,
     pub(crate) blocks: Vec<u32>,
@@ -96,6 +102,10 @@ pub struct Simulation {
     pub(crate) cadence: Cadence,
     pub(crate) wake: Time,
     pub(crate) sampler: Option<Sampler>,
+    /// Records in place of one sample: more than one where small pages stand for huge ones.
+    pub(crate) sample_parts: u32,
+    /// What a fault on a page costs whose every use is watched: it comes with each use, not with each page.
+    pub(crate) watched_fault_ns: f64,
     pub(crate) hint_scanner: HintScanner,
     pub(crate) next_hint: Time,
     /// Full-size milliseconds at which a page was marked; empty until something marks.
@@ -158,11 +168,17 @@ impl Simulation {
         mut policy: Box<dyn Policy>,
         mut capacity: Vec<u64>,
     ) -> Result<Simulation, SimError> {
+        let watched_fault_ns = config.machine.management.hint_fault_ns;
         let mut config = SimConfig { machine: config.acting(), ..config };
         if policy.needs().counters && config.mmu.is_none() {
             config.mmu = Some(MmuConfig::new(config.machine.processor.cores as usize));
         }
         policy.set_scale(config.scale.factor());
+        let mut sample_parts = 1;
+        if config.pages == Pages::Folded {
+            sample_parts = policy.cadence().sampling.map_or(1, |periods| Sampler::most_parts(periods.loads));
+            policy.set_folded(sample_parts);
+        }
         let (kernel, hint_faults_wanted) = (policy.kernel(), policy.needs().hint_faults);
         let machine = &config.machine;
         let memory_mode =
@@ -222,6 +238,7 @@ impl Simulation {
             lists,
             now_ns: 0.0,
             based: false,
+            weight: 1,
             ids: Vec::new(),
             blocks: Vec::new(),
             stretch_accesses: 0,
@@ -242,6 +259,8 @@ impl Simulation {
             cadence: Cadence::default(),
             wake: Time::ZERO,
             sampler: None,
+            sample_parts,
+            watched_fault_ns,
             hint_scanner: HintScanner::default(),
             next_hint: Time::ZERO,
             marked_at: Vec::new(),
@@ -475,7 +494,7 @@ impl Simulation {
 
     fn feed_some<R: Record>(&mut self, batch: &[R]) {
         let mut from = 0;
-        while let Stop::At(index) = self.hot.run(batch, from) {
+        while let Stop::At(index) = self.run_hot(batch, from) {
             let access = &batch[index];
             if self.hot.work.len() <= access.thread() {
                 self.add_threads(access.thread() + 1);
@@ -507,6 +526,46 @@ impl Simulation {
         self.drain_cores(true);
         self.close_stretch(true);
         self.begin_region(true);
+    }
+
+    /// From here on each access of the source stands for so many of its kind, as in a trace of samples: the program's time and
+    /// traffic are those of all of them, and the sampler counts them all.
+    pub fn each_stands_for(&mut self, accesses: u64) {
+        self.drain_cores(false);
+        self.close_stretch(false);
+        self.weight = u32::try_from(accesses).unwrap_or(u32::MAX).clamp(1, MOST_STOOD_FOR);
+        self.set_periods();
+    }
+
+    /// The program's own system mapped these pages by 2 MiB entries, or no longer does. Followed where the run has real huge
+    /// pages ([`Pages::Huge`], [`Pages::Traced`]); elsewhere the run was told how large pages are.
+    pub fn remap(&mut self, start: Vpn, pages: u64, huge: bool) {
+        if self.failure.is_some() || pages == 0 || !matches!(self.config.pages, Pages::Huge | Pages::Traced) {
+            return;
+        }
+        self.drain_cores(false);
+        self.close_stretch(false);
+        let (Ok(first), Ok(last)) = (self.page_of(start), self.page_of(Vpn(start.0 + pages - 1))) else { return };
+        let known = (self.hot.memory.len() >> BLOCK_SHIFT) as u32;
+        // One entry maps a whole block or none of it; a split of any part is one of the block.
+        let blocks = match huge {
+            true => first.div_ceil(BLOCK_PAGES)..(last + 1) >> BLOCK_SHIFT,
+            false => first >> BLOCK_SHIFT..(last >> BLOCK_SHIFT) + 1,
+        };
+        for block in blocks {
+            let first = block << BLOCK_SHIFT;
+            // What is born later is born as the trace had it.
+            if self.config.pages == Pages::Traced && huge {
+                self.traced_huge.insert(first);
+            } else {
+                self.traced_huge.remove(&first);
+            }
+            if block < known {
+                self.follow_mapping(first, huge);
+            }
+        }
+        self.deliver();
+        self.poll();
     }
 
     /// A named part of the program begins.
@@ -654,130 +713,17 @@ impl Simulation {
         Countdown { loads: std::array::from_fn(|_| start(loads)), stores: start(stores) }
     }
 
-    /// Ends the stretch: time, totals, and everything that is due.
-    fn close_stretch(&mut self, barrier: bool) {
-        if self.pending_stall > 0.0 {
-            // Only threads that run can wait; a stall that finds none stays for the next stretch.
-            let pending = self.pending_stall;
-            for work in self.hot.work.iter_mut().filter(|work| **work != ThreadWork::default()) {
-                work.stall_ns += pending;
-                self.pending_stall = 0.0;
-            }
+    /// The inner loop; the program's bytes are those of all accesses that its own stand for.
+    fn run_hot<R: Record>(&mut self, batch: &[R], from: usize) -> Stop {
+        if self.weight == 1 {
+            return self.hot.run(batch, from);
         }
-        let traffic: Vec<Traffic> = (0..self.tiers.len())
-            .map(|k| Traffic { read: self.hot.read[k] as f64, written: self.hot.written[k] as f64 })
-            .collect();
-        let concurrency = self.concurrency();
-        let stretch = solve_among(&self.tiers, &traffic, &self.hot.work, &self.rates, concurrency.min(self.cores()));
-        if stretch.active > 0 || stretch.nanos > 0.0 {
-            self.run_clocks(&stretch, concurrency);
-            self.active = concurrency as u32;
-            if let Some(run) = &mut self.hot.mmu {
-                run.set_load(&stretch.factor);
-            }
-            self.now_ns += stretch.nanos;
-            self.span_ns += stretch.nanos;
-            if stretch.bandwidth_bound {
-                self.counts.bandwidth_bound_ns += stretch.nanos;
-            }
-            self.total_up();
-            let full = stretch.nanos * f64::from(self.config.scale.factor());
-            let per_access = full / self.stretch_accesses.max(1) as f64;
-            if self.stretch_accesses >= STRETCH_LEAST {
-                self.stretch_limit =
-                    ((STRETCH_NANOS / per_access.max(1e-3)) as usize).clamp(STRETCH_LEAST, STRETCH_ACCESSES);
-            }
-        }
-        if barrier {
-            // Everyone waits for the thread that ran longest.
-            let longest = self.clocks.iter().copied().fold(0.0, f64::max);
-            let lag = (self.region_start_ns + longest - self.now_ns).max(0.0);
-            self.now_ns += lag;
-            self.span_ns += lag;
-            self.begin_region(false);
-        }
-        self.stretch_accesses = 0;
-        self.tell_probe();
-        if let Some(progress) = &self.progress {
-            progress.tell(self.counts.accesses, self.now());
-        }
-        self.manage();
-        let now = self.now();
-        if self.series.is_due(now) {
-            self.add_row(now);
-        }
-    }
-
-    fn cores(&self) -> f64 {
-        f64::from(self.config.machine.processor.cores)
-    }
-
-    /// How many threads run side by side: those seen lately in this region, or as many as the parallel region before had
-    /// where a new one has just begun and not all had their turn. Taking too many is put right at the barrier.
-    fn concurrency(&mut self) -> f64 {
-        self.region_accesses += self.stretch_accesses as u64;
-        let mut running = 0;
-        for (work, seen) in self.hot.work.iter().zip(&mut self.seen_at) {
-            if *work != ThreadWork::default() {
-                *seen = self.region_accesses;
-            }
-            running += usize::from(*seen != NEVER && *seen + ROUND_ACCESSES >= self.region_accesses);
-        }
-        if self.forked && self.region_accesses < ROUND_ACCESSES {
-            running = running.max(self.last_region_threads);
-        }
-        running.max(1) as f64
-    }
-
-    /// Each thread's own time in the stretch.
-    fn run_clocks(&mut self, stretch: &Stretch, concurrency: f64) {
-        let total: f64 = self.hot.work.iter().map(|work| work.nanos(&self.tiers, &self.rates, &stretch.factor)).sum();
-        if total <= 0.0 {
-            return;
-        }
-        // Bandwidth, or turns on too few cores, stretch everybody's time alike.
-        let stretched = stretch.nanos * concurrency / total;
-        for (clock, work) in self.clocks.iter_mut().zip(&self.hot.work) {
-            if *work != ThreadWork::default() {
-                *clock += work.nanos(&self.tiers, &self.rates, &stretch.factor) * stretched;
-            }
-        }
-    }
-
-    fn begin_region(&mut self, forked: bool) {
-        if self.forked {
-            self.last_region_threads = self.seen_at.iter().filter(|seen| **seen != NEVER).count().max(1);
-        }
-        self.forked = forked;
-        self.region_accesses = 0;
-        self.region_start_ns = self.now_ns;
-        self.clocks.fill(0.0);
-        self.seen_at.fill(NEVER);
-    }
-
-    pub(crate) fn total_up(&mut self) {
-        let memory_mode = self.hot.memory_mode.is_some();
-        for work in &mut self.hot.work {
-            self.counts.cache_hits += work.cache_hits;
-            for (tier, misses) in work.misses.iter().enumerate() {
-                let misses: u64 = misses.iter().map(|&n| u64::from(n)).sum();
-                self.counts.tier_accesses[tier] += misses;
-                if memory_mode && tier > 0 {
-                    // A miss of Memory Mode probed the fast tier first; it was served by the slow one.
-                    self.counts.tier_accesses[0] -= misses;
-                }
-            }
-            *work = ThreadWork::default();
-        }
-        for tier in 0..self.tiers.len() {
-            self.counts.tier_read[tier] += std::mem::take(&mut self.hot.read[tier]);
-            self.counts.tier_written[tier] += std::mem::take(&mut self.hot.written[tier]);
-        }
-        self.counts.peak_pages = self.counts.peak_pages.max(self.hot.memory.resident());
-        if let Some(future) = &mut self.future {
-            let accesses = self.counts.accesses - std::mem::replace(&mut self.told_accesses, self.counts.accesses);
-            future.add(self.hot.base, accesses, &mut self.hot.missed);
-        }
+        let (read, written) = (self.hot.read, self.hot.written);
+        let stop = self.hot.run(batch, from);
+        let weigh = |now: &mut u64, before: u64| *now = before + (*now - before) * u64::from(self.weight);
+        self.hot.read.iter_mut().zip(read).for_each(|(now, before)| weigh(now, before));
+        self.hot.written.iter_mut().zip(written).for_each(|(now, before)| weigh(now, before));
+        stop
     }
 
     /// From now on, what reaches memory is written down.
@@ -816,27 +762,6 @@ impl Simulation {
             Pages::Traced => self.traced_huge.contains(&first),
             Pages::Small | Pages::Folded => false,
         }
-    }
-
-    /// The trace tells that these pages were, or no longer were, mapped by 2 MiB entries. Only where the run maps as traced.
-    pub(crate) fn traced(&mut self, start: Vpn, pages: u64, huge: bool) {
-        if self.failure.is_some() || self.config.pages != Pages::Traced || pages == 0 {
-            return;
-        }
-        self.drain_cores(false);
-        let (Ok(first), Ok(last)) = (self.page_of(start), self.page_of(Vpn(start.0 + pages - 1))) else { return };
-        for block in first >> BLOCK_SHIFT..=last >> BLOCK_SHIFT {
-            let first = block << BLOCK_SHIFT;
-            let known = (first as usize) < self.hot.memory.len();
-            if huge {
-                self.traced_huge.insert(first);
-            } else if self.traced_huge.remove(&first) && known && self.hot.memory.word(first).has(PageWord::HUGE) {
-                self.break_up(first);
-                self.relocated.push(first);
-            }
-        }
-        self.deliver();
-        self.poll();
     }
 }
 

@@ -4,10 +4,11 @@
 mod common;
 
 use common::{Eager, FirstTouch, Random, Touch, bare, touch_all};
-use terrace_core::policy::Kernel;
+use terrace_core::policy::{Kernel, Movers};
 use terrace_core::units::{Bytes, SpaceId, TierId, Vpn};
 use terrace_machine::load::Wait;
 use terrace_machine::memory::PageWord;
+use terrace_machine::memory_mode::Placement;
 use terrace_machine::scale::Scale;
 use terrace_sim::fixed::Fixed;
 use terrace_sim::{FastSize, Pages, Report, SimConfig, SimError, Simulation, What};
@@ -86,6 +87,39 @@ fn memory_mode_with_a_working_set_of_its_size_hits_63_2_percent() {
     let expect = 1.0 - (-1.0f64).exp();
     assert!((report.fast_hit_share - expect).abs() < 0.015, "{}", report.fast_hit_share);
     assert_eq!(fast_pages_at_the_end(&report), 0, "the operating system sees only the slow memory");
+}
+
+#[test]
+fn check_8_memory_mode_has_no_conflicts_where_the_working_set_lies_in_one_piece() {
+    let mut config = bare(PAGES, 1.0);
+    config.placement = Placement::Contiguous;
+    let kernel = Kernel { memory_mode: true, ..Kernel::default() };
+    let mut simulation = Simulation::new(config, Box::new(FirstTouch { kernel })).unwrap();
+    touch_all(&mut simulation, PAGES);
+    let mut random = Random(3);
+    let touches: Vec<Touch> = (0..400_000).map(|_| Touch::load(random.below(PAGES))).collect();
+    simulation.feed(&touches);
+    let report = simulation.finish("uniform").unwrap();
+    // Each line misses once; the test touches one line a page.
+    assert!(report.tier_accesses[1] <= PAGES, "{} misses, {PAGES} lines", report.tier_accesses[1]);
+}
+
+#[test]
+fn check_9_walks_of_huge_pages_are_so_rare_that_counting_at_each_costs_nothing() {
+    // A hotness walk costs 100 cycles at each miss of the first level; cycles of an access come from its latency.
+    let overhead = |pages: Pages| {
+        let mut config = bare(PAGES, 1.0);
+        (config.tlb, config.pages) = (true, pages);
+        let mut random = Random(4);
+        let touches: Vec<Touch> = (0..2_000_000).map(|_| Touch::chase(random.below(PAGES))).collect();
+        let (nanos, report) = time_of(config, 0, PAGES, &touches);
+        let cycles = nanos * 2.1 / report.accesses as f64;
+        100.0 * report.walk_share / cycles
+    };
+    // Sixteen huge pages fit the first level of 32: what misses there walks.
+    let (huge, small) = (overhead(Pages::Huge), overhead(Pages::Small));
+    assert!(huge < 1e-4, "{huge}");
+    assert!(small > 0.1, "{small}: of 4 KiB pages most accesses walk");
 }
 
 fn fast_pages_at_the_end(report: &Report) -> u64 {
@@ -352,6 +386,98 @@ fn a_scaled_run_keeps_shares_and_ratios() {
     let ratio = quarter.full_size_seconds / full.seconds;
     assert!((ratio - 1.0).abs() < 0.05, "{ratio}");
     assert_eq!((full.scale, quarter.scale), (1, 4));
+}
+
+#[test]
+fn folded_pages_have_as_many_samples_as_the_huge_pages_they_stand_for() {
+    // MEMTIS samples every 199th load: 128 parts, of which the counter that counts each load leaves 128 in 199.
+    let mut config = bare(PAGES, 0.5);
+    (config.pages, config.scale) = (Pages::Folded, Scale::new(512).unwrap());
+    let policy = terrace_policies::build("memtis", terrace_policies::Settings::default()).unwrap();
+    let mut simulation = Simulation::new(config, policy).unwrap();
+    touch_all(&mut simulation, PAGES);
+    let before = simulation.engine().policy_metrics().iter().find(|metric| metric.name == "samples").unwrap().value;
+    let mut random = Random(9);
+    let touches: Vec<Touch> = (0..400_000).map(|_| Touch::load(random.below(PAGES))).collect();
+    simulation.feed(&touches);
+    simulation.meet();
+    let after = simulation.engine().policy_metrics().iter().find(|metric| metric.name == "samples").unwrap().value;
+    let kept = (after - before) / 400_000.0;
+    // The quota of 3 % of a core may have stepped the period up by then: 293 at most in so short a run.
+    assert!((128.0 / 293.0 - 0.01..=128.0 / 199.0 + 0.01).contains(&kept), "{kept}");
+}
+
+#[test]
+fn moves_out_of_two_tiers_take_turns_with_one_mover_and_run_side_by_side_with_two() {
+    // Half of memory changes places with the other half, as fast as the movers can.
+    let time = |movers: Movers| {
+        let kernel = Kernel { movers, ..Kernel::default() };
+        let mut simulation =
+            Simulation::new(bare(PAGES, 0.5), Box::new(Eager { kernel, ..Eager::by_samples(1) })).unwrap();
+        touch_all(&mut simulation, PAGES);
+        let mut random = Random(11);
+        for _ in 0..100 {
+            let touches: Vec<Touch> = (0..1000).map(|_| Touch::load(random.below(PAGES))).collect();
+            simulation.feed(&touches);
+        }
+        simulation.settle();
+        let nanos = simulation.now().as_nanos() as f64;
+        let report = simulation.finish("exchange").unwrap();
+        (report.migrated_bytes as f64 / nanos, report.overhead_seconds["migration"] * 1e9 / nanos)
+    };
+    let ((one, busy), (two, both)) = (time(Movers::One), time(Movers::EachTier));
+    assert!(busy <= 1.001, "one thread works no more than all the time: {busy}");
+    assert!(both > busy && two > one, "{one} {two} bytes a nanosecond, {busy} {both} threads");
+}
+
+#[test]
+fn an_access_that_stands_for_many_takes_their_time_and_traffic() {
+    let run = |weight: u64, count: u64| {
+        let mut simulation = Simulation::new(bare(PAGES, 1.0), Box::new(Fixed(TierId::FAST))).unwrap();
+        touch_all(&mut simulation, PAGES);
+        simulation.each_stands_for(weight);
+        let before = simulation.now();
+        let touches: Vec<Touch> = (0..count).map(|n| Touch::chase(n * 7 % PAGES)).collect();
+        simulation.feed(&touches);
+        simulation.meet();
+        let nanos = simulation.now().since(before).as_secs_f64() * 1e9;
+        (nanos, simulation.finish("sampled").unwrap().tier_bytes[0])
+    };
+    let ((nanos, bytes), (all_nanos, all_bytes)) = (run(50, 2000), run(1, 100_000));
+    assert!((nanos / all_nanos - 1.0).abs() < 0.01, "{nanos} {all_nanos}");
+    assert_eq!(bytes, all_bytes);
+}
+
+#[test]
+fn a_programs_own_splits_and_huge_mappings_are_followed_where_there_are_huge_pages() {
+    let mut config = bare(PAGES, 1.0);
+    config.pages = Pages::Huge;
+    let mut simulation = Simulation::new(config, Box::new(Fixed(TierId::FAST))).unwrap();
+    touch_all(&mut simulation, PAGES);
+    let huge = |simulation: &Simulation, page: u32| simulation.memory().word(page).has(PageWord::HUGE);
+    assert!(huge(&simulation, 600));
+    simulation.remap(Vpn(512), 1024, false);
+    assert_eq!([100, 600, 1100, 1600].map(|page| huge(&simulation, page)), [true, false, false, true]);
+    // Not the whole block: nothing that one entry could map.
+    simulation.remap(Vpn(600), 300, true);
+    assert!(!huge(&simulation, 600));
+    simulation.remap(Vpn(512), 512, true);
+    assert!(huge(&simulation, 600));
+    let pages = simulation.engine().pages();
+    let block = pages.find_block(SpaceId(0), Vpn(512)).unwrap();
+    assert!(pages.block(block).unwrap().huge, "the engine knows");
+}
+
+#[test]
+fn all_fast_has_fast_memory_for_everything_however_little_is_asked_for() {
+    let source = terrace_sim::WorkloadSource {
+        name: "gups".to_owned(),
+        parameters: terrace_workloads::Parameters::new(8 << 20),
+    };
+    let config = bare(2048, 0.1);
+    let policy = terrace_policies::build("all-fast", terrace_policies::Settings::default()).unwrap();
+    let report = terrace_sim::run::run_alone(&config, &source, policy).unwrap();
+    assert_eq!((report.fast_hit_share, report.tier_accesses[1]), (1.0, 0));
 }
 
 // It runs, and refuses.

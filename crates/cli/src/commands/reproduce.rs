@@ -42,24 +42,46 @@ pub(super) fn run(arguments: &ReproduceArguments) -> anyhow::Result<ExitCode> {
     let factor = Scale::new(scale)
         .filter(|scale| (64..=QUICK_SCALE).contains(&scale.factor()))
         .ok_or_else(|| Misuse(format!("--scale {scale}: expected a factor from 64 to {QUICK_SCALE}")))?;
+    let others = others(&arguments.settings)?;
     let mut cases: Vec<&Case> = Vec::new();
     for case in chosen.iter().flat_map(|row| &row.cases) {
         if !cases.contains(&case) {
             cases.push(case);
         }
     }
-    let bar = super::sim::compare::progress(cases.len());
-    let reports: Result<Vec<(String, Report)>, anyhow::Error> = cases
+    let runs: Vec<(&Case, u64)> = (0..arguments.seeds)
+        .flat_map(|more| cases.iter().map(move |&case| (case, arguments.seed.wrapping_add(more))))
+        .collect();
+    let bar = super::sim::compare::progress(runs.len());
+    let reports: Result<Vec<(Key, Report)>, anyhow::Error> = runs
         .par_iter()
-        .map(|case| {
-            let report = one(case, factor, arguments.seed).with_context(|| format!("{case}"))?;
+        .map(|&(case, seed)| {
+            let report = one(case, factor, seed, &others).with_context(|| format!("{case}, seed {seed}"))?;
             bar.inc(1);
-            Ok((case.to_string(), report))
+            Ok(((case.to_string(), seed), report))
         })
         .collect();
     bar.finish_and_clear();
-    let reports: BTreeMap<String, Report> = reports?.into_iter().collect();
+    let reports: BTreeMap<Key, Report> = reports?.into_iter().collect();
     print(&chosen, &reports, scale, arguments)
+}
+
+/// A run: the case in words, and its seed.
+type Key = (String, u64);
+
+/// Settings by policy that take the place of the cases' own: `flexmem.dr_gate=need`.
+fn others(texts: &[String]) -> anyhow::Result<Vec<(String, String, String)>> {
+    let one = |text: &String| {
+        let parts = text.split_once('=').and_then(|(key, value)| Some((key.trim().split_once('.')?, value.trim())));
+        let Some(((policy, key), value)) = parts else {
+            return Err(Misuse(format!("--set {text}: expected POLICY.KEY=VALUE, such as flexmem.dr_gate=need")).into());
+        };
+        // Built once, so that a bad value is told before anything runs.
+        terrace_policies::build(policy, Settings::from_pairs([(key, value)]))
+            .map_err(|error| Misuse(format!("--set {text}: {error}")))?;
+        Ok((policy.to_owned(), key.to_owned(), value.to_owned()))
+    };
+    texts.iter().map(one).collect()
 }
 
 fn chosen<'a>(rows: &'a [Row], ids: &[String]) -> anyhow::Result<Vec<&'a Row>> {
@@ -99,7 +121,7 @@ fn mmu_scale(scale: u32) -> u32 {
 }
 
 /// Runs one case; all-fast and all-slow come of it as well where the row asks for them.
-fn one(case: &Case, scale: Scale, seed: u64) -> anyhow::Result<Report> {
+fn one(case: &Case, scale: Scale, seed: u64, others: &[(String, String, String)]) -> anyhow::Result<Report> {
     let machine = super::sim::options::machine(case.setting.machine)?;
     // Real huge pages are as coarse on the scaled machine as on the full one: a program must have some of them.
     let scale = match case.setting.mmu {
@@ -132,7 +154,10 @@ fn one(case: &Case, scale: Scale, seed: u64) -> anyhow::Result<Report> {
     };
     parameters.options = own(case.setting.options);
     let source = WorkloadSource { name: case.setting.workload.to_owned(), parameters };
-    let policy = terrace_policies::build(case.policy, Settings::from_pairs(own(&case.settings)))?;
+    let mut settings = own(&case.settings);
+    let for_it = others.iter().filter(|(policy, _, _)| policy == case.policy);
+    settings.extend(for_it.map(|(_, key, value)| (key.clone(), value.clone())));
+    let policy = terrace_policies::build(case.policy, Settings::from_pairs(settings))?;
     let mut report = run_alone(&config, &source, policy)?;
     if case.bounds {
         report.compare_with(&bounds(&config, &source)?);
@@ -166,18 +191,30 @@ fn list(rows: &[Row], json: bool) -> anyhow::Result<ExitCode> {
 
 fn print(
     rows: &[&Row],
-    reports: &BTreeMap<String, Report>,
+    reports: &BTreeMap<Key, Report>,
     scale: u32,
     arguments: &ReproduceArguments,
 ) -> anyhow::Result<ExitCode> {
     let mut list = Vec::new();
-    let mut text = format!("Simulated at scale 1:{scale}, seed {}; nothing here was measured.\n", arguments.seed);
+    let seeds: Vec<u64> = (0..arguments.seeds).map(|more| arguments.seed.wrapping_add(more)).collect();
+    let seed_text = match seeds[..] {
+        [only] => format!("seed {only}"),
+        _ => format!("seeds {} to {}", seeds[0], seeds[seeds.len() - 1]),
+    };
+    let mut text = format!("Simulated at scale 1:{scale}, {seed_text}; nothing here was measured.\n");
     if rows.iter().any(|row| row.cases.iter().any(|case| case.setting.mmu.is_some())) {
         text += &format!("Experiments on page sizes (HW) are at most at 1:{}.\n", mmu_scale(scale));
     }
+    if !arguments.settings.is_empty() {
+        text += &format!("Not as the cases have it: {}.\n", arguments.settings.join(", "));
+    }
     for row in rows {
-        let of: Option<Vec<&Report>> = row.cases.iter().map(|case| reports.get(&case.to_string())).collect();
-        let ours = quantity::ours(row, &of.context("every case of a chosen row ran")?);
+        let of_seed = |seed: u64| -> Option<Vec<&Report>> {
+            row.cases.iter().map(|case| reports.get(&(case.to_string(), seed))).collect()
+        };
+        let all: Option<Vec<quantity::Ours>> =
+            seeds.iter().map(|&seed| Some(quantity::ours(row, &of_seed(seed)?))).collect();
+        let ours = quantity::over_seeds(row, all.context("every case of a chosen row ran")?);
         let config: Vec<String> = row.cases.iter().map(Case::to_string).collect();
         text += &format!(
             "{:18} {}\n{:18} paper {}; ours {}; {}\n",
@@ -185,7 +222,10 @@ fn print(
         );
         list.push(json!({
             "id": row.id, "quantity": row.quantity, "paper": row.paper, "paper_source": row.source, "ours": ours.text,
-            "verdict": ours.verdict, "config": { "scale": scale, "seed": arguments.seed, "runs": config },
+            "verdict": ours.verdict,
+            "config": {
+                "scale": scale, "seed": arguments.seed, "seeds": arguments.seeds, "set": arguments.settings, "runs": config
+            },
             "paper_value": row.value, "ours_value": ours.value, "ours_detail": ours.detail,
         }));
     }

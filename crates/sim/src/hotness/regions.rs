@@ -56,7 +56,7 @@ impl Regions {
 
     fn draw(&mut self, bound: u32) -> u32 {
         self.random = mix(self.random);
-        ((self.random >> 32) * u64::from(bound.max(1)) >> 32) as u32
+        (((self.random >> 32) * u64::from(bound.max(1))) >> 32) as u32
     }
 
     /// A check: what was sampled at the last one is looked at, and new pages are sampled. `now` is the tick.

@@ -1,0 +1,148 @@
+//! How virtual time advances: stretch by stretch, and among threads.
+//!
+//! In: what the inner loop counted since the last stretch. Out: time for all and for each thread, totals, and the call to do what is
+//! due. Must not: look at single accesses; those are over when a stretch ends.
+
+use terrace_machine::load::{Stretch, ThreadWork, Traffic, solve_among};
+
+use super::{NEVER, ROUND_ACCESSES, STRETCH_ACCESSES, STRETCH_LEAST, STRETCH_NANOS, Simulation};
+
+impl Simulation {
+    /// Ends the stretch: time, totals, and everything that is due.
+    pub(super) fn close_stretch(&mut self, barrier: bool) {
+        if self.weight > 1 {
+            self.weigh();
+        }
+        if self.pending_stall > 0.0 {
+            // Only threads that run can wait; a stall that finds none stays for the next stretch.
+            let pending = self.pending_stall;
+            for work in self.hot.work.iter_mut().filter(|work| **work != ThreadWork::default()) {
+                work.stall_ns += pending;
+                self.pending_stall = 0.0;
+            }
+        }
+        let traffic: Vec<Traffic> = (0..self.tiers.len())
+            .map(|k| Traffic { read: self.hot.read[k] as f64, written: self.hot.written[k] as f64 })
+            .collect();
+        let concurrency = self.concurrency();
+        let stretch = solve_among(&self.tiers, &traffic, &self.hot.work, &self.rates, concurrency.min(self.cores()));
+        if stretch.active > 0 || stretch.nanos > 0.0 {
+            self.run_clocks(&stretch, concurrency);
+            self.active = concurrency as u32;
+            if let Some(run) = &mut self.hot.mmu {
+                run.set_load(&stretch.factor);
+            }
+            self.now_ns += stretch.nanos;
+            self.span_ns += stretch.nanos;
+            if stretch.bandwidth_bound {
+                self.counts.bandwidth_bound_ns += stretch.nanos;
+            }
+            self.total_up();
+            let full = stretch.nanos * f64::from(self.config.scale.factor());
+            let per_access = full / self.stretch_accesses.max(1) as f64;
+            if self.stretch_accesses >= STRETCH_LEAST {
+                self.stretch_limit =
+                    ((STRETCH_NANOS / per_access.max(1e-3)) as usize).clamp(STRETCH_LEAST, STRETCH_ACCESSES);
+            }
+        }
+        if barrier {
+            // Everyone waits for the thread that ran longest.
+            let longest = self.clocks.iter().copied().fold(0.0, f64::max);
+            let lag = (self.region_start_ns + longest - self.now_ns).max(0.0);
+            self.now_ns += lag;
+            self.span_ns += lag;
+            self.begin_region(false);
+        }
+        self.stretch_accesses = 0;
+        self.tell_probe();
+        if let Some(progress) = &self.progress {
+            progress.tell(self.counts.accesses, self.now());
+        }
+        self.manage();
+        let now = self.now();
+        if self.series.is_due(now) {
+            self.add_row(now);
+        }
+    }
+
+    /// What was counted in the stretch becomes that of all accesses its own stand for.
+    fn weigh(&mut self) {
+        let weight = self.weight;
+        for work in &mut self.hot.work {
+            work.cache_hits *= u64::from(weight);
+            work.misses.iter_mut().flatten().for_each(|misses| *misses *= weight);
+        }
+    }
+
+    fn cores(&self) -> f64 {
+        f64::from(self.config.machine.processor.cores)
+    }
+
+    /// How many threads run side by side: those seen lately in this region, or as many as the parallel region before had
+    /// where a new one has just begun and not all had their turn. Taking too many is put right at the barrier.
+    fn concurrency(&mut self) -> f64 {
+        self.region_accesses += self.stretch_accesses as u64;
+        let mut running = 0;
+        for (work, seen) in self.hot.work.iter().zip(&mut self.seen_at) {
+            if *work != ThreadWork::default() {
+                *seen = self.region_accesses;
+            }
+            running += usize::from(*seen != NEVER && *seen + ROUND_ACCESSES >= self.region_accesses);
+        }
+        if self.forked && self.region_accesses < ROUND_ACCESSES {
+            running = running.max(self.last_region_threads);
+        }
+        running.max(1) as f64
+    }
+
+    /// Each thread's own time in the stretch.
+    fn run_clocks(&mut self, stretch: &Stretch, concurrency: f64) {
+        let total: f64 = self.hot.work.iter().map(|work| work.nanos(&self.tiers, &self.rates, &stretch.factor)).sum();
+        if total <= 0.0 {
+            return;
+        }
+        // Bandwidth, or turns on too few cores, stretch everybody's time alike.
+        let stretched = stretch.nanos * concurrency / total;
+        for (clock, work) in self.clocks.iter_mut().zip(&self.hot.work) {
+            if *work != ThreadWork::default() {
+                *clock += work.nanos(&self.tiers, &self.rates, &stretch.factor) * stretched;
+            }
+        }
+    }
+
+    pub(super) fn begin_region(&mut self, forked: bool) {
+        if self.forked {
+            self.last_region_threads = self.seen_at.iter().filter(|seen| **seen != NEVER).count().max(1);
+        }
+        self.forked = forked;
+        self.region_accesses = 0;
+        self.region_start_ns = self.now_ns;
+        self.clocks.fill(0.0);
+        self.seen_at.fill(NEVER);
+    }
+
+    pub(crate) fn total_up(&mut self) {
+        let memory_mode = self.hot.memory_mode.is_some();
+        for work in &mut self.hot.work {
+            self.counts.cache_hits += work.cache_hits;
+            for (tier, misses) in work.misses.iter().enumerate() {
+                let misses: u64 = misses.iter().map(|&n| u64::from(n)).sum();
+                self.counts.tier_accesses[tier] += misses;
+                if memory_mode && tier > 0 {
+                    // A miss of Memory Mode probed the fast tier first; it was served by the slow one.
+                    self.counts.tier_accesses[0] -= misses;
+                }
+            }
+            *work = ThreadWork::default();
+        }
+        for tier in 0..self.tiers.len() {
+            self.counts.tier_read[tier] += std::mem::take(&mut self.hot.read[tier]);
+            self.counts.tier_written[tier] += std::mem::take(&mut self.hot.written[tier]);
+        }
+        self.counts.peak_pages = self.counts.peak_pages.max(self.hot.memory.resident());
+        if let Some(future) = &mut self.future {
+            let accesses = self.counts.accesses - std::mem::replace(&mut self.told_accesses, self.counts.accesses);
+            future.add(self.hot.base, accesses, &mut self.hot.missed);
+        }
+    }
+}
