@@ -200,7 +200,7 @@ mod tests {
             let kept = |sampler: &mut Sampler, store, events: u64, counter: u32| {
                 (0..events / u64::from(counter)).filter(|_| sampler.keeps(store)).count() as u64
             };
-            let events = u64::from(periods.stores) * 1000;
+            let events = u64::from(periods.stores) * 10;
             for (store, period, counter) in
                 [(false, periods.loads, counter.loads), (true, periods.stores, counter.stores)]
             {

@@ -398,7 +398,8 @@ fn folded_pages_have_as_many_samples_as_the_huge_pages_they_stand_for() {
     touch_all(&mut simulation, PAGES);
     let before = simulation.engine().policy_metrics().iter().find(|metric| metric.name == "samples").unwrap().value;
     let mut random = Random(9);
-    let touches: Vec<Touch> = (0..400_000).map(|_| Touch::load(random.below(PAGES))).collect();
+    // One after the other: more than 100,000 samples a second would be lost.
+    let touches: Vec<Touch> = (0..400_000).map(|_| Touch::chase(random.below(PAGES))).collect();
     simulation.feed(&touches);
     simulation.meet();
     let after = simulation.engine().policy_metrics().iter().find(|metric| metric.name == "samples").unwrap().value;
@@ -409,25 +410,23 @@ fn folded_pages_have_as_many_samples_as_the_huge_pages_they_stand_for() {
 
 #[test]
 fn moves_out_of_two_tiers_take_turns_with_one_mover_and_run_side_by_side_with_two() {
-    // Half of memory changes places with the other half, as fast as the movers can.
+    // One plan: 64 fast pages go, and as many slow ones that were used come.
     let time = |movers: Movers| {
         let kernel = Kernel { movers, ..Kernel::default() };
-        let mut simulation =
-            Simulation::new(bare(PAGES, 0.5), Box::new(Eager { kernel, ..Eager::by_samples(1) })).unwrap();
+        let policy = Eager { kernel, ..Eager::by_samples(1) };
+        let mut simulation = Simulation::new(bare(PAGES, 0.5), Box::new(policy)).unwrap();
         touch_all(&mut simulation, PAGES);
-        let mut random = Random(11);
-        for _ in 0..100 {
-            let touches: Vec<Touch> = (0..1000).map(|_| Touch::load(random.below(PAGES))).collect();
-            simulation.feed(&touches);
-        }
         simulation.settle();
-        let nanos = simulation.now().as_nanos() as f64;
-        let report = simulation.finish("exchange").unwrap();
-        (report.migrated_bytes as f64 / nanos, report.overhead_seconds["migration"] * 1e9 / nanos)
+        let touches: Vec<Touch> = (6000..6500).map(Touch::load).collect();
+        simulation.feed(&touches);
+        simulation.meet();
+        let before = simulation.now();
+        simulation.settle();
+        simulation.now().since(before).as_secs_f64()
     };
-    let ((one, busy), (two, both)) = (time(Movers::One), time(Movers::EachTier));
-    assert!(busy <= 1.001, "one thread works no more than all the time: {busy}");
-    assert!(both > busy && two > one, "{one} {two} bytes a nanosecond, {busy} {both} threads");
+    let (one, two) = (time(Movers::One), time(Movers::EachTier));
+    // 4 KiB go at 3.5 GB/s and come at 2.3 GB/s, each with 0.83 us besides: 2.6 of 4.6 us.
+    assert!(one > 0.0 && two < 0.75 * one, "{one} {two}");
 }
 
 #[test]
