@@ -7,8 +7,10 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
+mod lab;
 mod laboratory;
 
+pub(crate) use lab::*;
 pub(crate) use laboratory::*;
 
 /// What can be a pid: the kernel's PID_MAX_LIMIT is 2^22 (proc_sys_kernel(5), pid_max).
@@ -57,6 +59,9 @@ pub(crate) enum Command {
     Record(RecordArguments),
     /// Run the papers' experiments on modelled hardware: each paper's figure beside ours.
     Reproduce(ReproduceArguments),
+    /// Boot stock kernels in QEMU on machines with fast and slow memory, and let Terrace manage it there.
+    #[command(subcommand)]
+    Lab(LabCommand),
 }
 
 #[derive(Debug, Args)]

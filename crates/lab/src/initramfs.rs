@@ -85,7 +85,7 @@ fn shared_libraries(path: &Path) -> Result<Vec<PathBuf>, LabError> {
     // ldd fails on a static program and says so; then there is nothing to bring along.
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     parse_ldd(&text).map_err(|library| {
-        LabError::Invalid(format!("{} needs {library}, which is not on this machine", path.display()))
+        LabError::Missing(format!("{} needs {library}, which is not on this machine", path.display()))
     })
 }
 

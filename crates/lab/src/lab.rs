@@ -119,18 +119,25 @@ impl Lab {
         Ok(judge(scenario, asked, &kernel, self.mode, qemu, ended))
     }
 
-    /// Boots a machine, has terrace describe it, and powers it off. The report's values are `kernel`, `topology` and `doctor`.
+    /// Boots a machine, has terrace describe it, and powers it off. The report's values are `kernel`, `topology` and `doctor`;
+    /// its figures are what a person wants to see of them.
     ///
     /// # Errors
     /// As [`Lab::run`].
-    pub fn boot(&self, machine: &Machine, kernel: &str, limit: Duration) -> Result<ScenarioReport, LabError> {
+    pub fn boot(
+        &self,
+        machine: &Machine,
+        kernel: &str,
+        modules: &[String],
+        limit: Duration,
+    ) -> Result<ScenarioReport, LabError> {
         let step = |name: &str, run: &str| Step { name: name.to_owned(), run: run.to_owned(), may_fail: false };
         let scenario = Scenario {
             name: "boot".to_owned(),
             description: "boots and describes the machine".to_owned(),
             kernels: vec![kernel.to_owned()],
             machine: machine.clone(),
-            modules: Vec::new(),
+            modules: modules.to_vec(),
             huge_pages: None,
             numa_balancing: None,
             kernel_arguments: String::new(),
@@ -142,7 +149,14 @@ impl Lab {
                 step("doctor", "terrace doctor --json > $OUT/doctor.json\n"),
             ],
             assertions: vec!["length(topology.tiers) >= 1".to_owned()],
-            figures: BTreeMap::new(),
+            figures: [
+                ("tiers", "length(topology.tiers)"),
+                ("nodes", "length(topology.nodes)"),
+                ("told apart by", "topology.grouping"),
+                ("tracker", "doctor.chosen_tracker"),
+            ]
+            .map(|(name, text)| (name.to_owned(), text.to_owned()))
+            .into(),
         };
         self.run(&scenario, None)
     }
@@ -168,7 +182,7 @@ impl Lab {
         if !self.terrace.exists() {
             let path = self.terrace.display();
             let advice = "`cargo build --release -p terrace-cli` makes it, and TERRACE_BINARY names another";
-            return Err(LabError::Invalid(format!("there is no terrace command at {path}: {advice}")));
+            return Err(LabError::Missing(format!("there is no terrace command at {path}: {advice}")));
         }
         let mut content = Content {
             busybox: self.cache.busybox()?,

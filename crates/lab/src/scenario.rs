@@ -184,7 +184,7 @@ impl GuestFile {
 
     fn missing(&self) -> LabError {
         let advice = self.build.as_ref().map(|command| format!(": make it with `{command}`")).unwrap_or_default();
-        LabError::Invalid(format!("the scenario needs the file {}, which is not there{advice}", self.host))
+        LabError::Missing(format!("the scenario needs the file {}, which is not there{advice}", self.host))
     }
 }
 

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use crate::args::Command;
 
 mod doctor;
+mod lab;
 mod manage;
 mod policies;
 mod record;
@@ -31,6 +32,7 @@ pub(crate) fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Trace(command) => trace::run(&command),
         Command::Record(arguments) => record::run(&arguments),
         Command::Reproduce(arguments) => reproduce::run(&arguments),
+        Command::Lab(command) => lab::run(&command),
     }
 }
 
