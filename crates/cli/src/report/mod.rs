@@ -142,7 +142,10 @@ pub(crate) struct ManagerReport {
     pub refault_microseconds: Option<f64>,
     /// Rounds of accessed marks.
     pub rounds: u64,
-    /// Mean time of one.
+    /// Hint faults seen, on pages of slow tiers.
+    #[serde(default)]
+    pub hint_faults: u64,
+    /// Mean time of one round.
     pub round_milliseconds_mean: f64,
     /// Longest single call that moved pages.
     pub longest_move_call_milliseconds: f64,
