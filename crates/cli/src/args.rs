@@ -55,7 +55,10 @@ pub(crate) enum Command {
     /// Look into page-access traces, and convert from and to what other tools read.
     #[command(subcommand)]
     Trace(TraceCommand),
-    /// Make a program that can be recompiled record every access it makes.
+    /// Record every access that a program makes to memory, without rights and without recompiling it.
+    ///
+    /// The program runs in QEMU's user mode (Debian: qemu-user), some ten times slower. Programs that it starts are not recorded.
+    /// The exit code is the program's.
     Record(RecordArguments),
     /// Run the papers' experiments on modelled hardware: each paper's figure beside ours.
     Reproduce(ReproduceArguments),

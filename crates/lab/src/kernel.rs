@@ -112,16 +112,23 @@ impl Cache {
     /// # Errors
     /// When it cannot be fetched.
     pub fn busybox(&self) -> Result<PathBuf, LabError> {
+        self.file_of_package("busybox-static", "busybox", &["usr/bin/busybox", "bin/busybox"])
+    }
+
+    /// A file out of a Debian package: `name` in the cache, one of `paths` in the package.
+    ///
+    /// # Errors
+    /// When the package cannot be fetched, or has none of the files.
+    pub(crate) fn file_of_package(&self, package: &str, name: &str, paths: &[&str]) -> Result<PathBuf, LabError> {
         let _lock = self.lock()?;
-        let path = self.folder.join("busybox");
+        let path = self.folder.join(name);
         if !path.exists() {
-            let partial = self.partial("busybox")?;
-            self.apt()?.unpack(&["busybox-static".to_owned()], partial.path())?;
-            let found = ["usr/bin/busybox", "bin/busybox"]
-                .map(|name| partial.path().join(name))
-                .into_iter()
-                .find(|path| path.exists());
-            let found = found.ok_or_else(|| image_error(partial.path(), "busybox-static has no bin/busybox"))?;
+            let partial = self.partial(name)?;
+            self.apt()?.unpack(&[package.to_owned()], partial.path())?;
+            let found = paths.iter().map(|name| partial.path().join(name)).find(|path| path.exists());
+            let found = found.ok_or_else(|| image_error(partial.path(), &format!("{package} has no {}", paths[0])))?;
+            // A library's usual name is a link to the file with its version.
+            let found = found.canonicalize().map_err(file_error(&found))?;
             fs::rename(&found, &path).map_err(file_error(&path))?;
         }
         Ok(path)

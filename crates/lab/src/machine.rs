@@ -115,6 +115,9 @@ const SOCKET_DISTANCE: u32 = 21;
 const SLOW_DISTANCE: u32 = 20;
 const SLOW_DISTANCE_OF_TWO_SOCKETS: u32 = 30;
 
+/// How long an instruction takes in deterministic time, unless a scenario says otherwise.
+pub const INSTRUCTION_NANOSECONDS: u32 = 2;
+
 /// Always given to the kernel. pti=on: without it the emulated TLB keeps translations across system calls and accessed bits
 /// are not set again after a tracker cleared them. damon_stat: since 6.17 it would hold the only kdamond and clear bits.
 const KERNEL_ARGUMENTS: &str = "console=ttyS0 quiet panic=-1 pti=on nokaslr damon_stat.enabled=N";
@@ -150,7 +153,15 @@ impl Machine {
     }
 
     /// QEMU's arguments for the machine, its kernel and its first root, without serial ports.
-    pub(crate) fn arguments(&self, kernel: &Kernel, initramfs: &Path, mode: Mode, more: &str) -> Vec<String> {
+    /// `instruction` is how many nanoseconds one takes in deterministic time: a power of two.
+    pub(crate) fn arguments(
+        &self,
+        kernel: &Kernel,
+        initramfs: &Path,
+        mode: Mode,
+        instruction: u32,
+        more: &str,
+    ) -> Vec<String> {
         let mut arguments = Vec::new();
         let mut add = |words: &[&str]| arguments.extend(words.iter().map(|word| (*word).to_owned()));
         let hmat = self.topology != Topology::TwoSockets;
@@ -187,7 +198,9 @@ impl Machine {
         }
         match mode {
             Mode::Deterministic => {
-                add(&["-accel", "tcg,thread=single", "-icount", "shift=1,sleep=off", "-seed", "42"]);
+                add(&["-accel", "tcg,thread=single", "-seed", "42"]);
+                // Idle time is skipped (sleep=off).
+                add(&["-icount", &format!("shift={},sleep=off", instruction.ilog2())]);
                 add(&["-rtc", "base=2026-01-01T00:00:00,clock=vm"]);
             }
             Mode::Fast => add(&["-accel", "tcg,thread=multi"]),
@@ -230,7 +243,8 @@ mod tests {
     }
 
     fn line(machine: &Machine, mode: Mode) -> String {
-        machine.arguments(&kernel("6.12.1-amd64"), Path::new("/i.cpio"), mode, "").join(" ")
+        let more = "";
+        machine.arguments(&kernel("6.12.1-amd64"), Path::new("/i.cpio"), mode, 2, more).join(" ")
     }
 
     #[test]

@@ -14,6 +14,10 @@ pub(crate) enum LabCommand {
     ///
     /// The exit code is 0 if every step and every assertion is as it must.
     Run(Box<LabRunArguments>),
+    /// The same program in the same guest under each manager of tiered memory, every access counted.
+    ///
+    /// Needs the QEMU plugin (`make qemu-plugin`). Time is by instructions: a run comes out the same each time, and takes minutes.
+    Compare(Box<LabCompareArguments>),
     /// A shell in the guest, on this terminal; poweroff -f ends it.
     Shell(Box<LabShellArguments>),
     /// The kernels in the cache, and those that Debian has.
@@ -98,6 +102,9 @@ pub(crate) struct LabRunArguments {
     /// Limit of wall time instead of the scenario's own; four times that with --deterministic.
     #[arg(long, value_name = "TIME")]
     pub time_limit: Option<String>,
+    /// Write the verdicts into the table of this document, such as docs/kernels.md.
+    #[arg(long, value_name = "FILE")]
+    pub table: Option<PathBuf>,
     /// Print one JSON object; with several runs, one for each.
     #[arg(long)]
     pub json: bool,
@@ -122,4 +129,57 @@ pub(crate) struct LabKernelsArguments {
     /// Print one JSON object.
     #[arg(long)]
     pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct LabCompareArguments {
+    /// 6.12, 7.2, newest, or a whole version.
+    #[arg(long, default_value = "6.12", value_name = "VERSION")]
+    pub kernel: String,
+    /// Workloads, with commas between (`terrace workload list` names them).
+    #[arg(long, value_name = "NAMES", required = true, value_delimiter = ',')]
+    pub workload: Vec<String>,
+    /// Fast memory: a share of the footprint (30%) or an amount.
+    #[arg(long, default_value = "30%", value_name = "AMOUNT")]
+    pub fast: String,
+    /// Managers, with commas between: none, interleave, numa_balancing=1, numa_balancing=2, damon, terrace:POLICY; without it
+    /// those and terrace with age and flexhm.
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    pub managers: Vec<String>,
+    /// How many seeds each is run with.
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=100))]
+    pub seeds: u64,
+    /// Footprint of the workload.
+    #[arg(long, default_value = "64MiB", value_name = "BYTES")]
+    pub size: String,
+    /// How much to do, in the workload's own operations; without it what the workload does by itself.
+    #[arg(long, value_name = "N")]
+    pub operations: Option<u64>,
+    /// An option of the workload. May be given several times.
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    pub settings: Vec<String>,
+    /// The modelled machine, of `terrace sim machines`: its latencies, bandwidths and TLBs.
+    #[arg(long, default_value = "cxl-170", value_name = "NAME")]
+    pub machine: String,
+    /// The modelled cache; without it a 64th of the footprint.
+    #[arg(long, value_name = "BYTES")]
+    pub cache: Option<String>,
+    /// Most wall time of one run.
+    #[arg(long, default_value = "30m", value_name = "TIME")]
+    pub time_limit: String,
+    /// The terrace command that goes into the guest; without it TERRACE_BINARY, or this one.
+    #[arg(long, value_name = "FILE")]
+    pub binary: Option<PathBuf>,
+    /// Look for newer kernels than those in the cache.
+    #[arg(long)]
+    pub refresh: bool,
+    /// A Debian archive other than that of the host's apt sources.
+    #[arg(long, value_name = "URL")]
+    pub mirror: Option<String>,
+    /// Print one JSON object.
+    #[arg(long)]
+    pub json: bool,
+    /// Write report.json and report.html into this directory.
+    #[arg(long, value_name = "DIR")]
+    pub report: Option<PathBuf>,
 }

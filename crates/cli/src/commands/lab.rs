@@ -3,10 +3,13 @@
 //! In: a machine, or scenario files. Out: reports on stdout; exit code 1 if something was not as it must. Must not: judge, which
 //! is the work of `terrace-lab`, or leave a guest running.
 
+pub(crate) mod compare;
+
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
+use anyhow::Context;
 use terrace_core::units::{Bytes, parse_duration};
 use terrace_lab::{Cache, Lab, LabError, Machine, Mode, Scenario, ScenarioReport, Topology};
 
@@ -24,12 +27,14 @@ pub(super) fn run(command: &LabCommand) -> anyhow::Result<ExitCode> {
     let done = match command {
         LabCommand::Boot(arguments) => boot(arguments),
         LabCommand::Run(arguments) => scenarios(arguments),
+        LabCommand::Compare(arguments) => compare::run(arguments),
         LabCommand::Shell(arguments) => shell(arguments),
         LabCommand::Kernels(arguments) => kernels(arguments),
     };
     done.map_err(|error| match error.downcast::<LabError>() {
         Ok(LabError::Invalid(what)) => Misuse(what).into(),
-        Ok(other) => other.into(),
+        // Its text holds that of its source, which would stand there twice.
+        Ok(other) => anyhow::anyhow!("{other}"),
         Err(error) => error,
     })
 }
@@ -58,11 +63,24 @@ fn scenarios(arguments: &LabRunArguments) -> anyhow::Result<ExitCode> {
             None => vec![scenario.kernels[0].clone()],
         };
         for kernel in kernels {
-            let one = show(&lab.run(scenario, Some(&kernel))?, arguments.json)?;
+            let report = lab.run(scenario, Some(&kernel))?;
+            let one = show(&report, arguments.json)?;
             code = if one == ExitCode::SUCCESS { code } else { one };
+            if let Some(path) = &arguments.table {
+                // After each run: what ran before a failure stays told.
+                enter(path, &report)?;
+            }
         }
     }
     Ok(code)
+}
+
+fn enter(path: &Path, report: &ScenarioReport) -> anyhow::Result<()> {
+    let named = || path.display().to_string();
+    let document = std::fs::read_to_string(path).with_context(named)?;
+    let document = terrace_lab::table::with_results(&document, std::slice::from_ref(report));
+    let document = document.map_err(|why| misuse("--table", &named(), why))?;
+    std::fs::write(path, document).with_context(named)
 }
 
 fn shell(arguments: &LabShellArguments) -> anyhow::Result<ExitCode> {

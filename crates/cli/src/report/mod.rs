@@ -7,6 +7,7 @@
 mod files;
 mod heat;
 mod html;
+pub(crate) mod lab;
 mod places;
 mod plots;
 pub(crate) mod sim;
