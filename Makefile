@@ -32,6 +32,15 @@ lint: needs ## formatting, clippy and the documentation, warnings denied
 	@$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
 	@RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --workspace --no-deps --document-private-items
 
+.PHONY: qemu-plugin
+qemu-plugin: ## build the plugin that records programs and counts a guest's accesses (QEMU 6.0 to 8.2)
+	@cd qemu-plugin && $(CARGO) build --release --locked
+
+.PHONY: lab
+lab: build ## run every scenario on every kernel it names, and enter the results into docs/kernels.md (needs QEMU; an hour)
+	@scripts/needs lab
+	@$(TERRACE) lab run --kernel all --table docs/kernels.md lab/scenarios/*.toml
+
 .PHONY: bpf
 bpf: ## rebuild the shipped eBPF object (needs clang 14 or later)
 	@crates/bpf/build-object

@@ -7,8 +7,10 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
+mod lab;
 mod laboratory;
 
+pub(crate) use lab::*;
 pub(crate) use laboratory::*;
 
 /// What can be a pid: the kernel's PID_MAX_LIMIT is 2^22 (proc_sys_kernel(5), pid_max).
@@ -53,10 +55,16 @@ pub(crate) enum Command {
     /// Look into page-access traces, and convert from and to what other tools read.
     #[command(subcommand)]
     Trace(TraceCommand),
-    /// Make a program that can be recompiled record every access it makes.
+    /// Record every access that a program makes to memory, without rights and without recompiling it.
+    ///
+    /// The program runs in QEMU's user mode (Debian: qemu-user), some ten times slower. Programs that it starts are not recorded.
+    /// The exit code is the program's.
     Record(RecordArguments),
     /// Run the papers' experiments on modelled hardware: each paper's figure beside ours.
     Reproduce(ReproduceArguments),
+    /// Boot stock kernels in QEMU on machines with fast and slow memory, and let Terrace manage it there.
+    #[command(subcommand)]
+    Lab(LabCommand),
 }
 
 #[derive(Debug, Args)]

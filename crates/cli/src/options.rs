@@ -157,13 +157,13 @@ impl ManageOptions {
 
 /// Why a policy can be simulated and not run live, if that is so.
 pub(crate) fn only_simulated(needs: Needs) -> Option<&'static str> {
-    if needs.hint_faults {
-        Some("it lives on hint faults, which Terrace sees in the simulator only")
-    } else if needs.counters {
+    if needs.counters {
         Some("it reads counters that no MMU has yet, which only the simulator can model")
+    } else if needs.own_marks {
+        Some("it wants to know when each page was marked, or to choose which ones are, and a kernel shows neither")
     } else if needs.future {
         Some("it knows the future of a trace, which a running program does not show")
-    } else if !needs.scans && !needs.samples {
+    } else if !needs.scans && !needs.samples && !needs.hint_faults {
         Some("it decides where new pages go, or leaves all to hardware, which only the simulator can do")
     } else {
         None

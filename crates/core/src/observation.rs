@@ -119,9 +119,11 @@ pub enum Observation {
     HintFault {
         /// The page touched.
         page: PageId,
-        /// Whether it was written.
+        /// Whether it is known to have been written.
         write: bool,
-        /// When the page was made inaccessible.
+        /// When the page was made inaccessible; the time of the fault itself where nobody can tell ([`Needs::own_marks`]).
+        ///
+        /// [`Needs::own_marks`]: crate::policy::Needs::own_marks
         marked: Time,
     },
     /// The program touched a page that had left fast memory, and paid for its return.

@@ -23,6 +23,9 @@ pub struct Needs {
     pub hint_faults: bool,
     /// Counters of the 4 KiB pieces of huge pages, kept by the MMU: only a simulator can serve them.
     pub counters: bool,
+    /// Hint faults of pages that the driver itself marked, so that it knows when, and on which tiers: only a simulator can serve it.
+    /// A kernel shows that a page was touched and keeps the rest to itself.
+    pub own_marks: bool,
     /// The future of a trace ([`Oracle`]): only a simulator can serve it.
     pub future: bool,
     /// Fast memory for everything, however little the machine has: a bound. Only a simulator can serve it; elsewhere what

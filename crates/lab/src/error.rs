@@ -62,6 +62,9 @@ pub enum LabError {
         /// The module.
         module: String,
     },
+    /// A file that a guest needs has not been made yet.
+    #[error("{0}")]
+    Missing(String),
     /// A scenario file, a machine or an option makes no sense.
     #[error("{0}")]
     Invalid(String),

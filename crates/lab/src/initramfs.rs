@@ -23,6 +23,8 @@ pub(crate) struct Content {
     pub busybox: PathBuf,
     /// Files of the host and their paths in the guest; programs bring their libraries along.
     pub files: Vec<(PathBuf, String)>,
+    /// Files of the host whose libraries are not looked for.
+    pub plain_files: Vec<(PathBuf, String)>,
     /// Kernel modules to load.
     pub modules: Vec<String>,
     /// Shell variables of /lab/settings.
@@ -51,6 +53,9 @@ pub(crate) fn build(content: &Content, kernel: &Kernel) -> Result<Vec<u8>, LabEr
         if *may_fail {
             archive.file(&format!("lab/may-fail/{name}"), 0o644, b"");
         }
+    }
+    for (host, guest) in &content.plain_files {
+        add_file(&mut archive, host, guest)?;
     }
     let mut libraries = Vec::new();
     for (host, guest) in &content.files {
@@ -85,7 +90,7 @@ fn shared_libraries(path: &Path) -> Result<Vec<PathBuf>, LabError> {
     // ldd fails on a static program and says so; then there is nothing to bring along.
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     parse_ldd(&text).map_err(|library| {
-        LabError::Invalid(format!("{} needs {library}, which is not on this machine", path.display()))
+        LabError::Missing(format!("{} needs {library}, which is not on this machine", path.display()))
     })
 }
 

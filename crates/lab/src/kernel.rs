@@ -75,8 +75,10 @@ impl Cache {
         let apt = self.apt()?;
         let names = apt.names("linux-", refresh)?;
         let releases = releases(&names);
-        let release = choose(&releases, asked)
-            .ok_or_else(|| LabError::NoSuchKernel { asked: asked.to_owned(), present: newest_of_each(&releases) })?;
+        let release = choose(&releases, asked).ok_or_else(|| LabError::NoSuchKernel {
+            asked: asked.to_owned(),
+            present: newest_of_each(&releases).join(", "),
+        })?;
         if !self.kernel_folder(&release).exists() {
             self.fetch(&apt, &release, &names)?;
         }
@@ -87,21 +89,46 @@ impl Cache {
         Ok(self.kernel_of(&release))
     }
 
+    /// The releases in the cache, oldest first.
+    ///
+    /// # Errors
+    /// When the cache's folder cannot be made.
+    pub fn present(&self) -> Result<Vec<String>, LabError> {
+        let _lock = self.lock()?;
+        Ok(self.releases_here())
+    }
+
+    /// The newest release of each series in the Debian archive, oldest first.
+    ///
+    /// # Errors
+    /// When the package lists cannot be fetched.
+    pub fn offered(&self, refresh: bool) -> Result<Vec<String>, LabError> {
+        let _lock = self.lock()?;
+        Ok(newest_of_each(&releases(&self.apt()?.names("linux-image-", refresh)?)))
+    }
+
     /// A busybox that needs no libraries, from Debian's package.
     ///
     /// # Errors
     /// When it cannot be fetched.
     pub fn busybox(&self) -> Result<PathBuf, LabError> {
+        self.file_of_package("busybox-static", "busybox", &["usr/bin/busybox", "bin/busybox"])
+    }
+
+    /// A file out of a Debian package: `name` in the cache, one of `paths` in the package.
+    ///
+    /// # Errors
+    /// When the package cannot be fetched, or has none of the files.
+    pub(crate) fn file_of_package(&self, package: &str, name: &str, paths: &[&str]) -> Result<PathBuf, LabError> {
         let _lock = self.lock()?;
-        let path = self.folder.join("busybox");
+        let path = self.folder.join(name);
         if !path.exists() {
-            let partial = self.partial("busybox")?;
-            self.apt()?.unpack(&["busybox-static".to_owned()], partial.path())?;
-            let found = ["usr/bin/busybox", "bin/busybox"]
-                .map(|name| partial.path().join(name))
-                .into_iter()
-                .find(|path| path.exists());
-            let found = found.ok_or_else(|| image_error(partial.path(), "busybox-static has no bin/busybox"))?;
+            let partial = self.partial(name)?;
+            self.apt()?.unpack(&[package.to_owned()], partial.path())?;
+            let found = paths.iter().map(|name| partial.path().join(name)).find(|path| path.exists());
+            let found = found.ok_or_else(|| image_error(partial.path(), &format!("{package} has no {}", paths[0])))?;
+            // A library's usual name is a link to the file with its version.
+            let found = found.canonicalize().map_err(file_error(&found))?;
             fs::rename(&found, &path).map_err(file_error(&path))?;
         }
         Ok(path)
@@ -142,11 +169,16 @@ impl Cache {
                 fs::read_to_string(self.newest_note()).ok().filter(|release| self.kernel_folder(release).exists());
             return Ok(noted.map(|release| self.kernel_of(&release)));
         }
-        let folder = self.folder.join("kernels");
-        let Ok(entries) = fs::read_dir(&folder) else { return Ok(None) };
-        let releases: Vec<String> =
+        Ok(choose(&self.releases_here(), asked).map(|release| self.kernel_of(&release)))
+    }
+
+    fn releases_here(&self) -> Vec<String> {
+        // A cache that was never used has no such folder.
+        let Ok(entries) = fs::read_dir(self.folder.join("kernels")) else { return Vec::new() };
+        let mut releases: Vec<String> =
             entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()).collect();
-        Ok(choose(&releases, asked).map(|release| self.kernel_of(&release)))
+        releases.sort_by_key(|release| order(release));
+        releases
     }
 
     fn kernel_of(&self, release: &str) -> Kernel {
@@ -210,13 +242,12 @@ fn choose(releases: &[String], asked: &str) -> Option<String> {
     releases.iter().filter(|release| fits(release)).max_by_key(|release| order(release)).cloned()
 }
 
-fn newest_of_each(releases: &[String]) -> String {
+fn newest_of_each(releases: &[String]) -> Vec<String> {
     let series = |release: &str| release.splitn(3, '.').take(2).collect::<Vec<_>>().join(".");
     let mut all: Vec<String> = releases.iter().map(|release| series(release)).collect();
     all.sort_by_key(|series| order(series));
     all.dedup();
-    let newest: Vec<String> = all.iter().filter_map(|series| choose(releases, series)).collect();
-    newest.join(", ")
+    all.iter().filter_map(|series| choose(releases, series)).collect()
 }
 
 /// Numbers in a release as numbers, so that 6.12.100 comes after 6.12.95.
@@ -264,7 +295,7 @@ mod tests {
         check("6", Some("6.12.117+deb12-amd64"));
         check(NEWEST, Some("7.2.13+deb14-amd64"));
         check("5.10", None);
-        assert_eq!(newest_of_each(&releases), "6.1.0-56-amd64, 6.12.117+deb12-amd64, 7.2.13+deb14-amd64");
+        assert_eq!(newest_of_each(&releases), ["6.1.0-56-amd64", "6.12.117+deb12-amd64", "7.2.13+deb14-amd64"]);
     }
 
     #[test]

@@ -16,7 +16,7 @@ use crate::expression::evaluate;
 use crate::guest::{Ended, Guest, qemu, qemu_version};
 use crate::initramfs::{self, Content};
 use crate::kernel::{Cache, Kernel};
-use crate::machine::{Machine, Mode, Topology};
+use crate::machine::{INSTRUCTION_NANOSECONDS, Machine, Mode, Topology};
 use crate::results::StepEnd;
 use crate::scenario::{Scenario, Step};
 use crate::tools::start_error;
@@ -39,6 +39,15 @@ pub struct Lab {
     pub refresh: bool,
     /// A folder for the console's log and the raw results; `None` keeps neither.
     pub keep: Option<PathBuf>,
+}
+
+/// What no scenario file can ask for.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Extras {
+    /// More of QEMU's arguments.
+    pub qemu: Vec<String>,
+    /// Files for the guest whose libraries are not looked for.
+    pub plain_files: Vec<(PathBuf, String)>,
 }
 
 /// What a scenario came to.
@@ -103,6 +112,16 @@ impl Lab {
     /// # Errors
     /// When the guest cannot be built or does not come to its end. A failed step or assertion is no error: the report has it.
     pub fn run(&self, scenario: &Scenario, kernel: Option<&str>) -> Result<ScenarioReport, LabError> {
+        self.run_with(scenario, kernel, &Extras::default())
+    }
+
+    /// The same with what no scenario file can ask for.
+    pub(crate) fn run_with(
+        &self,
+        scenario: &Scenario,
+        kernel: Option<&str>,
+        extras: &Extras,
+    ) -> Result<ScenarioReport, LabError> {
         let asked = kernel.unwrap_or(&scenario.kernels[0]);
         let qemu = qemu_version()?;
         let kernel = self.cache.kernel(asked, self.refresh)?;
@@ -115,25 +134,35 @@ impl Lab {
         content.steps =
             scenario.steps.iter().map(|step| (step.name.clone(), step.run.clone(), step.may_fail)).collect();
         let limit = scenario.time_limit * if self.mode == Mode::Deterministic { DETERMINISTIC_FACTOR } else { 1 };
-        let ended = self.boot_with(&kernel, &scenario.machine, &content, &scenario.kernel_arguments, limit)?;
+        content.plain_files.clone_from(&extras.plain_files);
+        scenario.machine.check(&kernel, self.mode)?;
+        let ended = self.boot_with(&kernel, scenario, &content, extras, limit)?;
         Ok(judge(scenario, asked, &kernel, self.mode, qemu, ended))
     }
 
-    /// Boots a machine, has terrace describe it, and powers it off. The report's values are `kernel`, `topology` and `doctor`.
+    /// Boots a machine, has terrace describe it, and powers it off. The report's values are `kernel`, `topology` and `doctor`;
+    /// its figures are what a person wants to see of them.
     ///
     /// # Errors
     /// As [`Lab::run`].
-    pub fn boot(&self, machine: &Machine, kernel: &str, limit: Duration) -> Result<ScenarioReport, LabError> {
+    pub fn boot(
+        &self,
+        machine: &Machine,
+        kernel: &str,
+        modules: &[String],
+        limit: Duration,
+    ) -> Result<ScenarioReport, LabError> {
         let step = |name: &str, run: &str| Step { name: name.to_owned(), run: run.to_owned(), may_fail: false };
         let scenario = Scenario {
             name: "boot".to_owned(),
             description: "boots and describes the machine".to_owned(),
             kernels: vec![kernel.to_owned()],
             machine: machine.clone(),
-            modules: Vec::new(),
+            modules: modules.to_vec(),
             huge_pages: None,
             numa_balancing: None,
             kernel_arguments: String::new(),
+            instruction_nanoseconds: INSTRUCTION_NANOSECONDS,
             time_limit: limit,
             files: Vec::new(),
             steps: vec![
@@ -142,7 +171,14 @@ impl Lab {
                 step("doctor", "terrace doctor --json > $OUT/doctor.json\n"),
             ],
             assertions: vec!["length(topology.tiers) >= 1".to_owned()],
-            figures: BTreeMap::new(),
+            figures: [
+                ("tiers", "length(topology.tiers)"),
+                ("nodes", "length(topology.nodes)"),
+                ("told apart by", "topology.grouping"),
+                ("tracker", "doctor.chosen_tracker"),
+            ]
+            .map(|(name, text)| (name.to_owned(), text.to_owned()))
+            .into(),
         };
         self.run(&scenario, None)
     }
@@ -158,7 +194,7 @@ impl Lab {
         content.settings.push(("SHELL_WANTED", "1".to_owned()));
         machine.check(&kernel, self.mode)?;
         let folder = scratch()?;
-        let arguments = self.prepare(&kernel, machine, &content, "", folder.path())?;
+        let arguments = self.prepare(&kernel, machine, &content, INSTRUCTION_NANOSECONDS, "", folder.path())?;
         let mut command = qemu();
         command.args(arguments).args(["-serial", "mon:stdio", "-serial", "null"]);
         command.status().map_err(|source| start_error(&command, "util-linux", source))
@@ -168,7 +204,7 @@ impl Lab {
         if !self.terrace.exists() {
             let path = self.terrace.display();
             let advice = "`cargo build --release -p terrace-cli` makes it, and TERRACE_BINARY names another";
-            return Err(LabError::Invalid(format!("there is no terrace command at {path}: {advice}")));
+            return Err(LabError::Missing(format!("there is no terrace command at {path}: {advice}")));
         }
         let mut content = Content {
             busybox: self.cache.busybox()?,
@@ -187,14 +223,16 @@ impl Lab {
     fn boot_with(
         &self,
         kernel: &Kernel,
-        machine: &Machine,
+        scenario: &Scenario,
         content: &Content,
-        kernel_arguments: &str,
+        extras: &Extras,
         limit: Duration,
     ) -> Result<Ended, LabError> {
-        machine.check(kernel, self.mode)?;
         let folder = scratch()?;
-        let arguments = self.prepare(kernel, machine, content, kernel_arguments, folder.path())?;
+        let more = &scenario.kernel_arguments;
+        let instruction = scenario.instruction_nanoseconds;
+        let mut arguments = self.prepare(kernel, &scenario.machine, content, instruction, more, folder.path())?;
+        arguments.extend(extras.qemu.iter().cloned());
         let ended = Guest::start(&arguments, folder.path())?.wait(limit);
         if let Some(keep) = &self.keep {
             fs::create_dir_all(keep).map_err(file_error(keep))?;
@@ -214,12 +252,13 @@ impl Lab {
         kernel: &Kernel,
         machine: &Machine,
         content: &Content,
+        instruction: u32,
         kernel_arguments: &str,
         folder: &Path,
     ) -> Result<Vec<String>, LabError> {
         let path = folder.join("initramfs.cpio");
         fs::write(&path, initramfs::build(content, kernel)?).map_err(file_error(&path))?;
-        Ok(machine.arguments(kernel, &path, self.mode, kernel_arguments))
+        Ok(machine.arguments(kernel, &path, self.mode, instruction, kernel_arguments))
     }
 }
 

@@ -9,6 +9,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod apt;
+pub mod compare;
 pub mod cpio;
 mod error;
 pub mod expression;
@@ -18,8 +19,10 @@ pub mod kernel;
 mod lab;
 pub mod machine;
 mod modules;
+pub mod plugin;
 pub mod results;
 pub mod scenario;
+pub mod table;
 mod tools;
 mod vmlinux;
 

@@ -23,6 +23,32 @@ pub enum Topology {
     ThreeTiers,
     /// Two nodes with processors each, equally fast.
     TwoSockets,
+    /// Two nodes with processors each and a third, slower one without: two sockets with memory behind CXL.
+    TwoSocketsSlow,
+}
+
+impl Topology {
+    /// Every topology, the usual one first.
+    pub const ALL: [Topology; 4] =
+        [Topology::FastSlow, Topology::ThreeTiers, Topology::TwoSockets, Topology::TwoSocketsSlow];
+
+    /// Its name, as scenarios and `--topology` have it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Topology::FastSlow => "fast-slow",
+            Topology::ThreeTiers => "three-tiers",
+            Topology::TwoSockets => "two-sockets",
+            Topology::TwoSocketsSlow => "two-sockets-slow",
+        }
+    }
+
+    /// How many nodes have processors.
+    fn sockets(self) -> u32 {
+        match self {
+            Topology::FastSlow | Topology::ThreeTiers => 1,
+            Topology::TwoSockets | Topology::TwoSocketsSlow => 2,
+        }
+    }
 }
 
 /// A machine to boot.
@@ -30,9 +56,9 @@ pub enum Topology {
 pub struct Machine {
     /// How the memory is laid out.
     pub topology: Topology,
-    /// Memory of node 0.
+    /// Memory of node 0; of each of the two sockets in [`Topology::TwoSocketsSlow`].
     pub fast: Bytes,
-    /// Memory of node 1.
+    /// Memory of the last node.
     pub slow: Bytes,
     /// Size of the zram device of [`Topology::ThreeTiers`].
     pub zram: Bytes,
@@ -77,9 +103,20 @@ impl Mode {
     }
 }
 
-/// Read latency in nanoseconds and bandwidth that HMAT tells of node 0 and node 1: of the order of local DRAM and of memory
-/// behind CXL. Our choice: nothing in the guest is that fast or slow, the figures only order the nodes.
-const HMAT: [(u32, &str); 2] = [(80, "100G"), (300, "20G")];
+/// Read latency in nanoseconds and bandwidth that HMAT tells of a processor's own node, of another socket's, and of the slow
+/// one: of the order of local DRAM, of DRAM across sockets, and of memory behind CXL. Our choice: nothing in the guest is that
+/// fast or slow, the figures only order the nodes.
+const OWN: (u32, &str) = (80, "100G");
+const OTHER_SOCKET: (u32, &str) = (140, "60G");
+const SLOW: (u32, &str) = (300, "20G");
+/// Distances in the SLIT: between two sockets, as firmware usually has it, and to a slow node: farther than another socket
+/// where there is one, twice as far as the own node (10) otherwise.
+const SOCKET_DISTANCE: u32 = 21;
+const SLOW_DISTANCE: u32 = 20;
+const SLOW_DISTANCE_OF_TWO_SOCKETS: u32 = 30;
+
+/// How long an instruction takes in deterministic time, unless a scenario says otherwise.
+pub const INSTRUCTION_NANOSECONDS: u32 = 2;
 
 /// Always given to the kernel. pti=on: without it the emulated TLB keeps translations across system calls and accessed bits
 /// are not set again after a tracker cleared them. damon_stat: since 6.17 it would hold the only kdamond and clear bits.
@@ -103,7 +140,7 @@ impl Machine {
         if self.fast < Bytes::mib(256) {
             return wrong(format!("fast memory of {}: the kernel and the programs themselves need 256 MiB", self.fast));
         }
-        if self.topology == Topology::TwoSockets && self.cpus < 2 {
+        if self.topology.sockets() > self.cpus {
             return wrong("two sockets need two processors at least".to_owned());
         }
         if mode == Mode::Deterministic && self.cpus > 1 && series(&kernel.release) < (6, 2) {
@@ -116,40 +153,54 @@ impl Machine {
     }
 
     /// QEMU's arguments for the machine, its kernel and its first root, without serial ports.
-    pub(crate) fn arguments(&self, kernel: &Kernel, initramfs: &Path, mode: Mode, more: &str) -> Vec<String> {
+    /// `instruction` is how many nanoseconds one takes in deterministic time: a power of two.
+    pub(crate) fn arguments(
+        &self,
+        kernel: &Kernel,
+        initramfs: &Path,
+        mode: Mode,
+        instruction: u32,
+        more: &str,
+    ) -> Vec<String> {
         let mut arguments = Vec::new();
         let mut add = |words: &[&str]| arguments.extend(words.iter().map(|word| (*word).to_owned()));
         let hmat = self.topology != Topology::TwoSockets;
+        let nodes = self.nodes();
         add(&["-machine", if hmat { "q35,hmat=on" } else { "q35" }, "-cpu", "qemu64,-rdrand,-rdseed"]);
-        add(&[
-            "-smp",
-            &self.cpus.to_string(),
-            "-nodefaults",
-            "-no-user-config",
-            "-display",
-            "none",
-            "-no-reboot",
-            "-nic",
-            "none",
-        ]);
-        add(&["-m", &format!("{}M", (self.fast + self.slow).get() >> 20)]);
-        for (node, size) in [self.fast, self.slow].iter().enumerate() {
+        add(&["-smp", &self.cpus.to_string(), "-nodefaults", "-no-user-config", "-display", "none"]);
+        add(&["-no-reboot", "-nic", "none"]);
+        add(&["-m", &format!("{}M", nodes.iter().map(|node| node.get() >> 20).sum::<u64>())]);
+        for (node, size) in (0_u32..).zip(&nodes) {
             add(&["-object", &format!("memory-backend-ram,id=memory{node},size={}M", size.get() >> 20)]);
             add(&["-numa", &format!("node,nodeid={node},memdev=memory{node}{}", self.processors_of(node))]);
         }
-        for (from, to) in [(0, 1), (1, 0)] {
-            add(&["-numa", &format!("dist,src={from},dst={to},val={}", if hmat { 20 } else { 21 })]);
+        let count = nodes.len() as u32;
+        for (from, to) in
+            (0..count).flat_map(|from| (0..count).map(move |to| (from, to))).filter(|(from, to)| from != to)
+        {
+            let distance = match from.max(to) {
+                node if node < self.topology.sockets() => SOCKET_DISTANCE,
+                _ if self.topology.sockets() > 1 => SLOW_DISTANCE_OF_TWO_SOCKETS,
+                _ => SLOW_DISTANCE,
+            };
+            add(&["-numa", &format!("dist,src={from},dst={to},val={distance}")]);
         }
-        if hmat {
-            for (node, (latency, bandwidth)) in HMAT.iter().enumerate() {
-                let common = format!("hmat-lb,initiator=0,target={node},hierarchy=memory,data-type=access");
-                add(&["-numa", &format!("{common}-latency,latency={latency}")]);
-                add(&["-numa", &format!("{common}-bandwidth,bandwidth={bandwidth}")]);
-            }
+        let pairs = (0..self.topology.sockets()).flat_map(|from| (0..count).map(move |to| (from, to)));
+        for (from, to) in pairs.filter(|_| hmat) {
+            let (latency, bandwidth) = match to {
+                to if to == from => OWN,
+                to if to < self.topology.sockets() => OTHER_SOCKET,
+                _ => SLOW,
+            };
+            let common = format!("hmat-lb,initiator={from},target={to},hierarchy=memory,data-type=access");
+            add(&["-numa", &format!("{common}-latency,latency={latency}")]);
+            add(&["-numa", &format!("{common}-bandwidth,bandwidth={bandwidth}")]);
         }
         match mode {
             Mode::Deterministic => {
-                add(&["-accel", "tcg,thread=single", "-icount", "shift=1,sleep=off", "-seed", "42"]);
+                add(&["-accel", "tcg,thread=single", "-seed", "42"]);
+                // Idle time is skipped (sleep=off).
+                add(&["-icount", &format!("shift={},sleep=off", instruction.ilog2())]);
                 add(&["-rtc", "base=2026-01-01T00:00:00,clock=vm"]);
             }
             Mode::Fast => add(&["-accel", "tcg,thread=multi"]),
@@ -159,17 +210,27 @@ impl Machine {
         arguments
     }
 
-    /// Which processors a node has, and from where its memory is reached.
-    fn processors_of(&self, node: usize) -> String {
-        let list = |first: u32, last: u32| {
-            if first == last { format!(",cpus={first}") } else { format!(",cpus={first}-{last}") }
-        };
-        match (self.topology, node) {
-            (Topology::TwoSockets, 0) => list(0, self.cpus / 2 - 1),
-            (Topology::TwoSockets, _) => list(self.cpus / 2, self.cpus - 1),
-            (_, 0) => format!("{},initiator=0", list(0, self.cpus - 1)),
-            (_, _) => ",initiator=0".to_owned(),
+    /// Memory of each node.
+    fn nodes(&self) -> Vec<Bytes> {
+        match self.topology {
+            Topology::TwoSocketsSlow => vec![self.fast, self.fast, self.slow],
+            _ => vec![self.fast, self.slow],
         }
+    }
+
+    /// Which processors a node has, and from where its memory is reached.
+    fn processors_of(&self, node: u32) -> String {
+        let sockets = self.topology.sockets();
+        let first = |node: u32| node * self.cpus / sockets;
+        let hmat = self.topology != Topology::TwoSockets;
+        // HMAT wants to know of each node from which one it is reached best; without it QEMU refuses the word.
+        let initiator = |node: u32| if hmat { format!(",initiator={node}") } else { String::new() };
+        if node >= sockets {
+            return initiator(0);
+        }
+        let (from, to) = (first(node), first(node + 1) - 1);
+        let list = if from == to { format!(",cpus={from}") } else { format!(",cpus={from}-{to}") };
+        list + &initiator(node)
     }
 }
 
@@ -182,7 +243,8 @@ mod tests {
     }
 
     fn line(machine: &Machine, mode: Mode) -> String {
-        machine.arguments(&kernel("6.12.1-amd64"), Path::new("/i.cpio"), mode, "").join(" ")
+        let more = "";
+        machine.arguments(&kernel("6.12.1-amd64"), Path::new("/i.cpio"), mode, 2, more).join(" ")
     }
 
     #[test]
@@ -213,7 +275,24 @@ mod tests {
     fn two_sockets_share_the_processors_and_have_no_hmat() {
         let text = line(&Machine { topology: Topology::TwoSockets, cpus: 4, ..Machine::default() }, Mode::Fast);
         assert!(text.contains("memdev=memory0,cpus=0-1 ") && text.contains("memdev=memory1,cpus=2-3 "), "{text}");
-        assert!(!text.contains("hmat"));
+        assert!(!text.contains("hmat") && !text.contains("initiator"));
+    }
+
+    #[test]
+    fn two_sockets_with_slow_memory_are_three_nodes() {
+        let text = line(&Machine { topology: Topology::TwoSocketsSlow, cpus: 2, ..Machine::default() }, Mode::Fast);
+        for part in [
+            "-m 3072M",
+            "memdev=memory0,cpus=0,initiator=0",
+            "memdev=memory1,cpus=1,initiator=1",
+            "memdev=memory2,initiator=0",
+            "dist,src=0,dst=1,val=21",
+            "dist,src=1,dst=2,val=30",
+            "initiator=1,target=0,hierarchy=memory,data-type=access-latency,latency=140",
+            "initiator=1,target=2,hierarchy=memory,data-type=access-latency,latency=300",
+        ] {
+            assert!(text.contains(part), "{part} in {text}");
+        }
     }
 
     #[test]

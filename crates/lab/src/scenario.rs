@@ -9,7 +9,7 @@ use std::time::Duration;
 use terrace_core::units::{Bytes, parse_duration};
 
 use crate::error::{LabError, file_error};
-use crate::machine::{Machine, Topology};
+use crate::machine::{INSTRUCTION_NANOSECONDS, Machine, Topology};
 
 /// A scenario, ready to run.
 #[derive(Clone, Debug, PartialEq)]
@@ -30,6 +30,9 @@ pub struct Scenario {
     pub numa_balancing: Option<u32>,
     /// More arguments for the kernel.
     pub kernel_arguments: String,
+    /// How many nanoseconds an instruction takes in the deterministic mode: 2 unless it says otherwise. More make a second of guest
+    /// time cheaper on the host, and the guest slower.
+    pub instruction_nanoseconds: u32,
     /// Most wall time it may take in the fast mode; four times that in the deterministic one.
     pub time_limit: Duration,
     /// Files to bring along.
@@ -86,6 +89,7 @@ struct Raw {
     numa_balancing: Option<u32>,
     #[serde(default)]
     kernel_arguments: String,
+    instruction_nanoseconds: Option<u32>,
     time_limit: String,
     #[serde(default)]
     assertions: Vec<String>,
@@ -142,8 +146,14 @@ impl Scenario {
         {
             return Err(format!("huge_pages = {setting:?}: expected always, madvise or never"));
         }
+        let instruction_nanoseconds = raw.instruction_nanoseconds.unwrap_or(INSTRUCTION_NANOSECONDS);
+        // QEMU counts in powers of two, up to 2^10.
+        if !instruction_nanoseconds.is_power_of_two() || instruction_nanoseconds > 1024 {
+            return Err(format!("instruction_nanoseconds = {instruction_nanoseconds}: expected 1, 2, 4, ... 1024"));
+        }
         Ok(Scenario {
             name: name.to_owned(),
+            instruction_nanoseconds,
             description: raw.description,
             kernels: raw.kernels,
             machine,
@@ -184,7 +194,7 @@ impl GuestFile {
 
     fn missing(&self) -> LabError {
         let advice = self.build.as_ref().map(|command| format!(": make it with `{command}`")).unwrap_or_default();
-        LabError::Invalid(format!("the scenario needs the file {}, which is not there{advice}", self.host))
+        LabError::Missing(format!("the scenario needs the file {}, which is not there{advice}", self.host))
     }
 }
 
@@ -225,6 +235,7 @@ mod tests {
         check("[\"6.12\", \"6.1\"]", "[]", "kernels");
         check("slow = \"2GiB\"", "huge_pages = \"yes\"", "always, madvise or never");
         check("slow = \"2GiB\"", "topology = \"ring\"", "fast-slow");
+        check("slow = \"2GiB\"", "instruction_nanoseconds = 3", "1, 2, 4");
     }
 
     #[test]

@@ -110,6 +110,6 @@ fn a_guest_that_hangs_or_dies_is_an_error_with_its_console() {
     }
     let report = lab.run(&scenario("echo some reason; exit 3"), None).unwrap();
     assert!(!report.passed && report.steps[0].exit == 3 && report.console_tail.unwrap().contains("some reason"));
-    let error = lab.boot(&Machine { cpus: 99, ..Machine::default() }, "6.1", Duration::from_secs(9)).unwrap_err();
+    let error = lab.boot(&Machine { cpus: 99, ..Machine::default() }, "6.1", &[], Duration::from_secs(9)).unwrap_err();
     assert!(error.to_string().contains("99 processors"), "{error}");
 }

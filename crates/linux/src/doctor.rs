@@ -12,7 +12,9 @@ use crate::movers::{self, MoverReport};
 use crate::rights::Rights;
 use crate::topology::{Tier, TierMap, Topology, TopologyError};
 use crate::trackers::accessed_bits::AccessedBits;
+use crate::trackers::both::Both;
 use crate::trackers::damon::Damon;
+use crate::trackers::hint_faults::HintFaults;
 use crate::trackers::idle_pages::IdlePages;
 use crate::trackers::page_faults::PageFaults;
 use crate::trackers::prove::{Proof, prove};
@@ -118,7 +120,15 @@ struct Candidate {
     scans: bool,
     /// Whether it shows hardware samples.
     samples: bool,
+    /// Whether it shows hint faults.
+    hint_faults: bool,
     serves: &'static str,
+}
+
+impl Candidate {
+    fn serves_some(&self, needs: Needs) -> bool {
+        self.samples && needs.samples || self.scans && needs.scans || self.hint_faults && needs.hint_faults
+    }
 }
 
 fn boxed<T: Tracker + 'static>(opened: Result<T, TrackError>) -> Result<Box<dyn Tracker>, TrackError> {
@@ -126,13 +136,14 @@ fn boxed<T: Tracker + 'static>(opened: Result<T, TrackError>) -> Result<Box<dyn 
 }
 
 /// The trackers in order of preference.
-const CANDIDATES: [Candidate; 6] = [
+const CANDIDATES: [Candidate; 7] = [
     Candidate {
         name: "samples",
         open: || boxed(Samples::open()),
         reads: true,
         scans: false,
         samples: true,
+        hint_faults: false,
         serves: "policies that live on hardware samples",
     },
     Candidate {
@@ -141,6 +152,7 @@ const CANDIDATES: [Candidate; 6] = [
         reads: true,
         scans: true,
         samples: false,
+        hint_faults: false,
         serves: "any policy of accessed marks, on any program",
     },
     Candidate {
@@ -149,6 +161,7 @@ const CANDIDATES: [Candidate; 6] = [
         reads: true,
         scans: true,
         samples: false,
+        hint_faults: false,
         serves: "any policy of accessed marks, on any program",
     },
     Candidate {
@@ -157,6 +170,7 @@ const CANDIDATES: [Candidate; 6] = [
         reads: true,
         scans: true,
         samples: false,
+        hint_faults: false,
         serves: "policies of accessed marks, on programs whose hot memory lies together",
     },
     Candidate {
@@ -165,7 +179,17 @@ const CANDIDATES: [Candidate; 6] = [
         reads: false,
         scans: false,
         samples: false,
+        hint_faults: false,
         serves: "writes only, of programs that register their memory themselves; only when asked for by name",
+    },
+    Candidate {
+        name: "hint-faults",
+        open: || boxed(HintFaults::open()),
+        reads: true,
+        scans: false,
+        samples: false,
+        hint_faults: true,
+        serves: "policies that live on hint faults, beside samples where they want those; turns kernel.numa_balancing to 2",
     },
     Candidate {
         name: "page-faults",
@@ -173,6 +197,7 @@ const CANDIDATES: [Candidate; 6] = [
         reads: true,
         scans: false,
         samples: false,
+        hint_faults: false,
         serves: "births and refaults beside another tracker; alone only when asked for by name",
     },
 ];
@@ -186,12 +211,30 @@ pub fn names() -> Vec<&'static str> {
 /// that is `requested`, whatever it can serve. Returns it with one line for each tracker: why it was taken, or not.
 ///
 /// A tracker that sees only writes, or only faults, is never taken by itself: a policy of accessed marks would take
-/// every page that is only read for cold.
+/// every page that is only read for cold. A policy that needs samples and hint faults gets both trackers as one.
 ///
 /// # Errors
 /// When none passes: the reason of each.
 pub fn choose_tracker(needs: Needs, requested: Option<&str>) -> Result<(Box<dyn Tracker>, Vec<String>), ChooseError> {
+    if requested.is_none() && needs.samples && needs.hint_faults {
+        return choose_both(needs);
+    }
     choose_from(&CANDIDATES, needs, requested, &no_tiers())
+}
+
+/// One tracker of samples and one of hint faults. If one is missing the other is not taken for both: the policy's own setting
+/// says which profiler it can do without.
+fn choose_both(needs: Needs) -> Result<(Box<dyn Tracker>, Vec<String>), ChooseError> {
+    let choose = |needs| choose_from(&CANDIDATES, needs, None, &no_tiers());
+    let (samples, mut reasons) = choose(Needs { hint_faults: false, ..needs })?;
+    let (faults, more) = choose(Needs { samples: false, ..needs })?;
+    reasons.extend(more);
+    match Both::pair(samples, faults) {
+        Ok(both) => Ok((Box::new(both), reasons)),
+        Err(error) => {
+            Err(ChooseError::NoneWorks { reasons: vec![format!("samples with hint-faults: epoll: {error}")] })
+        }
+    }
 }
 
 /// The proof asks what was accessed, not where it lies: any map will do.
@@ -213,7 +256,7 @@ fn choose_from(
         let name = candidate.name;
         match requested {
             Some(requested) if requested != name => continue,
-            None if !(candidate.samples && needs.samples || candidate.scans && needs.scans) => {
+            None if !candidate.serves_some(needs) => {
                 reasons.push(format!("{name}: not tried, it serves {}", candidate.serves));
                 continue;
             }
@@ -447,8 +490,15 @@ mod tests {
     }
 
     fn choose(needs: Needs, requested: Option<&str>) -> Result<Vec<String>, ChooseError> {
-        let candidate =
-            |name, open, scans, samples| Candidate { name, open, reads: true, scans, samples, serves: "tests" };
+        let candidate = |name, open, scans, samples| Candidate {
+            name,
+            open,
+            reads: true,
+            scans,
+            samples,
+            hint_faults: false,
+            serves: "tests",
+        };
         let candidates = [
             candidate("samples", (|| missing("samples")) as fn() -> _, false, true),
             candidate("accessed-bits", || missing("accessed-bits"), true, false),

@@ -24,6 +24,7 @@ use crate::movers::{MoveResult, Mover, PageMove};
 use crate::pressure::PressureReading;
 use crate::process::{MemoryRange, Process, ProcessError, RangeOptions};
 use crate::topology::{TierKind, TierMap};
+use crate::trackers::places::{Places, pause_after};
 use crate::trackers::{Event, Sink, Target, TrackError, Tracker};
 
 /// What a manager is made of.
@@ -80,6 +81,8 @@ pub struct ManagerStats {
     pub braked: BTreeMap<&'static str, Duration>,
     /// Events lost by the tracker.
     pub lost_events: u64,
+    /// Hint faults on pages of slow tiers.
+    pub hint_faults: u64,
     /// Processes ever managed.
     pub processes: u32,
     /// Resident memory of the managed processes, as the kernel counts it.
@@ -166,6 +169,9 @@ pub struct Manager {
     wake: Time,
     pressure_at: Time,
     pressure_read: Time,
+    /// When to look next where pages are; `None` until the policy has said how it wants to look.
+    places_at: Option<Time>,
+    places: Places,
     compacted: Time,
     stats: ManagerStats,
     results: Vec<MoveResult>,
@@ -194,6 +200,8 @@ impl Manager {
             wake: Time::ZERO,
             pressure_at: Time::ZERO,
             pressure_read: Time::ZERO,
+            places_at: None,
+            places: Places::default(),
             compacted: Time::ZERO,
             stats: ManagerStats::default(),
             results: Vec::new(),
@@ -268,8 +276,10 @@ impl Manager {
             if now >= self.pressure_at {
                 self.read_pressure(now);
             }
-            if self.cadence.scan_at.is_some_and(|at| at <= now) {
-                self.round(tap)?;
+            match self.cadence.scan_at {
+                Some(at) if at <= now => self.round(tap)?,
+                None if self.places_at.is_some_and(|at| at <= now) => self.look_at_places(tap)?,
+                _ => {}
             }
             self.take_events()?;
             let backlog = self.drain_engine(Input::Tick);
@@ -277,7 +287,8 @@ impl Manager {
             if now >= until {
                 return Ok(Woken::ByTime);
             }
-            let due = [Some(self.wake), self.cadence.scan_at, Some(self.pressure_at), Some(until)];
+            let look_at = self.cadence.scan_at.or(self.places_at);
+            let due = [Some(self.wake), look_at, Some(self.pressure_at), Some(until)];
             let deadline = if backlog { now } else { due.into_iter().flatten().min().unwrap_or(until) };
             if self.wait(wake_on, deadline.since(now)) {
                 return Ok(Woken::ByCaller);
@@ -346,7 +357,7 @@ impl Manager {
         let now = self.now();
         let began = Instant::now();
         let targets = targets(&self.spaces);
-        let mut intake = Intake { engine: &mut self.parts.engine, tap, now, round: Round::default() };
+        let mut intake = Intake { engine: &mut self.parts.engine, tap, now, round: Round::default(), hint_faults: 0 };
         self.parts.tracker.round(now, &targets, &self.parts.tiers, self.cadence.share, &mut intake)?;
         let mut round = intake.round;
         round.walk = began.elapsed();
@@ -357,11 +368,33 @@ impl Manager {
         Ok(())
     }
 
+    /// Where pages are, for a policy that asks for no rounds: events come by address, and nobody else says it.
+    fn look_at_places(&mut self, tap: &mut dyn Tap) -> Result<(), TrackError> {
+        self.follow();
+        let now = self.now();
+        let began = Instant::now();
+        let targets = targets(&self.spaces);
+        let mut intake = Intake { engine: &mut self.parts.engine, tap, now, round: Round::default(), hint_faults: 0 };
+        // The tracker has a turn as well, at no share of the blocks: it takes up threads that began unseen.
+        self.parts.tracker.round(now, &targets, &self.parts.tiers, 0.0, &mut intake)?;
+        let walked = self.places.walk(&targets, &self.parts.tiers, &mut intake);
+        walked.map_err(|source| TrackError::Call {
+            tracker: self.parts.tracker.name(),
+            call: "reading /proc/PID/pagemap".to_owned(),
+            source,
+        })?;
+        self.stats.hint_faults += intake.hint_faults;
+        self.places_at = Some(now + pause_after(began.elapsed()));
+        Ok(())
+    }
+
     fn take_events(&mut self) -> Result<(), TrackError> {
         let now = self.now();
         let targets = targets(&self.spaces);
-        let mut intake = Intake { engine: &mut self.parts.engine, tap: &mut NoTap, now, round: Round::default() };
+        let mut intake =
+            Intake { engine: &mut self.parts.engine, tap: &mut NoTap, now, round: Round::default(), hint_faults: 0 };
         self.parts.tracker.events(now, &targets, &mut intake)?;
+        self.stats.hint_faults += intake.hint_faults;
         self.stats.lost_events = self.parts.tracker.lost();
         Ok(())
     }
@@ -438,7 +471,11 @@ impl Manager {
                     if let Some(periods) = cadence.sampling {
                         self.parts.tracker.set_sample_periods(periods);
                     }
+                    if let Some(scan) = cadence.hint_scan {
+                        self.parts.tracker.set_hint_scan(scan);
+                    }
                     self.cadence = cadence;
+                    self.places_at.get_or_insert(now);
                 }
                 Output::Wake(at) => {
                     self.wake = at;
@@ -515,6 +552,7 @@ struct Intake<'a> {
     tap: &'a mut dyn Tap,
     now: Time,
     round: Round,
+    hint_faults: u64,
 }
 
 impl Intake<'_> {
@@ -551,6 +589,15 @@ impl Sink for Intake<'_> {
         let Some(page) = self.page(space, vpn) else { return };
         let seen = match event {
             Event::Sampled { access, period } => Observation::Sampled { page, access, period },
+            // The kernel marks what lies in slow nodes; anywhere else a minor fault is a copy on write, or a first touch.
+            Event::HintFault => match self.engine.pages()[page].tier() {
+                Some(TierId::FAST) => return,
+                Some(_) => {
+                    self.hint_faults += 1;
+                    Observation::HintFault { page, write: false, marked: self.now }
+                }
+                None => Observation::Born { page, tier: TierId::FAST },
+            },
             Event::Born => Observation::Born { page, tier: TierId::FAST },
             Event::Refault => Observation::Refault { page },
         };

@@ -235,7 +235,7 @@ impl FaultTiering {
 
     /// Accessed marks where reclaim is the policy's own, and hint faults.
     pub fn needs(&self) -> Needs {
-        Needs { scans: self.own.is_some(), hint_faults: true, ..Needs::default() }
+        Needs { scans: self.own.is_some(), hint_faults: true, own_marks: true, ..Needs::default() }
     }
 
     /// Blocks appeared.

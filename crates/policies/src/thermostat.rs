@@ -289,7 +289,7 @@ impl Policy for Thermostat {
     }
 
     fn needs(&self) -> Needs {
-        Needs { scans: true, hint_faults: true, ..Needs::default() }
+        Needs { scans: true, hint_faults: true, own_marks: true, ..Needs::default() }
     }
 
     fn unmapping(&mut self, _now: Time, space: SpaceId, range: Range<Vpn>, pages: &Pages) {

@@ -2,6 +2,7 @@
 //!
 //! In: what the user typed. Out: raw arguments. Must not: look at the machine.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
@@ -371,18 +372,33 @@ pub(crate) struct TraceExportArguments {
 
 #[derive(Debug, Args)]
 pub(crate) struct RecordArguments {
-    /// Print the compiler and linker flags with which a program records itself.
-    #[arg(long, required = true)]
+    /// The trace to write.
+    #[arg(long, default_value = "record.trace", value_name = "FILE")]
+    pub output: PathBuf,
+    /// Leave out what a cache of this size would serve: direct mapped, lines of 64 bytes, one a thread, such as 32MiB.
+    #[arg(long, value_name = "BYTES")]
+    pub cache: Option<String>,
+    /// Keep every how many-th access of those left.
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1 << 32))]
+    pub period: u64,
+    /// Run the program once, recorded; without it natively first (its output thrown away), to tell the slowdown.
+    #[arg(long)]
+    pub once: bool,
+    /// Print the compiler and linker flags with which a program that can be recompiled records itself.
+    #[arg(long, conflicts_with_all = ["command", "cache", "once"])]
     pub hook: bool,
-    /// Write the recorder's C source into this file, to be compiled as the printed lines say.
-    #[arg(long, value_name = "FILE")]
+    /// With --hook: write the recorder's C source into this file, to be compiled as the printed lines say.
+    #[arg(long, value_name = "FILE", requires = "hook")]
     pub write: Option<PathBuf>,
-    /// Where the compiled recorder will be.
+    /// With --hook: where the compiled recorder will be.
     #[arg(long, default_value = "terrace_record.o", value_name = "FILE")]
     pub object: String,
     /// Print one JSON object.
     #[arg(long)]
     pub json: bool,
+    /// The program and its arguments.
+    #[arg(required_unless_present = "hook", last = true, value_name = "CMD")]
+    pub command: Vec<OsString>,
 }
 
 #[derive(Debug, Args)]

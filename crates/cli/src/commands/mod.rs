@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use crate::args::Command;
 
 mod doctor;
+mod lab;
 mod manage;
 mod policies;
 mod record;
@@ -13,6 +14,8 @@ mod sim;
 mod topology;
 mod trace;
 mod workload;
+
+pub(crate) use lab::compare as lab_compare;
 
 /// Runs a command.
 ///
@@ -31,6 +34,7 @@ pub(crate) fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Trace(command) => trace::run(&command),
         Command::Record(arguments) => record::run(&arguments),
         Command::Reproduce(arguments) => reproduce::run(&arguments),
+        Command::Lab(command) => lab::run(&command),
     }
 }
 

@@ -1,17 +1,149 @@
-//! `terrace record --hook`: how to make a program record itself.
+//! `terrace record`: every access of a program, as a trace.
 //!
-//! In: where the compiled recorder will be. Out: lines for a shell, and the recorder's source in a file. Must not: run a
-//! compiler, or replace a file that is something else.
+//! In: a program. Out: a trace of what it did under QEMU's user mode with the plugin, and how much slower that was; or with --hook
+//! the flags that make a program record itself. Must not: run a compiler, or replace a file that is something else.
 
-use std::process::ExitCode;
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{BufReader, BufWriter};
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Command, ExitCode, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
 
-use anyhow::Context;
+use anyhow::{Context, bail};
+use terrace_core::units::Bytes;
+use terrace_lab::plugin;
 use terrace_trace::hook::{RECORDER_COMPILE_FLAGS, RECORDER_FILE_NAME, RECORDER_SOURCE, flags, hook_flags};
+use terrace_trace::import::{ImportFormat, ImportOptions, import};
+use terrace_trace::tools::{Info, info};
 
 use crate::args::RecordArguments;
 use crate::options::misuse;
+use crate::session::program;
+
+const QEMU: &str = "qemu-x86_64";
+const PACKAGE: &str = "qemu-user";
 
 pub(super) fn run(arguments: &RecordArguments) -> anyhow::Result<ExitCode> {
+    if arguments.hook { hook(arguments) } else { record(arguments) }
+}
+
+fn record(arguments: &RecordArguments) -> anyhow::Result<ExitCode> {
+    let cache = match &arguments.cache {
+        Some(text) => text.parse::<Bytes>().map_err(|error| misuse("--cache", text, error))?,
+        None => Bytes::ZERO,
+    };
+    if cache > Bytes::gib(1) {
+        return Err(misuse("--cache", &cache.to_string(), "expected 1GiB at most"));
+    }
+    let program = program::find(&arguments.command[0])?;
+    refuse_script(&program)?;
+    plugin::check(QEMU, PACKAGE)?;
+    let plugin = plugin::plugin()?;
+    let native = if arguments.once { None } else { Some(native(&arguments.command)?) };
+    let folder = tempfile::tempdir()?;
+    let pipe = folder.path().join("accesses");
+    let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+    rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, mode, 0)?;
+    let text = |path: &Path| path.display().to_string().replace(',', ",,");
+    let option = format!(
+        "file={},mode=record,out={},cache={},period={}",
+        text(&plugin),
+        text(&pipe),
+        cache.get(),
+        arguments.period
+    );
+    let output = File::create(&arguments.output).with_context(|| arguments.output.display().to_string())?;
+    let began = Instant::now();
+    let mut child = Command::new(QEMU)
+        .args(["-plugin", &option])
+        .arg(&program)
+        .args(&arguments.command[1..])
+        .spawn()
+        .with_context(|| format!("{QEMU} could not be started"))?;
+    // The reader below waits for the plugin to open the pipe. Should QEMU end before that, opening it here ends the waiting.
+    let (sender, receiver) = std::sync::mpsc::channel();
+    let opened_by_nobody = pipe.clone();
+    std::thread::spawn(move || {
+        let status = child.wait();
+        drop(File::options().write(true).open(opened_by_nobody));
+        // The receiver is gone only if this command is ending with an error of its own.
+        let _ = sender.send((status, Instant::now()));
+    });
+    let accesses = BufReader::with_capacity(1 << 20, File::open(&pipe)?);
+    let words: Vec<_> = arguments.command.iter().map(|word| word.to_string_lossy()).collect();
+    let options = ImportOptions {
+        workload: words.join(" "),
+        period: (arguments.period > 1).then_some(arguments.period),
+        keep_whole_prefix: true,
+        ..ImportOptions::default()
+    };
+    let imported = import(&ImportFormat::Hook, accesses, BufWriter::new(output), &options);
+    let (status, ended) = receiver.recv().context("the program's end was missed")?;
+    let status = status?;
+    let report = imported.with_context(|| format!("nothing was recorded; {QEMU} ended with {status}"))?;
+    if let Some(damage) = &report.damage {
+        eprintln!("terrace: the recording ends early: {damage}");
+    }
+    let held = info(BufReader::new(File::open(&arguments.output)?))?;
+    let slowdown = native.map(|native| (ended - began).as_secs_f64() / native.as_secs_f64().max(1e-6));
+    show(arguments, &held, ended - began, slowdown)?;
+    Ok(exit_code(status))
+}
+
+/// A script's interpreter would be started by the kernel, outside of QEMU.
+fn refuse_script(program: &Path) -> anyhow::Result<()> {
+    let mut start = [0; 2];
+    let read = File::open(program).and_then(|mut file| std::io::Read::read_exact(&mut file, &mut start));
+    if read.is_ok() && start == *b"#!" {
+        bail!("{} is a script: record its interpreter, as in `terrace record -- sh SCRIPT`", program.display());
+    }
+    Ok(())
+}
+
+/// How long the program takes by itself.
+fn native(command: &[OsString]) -> anyhow::Result<Duration> {
+    eprintln!("terrace: running the program natively first, to tell the slowdown (--once leaves that out)");
+    let began = Instant::now();
+    Command::new(&command[0])
+        .args(&command[1..])
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .status()
+        .map_err(|source| program::NotStarted::new(&command[0], source))?;
+    Ok(began.elapsed())
+}
+
+fn show(arguments: &RecordArguments, held: &Info, wall: Duration, slowdown: Option<f64>) -> anyhow::Result<()> {
+    let accesses = held.summary.accesses;
+    if arguments.json {
+        return super::print_json(&serde_json::json!({
+            "trace": arguments.output, "accesses": accesses, "writes": held.summary.writes,
+            "unique_pages": held.touched_pages, "threads": held.summary.threads, "trace_bytes": held.bytes,
+            "wall_seconds": wall.as_secs_f64(), "slowdown": slowdown,
+        }));
+    }
+    let rate = accesses as f64 / wall.as_secs_f64() / 1e6;
+    // The program's own output is on stdout.
+    eprintln!(
+        "terrace: {}: {accesses} accesses to {} pages, {} ({:.1} bytes an access), in {:.1} s ({rate:.1} million a second){}",
+        arguments.output.display(),
+        held.touched_pages,
+        Bytes::new(held.bytes),
+        held.bytes_per_access(),
+        wall.as_secs_f64(),
+        slowdown.map(|factor| format!(", {factor:.1} times as long as natively")).unwrap_or_default()
+    );
+    Ok(())
+}
+
+fn exit_code(status: ExitStatus) -> ExitCode {
+    let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
+    ExitCode::from(u8::try_from(code).unwrap_or(1))
+}
+
+fn hook(arguments: &RecordArguments) -> anyhow::Result<ExitCode> {
     if let Some(path) = &arguments.write {
         if path.exists() && std::fs::read(path).is_ok_and(|text| text != RECORDER_SOURCE.as_bytes()) {
             let why = format!("it exists and is something else; name a new file, such as {RECORDER_FILE_NAME}");

@@ -70,6 +70,7 @@ pub(super) fn managed() -> Report {
             stall_seconds: 0.61,
             refault_microseconds: Some(29.8),
             rounds: 431,
+            hint_faults: 0,
             round_milliseconds_mean: 1.27,
             longest_move_call_milliseconds: 8.4,
         },

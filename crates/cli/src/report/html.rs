@@ -2,6 +2,7 @@
 //!
 //! In: a [`Report`]. Out: HTML. Must not: let a text from outside (a command line, a note) become markup.
 
+pub(super) mod lab;
 pub(super) mod sim;
 
 use std::collections::BTreeMap;

@@ -7,6 +7,7 @@
 mod files;
 mod heat;
 mod html;
+pub(crate) mod lab;
 mod places;
 mod plots;
 pub(crate) mod sim;
@@ -142,7 +143,10 @@ pub(crate) struct ManagerReport {
     pub refault_microseconds: Option<f64>,
     /// Rounds of accessed marks.
     pub rounds: u64,
-    /// Mean time of one.
+    /// Hint faults seen, on pages of slow tiers.
+    #[serde(default)]
+    pub hint_faults: u64,
+    /// Mean time of one round.
     pub round_milliseconds_mean: f64,
     /// Longest single call that moved pages.
     pub longest_move_call_milliseconds: f64,

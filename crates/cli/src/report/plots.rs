@@ -8,6 +8,7 @@
 
 mod heat;
 mod hotness;
+pub(super) mod lab;
 pub(super) mod sim;
 mod tiers;
 

@@ -23,7 +23,7 @@ use crate::options::{ManageOptions, OutputOptions, WatchOptions};
 use crate::report::{Places, Report};
 
 pub(crate) mod machine;
-mod program;
+pub(crate) mod program;
 mod record;
 mod target;
 

@@ -58,19 +58,28 @@ impl NotStarted {
 /// # Errors
 /// When it would not find it, or find only what it could not execute.
 pub(crate) fn check(name: &OsStr) -> Result<(), NotStarted> {
+    find(name).map(drop)
+}
+
+/// The file that execvp(3) would start.
+///
+/// # Errors
+/// As [`check`].
+pub(crate) fn find(name: &OsStr) -> Result<PathBuf, NotStarted> {
     check_in(name, std::env::var_os("PATH").unwrap_or_else(|| OsString::from(DEFAULT_PATH)))
 }
 
-fn check_in(name: &OsStr, path: OsString) -> Result<(), NotStarted> {
+fn check_in(name: &OsStr, path: OsString) -> Result<PathBuf, NotStarted> {
     if name.as_encoded_bytes().contains(&b'/') {
-        return executable(Path::new(name)).map_err(|source| NotStarted::new(name, source));
+        let path = PathBuf::from(name);
+        return executable(&path).map(|()| path).map_err(|source| NotStarted::new(name, source));
     }
     let mut refused = None;
     // An empty name is in no directory, though joining it to one makes the directory's own name.
     let directories = std::env::split_paths(&path).filter(|_| !name.is_empty());
     for candidate in directories.map(|directory| directory.join(name)) {
         match executable(&candidate) {
-            Ok(()) => return Ok(()),
+            Ok(()) => return Ok(candidate),
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied && candidate.exists() => {
                 refused.get_or_insert((candidate, error));
             }

@@ -254,6 +254,7 @@ impl Recorder {
                 stall_seconds: ledger.refaults() as f64 * refault_microseconds.unwrap_or(0.0) / 1e6,
                 refault_microseconds,
                 rounds: stats.rounds,
+                hint_faults: stats.hint_faults,
                 round_milliseconds_mean: match stats.rounds {
                     0 => 0.0,
                     rounds => stats.round_time.as_secs_f64() * 1e3 / rounds as f64,

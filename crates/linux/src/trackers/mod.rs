@@ -4,9 +4,12 @@
 //! decide, know a policy, or be trusted before it has proven itself on a private mapping (`prove`).
 
 pub mod accessed_bits;
+pub mod both;
 pub mod damon;
+pub mod hint_faults;
 pub mod idle_pages;
 pub mod page_faults;
+pub mod places;
 pub mod prove;
 mod rotation;
 pub mod sample_period;
@@ -18,6 +21,7 @@ use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use terrace_core::observation::{Access, Sight};
+use terrace_core::policy::{HintScan, SamplePeriods};
 use terrace_core::units::{Bytes, SpaceId, Time, Vpn};
 
 use crate::process::{MemoryRange, Process};
@@ -57,6 +61,9 @@ pub enum Event {
         /// Accesses it stands for.
         period: u32,
     },
+    /// A minor fault while the kernel marks pages of slow nodes: on a page with memory there it says that the program
+    /// touched it. Whether it was written, and when it was marked, the kernel does not tell.
+    HintFault,
     /// First touch.
     Born,
     /// A page came back from swap because the program touched it.
@@ -112,6 +119,11 @@ pub enum ProofKind {
     FirstTouches,
     /// It samples: what it reports must be pages that were touched, and it must report some.
     Samples,
+    /// It reports use of pages that the kernel marked: those touched again and again on this node, and no others there.
+    HintFaults {
+        /// A node whose pages are marked.
+        slow_node: u32,
+    },
 }
 
 /// A way to see accesses.
@@ -172,5 +184,8 @@ pub trait Tracker {
     }
 
     /// The periods a policy wants hardware samples at. Trackers without samples have no use for it.
-    fn set_sample_periods(&mut self, _wanted: terrace_core::policy::SamplePeriods) {}
+    fn set_sample_periods(&mut self, _wanted: SamplePeriods) {}
+
+    /// How fast a policy wants pages to be marked. Trackers without hint faults have no use for it.
+    fn set_hint_scan(&mut self, _wanted: HintScan) {}
 }

@@ -5,16 +5,17 @@
 //!
 //! A random quarter of the pages is read and another quarter is written; half is left alone. A tracker that reads marks
 //! must show the first two and not the last, after a round that cleared. One that sees first touches is tried on a fresh
-//! mapping instead. Of one that samples only what it reports is held against the pattern, since it cannot see all.
+//! mapping instead. Of one that samples only what it reports is held against the pattern, since it cannot see all. One of hint
+//! faults is tried on memory that was moved to a slow node, and given the time that the kernel's scanner takes.
 
 use std::time::{Duration, Instant};
 
 use terrace_core::observation::Sight;
-use terrace_core::units::{SpaceId, Time, Vpn};
+use terrace_core::units::{PAGE_BYTES, SpaceId, Time, Vpn};
 
 use super::{Event, Grade, ProofKind, Sink, Target, Tracker};
 use crate::process::{Backing, MemoryRange, Process};
-use crate::sys::private_memory::PrivateMemory;
+use crate::sys::{self, private_memory::PrivateMemory};
 use crate::topology::TierMap;
 
 /// Pages of the mapping: 4 MiB, so that the proof does not become the largest thing Terrace ever holds.
@@ -29,6 +30,10 @@ const TIMED_ROUNDS: usize = 5;
 const LEAST: f64 = 0.9;
 /// Least samples for a verdict on a tracker that samples.
 const LEAST_SAMPLES: usize = 20;
+/// How long the kernel's scanner is waited for: it begins after a second of the process's life, comes once in a second of its
+/// CPU time, and leaves a new mapping alone for another (kernel defaults of scan_delay and scan_period_min). A busy machine
+/// may make three times that of it.
+const MARKING: Duration = Duration::from_secs(10);
 /// How long a tracker that samples is tried.
 const SAMPLING: Duration = Duration::from_secs(1);
 
@@ -119,6 +124,7 @@ pub fn prove(tracker: &mut dyn Tracker, tiers: &TierMap) -> Result<Proof, String
         ProofKind::Marks { dwell } => trial.marks(tracker, &mut memory, dwell),
         ProofKind::FirstTouches => trial.first_touches(tracker, &mut memory),
         ProofKind::Samples => trial.samples(tracker, &mut memory),
+        ProofKind::HintFaults { slow_node } => trial.hint_faults(tracker, &mut memory, slow_node),
     };
     tracker.forget(space);
     let (heard, cost_ns_per_page) = result?;
@@ -228,6 +234,30 @@ impl Trial<'_> {
         Ok(cheapest)
     }
 
+    fn hint_faults(&self, tracker: &mut dyn Tracker, memory: &mut PrivateMemory, slow_node: u32) -> Showing {
+        (0..PAGES).for_each(|page| memory.write(page, page as u64));
+        let there = move_to_node(memory, slow_node)
+            .map_err(|error| format!("no memory of ours could be moved to node {slow_node}: {error}"))?;
+        if there < PAGES * 9 / 10 {
+            return Err(format!("{there} of {PAGES} pages could be moved to node {slow_node}"));
+        }
+        let targets = std::slice::from_ref(&self.target);
+        let order = shuffled();
+        let wanted = self.pattern.iter().filter(|&&touch| touch != Touch::Left).count();
+        let mut heard = Heard::new(self.target.ranges[0].start);
+        // What faulted so far were first touches, and those of the kernel's own moving.
+        tracker.events(self.now(), targets, &mut Heard::new(heard.first)).map_err(|error| error.to_string())?;
+        let begun = Instant::now();
+        while begun.elapsed() < MARKING {
+            self.touch(memory, &order);
+            tracker.events(self.now(), targets, &mut heard).map_err(|error| error.to_string())?;
+            if heard.accessed.iter().filter(|&&accessed| accessed).count() >= wanted {
+                break;
+            }
+        }
+        Ok((heard, None))
+    }
+
     fn samples(&self, tracker: &mut dyn Tracker, memory: &mut PrivateMemory) -> Showing {
         let mut heard = Heard::new(self.target.ranges[0].start);
         let targets = std::slice::from_ref(&self.target);
@@ -244,6 +274,18 @@ impl Trial<'_> {
         let cost = (heard.samples > 0).then(|| spent.as_nanos() as f64 / heard.samples as f64);
         Ok((heard, cost))
     }
+}
+
+/// Moves all of the mapping to a node. Returns how many of its pages are there now.
+fn move_to_node(memory: &PrivateMemory, node: u32) -> std::io::Result<usize> {
+    let addresses: Vec<u64> = (0..PAGES as u64).map(|page| memory.address() + page * PAGE_BYTES).collect();
+    let nodes = vec![i32::try_from(node).unwrap_or(i32::MAX); PAGES];
+    let mut status = vec![-1; PAGES];
+    let me = std::process::id();
+    sys::move_pages(me, &addresses, Some(&nodes), &mut status)?;
+    // Asked for anew: the call's own status says nothing of pages that were there already.
+    sys::move_pages(me, &addresses, None, &mut status)?;
+    Ok(status.iter().filter(|&&at| at == nodes[0]).count())
 }
 
 /// Holds what a tracker reported against what was done.

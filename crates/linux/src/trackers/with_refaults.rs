@@ -10,9 +10,10 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::event::epoll;
-use terrace_core::policy::SamplePeriods;
+use terrace_core::policy::{HintScan, SamplePeriods};
 use terrace_core::units::{SpaceId, Time};
 
+use super::hint_faults::HintFaults;
 use super::page_faults::PageFaults;
 use super::{Grade, ProofKind, Sink, Target, TrackError, Tracker};
 use crate::process::MemoryRange;
@@ -29,7 +30,7 @@ impl WithRefaults {
     /// Completes `main`. Gives it back as it is, with the reason in one line, where refaults cannot be watched or `main`
     /// watches them itself.
     pub fn complete(main: Box<dyn Tracker>) -> (Box<dyn Tracker>, Result<(), String>) {
-        if main.name() == PageFaults::NAME {
+        if [PageFaults::NAME, HintFaults::NAME].contains(&main.name()) {
             return (main, Ok(()));
         }
         let opened = PageFaults::open_refaults_only().map_err(|error| error.to_string()).and_then(|faults| {
@@ -102,5 +103,9 @@ impl Tracker for WithRefaults {
 
     fn set_sample_periods(&mut self, wanted: SamplePeriods) {
         self.main.set_sample_periods(wanted);
+    }
+
+    fn set_hint_scan(&mut self, wanted: HintScan) {
+        self.main.set_hint_scan(wanted);
     }
 }

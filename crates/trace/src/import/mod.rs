@@ -157,7 +157,12 @@ pub fn import(
         }
         ImportFormat::Hook => {
             let (head, begin) = hook::read_head(input)?;
-            run(hook::header(timed, &head), &mut |sink| hook::read(input, sink, begin))
+            let header = match options.period {
+                // Sampled by whoever wrote the recording, which does not say so itself.
+                Some(period) if period > 1 => Header { provenance: Provenance::Sampled { period }, ..timed },
+                _ => hook::header(timed, &head),
+            };
+            run(header, &mut |sink| hook::read(input, sink, begin))
         }
     }
 }

@@ -1,0 +1,163 @@
+//! `terrace lab compare`: the same program in the same guest under each manager.
+//!
+//! In: lists of workloads and managers. Out: rows as a table, JSON or a page. Must not: count anything itself, or stop at a run that
+//! fails: it is told, the others are shown, and the exit code is 1.
+
+use std::process::ExitCode;
+
+use terrace_core::units::{Bytes, parse_share};
+use terrace_lab::compare::{Course, Job, Manager, Row, fast_of_share};
+use terrace_lab::{Cache, Lab, LabError, Mode};
+
+use super::time_limit;
+use crate::args::LabCompareArguments;
+use crate::options::misuse;
+use crate::{render, report};
+
+/// A comparison that ran.
+#[derive(Debug, serde::Serialize)]
+pub(crate) struct Comparison {
+    pub rows: Vec<Row>,
+    pub courses: Vec<Named>,
+    /// Runs that came to nothing, and why.
+    pub failures: Vec<String>,
+    /// What makes a row again.
+    pub settings: Settings,
+}
+
+/// The course of the run of the row of the same place.
+#[derive(Debug, serde::Serialize)]
+pub(crate) struct Named {
+    pub manager: String,
+    pub workload: String,
+    pub seed: u64,
+    /// Millions of accesses so far, and the share of the memory accesses since the point before that the fast node served.
+    pub points: Course,
+}
+
+/// How the runs were made.
+#[derive(Clone, Debug, serde::Serialize)]
+pub(crate) struct Settings {
+    pub size_bytes: u64,
+    pub fast_bytes: u64,
+    pub modelled_machine: String,
+    pub modelled_cache_bytes: u64,
+    pub workload_settings: Vec<String>,
+    pub operations: Option<u64>,
+    pub qemu: String,
+}
+
+pub(super) fn run(arguments: &LabCompareArguments) -> anyhow::Result<ExitCode> {
+    let size = bytes("--size", &arguments.size)?;
+    let fast = match arguments.fast.trim_end().ends_with('%') {
+        true => {
+            fast_of_share(size, parse_share(&arguments.fast).map_err(|error| misuse("--fast", &arguments.fast, error))?)
+        }
+        false => bytes("--fast", &arguments.fast)?,
+    };
+    if fast < Bytes::mib(1) || fast > size {
+        return Err(misuse("--fast", &arguments.fast, "expected from 1MiB up to the footprint"));
+    }
+    let cache = match &arguments.cache {
+        Some(text) => bytes("--cache", text)?,
+        None => Bytes::new(size.get() / 64),
+    };
+    let managers = match arguments.managers.is_empty() {
+        true => Manager::usual(),
+        false => arguments
+            .managers
+            .iter()
+            .map(|name| Manager::parse(name).map_err(|error| misuse("--managers", name, error)))
+            .collect::<Result<_, _>>()?,
+    };
+    check_names(arguments, &managers)?;
+    let lab = Lab {
+        cache: Cache::of_user()?.with_mirror(arguments.mirror.clone()),
+        terrace: arguments.binary.clone().unwrap_or_else(Lab::usual_terrace),
+        mode: Mode::Deterministic,
+        refresh: arguments.refresh,
+        keep: None,
+    };
+    let settings = Settings {
+        size_bytes: size.get(),
+        fast_bytes: fast.get(),
+        modelled_machine: arguments.machine.clone(),
+        modelled_cache_bytes: cache.get(),
+        workload_settings: arguments.settings.clone(),
+        operations: arguments.operations,
+        qemu: terrace_lab::qemu_version()?,
+    };
+    let mut comparison = Comparison { rows: Vec::new(), courses: Vec::new(), failures: Vec::new(), settings };
+    for workload in &arguments.workload {
+        for seed in 1..=arguments.seeds {
+            for manager in &managers {
+                let job = Job {
+                    kernel: arguments.kernel.clone(),
+                    workload: workload.clone(),
+                    size,
+                    operations: arguments.operations,
+                    workload_settings: arguments.settings.clone(),
+                    fast,
+                    manager: manager.clone(),
+                    seed,
+                    machine: arguments.machine.clone(),
+                    cache,
+                    time_limit: time_limit(&arguments.time_limit)?,
+                };
+                one(&lab, &job, &mut comparison)?;
+            }
+        }
+    }
+    if let Some(directory) = &arguments.report {
+        report::lab::write_comparison(directory, &comparison)?;
+    }
+    if arguments.json {
+        super::super::print_json(&comparison)?;
+    } else {
+        super::super::print_text(&render::lab::comparison(&comparison))?;
+    }
+    Ok(ExitCode::from(u8::from(!comparison.failures.is_empty())))
+}
+
+fn one(lab: &Lab, job: &Job, comparison: &mut Comparison) -> anyhow::Result<()> {
+    match lab.compare_one(job) {
+        Ok((row, course)) => {
+            eprintln!("{}", render::lab::progress(&row));
+            let manager = render::lab::manager(&row);
+            comparison.courses.push(Named { manager, workload: row.workload.clone(), seed: row.seed, points: course });
+            comparison.rows.push(row);
+            Ok(())
+        }
+        // What went wrong in a guest is that run's matter; anything else would go wrong in all of them.
+        Err(error @ (LabError::Guest { .. } | LabError::TimeLimit { .. })) => {
+            let text = format!("{} under {}, seed {}: {error}", job.workload, job.manager.name(), job.seed);
+            eprintln!("terrace: {text}");
+            comparison.failures.push(text);
+            Ok(())
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Names that no guest need be booted for to be wrong.
+fn check_names(arguments: &LabCompareArguments, managers: &[Manager]) -> anyhow::Result<()> {
+    let known = terrace_workloads::workloads();
+    for name in &arguments.workload {
+        if !known.iter().any(|info| info.name == name) {
+            let names: Vec<_> = known.iter().map(|info| info.name).collect();
+            return Err(misuse("--workload", name, format!("expected {}", names.join(", "))));
+        }
+    }
+    for policy in managers.iter().filter_map(Manager::policy) {
+        if !terrace_policies::POLICIES.iter().any(|info| info.name == policy) {
+            return Err(misuse("--managers", policy, "`terrace policies` lists the policies"));
+        }
+    }
+    terrace_machine::preset::Machine::preset(&arguments.machine)
+        .map(drop)
+        .map_err(|error| misuse("--machine", &arguments.machine, error))
+}
+
+fn bytes(option: &str, text: &str) -> anyhow::Result<Bytes> {
+    text.parse().map_err(|error| misuse(option, text, error))
+}

@@ -1,0 +1,71 @@
+//! Plots of a comparison in the lab: the share of fast memory accesses over the run, a panel for each workload.
+//!
+//! In: courses. Out: figures. Must not: draw what was not recorded.
+
+use plotters::prelude::*;
+use plotters::series::LineSeries;
+
+use super::*;
+use crate::commands::lab_compare::Named;
+
+/// Inks of managers, in the order they appear; after the last the first comes again.
+const INKS_OF_MANAGERS: [RGBColor; 8] = [AXIS, OCCUPIED, SLOW, BRAKED, REFAULTS, FAST, PROMOTED, RESIDENT];
+
+/// The plots.
+///
+/// # Errors
+/// When a plot cannot be drawn.
+pub(crate) fn figures(courses: &[Named]) -> anyhow::Result<Vec<Figure>> {
+    let (mut managers, mut workloads): (Vec<&str>, Vec<&str>) = (Vec::new(), Vec::new());
+    for course in courses {
+        if !managers.contains(&course.manager.as_str()) {
+            managers.push(&course.manager);
+        }
+        if !workloads.contains(&course.workload.as_str()) {
+            workloads.push(&course.workload);
+        }
+    }
+    let ink = |manager: &str| {
+        let number = managers.iter().position(|known| *known == manager).unwrap_or(0);
+        INKS_OF_MANAGERS[number % INKS_OF_MANAGERS.len()]
+    };
+    let (id, question) = ("fast-share", "How many memory accesses did the fast node serve, over the run?");
+    let answer = "Runs of the first seed, each point a stretch of about a million accesses.".to_owned();
+    let legend = managers.iter().map(|manager| Legend::line(ink(manager), *manager)).collect();
+    if courses.is_empty() {
+        let answer = "Nothing was recorded: no run came to its end.".to_owned();
+        return Ok(vec![Figure { id, question, answer, legend, svg: None }]);
+    }
+    let height = 480 * workloads.len() as u32;
+    let svg = drawn(id, question, &answer, height, |root| {
+        for (workload, area) in workloads.iter().zip(root.split_evenly((workloads.len(), 1))) {
+            let shown: Vec<&Named> =
+                courses.iter().filter(|course| course.workload == *workload && course.seed == 1).collect();
+            let end = shown.iter().filter_map(|course| course.points.last()).map(|(at, _)| *at).fold(0.0, f64::max);
+            let mut chart = ChartBuilder::on(&area)
+                .caption(workload, text())
+                .margin(10)
+                .margin_right(40)
+                .x_label_area_size(84)
+                .y_label_area_size(110)
+                .build_cartesian_2d(0.0..headroom(end) / 1.06, 0.0..1.0)
+                .map_err(failed)?;
+            Mesh {
+                x_labels: 12,
+                y_labels: 4,
+                x_format: &|value| short(*value),
+                y_format: &|value| format!("{:.0} %", value * 100.0),
+                x_name: "accesses of the program (million)",
+                y_name: "",
+            }
+            .draw(&mut chart)?;
+            for course in shown {
+                let step = course.points.len().div_ceil(MOST_POINTS).max(1);
+                let points = course.points.iter().step_by(step).copied();
+                chart.draw_series(LineSeries::new(points, ink(&course.manager).stroke_width(4))).map_err(failed)?;
+            }
+        }
+        Ok(())
+    })?;
+    Ok(vec![Figure { id, question, answer, legend, svg }])
+}

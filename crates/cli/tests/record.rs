@@ -1,0 +1,90 @@
+//! `terrace record` sees what a program does: its pages, its accesses, its exit code. Needs QEMU's user mode and the plugin.
+#![allow(clippy::unwrap_used, clippy::print_stdout, missing_docs)]
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+/// The plugin as `make qemu-plugin` leaves it, or why this cannot be tried here.
+fn plugin(test: &str) -> Option<PathBuf> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let path = root.join("qemu-plugin/target/release/libterrace_qemu_plugin.so");
+    let version = Command::new("qemu-x86_64").arg("--version").output();
+    let reason = match version {
+        Err(_) => Some("qemu-user is not installed".to_owned()),
+        Ok(output) if !String::from_utf8_lossy(&output.stdout).contains("version 7.") => {
+            Some("this QEMU loads no plugin of interface 1".to_owned())
+        }
+        Ok(_) if !path.exists() => Some(format!("there is no {}: `make qemu-plugin`", path.display())),
+        Ok(_) => None,
+    };
+    match reason {
+        Some(reason) => {
+            println!("SKIPPED {test}: {reason}");
+            None
+        }
+        None => Some(path),
+    }
+}
+
+fn terrace(plugin: &Path, words: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_terrace")).args(words).env("TERRACE_QEMU_PLUGIN", plugin).output().unwrap()
+}
+
+/// The JSON object that follows the program's own output.
+fn object(output: &Output) -> serde_json::Value {
+    let text = String::from_utf8_lossy(&output.stdout);
+    let at = text.rfind("\n{\n").map_or(0, |at| at + 1);
+    serde_json::from_str(&text[at..]).unwrap_or_else(|error| panic!("{error}: {text}"))
+}
+
+#[test]
+fn a_program_is_recorded_whole_and_its_trace_replayed() {
+    let Some(plugin) = plugin("a_program_is_recorded_whole_and_its_trace_replayed") else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let trace = folder.path().join("awk.trace");
+    let trace = trace.to_str().unwrap();
+    let program =
+        ["awk", "BEGIN { for (i = 0; i < 20000; i++) a[i] = i; for (i = 0; i < 20000; i++) s += a[i]; print s }"];
+    let words = [&["record", "--json", "--output", trace, "--"][..], &program].concat();
+    let output = terrace(&plugin, &words);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(String::from_utf8_lossy(&output.stdout).starts_with("199990000\n"), "the program's own output comes first");
+    let report = object(&output);
+    let number = |key: &str| report[key].as_f64().unwrap_or_else(|| panic!("{key} in {report}"));
+    // 20,000 elements of 40 bytes at least, written once and read once.
+    assert!(number("unique_pages") > 200.0 && number("accesses") > 1e6, "{report}");
+    assert_eq!(number("trace_bytes"), std::fs::metadata(trace).unwrap().len() as f64);
+    assert!(number("slowdown") > 1.0, "{report}");
+
+    let filtered = folder.path().join("filtered.trace");
+    let words = [
+        &["record", "--json", "--once", "--cache", "1MiB", "--output", filtered.to_str().unwrap(), "--"][..],
+        &program,
+    ];
+    let less = object(&terrace(&plugin, &words.concat()));
+    assert!(less["accesses"].as_f64().unwrap() < number("accesses") / 10.0, "a cache serves most: {less}");
+    assert!(less["slowdown"].is_null());
+
+    let words = ["sim", "run", "--trace", filtered.to_str().unwrap(), "--policy", "age", "--scale", "1", "--json"];
+    let replayed = terrace(&plugin, &words);
+    assert!(replayed.status.success(), "{}", String::from_utf8_lossy(&replayed.stderr));
+}
+
+#[test]
+fn the_programs_exit_code_is_passed_through_and_scripts_are_refused() {
+    let Some(plugin) = plugin("the_programs_exit_code_is_passed_through_and_scripts_are_refused") else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let trace = folder.path().join("x.trace");
+    let record = ["record", "--once", "--output", trace.to_str().unwrap(), "--"];
+    let ended = terrace(&plugin, &[&record[..], &["sh", "-c", "exit 7"]].concat());
+    assert_eq!(ended.status.code(), Some(7), "{}", String::from_utf8_lossy(&ended.stderr));
+    let script = folder.path().join("script");
+    std::fs::write(&script, "#!/bin/sh\n").unwrap();
+    let mut mode = std::fs::metadata(&script).unwrap().permissions();
+    std::os::unix::fs::PermissionsExt::set_mode(&mut mode, 0o755);
+    std::fs::set_permissions(&script, mode).unwrap();
+    let refused = terrace(&plugin, &[&record[..], &[script.to_str().unwrap()]].concat());
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("record its interpreter"));
+    assert_eq!(terrace(&plugin, &[&record[..], &["no-such-program"]].concat()).status.code(), Some(127));
+}

@@ -1,0 +1,483 @@
+//! Who manages tiered memory best: the same program in the same guest, once under each manager, every access counted by the plugin.
+//!
+//! In: a [`Job`]: kernel, workload, fast memory, manager, seed. Out: a [`Row`] and its [`Course`]. Must not: give one manager another
+//! guest than the next: only what turns it on differs.
+//!
+//! Fast memory is what a locked file leaves free of node 0. A managing process (Terrace) has its own memory on node 1 (numactl), so
+//! that it takes nothing of it. The program's mappings lie in an address range of their own (`ulimit -s unlimited`, without randomization), by
+//! which the plugin tells its accesses from all others. Time is by instructions, so a row comes out the same each time.
+
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use serde_json::Value;
+use terrace_core::units::{Bytes, PAGE_BYTES};
+
+use crate::error::{LabError, file_error};
+use crate::lab::{Extras, Lab, ScenarioReport};
+use crate::machine::{Machine, Topology};
+use crate::plugin;
+use crate::scenario::{Scenario, Step};
+
+/// The program's mappings: with an unlimited stack the kernel maps upwards from a third of the address space
+/// (arch/x86/mm/mmap.c), and nothing else lies there.
+const FROM: u64 = 0x2aaa_aaaa_a000;
+const TO: u64 = 0x4000_0000_0000;
+/// The highest memory that QEMU's q35 machine keeps in one piece below its hole.
+const LARGEST_GUEST: Bytes = Bytes::mib(2816);
+/// Memory of each node beyond what the program gets, for the kernel, the files and the other programs.
+const BESIDES: Bytes = Bytes::mib(384);
+/// Nanoseconds of an instruction where every access is counted: about what it takes the host then, so that guest time and wall
+/// time stay alike.
+const COUNTED_INSTRUCTION: u32 = 8;
+/// How fast a scanner looks, for all that look: ours and the kernel's. The kernel's own default is a second and more, our policies'
+/// more still; guests are too slow to wait for that.
+const LOOK_MILLISECONDS: u64 = 500;
+
+/// Who manages memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Manager {
+    /// Nobody: pages stay where they were first touched, on node 0 while it has room.
+    Nothing,
+    /// Nobody; pages are laid out in turns on both nodes (numactl).
+    Interleave,
+    /// The kernel's NUMA balancing: 1 for balancing, 2 for tiering with demotion.
+    NumaBalancing(u8),
+    /// DAMON's migrate_hot and migrate_cold.
+    Damon,
+    /// Terrace with this policy and these settings.
+    Terrace {
+        /// The policy.
+        policy: String,
+        /// Its settings, KEY=VALUE.
+        settings: Vec<String>,
+    },
+}
+
+impl Manager {
+    /// The managers that are compared unless others are named.
+    pub fn usual() -> Vec<Manager> {
+        let names = "none,interleave,numa_balancing=1,numa_balancing=2,damon,terrace:age,terrace:flexhm";
+        names.split(',').filter_map(|name| Manager::parse(name).ok()).collect()
+    }
+
+    /// Reads a name: none, interleave, numa_balancing=1, numa_balancing=2, damon, or terrace:POLICY.
+    ///
+    /// # Errors
+    /// With what is expected.
+    pub fn parse(text: &str) -> Result<Manager, String> {
+        let every = format!("{LOOK_MILLISECONDS}ms");
+        let settings = |policy: &str| -> Vec<String> {
+            match policy {
+                "age" => {
+                    vec![format!("interval={every}"), "share=100%".into(), "idle=2s".into(), "half_life=1s".into()]
+                }
+                "flexhm" => vec![format!("i={every}")],
+                // The guest has no sampling hardware: FlexMem on its fault profiler alone.
+                "flexmem" => vec!["pebs=off".into(), format!("scan_min={every}"), format!("scan_delay={every}")],
+                _ => Vec::new(),
+            }
+        };
+        match text {
+            "none" => Ok(Manager::Nothing),
+            "interleave" => Ok(Manager::Interleave),
+            "numa_balancing=1" => Ok(Manager::NumaBalancing(1)),
+            "numa_balancing=2" => Ok(Manager::NumaBalancing(2)),
+            "damon" => Ok(Manager::Damon),
+            _ => match text.strip_prefix("terrace:").filter(|policy| !policy.is_empty()) {
+                Some(policy) => Ok(Manager::Terrace { policy: policy.to_owned(), settings: settings(policy) }),
+                None => Err(format!(
+                    "{text:?} is no manager: expected none, interleave, numa_balancing=1, numa_balancing=2, damon or terrace:POLICY"
+                )),
+            },
+        }
+    }
+
+    /// Its name in rows.
+    pub fn name(&self) -> String {
+        match self {
+            Manager::Nothing => "none".to_owned(),
+            Manager::Interleave => "interleave".to_owned(),
+            Manager::NumaBalancing(mode) => format!("numa_balancing={mode}"),
+            Manager::Damon => "damon".to_owned(),
+            Manager::Terrace { .. } => "terrace".to_owned(),
+        }
+    }
+
+    /// The policy, where there is one to name.
+    pub fn policy(&self) -> Option<&str> {
+        match self {
+            Manager::Terrace { policy, .. } => Some(policy),
+            _ => None,
+        }
+    }
+
+    /// What is done before the program begins.
+    fn before(&self) -> String {
+        let scanner = "cd /sys/kernel/debug/sched/numa_balancing || exit 1\n";
+        let paced = format!(
+            "{scanner}echo {LOOK_MILLISECONDS} >scan_delay_ms\necho {LOOK_MILLISECONDS} >scan_period_min_ms\ncd /\n"
+        );
+        match self {
+            Manager::NumaBalancing(1) => format!("{paced}echo 1 >/proc/sys/kernel/numa_balancing || exit 1\n"),
+            Manager::NumaBalancing(_) => format!(
+                "{paced}echo 1 >/sys/kernel/mm/numa/demotion_enabled || exit 1\necho 2 >/proc/sys/kernel/numa_balancing || exit 1\n"
+            ),
+            _ => String::new(),
+        }
+    }
+}
+
+/// One run.
+#[derive(Clone, Debug)]
+pub struct Job {
+    /// The kernel's version.
+    pub kernel: String,
+    /// The workload (`terrace workload list`).
+    pub workload: String,
+    /// Its footprint.
+    pub size: Bytes,
+    /// How much it does, in its own operations; `None` leaves it to the workload.
+    pub operations: Option<u64>,
+    /// Its options, KEY=VALUE.
+    pub workload_settings: Vec<String>,
+    /// Fast memory.
+    pub fast: Bytes,
+    /// Who manages.
+    pub manager: Manager,
+    /// Seed of the workload.
+    pub seed: u64,
+    /// The modelled machine whose cache, TLBs and latencies count.
+    pub machine: String,
+    /// The modelled cache.
+    pub cache: Bytes,
+    /// Most wall time.
+    pub time_limit: Duration,
+}
+
+/// What a run came to.
+#[derive(Clone, Debug, PartialEq, serde::Serialize)]
+pub struct Row {
+    /// Who managed.
+    pub manager: String,
+    /// Terrace's policy; `null` for others.
+    pub policy: Option<String>,
+    /// The workload.
+    pub workload: String,
+    /// The kernel's release.
+    pub kernel: String,
+    /// The seed.
+    pub seed: u64,
+    /// Share of the program's accesses that missed the modelled cache and were served by node 0.
+    pub fast_hit_share: f64,
+    /// The same for the last half of the program's accesses, when a manager has had time to act.
+    pub fast_hit_share_late: f64,
+    /// Seconds that the program's accesses take on the modelled machine. Computing, faults and moves are not in it.
+    pub modelled_seconds: f64,
+    /// Pages that came to fast memory, by the manager's own account, which is the kernel's for kernel managers.
+    pub promoted_pages: u64,
+    /// Pages that left it.
+    pub demoted_pages: u64,
+    /// Emulated CPU time of Terrace, or of the kernel's threads that manage memory (kswapd, kcompactd, kdamond).
+    pub manager_cpu_seconds: f64,
+    /// Emulated CPU time of the kernel while the program ran, on anybody's behalf.
+    pub kernel_cpu_seconds: f64,
+    /// Accesses of the program.
+    pub accesses: u64,
+    /// Those that missed the modelled cache.
+    pub memory_accesses: u64,
+    /// Guest time the run took, by instructions.
+    pub guest_seconds: f64,
+}
+
+/// Fast share over the run: accesses so far, in millions, and the share since the point before.
+pub type Course = Vec<(f64, f64)>;
+
+/// What the plugin wrote, summed up.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Counted {
+    accesses: u64,
+    fast: u64,
+    slow: u64,
+    late_fast: u64,
+    late_slow: u64,
+    seconds: f64,
+    course: Course,
+}
+
+impl Lab {
+    /// Runs a job.
+    ///
+    /// # Errors
+    /// When QEMU, the plugin or a package is missing, when the guest does not come to its end, or the program fails in it.
+    pub fn compare_one(&self, job: &Job) -> Result<(Row, Course), LabError> {
+        plugin::check("qemu-system-x86_64", "qemu-system-x86")?;
+        let plugin = plugin::plugin()?;
+        let scenario = job.scenario()?;
+        let folder = tempfile::Builder::new().prefix("terrace-compare-").tempdir();
+        let folder = folder.map_err(file_error(&std::env::temp_dir()))?;
+        let output = folder.path().join("tiers.jsonl");
+        let plugin_option = job.plugin_option(&plugin, &output, scenario.machine.fast);
+        let mut extras = Extras { qemu: vec!["-plugin".to_owned(), plugin_option], ..Extras::default() };
+        let numactl = self.cache.file_of_package("numactl", "numactl", &["usr/bin/numactl"])?;
+        let library = "usr/lib/x86_64-linux-gnu/libnuma.so.1";
+        let numa = self.cache.file_of_package("libnuma1", "libnuma.so.1", &[library])?;
+        extras.plain_files = vec![(numactl, "usr/bin/numactl".to_owned()), (numa, library.to_owned())];
+        let report = self.run_with(&scenario, None, &extras)?;
+        if !report.passed {
+            let tail = report.console_tail.unwrap_or_default();
+            return Err(LabError::Guest {
+                what: format!("{} under {} failed", job.workload, job.manager.name()),
+                tail,
+            });
+        }
+        let text = fs::read_to_string(&output).map_err(file_error(&output))?;
+        let counted = count(&text).map_err(LabError::Invalid)?;
+        Ok((job.row(&report, &counted), counted.course))
+    }
+}
+
+impl Job {
+    fn machine(&self) -> Result<Machine, LabError> {
+        let round = |bytes: Bytes| Bytes::mib(bytes.get().div_ceil(Bytes::mib(2).get()) * 2);
+        let machine = Machine {
+            topology: Topology::FastSlow,
+            fast: round(self.fast + BESIDES),
+            slow: round(self.size + BESIDES),
+            cpus: 1,
+            ..Machine::default()
+        };
+        match machine.fast + machine.slow <= LARGEST_GUEST {
+            true => Ok(machine),
+            false => Err(LabError::Invalid(format!(
+                "a workload of {} needs a guest of {}: at most {LARGEST_GUEST} can be counted",
+                self.size,
+                machine.fast + machine.slow
+            ))),
+        }
+    }
+
+    fn plugin_option(&self, plugin: &Path, output: &Path, fast_node: Bytes) -> String {
+        let text = |path: &Path| path.display().to_string().replace(',', ",,");
+        format!(
+            "file={},mode=tiers,out={},fast={},from={FROM},to={TO},cache={},machine={}",
+            text(plugin),
+            text(output),
+            fast_node.get(),
+            self.cache.get(),
+            self.machine
+        )
+    }
+
+    fn scenario(&self) -> Result<Scenario, LabError> {
+        let machine = self.machine()?;
+        Ok(Scenario {
+            name: format!("compare-{}-{}", self.workload, self.manager.name()),
+            description: "one run of a comparison".to_owned(),
+            kernels: vec![self.kernel.clone()],
+            huge_pages: Some("never".to_owned()),
+            numa_balancing: Some(0),
+            modules: Vec::new(),
+            // Addresses must be the same in each run, and tell the program's own.
+            kernel_arguments: "norandmaps".to_owned(),
+            instruction_nanoseconds: COUNTED_INSTRUCTION,
+            time_limit: self.time_limit,
+            files: Vec::new(),
+            steps: vec![Step { name: "run".to_owned(), run: self.script(&machine), may_fail: false }],
+            assertions: vec!["exists(workload.verified)".to_owned()],
+            figures: std::collections::BTreeMap::new(),
+            machine,
+        })
+    }
+
+    /// The one step: everything up to the program is the same for all managers.
+    fn script(&self, machine: &Machine) -> String {
+        let interleaved = if self.manager == Manager::Interleave { "numactl --interleave=all " } else { "" };
+        let operations = self.operations.map(|number| format!(" --operations {number}")).unwrap_or_default();
+        let set = |settings: &[String]| settings.iter().map(|setting| format!(" --set {setting}")).collect::<String>();
+        let program = format!(
+            "terrace workload {} --size {} --seed {}{operations}{}",
+            self.workload,
+            self.size.get(),
+            self.seed,
+            set(&self.workload_settings)
+        );
+        let mut text = format!("leave_free 0 {} || exit 1\n", self.fast.get() >> 10);
+        text += &self.manager.before();
+        text += &format!(
+            "cpu_now cpu_before\nvmstat_now before\n\
+             (ulimit -s unlimited; {interleaved}{program} >/tmp/workload 2>&1; echo $? >/tmp/exit) &\n\
+             pid=$(pid_of 'terrace workload') || {{ cat /tmp/workload; exit 1; }}\n"
+        );
+        text += &match &self.manager {
+            Manager::Damon => {
+                format!("damon_tiering {} {} || exit 1\n", machine.fast.get(), (machine.fast + machine.slow).get())
+            }
+            // A policy of its own memory, not a cpuset: that would forbid it to move pages to node 0.
+            Manager::Terrace { policy, settings } => format!(
+                "numactl --preferred=1 terrace attach --pid $pid --quiet --policy {policy} --tier-slow node:1 --fast {}{} \
+                 --json-file $OUT/run.json &\n\
+                 manager=$!\n",
+                self.fast.get(),
+                set(settings)
+            ),
+            _ => String::new(),
+        };
+        text += "while [ ! -s /tmp/exit ]; do sleep 0.1; done\n";
+        text += match &self.manager {
+            Manager::Damon => "damon_result damon\n",
+            Manager::Terrace { .. } => "wait $manager || exit $?\n",
+            _ => "",
+        };
+        text += "vmstat_now after\ncpu_now cpu_after\ncat /tmp/workload\ntail -n 1 /tmp/workload >$OUT/workload.json\n";
+        text + "exit $(cat /tmp/exit)\n"
+    }
+
+    fn row(&self, report: &ScenarioReport, counted: &Counted) -> Row {
+        let number = |path: &[&str]| -> f64 {
+            let (first, rest) = path.split_first().unwrap_or((&"", &[]));
+            let value = report.values.get(*first);
+            let found = rest.iter().fold(value, |value, key| value.and_then(|value: &Value| value.get(*key)));
+            found.and_then(Value::as_f64).unwrap_or(0.0)
+        };
+        let change = |key: &str| (number(&["after", key]) - number(&["before", key])).max(0.0);
+        let demotions = ["pgdemote_kswapd", "pgdemote_direct", "pgdemote_khugepaged", "pgdemote_proactive"];
+        let (promoted, demoted) = match &self.manager {
+            Manager::Nothing | Manager::Interleave => (0.0, 0.0),
+            Manager::NumaBalancing(1) => (change("numa_pages_migrated"), 0.0),
+            Manager::NumaBalancing(_) => (change("pgpromote_success"), demotions.map(change).iter().sum()),
+            Manager::Damon => (number(&["damon", "promoted"]), number(&["damon", "demoted"])),
+            Manager::Terrace { .. } => {
+                (number(&["run", "moved_pages", "promoted"]), number(&["run", "moved_pages", "demoted"]))
+            }
+        };
+        // USER_HZ, the unit of /proc/stat, is 100 on every x86 kernel.
+        let ticks = |key: &str| (number(&["cpu_after", key]) - number(&["cpu_before", key])).max(0.0) / 100.0;
+        let share = |fast: u64, slow: u64| fast as f64 / (fast + slow).max(1) as f64;
+        let seconds = report.steps.iter().map(|step| step.seconds).sum();
+        Row {
+            manager: self.manager.name(),
+            policy: self.manager.policy().map(str::to_owned),
+            workload: self.workload.clone(),
+            kernel: report.release.clone(),
+            seed: self.seed,
+            fast_hit_share: share(counted.fast, counted.slow),
+            fast_hit_share_late: share(counted.late_fast, counted.late_slow),
+            modelled_seconds: counted.seconds,
+            promoted_pages: promoted as u64,
+            demoted_pages: demoted as u64,
+            manager_cpu_seconds: match self.manager {
+                Manager::Terrace { .. } => number(&["run", "manager", "cpu_seconds"]),
+                _ => ticks("threads"),
+            },
+            kernel_cpu_seconds: ticks("kernel"),
+            accesses: counted.accesses,
+            memory_accesses: counted.fast + counted.slow,
+            guest_seconds: seconds,
+        }
+    }
+}
+
+/// Sums up the plugin's lines.
+fn count(text: &str) -> Result<Counted, String> {
+    let mut lines = Vec::new();
+    for line in text.lines() {
+        let value: Value =
+            serde_json::from_str(line).map_err(|error| format!("the plugin's output: {error}: {line}"))?;
+        let number = |key: &str| {
+            value.get(key).and_then(Value::as_f64).ok_or_else(|| format!("the plugin's output lacks {key}"))
+        };
+        lines.push((
+            number("accesses")? as u64,
+            number("misses_fast")? as u64,
+            number("misses_slow")? as u64,
+            number("nanoseconds")?,
+        ));
+    }
+    let all: u64 = lines.iter().map(|line| line.0).sum();
+    if all == 0 {
+        return Err("the plugin saw no access of the program".to_owned());
+    }
+    let mut counted = Counted::default();
+    for (accesses, fast, slow, nanoseconds) in lines {
+        if counted.accesses >= all / 2 {
+            counted.late_fast += fast;
+            counted.late_slow += slow;
+        }
+        counted.accesses += accesses;
+        counted.fast += fast;
+        counted.slow += slow;
+        counted.seconds += nanoseconds / 1e9;
+        if fast + slow > 0 {
+            counted.course.push((counted.accesses as f64 / 1e6, fast as f64 / (fast + slow) as f64));
+        }
+    }
+    Ok(counted)
+}
+
+/// Fast memory of a share of the footprint, in whole pages.
+pub fn fast_of_share(size: Bytes, share: f64) -> Bytes {
+    Bytes::new((size.get() as f64 * share) as u64 / PAGE_BYTES * PAGE_BYTES)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn job(manager: &str) -> Job {
+        Job {
+            kernel: "6.12".to_owned(),
+            workload: "gups".to_owned(),
+            size: Bytes::mib(64),
+            operations: Some(1000),
+            workload_settings: vec!["hot=10%".to_owned()],
+            fast: fast_of_share(Bytes::mib(64), 0.3),
+            manager: Manager::parse(manager).unwrap(),
+            seed: 7,
+            machine: "cxl-170".to_owned(),
+            cache: Bytes::mib(1),
+            time_limit: Duration::from_secs(60),
+        }
+    }
+
+    #[test]
+    fn managers_differ_in_nothing_but_what_turns_them_on() {
+        let script = |manager: &str| job(manager).scenario().unwrap().steps[0].run.clone();
+        let nothing = script("none");
+        assert!(nothing.contains("--seed 7 --operations 1000 --set hot=10%"), "{nothing}");
+        for (manager, line) in [
+            ("numa_balancing=2", "echo 2 >/proc/sys/kernel/numa_balancing"),
+            ("numa_balancing=1", "echo 1 >/proc/sys/kernel/numa_balancing"),
+            ("interleave", "numactl --interleave=all terrace workload"),
+            ("damon", "damon_tiering"),
+            ("terrace:age", "--policy age --tier-slow node:1 --fast 20131"),
+            ("terrace:flexmem", "--set pebs=off"),
+        ] {
+            let text = script(manager);
+            assert!(text.contains(line) && !nothing.contains(line), "{manager}: {text}");
+            assert_eq!(job(manager).machine().unwrap(), job("none").machine().unwrap());
+        }
+        assert_eq!(Manager::usual().len(), 7);
+        assert!(Manager::parse("tpp").unwrap_err().contains("numa_balancing=2"));
+        assert!(Manager::parse("terrace:").is_err());
+    }
+
+    #[test]
+    fn the_plugins_lines_become_shares_and_a_course() {
+        let text = "{\"accesses\":100,\"misses_fast\":10,\"misses_slow\":30,\"nanoseconds\":5000}\n\
+                    {\"accesses\":100,\"misses_fast\":40,\"misses_slow\":0,\"nanoseconds\":3000}\n";
+        let counted = count(text).unwrap();
+        assert_eq!((counted.fast, counted.slow, counted.late_fast, counted.late_slow), (50, 30, 40, 0));
+        assert_eq!(counted.course, [(0.0001, 0.25), (0.0002, 1.0)]);
+        assert!((counted.seconds - 8e-6).abs() < 1e-12);
+        assert!(count("").unwrap_err().contains("no access"));
+        assert!(count("{}").unwrap_err().contains("accesses"));
+    }
+
+    #[test]
+    fn a_guest_that_cannot_be_counted_is_refused() {
+        let large = Job { size: Bytes::gib(4), ..job("none") };
+        assert!(large.scenario().unwrap_err().to_string().contains("at most"));
+    }
+}

@@ -1,0 +1,124 @@
+//! `hint-faults`: the kernel's NUMA scanner makes pages of slow nodes inaccessible; the faults tell who touches them.
+//!
+//! In: the targets, and the kernel's scanner ([`scanner`]), which is set to mark pages and to promote none. Out: an
+//! [`Event::HintFault`] for each minor fault, whose address perf events show. Must not: promote (that is for the policy to decide),
+//! or leave the kernel's settings changed.
+//!
+//! A perf event does not tell a hint fault from a first touch, or from the first write after a fork. All of them say that the
+//! program used the page; the sink knows which pages have memory in a slow tier, and those are what was marked.
+
+pub mod scanner;
+
+use std::os::fd::BorrowedFd;
+
+use terrace_core::policy::HintScan;
+use terrace_core::units::{Bytes, PAGE_BYTES, SpaceId, Time, Vpn};
+
+use self::scanner::Scanner;
+use super::page_faults::PageFaults;
+use super::{Event, Grade, ProofKind, Sink, Target, TrackError, Tracker};
+use crate::topology::TierMap;
+
+const NAME: &str = "hint-faults";
+
+/// The tracker.
+#[derive(Debug)]
+pub struct HintFaults {
+    faults: PageFaults,
+    scanner: Scanner,
+    wanted: Option<HintScan>,
+}
+
+impl HintFaults {
+    /// Its name, as `--tracker` takes it.
+    pub const NAME: &'static str = NAME;
+
+    /// Sets the kernel's scanner to mark pages of slow nodes, until this is dropped or killed.
+    ///
+    /// # Errors
+    /// When the kernel has no such scanner, no tiers, or someone else uses it; or when perf events are refused.
+    pub fn open() -> Result<HintFaults, TrackError> {
+        let unavailable = |reason: String| TrackError::Unavailable { tracker: NAME, reason };
+        // The events first: they change nothing.
+        let faults = PageFaults::open().map_err(|error| match error {
+            TrackError::Unavailable { reason, .. } => unavailable(reason),
+            other => other,
+        })?;
+        let scanner = Scanner::start(std::path::Path::new("/")).map_err(|error| unavailable(error.to_string()))?;
+        Ok(HintFaults { faults, scanner, wanted: None })
+    }
+
+    /// Passes the policy's wish on to the kernel, for the largest of the targets.
+    fn follow_policy(&mut self, targets: &[Target<'_>]) {
+        let Some(wanted) = self.wanted else { return };
+        let resident = targets.iter().filter_map(|target| target.process.stat().ok()).map(|stat| stat.resident);
+        let Some(resident) = resident.max() else { return };
+        self.scanner.pace(wanted, resident);
+    }
+}
+
+/// Takes minor faults for what they are here.
+struct AsHintFaults<'a>(&'a mut dyn Sink);
+
+impl Sink for AsHintFaults<'_> {
+    fn scan(
+        &mut self,
+        space: SpaceId,
+        first: Vpn,
+        sights: &[terrace_core::observation::Sight],
+        window: Option<std::time::Duration>,
+        cleared: bool,
+    ) {
+        self.0.scan(space, first, sights, window, cleared);
+    }
+
+    fn event(&mut self, space: SpaceId, vpn: Vpn, event: Event) {
+        self.0.event(space, vpn, if event == Event::Born { Event::HintFault } else { event });
+    }
+}
+
+impl Tracker for HintFaults {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn grade(&self) -> Grade {
+        Grade { granularity_bytes: Bytes::new(PAGE_BYTES), reads: true, writes: true, cost_ns_per_page: None }
+    }
+
+    fn round(
+        &mut self,
+        now: Time,
+        targets: &[Target<'_>],
+        tiers: &TierMap,
+        share: f64,
+        sink: &mut dyn Sink,
+    ) -> Result<(), TrackError> {
+        self.follow_policy(targets);
+        self.faults.round(now, targets, tiers, share, &mut AsHintFaults(sink))
+    }
+
+    fn events(&mut self, now: Time, targets: &[Target<'_>], sink: &mut dyn Sink) -> Result<(), TrackError> {
+        self.faults.events(now, targets, &mut AsHintFaults(sink))
+    }
+
+    fn event_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.faults.event_fd()
+    }
+
+    fn lost(&self) -> u64 {
+        self.faults.lost()
+    }
+
+    fn forget(&mut self, space: SpaceId) {
+        self.faults.forget(space);
+    }
+
+    fn proof_kind(&self) -> ProofKind {
+        ProofKind::HintFaults { slow_node: self.scanner.slow_node() }
+    }
+
+    fn set_hint_scan(&mut self, wanted: HintScan) {
+        self.wanted = Some(wanted);
+    }
+}

@@ -1,0 +1,228 @@
+//! The kernel's NUMA scanner, set to mark pages of slow nodes and to leave promotion to Terrace.
+//!
+//! In: the root below which /proc and /sys lie. Out: a scanner that runs until it is dropped; what stood in the settings is put
+//! back then, and by the guard if Terrace is killed. Must not: start where another program uses the scanner in this way.
+//!
+//! `numa_balancing=2` (memory tiering) marks the pages of nodes that are not of the kernel's top tier, and promotes a page
+//! whose use followed its marking soon enough, as far as a rate allows (admin-guide/sysctl/kernel.rst). A rate of 0 MB/s
+//! forbids it always, but for one case: while the fast node has more than 1 GiB (or a sixteenth of it) free above its
+//! watermarks, the kernel promotes without asking for the rate. Nothing turns that off; [`Scanner::start`] says so where it
+//! is the case.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use terrace_core::policy::HintScan;
+use terrace_core::units::Bytes;
+
+use crate::guard::{Guard, GuardError, ProtectToken, Undo};
+use crate::topology::nodes::free_memory;
+use crate::topology::{Topology, TopologyError};
+
+const MODE: &str = "proc/sys/kernel/numa_balancing";
+const RATE: &str = "proc/sys/kernel/numa_balancing_promote_rate_limit_MBps";
+const SCANNER: &str = "sys/kernel/debug/sched/numa_balancing";
+/// Memory tiering, without the balancing between equal nodes.
+const TIERING: &str = "2";
+/// No promotion.
+const NO_PROMOTION: &str = "0";
+
+/// Why the scanner cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ScannerError {
+    /// The kernel has none.
+    #[error("no /{0}: the kernel is older than 6.1, or built without CONFIG_NUMA_BALANCING")]
+    Missing(&'static str),
+    /// The kernel would mark nothing.
+    #[error("the kernel holds all memory in one tier, so its scanner marks no page as slow: {0}")]
+    OneTier(String),
+    /// Another Terrace, or a person, has set it like this.
+    #[error(
+        "the scanner is set to mark and to promote nothing already: another Terrace uses it; if none runs, write a rate \
+         into /{RATE}"
+    )]
+    InUse,
+    /// A setting cannot be written.
+    #[error("{path}: {source}: needs root", path = path.display())]
+    Setting {
+        /// The file.
+        path: PathBuf,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// The tiers cannot be found out.
+    #[error(transparent)]
+    Topology(#[from] TopologyError),
+    /// What would be changed could not be protected.
+    #[error(transparent)]
+    Guard(#[from] GuardError),
+}
+
+/// The scanner, as Terrace set it.
+#[derive(Debug)]
+pub struct Scanner {
+    root: PathBuf,
+    slow_node: u32,
+    /// In the order of writing; put back in the opposite order.
+    changed: Vec<Changed>,
+    /// After the records, so that it goes last.
+    guard: Option<Guard>,
+}
+
+#[derive(Debug)]
+struct Changed {
+    path: PathBuf,
+    previous: String,
+    token: Option<ProtectToken>,
+}
+
+impl Scanner {
+    /// Starts it.
+    ///
+    /// # Errors
+    /// See [`ScannerError`].
+    pub fn start(root: &Path) -> Result<Scanner, ScannerError> {
+        let mode = read(root, MODE)?;
+        let rate = read(root, RATE)?;
+        let slow_node = slow_node(root)?;
+        if mode == TIERING && rate == NO_PROMOTION {
+            return Err(ScannerError::InUse);
+        }
+        // A tree that is not this machine's needs no protection, and has nobody who would serve it.
+        let guard = if root == Path::new("/") { Some(Guard::start()?) } else { None };
+        let mut scanner = Scanner { root: root.to_owned(), slow_node, changed: Vec::new(), guard };
+        // The rate first: with tiering on and a rate the kernel would promote at once.
+        scanner.set(RATE, NO_PROMOTION)?;
+        scanner.set(MODE, TIERING)?;
+        Ok(scanner)
+    }
+
+    /// A node whose pages are marked.
+    pub fn slow_node(&self) -> u32 {
+        self.slow_node
+    }
+
+    /// Marks as fast as a policy wants it, for a process of this size. The kernel derives its steps from the size of a process;
+    /// what is written makes it come to the same. Without debugfs it goes at its own pace.
+    pub fn pace(&mut self, wanted: HintScan, resident: Bytes) {
+        let windows = resident.pages().div_ceil(wanted.window_pages.max(1)).max(1);
+        let pass = (wanted.period * u32::try_from(windows).unwrap_or(u32::MAX)).as_millis().clamp(1, 1 << 31);
+        let size = (wanted.window_pages >> 8).max(1);
+        for (name, value) in [
+            ("scan_size_mb", size.to_string()),
+            ("scan_period_max_ms", pass.to_string()),
+            ("scan_period_min_ms", pass.to_string()),
+        ] {
+            let path = format!("{SCANNER}/{name}");
+            if !self.root.join(&path).exists() {
+                return;
+            }
+            if let Err(error) = self.set(&path, &value) {
+                tracing::debug!(%error, "the kernel's scanner keeps its own pace");
+            }
+        }
+    }
+
+    /// Writes a setting, and keeps what stood in it the first time.
+    fn set(&mut self, name: &str, value: &str) -> Result<(), ScannerError> {
+        let path = self.root.join(name);
+        let failed = |source| ScannerError::Setting { path: path.clone(), source };
+        let before = std::fs::read_to_string(&path).map_err(failed)?.trim().to_owned();
+        if before == value {
+            return Ok(());
+        }
+        if !self.changed.iter().any(|changed| changed.path == path) {
+            let undo = Undo::WriteFile { path: path.clone(), previous: before.clone() };
+            let token = self.guard.as_ref().map(|guard| guard.protect(undo)).transpose()?;
+            self.changed.push(Changed { path: path.clone(), previous: before, token });
+        }
+        std::fs::write(&path, value).map_err(|source| ScannerError::Setting { path: path.clone(), source })
+    }
+}
+
+impl Drop for Scanner {
+    fn drop(&mut self) {
+        for changed in self.changed.drain(..).rev() {
+            match std::fs::write(&changed.path, &changed.previous) {
+                // Should the guardian be gone, the record went with it.
+                Ok(()) => drop(changed.token.map(ProtectToken::forget)),
+                Err(error) => tracing::warn!(path = %changed.path.display(), %error, "could not be put back yet"),
+            }
+        }
+    }
+}
+
+fn read(root: &Path, name: &'static str) -> Result<String, ScannerError> {
+    match std::fs::read_to_string(root.join(name)) {
+        Ok(text) => Ok(text.trim().to_owned()),
+        Err(_) => Err(ScannerError::Missing(name)),
+    }
+}
+
+/// A node with memory that is not of the kernel's top tier.
+fn slow_node(root: &Path) -> Result<u32, ScannerError> {
+    let topology = Topology::discover(root)?;
+    let tiers = &topology.memory_tiers;
+    let one = |why: &str| ScannerError::OneTier(why.to_owned());
+    let slower = tiers.iter().skip(1).flat_map(|tier| &tier.nodes).copied();
+    let with_memory =
+        |number: &u32| topology.nodes.iter().any(|node| node.number == *number && node.memory_bytes > Bytes::ZERO);
+    let found = slower.filter(with_memory).max();
+    let found = found.ok_or_else(|| match topology.nodes.len() {
+        0 | 1 => one("there is one node"),
+        _ => one("up to 6.6 it goes by the driver of the memory (kmem) and not by HMAT"),
+    })?;
+    let fast = tiers.iter().take(1).flat_map(|tier| &tier.nodes);
+    for node in fast {
+        let free = free_memory(root, *node).unwrap_or(Bytes::ZERO);
+        if free > Bytes::gib(1) {
+            tracing::warn!(node, free = %free, "more than 1 GiB is free there, so the kernel promotes pages by itself");
+        }
+    }
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::topology::fixtures::{Machine, NodeSpec};
+
+    fn machine() -> Machine {
+        let machine = Machine::new(&[NodeSpec::dram(0), NodeSpec::memory_only(1)]);
+        let machine = machine.memory_tier(4, "0").memory_tier(22, "1").file(MODE, "1").file(RATE, "65536");
+        ["scan_size_mb", "scan_period_min_ms", "scan_period_max_ms"]
+            .iter()
+            .fold(machine, |machine, name| machine.file(&format!("{SCANNER}/{name}"), "7"))
+    }
+
+    #[test]
+    fn the_settings_are_written_and_put_back() {
+        let machine = machine();
+        let root = machine.root();
+        let text = |name: &str| std::fs::read_to_string(root.join(name)).unwrap();
+        let mut scanner = Scanner::start(root).unwrap();
+        assert_eq!((scanner.slow_node(), text(MODE).as_str(), text(RATE).as_str()), (1, "2", "0"));
+        let scan = HintScan { window_pages: 65536, period: Duration::from_millis(200), tiers: 2 };
+        scanner.pace(scan, Bytes::gib(1));
+        scanner.pace(scan, Bytes::gib(2));
+        let min = format!("{SCANNER}/scan_period_min_ms");
+        assert_eq!((text(&min).as_str(), text(&format!("{SCANNER}/scan_size_mb")).as_str()), ("1600", "256"));
+        assert!(matches!(Scanner::start(root), Err(ScannerError::InUse)), "a second one is refused");
+        drop(scanner);
+        assert_eq!((text(MODE).as_str(), text(RATE).as_str(), text(&min).as_str()), ("1", "65536", "7"));
+    }
+
+    #[test]
+    fn what_is_missing_is_told_in_one_line() {
+        let says = |machine: Machine, what: &str| {
+            let line = Scanner::start(machine.root()).unwrap_err().to_string();
+            assert!(line.contains(what) && !line.contains('\n'), "{line}");
+        };
+        says(Machine::new(&[NodeSpec::dram(0)]), "CONFIG_NUMA_BALANCING");
+        says(Machine::new(&[NodeSpec::dram(0)]).file(MODE, "1").file(RATE, "65536"), "one node");
+        let flat = Machine::new(&[NodeSpec::dram(0), NodeSpec::memory_only(1)]).memory_tier(4, "0-1");
+        says(flat.file(MODE, "1").file(RATE, "65536"), "up to 6.6");
+    }
+}

@@ -1,0 +1,136 @@
+//! What the plugin is told on QEMU's command line: `-plugin FILE,key=value,...`.
+//!
+//! In: texts. Out: [`Options`]. Must not: open a file, or pass over a key it does not know.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::path::PathBuf;
+
+/// What to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Options {
+    /// `mode=record`: write every access of a program down.
+    Record(RecordOptions),
+    /// `mode=tiers`: count the accesses of a guest by the tier that serves them.
+    Tiers(TierOptions),
+}
+
+/// Recording.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct RecordOptions {
+    /// Where the recording goes: a file, or a pipe that someone reads.
+    pub(crate) output: PathBuf,
+    /// Bytes of a cache in front of the recorder, for each thread; 0 is none.
+    pub(crate) cache_bytes: u64,
+    /// Every how many-th access is written down.
+    pub(crate) period: u64,
+}
+
+/// Counting.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct TierOptions {
+    /// Where the counts go.
+    pub(crate) output: PathBuf,
+    /// Bytes of the first node's memory: what lies above is slow.
+    pub(crate) fast_bytes: u64,
+    /// Virtual addresses that are counted.
+    pub(crate) addresses: Range<u64>,
+    /// Accesses between two lines of the output.
+    pub(crate) every: u64,
+    /// Bytes of the modelled cache.
+    pub(crate) cache_bytes: u64,
+    /// The modelled machine, of the presets.
+    pub(crate) machine: String,
+}
+
+impl Options {
+    /// Reads the arguments.
+    ///
+    /// # Errors
+    /// With the argument that is wrong and what is expected.
+    pub(crate) fn parse(arguments: &[String]) -> Result<Options, String> {
+        let mut pairs = BTreeMap::new();
+        for argument in arguments {
+            let (key, value) = argument.split_once('=').ok_or_else(|| format!("{argument}: expected key=value"))?;
+            pairs.insert(key, value);
+        }
+        let mode = pairs.remove("mode").ok_or("mode: expected mode=record or mode=tiers")?;
+        let mut taken = Taken { pairs };
+        let options = match mode {
+            "record" => Options::Record(RecordOptions {
+                output: taken.text("out")?.into(),
+                cache_bytes: taken.number("cache", Some(0))?,
+                period: taken.number("period", Some(1))?.max(1),
+            }),
+            "tiers" => Options::Tiers(TierOptions {
+                output: taken.text("out")?.into(),
+                fast_bytes: taken.number("fast", None)?,
+                addresses: taken.number("from", Some(0))?..taken.number("to", Some(1 << 47))?,
+                every: taken.number("every", Some(1 << 20))?.max(1),
+                cache_bytes: taken.number("cache", None)?,
+                machine: taken.text("machine")?,
+            }),
+            other => return Err(format!("mode={other}: expected record or tiers")),
+        };
+        match taken.pairs.keys().next() {
+            Some(key) => Err(format!("{key}: mode={mode} has no such argument")),
+            None => Ok(options),
+        }
+    }
+}
+
+struct Taken<'a> {
+    pairs: BTreeMap<&'a str, &'a str>,
+}
+
+impl Taken<'_> {
+    fn text(&mut self, key: &str) -> Result<String, String> {
+        self.pairs.remove(key).map(str::to_owned).ok_or_else(|| format!("{key}: is missing"))
+    }
+
+    /// A number, decimal or 0x-hexadecimal.
+    fn number(&mut self, key: &str, default: Option<u64>) -> Result<u64, String> {
+        let Some(text) = self.pairs.remove(key) else {
+            return default.ok_or_else(|| format!("{key}: is missing"));
+        };
+        let parsed = match text.strip_prefix("0x") {
+            Some(digits) => u64::from_str_radix(digits, 16),
+            None => text.parse(),
+        };
+        parsed.map_err(|_| format!("{key}={text}: expected a number"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<Options, String> {
+        Options::parse(&text.split(',').map(str::to_owned).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn arguments_become_options() {
+        let expected = RecordOptions { output: "/x".into(), cache_bytes: 4096, period: 1 };
+        assert_eq!(parse("mode=record,out=/x,cache=4096").unwrap(), Options::Record(expected));
+        match parse("mode=tiers,out=/x,fast=0x20000000,cache=1,machine=cxl-170,from=16,to=32").unwrap() {
+            Options::Tiers(options) => assert_eq!((options.fast_bytes, options.addresses), (0x2000_0000, 16..32)),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        for (text, says) in [
+            ("out=/x", "mode"),
+            ("mode=count,out=/x", "mode=count"),
+            ("mode=record", "out"),
+            ("mode=record,out=/x,fast=1", "fast"),
+            ("mode=record,out=/x,period=many", "period=many"),
+            ("mode=record,/x", "key=value"),
+        ] {
+            let error = parse(text).unwrap_err();
+            assert!(error.contains(says), "{text}: {error}");
+        }
+    }
+}
