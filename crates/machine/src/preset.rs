@@ -12,7 +12,7 @@ use crate::cache::LINE_BYTES;
 use crate::units;
 
 /// The presets that come with Terrace, by name.
-const PRESETS: [(&str, &str); 8] = [
+const PRESETS: [(&str, &str); 9] = [
     ("optane-6252", include_str!("../../../machines/optane-6252.toml")),
     ("optane-8260l", include_str!("../../../machines/optane-8260l.toml")),
     ("cxl-pond", include_str!("../../../machines/cxl-pond.toml")),
@@ -21,6 +21,7 @@ const PRESETS: [(&str, &str); 8] = [
     ("memtis-nvm", include_str!("../../../machines/memtis-nvm.toml")),
     ("memtis-cxl", include_str!("../../../machines/memtis-cxl.toml")),
     ("three-tier", include_str!("../../../machines/three-tier.toml")),
+    ("zram-vm", include_str!("../../../machines/zram-vm.toml")),
 ];
 
 /// A machine.

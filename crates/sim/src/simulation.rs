@@ -35,6 +35,7 @@ use crate::oracle::{Future, Progress, Seer};
 use crate::record::Record;
 use crate::report::Report;
 use crate::series::Series;
+use crate::tuning::{Tuning, Waited};
 
 pub(crate) const SPACE: SpaceId = SpaceId(0);
 /// A block the engine does not know.
@@ -120,6 +121,11 @@ pub struct Simulation {
     future: Option<Future>,
     told_accesses: u64,
     progress: Option<Arc<Progress>>,
+    pub(crate) tuning: Option<Box<dyn Tuning>>,
+    pub(crate) waited: Waited,
+    /// Pages the fast tier has, and those of them that may be used.
+    pub(crate) fast_capacity: u64,
+    pub(crate) fast_limit: u64,
 }
 
 impl Simulation {
@@ -155,6 +161,7 @@ impl Simulation {
             // The operating system sees only the slow memory.
             capacity[0] = 0;
         }
+        let fast_capacity = capacity[0];
         let compressed = config.compressed();
         let lists = kernel.demotion || compressed.contains(&true);
         let reclaim = Reclaim::new(&capacity, config.scale, &kernel);
@@ -246,6 +253,10 @@ impl Simulation {
             future: None,
             told_accesses: 0,
             progress: None,
+            tuning: None,
+            waited: Waited::default(),
+            fast_capacity,
+            fast_limit: fast_capacity,
             config,
         };
         simulation.poll();
@@ -423,6 +434,11 @@ impl Simulation {
         }
     }
 
+    /// Whether no move is under way.
+    pub fn is_settled(&self) -> bool {
+        self.outcomes.is_none()
+    }
+
     /// Whether the run goes on: false after an error.
     pub fn goes_on(&self) -> bool {
         self.failure.is_none()
@@ -560,6 +576,7 @@ impl Simulation {
         if stretch.active > 0 || stretch.nanos > 0.0 {
             self.run_clocks(&stretch, concurrency);
             self.active = concurrency as u32;
+            self.note_waits(&stretch, concurrency);
             self.now_ns += stretch.nanos;
             self.span_ns += stretch.nanos;
             if stretch.bandwidth_bound {
@@ -586,6 +603,7 @@ impl Simulation {
             progress.tell(self.counts.accesses, self.now());
         }
         self.manage();
+        self.tune_if_due();
         let now = self.now();
         if self.series.is_due(now) {
             self.add_row(now);

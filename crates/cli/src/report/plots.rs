@@ -8,6 +8,7 @@
 
 mod heat;
 pub(super) mod sim;
+pub(super) mod sizing;
 mod tiers;
 
 use anyhow::anyhow;
