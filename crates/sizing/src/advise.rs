@@ -160,11 +160,11 @@ mod tests {
             assert!(at(10).loss > at(40).loss, "{name}: {:?} {:?}", at(10), at(40));
             for point in &curve {
                 assert!(
-                    point.loss_low <= point.loss + 1e-9 && point.loss <= point.loss_high + 1e-9,
+                    point.loss_low <= point.loss + 1e-6 && point.loss <= point.loss_high + 1e-6,
                     "{name}: {point:?}"
                 );
             }
-            assert!(curve.windows(2).all(|pair| pair[0].loss >= pair[1].loss - 1e-9), "{name}");
+            assert!(curve.windows(2).all(|pair| pair[0].loss >= pair[1].loss - 1e-6), "{name}");
         }
     }
 

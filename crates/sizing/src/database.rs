@@ -290,7 +290,13 @@ impl Database {
         if checksum(&vectors, &seconds) != meta.checksum {
             return Err(DatabaseError::Damaged("its figures are not those it was written with (checksum)".to_owned()));
         }
-        let database = Database { meta, vectors, seconds };
+        // The text of a number may be off in its last place; the z-scores are those of the figures, and near what is written.
+        let z_score = ZScore::of(&vectors);
+        let near = |a: &[f64], b: &[f64]| a.iter().zip(b).all(|(a, b)| (a - b).abs() <= 1e-9 * a.abs().max(1.0));
+        if !near(&z_score.mean, &meta.z_score.mean) || !near(&z_score.deviation, &meta.z_score.deviation) {
+            return Err(DatabaseError::Damaged("its z-scores are not those of its figures".to_owned()));
+        }
+        let database = Database { meta: Meta { z_score, ..meta }, vectors, seconds };
         database.check()?;
         Ok(database)
     }
@@ -393,11 +399,17 @@ pub(crate) mod tests {
         for cut in [1, 100, whole.len() / 2, whole.len() - 4] {
             refused(whole[..whole.len() - cut].to_vec());
         }
-        // Any byte of the figures that changes is found; 4 bytes of magic at the start are not figures.
-        for place in [200, 5000, 9000] {
+        // A figure that changes is found, whichever column it is in.
+        let database = small(20);
+        for figure in [
+            database.vectors()[3].fast_accesses.to_le_bytes().to_vec(),
+            database.vectors()[19].intensity.to_le_bytes().to_vec(),
+            database.seconds(7)[42].to_le_bytes().to_vec(),
+        ] {
+            let place = whole.windows(figure.len()).position(|window| window == figure).unwrap();
             let mut changed = whole.clone();
-            changed[place] ^= 0x10;
-            refused(changed);
+            changed[place] ^= 1;
+            assert!(matches!(refused(changed), DatabaseError::Damaged(_)));
         }
         let text = String::from_utf8_lossy(&whole).into_owned();
         assert!(text.contains(KEY));
