@@ -336,8 +336,12 @@ impl Tuner {
         let aim = self.aim();
         let (_, high) = self.ratio();
         let step = (withheld * STEP_OF_WITHHELD).clamp(LEAST_STEP, MOST_STEP);
-        let worst =
-            self.seen.iter().filter(|(share, _)| (share - held).abs() <= step).map(|(_, loss)| *loss).fold(loss, f64::max);
+        let worst = self
+            .seen
+            .iter()
+            .filter(|(share, _)| (share - held).abs() <= step)
+            .map(|(_, loss)| *loss)
+            .fold(loss, f64::max);
         let slope = self.slope(held, worst);
         let wall = if self.windows < self.wall.1 { self.wall.0 } else { 0.0 };
         let floor = self.config.least_share.max(wall);

@@ -39,6 +39,13 @@ pub(super) fn run(arguments: &SizeTuneArguments) -> anyhow::Result<ExitCode> {
     let mut tuner = LiveTuner::new(config, index, machine.processor.frequency_hertz);
     let (code, run) = run_with(&plan, Some(&mut tuner))?;
     let report = tuner.report(run.target.peak_footprint_bytes);
+    if report.intervals.is_empty() {
+        let shown = units::seconds(every.as_secs_f64());
+        let text = format!(
+            "the program ended before the first interval of {shown} was over, so that nothing was tuned; see --every"
+        );
+        return Err(misuse("CMD", &arguments.command[0].to_string_lossy(), text));
+    }
     if let Some(file) = &arguments.json_file {
         let text = serde_json::to_string_pretty(&report)? + "\n";
         std::fs::write(file, text).with_context(|| format!("{}: the report could not be written", file.display()))?;
@@ -48,13 +55,6 @@ pub(super) fn run(arguments: &SizeTuneArguments) -> anyhow::Result<ExitCode> {
     }
     if !arguments.quiet {
         eprint!("{}", closing_lines(&report, run.target.peak_footprint_bytes));
-    }
-    if report.intervals.is_empty() {
-        let shown = units::seconds(every.as_secs_f64());
-        let text = format!(
-            "the program ended before the first interval of {shown} was over, so that nothing was tuned; see --every"
-        );
-        return Err(misuse("CMD", &arguments.command[0].to_string_lossy(), text));
     }
     Ok(code)
 }
