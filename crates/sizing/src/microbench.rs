@@ -14,8 +14,10 @@
 //! - Equation 3 divides by `hot_thr`, the prose says that its pages are accessed `hot_thr - 1` times. [`FastDivisor`]
 //!   chooses; the equation is the default, with `hot_thr` accesses a page.
 //! - A program makes more accesses in 2.5 s than its memory has pages times the threshold, so the pages of (1) to (4) are often
-//!   more than the resident size holds. All four kinds are then shrunk alike, and each page is visited so much more
-//!   often: the accesses stay what they were.
+//!   more than the resident size holds. The pages that are accessed over and over are then shrunk to what those that move leave
+//!   of it, and each is visited so much more often: the accesses stay what they were. Pages that move take up to half of it; a
+//!   page that was promoted can be demoted and the other way round, so that there may be more moves than pages, but no more
+//!   promotions than there are pages to promote and demotions that make more, nor more demotions than the other way round.
 //! - With a share `s` of the resident size `R` fast, the slow array is `(1-s)*R` pages, for both arrays together are `R`. It
 //!   holds the pages that are accessed slow and are promoted, as far as it has room; if it has more room than they need,
 //!   first what nobody accesses, then pages of the fast array, whose accesses become slow ones. With everything
@@ -92,12 +94,13 @@ impl Benchmark {
         let steady_slow = (vector.slow_accesses - vector.promotions * threshold).max(0.0);
         // Equations 3 and 4, shrunk to what is resident.
         let resident = vector.resident_pages().floor();
-        let wanted =
-            [steady_fast / visit_fast, steady_slow / visit_slow, vector.promotions, vector.demotions].map(f64::ceil);
-        let fit = (resident / wanted.iter().sum::<f64>().max(1.0)).min(1.0);
         // A kind that is asked for has at least a page, however small its part.
-        let pages = |kind: usize| if wanted[kind] > 0.0 { (wanted[kind] * fit).floor().max(1.0) } else { 0.0 };
-        let (fast, slow, promoted, demoted) = (pages(0), pages(1), pages(2), pages(3));
+        let pages = |wanted: f64, fit: f64| if wanted > 0.0 { (wanted.ceil() * fit).floor().max(1.0) } else { 0.0 };
+        let fit = (0.5 * resident / (vector.promotions + vector.demotions).max(1.0)).min(1.0);
+        let (promoted, demoted) = (pages(vector.promotions, fit), pages(vector.demotions, fit));
+        let steady = (steady_fast / visit_fast).ceil() + (steady_slow / visit_slow).ceil();
+        let fit = ((resident - promoted - demoted).max(1.0) / steady.max(1.0)).min(1.0);
+        let (fast, slow) = (pages(steady_fast / visit_fast, fit), pages(steady_slow / visit_slow, fit));
         // The slow array, what it takes of each kind, and what is left to hold.
         let room = resident - (resident * fast_share).round();
         let taken = if slow + promoted > 0.0 { (room / (slow + promoted)).min(1.0) } else { 1.0 };
@@ -107,9 +110,15 @@ impl Benchmark {
         let taken = if all_fast { 0.0 } else { taken };
         let moved = if all_fast { 0.0 } else { taken.max(if promoted > 0.0 { 0.0 } else { 1.0 }) };
         let whole = |amount: f64| amount.round() as u64;
-        let promotions = whole(vector.promotions * moved);
         let slow_accesses = whole(steady_slow * taken);
-        let demotions = whole(vector.demotions * moved);
+        let pages_of = |pages: f64, moves: f64| if moves > 0.0 { whole((pages * moved).max(1.0)) } else { 0 };
+        let (promoted_pages, demoted_pages) = match all_fast {
+            true => (0, 0),
+            false => (pages_of(promoted, vector.promotions), pages_of(demoted, vector.demotions)),
+        };
+        let promotions = whole(vector.promotions * moved).min(promoted_pages + whole(vector.demotions * moved));
+        let demotions = whole(vector.demotions * moved).min(demoted_pages + promotions);
+        let promotions = promotions.min(promoted_pages + demotions);
         let overflow_accesses = if fast > 0.0 { whole(steady_fast * overflow / fast) } else { 0 };
         let total = whole(steady_fast)
             + whole(steady_slow)
@@ -127,10 +136,10 @@ impl Benchmark {
             slow_accesses,
             overflow_pages: whole(overflow),
             overflow_accesses,
-            promoted_pages: if promotions > 0 { whole((promoted * moved).max(1.0)) } else { 0 },
+            promoted_pages,
             promotions,
             accesses_a_promotion: threshold as u32,
-            demoted_pages: if demotions > 0 { whole((demoted * moved).max(1.0)) } else { 0 },
+            demoted_pages,
             demotions,
             // Work is the same at every size: what is not slow here is fast.
             spared_accesses: total.saturating_sub(done),

@@ -230,7 +230,10 @@ pub fn perform(benchmark: &Benchmark, machine: &Machine, seed: u64) -> Result<Pe
     let mut batch: Vec<Load> = Vec::with_capacity(BATCH + LINES as usize);
     let mut turn = 0;
     loop {
-        let visits = [arrays[0].visits(), arrays[1].visits(), arrays[2].visits(), promotions, demotions];
+        // A move whose pages are all on the other side waits until one comes back.
+        let ready = |moves: u64, pages: &VecDeque<u64>| if pages.is_empty() { 0 } else { moves };
+        let moves = [ready(promotions, &to_promote), ready(demotions, &to_demote)];
+        let visits = [arrays[0].visits(), arrays[1].visits(), arrays[2].visits(), moves[0], moves[1]];
         let all: u64 = visits.iter().sum();
         if all == 0 {
             break;
