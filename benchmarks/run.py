@@ -3,7 +3,7 @@
 
     sudo benchmarks/run.py NAME [--out DIR] [--pairs N]
 
-NAME: hot-cold, hot-moves, memtierd, kernel-lru, redis, at-rest, all. Every run is kept raw in DIR as one JSON file, with its
+NAME: hot-cold, hot-moves, memtierd, kernel-lru, redis, at-rest, size-tune, size-database, all. Every run is kept raw in DIR as one JSON file, with its
 command; the table printed at the end is also written beside it. Ratios are of runs that alternate, so that what else the
 machine does hits both sides. Nothing is asserted: a figure is what was seen. Needs root; `make build` first.
 """
@@ -402,6 +402,110 @@ def at_rest(arguments):
     keep(arguments, "at-rest", {"run": run}, summary)
 
 
+def tuned(command, tau, run):
+    """A program under `terrace size tune`: what `run` measures of it while it runs, and the tuner's own report."""
+    with tempfile.NamedTemporaryFile(suffix=".json") as report:
+        full = [TERRACE, "size", "tune", "--tau", tau, "--quiet", "--json-file", report.name, "--", *command]
+        with swap_to_ourselves():
+            result = run(full)
+        return {"command": full, "result": result, "report": json.loads(Path(report.name).read_text())}
+
+
+def size_tune(arguments, tau="5%"):
+    """`terrace size tune` against untuned runs: hot-cold, and redis-server under zipf reads; pairs alternate who goes first."""
+
+    def workload(command):
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode:
+            sys.exit(f"{' '.join(command)}\nended with {done.returncode}:\n{done.stderr}")
+        loop = hot_loop(json_lines(done.stdout), 30, 62)
+        return {"seconds_an_operation": loop["mean_nanoseconds"] / 1e9, "median_seconds": loop["p50_nanoseconds"] / 1e9}
+
+    def server(command):
+        program = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+        try:
+            wait_for_port(7392)
+            load = [REDIS_LOAD, "--port", "7392", "--data", "1GiB", "--value", "1KiB"]
+            subprocess.run([*load, "--fill", "1GiB"], check=True)
+            reads = [*load, "--seconds", "75", "--warm", "35", "--connections", "2"]
+            result = json.loads(subprocess.run(reads, check=True, capture_output=True, text=True).stdout)
+        finally:
+            program.send_signal(signal.SIGTERM)
+            program.wait()
+        return {
+            "seconds_an_operation": 1 / result["requests_per_second"],
+            "median_seconds": result["p50_microseconds"] / 1e6,
+            "result": result,
+        }
+
+    redis_server = ["redis-server", "--port", "7392", "--save", "", "--appendonly", "no", "--bind", "127.0.0.1"]
+    programs = {"hot-cold": (workload_command("2GiB", 64, ["layout=scattered"]), workload)}
+    if shutil.which("redis-server"):
+        programs["redis"] = (redis_server, server)
+    else:
+        say("  redis-server is not installed: left out")
+    pairs, summary = {}, {}
+    for name, (command, run) in programs.items():
+        pairs[name] = []
+        for number in range(arguments.pairs):
+            pair = {}
+            for side in ["tuned", "untuned"] if number % 2 == 0 else ["untuned", "tuned"]:
+                if side == "tuned":
+                    pair[side] = tuned(command, tau, run)
+                else:
+                    pair[side] = {"command": command, "result": run(command)}
+            results = {side: pair[side]["result"] for side in pair}
+            for figure in ("seconds_an_operation", "median_seconds"):
+                pair[f"{figure}_slowdown"] = results["tuned"][figure] / results["untuned"][figure] - 1
+            report = pair["tuned"]["report"]
+            pairs[name].append(pair)
+            say(
+                f"  {name}, pair {number + 1}: saved {report['saved_share_mean']:.1%} on average, {report['saved_share_max']:.1%} at most; "
+                f"slowdown {pair['seconds_an_operation_slowdown']:+.1%} (median operation {pair['median_seconds_slowdown']:+.1%}), "
+                f"by the tuner's own account {report['loss']:.2%}"
+            )
+        of = pairs[name]
+        summary[name] = {
+            "pairs": len(of),
+            "saved_share_mean_median": median([pair["tuned"]["report"]["saved_share_mean"] for pair in of]),
+            "saved_share_max_median": median([pair["tuned"]["report"]["saved_share_max"] for pair in of]),
+            "slowdown_median": median([pair["seconds_an_operation_slowdown"] for pair in of]),
+            "slowdown_range": [min(p["seconds_an_operation_slowdown"] for p in of), max(p["seconds_an_operation_slowdown"] for p in of)],
+            "median_operation_slowdown_median": median([pair["median_seconds_slowdown"] for pair in of]),
+            "own_loss_median": median([pair["tuned"]["report"]["loss"] for pair in of]),
+            "own_loss_p95_median": median([pair["tuned"]["report"]["loss_p95"] for pair in of]),
+            "target_tau": tau,
+        }
+    keep(arguments, "size-tune", {"pairs": pairs}, summary)
+
+
+def size_database(arguments):
+    """Building a database of 100,000 records of 100 sizes, indexing it, and queries."""
+    with tempfile.TemporaryDirectory() as directory:
+        file = f"{directory}/optane.parquet"
+        command = [TERRACE, "size", "build", "--machine", "optane-6252", "--records", "100000", "--out", file, "--json"]
+        build = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+        vectors = ["5e8,0,0,0,40,16e9,2,24", "1e9,1e7,1e4,1e4,2,8e9,2,16", "5e7,1e6,0,500,300,2e9,4,8"]
+        queries = []
+        for number in range(arguments.pairs):
+            for k in ("1", "8"):
+                query = [TERRACE, "size", "query", "--db", file, "--vector", vectors[number % 3], "--k", k, "--json"]
+                found = json.loads(subprocess.run(query, check=True, capture_output=True, text=True).stdout)
+                queries.append({"command": query, "k": int(k), **{key: found[key] for key in ("query_microseconds", "index_milliseconds", "read_milliseconds")}})
+    build["file"] = "optane.parquet"
+    one = [query["query_microseconds"] for query in queries if query["k"] == 1]
+    eight = [query["query_microseconds"] for query in queries if query["k"] == 8]
+    summary = {
+        "build_seconds": build["seconds"],
+        "records_per_second": build["records_per_second"],
+        "index_milliseconds_median": median([query["index_milliseconds"] for query in queries]),
+        "read_milliseconds_median": median([query["read_milliseconds"] for query in queries]),
+        "query_microseconds_median": median(one),
+        "query_microseconds_k8_median": median(eight),
+    }
+    keep(arguments, "size-database", {"build": build, "queries": queries}, summary)
+
+
 def keep(arguments, name, raw, summary):
     """Writes the raw runs and the summary, and prints the summary."""
     arguments.out.mkdir(parents=True, exist_ok=True)
@@ -440,6 +544,8 @@ BENCHMARKS = {
     "kernel-lru": kernel_lru,
     "redis": redis,
     "at-rest": at_rest,
+    "size-tune": size_tune,
+    "size-database": size_database,
 }
 
 

@@ -9,9 +9,11 @@ use clap::{Args, Parser, Subcommand};
 
 mod lab;
 mod laboratory;
+mod sizing;
 
 pub(crate) use lab::*;
 pub(crate) use laboratory::*;
+pub(crate) use sizing::*;
 
 /// What can be a pid: the kernel's PID_MAX_LIMIT is 2^22 (proc_sys_kernel(5), pid_max).
 const PIDS: std::ops::RangeInclusive<i64> = 1..=(1 << 22);
@@ -52,6 +54,9 @@ pub(crate) enum Command {
     /// Simulate policies on modelled hardware: which is best for a program on a machine, and why.
     #[command(subcommand)]
     Sim(SimCommand),
+    /// How little fast memory a program needs for a slowdown its owner accepts.
+    #[command(subcommand)]
+    Size(SizeCommand),
     /// Look into page-access traces, and convert from and to what other tools read.
     #[command(subcommand)]
     Trace(TraceCommand),

@@ -17,7 +17,7 @@ use terrace_core::engine::{Engine, Input, Output};
 use terrace_core::governor::Pressure;
 use terrace_core::observation::{Observation, Scan, Seen, Sight};
 use terrace_core::plan::{Action, Failure, Move, Outcome, Plan};
-use terrace_core::policy::{Cadence, Round};
+use terrace_core::policy::{Cadence, FastGoal, Round};
 use terrace_core::units::{Bytes, PageId, SpaceId, TierId, Time, Vpn};
 
 use crate::movers::{MoveResult, Mover, PageMove};
@@ -240,6 +240,11 @@ impl Manager {
     /// The engine, to be read.
     pub fn engine(&self) -> &Engine {
         &self.parts.engine
+    }
+
+    /// Changes how much fast memory is kept.
+    pub fn set_goal(&mut self, goal: FastGoal) {
+        self.drain_engine(Input::Goal(goal));
     }
 
     /// The tiers.

@@ -94,8 +94,8 @@ impl ThreadWork {
             + self.stall_ns
     }
 
-    /// Nanoseconds of waiting for tier `k`, idle.
-    fn waits(&self, k: usize, tier: &Tier, rates: &Rates) -> f64 {
+    /// Nanoseconds of waiting for what it had of tier `k`, at the idle latencies of `tier`.
+    pub fn waits(&self, k: usize, tier: &Tier, rates: &Rates) -> f64 {
         let [loads, dependent, stores] = self.misses[k].map(f64::from);
         (loads / rates.parallelism + dependent) * tier.read_latency_ns
             + stores / rates.parallelism * tier.write_latency_ns

@@ -161,7 +161,12 @@ impl Memory {
 
     /// Pages a tier still has room for.
     pub fn free(&self, tier: TierId) -> u64 {
-        self.capacity[tier.index()] - self.used[tier.index()]
+        self.capacity[tier.index()].saturating_sub(self.used[tier.index()])
+    }
+
+    /// A tier can hold so many pages from now on. It may hold more already; then it takes in none until it holds fewer.
+    pub fn set_capacity(&mut self, tier: TierId, pages: u64) {
+        self.capacity[tier.index()] = pages;
     }
 
     /// Tiers.

@@ -12,7 +12,7 @@ use crate::cache::LINE_BYTES;
 use crate::units;
 
 /// The presets that come with Terrace, by name.
-const PRESETS: [(&str, &str); 9] = [
+const PRESETS: [(&str, &str); 10] = [
     ("optane-6252", include_str!("../../../machines/optane-6252.toml")),
     ("optane-6230n", include_str!("../../../machines/optane-6230n.toml")),
     ("optane-8260l", include_str!("../../../machines/optane-8260l.toml")),
@@ -22,6 +22,7 @@ const PRESETS: [(&str, &str); 9] = [
     ("memtis-nvm", include_str!("../../../machines/memtis-nvm.toml")),
     ("memtis-cxl", include_str!("../../../machines/memtis-cxl.toml")),
     ("three-tier", include_str!("../../../machines/three-tier.toml")),
+    ("zram-vm", include_str!("../../../machines/zram-vm.toml")),
 ];
 
 /// A machine.

@@ -77,6 +77,8 @@ pub struct ReclaimCounts {
 pub struct Reclaim {
     lists: Lists,
     marks: Vec<Watermarks>,
+    /// The marks without anything withheld.
+    base: Vec<Watermarks>,
     awake: Vec<bool>,
     /// Which kind of page has been scanned less than its share: anonymous positive.
     balance: Vec<f64>,
@@ -94,13 +96,14 @@ impl Reclaim {
     /// Reclaim for these tiers.
     pub fn new(capacity: &[u64], scale: Scale, kernel: &Kernel) -> Reclaim {
         let lower = Kernel { demote_scale: 0, promotion_room: Bytes::ZERO, promotion_gap: false, ..*kernel };
-        let marks = capacity
+        let marks: Vec<Watermarks> = capacity
             .iter()
             .enumerate()
             .map(|(tier, &pages)| Watermarks::new(pages, scale, if tier == 0 { kernel } else { &lower }))
             .collect();
         Reclaim {
             lists: Lists::new(capacity.len()),
+            base: marks.clone(),
             marks,
             awake: vec![false; capacity.len()],
             balance: vec![0.0; capacity.len()],
@@ -116,6 +119,23 @@ impl Reclaim {
     /// A tier's watermarks.
     pub fn marks(&self, tier: TierId) -> &Watermarks {
         &self.marks[tier.index()]
+    }
+
+    /// Keeps `pages` of a tier free for good. Source: Tuna, section 4: reclaim is woken below so many free pages and restores
+    /// them (low and high watermark), and eight tenths of them are never given out (min). New and promoted pages may go down
+    /// to that: with all marks at one height no promotion would ever find room, and TPP, which the paper has beneath, holds
+    /// allocation apart from reclaim. No mark falls below the tier's own.
+    pub fn withhold(&mut self, tier: TierId, pages: u64) {
+        let base = self.base[tier.index()];
+        let min = (pages as f64 * 0.8).floor() as u64;
+        self.marks[tier.index()] = Watermarks {
+            min: base.min.max(min),
+            low: base.low.max(min),
+            high: base.high.max(min),
+            goal: base.goal.max(pages),
+            wake: base.wake.max(pages),
+        };
+        self.awake[tier.index()] = true;
     }
 
     /// Pages on a tier's list.

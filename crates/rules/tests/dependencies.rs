@@ -19,9 +19,10 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("bpf", &[]),
     ("linux", &["core", "bpf"]),
     ("sim", &["core", "policies", "machine", "workloads", "trace"]),
+    ("sizing", &["core", "machine", "sim"]),
     ("lab", &["core"]),
     ("rules", &[]),
-    ("cli", &["core", "policies", "machine", "workloads", "trace", "sim", "linux", "bpf", "lab"]),
+    ("cli", &["core", "policies", "machine", "workloads", "trace", "sim", "sizing", "linux", "bpf", "lab"]),
 ];
 
 #[test]
@@ -50,7 +51,7 @@ fn pure_crates_use_no_crate_that_does_input_or_output() {
     let banned = ["libc", "rustix", "tokio", "nix", "procfs", "libbpf-rs", "rand", "getrandom", "chrono", "mio"];
     for package in metadata.workspace_packages() {
         let name = package.name.trim_start_matches("terrace-");
-        if !["core", "policies", "machine", "workloads", "trace", "sim"].contains(&name) {
+        if !["core", "policies", "machine", "workloads", "trace", "sim", "sizing"].contains(&name) {
             continue;
         }
         assert!(

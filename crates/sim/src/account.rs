@@ -50,6 +50,18 @@ pub(crate) struct Costs {
 }
 
 impl Costs {
+    /// What the program's threads paid.
+    pub(crate) fn program_stall(&self) -> f64 {
+        self.hint_fault_stall
+            + self.hint_mark_stall
+            + self.scan_reset_stall
+            + self.promotion_stall
+            + self.shootdown_stall
+            + self.blocked_stall
+            + self.direct_reclaim_stall
+            + self.refault_stall
+    }
+
     pub(crate) fn seconds(&self) -> BTreeMap<&'static str, f64> {
         [
             ("hint_fault_stall", self.hint_fault_stall),

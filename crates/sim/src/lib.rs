@@ -30,6 +30,7 @@ pub mod report;
 pub mod run;
 pub mod series;
 pub mod simulation;
+pub mod tuning;
 
 pub use config::{FastSize, Pages, SimConfig, SimError};
 pub use history::{History, Moment, What};

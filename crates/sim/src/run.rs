@@ -14,6 +14,7 @@ use crate::fixed::Fixed;
 use crate::oracle::Future;
 use crate::report::Report;
 use crate::simulation::Simulation;
+use crate::tuning::Tuning;
 
 /// Something that can be played into a simulation, the same every time.
 pub trait Source: Sync {
@@ -142,6 +143,23 @@ pub fn run_alone(config: &SimConfig, source: &dyn Source, policy: Box<dyn Policy
     }
     let played = source.play(&mut simulation);
     // An error of the machine comes before that of a source which was told to stop because of it.
+    let report = simulation.finish(&source.name())?;
+    played.map(|()| report)
+}
+
+/// Runs `source` under `policy` while `tuning` decides how large fast memory is, without the bounds.
+///
+/// # Errors
+/// As [`run_alone`].
+pub fn run_tuned(
+    config: &SimConfig,
+    source: &dyn Source,
+    policy: Box<dyn Policy>,
+    tuning: Box<dyn Tuning>,
+) -> Result<Report, SimError> {
+    let mut simulation = Simulation::new(config.clone(), policy)?;
+    simulation.tune_with(tuning);
+    let played = source.play(&mut simulation);
     let report = simulation.finish(&source.name())?;
     played.map(|()| report)
 }

@@ -42,6 +42,7 @@ use crate::oracle::{Future, Progress, Seer};
 use crate::record::Record;
 use crate::report::Report;
 use crate::series::Series;
+use crate::tuning::{Tuning, Waited};
 
 pub(crate) const SPACE: SpaceId = SpaceId(0);
 /// A block the engine does not know.
@@ -143,6 +144,11 @@ pub struct Simulation {
     traced_huge: BTreeSet<u32>,
     /// A second process, played along.
     pub(crate) beside: Option<Box<Recorded>>,
+    pub(crate) tuning: Option<Box<dyn Tuning>>,
+    pub(crate) waited: Waited,
+    /// Pages the fast tier has, and those of them that may be used.
+    pub(crate) fast_capacity: u64,
+    pub(crate) fast_limit: u64,
 }
 
 impl Simulation {
@@ -187,6 +193,7 @@ impl Simulation {
             // The operating system sees only the slow memory.
             capacity[0] = 0;
         }
+        let fast_capacity = capacity[0];
         let compressed = config.compressed();
         let lists = kernel.demotion || compressed.contains(&true);
         let reclaim = Reclaim::new(&capacity, config.scale, &kernel);
@@ -290,6 +297,10 @@ impl Simulation {
             in_run: false,
             traced_huge: BTreeSet::new(),
             beside: None,
+            tuning: None,
+            waited: Waited::default(),
+            fast_capacity,
+            fast_limit: fast_capacity,
             config,
         };
         simulation.poll();
@@ -586,6 +597,11 @@ impl Simulation {
             let now = self.now();
             self.engine.handle(now, terrace_core::engine::Input::Moved(&outcomes));
         }
+    }
+
+    /// Whether no move is under way.
+    pub fn is_settled(&self) -> bool {
+        self.outcomes.is_none()
     }
 
     /// Whether the run goes on: false after an error.

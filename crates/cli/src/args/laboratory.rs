@@ -403,7 +403,7 @@ pub(crate) struct RecordArguments {
 
 #[derive(Debug, Args)]
 pub(crate) struct ReproduceArguments {
-    /// `list`, `flexmem`, `tieredmms`, `flexhm`, `hotness-walk`, `all`, or ids as `list` shows them (FM.fig6.ft).
+    /// `list`, `flexmem`, `tuna`, `tieredmms`, `flexhm`, `hotness-walk`, `all`, or ids as `list` shows them (FM.fig6.ft).
     #[arg(required = true, value_name = "ID")]
     pub ids: Vec<String>,
     /// Factor by which the papers' machines and programs are shrunk.

@@ -49,7 +49,7 @@ fn check(pid: u32, options: RangeOptions) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn memory() -> anyhow::Result<Bytes> {
+pub(crate) fn memory() -> anyhow::Result<Bytes> {
     let topology = Topology::discover(Path::new("/"))?;
     Ok(topology.nodes.iter().fold(Bytes::ZERO, |sum, node| sum + node.memory_bytes))
 }

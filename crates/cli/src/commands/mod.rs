@@ -6,11 +6,12 @@ use crate::args::Command;
 
 mod doctor;
 mod lab;
-mod manage;
+pub(crate) mod manage;
 mod policies;
 mod record;
 mod reproduce;
-mod sim;
+pub(crate) mod sim;
+pub(crate) mod size;
 mod topology;
 mod trace;
 mod workload;
@@ -31,6 +32,7 @@ pub(crate) fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Policies(arguments) => policies::run(&arguments),
         Command::Workload(arguments) => workload::run(&arguments),
         Command::Sim(command) => sim::run(&command),
+        Command::Size(command) => size::run(&command),
         Command::Trace(command) => trace::run(&command),
         Command::Record(arguments) => record::run(&arguments),
         Command::Reproduce(arguments) => reproduce::run(&arguments),

@@ -3,7 +3,8 @@
 //! In: ids. Out: rows of paper, ours and verdict. Must not: fit anything to a figure, or print a value of ours that no
 //! run produced: what cannot be run yet is listed as not built.
 //!
-//! `experiments` declares the rows, `quantity` computes a value from reports, and this runs each distinct case once.
+//! `experiments` declares the rows, `quantity` computes a value from reports, and this runs each distinct case once. Tuna's
+//! experiments change the size of fast memory while they run and predict what it costs: they are `tuna`'s.
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;
@@ -23,6 +24,7 @@ use crate::options::Misuse;
 
 mod experiments;
 mod quantity;
+mod tuna;
 
 use experiments::{Case, NOT_BUILT, Row};
 
@@ -33,11 +35,11 @@ const MMU_QUICK_SCALE: u32 = 1024;
 const QUICK_SCALE: u32 = 4096;
 
 pub(super) fn run(arguments: &ReproduceArguments) -> anyhow::Result<ExitCode> {
-    let rows = experiments::rows();
+    let (rows, tuna) = (experiments::rows(), tuna::rows());
     if arguments.ids.iter().any(|id| id == "list") {
-        return list(&rows, arguments.json);
+        return list(&rows, &tuna, arguments.json);
     }
-    let chosen = chosen(&rows, &arguments.ids)?;
+    let (chosen, chosen_tuna) = chosen(&rows, &tuna, &arguments.ids)?;
     let scale = if arguments.quick { QUICK_SCALE } else { arguments.scale };
     let factor = Scale::new(scale)
         .filter(|scale| (64..=QUICK_SCALE).contains(&scale.factor()))
@@ -63,7 +65,11 @@ pub(super) fn run(arguments: &ReproduceArguments) -> anyhow::Result<ExitCode> {
         .collect();
     bar.finish_and_clear();
     let reports: BTreeMap<Key, Report> = reports?.into_iter().collect();
-    print(&chosen, &reports, scale, arguments)
+    let tuna_runs = match chosen_tuna.is_empty() {
+        true => None,
+        false => Some(tuna::run(&chosen_tuna, factor, arguments.seed)?),
+    };
+    print(&chosen, &reports, tuna_runs.as_ref().map(|runs| (chosen_tuna.as_slice(), runs)), scale, arguments)
 }
 
 /// A run: the case in words, and its seed.
@@ -84,8 +90,14 @@ fn others(texts: &[String]) -> anyhow::Result<Vec<(String, String, String)>> {
     texts.iter().map(one).collect()
 }
 
-fn chosen<'a>(rows: &'a [Row], ids: &[String]) -> anyhow::Result<Vec<&'a Row>> {
+/// The rows that the ids ask for, Tuna's apart.
+fn chosen<'a>(
+    rows: &'a [Row],
+    tuna: &'a [tuna::Row],
+    ids: &[String],
+) -> anyhow::Result<(Vec<&'a Row>, Vec<&'a tuna::Row>)> {
     let mut chosen: Vec<&Row> = Vec::new();
+    let mut chosen_tuna: Vec<&tuna::Row> = Vec::new();
     for id in ids {
         let prefix = match id.as_str() {
             "all" => "",
@@ -93,15 +105,17 @@ fn chosen<'a>(rows: &'a [Row], ids: &[String]) -> anyhow::Result<Vec<&'a Row>> {
             "tieredmms" => "MM.",
             "flexhm" => "FH.",
             "hotness-walk" => "HW.",
+            "tuna" => "TU.",
             _ => id,
         };
         let whole = prefix.is_empty() || prefix.ends_with('.');
-        let found = rows.iter().filter(|row| if whole { row.id.starts_with(prefix) } else { row.id == prefix });
-        let found: Vec<&Row> = found.collect();
-        if found.is_empty() {
+        let is_meant = |id: &str| if whole { id.starts_with(prefix) } else { id == prefix };
+        let found: Vec<&Row> = rows.iter().filter(|row| is_meant(row.id)).collect();
+        let found_tuna: Vec<&tuna::Row> = tuna.iter().filter(|row| is_meant(&row.id)).collect();
+        if found.is_empty() && found_tuna.is_empty() {
             let not_built = NOT_BUILT.iter().find(|(known, _)| *known == prefix);
             let why = not_built.map_or(
-                "expected an id of `terrace reproduce list`, flexmem, tieredmms, flexhm, hotness-walk or all",
+                "expected an id of `terrace reproduce list`, flexmem, tuna, tieredmms, flexhm, hotness-walk or all",
                 |(_, why)| why,
             );
             return Err(Misuse(format!("{id}: {why}")).into());
@@ -111,8 +125,13 @@ fn chosen<'a>(rows: &'a [Row], ids: &[String]) -> anyhow::Result<Vec<&'a Row>> {
                 chosen.push(row);
             }
         }
+        for row in found_tuna {
+            if !chosen_tuna.iter().any(|other| std::ptr::eq(*other, row)) {
+                chosen_tuna.push(row);
+            }
+        }
     }
-    Ok(chosen)
+    Ok((chosen, chosen_tuna))
 }
 
 /// The largest scale of an experiment on page sizes in a run at this one.
@@ -165,20 +184,26 @@ fn one(case: &Case, scale: Scale, seed: u64, others: &[(String, String, String)]
     Ok(report)
 }
 
-fn list(rows: &[Row], json: bool) -> anyhow::Result<ExitCode> {
+fn list(rows: &[Row], tuna: &[tuna::Row], json: bool) -> anyhow::Result<ExitCode> {
     if json {
-        let built: Vec<_> = rows
+        let mut built: Vec<_> = rows
             .iter()
             .map(
                 |row| json!({ "id": row.id, "quantity": row.quantity, "paper": row.paper, "paper_source": row.source }),
             )
             .collect();
+        built.extend(tuna.iter().map(
+            |row| json!({ "id": row.id, "quantity": row.quantity, "paper": row.paper, "paper_source": row.source }),
+        ));
         let missing: Vec<_> = NOT_BUILT.iter().map(|(id, why)| json!({ "id": id, "why": why })).collect();
         super::print_json(&json!({ "rows": built, "not_built": missing }))?;
         return Ok(ExitCode::SUCCESS);
     }
     let mut text = String::new();
     for row in rows {
+        text += &format!("{:18} {}; paper: {} ({})\n", row.id, row.quantity, row.paper, row.source);
+    }
+    for row in tuna {
         text += &format!("{:18} {}; paper: {} ({})\n", row.id, row.quantity, row.paper, row.source);
     }
     text += "\nNot built\n";
@@ -192,6 +217,7 @@ fn list(rows: &[Row], json: bool) -> anyhow::Result<ExitCode> {
 fn print(
     rows: &[&Row],
     reports: &BTreeMap<Key, Report>,
+    tuna: Option<(&[&tuna::Row], &tuna::Runs)>,
     scale: u32,
     arguments: &ReproduceArguments,
 ) -> anyhow::Result<ExitCode> {
@@ -227,6 +253,21 @@ fn print(
                 "scale": scale, "seed": arguments.seed, "seeds": arguments.seeds, "set": arguments.settings, "runs": config
             },
             "paper_value": row.value, "ours_value": ours.value, "ours_detail": ours.detail,
+        }));
+    }
+    for (row, runs) in tuna.iter().flat_map(|(rows, runs)| rows.iter().map(move |row| (*row, *runs))) {
+        let ours = row.ours(runs).with_context(|| row.id.clone())?;
+        let cases: Vec<String> = row.cases.iter().map(tuna::Case::to_string).collect();
+        let courses: Vec<_> =
+            row.courses(runs).iter().map(|(case, course)| json!({ "run": case, "intervals": course })).collect();
+        text += &format!(
+            "{:18} {}\n{:18} paper {}; ours {}; {}\n",
+            row.id, row.quantity, "", row.paper, ours.text, ours.verdict
+        );
+        list.push(json!({
+            "id": row.id, "quantity": row.quantity, "paper": row.paper, "paper_source": row.source, "ours": ours.text,
+            "verdict": ours.verdict, "config": { "scale": scale, "seed": arguments.seed, "runs": cases },
+            "paper_value": row.value, "ours_value": ours.value, "courses": courses,
         }));
     }
     if arguments.json {

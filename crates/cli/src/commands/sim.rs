@@ -8,11 +8,11 @@ use std::process::ExitCode;
 use crate::args::SimCommand;
 
 mod bench;
-pub(super) mod compare;
+pub(crate) mod compare;
 mod explain;
 mod hotness;
 mod machines;
-pub(super) mod options;
+pub(crate) mod options;
 mod single;
 
 pub(super) fn run(command: &SimCommand) -> anyhow::Result<ExitCode> {

@@ -10,6 +10,7 @@ mod heat;
 mod hotness;
 pub(super) mod lab;
 pub(super) mod sim;
+pub(super) mod sizing;
 mod tiers;
 
 pub(crate) use hotness::hotness_picture;

@@ -10,6 +10,7 @@ use terrace_sim::compare::{Cell, Job, Summary};
 use terrace_sim::series::Series;
 
 use super::{files, html, plots};
+use crate::commands::size::advise::Advice;
 
 /// Writes report.json and report.html of one run.
 ///
@@ -41,4 +42,18 @@ pub(crate) fn write_comparison(
     let json = serde_json::json!({ "cells": cells, "geomean": summary.geomean, "duels": summary.duels });
     let figures = plots::sim::comparison_figures(cells, courses)?;
     files::write_pair(directory, &json, &html::sim::comparison_page(cells, summary, &figures))
+}
+
+/// Writes report.json and report.html of advice on fast memory; `table` is the text that is printed.
+///
+/// # Errors
+/// When a file cannot be written.
+pub(crate) fn write_advice(
+    directory: &Path,
+    json: &serde_json::Value,
+    table: &str,
+    advice: &[Advice],
+    tau: f64,
+) -> anyhow::Result<()> {
+    files::write_pair(directory, json, &html::sim::advice_page(table, &plots::sizing::curves(advice, tau)?))
 }

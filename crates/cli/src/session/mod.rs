@@ -23,15 +23,18 @@ use crate::options::{ManageOptions, OutputOptions, WatchOptions};
 use crate::report::{Places, Report};
 
 pub(crate) mod machine;
+pub(crate) mod profile;
 pub(crate) mod program;
 mod record;
 mod target;
+pub(crate) mod tuning;
 
 use machine::{Machine, Parts};
 pub(crate) use program::NotStarted;
 use record::Recorder;
 use target::Target;
 pub(crate) use target::TargetSpec;
+pub(crate) use tuning::{LiveTuner, Onlooker};
 
 /// What a run is to do.
 #[derive(Debug)]
@@ -89,6 +92,14 @@ impl Plan {
 /// # Errors
 /// When the machine cannot serve it (nothing was started then), or the tracker broke while it ran.
 pub(crate) fn run(plan: &Plan) -> anyhow::Result<ExitCode> {
+    run_with(plan, None).map(|(code, _)| code)
+}
+
+/// Runs a plan to its end while `onlooker` looks on, and returns the report as well.
+///
+/// # Errors
+/// As [`run`].
+pub(crate) fn run_with(plan: &Plan, mut onlooker: Option<&mut dyn Onlooker>) -> anyhow::Result<(ExitCode, Report)> {
     let policy = terrace_policies::build(&plan.policy, Settings::from_pairs(plan.settings.clone()))?;
     // Whatever can be refused is refused before the machine is changed, and before the program has run for nothing.
     if let TargetSpec::Command(command) = &plan.target {
@@ -119,7 +130,10 @@ pub(crate) fn run(plan: &Plan) -> anyhow::Result<ExitCode> {
     let mut manager = Manager::new(parts);
     let mut target = Target::start(&plan.target)?;
     let mut recorder = Recorder::new(manager.now(), plan);
-    let broke = manage(plan, &mut manager, &mut target, &mut recorder);
+    if let Some(onlooker) = &mut onlooker {
+        onlooker.begin(machine.refault_cost);
+    }
+    let broke = manage(plan, &mut manager, &mut target, &mut recorder, onlooker);
     if broke.is_err() {
         eprintln!("terrace: management stopped; the program goes on without it");
     }
@@ -133,7 +147,7 @@ pub(crate) fn run(plan: &Plan) -> anyhow::Result<ExitCode> {
     // Management may end before the program, by --duration or because the tracker broke.
     target.outlast()?;
     let failures: Vec<anyhow::Error> = [broke, released, written].into_iter().filter_map(Result::err).collect();
-    exit_code(target.exit_code(), failures)
+    Ok((exit_code(target.exit_code(), failures)?, report))
 }
 
 /// The program's own code if it failed, since that is what its caller asks about; else Terrace's failures, each told.
@@ -150,7 +164,13 @@ fn exit_code(program: ExitCode, mut failures: Vec<anyhow::Error>) -> anyhow::Res
 }
 
 /// The loop: manage for a second, take a point, pass on signals, until the program is done.
-fn manage(plan: &Plan, manager: &mut Manager, target: &mut Target, recorder: &mut Recorder) -> anyhow::Result<()> {
+fn manage(
+    plan: &Plan,
+    manager: &mut Manager,
+    target: &mut Target,
+    recorder: &mut Recorder,
+    mut onlooker: Option<&mut dyn Onlooker>,
+) -> anyhow::Result<()> {
     let space = match manager.add_process(target.pid()) {
         Ok(space) => Some(space),
         // A program so short that it is over already has nothing to manage.
@@ -163,7 +183,11 @@ fn manage(plan: &Plan, manager: &mut Manager, target: &mut Target, recorder: &mu
     }
     let end = plan.duration.map_or(Time::FAR_FUTURE, |duration| manager.now() + duration);
     loop {
-        let until = (manager.now() + Duration::from_secs(1)).min(end);
+        let mut until = (manager.now() + Duration::from_secs(1)).min(end);
+        if let Some(onlooker) = &mut onlooker {
+            onlooker.look(manager);
+            until = until.min(onlooker.due());
+        }
         let woken = manager.run(&[target.signals().as_fd()], until, recorder).context("the tracker failed")?;
         recorder.point(manager);
         if woken == Woken::AllGone {

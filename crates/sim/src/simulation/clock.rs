@@ -29,6 +29,7 @@ impl Simulation {
         if stretch.active > 0 || stretch.nanos > 0.0 {
             self.run_clocks(&stretch, concurrency);
             self.active = concurrency as u32;
+            self.note_waits(&stretch, concurrency);
             if let Some(run) = &mut self.hot.mmu {
                 run.set_load(&stretch.factor);
             }
@@ -59,6 +60,7 @@ impl Simulation {
             progress.tell(self.counts.accesses, self.now());
         }
         self.manage();
+        self.tune_if_due();
         let now = self.now();
         if self.series.is_due(now) {
             self.add_row(now);

@@ -87,6 +87,12 @@ pub(crate) fn comparison_page(cells: &[Cell], summary: &Summary, figures: &[Figu
     page(&format!("comparison on {machine}"), &headline, &(means + &duels + &figures + &cells_table))
 }
 
+/// The page of `terrace size advise`: the table as printed, and the curves.
+pub(crate) fn advice_page(table: &str, curves: &Figure) -> String {
+    let body = format!("<pre>{}</pre>{}", escape(table), figure(curves));
+    page("advice on fast memory", "How much slower the program would be with less fast memory, as predicted.", &body)
+}
+
 fn page(title: &str, headline: &str, body: &str) -> String {
     // The style is that of the other report's template; only the parts differ.
     let style = TEMPLATE.split_once("<style>").and_then(|(_, rest)| rest.split_once("</style>"));

@@ -1,0 +1,180 @@
+//! The grammar of `terrace size`.
+//!
+//! In: what the user typed. Out: raw arguments. Must not: look at the machine.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+
+use super::PIDS;
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum SizeCommand {
+    /// Run the micro-benchmark of a configuration: what was asked for beside what was performed.
+    Microbench(SizeMicrobenchArguments),
+    /// Build a performance database; a build that was interrupted goes on where it was.
+    Build(SizeBuildArguments),
+    /// The least fast memory for a configuration, by the nearest records of a database.
+    Query(SizeQueryArguments),
+    /// Run a program with as little fast memory as a target allows, and go on tuning while it runs.
+    ///
+    /// Every interval the tuner sets how much fast memory the program keeps; Terrace demotes the coldest pages to that limit and
+    /// brings them back when it grows. The exit code is the program's.
+    Tune(Box<SizeTuneArguments>),
+    /// What less fast memory would cost a program, on every modelled machine, without having any of them.
+    ///
+    /// Runs or watches the program in the memory it has, moves nothing, and prints the expected loss against the size of fast
+    /// memory, with what is known at least and at most.
+    Advise(Box<SizeAdviseArguments>),
+}
+
+/// Where predictions come from.
+#[derive(Debug, Args)]
+pub(crate) struct DatabaseArguments {
+    /// The performance database (`terrace size build` makes one). Without it one is built for the machine, in memory.
+    #[arg(long, value_name = "FILE")]
+    pub db: Option<PathBuf>,
+    /// The machine the prediction is for, of `terrace sim machines`.
+    #[arg(long, default_value = "optane-6252", value_name = "NAME")]
+    pub machine: String,
+    /// How many of the nearest records are averaged, with weights of one over their distance.
+    #[arg(long, default_value_t = 1, value_name = "K", value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub k: u16,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct SizeMicrobenchArguments {
+    /// The configuration: pacc_f, pacc_s, pm_de, pm_pr, AI, RSS, hot_thr, threads, with commas between, or as name=value.
+    #[arg(long, value_name = "VECTOR")]
+    pub vector: String,
+    /// Fast memory, as a share of the resident size.
+    #[arg(long, default_value = "90%", value_name = "SHARE")]
+    pub fast: String,
+    /// Who runs it: this machine, in its own tiers; the model that databases are built with; or the simulator, access by access.
+    #[arg(long, default_value = "native", value_name = "NAME", value_parser = ["native", "model", "simulator"])]
+    pub executor: String,
+    /// The modelled machine, of `terrace sim machines`; not for native.
+    #[arg(long, default_value = "optane-6252", value_name = "NAME")]
+    pub machine: String,
+    /// For native: the slow tier: auto, node:1, zram:2GiB (set up for the run), swap:/dev/NAME.
+    #[arg(long, default_value = "auto", value_name = "TIER")]
+    pub tier_slow: String,
+    /// Seed of the order in which pages are visited.
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    pub seed: u64,
+    /// Print one JSON object.
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct SizeBuildArguments {
+    /// The machine, of `terrace sim machines`.
+    #[arg(long, default_value = "optane-6252", value_name = "NAME")]
+    pub machine: String,
+    /// Records; each is a configuration and its run time at 100 sizes.
+    #[arg(long, default_value_t = 100_000, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
+    pub records: u32,
+    /// The database. While it is being built, FILE.partial holds what is finished.
+    #[arg(long, value_name = "FILE")]
+    pub out: PathBuf,
+    /// Seed of the sampling.
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    pub seed: u64,
+    /// Threads; all cores unless given.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub threads: Option<u16>,
+    /// Print one JSON object.
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct SizeQueryArguments {
+    /// The configuration: pacc_f, pacc_s, pm_de, pm_pr, AI, RSS, hot_thr, threads, with commas between, or as name=value.
+    #[arg(long, value_name = "VECTOR")]
+    pub vector: String,
+    /// Most time that may be lost.
+    #[arg(long, default_value = "5%", value_name = "SHARE")]
+    pub tau: String,
+    #[command(flatten)]
+    pub database: DatabaseArguments,
+    /// Print one JSON object.
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct SizeTuneArguments {
+    /// Most time that may be lost: on average, and in 95 of 100 windows.
+    #[arg(long, default_value = "5%", value_name = "SHARE")]
+    pub tau: String,
+    /// Time between decisions, at least 500ms.
+    #[arg(long, default_value = "2500ms", value_name = "TIME")]
+    pub every: String,
+    /// As in the paper: by the database alone, without correction by what is observed.
+    #[arg(long)]
+    pub paper: bool,
+    /// The performance database (`terrace size build` makes one). Without it one is built for the machine, in memory.
+    #[arg(long, value_name = "FILE")]
+    pub db: Option<PathBuf>,
+    /// The machine that stands for this one, of `terrace sim machines`.
+    #[arg(long, default_value = "zram-vm", value_name = "NAME")]
+    pub machine: String,
+    /// Where cold pages go: auto, node:1, zram:2GiB (set up for the run), swap:/dev/NAME.
+    #[arg(long, default_value = "auto", value_name = "TIER")]
+    pub tier_slow: String,
+    /// How accesses are seen: auto, or a tracker's name from `terrace doctor`.
+    #[arg(long, default_value = "auto", value_name = "NAME")]
+    pub tracker: String,
+    /// Write report.json and report.html of the run into this directory.
+    #[arg(long, value_name = "DIR")]
+    pub report: Option<PathBuf>,
+    /// Print one JSON object on stdout, after the program's own output.
+    #[arg(long)]
+    pub json: bool,
+    /// Write the JSON object into this file.
+    #[arg(long, value_name = "FILE")]
+    pub json_file: Option<PathBuf>,
+    /// No progress line and no closing lines.
+    #[arg(short, long)]
+    pub quiet: bool,
+    /// The program and its arguments.
+    #[arg(required = true, last = true, value_name = "CMD")]
+    pub command: Vec<OsString>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct SizeAdviseArguments {
+    /// Most time that may be lost.
+    #[arg(long, default_value = "5%", value_name = "SHARE")]
+    pub tau: String,
+    /// Machines, of `terrace sim machines`, with commas between; all unless given.
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    pub machines: Vec<String>,
+    /// What a gigabyte of fast and of slow memory costs, in any currency.
+    #[arg(long, default_value = "4:2", value_name = "FAST:SLOW")]
+    pub prices: String,
+    /// Time over which it is counted whether a page was accessed, at least 1s.
+    #[arg(long, default_value = "1s", value_name = "TIME")]
+    pub window: String,
+    /// How accesses are seen: auto, or a tracker's name from `terrace doctor`.
+    #[arg(long, default_value = "auto", value_name = "NAME")]
+    pub tracker: String,
+    /// Watch this process instead of starting a program.
+    #[arg(long, conflicts_with = "command", value_parser = clap::value_parser!(u32).range(PIDS))]
+    pub pid: Option<u32>,
+    /// Stop after this long, such as 60s.
+    #[arg(long, value_name = "TIME")]
+    pub duration: Option<String>,
+    /// Write report.json and report.html into this directory.
+    #[arg(long, value_name = "DIR")]
+    pub report: Option<PathBuf>,
+    /// Print one JSON object on stdout, after the program's own output.
+    #[arg(long)]
+    pub json: bool,
+    /// The program and its arguments.
+    #[arg(required_unless_present = "pid", last = true, value_name = "CMD")]
+    pub command: Vec<OsString>,
+}

@@ -1,0 +1,148 @@
+//! `terrace size build`: a performance database, record by record, through interruptions.
+//!
+//! In: machine, seed, number of records, a path. Out: a Parquet file, and on the way FILE.partial with what is finished. Must not:
+//! leave a database that is not whole under its name, or compute a record twice that is on disk.
+
+use std::fs::{File, OpenOptions};
+use std::io::{Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use serde_json::json;
+use terrace_sizing::journal::{self, Found};
+use terrace_sizing::sampling::Design;
+use terrace_sizing::{Database, curve::SIZES};
+
+use super::store;
+use crate::args::SizeBuildArguments;
+use crate::options::misuse;
+use crate::report::units;
+
+/// Records computed before the journal is written: some tens of milliseconds of work on two cores.
+const BLOCK: u64 = 64;
+/// The journal is forced to the disk so often; a kill loses nothing of what is written, a power cut so much.
+const SYNC: Duration = Duration::from_secs(2);
+
+pub(super) fn run(arguments: &SizeBuildArguments) -> anyhow::Result<ExitCode> {
+    let machine = crate::commands::sim::options::machine(&arguments.machine)?;
+    let origin = store::origin(&machine, arguments.seed);
+    let design = Design::new(&machine, arguments.seed);
+    let total = u64::from(arguments.records);
+    let partial = partial(&arguments.out);
+    let (mut file, mut found) = continued(&partial, &origin)?;
+    found.vectors.truncate(total as usize);
+    found.seconds.truncate(total as usize * SIZES);
+    let resumed = found.vectors.len() as u64;
+    if resumed > 0 {
+        eprintln!("{}: goes on after {} records", partial.display(), units::count(resumed));
+    }
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(arguments.threads.map_or(0, usize::from)).build()?;
+    let bar = bar(total, resumed);
+    let began = Instant::now();
+    let mut synced = began;
+    let mut next = resumed;
+    let mut appended = Vec::new();
+    while next < total {
+        // A block for each thread, so that none waits long for the last.
+        let end = (next + BLOCK * pool.current_num_threads() as u64).min(total);
+        let block = pool.install(|| store::records(&design, next..end))?;
+        appended.clear();
+        for (number, (vector, times)) in (next..end).zip(&block) {
+            journal::append(&mut appended, number as u32, vector, times);
+        }
+        file.write_all(&appended).with_context(|| format!("{}: the journal cannot be written", partial.display()))?;
+        for (vector, times) in block {
+            found.vectors.push(vector);
+            found.seconds.extend(times);
+        }
+        if synced.elapsed() > SYNC {
+            file.sync_data().with_context(|| partial.display().to_string())?;
+            synced = Instant::now();
+        }
+        bar.inc(end - next);
+        next = end;
+    }
+    bar.finish_and_clear();
+    let seconds = began.elapsed().as_secs_f64();
+    let database = Database::new(origin, found.vectors, found.seconds)?;
+    let bytes = database.to_parquet()?;
+    put(&arguments.out, &bytes)?;
+    drop(file);
+    std::fs::remove_file(&partial).with_context(|| partial.display().to_string())?;
+    let computed = total - resumed;
+    let rate = if seconds > 0.0 { computed as f64 / seconds } else { 0.0 };
+    if arguments.json {
+        super::super::print_json(&json!({
+            "file": arguments.out, "machine": machine.name, "seed": arguments.seed, "records": total, "sizes": SIZES,
+            "resumed_records": resumed, "computed_records": computed, "seconds": seconds, "records_per_second": rate,
+            "threads": pool.current_num_threads(), "bytes": bytes.len(),
+        }))?;
+    } else {
+        super::super::print_text(&format!(
+            "{}: {} records of {SIZES} sizes for {}, {}; {} computed in {} ({} records a second)\n",
+            arguments.out.display(),
+            units::count(total),
+            machine.name,
+            units::bytes(bytes.len() as u64),
+            units::count(computed),
+            units::seconds(seconds),
+            units::count(rate as u64)
+        ))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn partial(out: &Path) -> PathBuf {
+    let mut name = out.as_os_str().to_owned();
+    name.push(".partial");
+    PathBuf::from(name)
+}
+
+/// Opens the journal, with what is whole of it; it ends there now.
+fn continued(path: &Path, origin: &terrace_sizing::database::Origin) -> anyhow::Result<(File, Found)> {
+    let refuse = |error: std::io::Error| misuse("--out", &path.display().to_string(), error);
+    let mut file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path).map_err(refuse)?;
+    // Two builds of one file would write over each other.
+    file.try_lock().map_err(|_| misuse("--out", &path.display().to_string(), "another build is writing it"))?;
+    let length = file.metadata().map_err(refuse)?.len();
+    let found = if length == 0 {
+        Found::default()
+    } else {
+        let map = terrace_linux::sys::file::map(&file).map_err(refuse)?;
+        journal::read(&map, origin).map_err(|why| {
+            misuse("--out", &path.display().to_string(), format!("{why}; remove it, or choose another --out"))
+        })?
+    };
+    file.set_len(found.bytes as u64).map_err(refuse)?;
+    file.seek(SeekFrom::End(0)).map_err(refuse)?;
+    if found.bytes == 0 {
+        file.write_all(&journal::header(origin)).map_err(refuse)?;
+    }
+    Ok((file, found))
+}
+
+/// Writes the database beside its name and then gives it the name, so that under it is a whole one or none.
+fn put(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let failed = || format!("{}: the database cannot be written", path.display());
+    let mut file = tempfile::NamedTempFile::new_in(directory).with_context(failed)?;
+    file.write_all(bytes).with_context(failed)?;
+    file.as_file().sync_all().with_context(failed)?;
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o644);
+    std::fs::set_permissions(file.path(), mode).with_context(failed)?;
+    file.persist(path).with_context(failed)?;
+    Ok(())
+}
+
+fn bar(total: u64, done: u64) -> ProgressBar {
+    let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::stderr()).with_position(done);
+    let template = "{bar:40} {human_pos}/{human_len} records, {per_sec}, {elapsed} gone, {eta} to go";
+    if let Ok(style) = ProgressStyle::with_template(template) {
+        bar.set_style(style);
+    }
+    bar.reset_eta();
+    bar
+}

@@ -1,0 +1,116 @@
+//! `terrace size tune`: a program under the tuner.
+//!
+//! In: a target, a database, a program. Out: the program's exit code, and what was saved and lost. Must not: start anything before target,
+//! database and program are checked.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::Context;
+use terrace_core::policy::FastGoal;
+use terrace_linux::process::RangeOptions;
+use terrace_sizing::tuner::{Mode, TunerConfig};
+
+use super::store;
+use crate::args::{DatabaseArguments, ManageArguments, SizeTuneArguments, WatchArguments};
+use crate::options::{ManageOptions, duration, misuse};
+use crate::report::units;
+use crate::session::tuning::TuneReport;
+use crate::session::{LiveTuner, Plan, TargetSpec, run_with};
+
+/// Below it a window holds too few rounds of marks.
+const LEAST_INTERVAL: Duration = Duration::from_millis(500);
+/// The policy: it keeps the ages of pages, by which windows are measured and the coldest are found.
+const POLICY: &str = "age";
+
+pub(super) fn run(arguments: &SizeTuneArguments) -> anyhow::Result<ExitCode> {
+    let tau = super::tau(&arguments.tau)?;
+    let every = duration("--every", &arguments.every)?;
+    if every < LEAST_INTERVAL {
+        return Err(misuse("--every", &arguments.every, "expected 500ms or more: a window needs some rounds of marks"));
+    }
+    let mut plan = plan(arguments)?;
+    // As much of the time may go to pages that come back as the target allows; the tuner stays below it.
+    plan.stall_budget = tau;
+    let database = DatabaseArguments { db: arguments.db.clone(), machine: arguments.machine.clone(), k: 1 };
+    let store::Ready { index, machine, .. } = store::index(&database)?;
+    let mut config = TunerConfig::new(tau, if arguments.paper { Mode::Paper } else { Mode::Measured });
+    config.interval = every;
+    let mut tuner = LiveTuner::new(config, index, machine.processor.frequency_hertz);
+    let (code, run) = run_with(&plan, Some(&mut tuner))?;
+    let report = tuner.report(run.target.peak_footprint_bytes);
+    if report.intervals.is_empty() {
+        let shown = units::seconds(every.as_secs_f64());
+        let text = format!(
+            "the program ended before the first interval of {shown} was over, so that nothing was tuned; see --every"
+        );
+        return Err(misuse("CMD", &arguments.command[0].to_string_lossy(), text));
+    }
+    if let Some(file) = &arguments.json_file {
+        let text = serde_json::to_string_pretty(&report)? + "\n";
+        std::fs::write(file, text).with_context(|| format!("{}: the report could not be written", file.display()))?;
+    }
+    if arguments.json {
+        super::super::print_json(&report)?;
+    }
+    if !arguments.quiet {
+        eprint!("{}", closing_lines(&report, run.target.peak_footprint_bytes));
+    }
+    Ok(code)
+}
+
+fn plan(arguments: &SizeTuneArguments) -> anyhow::Result<Plan> {
+    let memory = crate::commands::manage::memory()?;
+    let raw = ManageArguments {
+        watch: WatchArguments {
+            tracker: arguments.tracker.clone(),
+            // Half a second: five rounds a window, and no longer when a program is idle.
+            interval: Some("500ms".to_owned()),
+            files: false,
+            shared: false,
+            report: arguments.report.clone(),
+            json: false,
+            json_file: None,
+            quiet: true,
+        },
+        policy: POLICY.to_owned(),
+        settings: Vec::new(),
+        fast: "100%".to_owned(),
+        tier_slow: arguments.tier_slow.clone(),
+        rate: None,
+        max_stall: arguments.tau.clone(),
+        dry_run: false,
+    };
+    let mut options = ManageOptions::parse(&raw, memory)?;
+    options.watch.ranges = RangeOptions { files: false, shared: false };
+    options.goal = FastGoal::Share(1.0);
+    options.goal_text = format!("tuned to a loss of {}", arguments.tau);
+    Ok(Plan::manage(TargetSpec::Command(arguments.command.clone()), options, None))
+}
+
+fn closing_lines(report: &TuneReport, footprint: u64) -> String {
+    let summary = &report.summary;
+    let percent = |share: f64| format!("{:.1} %", share * 100.0);
+    let mut text = format!(
+        "fast memory saved: {} on average ({} of {}), {} at most\n",
+        percent(summary.saved_share_mean),
+        units::bytes(report.saved_bytes_mean),
+        units::bytes(footprint),
+        percent(summary.saved_share_max)
+    );
+    text += &match (summary.loss, summary.loss_p95) {
+        (Some(loss), Some(p95)) if report.loss_observed => format!(
+            "slowdown: {} on average, {} in the worst of 20 windows, by the cost of pages that came back (target {})\n",
+            percent(loss),
+            percent(p95),
+            percent(summary.target_tau)
+        ),
+        (Some(loss), _) => format!(
+            "slowdown: {} predicted, nothing could observe it (target {})\n",
+            percent(loss),
+            percent(summary.target_tau)
+        ),
+        _ => "slowdown: unknown\n".to_owned(),
+    };
+    text + &format!("{} decisions; inputs {}\n", report.intervals.len(), report.inputs)
+}

@@ -1,0 +1,234 @@
+//! Fast memory that changes its size while a program runs, and the counters by which someone decides that.
+//!
+//! In: a [`Tuning`] that is shown the counters at the times it asks for. Out: the limit it answers, held by the modelled machine. Must
+//! not: decide, or show what no counter of real hardware or kernel could.
+//!
+//! How a limit is held depends on who manages fast memory. Where the policy's kernel reclaims, the watermarks rise by what is
+//! withheld ([`terrace_machine::reclaim::Reclaim::withhold`]), as Tuna has it (section 4). Elsewhere the fast tier simply
+//! holds so many pages, as under a control group, and the policy is told and demotes.
+
+use terrace_core::engine::Input;
+use terrace_core::policy::FastGoal;
+use terrace_core::units::{TierId, Time};
+use terrace_machine::load::Stretch;
+use terrace_machine::preset::TierKind;
+
+use crate::simulation::Simulation;
+
+/// What has been counted since the start. Of the scaled machine but for `now`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Counters {
+    /// Full-size time.
+    pub now: Time,
+    /// Accesses served by the fastest tier.
+    pub fast_accesses: u64,
+    /// Accesses served by the others.
+    pub slow_accesses: u64,
+    /// Cycles in which the threads computed, cache hits included at what they cost.
+    pub operations: f64,
+    /// Pages promoted.
+    pub promoted: u64,
+    /// Pages demoted.
+    pub demoted: u64,
+    /// Pages whose promotion failed.
+    pub failed_promotions: u64,
+    /// Pages with memory now.
+    pub resident_pages: u64,
+    /// Pages in the fastest tier now.
+    pub fast_pages: u64,
+    /// The limit of fast pages now.
+    pub fast_limit: u64,
+    /// Accesses to a page that make it hot, by the policy's own threshold; `None` where it has none that changes.
+    pub hot_threshold: Option<f64>,
+    /// Threads that ran lately.
+    pub threads: u32,
+    /// Time the threads ran, summed over them, in nanoseconds.
+    pub thread_nanos: f64,
+    /// Of that, what they waited for slow memory beyond what fast memory would have taken: what counters of stalled cycles show,
+    /// split by the tier that was waited for.
+    pub slow_nanos: f64,
+    /// Of that, what management cost them: faults, marks, moves in faults, shootdowns, direct reclaim.
+    pub management_nanos: f64,
+}
+
+/// Decides about the size of fast memory.
+pub trait Tuning: Send {
+    /// When it wants to be asked next, in full-size time.
+    fn due(&self) -> Time;
+    /// Looks at the counters. Returns the limit in pages from now on, or `None` to leave it.
+    fn tune(&mut self, counters: &Counters) -> Option<u64>;
+}
+
+/// A limit that is set once, at the start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FixedLimit {
+    /// The limit in pages.
+    pub pages: u64,
+    done: bool,
+}
+
+impl FixedLimit {
+    /// This limit from the start.
+    pub const fn new(pages: u64) -> FixedLimit {
+        FixedLimit { pages, done: false }
+    }
+}
+
+impl Tuning for FixedLimit {
+    fn due(&self) -> Time {
+        if self.done { Time::FAR_FUTURE } else { Time::ZERO }
+    }
+    fn tune(&mut self, _counters: &Counters) -> Option<u64> {
+        self.done = true;
+        Some(self.pages)
+    }
+}
+
+/// Waiting as the counters sum it up, in nanoseconds over all threads.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Waited {
+    pub(crate) threads: f64,
+    pub(crate) slow: f64,
+    pub(crate) cycles: u64,
+}
+
+impl Simulation {
+    /// Has `tuning` decide about the size of fast memory from now on.
+    pub fn tune_with(&mut self, tuning: Box<dyn Tuning>) {
+        self.tuning = Some(tuning);
+        self.tune_if_due();
+    }
+
+    /// Holds fast memory to so many pages from now on.
+    pub fn limit_fast(&mut self, pages: u64) {
+        let pages = pages.clamp(1, self.fast_capacity);
+        self.fast_limit = pages;
+        let now = self.now();
+        if self.kernel.demotion {
+            self.reclaim.withhold(TierId::FAST, self.fast_capacity - pages);
+        } else {
+            self.hot.memory.set_capacity(TierId::FAST, pages);
+            self.engine.handle(now, Input::Capacity(TierId::FAST, pages));
+        }
+        self.engine.handle(now, Input::Goal(FastGoal::Pages(pages)));
+        self.poll();
+    }
+
+    /// What has been counted.
+    pub fn counters(&self) -> Counters {
+        let counts = &self.counts;
+        let hits = counts.cache_hits as f64 * self.rates.cache_hit_ns / self.rates.parallelism;
+        Counters {
+            now: self.now(),
+            fast_accesses: counts.tier_accesses[0],
+            slow_accesses: counts.tier_accesses[1..].iter().sum(),
+            operations: self.waited.cycles as f64 + hits * self.rates.frequency_hertz / 1e9,
+            promoted: counts.promoted,
+            demoted: counts.demoted,
+            failed_promotions: counts.failed_promotions,
+            resident_pages: self.hot.memory.resident(),
+            fast_pages: self.hot.memory.used(TierId::FAST),
+            fast_limit: self.fast_limit,
+            hot_threshold: self.hot_threshold(),
+            threads: self.active,
+            thread_nanos: self.waited.threads,
+            slow_nanos: self.waited.slow,
+            management_nanos: self.costs.program_stall(),
+        }
+    }
+
+    /// Policies with a histogram name the bin from which pages are hot; bin k counts pages of 2^k accesses and more.
+    fn hot_threshold(&self) -> Option<f64> {
+        let bin = self.engine.policy_metrics().into_iter().find(|metric| metric.name == "hot_threshold_bin")?;
+        Some(bin.value.exp2())
+    }
+
+    /// Sums up what the threads of a stretch waited for, before their work is cleared.
+    pub(crate) fn note_waits(&mut self, stretch: &Stretch, concurrency: f64) {
+        self.waited.threads += stretch.nanos * concurrency;
+        for work in &self.hot.work {
+            self.waited.cycles += work.cycles;
+            for k in (1..self.tiers.len()).filter(|&k| self.tiers[k].kind == TierKind::Memory) {
+                let slow = work.waits(k, &self.tiers[k], &self.rates) * stretch.factor[k];
+                // The same accesses, had fast memory served them.
+                let fast = work.waits(k, &self.tiers[0], &self.rates) * stretch.factor[0];
+                self.waited.slow += (slow - fast).max(0.0);
+            }
+        }
+    }
+
+    pub(crate) fn tune_if_due(&mut self) {
+        let Some(mut tuning) = self.tuning.take() else { return };
+        if tuning.due() <= self.now()
+            && let Some(pages) = tuning.tune(&self.counters())
+        {
+            self.limit_fast(pages);
+        }
+        self.tuning = Some(tuning);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use terrace_core::units::{Bytes, Vpn};
+    use terrace_machine::preset::Machine;
+
+    use super::*;
+    use crate::{FastSize, SimConfig};
+
+    const PAGES: u32 = 8192;
+
+    fn simulation(policy: &str) -> Simulation {
+        let machine = Machine::preset("optane-6252").unwrap();
+        let mut config = SimConfig::new(machine, Bytes::of_pages(u64::from(PAGES)), FastSize::Share(1.0));
+        config.cache = false;
+        let policy = terrace_policies::build(policy, terrace_policies::Settings::default()).unwrap();
+        let mut simulation = Simulation::new(config, policy).unwrap();
+        simulation.map(Vpn(0), u64::from(PAGES), false);
+        simulation
+    }
+
+    fn play(simulation: &mut Simulation, passes: u32, hot: u32) {
+        for _ in 0..passes {
+            let batch: Vec<u32> = (0..hot).collect();
+            simulation.feed(&batch);
+        }
+    }
+
+    #[test]
+    fn a_limit_is_held_both_ways() {
+        for policy in ["tpp", "flexmem"] {
+            let mut simulation = simulation(policy);
+            play(&mut simulation, 1, PAGES);
+            let limit = u64::from(PAGES) / 2;
+            simulation.limit_fast(limit);
+            // FlexMem looks twice a second; a hundred thousand accesses of 98 ns are ten milliseconds.
+            play(&mut simulation, 4000, 2000);
+            let counters = simulation.counters();
+            assert!(counters.fast_pages <= limit, "{policy}: {} pages, limit {limit}", counters.fast_pages);
+            assert!(counters.slow_accesses * 5 < counters.fast_accesses, "{policy}: what is in use stays fast");
+            assert_eq!(counters.fast_limit, limit);
+            simulation.limit_fast(u64::from(PAGES));
+            assert_eq!(simulation.counters().fast_limit, u64::from(PAGES));
+        }
+    }
+
+    #[test]
+    fn counters_say_what_slow_memory_cost() {
+        let run = |slow: bool| {
+            let machine = Machine::preset("optane-6252").unwrap();
+            let mut config = SimConfig::new(machine, Bytes::of_pages(u64::from(PAGES)), FastSize::Share(1.0));
+            (config.cache, config.tlb) = (false, false);
+            let tier = TierId(u8::from(slow));
+            let mut simulation = Simulation::new(config, Box::new(crate::fixed::Fixed(tier))).unwrap();
+            simulation.map(Vpn(0), u64::from(PAGES), false);
+            play(&mut simulation, 20, PAGES);
+            simulation.meet();
+            simulation.counters()
+        };
+        let (fast, slow) = (run(false), run(true));
+        assert_eq!((fast.slow_nanos, fast.slow_accesses, slow.fast_accesses), (0.0, 0, 0));
+        let saved = slow.thread_nanos - slow.slow_nanos;
+        assert!((saved / fast.thread_nanos - 1.0).abs() < 0.02, "{saved} {}", fast.thread_nanos);
+    }
+}

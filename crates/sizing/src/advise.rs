@@ -1,0 +1,188 @@
+//! Advice for a program that has only fast memory: how much slower it would be with less of it, on machines it never ran on.
+//!
+//! In: how often each page was seen accessed, and the CPU time the program took. Out: the expected loss at every size, with
+//! what is known at least and at most. Must not: pretend to know how often a page is accessed between two looks.
+//!
+//! A look at a page's mark says that it was accessed since the look before, not how often. A page accessed in `k` of `n` windows
+//! is taken to be accessed at the rate `-ln(1 - k/n)` a window, as accesses at random times are; one that was accessed in all of
+//! them at no less than `ln(2n)`. With a share `s` fast, the pages of the lowest rates are slow. Each such access touches at least one
+//! cache line and at most the 64 of a page: that is the interval. The expectation is their geometric mean, eight lines.
+//!
+//! The loss is what the micro-benchmark with so many slow accesses takes longer ([`crate::model`]), with the program's CPU time as
+//! the time it takes when all is fast.
+
+use terrace_machine::preset::Machine;
+
+use crate::curve::{SIZES, share_at};
+use crate::microbench::Benchmark;
+use crate::model;
+use crate::vector::INTERVAL_SECONDS;
+
+/// Cache lines a touch of a page accesses: at least, expected, at most.
+const LINES_A_TOUCH: [f64; 3] = [1.0, 8.0, 64.0];
+
+/// What was seen of a program.
+#[derive(Clone, Debug, Default, PartialEq, serde::Serialize)]
+pub struct Profile {
+    /// Windows in which marks were looked at.
+    pub windows: u32,
+    /// Length of a window, seconds.
+    pub window_seconds: f64,
+    /// Pages that were seen accessed in 0, 1, 2, ... windows.
+    pub pages_by_windows: Vec<u64>,
+    /// CPU seconds of the program, over all windows.
+    pub cpu_seconds: f64,
+    /// Threads that ran, on average, at least one.
+    pub threads: f64,
+}
+
+/// A point of a curve.
+#[derive(Clone, Copy, Debug, PartialEq, serde::Serialize)]
+pub struct Point {
+    /// Share of the resident size in fast memory.
+    pub fast_share: f64,
+    /// Expected loss.
+    pub loss: f64,
+    /// At least.
+    pub loss_low: f64,
+    /// At most.
+    pub loss_high: f64,
+}
+
+impl Profile {
+    /// Resident pages.
+    pub fn pages(&self) -> u64 {
+        self.pages_by_windows.iter().sum()
+    }
+
+    /// Rate at which a page seen in `k` windows is accessed, a window.
+    fn rate(&self, k: usize) -> f64 {
+        let windows = f64::from(self.windows.max(1));
+        let share = k as f64 / windows;
+        // Half a window less than all: the rate at which one miss in twice as many looks would be expected.
+        -(1.0 - share).max(1.0 / (2.0 * windows)).ln()
+    }
+
+    /// Touches a window of the `pages` coldest pages.
+    pub fn coldest_touches(&self, pages: u64) -> f64 {
+        let mut left = pages;
+        let mut touches = 0.0;
+        for (k, &count) in self.pages_by_windows.iter().enumerate() {
+            let taken = count.min(left);
+            touches += taken as f64 * self.rate(k);
+            left -= taken;
+        }
+        touches
+    }
+
+    /// The curve for a machine, from 1 % to 100 %; empty if nothing was seen.
+    pub fn curve(&self, machine: &Machine) -> Vec<Point> {
+        if self.windows == 0 || self.pages() == 0 || self.cpu_seconds <= 0.0 {
+            return Vec::new();
+        }
+        (0..SIZES)
+            .map(|place| {
+                let [loss_low, loss, loss_high] = LINES_A_TOUCH.map(|lines| self.loss(machine, share_at(place), lines));
+                Point { fast_share: share_at(place), loss, loss_low, loss_high }
+            })
+            .collect()
+    }
+
+    fn loss(&self, machine: &Machine, share: f64, lines: f64) -> f64 {
+        let intervals = INTERVAL_SECONDS / self.window_seconds;
+        let slow_pages = self.pages() - (self.pages() as f64 * share).round() as u64;
+        let (cold, all) =
+            (self.coldest_touches(slow_pages) * intervals, self.coldest_touches(self.pages()) * intervals);
+        let seconds = self.cpu_seconds / (f64::from(self.windows) * self.window_seconds) * INTERVAL_SECONDS;
+        let processor = &machine.processor;
+        let wait = machine.tiers[0].read_latency_ns / processor.memory_parallelism / 1e9;
+        // No more accesses than the CPU time has room for.
+        let accesses = (all * lines).min(seconds / wait).max(1.0);
+        let slow = if model::slow_faults(machine) { cold } else { (cold * lines).min(accesses) };
+        let computing = (seconds - accesses * wait).max(0.0) * processor.frequency_hertz;
+        let benchmark = |slow: f64| Benchmark {
+            resident_pages: self.pages(),
+            // Few enough pages for the TLB: translation is in the CPU time already.
+            fast_pages: 1,
+            fast_accesses_a_visit: 1,
+            fast_accesses: (accesses - slow).max(0.0).round() as u64,
+            slow_pages: 1,
+            slow_accesses_a_visit: 1,
+            slow_accesses: slow.round() as u64,
+            overflow_pages: 0,
+            overflow_accesses: 0,
+            promoted_pages: 0,
+            promotions: 0,
+            accesses_a_promotion: 2,
+            demoted_pages: 0,
+            demotions: 0,
+            spared_accesses: 0,
+            operations: computing.round() as u64,
+            threads: self.threads.round().max(1.0) as u32,
+        };
+        (model::seconds(&benchmark(slow), machine) / model::seconds(&benchmark(0.0), machine) - 1.0).max(0.0)
+    }
+}
+
+/// The least share of a curve at which the loss, by the given measure, is within the target.
+pub fn least_share(curve: &[Point], tau: f64, of: impl Fn(&Point) -> f64) -> f64 {
+    let beyond = curve.iter().rposition(|point| of(point) > tau);
+    beyond.map_or(share_at(0), |place| share_at((place + 1).min(SIZES - 1)))
+}
+
+/// What fewer bytes of fast memory save, as a share of what all of it fast would cost; prices are for a byte of each.
+pub fn cost_saved(machine: &Machine, share: f64, price_fast: f64, price_slow: f64) -> f64 {
+    let slow = &machine.tiers[model::slow_tier(machine)];
+    // Compressed memory lies in fast memory itself.
+    let price = if model::slow_faults(machine) { price_fast / slow.ratio } else { price_slow };
+    (1.0 - share) * (1.0 - price / price_fast)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A quarter of the pages in constant use, a quarter now and then, half never.
+    fn profile() -> Profile {
+        let mut pages_by_windows = vec![0; 21];
+        (pages_by_windows[0], pages_by_windows[2], pages_by_windows[20]) = (50_000, 25_000, 25_000);
+        Profile { windows: 20, window_seconds: 1.0, pages_by_windows, cpu_seconds: 40.0, threads: 2.0 }
+    }
+
+    #[test]
+    fn untouched_memory_costs_nothing_and_hot_memory_much() {
+        for name in Machine::preset_names() {
+            let machine = Machine::preset(name).unwrap();
+            let curve = profile().curve(&machine);
+            assert_eq!(curve.len(), 100);
+            let at = |percent: usize| curve[percent - 1];
+            assert!(at(60).loss_high < 1e-6 && at(100).loss == 0.0, "{name}: {:?}", at(60));
+            assert!(at(10).loss > at(40).loss, "{name}: {:?} {:?}", at(10), at(40));
+            for point in &curve {
+                assert!(
+                    point.loss_low <= point.loss + 1e-6 && point.loss <= point.loss_high + 1e-6,
+                    "{name}: {point:?}"
+                );
+            }
+            assert!(curve.windows(2).all(|pair| pair[0].loss >= pair[1].loss - 1e-6), "{name}");
+        }
+    }
+
+    #[test]
+    fn the_least_share_holds_from_there_up() {
+        let curve = profile().curve(&Machine::preset("cxl-pond").unwrap());
+        let share = least_share(&curve, 0.0001, |point| point.loss_high);
+        assert!((0.45..=0.51).contains(&share), "{share}");
+        assert!(least_share(&curve, 1e9, |point| point.loss) < 0.02);
+        assert!(profile().coldest_touches(50_000) == 0.0);
+        assert!(Profile::default().curve(&Machine::preset("cxl-pond").unwrap()).is_empty());
+    }
+
+    #[test]
+    fn compressed_memory_is_paid_in_fast_memory() {
+        let zram = Machine::preset("zram-vm").unwrap();
+        assert!((cost_saved(&zram, 0.5, 4.0, 1.0) - 0.5 * (1.0 - 1.0 / 3.0)).abs() < 1e-9);
+        let cxl = Machine::preset("cxl-pond").unwrap();
+        assert!((cost_saved(&cxl, 0.5, 4.0, 2.0) - 0.25).abs() < 1e-9);
+    }
+}

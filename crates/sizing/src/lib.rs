@@ -1,0 +1,34 @@
+//! How little fast memory a program needs, and holding it there: Tuna's method and what was added to it.
+//!
+//! In: what a program did in an interval, as a vector of eight figures. Out: how much slower it would be with less fast
+//! memory, and the least that a target allows. Must not: do I/O, read a clock or start a thread: databases come and go as
+//! bytes, and the tuner is told the time.
+//!
+//! The way of one figure: [`vector`] describes an interval; [`microbench`] makes of it the micro-benchmark with the same
+//! accesses, migrations and arithmetic; [`model`] or [`simulated`] run that at every size of fast memory, which is a record;
+//! [`sampling`] chooses which records a [`database`] has, [`journal`] keeps a build that was interrupted; [`index`] finds the
+//! nearest; [`tuner`] acts on it interval by interval, corrected by what is observed; [`steer`] lets it do so in the simulator.
+//! [`advise`] turns a profile of a program that has only fast memory into curves for machines.
+//!
+//! Source: Tuna (`Tuning Fast Memory Size based on Modeling of Page Migration for Tiered Memory`), the equations by their numbers.
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+pub mod advise;
+pub mod curve;
+pub mod database;
+pub mod index;
+pub mod journal;
+pub mod microbench;
+pub mod model;
+pub mod sampling;
+pub mod simulated;
+pub mod steer;
+pub mod tuner;
+pub mod vector;
+
+pub use curve::Curve;
+pub use database::{Database, DatabaseError};
+pub use index::{Answer, Index};
+pub use microbench::Benchmark;
+pub use tuner::Tuner;
+pub use vector::ConfigVector;

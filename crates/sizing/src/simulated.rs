@@ -1,0 +1,305 @@
+//! The micro-benchmark on the simulator: access by access, with a policy that moves exactly the pages it is told to.
+//!
+//! In: a benchmark and a machine. Out: what was performed, counted by the machine, and how long it took. Must not: count what it
+//! asked for as done.
+//!
+//! Pages are visited in strides: a visit makes its accesses at even distances in the page, and the next visit goes to the next
+//! page of the thread's part, so that neither cache nor prefetched neighbours serve it. Visits of all kinds follow each other
+//! at random, in the proportion of their numbers. A promoted page joins the pages that will be demoted, and the other way
+//! round, so that more moves than pages can be made.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use terrace_core::governor::Veto;
+use terrace_core::observation::Seen;
+use terrace_core::pages::Pages;
+use terrace_core::plan::{Outcome, Reason, Wish, Wishes};
+use terrace_core::policy::{Cadence, Kernel, Metric, Needs, Policy, Room};
+use terrace_core::units::{BlockId, Bytes, PageId, SpaceId, TierId, Time, Vpn};
+use terrace_machine::load::Wait;
+use terrace_machine::preset::Machine;
+use terrace_sim::record::Record;
+use terrace_sim::{FastSize, SimConfig, SimError, Simulation};
+
+use crate::microbench::Benchmark;
+use crate::model::slow_tier;
+
+const LINES: u32 = 64;
+/// Accesses fed at a time.
+const BATCH: usize = 4096;
+
+/// What a run did, as the machine counted it.
+#[derive(Clone, Copy, Debug, PartialEq, serde::Serialize)]
+pub struct Performed {
+    /// Run time without the pass that touches all pages once.
+    pub seconds: f64,
+    /// Accesses that fast memory served.
+    pub fast_accesses: u64,
+    /// Accesses that slow memory served.
+    pub slow_accesses: u64,
+    /// Pages promoted.
+    pub promotions: u64,
+    /// Pages demoted.
+    pub demotions: u64,
+    /// Operations.
+    pub operations: u64,
+}
+
+/// Moves that are to be made.
+type Queue = Arc<Mutex<VecDeque<(Vpn, TierId)>>>;
+
+/// The policy that makes them.
+struct Script {
+    queue: Queue,
+    /// First slow page of the layout, and the slow tier.
+    slow_from: u64,
+    slow: TierId,
+    /// The first page of each block the engine knows.
+    starts: Vec<u64>,
+    planned: Time,
+}
+
+impl Script {
+    fn again(&self, page: PageId, to: TierId, pages: &Pages) {
+        let (_, vpn) = pages.locate(page);
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner).push_back((vpn, to));
+    }
+}
+
+impl Policy for Script {
+    fn name(&self) -> &'static str {
+        "micro-benchmark"
+    }
+    fn needs(&self) -> Needs {
+        Needs::default()
+    }
+    fn mapped(&mut self, _now: Time, blocks: &[BlockId], pages: &mut Pages) {
+        for &block in blocks {
+            let Some(info) = pages.block(block) else { continue };
+            if self.starts.len() <= block.0 as usize {
+                self.starts.resize(block.0 as usize + 1, 0);
+            }
+            self.starts[block.0 as usize] = info.start.0;
+        }
+    }
+    fn observe(&mut self, _now: Time, _seen: Seen<'_>, _pages: &mut Pages) {}
+    fn plan(&mut self, now: Time, _room: &Room<'_>, pages: &mut Pages, wishes: &mut Wishes) {
+        self.planned = now;
+        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        while wishes.left() > 0
+            && let Some((vpn, to)) = queue.pop_front()
+        {
+            if let Some(page) = pages.find(SpaceId(0), vpn) {
+                wishes.move_to(page, to, if to == TierId::FAST { Reason::Hot } else { Reason::Cold });
+            }
+        }
+    }
+    fn refused(&mut self, _now: Time, wish: &Wish, _veto: Veto, pages: &mut Pages) {
+        if let terrace_core::plan::Action::MoveTo(to) = wish.action
+            && pages[wish.page].tier().is_some_and(|tier| tier != to)
+        {
+            self.again(wish.page, to, pages);
+        }
+    }
+    fn outcome(&mut self, _now: Time, done: &[Outcome], pages: &mut Pages) {
+        for outcome in done.iter().filter(|outcome| outcome.failure.is_some()) {
+            if let terrace_core::plan::Action::MoveTo(to) = outcome.item.action {
+                self.again(outcome.item.page, to, pages);
+            }
+        }
+    }
+    fn place(&mut self, _now: Time, page: PageId, _room: &Room<'_>) -> TierId {
+        let start = self.starts.get(page.block().0 as usize).copied().unwrap_or(0);
+        if start + u64::from(page.offset()) < self.slow_from { TierId::FAST } else { self.slow }
+    }
+    fn kernel(&self) -> Kernel {
+        // Promotions are the program's time, as in the kernels that promote in the hint fault.
+        Kernel { promotion_needs_high_watermark: true, ..Kernel::default() }
+    }
+    fn cadence(&self) -> Cadence {
+        Cadence::default()
+    }
+    fn next_wake(&self) -> Option<Time> {
+        // Always soon: the driver asks after every stretch.
+        Some(Time::from_nanos(self.planned.as_nanos() + 1))
+    }
+    fn metrics(&self) -> Vec<Metric> {
+        Vec::new()
+    }
+}
+
+/// An access of the micro-benchmark.
+#[derive(Clone, Copy, Debug)]
+struct Load {
+    page: u64,
+    line: u32,
+    thread: u16,
+    cycles: u32,
+}
+
+impl Record for Load {
+    fn page(&self) -> u64 {
+        self.page
+    }
+    fn line(&self) -> u32 {
+        self.line
+    }
+    fn wait(&self) -> Wait {
+        Wait::Load
+    }
+    fn thread(&self) -> usize {
+        usize::from(self.thread)
+    }
+    fn cycles(&self) -> u32 {
+        self.cycles
+    }
+}
+
+/// Pages that are visited in turn, each thread its own part.
+struct Array {
+    first: u64,
+    pages: u64,
+    accesses_a_visit: u32,
+    left: u64,
+    at: Vec<u64>,
+}
+
+impl Array {
+    fn new(first: u64, pages: u64, accesses: u64, accesses_a_visit: u32, threads: usize) -> Array {
+        let at = (0..threads as u64).map(|thread| pages * thread / threads as u64).collect();
+        Array { first, pages, accesses_a_visit, left: accesses, at }
+    }
+
+    fn visits(&self) -> u64 {
+        self.left.div_ceil(u64::from(self.accesses_a_visit.max(1)))
+    }
+
+    /// The page of the thread's next visit, how many accesses it makes, and at which line they begin.
+    fn visit(&mut self, thread: usize) -> (u64, u32, u32) {
+        let accesses = self.left.min(u64::from(self.accesses_a_visit)) as u32;
+        self.left -= u64::from(accesses);
+        let threads = self.at.len() as u64;
+        let (low, high) = (self.pages * thread as u64 / threads, self.pages * (thread as u64 + 1) / threads);
+        let part = (high - low).max(1);
+        let (pass, page) = (self.at[thread].wrapping_sub(low) / part, low + self.at[thread].wrapping_sub(low) % part);
+        self.at[thread] += 1;
+        (self.first + page.min(self.pages.saturating_sub(1)), accesses, (pass % u64::from(LINES)) as u32)
+    }
+}
+
+/// Performs the benchmark.
+///
+/// # Errors
+/// When the machine has no room for it.
+pub fn perform(benchmark: &Benchmark, machine: &Machine, seed: u64) -> Result<Performed, SimError> {
+    let threads = benchmark.threads.max(1) as usize;
+    let slow = TierId(slow_tier(machine) as u8);
+    // The layout: what begins fast, then what begins slow, then what nobody accesses.
+    let (fast, demoted) = (benchmark.fast_pages, benchmark.demoted_pages);
+    let slow_from = fast + demoted;
+    let (overflow, steady, promoted) = (benchmark.overflow_pages, benchmark.slow_pages, benchmark.promoted_pages);
+    let pages = (slow_from + overflow + steady + promoted).max(benchmark.resident_pages);
+    // Twice the room on both sides: the layout holds the sizes, and watermarks are not to interfere.
+    let mut config = SimConfig::new(machine.clone(), Bytes::of_pages(2 * pages + (1 << 16)), FastSize::Share(1.0));
+    config.seed = seed;
+    config.governor.batch_pages = 512;
+    let queue = Queue::default();
+    let script = Script { queue: queue.clone(), slow_from, slow, starts: Vec::new(), planned: Time::ZERO };
+    let mut simulation = Simulation::new(config, Box::new(script))?;
+    simulation.map(Vpn(0), pages, false);
+    let load = |page, line, thread: usize, cycles| Load { page, line, thread: thread as u16, cycles };
+    let touch: Vec<Load> = (0..pages).map(|page| load(page, LINES - 1, (page % threads as u64) as usize, 0)).collect();
+    simulation.feed(&touch);
+    simulation.meet();
+    let before = simulation.counters();
+
+    let visit = benchmark.fast_accesses_a_visit;
+    let mut arrays = [
+        Array::new(0, fast, benchmark.fast_accesses + benchmark.spared_accesses, visit, threads),
+        Array::new(slow_from, overflow, benchmark.overflow_accesses, visit, threads),
+        Array::new(slow_from + overflow, steady, benchmark.slow_accesses, benchmark.slow_accesses_a_visit, threads),
+    ];
+    let mut to_demote: VecDeque<u64> = (fast..slow_from).collect();
+    let mut to_promote: VecDeque<u64> =
+        (slow_from + overflow + steady..slow_from + overflow + steady + promoted).collect();
+    let (mut promotions, mut demotions) = (benchmark.promotions, benchmark.demotions);
+    let a_access = benchmark.operations as f64 / benchmark.accesses().max(1) as f64;
+    let (mut computed, mut made) = (0u64, 0u64);
+    let mut random = seed | 1;
+    let mut batch: Vec<Load> = Vec::with_capacity(BATCH + LINES as usize);
+    let mut turn = 0;
+    loop {
+        // A move whose pages are all on the other side waits until one comes back.
+        let ready = |moves: u64, pages: &VecDeque<u64>| if pages.is_empty() { 0 } else { moves };
+        let moves = [ready(promotions, &to_promote), ready(demotions, &to_demote)];
+        let visits = [arrays[0].visits(), arrays[1].visits(), arrays[2].visits(), moves[0], moves[1]];
+        let all: u64 = visits.iter().sum();
+        if all == 0 {
+            break;
+        }
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let mut drawn = ((u128::from(random >> 11) * u128::from(all)) >> 53) as u64;
+        let kind = visits
+            .iter()
+            .position(|&n| {
+                if drawn < n {
+                    true
+                } else {
+                    drawn -= n;
+                    false
+                }
+            })
+            .unwrap_or(0);
+        let thread = turn % threads;
+        turn += 1;
+        let (page, accesses, from) = match kind {
+            0..=2 => arrays[kind].visit(thread),
+            3 => {
+                promotions -= 1;
+                let Some(page) = to_promote.pop_front() else { continue };
+                queue.lock().unwrap_or_else(PoisonError::into_inner).push_back((Vpn(page), TierId::FAST));
+                to_demote.push_back(page);
+                (page, benchmark.accesses_a_promotion, (promotions % u64::from(LINES)) as u32)
+            }
+            _ => {
+                demotions -= 1;
+                let Some(page) = to_demote.pop_front() else { continue };
+                queue.lock().unwrap_or_else(PoisonError::into_inner).push_back((Vpn(page), slow));
+                to_promote.push_back(page);
+                (page, 1, (demotions % u64::from(LINES)) as u32)
+            }
+        };
+        for access in 0..accesses {
+            made += 1;
+            let due = (made as f64 * a_access) as u64;
+            let line = (from + access * (LINES / accesses.clamp(1, LINES)).max(1)) % LINES;
+            batch.push(load(page, line, thread, (due - computed) as u32));
+            computed = due;
+        }
+        if batch.len() >= BATCH {
+            simulation.feed(&batch);
+            batch.clear();
+        }
+    }
+    simulation.feed(&batch);
+    simulation.meet();
+    // The moves that were asked for belong to the run; a mover that does not make progress would be a fault.
+    for _ in 0..100_000 {
+        if queue.lock().unwrap_or_else(PoisonError::into_inner).is_empty() && simulation.is_settled() {
+            break;
+        }
+        simulation.settle();
+        simulation.meet();
+    }
+    let after = simulation.counters();
+    simulation.finish("micro-benchmark")?;
+    Ok(Performed {
+        seconds: after.now.since(before.now).as_secs_f64(),
+        fast_accesses: after.fast_accesses - before.fast_accesses,
+        slow_accesses: after.slow_accesses - before.slow_accesses,
+        promotions: after.promoted - before.promoted,
+        demotions: after.demoted - before.demoted,
+        operations: (after.operations - before.operations).round() as u64,
+    })
+}

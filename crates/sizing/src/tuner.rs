@@ -1,0 +1,457 @@
+//! The online tuner: every interval a vector, a query, and a limit of fast memory.
+//!
+//! In: windows of a running program: what it did, how much fast memory it held, how much slower than with everything fast it
+//! was, if that could be observed. Out: the share of the full size that should be fast from now on. Must not: hold the limit, read
+//! a clock, or be driven differently live than in the simulator.
+//!
+//! [`Mode::Paper`] is Tuna's loop (section 3.3): the least size whose predicted loss is within the target, else no change.
+//!
+//! [`Mode::Measured`] goes by what is observed where it can be. The database predicts a loss for the present size as well, and
+//! the ratio of observed to predicted loss over the last windows is kept as an interval. A smaller size is taken only if, by the upper
+//! end of that interval, it stays within the target; and, since a program's memory gets hotter the deeper one cuts, only if the
+//! straight line through what was observed says so, too; and only a step at a time. A window that breaks the target is answered
+//! at once: by the size that held just before, and if that breaks it as well, by the size at which the line through the last
+//! observation meets half the target. After that the tuner rests, and does not go below the size that held, twice as long for
+//! each time it happens. The mean over time and the 95th percentile of the windows are kept below the
+//! target: what is aimed at falls when either comes near it. Without an observation the mode does what the paper does.
+//!
+//! The first window is not acted on: it holds the program's start.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use terrace_core::units::Time;
+
+use crate::curve::Curve;
+use crate::index::{Answer, Index};
+use crate::vector::{ConfigVector, VectorError};
+
+/// How the tuner decides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Mode {
+    /// By the database alone.
+    Paper,
+    /// By the database, corrected by what is observed.
+    Measured,
+}
+
+/// What a tuner is made with.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct TunerConfig {
+    /// The target: how much longer the program may take, above 0 and at most 1.
+    pub tau: f64,
+    /// How often it decides. The paper's is 2.5 s.
+    pub interval: Duration,
+    /// Records asked for a curve.
+    pub neighbours: usize,
+    /// How it decides.
+    pub mode: Mode,
+    /// The least share it ever asks for.
+    pub least_share: f64,
+}
+
+impl TunerConfig {
+    /// The paper's interval, the nearest record as in the paper, and no less than a hundredth, the least size of a record.
+    pub const fn new(tau: f64, mode: Mode) -> TunerConfig {
+        TunerConfig { tau, interval: Duration::from_millis(2500), neighbours: 1, mode, least_share: 0.01 }
+    }
+}
+
+/// What a program did since the last one.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Window {
+    /// When it ended.
+    pub end: Time,
+    /// How long it was.
+    pub length: Duration,
+    /// Counts over the window, whatever its length.
+    pub vector: ConfigVector,
+    /// Share of the full size that it held in fast memory, or was allowed to, whichever was more.
+    pub held_share: f64,
+    /// How much longer it took than with everything fast, if that was observed; 0.05 is 5 %.
+    pub loss: Option<f64>,
+}
+
+/// Why the limit is what it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Action {
+    /// Nothing was decided: the program did nothing, or has just begun.
+    Waited,
+    /// The size stays.
+    Kept,
+    /// Less.
+    Shrunk,
+    /// More, as the prediction has it.
+    Grew,
+    /// More, because the target was broken.
+    BackedOff,
+}
+
+/// One decision.
+#[derive(Clone, Debug, PartialEq, serde::Serialize)]
+pub struct Interval {
+    /// When, in seconds since the start.
+    pub seconds: f64,
+    /// Length of the window before it.
+    pub window_seconds: f64,
+    /// Share of the full size that was not held in the window.
+    pub saved_share: f64,
+    /// Observed loss of the window.
+    pub observed_loss: Option<f64>,
+    /// What the database predicts for the size of the window.
+    pub predicted_loss: Option<f64>,
+    /// The interval of observed over predicted loss.
+    pub ratio_low: f64,
+    /// Its upper end.
+    pub ratio_high: f64,
+    /// The share from now on.
+    pub fast_share: f64,
+    /// What was done.
+    pub action: Action,
+    /// Whether the database covers the window's vector.
+    pub in_coverage: bool,
+}
+
+/// A run under a tuner, summed up.
+#[derive(Clone, Debug, PartialEq, serde::Serialize)]
+pub struct Summary {
+    /// Share of fast memory saved, mean over time.
+    pub saved_share_mean: f64,
+    /// The most that was saved in a window.
+    pub saved_share_max: f64,
+    /// Observed loss, mean over time; `None` if nothing observed it.
+    pub loss: Option<f64>,
+    /// 95th percentile of the windows' observed losses.
+    pub loss_p95: Option<f64>,
+    /// The target.
+    pub target_tau: f64,
+}
+
+/// Windows by which the ratio's interval is known.
+const RATIO_WINDOWS: usize = 6;
+/// Below this predicted loss a ratio says more of noise than of the prediction.
+const LEAST_PREDICTED: f64 = 0.002;
+/// What is aimed at, as a share of the target: room for the windows to differ.
+const AIM: f64 = 0.85;
+/// And while one of mean and 95th percentile is near the target.
+const AIM_LOW: f64 = 0.5;
+/// A step down: at least a hundredth, the grain of a record; at most a quarter of what is withheld, and a twentieth of all.
+const LEAST_STEP: f64 = 0.01;
+const STEP_OF_WITHHELD: f64 = 0.25;
+const MOST_STEP: f64 = 0.05;
+/// Longest rest after the target was broken, in intervals.
+const MOST_REST: u32 = 16;
+/// For so many rests the size that held is not undercut.
+const WALL_RESTS: u64 = 8;
+
+/// See the module's header.
+pub struct Tuner {
+    config: TunerConfig,
+    share: f64,
+    began: Option<Time>,
+    windows: u64,
+    ratios: VecDeque<f64>,
+    /// Observed losses at the sizes of late.
+    seen: VecDeque<(f64, f64)>,
+    rest: u32,
+    breaks: u32,
+    /// The size of the latest window that held, until it was gone back to.
+    held_well: Option<f64>,
+    /// Not below this size, up to this window.
+    wall: (f64, u64),
+    /// Loss times seconds, seconds observed; saved times seconds, seconds in all.
+    sums: [f64; 4],
+    losses: Vec<f64>,
+    saved_max: f64,
+    intervals: Vec<Interval>,
+}
+
+impl Tuner {
+    /// A tuner of a program that has everything fast.
+    pub fn new(config: TunerConfig) -> Tuner {
+        Tuner {
+            config,
+            share: 1.0,
+            began: None,
+            windows: 0,
+            ratios: VecDeque::new(),
+            seen: VecDeque::new(),
+            rest: 0,
+            breaks: 0,
+            held_well: None,
+            wall: (0.0, 0),
+            sums: [0.0; 4],
+            losses: Vec::new(),
+            saved_max: 0.0,
+            intervals: Vec::new(),
+        }
+    }
+
+    /// What it was made with.
+    pub const fn config(&self) -> &TunerConfig {
+        &self.config
+    }
+
+    /// The share that should be fast now.
+    pub const fn share(&self) -> f64 {
+        self.share
+    }
+
+    /// Decisions so far.
+    pub fn intervals(&self) -> &[Interval] {
+        &self.intervals
+    }
+
+    /// Takes in a window and decides. Returns the share from now on.
+    ///
+    /// # Errors
+    /// When the window's figures cannot be those of a program; the limit stays.
+    pub fn decide(&mut self, window: &Window, index: &Index) -> Result<f64, VectorError> {
+        let seconds = window.length.as_secs_f64();
+        let began = *self
+            .began
+            .get_or_insert(Time::from_nanos(window.end.as_nanos().saturating_sub(window.length.as_nanos() as u64)));
+        self.windows += 1;
+        self.account(window, seconds);
+        let idle = window.vector.fast_accesses + window.vector.slow_accesses < 1.0 || seconds <= 0.0;
+        let (mut action, mut predicted, mut covered) = (Action::Waited, None, true);
+        if !idle {
+            let vector = window.vector.over_interval(seconds);
+            let answer = index.query(&vector, self.config.neighbours)?;
+            covered = answer.uncovered.is_none();
+            predicted = Some(answer.curve.loss(window.held_share));
+            self.learn(window, &answer.curve);
+            if self.windows > 1 {
+                let share = self.next_share(window, &answer).clamp(self.config.least_share, 1.0);
+                action = match share - self.share {
+                    change if change < -1e-9 => Action::Shrunk,
+                    change if change > 1e-9 && window.loss.is_some_and(|loss| loss > self.config.tau) => {
+                        Action::BackedOff
+                    }
+                    change if change > 1e-9 => Action::Grew,
+                    _ => Action::Kept,
+                };
+                self.share = share;
+            }
+        }
+        let (ratio_low, ratio_high) = self.ratio();
+        self.intervals.push(Interval {
+            seconds: window.end.since(began).as_secs_f64(),
+            window_seconds: seconds,
+            saved_share: (1.0 - window.held_share).max(0.0),
+            observed_loss: window.loss,
+            predicted_loss: predicted,
+            ratio_low,
+            ratio_high,
+            fast_share: self.share,
+            action,
+            in_coverage: covered,
+        });
+        Ok(self.share)
+    }
+
+    fn account(&mut self, window: &Window, seconds: f64) {
+        let saved = (1.0 - window.held_share).max(0.0);
+        self.sums[2] += saved * seconds;
+        self.sums[3] += seconds;
+        self.saved_max = self.saved_max.max(saved);
+        if let Some(loss) = window.loss {
+            self.sums[0] += loss * seconds;
+            self.sums[1] += seconds;
+            self.losses.push(loss);
+        }
+    }
+
+    /// Takes in how right the prediction was.
+    fn learn(&mut self, window: &Window, curve: &Curve) {
+        let Some(loss) = window.loss else { return };
+        self.seen.push_back((window.held_share, loss));
+        let predicted = curve.loss(window.held_share);
+        // With next to nothing withheld both are noise.
+        if predicted >= LEAST_PREDICTED && window.held_share < 1.0 - LEAST_STEP / 2.0 {
+            self.ratios.push_back(loss / predicted);
+        }
+        for list in [self.seen.len(), self.ratios.len()].into_iter().enumerate() {
+            match list {
+                (0, length) if length > RATIO_WINDOWS => drop(self.seen.pop_front()),
+                (1, length) if length > RATIO_WINDOWS => drop(self.ratios.pop_front()),
+                _ => {}
+            }
+        }
+    }
+
+    /// The interval of observed over predicted loss: 1 to 1 while nothing was observed.
+    fn ratio(&self) -> (f64, f64) {
+        if self.ratios.is_empty() {
+            return (1.0, 1.0);
+        }
+        let low = self.ratios.iter().copied().fold(f64::INFINITY, f64::min);
+        (low, self.ratios.iter().copied().fold(0.0, f64::max))
+    }
+
+    fn next_share(&mut self, window: &Window, answer: &Answer) -> f64 {
+        match (self.config.mode, window.loss) {
+            (Mode::Measured, Some(loss)) => self.measured(loss, &answer.curve, window.held_share),
+            _ => answer.curve.least_share(self.config.tau),
+        }
+    }
+
+    /// What the losses so far leave to aim at.
+    fn aim(&self) -> f64 {
+        let tau = self.config.tau;
+        let broken = self.losses.iter().filter(|&&loss| loss > tau).count();
+        let mean = self.sums[0] / self.sums[1].max(f64::MIN_POSITIVE);
+        let near = broken as f64 > 0.05 * self.losses.len() as f64 || mean > AIM * tau;
+        tau * if near && self.losses.len() > 2 { AIM_LOW } else { AIM }
+    }
+
+    fn measured(&mut self, loss: f64, curve: &Curve, held: f64) -> f64 {
+        let tau = self.config.tau;
+        let withheld = 1.0 - self.share;
+        if loss > tau {
+            self.rest = (2 << self.breaks.min(8)).min(MOST_REST);
+            self.breaks += 1;
+            // The line from here to no loss at full size, met at half the target.
+            let line = 1.0 - withheld * (0.5 * tau / loss).min(0.9);
+            let back = self.held_well.take().filter(|well| *well > self.share + LEAST_STEP / 2.0);
+            let share = back.unwrap_or(line.max(self.share + LEAST_STEP));
+            self.wall = (share.min(1.0), self.windows + u64::from(self.rest) * WALL_RESTS);
+            return share;
+        }
+        // Sizes that are on their way down were not held yet.
+        if held <= self.share + LEAST_STEP {
+            self.held_well = Some(self.share);
+        }
+        if self.rest > 0 {
+            self.rest -= 1;
+            return self.share;
+        }
+        self.breaks = self.breaks.saturating_sub(u32::from(self.windows.is_multiple_of(u64::from(MOST_REST))));
+        // A limit that is not reached yet was not observed; what is on its way is waited for.
+        if held > self.share + LEAST_STEP {
+            return self.share;
+        }
+        let aim = self.aim();
+        let (_, high) = self.ratio();
+        let step = (withheld * STEP_OF_WITHHELD).clamp(LEAST_STEP, MOST_STEP);
+        let worst = self
+            .seen
+            .iter()
+            .filter(|(share, _)| (share - held).abs() <= step)
+            .map(|(_, loss)| *loss)
+            .fold(loss, f64::max);
+        let slope = self.slope(held, worst);
+        let wall = if self.windows < self.wall.1 { self.wall.0 } else { 0.0 };
+        let floor = self.config.least_share.max(wall);
+        let fits = |share: f64| {
+            let by_database = high * curve.loss(share);
+            let by_line = worst + slope * (held.min(self.share) - share).max(0.0);
+            by_database.max(by_line) <= aim
+        };
+        // The furthest of ten places within the step that fits.
+        (1..=10)
+            .rev()
+            .map(|tenth| self.share - step * f64::from(tenth) / 10.0)
+            .find(|&share| share >= floor && fits(share))
+            .unwrap_or(self.share)
+    }
+
+    /// How fast the loss grows when the size shrinks, by what was seen of late: at least as on average so far.
+    fn slope(&self, held: f64, loss: f64) -> f64 {
+        let average = loss / (1.0 - held).max(LEAST_STEP);
+        let (share, seen) = self.seen.front().copied().unwrap_or((1.0, 0.0));
+        let recent = if share - held >= LEAST_STEP { (loss - seen) / (share - held) } else { 0.0 };
+        average.max(recent)
+    }
+
+    /// The run so far, summed up.
+    pub fn summary(&self) -> Summary {
+        let [loss, observed, saved, seconds] = self.sums;
+        let mut losses = self.losses.clone();
+        losses.sort_by(f64::total_cmp);
+        let place = ((losses.len() as f64 * 0.95).ceil() as usize).saturating_sub(1);
+        Summary {
+            saved_share_mean: if seconds > 0.0 { saved / seconds } else { 0.0 },
+            saved_share_max: self.saved_max,
+            loss: (observed > 0.0).then(|| loss / observed),
+            loss_p95: losses.get(place).copied(),
+            target_tau: self.config.tau,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::database::tests::small;
+
+    /// A program whose loss at a share is `loss(share)`, run for `windows` windows.
+    fn play(config: TunerConfig, windows: u64, loss: impl Fn(u64, f64) -> Option<f64>) -> Tuner {
+        let index = Index::new(small(500)).unwrap();
+        let vector = ConfigVector::from_array([1e8, 1e5, 100.0, 100.0, 20.0, 1e9, 2.0, 8.0]);
+        let mut tuner = Tuner::new(config);
+        for number in 1..=windows {
+            let window = Window {
+                end: Time::from_nanos(number * 2_500_000_000),
+                length: Duration::from_millis(2500),
+                vector,
+                held_share: tuner.share(),
+                loss: loss(number, tuner.share()),
+            };
+            tuner.decide(&window, &index).unwrap();
+        }
+        tuner
+    }
+
+    #[test]
+    fn the_papers_loop_is_the_least_size_within_the_target() {
+        let index = Index::new(small(500)).unwrap();
+        let vector = ConfigVector::from_array([1e8, 1e5, 100.0, 100.0, 20.0, 1e9, 2.0, 8.0]);
+        let expect = index.query(&vector, 1).unwrap().curve.least_share(0.05);
+        let tuner = play(TunerConfig::new(0.05, Mode::Paper), 3, |_, _| Some(0.5));
+        assert_eq!(tuner.intervals()[0].action, Action::Waited, "the first window is the program's start");
+        assert_eq!(tuner.share(), expect);
+    }
+
+    #[test]
+    fn a_program_with_cold_memory_gives_it_back_within_the_target() {
+        // Half of it is cold; below that the loss is steep.
+        let loss = |_, share: f64| Some(0.004 + (0.5 - share).max(0.0) * 2.0);
+        let tuner = play(TunerConfig::new(0.05, Mode::Measured), 60, loss);
+        let summary = tuner.summary();
+        assert!(tuner.share() < 0.6, "{:?}", tuner.intervals().last());
+        assert!(summary.saved_share_mean > 0.2 && summary.saved_share_max > 0.4, "{summary:?}");
+        assert!(summary.loss.unwrap() <= 0.05 && summary.loss_p95.unwrap() <= 0.05, "{summary:?}");
+    }
+
+    #[test]
+    fn a_broken_target_is_answered_at_once_and_not_tried_again_soon() {
+        // From the 30th window on, the program needs everything.
+        let loss = |window, share: f64| Some(if window < 30 { 0.002 } else { (1.0 - share) * 0.5 });
+        let tuner = play(TunerConfig::new(0.05, Mode::Measured), 60, loss);
+        let intervals = tuner.intervals();
+        let first = intervals.iter().position(|interval| interval.observed_loss.unwrap() > 0.05).unwrap();
+        assert_eq!(intervals[first].action, Action::BackedOff);
+        let over = intervals.iter().filter(|interval| interval.observed_loss.unwrap() > 0.05).count();
+        assert!(over <= 3, "{over} of 60 windows over the target");
+        assert!(intervals[first + 1..].iter().all(|interval| interval.observed_loss.unwrap() <= 0.055));
+        assert!(tuner.summary().loss.unwrap() < 0.05);
+    }
+
+    #[test]
+    fn without_an_observation_it_goes_by_the_database_and_an_idle_program_is_left_alone() {
+        let measured = play(TunerConfig::new(0.05, Mode::Measured), 4, |_, _| None);
+        let paper = play(TunerConfig::new(0.05, Mode::Paper), 4, |_, _| None);
+        assert_eq!(measured.share(), paper.share());
+        assert_eq!(measured.summary().loss, None);
+        let index = Index::new(small(50)).unwrap();
+        let mut tuner = Tuner::new(TunerConfig::new(0.05, Mode::Paper));
+        let vector = ConfigVector::from_array([0.0, 0.0, 0.0, 0.0, 0.0, 1e9, 2.0, 1.0]);
+        let window =
+            Window { end: Time::from_nanos(1), length: Duration::from_secs(1), vector, held_share: 1.0, loss: None };
+        assert_eq!(tuner.decide(&window, &index).unwrap(), 1.0);
+        assert_eq!(tuner.intervals()[0].action, Action::Waited);
+    }
+}
