@@ -8,8 +8,10 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 
 mod laboratory;
+mod service;
 
 pub(crate) use laboratory::*;
+pub(crate) use service::*;
 
 /// What can be a pid: the kernel's PID_MAX_LIMIT is 2^22 (proc_sys_kernel(5), pid_max).
 const PIDS: std::ops::RangeInclusive<i64> = 1..=(1 << 22);
@@ -45,6 +47,29 @@ pub(crate) enum Command {
     Doctor(OutputArguments),
     /// List the policies and their settings.
     Policies(OutputArguments),
+    /// Ask the daemon, terraced, how it stands.
+    Status(ReachArguments),
+    /// Ask the daemon for its classes in detail.
+    Classes(ReachArguments),
+    /// Ask the daemon why a process, or a page of it, is where it is.
+    Explain(ExplainArguments),
+    /// Ask the daemon what happened.
+    History(HistoryArguments),
+    /// Look on while the daemon works, in the terminal.
+    Top(TopArguments),
+    /// Have the daemon look at nothing and move nothing, until `terrace resume`.
+    Pause(OneClassArguments),
+    /// Have the daemon go on after a pause or a drain.
+    Resume(OneClassArguments),
+    /// Have the daemon bring back what it moved to slower memory, and then pause.
+    Drain(OneClassArguments),
+    /// Have the daemon read its configuration anew; a bad one changes nothing.
+    Reload(ReachArguments),
+    /// Change one key of the running daemon until its next reload.
+    Set(SetArguments),
+    /// Check, show and explain the configuration of the daemon, terraced.
+    #[command(subcommand)]
+    Config(ConfigCommand),
     /// Run one of the laboratory's workloads as a real process (`terrace workload list` names them).
     Workload(WorkloadArguments),
     /// Simulate policies on modelled hardware: which is best for a program on a machine, and why.
@@ -55,6 +80,9 @@ pub(crate) enum Command {
     Trace(TraceCommand),
     /// Make a program that can be recompiled record every access it makes.
     Record(RecordArguments),
+    /// Write manual pages and completions into a directory, for packages.
+    #[command(hide = true)]
+    Generate(GenerateArguments),
     /// Run the papers' experiments on modelled hardware: each paper's figure beside ours.
     Reproduce(ReproduceArguments),
 }

@@ -7,7 +7,7 @@
 // [P], [C], [R] in the tables of constants say where a value comes from; they are no links.
 #![allow(rustdoc::broken_intra_doc_links)]
 
-use terrace_core::policy::Policy;
+use terrace_core::policy::{Needs, Policy};
 
 pub mod age;
 pub mod all_fast;
@@ -107,6 +107,19 @@ pub fn build(name: &str, mut settings: Settings) -> Result<Box<dyn Policy>, Sett
     let policy = (info.build)(&mut settings)?;
     settings.finish(info)?;
     Ok(policy)
+}
+
+/// Why a policy can be simulated and not run live, if that is so.
+pub fn only_simulated(needs: Needs) -> Option<&'static str> {
+    if needs.hint_faults {
+        Some("it lives on hint faults, which Terrace sees in the simulator only")
+    } else if needs.future {
+        Some("it knows the future of a trace, which a running program does not show")
+    } else if !needs.scans && !needs.samples {
+        Some("it decides where new pages go, or leaves all to hardware, which only the simulator can do")
+    } else {
+        None
+    }
 }
 
 #[cfg(test)]

@@ -20,8 +20,9 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("linux", &["core", "bpf"]),
     ("sim", &["core", "policies", "machine", "workloads", "trace"]),
     ("lab", &["core"]),
+    ("daemon", &["core", "policies", "linux", "bpf"]),
     ("rules", &[]),
-    ("cli", &["core", "policies", "machine", "workloads", "trace", "sim", "linux", "bpf", "lab"]),
+    ("cli", &["core", "policies", "machine", "workloads", "trace", "sim", "linux", "bpf", "lab", "daemon"]),
 ];
 
 #[test]

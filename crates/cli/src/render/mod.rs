@@ -4,6 +4,8 @@
 //! or find out anything itself but what the screen can show.
 
 pub(crate) mod doctor;
+pub(crate) mod service;
+pub(crate) mod top;
 pub(crate) mod topology;
 
 use comfy_table::presets::{ASCII_HORIZONTAL_ONLY, UTF8_HORIZONTAL_ONLY};
