@@ -432,7 +432,9 @@ impl Engine {
             self.pages.set_tier(page, Some(to));
             if to > item.from {
                 self.governor.on_demoted(now, &mut self.pages[page]);
-            } else if self.governor.on_returned(now, &mut self.pages[page]) && item.reason != Reason::Drain {
+            } else if item.reason == Reason::Drain {
+                self.governor.on_drained(now, &mut self.pages[page]);
+            } else if self.governor.on_returned(now, &mut self.pages[page]) {
                 self.ledger.undone();
             }
         }

@@ -331,6 +331,12 @@ impl Governor {
         mistake
     }
 
+    /// A page was brought back because Terrace leaves: that says nothing of whether its demotion was right.
+    pub fn on_drained(&mut self, now: Time, page: &mut Page) {
+        page.set_demoted(false);
+        page.moved_at = seconds(now);
+    }
+
     /// A page was sent away and was found where it had been: in use again before it was even looked for. It counts as one
     /// that came straight back.
     pub fn on_stayed(&mut self, now: Time, page: &mut Page) {
