@@ -9,10 +9,12 @@ use clap::{Args, Parser, Subcommand};
 
 mod lab;
 mod laboratory;
+mod service;
 mod sizing;
 
 pub(crate) use lab::*;
 pub(crate) use laboratory::*;
+pub(crate) use service::*;
 pub(crate) use sizing::*;
 
 /// What can be a pid: the kernel's PID_MAX_LIMIT is 2^22 (proc_sys_kernel(5), pid_max).
@@ -49,6 +51,29 @@ pub(crate) enum Command {
     Doctor(OutputArguments),
     /// List the policies and their settings.
     Policies(OutputArguments),
+    /// Ask the daemon, terraced, how it stands.
+    Status(ReachArguments),
+    /// Ask the daemon for its classes in detail.
+    Classes(ReachArguments),
+    /// Ask the daemon why a process, or a page of it, is where it is.
+    Explain(ExplainArguments),
+    /// Ask the daemon what happened.
+    History(HistoryArguments),
+    /// Look on while the daemon works, in the terminal.
+    Top(TopArguments),
+    /// Have the daemon look at nothing and move nothing, until `terrace resume`.
+    Pause(OneClassArguments),
+    /// Have the daemon go on after a pause or a drain.
+    Resume(OneClassArguments),
+    /// Have the daemon bring back what it moved to slower memory, and then pause.
+    Drain(OneClassArguments),
+    /// Have the daemon read its configuration anew; a bad one changes nothing.
+    Reload(ReachArguments),
+    /// Change one key of the running daemon until its next reload.
+    Set(SetArguments),
+    /// Check, show and explain the configuration of the daemon, terraced.
+    #[command(subcommand)]
+    Config(ConfigCommand),
     /// Run one of the laboratory's workloads as a real process (`terrace workload list` names them).
     Workload(WorkloadArguments),
     /// Simulate policies on modelled hardware: which is best for a program on a machine, and why.
@@ -65,6 +90,9 @@ pub(crate) enum Command {
     /// The program runs in QEMU's user mode (Debian: qemu-user), some ten times slower. Programs that it starts are not recorded.
     /// The exit code is the program's.
     Record(RecordArguments),
+    /// Write manual pages and completions into a directory, for packages.
+    #[command(hide = true)]
+    Generate(GenerateArguments),
     /// Run the papers' experiments on modelled hardware: each paper's figure beside ours.
     Reproduce(ReproduceArguments),
     /// Boot stock kernels in QEMU on machines with fast and slow memory, and let Terrace manage it there.

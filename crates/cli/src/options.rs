@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use terrace_core::policy::{FastGoal, Needs};
+use terrace_core::policy::FastGoal;
 use terrace_core::units::{Bytes, parse_duration, parse_share};
 use terrace_linux::process::RangeOptions;
 use terrace_linux::topology::declared::{SlowTier, TierMemory};
@@ -115,7 +115,7 @@ impl ManageOptions {
                     _ => misuse("--policy", &raw.policy, &error),
                 },
             )?;
-        if let Some(why) = only_simulated(policy.needs()) {
+        if let Some(why) = terrace_policies::only_simulated(policy.needs()) {
             return Err(misuse(
                 "--policy",
                 &raw.policy,
@@ -152,21 +152,6 @@ impl ManageOptions {
             },
             moves: !raw.dry_run,
         })
-    }
-}
-
-/// Why a policy can be simulated and not run live, if that is so.
-pub(crate) fn only_simulated(needs: Needs) -> Option<&'static str> {
-    if needs.counters {
-        Some("it reads counters that no MMU has yet, which only the simulator can model")
-    } else if needs.own_marks {
-        Some("it wants to know when each page was marked, or to choose which ones are, and a kernel shows neither")
-    } else if needs.future {
-        Some("it knows the future of a trace, which a running program does not show")
-    } else if !needs.scans && !needs.samples && !needs.hint_faults {
-        Some("it decides where new pages go, or leaves all to hardware, which only the simulator can do")
-    } else {
-        None
     }
 }
 

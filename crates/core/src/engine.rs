@@ -14,9 +14,9 @@ use crate::governor::{Governor, GovernorConfig, Pressure, SpaceLimits};
 use crate::ledger::Ledger;
 use crate::observation::{Observation, Scan, Seen};
 use crate::pages::Pages;
-use crate::plan::{Action, Failure, Outcome, Plan, Wish, Wishes};
+use crate::plan::{Action, Failure, Outcome, Plan, Reason, Wish, Wishes};
 use crate::policy::{Cadence, FastGoal, Kernel, Metric, Needs, Oracle, Policy, Room, Round, TierUse};
-use crate::units::{BLOCK_PAGES, SpaceId, TierId, Time, Vpn};
+use crate::units::{BLOCK_PAGES, Bytes, SpaceId, TierId, Time, Vpn};
 
 /// What the engine is told.
 #[derive(Clone, Debug)]
@@ -45,6 +45,12 @@ pub enum Input<'a> {
     FileBacked(SpaceId, Range<Vpn>),
     /// The promise to a space changed.
     Limits(SpaceId, SpaceLimits),
+    /// The promise to all spaces together changed.
+    TotalLimits(SpaceLimits),
+    /// Most bytes a second that may change tier, from now on.
+    Rate(Option<Bytes>),
+    /// While true, what Terrace moved to slower memory is brought back and nothing else is planned.
+    Drain(bool),
     /// Time passed, nothing else.
     Tick,
 }
@@ -93,6 +99,7 @@ pub struct Engine {
     plans: u64,
     cadence: Option<Cadence>,
     refaulted: Vec<Observation>,
+    draining: bool,
 }
 
 impl Engine {
@@ -118,6 +125,7 @@ impl Engine {
             plans: 0,
             cadence: None,
             refaulted: Vec::new(),
+            draining: false,
         }
     }
 
@@ -161,6 +169,17 @@ impl Engine {
             Input::SamplerTime(spent) => self.policy.sampler_time(now, spent),
             Input::FileBacked(space, range) => self.pages.set_file(space, range),
             Input::Limits(space, limits) => self.governor.set_limits(space, limits),
+            Input::TotalLimits(limits) => self.governor.set_total_limits(limits),
+            Input::Rate(rate) => {
+                self.governor.set_rate(rate);
+                self.rate_wait = None;
+            }
+            Input::Drain(draining) => {
+                self.draining = draining;
+                self.wishes.clear();
+                self.rate_wait = None;
+                self.ask = true;
+            }
             Input::Tick => {}
         }
         if self.policy.next_wake().is_some_and(|wake| wake <= now) {
@@ -244,6 +263,18 @@ impl Engine {
         self.policy.place(now, page, &room)
     }
 
+    /// Whether a drain has still pages to bring back: those that Terrace moved to slower memory.
+    pub fn has_pages_to_bring_back(&self) -> bool {
+        let mut wishes = Wishes::with_limit(1);
+        wish_back(&self.pages, &mut wishes);
+        wishes.left() == 0
+    }
+
+    /// Wishes that wait for the rate: what a larger share of the bandwidth would be used for. In 4 KiB pages or huge blocks.
+    pub fn waiting(&self) -> usize {
+        if self.rate_wait.is_some() { self.wishes.len() } else { 0 }
+    }
+
     /// How full the tiers are.
     pub fn tier_use(&self) -> Vec<TierUse> {
         let used = |tier| self.pages.used_in_all(TierId(tier as u8));
@@ -261,7 +292,10 @@ impl Engine {
             }
             self.rate_wait = None;
             let tiers = self.tier_use();
-            let limit = self.goal.limit(self.pages.footprint_of_all());
+            let limit = match self.draining {
+                true => None,
+                false => self.goal.limit(self.pages.footprint_of_all()),
+            };
             let wishes = self.wishes.make_contiguous();
             let granted = self.governor.admit(now, wishes, &mut self.pages, &tiers, limit);
             self.wishes.drain(..granted.consumed);
@@ -290,7 +324,11 @@ impl Engine {
         let tiers = self.tier_use();
         let room = room(&tiers, self.goal, &self.pages, &self.governor);
         let mut wishes = Wishes::with_limit(WISHES_AT_A_TIME);
-        self.policy.plan(now, &room, &mut self.pages, &mut wishes);
+        if self.draining {
+            wish_back(&self.pages, &mut wishes);
+        } else {
+            self.policy.plan(now, &room, &mut self.pages, &mut wishes);
+        }
         self.cut = wishes.left() == 0;
         self.granted_of_list = false;
         self.wishes = wishes.into_vec().into();
@@ -394,8 +432,23 @@ impl Engine {
             self.pages.set_tier(page, Some(to));
             if to > item.from {
                 self.governor.on_demoted(now, &mut self.pages[page]);
+            } else if item.reason == Reason::Drain {
+                self.governor.on_drained(now, &mut self.pages[page]);
             } else if self.governor.on_returned(now, &mut self.pages[page]) {
                 self.ledger.undone();
+            }
+        }
+    }
+}
+
+/// Wishes everything back that Terrace moved to slower memory, by address: the way it is read fastest.
+fn wish_back(pages: &Pages, wishes: &mut Wishes) {
+    for (block, info) in pages.blocks() {
+        let step = if info.huge { BLOCK_PAGES as usize } else { 1 };
+        for (offset, page) in pages.block_pages(block).iter().enumerate().step_by(step) {
+            let away = page.demoted() && !page.pinned() && page.tier().is_some_and(|tier| tier > TierId::FAST);
+            if away && !wishes.move_to(block.first_page().plus(offset as u32), TierId::FAST, Reason::Drain) {
+                return;
             }
         }
     }

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::pages::{Page, Pages};
-use crate::plan::{Action, Move, Wish};
+use crate::plan::{Action, Move, Reason, Wish};
 use crate::policy::TierUse;
 use crate::units::{Bytes, SpaceId, TierId, Time};
 
@@ -145,6 +145,7 @@ pub struct Admission {
 pub struct Governor {
     config: GovernorConfig,
     limits: BTreeMap<SpaceId, SpaceLimits>,
+    total_limits: Option<SpaceLimits>,
     bucket: TokenBucket,
     brake: Option<Brake>,
     stall: f64,
@@ -173,6 +174,7 @@ impl Governor {
         Governor {
             config,
             limits: BTreeMap::new(),
+            total_limits: None,
             bucket,
             brake: None,
             stall: 0.0,
@@ -186,6 +188,17 @@ impl Governor {
     /// Sets the floor and ceiling of a space.
     pub fn set_limits(&mut self, space: SpaceId, limits: SpaceLimits) {
         self.limits.insert(space, limits);
+    }
+
+    /// Sets the floor and ceiling of all spaces together.
+    pub fn set_total_limits(&mut self, limits: SpaceLimits) {
+        self.total_limits = Some(limits);
+    }
+
+    /// Sets the most bytes a second that may change tier, `None` for no bound.
+    pub fn set_rate(&mut self, rate: Option<Bytes>) {
+        self.config.rate = rate;
+        self.bucket.rate = rate.map(|rate| rate.get() as f64);
     }
 
     /// Lets through what is allowed of `wishes`, from the front, up to one plan's worth.
@@ -249,6 +262,11 @@ impl Governor {
         }
         let (space, _) = pages.locate(unit.start);
         let limits = self.limits.get(&space);
+        if wish.reason == Reason::Drain {
+            // Terrace is leaving: what it moved goes back wherever there is room, and no rest or promise stands against that.
+            budget.enter(space, from, to, u64::from(count))?;
+            return Ok(item);
+        }
         if to > from {
             if self.brake.is_some() {
                 return Err(Veto::Braked);
@@ -258,7 +276,11 @@ impl Governor {
             }
             if from == TierId::FAST {
                 let left = pages.used(space, from).saturating_sub(budget.left_fast(space));
-                if limits.is_some_and(|limits| left < limits.floor + u64::from(count)) {
+                if limits.is_some_and(|limits| left < limits.floor.saturating_add(u64::from(count))) {
+                    return Err(Veto::Floor);
+                }
+                let left = budget.fast_used.saturating_sub(u64::from(count));
+                if self.total_limits.is_some_and(|limits| left < limits.floor) {
                     return Err(Veto::Floor);
                 }
             }
@@ -270,6 +292,10 @@ impl Governor {
             if to == TierId::FAST
                 && limits.is_some_and(|limits| pages.used(space, to) + u64::from(count) > limits.ceiling)
             {
+                return Err(Veto::Ceiling);
+            }
+            let after = budget.fast_used + u64::from(count);
+            if to == TierId::FAST && self.total_limits.is_some_and(|limits| after > limits.ceiling) {
                 return Err(Veto::Ceiling);
             }
         }
@@ -303,6 +329,12 @@ impl Governor {
             self.mistakes += 1.0;
         }
         mistake
+    }
+
+    /// A page was brought back because Terrace leaves: that says nothing of whether its demotion was right.
+    pub fn on_drained(&mut self, now: Time, page: &mut Page) {
+        page.set_demoted(false);
+        page.moved_at = seconds(now);
     }
 
     /// A page was sent away and was found where it had been: in use again before it was even looked for. It counts as one
@@ -389,6 +421,7 @@ fn seconds(now: Time) -> u16 {
 struct Budget {
     free: [u64; TierId::MAX],
     fast_left: u64,
+    fast_used: u64,
     leaving: BTreeMap<SpaceId, u64>,
 }
 
@@ -400,7 +433,7 @@ impl Budget {
         }
         let fast = tiers.first().copied().unwrap_or_default();
         let fast_left = fast_limit.map_or(u64::MAX, |limit| limit.saturating_sub(fast.used));
-        Budget { free, fast_left, leaving: BTreeMap::new() }
+        Budget { free, fast_left, fast_used: fast.used, leaving: BTreeMap::new() }
     }
 
     fn left_fast(&self, space: SpaceId) -> u64 {
@@ -413,10 +446,14 @@ impl Budget {
         }
         self.free[to.index()] -= pages;
         self.free[from.index()] += pages;
-        if to == TierId::FAST && self.fast_left != u64::MAX {
-            self.fast_left -= pages;
+        if to == TierId::FAST {
+            self.fast_used += pages;
+            if self.fast_left != u64::MAX {
+                self.fast_left -= pages;
+            }
         }
         if from == TierId::FAST {
+            self.fast_used = self.fast_used.saturating_sub(pages);
             *self.leaving.entry(space).or_default() += pages;
             // What leaves makes room for what comes, within the same plan: demotions precede their promotions.
             if self.fast_left != u64::MAX {

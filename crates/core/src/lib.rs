@@ -8,6 +8,7 @@
 //! always passed in.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+pub mod arbiter;
 pub mod engine;
 pub mod governor;
 pub mod ledger;

@@ -362,7 +362,8 @@ fn kernel() -> Kernel {
     }
 }
 
-fn rivals(root: &Path, own_pid: u32) -> Vec<Rival> {
+/// Others that move pages or clear marks, this process and what it started left aside.
+pub fn rivals(root: &Path, own_pid: u32) -> Vec<Rival> {
     let read = |path: &str| std::fs::read_to_string(root.join(path)).ok().map(|text| text.trim().to_owned());
     let on = |text: &String| !matches!(text.as_str(), "" | "0" | "N" | "n" | "false");
     let mut rivals = Vec::new();
@@ -397,6 +398,11 @@ fn rivals(root: &Path, own_pid: u32) -> Vec<Rival> {
     let mut others: Vec<u32> = processes
         .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
         .filter(|&pid| pid != own_pid)
+        .filter(|pid| {
+            let status = read(&format!("proc/{pid}/status")).unwrap_or_default();
+            let parent = status.lines().find_map(|line| line.strip_prefix("PPid:")?.trim().parse::<u32>().ok());
+            parent != Some(own_pid)
+        })
         .filter(|pid| match read(&format!("proc/{pid}/comm")).as_deref() {
             Some("terraced") => true,
             // Of the command only those that move pages: a workload or a look at the topology disturbs nobody.
@@ -469,6 +475,8 @@ mod tests {
         write("sys/module/damon_stat/parameters/enabled", "Y\n");
         write("proc/41/comm", "terraced\n");
         write("proc/42/comm", "terrace\n");
+        write("proc/46/comm", "terraced\n");
+        write("proc/46/status", "Name:\tterraced\nPPid:\t42\n");
         write("proc/44/comm", "terrace\n");
         write("proc/44/cmdline", "terrace\0attach\0--pid\0seven\0");
         write("proc/45/comm", "terrace\n");

@@ -9,12 +9,15 @@
 
 pub mod doctor;
 pub mod guard;
+pub mod machine;
 pub mod manager;
 pub mod movers;
 pub mod pagemap;
 pub mod perf;
 pub mod pressure;
 pub mod process;
+pub mod process_events;
+pub mod processes;
 pub mod rights;
 pub mod sys;
 pub mod topology;

@@ -13,6 +13,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use terrace_core::arbiter::Allowance;
 use terrace_core::engine::{Engine, Input, Output};
 use terrace_core::governor::Pressure;
 use terrace_core::observation::{Observation, Scan, Seen, Sight};
@@ -87,6 +88,10 @@ pub struct ManagerStats {
     pub processes: u32,
     /// Resident memory of the managed processes, as the kernel counts it.
     pub resident_bytes: u64,
+    /// Processor time of the turns.
+    pub cpu: Duration,
+    /// Whether work waits for processor time that is not in hand.
+    pub short_of_cpu: bool,
     /// The latest reading of the surroundings.
     pub pressure: PressureReading,
     /// Why the surroundings could not be read, if they could not: then nothing brakes but the refaults.
@@ -175,10 +180,17 @@ pub struct Manager {
     compacted: Time,
     stats: ManagerStats,
     results: Vec<MoveResult>,
+    follows_children: bool,
+    held: bool,
+    allowance: Option<Allowance>,
+    /// Processor time of the current turn that was entered into the allowance already.
+    spent_in_turn: Duration,
 }
 
 /// How often the cost of moves is read: often enough to brake before a second's worth of mistakes is made.
 const PRESSURE_INTERVAL: Duration = Duration::from_millis(500);
+/// With more processes it is read more seldom: a reading takes some 15 us a process, which at this pace is 0.3 % of a core.
+const PRESSURE_PER_PROCESS: Duration = Duration::from_millis(5);
 /// Pages that come back leave holes in the compressed store, which the kernel closes only when told to or under pressure. More
 /// than this much waste, and more than a quarter of what is stored, is worth closing, at most once in `COMPACT_INTERVAL`.
 const COMPACT_FROM: Bytes = Bytes::mib(16);
@@ -205,6 +217,10 @@ impl Manager {
             compacted: Time::ZERO,
             stats: ManagerStats::default(),
             results: Vec::new(),
+            follows_children: true,
+            held: false,
+            allowance: None,
+            spent_in_turn: Duration::ZERO,
         }
     }
 
@@ -273,31 +289,113 @@ impl Manager {
     /// When the tracker breaks in a way that has nothing to do with a process exiting.
     pub fn run(&mut self, wake_on: &[BorrowedFd<'_>], until: Time, tap: &mut dyn Tap) -> Result<Woken, TrackError> {
         loop {
-            self.drop_exited();
+            let deadline = self.turn(tap)?;
             if self.spaces.is_empty() {
                 return Ok(Woken::AllGone);
             }
             let now = self.now();
-            if now >= self.pressure_at {
-                self.read_pressure(now);
-            }
-            match self.cadence.scan_at {
-                Some(at) if at <= now => self.round(tap)?,
-                None if self.places_at.is_some_and(|at| at <= now) => self.look_at_places(tap)?,
-                _ => {}
-            }
-            self.take_events()?;
-            let backlog = self.drain_engine(Input::Tick);
-            let now = self.now();
             if now >= until {
                 return Ok(Woken::ByTime);
             }
-            let look_at = self.cadence.scan_at.or(self.places_at);
-            let due = [Some(self.wake), look_at, Some(self.pressure_at), Some(until)];
-            let deadline = if backlog { now } else { due.into_iter().flatten().min().unwrap_or(until) };
-            if self.wait(wake_on, deadline.since(now)) {
+            if self.wait(wake_on, deadline.min(until).since(now)) {
                 return Ok(Woken::ByCaller);
             }
+        }
+    }
+
+    /// Does what is due and says when more will be, at the latest; news on one of [`Manager::descriptors`] may come before.
+    /// For a driver with several managers and a wait of its own.
+    ///
+    /// # Errors
+    /// When the tracker breaks in a way that has nothing to do with a process exiting.
+    pub fn turn(&mut self, tap: &mut dyn Tap) -> Result<Time, TrackError> {
+        let began = thread_cpu();
+        let result = self.work(tap);
+        let spent = thread_cpu().saturating_sub(began);
+        self.stats.cpu += spent;
+        let now = self.now();
+        if let Some(allowance) = &mut self.allowance {
+            allowance.spend(now, spent.saturating_sub(std::mem::take(&mut self.spent_in_turn)));
+        }
+        result
+    }
+
+    fn work(&mut self, tap: &mut dyn Tap) -> Result<Time, TrackError> {
+        self.drop_exited();
+        if self.spaces.is_empty() || self.held {
+            return Ok(Time::FAR_FUTURE);
+        }
+        let now = self.now();
+        if now >= self.pressure_at {
+            self.read_pressure(now);
+        }
+        self.take_events()?;
+        let allowed_at = self.allowed_at();
+        if allowed_at > now {
+            self.stats.short_of_cpu = true;
+            return Ok(allowed_at.min(self.pressure_at));
+        }
+        self.stats.short_of_cpu = false;
+        match self.cadence.scan_at {
+            Some(at) if at <= now => self.round(tap)?,
+            None if self.places_at.is_some_and(|at| at <= now) => self.look_at_places(tap)?,
+            _ => {}
+        }
+        let backlog = self.drain_engine(Input::Tick);
+        let look_at = self.cadence.scan_at.or(self.places_at);
+        let due = [Some(self.wake), look_at, Some(self.pressure_at)];
+        Ok(if backlog { self.now() } else { due.into_iter().flatten().min().unwrap_or(self.pressure_at) })
+    }
+
+    /// When the processor time in hand allows work: now, or when its debt is paid.
+    fn allowed_at(&mut self) -> Time {
+        let now = self.now();
+        self.allowance.as_mut().map_or(now, |allowance| allowance.ready(now))
+    }
+
+    /// What becomes readable when there is news: a process that exits, an event of the tracker.
+    pub fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
+        let pidfds = self.spaces.values().map(|space| space.process.pidfd());
+        // Events that nobody takes in while held, or without a process, would wake the caller for ever.
+        let takes_events = !self.held && !self.spaces.is_empty();
+        pidfds.chain(self.parts.tracker.event_fd().filter(|_| takes_events)).collect()
+    }
+
+    /// Whether children of the managed processes are taken up by themselves, as they are at first.
+    pub fn follow_children(&mut self, follow: bool) {
+        self.follows_children = follow;
+    }
+
+    /// Bounds the processor time this manager uses: `share` of a core as a mean, of which `depth`'s worth may be saved up.
+    pub fn bound_cpu(&mut self, share: f64, depth: Duration) {
+        let now = self.now();
+        match &mut self.allowance {
+            Some(allowance) => allowance.set_share(now, share),
+            None => self.allowance = Some(Allowance::new(share, depth)),
+        }
+    }
+
+    /// While held, nothing is looked at and nothing moves; exits are still noticed.
+    pub fn hold(&mut self, hold: bool) {
+        self.held = hold;
+    }
+
+    /// Tells the engine something that does not come from the kernel: a goal, limits, a rate. It takes effect at the next turn.
+    pub fn tell(&mut self, input: Input<'_>) {
+        let now = self.now();
+        self.parts.engine.handle(now, input);
+    }
+
+    /// The processes under management.
+    pub fn processes(&self) -> impl Iterator<Item = (SpaceId, &Process, usize)> {
+        self.spaces.iter().map(|(space, held)| (*space, &held.process, held.ranges.len()))
+    }
+
+    /// Lets go of a process; its pages stay where they are.
+    pub fn remove_process(&mut self, pid: u32) {
+        let space = self.spaces.iter().find(|(_, space)| space.process.pid() == pid).map(|(id, _)| *id);
+        if let Some(space) = space {
+            self.let_go(space);
         }
     }
 
@@ -319,19 +417,31 @@ impl Manager {
 
     /// Lets go of processes that exited.
     fn drop_exited(&mut self) {
-        let gone: Vec<SpaceId> =
-            self.spaces.iter().filter(|(_, space)| !space.process.is_alive()).map(|(id, _)| *id).collect();
+        // One call asks after all of them: a pidfd is readable once its process has exited.
+        let mut fds: Vec<PollFd<'_>> =
+            self.spaces.values().map(|space| PollFd::from_borrowed_fd(space.process.pidfd(), PollFlags::IN)).collect();
+        let asked = poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
+        let exited: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
+        let gone: Vec<SpaceId> = match asked {
+            Ok(_) => self.spaces.keys().zip(exited).filter(|(_, exited)| *exited).map(|(id, _)| *id).collect(),
+            Err(_) => self.spaces.iter().filter(|(_, space)| !space.process.is_alive()).map(|(id, _)| *id).collect(),
+        };
         for space in gone {
-            self.spaces.remove(&space);
-            self.parts.tracker.forget(space);
-            self.drain_engine(Input::Exited(space));
+            self.let_go(space);
         }
+    }
+
+    fn let_go(&mut self, space: SpaceId) {
+        self.spaces.remove(&space);
+        self.parts.tracker.forget(space);
+        self.drain_engine(Input::Exited(space));
     }
 
     /// Takes up new children, and follows what the processes mapped and unmapped.
     fn follow(&mut self) {
         let known: BTreeSet<u32> = self.spaces.values().map(|space| space.process.pid()).collect();
-        let children: BTreeSet<u32> = self.spaces.values().flat_map(|space| space.process.descendants()).collect();
+        let parents = self.spaces.iter().filter(|_| self.follows_children);
+        let children: BTreeSet<u32> = parents.flat_map(|(_, space)| space.process.descendants()).collect();
         for pid in children {
             // A child that cannot be opened exited already, or is not ours; it is not asked about again.
             if !known.contains(&pid) && !self.excluded.contains(&pid) && self.add_process(pid).is_err() {
@@ -408,7 +518,9 @@ impl Manager {
     fn read_pressure(&mut self, now: Time) {
         let window = now.since(self.pressure_read);
         self.pressure_read = now;
-        self.pressure_at = now + PRESSURE_INTERVAL;
+        // Each process costs a file to read; with hundreds of them the reading must not become the work.
+        let interval = PRESSURE_INTERVAL.max(PRESSURE_PER_PROCESS * self.spaces.len() as u32);
+        self.pressure_at = now + interval;
         let (mut refaults, mut resident) = (0, 0);
         for space in self.spaces.values_mut() {
             let Ok(stat) = space.process.stat() else { continue };
@@ -429,7 +541,7 @@ impl Manager {
         self.compact(now);
         let reading = self.stats.pressure;
         if let Some(brake) = self.parts.engine.governor().brake() {
-            *self.stats.braked.entry(brake.name()).or_default() += window.min(2 * PRESSURE_INTERVAL);
+            *self.stats.braked.entry(brake.name()).or_default() += window.min(2 * interval);
         }
         // A dry run may plan for swap that is not there; its room is what was declared, and free swap says nothing of it.
         let is_active = |tier: &TierId| matches!(&self.parts.tiers.tier(*tier).kind, TierKind::Swap { device, .. } if device.starts_with('/'));
@@ -469,6 +581,9 @@ impl Manager {
     fn drain_engine(&mut self, input: Input<'_>) -> bool {
         let now = self.now();
         self.parts.engine.handle(now, input);
+        if self.held {
+            return false;
+        }
         loop {
             let now = self.now();
             match self.parts.engine.poll(now) {
@@ -487,9 +602,21 @@ impl Manager {
                     return false;
                 }
                 Output::Move(plan) => {
+                    let began = thread_cpu();
                     let outcomes = self.carry_out(&plan);
                     let now = self.now();
                     self.parts.engine.handle(now, Input::Moved(&outcomes));
+                    if let Some(allowance) = &mut self.allowance {
+                        let spent = thread_cpu().saturating_sub(began);
+                        allowance.spend(now, spent);
+                        self.spent_in_turn += spent;
+                        let ready = allowance.ready(now);
+                        if ready > now {
+                            self.stats.short_of_cpu = true;
+                            self.wake = ready;
+                            return false;
+                        }
+                    }
                     if self.cadence.scan_at.is_some_and(|at| at <= now) || self.pressure_at <= now {
                         self.wake = now;
                         return true;
@@ -544,6 +671,12 @@ impl Manager {
         let answered = moves.iter().zip(&self.results);
         outcomes.extend(answered.map(|(&item, result)| Outcome { item, done: result.done, failure: result.failure }));
     }
+}
+
+/// Processor time of this thread so far.
+fn thread_cpu() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
 /// The processes as a tracker is given them. A function of the map alone, so that the tracker and the engine stay free to change.

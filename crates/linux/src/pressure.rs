@@ -104,6 +104,18 @@ pub enum PressureError {
     },
 }
 
+/// Memory that could be had without swapping, as the kernel estimates it (MemAvailable).
+///
+/// # Errors
+/// When /proc/meminfo cannot be read or has no such line.
+pub fn available_memory(root: &Path) -> Result<Bytes, PressureError> {
+    let path = root.join("proc/meminfo");
+    meminfo_bytes(&read(&path)?, "MemAvailable:").ok_or_else(|| PressureError::Content {
+        path: path.display().to_string(),
+        text: "no line MemAvailable".to_owned(),
+    })
+}
+
 impl PressureReading {
     /// Reads the machine's figures, and those of one zram device if `zram` names one, below `root` ("/" or a fixture).
     ///

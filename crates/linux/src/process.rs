@@ -199,7 +199,12 @@ impl Stat {
     /// When it is gone.
     pub fn read(pid: u32) -> Result<Stat, ProcessError> {
         let text = read_proc(pid, "stat")?;
-        parse_stat(&text).ok_or(ProcessError::Gone { pid })
+        Stat::parse(&text).ok_or(ProcessError::Gone { pid })
+    }
+
+    /// The counters in the text of a stat file; `None` if it is none.
+    pub(crate) fn parse(text: &str) -> Option<Stat> {
+        parse_stat(text)
     }
 }
 

@@ -36,6 +36,25 @@ pub fn usage(who: Who) -> Usage {
     }
 }
 
+/// Holds this process's memory in fast memory, what it uses later as well: a manager that waits for its own memory to come
+/// back from the slow tier would stall on what it manages. Only what is touched is held, not the whole of every stack.
+///
+/// # Errors
+/// Without CAP_IPC_LOCK, when RLIMIT_MEMLOCK is too small.
+pub fn lock_own_memory() -> std::io::Result<()> {
+    use rustix::mm::{MlockAllFlags, mlockall};
+    mlockall(MlockAllFlags::CURRENT | MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT).map_err(Into::into)
+}
+
+/// Lets go of it for a while: trackers are proven on memory of this process, and locked memory can be neither marked as cold nor
+/// paged out (madvise(2), EINVAL).
+///
+/// # Errors
+/// When the kernel refuses.
+pub fn unlock_own_memory() -> std::io::Result<()> {
+    rustix::mm::munlockall().map_err(Into::into)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -7,7 +7,7 @@
 // [P], [C], [R] in the tables of constants say where a value comes from; they are no links.
 #![allow(rustdoc::broken_intra_doc_links)]
 
-use terrace_core::policy::Policy;
+use terrace_core::policy::{Needs, Policy};
 
 pub mod age;
 pub mod all_fast;
@@ -110,6 +110,21 @@ pub fn build(name: &str, mut settings: Settings) -> Result<Box<dyn Policy>, Sett
     let policy = (info.build)(&mut settings)?;
     settings.finish(info)?;
     Ok(policy)
+}
+
+/// Why a policy can be simulated and not run live, if that is so.
+pub fn only_simulated(needs: Needs) -> Option<&'static str> {
+    if needs.counters {
+        Some("it reads counters that no MMU has yet, which only the simulator can model")
+    } else if needs.own_marks {
+        Some("it wants to know when each page was marked, or to choose which ones are, and a kernel shows neither")
+    } else if needs.future {
+        Some("it knows the future of a trace, which a running program does not show")
+    } else if !needs.scans && !needs.samples && !needs.hint_faults {
+        Some("it decides where new pages go, or leaves all to hardware, which only the simulator can do")
+    } else {
+        None
+    }
 }
 
 #[cfg(test)]

@@ -21,8 +21,9 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("sim", &["core", "policies", "machine", "workloads", "trace"]),
     ("sizing", &["core", "machine", "sim"]),
     ("lab", &["core"]),
+    ("daemon", &["core", "policies", "linux", "bpf"]),
     ("rules", &[]),
-    ("cli", &["core", "policies", "machine", "workloads", "trace", "sim", "sizing", "linux", "bpf", "lab"]),
+    ("cli", &["core", "policies", "machine", "workloads", "trace", "sim", "sizing", "linux", "bpf", "lab", "daemon"]),
 ];
 
 #[test]

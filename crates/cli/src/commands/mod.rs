@@ -4,14 +4,18 @@ use std::process::ExitCode;
 
 use crate::args::Command;
 
+mod config;
 mod doctor;
+mod generate;
 mod lab;
 pub(crate) mod manage;
 mod policies;
 mod record;
 mod reproduce;
+mod service;
 pub(crate) mod sim;
 pub(crate) mod size;
+mod top;
 mod topology;
 mod trace;
 mod workload;
@@ -30,11 +34,23 @@ pub(crate) fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Topology(arguments) => topology::run(&arguments),
         Command::Doctor(arguments) => doctor::run(&arguments),
         Command::Policies(arguments) => policies::run(&arguments),
+        Command::Status(arguments) => service::status(&arguments),
+        Command::Classes(arguments) => service::classes(&arguments),
+        Command::Explain(arguments) => service::explain(&arguments),
+        Command::History(arguments) => service::history(&arguments),
+        Command::Top(arguments) => top::run(&arguments),
+        Command::Pause(arguments) => service::pause(&arguments),
+        Command::Resume(arguments) => service::resume(&arguments),
+        Command::Drain(arguments) => service::drain(&arguments),
+        Command::Reload(arguments) => service::reload(&arguments),
+        Command::Set(arguments) => service::set(&arguments),
+        Command::Config(command) => config::run(&command),
         Command::Workload(arguments) => workload::run(&arguments),
         Command::Sim(command) => sim::run(&command),
         Command::Size(command) => size::run(&command),
         Command::Trace(command) => trace::run(&command),
         Command::Record(arguments) => record::run(&arguments),
+        Command::Generate(arguments) => generate::run(&arguments),
         Command::Reproduce(arguments) => reproduce::run(&arguments),
         Command::Lab(command) => lab::run(&command),
     }

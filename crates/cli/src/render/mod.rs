@@ -5,6 +5,8 @@
 
 pub(crate) mod doctor;
 pub(crate) mod lab;
+pub(crate) mod service;
+pub(crate) mod top;
 pub(crate) mod topology;
 
 use comfy_table::presets::{ASCII_HORIZONTAL_ONLY, UTF8_HORIZONTAL_ONLY};

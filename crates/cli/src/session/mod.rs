@@ -140,7 +140,7 @@ pub(crate) fn run_with(plan: &Plan, mut onlooker: Option<&mut dyn Onlooker>) -> 
     let report = recorder.finish(plan, &manager, &mut target, &machine.facts)?;
     // The compressed swap goes before the report is shown: what it says of the end is then true.
     drop(manager);
-    let released = machine.held.release();
+    let released = Machine::release(machine.held);
     // What was found out is written whatever else went wrong: nobody can run it again to get the same report.
     let written = write(&plan.watch.output, &report, plan.observes());
     drop(places);

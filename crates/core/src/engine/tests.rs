@@ -187,6 +187,52 @@ fn explain_tells_what_became_of_a_page() {
     assert!(engine.ledger().explain(SPACE, Vpn(50)).next().is_none());
 }
 
+#[test]
+fn a_floor_and_a_ceiling_of_all_spaces_together_hold() {
+    let mut engine = engine(FastGoal::Least);
+    engine.handle(at(99), Input::TotalLimits(SpaceLimits { floor: 300, ceiling: 350 }));
+    show(&mut engine, at(100), 100, |_| Some(TierId::FAST));
+    assert_eq!(carry_out(&mut engine, at(100)).len(), 212, "512 less the floor");
+    assert_eq!(engine.governor().vetoes()[&crate::governor::Veto::Floor], 200);
+    // All are accessed now: what may come back stops at the ceiling.
+    show(&mut engine, at(200), 512, |page| Some(if (100..312).contains(&page) { SLOW } else { TierId::FAST }));
+    carry_out(&mut engine, at(200));
+    assert_eq!(engine.pages().used(SPACE, TierId::FAST), 350);
+    // A floor that means "never" does not overflow.
+    engine.handle(at(201), Input::TotalLimits(SpaceLimits { floor: u64::MAX, ceiling: u64::MAX }));
+    show(&mut engine, at(300), 0, |page| Some(if (100..262).contains(&page) { SLOW } else { TierId::FAST }));
+    assert!(carry_out(&mut engine, at(300)).is_empty());
+}
+
+#[test]
+fn a_drain_brings_back_what_was_moved_whatever_stands_against_it() {
+    let mut engine = engine(FastGoal::Pages(100));
+    show(&mut engine, at(100), 100, |_| Some(TierId::FAST));
+    carry_out(&mut engine, at(100));
+    assert!(engine.has_pages_to_bring_back());
+    // Pages that moved a second ago rest, and the goal leaves no room: neither counts when Terrace leaves.
+    engine.handle(at(101), Input::Drain(true));
+    let moves = carry_out(&mut engine, at(101));
+    assert!(moves.len() == 412 && moves.iter().all(|item| item.reason == Reason::Drain));
+    assert_eq!((engine.pages().used(SPACE, SLOW), engine.ledger().mistakes()), (0, 0));
+    assert!(!engine.has_pages_to_bring_back());
+    show(&mut engine, at(150), 100, |_| Some(TierId::FAST));
+    assert!(carry_out(&mut engine, at(150)).is_empty(), "while it drains nothing leaves");
+    engine.handle(at(151), Input::Drain(false));
+    show(&mut engine, at(200), 100, |_| Some(TierId::FAST));
+    assert_eq!(carry_out(&mut engine, at(200)).len(), 412, "and then it goes on");
+}
+
+#[test]
+fn a_rate_can_be_changed_while_wishes_wait_for_it() {
+    let mut engine = engine(FastGoal::Least);
+    engine.handle(at(99), Input::Rate(Some(Bytes::kib(4))));
+    show(&mut engine, at(100), 0, |_| Some(TierId::FAST));
+    assert!(carry_out(&mut engine, at(100)).len() < 10 && engine.waiting() > 500);
+    engine.handle(at(100), Input::Rate(None));
+    assert!(carry_out(&mut engine, at(100)).len() > 500 && engine.waiting() == 0);
+}
+
 mod properties {
     use super::*;
     use proptest::prelude::*;

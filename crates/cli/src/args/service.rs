@@ -1,0 +1,108 @@
+//! The grammar of the commands that concern the daemon, `terraced`.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+
+/// Where the configuration lies.
+#[derive(Debug, Args)]
+pub(crate) struct ConfigPlace {
+    /// The configuration; drop-ins lie in conf.d beside it.
+    #[arg(long, value_name = "FILE", default_value = terrace_daemon::config::DEFAULT_PATH)]
+    pub config: PathBuf,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum ConfigCommand {
+    /// Check the configuration and say all that is wrong with it.
+    Check(ConfigPlace),
+    /// Show what is in force: every key, its value, and where that was written.
+    Show(ConfigPlace),
+    /// Print a configuration that says the defaults and what each key means.
+    Default,
+    /// Say what a key means, such as budget.cpu or class.web.floor.
+    Explain {
+        /// The key.
+        #[arg(value_name = "KEY")]
+        key: String,
+    },
+}
+
+/// How the daemon is reached.
+#[derive(Debug, Args)]
+pub(crate) struct Reach {
+    /// The daemon's control socket.
+    #[arg(long, value_name = "PATH", default_value = "/run/terrace/terrace.sock")]
+    pub socket: PathBuf,
+    /// Print the daemon's answer as one JSON object.
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ReachArguments {
+    #[command(flatten)]
+    pub reach: Reach,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct OneClassArguments {
+    /// The class; without it all of them.
+    #[arg(value_name = "CLASS")]
+    pub class: Option<String>,
+    #[command(flatten)]
+    pub reach: Reach,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ExplainArguments {
+    /// The process, and perhaps an address in it: 4711 or 4711:0x7f0012345000.
+    #[arg(value_name = "PID[:ADDRESS]")]
+    pub place: String,
+    #[command(flatten)]
+    pub reach: Reach,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct HistoryArguments {
+    /// Only what is about this class.
+    #[arg(long, value_name = "CLASS")]
+    pub class: Option<String>,
+    /// At most so many, the latest.
+    #[arg(short = 'n', long, value_name = "COUNT", default_value_t = 50)]
+    pub lines: usize,
+    /// Go on as things happen, until Ctrl-C.
+    #[arg(short, long)]
+    pub follow: bool,
+    #[command(flatten)]
+    pub reach: Reach,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct SetArguments {
+    /// The key, such as class.web.floor.
+    #[arg(value_name = "KEY")]
+    pub key: String,
+    /// Its value, such as 512MiB.
+    #[arg(value_name = "VALUE")]
+    pub value: String,
+    #[command(flatten)]
+    pub reach: Reach,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct GenerateArguments {
+    /// The directory; it is made.
+    #[arg(value_name = "DIR")]
+    pub directory: PathBuf,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct TopArguments {
+    /// The daemon's control socket.
+    #[arg(long, value_name = "PATH", default_value = "/run/terrace/terrace.sock")]
+    pub socket: PathBuf,
+    /// Time between looks, at least 200ms.
+    #[arg(long, value_name = "TIME", default_value = "1s")]
+    pub interval: String,
+}

@@ -1,0 +1,167 @@
+//! The commands that ask the daemon, and those that order it about.
+
+use std::io::Write;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use terrace_daemon::client::{Client, ClientError};
+use terrace_daemon::protocol::{Code, Verb};
+use terrace_daemon::view::{Explanation, Happening, Status};
+
+use crate::args::{ExplainArguments, HistoryArguments, OneClassArguments, Reach, ReachArguments, SetArguments};
+use crate::options::{Misuse, misuse};
+use crate::render::service;
+
+pub(super) fn status(arguments: &ReachArguments) -> anyhow::Result<ExitCode> {
+    show::<Status>(&arguments.reach, Verb::Status {}, service::status)
+}
+
+pub(super) fn classes(arguments: &ReachArguments) -> anyhow::Result<ExitCode> {
+    let status: Status = ask(&arguments.reach, Verb::Status {})?;
+    if arguments.reach.json {
+        super::print_json(&status.classes)?;
+    } else {
+        super::print_text(&service::classes(&status))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+pub(super) fn explain(arguments: &ExplainArguments) -> anyhow::Result<ExitCode> {
+    let (pid, address) = place(&arguments.place)?;
+    show::<Explanation>(&arguments.reach, Verb::Explain { pid, address }, service::explanation)
+}
+
+pub(super) fn history(arguments: &HistoryArguments) -> anyhow::Result<ExitCode> {
+    let mut client = Client::connect(&arguments.reach.socket)?;
+    let mut after = 0;
+    loop {
+        let verb = Verb::History { after, limit: Some(arguments.lines), class: arguments.class.clone() };
+        let news: Vec<Happening> = client.get(verb)?;
+        if arguments.reach.json && !arguments.follow {
+            super::print_json(&news)?;
+        } else {
+            let mut stdout = std::io::stdout().lock();
+            for one in &news {
+                match arguments.reach.json {
+                    true => writeln!(stdout, "{}", serde_json::to_string(one)?)?,
+                    false => writeln!(stdout, "{}", service::happening(one))?,
+                }
+            }
+            stdout.flush()?;
+        }
+        if !arguments.follow {
+            return Ok(ExitCode::SUCCESS);
+        }
+        after = news.last().map_or(after, |last| last.number);
+        std::thread::sleep(Duration::from_millis(500));
+    }
+}
+
+pub(super) fn pause(arguments: &OneClassArguments) -> anyhow::Result<ExitCode> {
+    order(
+        &arguments.reach,
+        Verb::Pause { class: arguments.class.clone() },
+        "paused: nothing is looked at and nothing moves",
+    )
+}
+
+pub(super) fn resume(arguments: &OneClassArguments) -> anyhow::Result<ExitCode> {
+    order(&arguments.reach, Verb::Resume { class: arguments.class.clone() }, "resumed")
+}
+
+pub(super) fn drain(arguments: &OneClassArguments) -> anyhow::Result<ExitCode> {
+    let done = "draining: what was moved comes back to fast memory; `terrace status` says when it is done";
+    order(&arguments.reach, Verb::Drain { class: arguments.class.clone() }, done)
+}
+
+pub(super) fn reload(arguments: &ReachArguments) -> anyhow::Result<ExitCode> {
+    let answer = talk(&arguments.reach, Verb::Reload {})?;
+    let keys: Vec<&str> =
+        answer["needs_restart"].as_array().into_iter().flatten().filter_map(|key| key.as_str()).collect();
+    if arguments.reach.json {
+        super::print_json(&answer)?;
+    } else if keys.is_empty() {
+        super::print_text("reloaded\n")?;
+    } else {
+        super::print_text(&format!("reloaded; a restart of terraced is needed for {}\n", keys.join(", ")))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+pub(super) fn set(arguments: &SetArguments) -> anyhow::Result<ExitCode> {
+    let done = format!(
+        "{} = {} until the next reload; write it into the configuration to keep it",
+        arguments.key, arguments.value
+    );
+    order(&arguments.reach, Verb::Set { key: arguments.key.clone(), value: arguments.value.clone() }, &done)
+}
+
+fn order(reach: &Reach, verb: Verb, done: &str) -> anyhow::Result<ExitCode> {
+    let answer = talk(reach, verb)?;
+    if reach.json {
+        super::print_json(&answer)?;
+    } else {
+        super::print_text(&format!("{done}\n"))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn show<T: serde::Serialize + serde::de::DeserializeOwned>(
+    reach: &Reach,
+    verb: Verb,
+    text: impl Fn(&T) -> String,
+) -> anyhow::Result<ExitCode> {
+    let answer: T = ask(reach, verb)?;
+    if reach.json {
+        super::print_json(&answer)?;
+    } else {
+        super::print_text(&text(&answer))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn talk(reach: &Reach, verb: Verb) -> anyhow::Result<serde_json::Value> {
+    Client::connect(&reach.socket)?.ask(verb).map_err(understood)
+}
+
+fn ask<T: serde::de::DeserializeOwned>(reach: &Reach, verb: Verb) -> anyhow::Result<T> {
+    Client::connect(&reach.socket)?.get(verb).map_err(understood)
+}
+
+/// A class or key that does not exist is misuse of the command; all else is a failure.
+fn understood(error: ClientError) -> anyhow::Error {
+    match error {
+        ClientError::Refused { code: Code::Unknown, text } => Misuse(text).into(),
+        other => other.into(),
+    }
+}
+
+/// PID or PID:ADDRESS.
+fn place(text: &str) -> anyhow::Result<(u32, Option<u64>)> {
+    let (pid, address) = text.split_once(':').map_or((text, None), |(pid, address)| (pid, Some(address)));
+    let pid = pid.parse().map_err(|_| misuse("explain", text, "expected a pid, as in 4711 or 4711:0x7f0012345000"))?;
+    let address = address
+        .map(|address| {
+            let digits = address.strip_prefix("0x").unwrap_or(address);
+            u64::from_str_radix(digits, 16).map_err(|_| {
+                misuse("explain", text, "expected a hexadecimal address behind the colon, as in 4711:0x7f0012345000")
+            })
+        })
+        .transpose()?;
+    Ok((pid, address))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_is_a_pid_with_or_without_an_address() {
+        assert_eq!(place("7").unwrap(), (7, None));
+        assert_eq!(place("7:0x7f00").unwrap(), (7, Some(0x7f00)));
+        assert_eq!(place("7:7f00").unwrap(), (7, Some(0x7f00)));
+        for wrong in ["", "x", "7:", "7:zz", "-1"] {
+            assert!(place(wrong).unwrap_err().is::<Misuse>(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,209 @@
+//! What the daemon says, for a terminal.
+//!
+//! In: the daemon's views. Out: text. Must not: leave out what is wrong.
+
+use std::fmt::Write;
+
+use terrace_core::units::Bytes;
+use terrace_daemon::view::{Class, Explanation, Happening, Status};
+
+use super::{Screen, listed};
+
+/// `terrace status`.
+pub(crate) fn status(status: &Status) -> String {
+    status_on(status, &Screen::of(std::io::stdout()))
+}
+
+fn status_on(status: &Status, screen: &Screen) -> String {
+    let processes: u64 = status.classes.iter().map(|class| class.processes).sum();
+    let mut text = format!(
+        "terraced {} (pid {}), up {}: {}, {processes} processes in {} classes\n",
+        status.version,
+        status.pid,
+        span(status.uptime_seconds),
+        status.state,
+        status.classes.len(),
+    );
+    let budget = &status.budget;
+    let _ = writeln!(
+        text,
+        "Fast memory {} of {}; own CPU {} of {} of one core (watching {}); resident {}, of it page state {}",
+        bytes(budget.fast_used_bytes),
+        bytes(budget.fast_bytes),
+        percent(status.own.cpu_share),
+        percent(budget.cpu_share),
+        percent(budget.cpu_overhead_share),
+        bytes(status.own.resident_bytes),
+        bytes(status.own.page_state_bytes),
+    );
+    let _ = writeln!(text, "New processes: {}", status.process_events);
+    let mut table = screen.table(&["tier", "kind", "used", "capacity", "takes"]);
+    for tier in &status.tiers {
+        let takes = tier.occupied_bytes.map_or_else(|| "-".to_owned(), bytes);
+        table.add_row([
+            tier.name.clone(),
+            tier.kind.clone(),
+            bytes(tier.used_bytes),
+            bytes(tier.capacity_bytes),
+            takes,
+        ]);
+    }
+    let _ = writeln!(text, "\n{table}\n\n{}", table_of_classes(status, screen));
+    let trouble = status.classes.iter().filter(|class| matches!(class.state.as_str(), "failed" | "stopped"));
+    let trouble = trouble.map(|class| format!("class {}: {}", class.name, class.reason.clone().unwrap_or_default()));
+    let refused = status
+        .refused
+        .iter()
+        .map(|one| format!("pid {} ({}) of class {} is not managed: {}", one.pid, one.name, one.class, one.reason));
+    let rivals = status.rivals.iter().map(|rival| format!("{} ({}): {}", rival.name, rival.state, rival.effect));
+    let all = trouble.chain(refused).chain(rivals).chain(status.notes.iter().cloned());
+    text.push_str(&listed("Needs a look", all, screen.width));
+    text
+}
+
+/// `terrace classes`.
+pub(crate) fn classes(status: &Status) -> String {
+    let screen = Screen::of(std::io::stdout());
+    let mut text = format!("{}\n", table_of_classes(status, &screen));
+    for class in &status.classes {
+        text.push_str(&details(class));
+    }
+    text
+}
+
+fn table_of_classes(status: &Status, screen: &Screen) -> String {
+    if status.classes.is_empty() {
+        return "No class is configured, so nothing is managed: `terrace config default` shows how to write one."
+            .to_owned();
+    }
+    let head =
+        ["class", "state", "goal", "procs", "fast", "slow", "in use", "granted", "floor", "hits", "back", "stall"];
+    let mut table = screen.table(&head);
+    for class in &status.classes {
+        let state = match &class.brake {
+            Some(brake) => format!("{}, braked ({brake})", class.state),
+            None if class.short_of_cpu => format!("{}, short of CPU", class.state),
+            None => class.state.clone(),
+        };
+        table.add_row([
+            class.name.clone(),
+            state,
+            class.goal.clone(),
+            class.processes.to_string(),
+            bytes(class.fast_bytes),
+            bytes(class.slow_bytes),
+            bytes(class.active_bytes),
+            bytes(class.granted_bytes),
+            bytes(class.floor_bytes),
+            class.hit_share.map_or_else(|| "-".to_owned(), percent),
+            class.refaults.to_string(),
+            percent(class.stall_share),
+        ]);
+    }
+    table.to_string()
+}
+
+fn details(class: &Class) -> String {
+    let mut text = format!(
+        "\n{}: policy {}, tracker {}, weight {}",
+        class.name,
+        class.policy,
+        class.tracker.as_deref().unwrap_or("none yet"),
+        class.weight
+    );
+    if let Some(reason) = &class.reason {
+        let _ = write!(text, "; {}: {reason}", class.state);
+    }
+    let pages = |pages: u64| bytes(Bytes::of_pages(pages).get());
+    let _ = write!(
+        text,
+        "\n  moved {} to slower and {} to faster memory; {} pages came back, {} of them soon\n  {} walks, CPU {:.1} s, longest call that moved {:.1} ms",
+        pages(class.demoted_pages),
+        pages(class.promoted_pages),
+        class.refaults,
+        class.mistakes,
+        class.rounds,
+        class.cpu_seconds,
+        class.longest_move_call_seconds * 1e3,
+    );
+    let counts = |map: &std::collections::BTreeMap<String, u64>| {
+        map.iter().map(|(name, count)| format!("{name} {count}")).collect::<Vec<_>>().join(", ")
+    };
+    if !class.failed_pages.is_empty() {
+        let _ = write!(text, "\n  pages that would not move: {}", counts(&class.failed_pages));
+    }
+    if !class.vetoed_pages.is_empty() {
+        let _ = write!(text, "\n  wishes refused: {}", counts(&class.vetoed_pages));
+    }
+    if let Some(contract) = &class.contract {
+        let _ = write!(
+            text,
+            "\n  {}: {} lie where they should not now, {} at worst; {} pages moved against it by Terrace",
+            contract.promise,
+            bytes(contract.violating_bytes),
+            bytes(contract.worst_bytes),
+            contract.own_moves_against_it,
+        );
+    }
+    if let Some(proof) = &class.proof {
+        let effect = proof.effect.zip(proof.interval).map_or_else(
+            || "nothing measured yet".to_owned(),
+            |(effect, (low, high))| {
+                format!("{:+.2} % of its time, between {:+.2} and {:+.2} %", effect * 100.0, low * 100.0, high * 100.0)
+            },
+        );
+        let _ = write!(text, "\n  proof ({} pairs): {effect}; {}", proof.pairs, proof.verdict);
+    }
+    text.push('\n');
+    text
+}
+
+/// `terrace explain`.
+pub(crate) fn explanation(explanation: &Explanation) -> String {
+    let class = explanation.class.as_deref().map_or_else(|| "no class".to_owned(), |class| format!("class {class}"));
+    let mut text = format!("pid {} ({}): {class}\n  {}\n", explanation.pid, explanation.name, explanation.why);
+    if !explanation.tiers.is_empty() {
+        let tiers: Vec<String> =
+            explanation.tiers.iter().map(|tier| format!("{} in {}", bytes(tier.bytes), tier.tier)).collect();
+        let _ = writeln!(text, "  {}", tiers.join(", "));
+    }
+    if let Some(page) = &explanation.page {
+        let _ = writeln!(text, "page {:#x}: {}", page.address, page.because);
+        let mut facts = vec![format!("score {}", page.heat)];
+        facts.extend(page.idle_seconds.map(|idle| format!("idle {idle:.1} s")));
+        facts.extend(page.huge.then(|| "part of a huge page".to_owned()));
+        facts.extend((page.ping_pong > 0).then(|| format!("came straight back {} times", page.ping_pong)));
+        facts.extend(page.pinned.then(|| "may not move".to_owned()));
+        let _ = writeln!(text, "  {}", facts.join(", "));
+        for decision in &page.decisions {
+            let _ = writeln!(text, "  {decision}");
+        }
+    }
+    text
+}
+
+/// A line of `terrace history`.
+pub(crate) fn happening(one: &Happening) -> String {
+    let time = jiff::Timestamp::from_millisecond((one.time * 1e3) as i64)
+        .map_or_else(|_| "?".to_owned(), |time| format!("{time:.0}"));
+    format!("{time} {:<8} {:<12} {}", one.kind, one.class.as_deref().unwrap_or("-"), one.text.replace('\n', "\n    "))
+}
+
+pub(crate) fn bytes(bytes: u64) -> String {
+    Bytes::new(bytes).to_string()
+}
+
+pub(crate) fn percent(share: f64) -> String {
+    format!("{:.1} %", share * 100.0)
+}
+
+/// A span as people say it.
+pub(crate) fn span(seconds: f64) -> String {
+    let seconds = seconds as u64;
+    match seconds {
+        0..120 => format!("{seconds} s"),
+        120..7200 => format!("{} min", seconds / 60),
+        7200..172_800 => format!("{} h", seconds / 3600),
+        _ => format!("{} days", seconds / 86_400),
+    }
+}

@@ -1,0 +1,696 @@
+//! A class while it runs: its engine, its trackers and movers, what it claims and what it is granted.
+//!
+//! In: processes that join and leave, grants of the arbiter. Out: claims, figures for the view. Must not: know the other
+//! classes; what they get in common, the arbiter shares out.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use terrace_core::arbiter::{Activity, Claim};
+use terrace_core::engine::{Engine, EngineConfig, Input};
+use terrace_core::governor::{GovernorConfig, SpaceLimits};
+use terrace_core::ledger::Route;
+use terrace_core::plan::Reason;
+use terrace_core::policy::FastGoal;
+use terrace_core::units::{Bytes, SpaceId, TierId};
+use terrace_linux::machine::Machine;
+use terrace_linux::manager::{Manager, ManagerParts};
+use terrace_linux::process::RangeOptions;
+use terrace_linux::trackers::{TrackError, accessed_bits};
+use terrace_linux::usage::{lock_own_memory, unlock_own_memory};
+use terrace_policies::Settings;
+
+use crate::config::{Amount, Class, Goal};
+use crate::heat::HeatTap;
+use crate::proof::Proof;
+use crate::view;
+
+/// What a class is doing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum State {
+    /// No process matches.
+    Waiting,
+    /// Its processes are managed.
+    Running,
+    /// Proof mode leaves it alone for a while.
+    Held,
+    /// Proof mode showed harm.
+    Stopped,
+    /// Someone paused it.
+    Paused,
+    /// Pages come back to fast memory.
+    Draining,
+    /// They are back, and it is left alone.
+    Drained,
+    /// It cannot be managed; it is tried again after a while.
+    Failed(String),
+}
+
+impl State {
+    fn name(&self) -> &'static str {
+        match self {
+            State::Waiting => "waiting",
+            State::Running => "running",
+            State::Held => "held",
+            State::Stopped => "stopped",
+            State::Paused => "paused",
+            State::Draining => "draining",
+            State::Drained => "drained",
+            State::Failed(_) => "failed",
+        }
+    }
+}
+
+/// What the arbiter grants.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Grant {
+    /// Fast memory, in pages.
+    pub fast: u64,
+    /// Bytes a second that may change tier; `None` for no bound.
+    pub bandwidth: Option<u64>,
+    /// Share of one core.
+    pub cpu: f64,
+}
+
+/// What a class asks of each budget.
+#[derive(Clone, Copy, Debug)]
+pub struct Claims {
+    /// Fast memory, in pages.
+    pub fast: Claim,
+    /// Bytes a second.
+    pub bandwidth: Claim,
+    /// Millionths of a core.
+    pub cpu: Claim,
+}
+
+/// Figures of the last period, to see what changed.
+#[derive(Clone, Debug, Default)]
+struct Last {
+    moved: BTreeMap<Route, u64>,
+    moved_pages: u64,
+    cpu: Duration,
+    faults: u64,
+    refaults: u64,
+    brake: Option<&'static str>,
+    at: Option<Instant>,
+}
+
+/// See the module's header.
+pub struct Running {
+    /// As configured.
+    pub class: Class,
+    /// What it is doing.
+    pub state: State,
+    manager: Option<Manager>,
+    tap: HeatTap,
+    tracker: Option<String>,
+    activity: Activity,
+    active: u64,
+    grant: Grant,
+    told: Option<(FastGoal, SpaceLimits, Option<u64>)>,
+    last: Last,
+    bandwidth_used: u64,
+    cpu_used: f64,
+    hits: (f64, f64),
+    contract_worst: u64,
+    proof: Option<Proof>,
+    retry_at: Option<Instant>,
+    heat_at: Option<Instant>,
+    refault_cost: Duration,
+}
+
+/// A class whose tracker failed is tried again after so long.
+const RETRY: Duration = Duration::from_secs(60);
+/// Rates are smoothed over about so long.
+const SMOOTHING: Duration = Duration::from_secs(20);
+
+impl Running {
+    /// A class without processes.
+    pub fn new(class: Class) -> Running {
+        let proof = class.proof.map(|window| Proof::new(window, class.max_stall));
+        Running {
+            class,
+            state: State::Waiting,
+            manager: None,
+            tap: HeatTap::default(),
+            tracker: None,
+            activity: Activity::default(),
+            active: 0,
+            grant: Grant::default(),
+            told: None,
+            last: Last::default(),
+            bandwidth_used: 0,
+            cpu_used: 0.0,
+            hits: (0.0, 0.0),
+            contract_worst: 0,
+            proof,
+            retry_at: None,
+            heat_at: None,
+            refault_cost: GovernorConfig::default().refault_cost,
+        }
+    }
+
+    /// Whether a new configuration of the class can be taken in as it runs; what an engine or its trackers are made of cannot.
+    pub fn can_become(&self, class: &Class) -> bool {
+        let made_of = |class: &Class| {
+            (class.policy.clone(), class.settings.clone(), class.max_stall.to_bits(), class.files, class.shared)
+        };
+        made_of(&self.class) == made_of(class)
+    }
+
+    /// Takes in a new configuration of the class.
+    pub fn become_class(&mut self, class: Class) {
+        if self.class.proof != class.proof {
+            self.proof = class.proof.map(|window| Proof::new(window, class.max_stall));
+            if matches!(self.state, State::Held | State::Stopped) {
+                self.set_state(State::Running);
+            }
+        }
+        self.class = class;
+        self.told = None;
+    }
+
+    /// The manager, if there is one.
+    pub fn manager(&self) -> Option<&Manager> {
+        self.manager.as_ref()
+    }
+
+    /// Takes up a process; the first one brings the class to life.
+    ///
+    /// # Errors
+    /// Why it is not managed, in a line.
+    pub fn join(
+        &mut self,
+        pid: u32,
+        start_time: u64,
+        kvm_guest: bool,
+        machine: &Machine,
+        wanted: Option<&str>,
+    ) -> Result<(), String> {
+        if let (Goal::NeverFast, Some(swap)) = (self.class.goal, machine.tiers.swap_tier()) {
+            let tier = &machine.tiers.tier(swap).name;
+            let why = format!(
+                "goal never-fast cannot be kept: the slow tier {tier} is swap, and a page there must come to fast memory to be used"
+            );
+            self.set_state(State::Failed(why.clone()));
+            return Err(why);
+        }
+        if self.manager.is_none() {
+            if self.retry_at.is_some_and(|at| Instant::now() < at) {
+                return Err(self.reason().unwrap_or_else(|| "it is tried again soon".to_owned()));
+            }
+            if let Err(error) = self.start(machine, wanted) {
+                self.retry_at = Some(Instant::now() + RETRY);
+                self.set_state(State::Failed(error.clone()));
+                return Err(error);
+            }
+        }
+        if kvm_guest && self.tracker.as_deref() == Some(accessed_bits::NAME) {
+            return Err(
+                "it is a KVM guest: its accesses are marked in tables of the processor's own, which accessed-bits does not see; \
+                 set memory.tracker to idle-pages or damon, which do"
+                    .to_owned(),
+            );
+        }
+        let Some(manager) = &mut self.manager else { return Err("its class does not run".to_owned()) };
+        let space = manager.add_process(pid).map_err(|error| error.to_string())?;
+        let opened = manager.processes().find(|(id, ..)| *id == space).map(|(_, process, _)| process.start_time());
+        if opened != Some(start_time) {
+            manager.remove_process(pid);
+            return Err("its pid was given to another process meanwhile".to_owned());
+        }
+        if self.state == State::Waiting {
+            self.set_state(State::Running);
+        }
+        Ok(())
+    }
+
+    /// Lets go of a process.
+    pub fn leave(&mut self, pid: u32) {
+        if let Some(manager) = &mut self.manager {
+            manager.remove_process(pid);
+        }
+        self.settle();
+    }
+
+    /// A class without processes waits.
+    fn settle(&mut self) {
+        let empty = self.manager.as_ref().is_none_or(|manager| manager.processes().next().is_none());
+        if empty && matches!(self.state, State::Running | State::Held) {
+            self.set_state(State::Waiting);
+        }
+    }
+
+    fn start(&mut self, machine: &Machine, wanted: Option<&str>) -> Result<(), String> {
+        let class = &self.class;
+        let policy = terrace_policies::build(&class.policy, Settings::from_pairs(class.settings.clone()));
+        let policy = policy.map_err(|error| error.to_string())?;
+        let locked = unlock_own_memory();
+        let found = machine.tracker(policy.needs(), wanted);
+        if locked.is_ok()
+            && let Err(error) = lock_own_memory()
+        {
+            tracing::debug!(%error, "memory is not locked");
+        }
+        let (tracker, reasons) = found.map_err(|error| error.to_string())?;
+        for reason in reasons {
+            tracing::debug!(class = class.name, "{reason}");
+        }
+        self.tracker = Some(tracker.name().to_owned());
+        self.refault_cost = machine.refault_cost.unwrap_or(self.refault_cost);
+        let config = EngineConfig {
+            tiers: machine.tiers.tiers().iter().map(|tier| tier.capacity_bytes.pages()).collect(),
+            goal: FastGoal::Pages(u64::MAX),
+            governor: GovernorConfig {
+                rate: machine.default_rate,
+                stall_budget: class.max_stall,
+                refault_cost: self.refault_cost,
+                ..GovernorConfig::default()
+            },
+        };
+        let mut manager = Manager::new(ManagerParts {
+            engine: Engine::new(config, policy),
+            tracker,
+            mover: machine.mover(true),
+            tiers: machine.tiers.clone(),
+            zram: machine.zram,
+            zram_is_ours: machine.held.has_zram(),
+            ranges: RangeOptions { files: class.files, shared: class.shared },
+        });
+        // Who belongs to a class its selectors say, not the family.
+        manager.follow_children(false);
+        self.tap = HeatTap::new(manager.now());
+        self.manager = Some(manager);
+        self.told = None;
+        self.last = Last::default();
+        self.retry_at = None;
+        self.set_state(State::Running);
+        self.tell();
+        Ok(())
+    }
+
+    /// Changes what the class is doing, and lets its manager know.
+    pub fn set_state(&mut self, state: State) {
+        self.state = state;
+        let Some(manager) = &mut self.manager else { return };
+        manager.tell(Input::Drain(self.state == State::Draining));
+        manager.hold(!matches!(self.state, State::Running | State::Draining | State::Waiting));
+    }
+
+    /// Does what is due. Returns in how long more will be, at the latest; an error ends the class's management for a while.
+    ///
+    /// # Errors
+    /// When the tracker broke.
+    pub fn turn(&mut self) -> Result<Option<Duration>, TrackError> {
+        let Some(manager) = &mut self.manager else { return Ok(None) };
+        match manager.turn(&mut self.tap) {
+            Ok(at) => {
+                let wait = at.since(manager.now());
+                self.settle();
+                Ok(Some(wait))
+            }
+            Err(error) => {
+                self.manager = None;
+                self.told = None;
+                self.retry_at = Some(Instant::now() + RETRY);
+                self.state = State::Failed(error.to_string());
+                Err(error)
+            }
+        }
+    }
+
+    /// Whether a failed class may be tried again now; asking counts as the try.
+    pub fn retries(&mut self) -> bool {
+        let due = matches!(self.state, State::Failed(_)) && self.retry_at.is_some_and(|at| Instant::now() >= at);
+        if due {
+            self.retry_at = None;
+            self.state = State::Waiting;
+        }
+        due
+    }
+
+    /// Why it is not running.
+    fn reason(&self) -> Option<String> {
+        match &self.state {
+            State::Failed(why) => Some(why.clone()),
+            State::Stopped => Some("proof mode showed that managing it costs more than max_stall allows".to_owned()),
+            State::Waiting => Some("no process matches".to_owned()),
+            _ => None,
+        }
+    }
+
+    /// Reads what happened in the last period: activity, rates. Returns lines for the history.
+    pub fn observe(&mut self, tiers: &[String]) -> Vec<(&'static str, String)> {
+        let mut lines = Vec::new();
+        let Some(manager) = &self.manager else { return lines };
+        let (now, stats, engine) = (manager.now(), manager.stats(), manager.engine());
+        let footprint = engine.pages().footprint_of_all();
+        let round = stats.last_round;
+        let seen = match round.pages {
+            0 => footprint,
+            pages => (footprint as f64 * (round.accessed as f64 / pages as f64)).ceil() as u64,
+        };
+        self.active = self.activity.update(now, seen).min(footprint);
+        let elapsed = self.last.at.map(|at| at.elapsed()).unwrap_or_default();
+        self.last.at = Some(Instant::now());
+        let ledger = engine.ledger();
+        let moved = ledger.demoted() + ledger.promoted();
+        if !elapsed.is_zero() {
+            let seconds = elapsed.as_secs_f64();
+            let keep = 0.5f64.powf(seconds / SMOOTHING.as_secs_f64());
+            let rate = Bytes::of_pages(moved - self.last.moved_pages).get() as f64 / seconds;
+            self.bandwidth_used = (self.bandwidth_used as f64 * keep + rate * (1.0 - keep)) as u64;
+            let share = stats.cpu.saturating_sub(self.last.cpu).as_secs_f64() / seconds;
+            self.cpu_used = self.cpu_used * keep + share * (1.0 - keep);
+            // A page that came back from swap is found in fast memory by the next walk; it was slow memory that it was in.
+            let returned = ledger.refaults() - self.last.refaults;
+            let (fast, slow) = self.tap.take_hits();
+            let fast = fast.saturating_sub(returned);
+            self.hits = (self.hits.0 * keep + fast as f64, self.hits.1 * keep + (slow + returned) as f64);
+        }
+        for (route, pages) in ledger.moved() {
+            let new = pages - self.last.moved.get(route).copied().unwrap_or(0);
+            if new > 0 {
+                let name = |tier: TierId| tiers.get(tier.index()).map_or("?", String::as_str);
+                let (from, to) = (name(route.from), name(route.to));
+                lines.push(("move", format!("{} from {from} to {to}: {}", Bytes::of_pages(new), told(route.reason))));
+            }
+        }
+        let brake = engine.governor().brake().map(|brake| brake.name());
+        if brake != self.last.brake {
+            lines.push((
+                "brake",
+                match brake {
+                    Some("refaults") => format!(
+                        "page-outs stop: pages that come back cost {:.1} % of the time, {:.1} % are allowed",
+                        engine.governor().stall_share() * 100.0,
+                        self.class.max_stall * 100.0
+                    ),
+                    Some(cause) => format!("page-outs stop: {cause}"),
+                    None => "page-outs go on".to_owned(),
+                },
+            ));
+        }
+        let faults = stats.major_faults - self.last.faults.min(stats.major_faults);
+        self.last = Last {
+            moved: ledger.moved().clone(),
+            moved_pages: moved,
+            cpu: stats.cpu,
+            faults: stats.major_faults,
+            refaults: ledger.refaults(),
+            brake,
+            at: self.last.at,
+        };
+        let misplaced = self.misplaced();
+        self.contract_worst = self.contract_worst.max(misplaced);
+        lines.extend(self.prove(elapsed, faults));
+        if self.state == State::Draining
+            && self.manager.as_ref().is_some_and(|manager| !manager.engine().has_pages_to_bring_back())
+        {
+            self.set_state(State::Drained);
+            lines.push(("state", "drained: all that was moved is back in fast memory".to_owned()));
+        } else if self.state == State::Draining
+            && let Some(manager) = &mut self.manager
+        {
+            // Pages that would not come at the first try are tried again.
+            manager.tell(Input::Drain(true));
+        }
+        lines
+    }
+
+    /// Feeds proof mode, and switches windows.
+    fn prove(&mut self, elapsed: Duration, faults: u64) -> Option<(&'static str, String)> {
+        let proof = self.proof.as_mut().filter(|_| matches!(self.state, State::Running | State::Held))?;
+        let lost = self.refault_cost.mul_f64(faults as f64);
+        if !proof.add(elapsed, lost) {
+            return None;
+        }
+        if proof.harms() {
+            let text = format!("proof: managing it harms ({:?}); it is left alone from now on", proof.view().interval);
+            self.set_state(State::Stopped);
+            return Some(("state", text));
+        }
+        let next = if proof.managed() { State::Running } else { State::Held };
+        let text = format!(
+            "proof: {} for {} s",
+            if next == State::Running { "managed" } else { "left alone" },
+            proof.window().as_secs()
+        );
+        (self.state != next).then(|| {
+            self.set_state(next);
+            ("state", text)
+        })
+    }
+
+    /// Bytes that lie where the goal promises that none do.
+    fn misplaced(&self) -> u64 {
+        let Some(manager) = &self.manager else { return 0 };
+        let pages = manager.engine().pages();
+        let fast = pages.used_in_all(TierId::FAST);
+        Bytes::of_pages(match self.class.goal {
+            Goal::NeverSlow => pages.footprint_of_all() - fast,
+            Goal::NeverFast => fast,
+            _ => 0,
+        })
+        .get()
+    }
+
+    fn floor(&self, footprint: u64) -> u64 {
+        match (self.class.goal, self.class.floor) {
+            (Goal::NeverSlow, _) => footprint,
+            (_, floor) => floor.of(Bytes::of_pages(footprint)).pages(),
+        }
+    }
+
+    fn ceiling(&self) -> u64 {
+        match self.class.goal {
+            Goal::NeverFast => 0,
+            _ => self.class.ceiling.map_or(u64::MAX, Bytes::pages),
+        }
+    }
+
+    /// What the class asks of each budget: of `bandwidth` bytes a second and `cpu` millionths of a core in all.
+    pub fn claims(&self, bandwidth: u64, cpu: u64) -> Claims {
+        let weight = self.class.weight;
+        let (footprint, fast) = self.manager.as_ref().map_or((0, 0), |manager| {
+            let pages = manager.engine().pages();
+            (pages.footprint_of_all(), pages.used_in_all(TierId::FAST))
+        });
+        let active = self.active.min(footprint);
+        let wanted = match self.class.goal {
+            Goal::Least => active.max(fast),
+            Goal::Best | Goal::NeverSlow => footprint,
+            Goal::Fixed(amount) => amount.of(Bytes::of_pages(footprint)).pages().min(footprint),
+            Goal::NeverFast => 0,
+        };
+        let works = matches!(self.state, State::Running | State::Draining);
+        let rate = |using: u64, all: u64| Claim {
+            weight,
+            floor: 0,
+            ceiling: u64::MAX,
+            using: if works { using } else { 0 },
+            wanted: if works { all } else { 0 },
+        };
+        Claims {
+            fast: Claim {
+                weight,
+                floor: self.floor(footprint),
+                ceiling: self.ceiling(),
+                using: active.min(wanted),
+                wanted,
+            },
+            bandwidth: rate(self.bandwidth_used, bandwidth),
+            cpu: rate((self.cpu_used * 1e6) as u64, cpu),
+        }
+    }
+
+    /// Takes in what the arbiter granted.
+    pub fn take(&mut self, grant: Grant, burst: Duration) {
+        self.grant = grant;
+        if let Some(manager) = &mut self.manager {
+            manager.bound_cpu(grant.cpu.max(1e-4), burst);
+        }
+        self.tell();
+    }
+
+    /// Tells the engine what it is to hold, where that changed enough to matter: a goal makes the policy plan anew.
+    fn tell(&mut self) {
+        let Some(manager) = &mut self.manager else { return };
+        let pages = manager.engine().pages();
+        let (footprint, fast) = (pages.footprint_of_all(), pages.used_in_all(TierId::FAST));
+        let grant = self.grant.fast;
+        let goal = match self.class.goal {
+            Goal::Least if fast <= grant => FastGoal::Least,
+            Goal::Least | Goal::Best => FastGoal::Pages(grant),
+            Goal::Fixed(Amount::Share(share)) if (footprint as f64 * share) as u64 <= grant => FastGoal::Share(share),
+            Goal::Fixed(amount) => FastGoal::Pages(amount.of(Bytes::of_pages(footprint)).pages().min(grant)),
+            Goal::NeverSlow => FastGoal::Pages(u64::MAX),
+            Goal::NeverFast => FastGoal::Pages(0),
+        };
+        let floor = match self.class.goal {
+            Goal::NeverSlow => u64::MAX,
+            _ => self.class.floor.of(Bytes::of_pages(footprint)).pages(),
+        };
+        let ceiling = match self.class.goal {
+            Goal::NeverFast => 0,
+            _ => self.class.ceiling.map_or(u64::MAX, Bytes::pages),
+        };
+        let limits = SpaceLimits { floor, ceiling };
+        let before = self.told;
+        if before.is_none_or(|(old, ..)| differs(old, goal)) {
+            manager.tell(Input::Goal(goal));
+        }
+        if before.is_none_or(|(_, old, _)| old != limits) {
+            manager.tell(Input::TotalLimits(limits));
+        }
+        let rate = self.grant.bandwidth;
+        if before.is_none_or(|(_, _, old)| old != rate) {
+            manager.tell(Input::Rate(rate.map(|rate| Bytes::new(rate.max(1)))));
+        }
+        let goal = before.map(|(old, ..)| old).filter(|old| !differs(*old, goal)).unwrap_or(goal);
+        self.told = Some((goal, limits, rate));
+    }
+
+    /// The heat map, if it is time for a new one.
+    pub fn heat(&mut self) -> Option<view::Heat> {
+        let manager = self.manager.as_ref()?;
+        if self.heat_at.is_some_and(|at| at.elapsed() < Duration::from_secs(5)) {
+            return None;
+        }
+        self.heat_at = Some(Instant::now());
+        let pids: BTreeMap<SpaceId, u32> =
+            manager.processes().map(|(space, process, _)| (space, process.pid())).collect();
+        Some(self.tap.map(&self.class.name, &pids))
+    }
+
+    /// Bytes of the class in each tier.
+    pub fn tier_bytes(&self, tiers: usize) -> Vec<u64> {
+        let pages = self.manager.as_ref().map(|manager| manager.engine().pages());
+        (0..tiers)
+            .map(|tier| pages.map_or(0, |pages| Bytes::of_pages(pages.used_in_all(TierId(tier as u8))).get()))
+            .collect()
+    }
+
+    /// Memory for the state of its pages.
+    pub fn state_bytes(&self) -> u64 {
+        let engine = self.manager.as_ref().map(Manager::engine);
+        engine.map_or(0, |engine| (engine.pages().memory_bytes() + engine.policy_memory_bytes()) as u64)
+    }
+
+    /// Processor time spent on it.
+    pub fn cpu(&self) -> Duration {
+        self.manager.as_ref().map_or(Duration::ZERO, |manager| manager.stats().cpu)
+    }
+
+    /// What is shown of it.
+    pub fn view(&self, tiers: &[String]) -> view::Class {
+        let bytes = |pages: u64| Bytes::of_pages(pages).get();
+        let mut view = view::Class {
+            name: self.class.name.clone(),
+            state: self.state.name().to_owned(),
+            reason: self.reason(),
+            policy: self.class.policy.clone(),
+            goal: goal_text(self.class.goal),
+            tracker: self.tracker.clone(),
+            weight: self.class.weight,
+            ceiling_bytes: self.class.ceiling.map(Bytes::get),
+            granted_bytes: bytes(self.grant.fast),
+            bandwidth_bytes_per_second: self.grant.bandwidth.unwrap_or(0),
+            cpu_granted_share: self.grant.cpu,
+            patience: 1.0,
+            proof: self.proof.as_ref().map(Proof::view),
+            ..view::Class::default()
+        };
+        let Some(manager) = &self.manager else { return view };
+        let (stats, engine) = (manager.stats(), manager.engine());
+        let (pages, ledger, governor) = (engine.pages(), engine.ledger(), engine.governor());
+        let name = |tier: TierId| tiers.get(tier.index()).cloned().unwrap_or_default();
+        let footprint = pages.footprint_of_all();
+        let fast = pages.used_in_all(TierId::FAST);
+        view.processes = manager.processes().count() as u64;
+        view.footprint_bytes = bytes(footprint);
+        view.fast_bytes = bytes(fast);
+        view.slow_bytes = bytes(footprint - fast);
+        view.active_bytes = bytes(self.active.min(footprint));
+        view.floor_bytes = bytes(self.floor(footprint));
+        view.cpu_seconds = stats.cpu.as_secs_f64();
+        view.short_of_cpu = stats.short_of_cpu;
+        let returned = self.hits.1;
+        let all = self.hits.0 + returned;
+        view.hit_share = (all > 0.0).then(|| self.hits.0 / all);
+        view.demoted_pages = ledger.demoted();
+        view.promoted_pages = ledger.promoted();
+        view.failed_pages = ledger.failed().iter().map(|(cause, pages)| (cause.name(), *pages)).collect();
+        view.moves = ledger
+            .moved()
+            .iter()
+            .map(|(route, pages)| view::Moves {
+                from: name(route.from),
+                to: name(route.to),
+                reason: route.reason.name().to_owned(),
+                pages: *pages,
+            })
+            .collect();
+        view.vetoed_pages = governor.vetoes().iter().map(|(veto, count)| (veto.name().to_owned(), *count)).collect();
+        view.refaults = ledger.refaults();
+        view.mistakes = ledger.mistakes();
+        view.major_faults = stats.major_faults;
+        view.stall_share = governor.stall_share();
+        view.patience = governor.patience();
+        view.brake = governor.brake().map(|brake| brake.name().to_owned());
+        view.braked_seconds =
+            stats.braked.iter().map(|(cause, time)| ((*cause).to_owned(), time.as_secs_f64())).collect();
+        view.rounds = stats.rounds;
+        view.round_seconds = stats.round_time.as_secs_f64();
+        view.longest_move_call_seconds = stats.longest_move_call.as_secs_f64();
+        view.lost_events = stats.lost_events;
+        let promise = match self.class.goal {
+            Goal::NeverSlow => Some("never-slow"),
+            Goal::NeverFast => Some("never-fast"),
+            _ => None,
+        };
+        view.contract = promise.map(|promise| view::Contract {
+            promise: promise.to_owned(),
+            violating_bytes: self.misplaced(),
+            worst_bytes: self.contract_worst,
+            own_moves_against_it: match self.class.goal {
+                Goal::NeverSlow => ledger.demoted(),
+                _ => ledger.promoted(),
+            },
+        });
+        view
+    }
+}
+
+/// Whether a goal differs from another by more than a hundredth and a mebibyte.
+fn differs(old: FastGoal, new: FastGoal) -> bool {
+    match (old, new) {
+        (FastGoal::Pages(old), FastGoal::Pages(new)) => old.abs_diff(new) > (old / 100).max(Bytes::mib(1).pages()),
+        (old, new) => old != new,
+    }
+}
+
+/// The goal as it is configured.
+fn goal_text(goal: Goal) -> String {
+    match goal {
+        Goal::Least => "least".to_owned(),
+        Goal::Best => "best".to_owned(),
+        Goal::NeverSlow => "never-slow".to_owned(),
+        Goal::NeverFast => "never-fast".to_owned(),
+        Goal::Fixed(Amount::Share(share)) => format!("{}%", share * 100.0),
+        Goal::Fixed(Amount::Bytes(bytes)) => bytes.to_string(),
+    }
+}
+
+/// A reason in words.
+pub fn told(reason: Reason) -> &'static str {
+    match reason {
+        Reason::Cold => "used too rarely for the memory it occupies",
+        Reason::Hot => "used often enough to deserve faster memory",
+        Reason::OverLimit => "the class is over its limit of fast memory",
+        Reason::MakeRoom => "makes room for hotter pages",
+        Reason::AheadOfUse => "its neighbours came back, so it is expected to be used next",
+        Reason::Drain => "Terrace brings it back",
+        Reason::PageSize => "hot and cold pieces lie in one huge page",
+    }
+}

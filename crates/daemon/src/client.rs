@@ -1,0 +1,99 @@
+//! The client's side of the control socket.
+//!
+//! In: a verb. Out: the daemon's answer. Must not: wait for ever, or take an answer without bound.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::de::DeserializeOwned;
+
+use crate::protocol::{Code, LONGEST_RESPONSE, Request, Response, VERSIONS, Verb};
+
+/// Why there is no answer, or a bad one.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// Nobody listens.
+    #[error("terraced does not answer at {socket}: {source}; is it running? (systemctl status terraced)")]
+    NotThere {
+        /// The socket.
+        socket: PathBuf,
+        /// What the kernel said.
+        source: std::io::Error,
+    },
+    /// The socket may not be used.
+    #[error("{socket}: permission denied; ask as root, or as a member of the group that daemon.group names")]
+    NotPermitted {
+        /// The socket.
+        socket: PathBuf,
+    },
+    /// The connection broke.
+    #[error("the connection to terraced broke: {0}")]
+    Broken(std::io::Error),
+    /// The answer cannot be understood.
+    #[error("terraced's answer cannot be understood: {0}; are the command and the daemon of the same version?")]
+    Nonsense(String),
+    /// The daemon refuses.
+    #[error("{text}")]
+    Refused {
+        /// What kind of refusal.
+        code: Code,
+        /// What it said.
+        text: String,
+    },
+}
+
+/// A connection to the daemon.
+pub struct Client {
+    stream: BufReader<UnixStream>,
+}
+
+/// How long an answer may take: a drain or a walk of much memory keeps the daemon's loop for seconds.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+impl Client {
+    /// Connects.
+    ///
+    /// # Errors
+    /// When nobody listens, or the socket may not be used.
+    pub fn connect(socket: &Path) -> Result<Client, ClientError> {
+        let stream = UnixStream::connect(socket).map_err(|source| match source.kind() {
+            std::io::ErrorKind::PermissionDenied => ClientError::NotPermitted { socket: socket.to_owned() },
+            _ => ClientError::NotThere { socket: socket.to_owned(), source },
+        })?;
+        stream.set_read_timeout(Some(PATIENCE)).map_err(ClientError::Broken)?;
+        stream.set_write_timeout(Some(PATIENCE)).map_err(ClientError::Broken)?;
+        Ok(Client { stream: BufReader::new(stream) })
+    }
+
+    /// Asks, and waits for the answer.
+    ///
+    /// # Errors
+    /// When the connection breaks, the answer is none, or the daemon refuses.
+    pub fn ask(&mut self, verb: Verb) -> Result<serde_json::Value, ClientError> {
+        let request = Request { terrace: VERSIONS[0], verb };
+        let mut line = serde_json::to_vec(&request).map_err(|error| ClientError::Nonsense(error.to_string()))?;
+        line.push(b'\n');
+        self.stream.get_mut().write_all(&line).map_err(ClientError::Broken)?;
+        let mut answer = String::new();
+        (&mut self.stream).take(LONGEST_RESPONSE).read_line(&mut answer).map_err(ClientError::Broken)?;
+        let response: Response =
+            serde_json::from_str(&answer).map_err(|error| ClientError::Nonsense(error.to_string()))?;
+        match response {
+            Response { ok: true, data, .. } => Ok(data.unwrap_or_default()),
+            Response { code, error, .. } => Err(ClientError::Refused {
+                code: code.unwrap_or(Code::Failed),
+                text: error.unwrap_or_else(|| "terraced refused without a reason".to_owned()),
+            }),
+        }
+    }
+
+    /// Asks for something of a known form.
+    ///
+    /// # Errors
+    /// As [`Client::ask`], and when the answer has another form.
+    pub fn get<T: DeserializeOwned>(&mut self, verb: Verb) -> Result<T, ClientError> {
+        serde_json::from_value(self.ask(verb)?).map_err(|error| ClientError::Nonsense(error.to_string()))
+    }
+}

@@ -1,0 +1,447 @@
+//! The configuration: /etc/terrace/terrace.toml and the drop-ins beside it.
+//!
+//! In: files. Out: a [`Config`] whose every value was checked, or all that is wrong with file, line and key. Must not: look at
+//! anything but the files and the machine's users, or leave a half-read configuration behind.
+//!
+//! A drop-in is a file of `conf.d` beside the main file whose name ends in `.toml`; they are read in the order of their names,
+//! and what is written later wins, key by key. `terrace set` lays one more text over all files, in the daemon's memory only.
+
+pub mod node;
+mod reader;
+pub mod schema;
+pub mod selector;
+mod show;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use terrace_core::arbiter::Claim;
+use terrace_core::units::Bytes;
+use terrace_linux::topology::declared::{DeclaredTier, SlowTier, TierMemory, parse_declared};
+use terrace_policies::{Settings, SettingsError};
+
+use self::node::{Place, Table};
+pub use self::reader::Amount;
+use self::reader::Reader;
+pub use self::selector::Selector;
+pub use self::show::{default_file, explain, show, similar};
+
+/// Where the configuration is looked for.
+pub const DEFAULT_PATH: &str = "/etc/terrace/terrace.toml";
+
+/// One thing that is wrong.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConfigError {
+    /// Where it was written.
+    pub place: Option<Place>,
+    /// The key; empty where the text is no TOML.
+    pub key: String,
+    /// What is wrong, and what was expected.
+    pub problem: String,
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(place) = &self.place {
+            write!(out, "{place}: ")?;
+        }
+        if !self.key.is_empty() {
+            write!(out, "{}: ", self.key)?;
+        }
+        write!(out, "{}", self.problem)
+    }
+}
+
+/// All that is wrong; nothing of the configuration took effect.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
+pub struct ConfigErrors(pub Vec<ConfigError>);
+
+/// A text of configuration and what it is called in messages.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Source {
+    /// Its name: a path, or what stands for one.
+    pub name: String,
+    /// The TOML.
+    pub text: String,
+}
+
+/// How new processes are noticed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Events {
+    /// Netlink where it is allowed, else polling.
+    Auto,
+    /// The kernel's process connector; an error where it is not allowed.
+    Netlink,
+    /// Polling.
+    Poll,
+}
+
+/// Where metrics are served.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Listen {
+    /// Nowhere.
+    Off,
+    /// A loopback address.
+    Tcp(SocketAddr),
+    /// A Unix socket.
+    Unix(PathBuf),
+}
+
+/// Fast memory for all classes together.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum FastBudget {
+    /// What the machine can spare.
+    All,
+    /// So much.
+    Amount(Amount),
+}
+
+/// What a class wants.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Goal {
+    /// As little fast memory as it can do with.
+    Least,
+    /// As much as it can use.
+    Best,
+    /// So much and no more.
+    Fixed(Amount),
+    /// No page in slow memory.
+    NeverSlow,
+    /// No page in fast memory.
+    NeverFast,
+}
+
+/// One class of workloads.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Class {
+    /// Its name.
+    pub name: String,
+    /// Who belongs to it: any of these.
+    pub selectors: Vec<Selector>,
+    /// Which class takes a process that several match: the lowest.
+    pub order: i64,
+    /// The policy.
+    pub policy: String,
+    /// Its settings.
+    pub settings: BTreeMap<String, String>,
+    /// What is wanted.
+    pub goal: Goal,
+    /// Fast memory it keeps: an amount, or a share of its footprint.
+    pub floor: Amount,
+    /// Fast memory it never exceeds.
+    pub ceiling: Option<Bytes>,
+    /// How much it counts.
+    pub weight: u32,
+    /// Share of its time that refaults may cost, 0 to 1.
+    pub max_stall: f64,
+    /// Private file mappings as well.
+    pub files: bool,
+    /// Shared memory as well.
+    pub shared: bool,
+    /// Length of the windows of proof mode, if it is on.
+    pub proof: Option<Duration>,
+}
+
+/// Everything that can be configured, checked.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Config {
+    /// The control socket.
+    pub socket: PathBuf,
+    /// Whose members may look.
+    pub group: String,
+    /// How new processes are noticed.
+    pub events: Events,
+    /// How often all processes are looked through where they are polled.
+    pub poll: Duration,
+    /// Who is never touched.
+    pub exclude: Vec<Selector>,
+    /// Where cold pages go.
+    pub slow: SlowTier,
+    /// The tiers as declared, overriding `slow`.
+    pub tiers: Option<Vec<DeclaredTier>>,
+    /// The tracker, `None` for auto.
+    pub tracker: Option<String>,
+    /// Fast memory for all classes.
+    pub fast: FastBudget,
+    /// Fast memory left to the rest of the machine.
+    pub reserve: Amount,
+    /// Bytes a second that may change tier, `None` for auto.
+    pub bandwidth: Option<Bytes>,
+    /// Share of one core for Terrace itself.
+    pub cpu: f64,
+    /// For how long it is saved up.
+    pub cpu_burst: Duration,
+    /// How often budgets are shared out.
+    pub period: Duration,
+    /// Where metrics are served.
+    pub listen: Listen,
+    /// The classes, in the order in which they take processes.
+    pub classes: Vec<Class>,
+}
+
+/// Reads the main file and its drop-ins.
+///
+/// # Errors
+/// When a file cannot be read. A main file that is not there is an empty one only where `may_lack` says so.
+pub fn read_files(path: &Path, may_lack: bool) -> Result<Vec<Source>, ConfigErrors> {
+    let unreadable = |path: &Path, error: std::io::Error| {
+        let place = Place { file: path.display().to_string().into(), line: 1 };
+        let problem = format!("the file could not be read: {error}");
+        ConfigErrors(vec![ConfigError { place: Some(place), key: String::new(), problem }])
+    };
+    let mut sources = Vec::new();
+    match std::fs::read_to_string(path) {
+        Ok(text) => sources.push(Source { name: path.display().to_string(), text }),
+        Err(error) if may_lack && error.kind() == std::io::ErrorKind::NotFound => {}
+        Err(error) => return Err(unreadable(path, error)),
+    }
+    let directory = path.with_file_name("conf.d");
+    let mut names: Vec<PathBuf> = match std::fs::read_dir(&directory) {
+        Ok(entries) => entries.flatten().map(|entry| entry.path()).collect(),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Vec::new(),
+        Err(error) => return Err(unreadable(&directory, error)),
+    };
+    names.retain(|name| name.extension().is_some_and(|ending| ending == "toml"));
+    names.sort();
+    for name in names {
+        let text = std::fs::read_to_string(&name).map_err(|error| unreadable(&name, error))?;
+        sources.push(Source { name: name.display().to_string(), text });
+    }
+    Ok(sources)
+}
+
+/// The tree of all sources, later ones laid over earlier ones.
+///
+/// # Errors
+/// When one is no TOML.
+pub fn merged(sources: &[Source]) -> Result<Table, ConfigErrors> {
+    let mut tree = Table::new();
+    let mut problems = Vec::new();
+    for source in sources {
+        match node::parse(&source.name, &source.text) {
+            Ok(table) => node::merge(&mut tree, table),
+            Err(error) => problems.push(error),
+        }
+    }
+    if problems.is_empty() { Ok(tree) } else { Err(ConfigErrors(problems)) }
+}
+
+impl Config {
+    /// Checks everything and makes a configuration of it.
+    ///
+    /// # Errors
+    /// All that is wrong, in the order of the files.
+    pub fn of(sources: &[Source]) -> Result<Config, ConfigErrors> {
+        let tree = merged(sources)?;
+        let mut reader = Reader::new(&tree);
+        let config = Config::take(&mut reader);
+        let problems = reader.finish();
+        if problems.is_empty() { Ok(config) } else { Err(ConfigErrors(problems)) }
+    }
+
+    /// Reads the files and checks them.
+    ///
+    /// # Errors
+    /// See [`read_files`] and [`Config::of`].
+    pub fn load(path: &Path) -> Result<Config, ConfigErrors> {
+        Config::of(&read_files(path, false)?)
+    }
+
+    fn take(reader: &mut Reader<'_>) -> Config {
+        let absolute = |text: &str| match Path::new(text) {
+            // 107 bytes fit into the address of a Unix socket (unix(7)).
+            path if path.is_absolute() && text.len() < 108 => Ok(path.to_owned()),
+            _ => Err(format!("{text:?} is no absolute path of at most 107 bytes")),
+        };
+        let known_events = |text: &str| match text {
+            "auto" => Ok(Events::Auto),
+            "netlink" => Ok(Events::Netlink),
+            "poll" => Ok(Events::Poll),
+            other => Err(format!("{other:?} is no way to notice processes")),
+        };
+        let known_tracker = |text: &str| match text {
+            "auto" => Ok(None),
+            name if terrace_linux::doctor::names().contains(&name) => Ok(Some(name.to_owned())),
+            other => {
+                Err(format!("there is no tracker {other:?}; there are {}", terrace_linux::doctor::names().join(", ")))
+            }
+        };
+        let rate = |text: &str| match text {
+            "auto" => Ok(None),
+            other => match other.parse::<Bytes>() {
+                Ok(rate) if rate >= Bytes::mib(1) => Ok(Some(rate)),
+                Ok(_) => Err(format!("{other:?} is less than 1MiB a second, with which nothing moves")),
+                Err(error) => Err(error.to_string()),
+            },
+        };
+        Config {
+            socket: reader.text("daemon.socket", absolute),
+            group: reader.text("daemon.group", |text| match text.is_empty() {
+                true => Err("no group is named".to_owned()),
+                false => Ok(text.to_owned()),
+            }),
+            events: reader.text("daemon.events", known_events),
+            poll: reader.duration("daemon.poll", Duration::from_millis(100)),
+            exclude: reader.selectors("daemon.exclude"),
+            slow: reader.text("memory.slow", |text| text.parse().map_err(|error| format!("{error}"))),
+            tiers: reader.text("memory.tiers", tiers),
+            tracker: reader.text("memory.tracker", known_tracker),
+            fast: reader.text("budget.fast", |text| match text {
+                "all" => Ok(FastBudget::All),
+                other => some(other).map(FastBudget::Amount),
+            }),
+            reserve: reader.amount("budget.reserve"),
+            bandwidth: reader.text("budget.bandwidth", rate),
+            cpu: reader.share("budget.cpu"),
+            cpu_burst: reader.duration("budget.cpu_burst", Duration::ZERO),
+            period: reader.duration("budget.period", Duration::from_millis(200)),
+            listen: reader.text("metrics.listen", listen),
+            classes: Config::classes(reader),
+        }
+    }
+
+    fn classes(reader: &mut Reader<'_>) -> Vec<Class> {
+        let names = reader.classes();
+        let mut classes: Vec<Class> = names.into_iter().map(|name| class(reader, name)).collect();
+        /// Each class has an engine and a tracker of its own; more than this is no way to run a server.
+        const MOST: usize = 64;
+        if classes.len() > MOST {
+            reader.complain("class", format!("{} classes; {MOST} at most", classes.len()));
+        }
+        // The names are in order already, and the sort is stable.
+        classes.sort_by_key(|class| class.order);
+        classes
+    }
+
+    /// The keys whose change takes effect only after a restart, and which differ between the two.
+    pub fn needs_restart(&self, new: &Config) -> Vec<&'static str> {
+        let changed = [
+            ("daemon.socket", self.socket != new.socket),
+            ("daemon.group", self.group != new.group),
+            ("daemon.events", self.events != new.events),
+            ("memory.slow", self.slow != new.slow),
+            ("memory.tiers", self.tiers != new.tiers),
+            ("memory.tracker", self.tracker != new.tracker),
+            ("metrics.listen", self.listen != new.listen),
+        ];
+        changed.into_iter().filter(|(_, changed)| *changed).map(|(key, _)| key).collect()
+    }
+}
+
+fn class(reader: &mut Reader<'_>, name: String) -> Class {
+    let key = |part: &str| format!("class.{name}.{part}");
+    let before = reader.problems.len();
+    let selectors = reader.selectors(&key("match"));
+    if selectors.is_empty() && reader.problems.len() == before {
+        reader.complain(
+            &format!("class.{name}"),
+            "it matches no process; write match = [{ exe = \"/usr/bin/x*\" }] or the like",
+        );
+    }
+    let policy = reader.text(&key("policy"), |text| Ok(text.to_owned()));
+    let settings = reader.settings(&key("set"));
+    check_policy(reader, &name, &policy, &settings);
+    let goal = reader.text(&key("goal"), |text| match text {
+        "least" => Ok(Goal::Least),
+        "best" => Ok(Goal::Best),
+        "never-slow" => Ok(Goal::NeverSlow),
+        "never-fast" => Ok(Goal::NeverFast),
+        other => some(other).map(Goal::Fixed),
+    });
+    let floor = reader.amount(&key("floor"));
+    let ceiling = reader.text(&key("ceiling"), |text| match text {
+        "none" => Ok(None),
+        other => other.parse().map(Some).map_err(|error| format!("{error}")),
+    });
+    if let (Amount::Bytes(floor), Some(ceiling)) = (floor, ceiling)
+        && floor > ceiling
+    {
+        reader.complain(&key("ceiling"), format!("{ceiling} is below the class's floor of {floor}"));
+    }
+    Class {
+        selectors,
+        order: reader.integer(&key("order"), i64::MIN..=i64::MAX),
+        policy,
+        settings,
+        goal,
+        floor,
+        ceiling,
+        weight: reader.integer(&key("weight"), 1..=i64::from(Claim::MAX_WEIGHT)) as u32,
+        max_stall: reader.share(&key("max_stall")),
+        files: reader.flag(&key("files")),
+        shared: reader.flag(&key("shared")),
+        proof: reader.text(&key("proof"), |text| match text {
+            "off" => Ok(None),
+            other => reader::span(other, Duration::from_secs(10)).map(Some),
+        }),
+        name,
+    }
+}
+
+/// Builds the policy once, so that a wrong name or setting is found now and not when the first process comes.
+fn check_policy(reader: &mut Reader<'_>, name: &str, policy: &str, settings: &BTreeMap<String, String>) {
+    let (policy_key, set_key) = (format!("class.{name}.policy"), format!("class.{name}.set"));
+    match terrace_policies::build(policy, Settings::from_pairs(settings.clone())) {
+        Ok(policy) => {
+            if let Some(why) = terrace_policies::only_simulated(policy.needs()) {
+                reader.complain(&policy_key, format!("{why}; `terrace policies` says which work live"));
+            }
+        }
+        Err(SettingsError::UnknownPolicy { name, known }) => {
+            reader.complain(&policy_key, format!("there is no policy {name:?}; there are {known}"));
+        }
+        Err(SettingsError::UnknownKey { policy, key, known }) => {
+            reader.complain_within(&set_key, &key, format!("policy {policy} has no such setting; it has {known}"));
+        }
+        Err(SettingsError::BadValue { key, text, wanted }) => {
+            reader.complain_within(&set_key, &key, format!("{text:?} is not {wanted}"));
+        }
+    }
+}
+
+/// An amount above nothing.
+fn some(text: &str) -> Result<Amount, String> {
+    match text.parse()? {
+        Amount::Share(share) if share <= 0.0 => Err(format!("{text:?} is nothing at all")),
+        Amount::Bytes(bytes) if bytes < Bytes::mib(1) => Err(format!("{text:?} is less than 1MiB")),
+        amount => Ok(amount),
+    }
+}
+
+fn tiers(text: &str) -> Result<Option<Vec<DeclaredTier>>, String> {
+    if text == "none" {
+        return Ok(None);
+    }
+    let tiers = parse_declared(text).map_err(|error| error.to_string())?;
+    match tiers.first() {
+        None => Err("no tier is declared".to_owned()),
+        Some(first) if !matches!(first.memory, TierMemory::Nodes(_)) => {
+            Err(format!("the first tier, {}, must be of nodes: a program runs in memory", first.name))
+        }
+        Some(_) => Ok(Some(tiers)),
+    }
+}
+
+fn listen(text: &str) -> Result<Listen, String> {
+    if text == "off" {
+        return Ok(Listen::Off);
+    }
+    if let Some(path) = text.strip_prefix("unix:") {
+        return match Path::new(path) {
+            path if path.is_absolute() && path.as_os_str().len() < 108 => Ok(Listen::Unix(path.to_owned())),
+            _ => Err(format!("{path:?} is no absolute path of at most 107 bytes")),
+        };
+    }
+    match text.parse::<SocketAddr>() {
+        Ok(address) if address.ip().is_loopback() => Ok(Listen::Tcp(address)),
+        Ok(address) => Err(format!(
+            "{address} can be reached from other machines, and there is neither password nor TLS; let a proxy that has both \
+             ask 127.0.0.1"
+        )),
+        Err(_) => Err(format!("{text:?} is no address with a port")),
+    }
+}

@@ -1,0 +1,294 @@
+//! Takes typed values out of the tree, and keeps every complaint.
+//!
+//! In: a tree and the keys of `schema`. Out: values (the default where a key is absent or wrong) and the list of all
+//! problems, so that a person mends them in one go. Must not: let a key pass that nobody asked for.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use terrace_core::units::{Bytes, parse_duration, parse_share};
+
+use super::ConfigError;
+use super::node::{Node, Place, Table, Value};
+use super::schema;
+use super::selector::{Selector, SelectorParts};
+
+/// An amount, or a share of something that only the running daemon knows.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Amount {
+    /// So many bytes.
+    Bytes(Bytes),
+    /// This share, 0 to 1.
+    Share(f64),
+}
+
+impl Amount {
+    /// The amount, where the whole is so large.
+    pub fn of(self, whole: Bytes) -> Bytes {
+        match self {
+            Amount::Bytes(bytes) => bytes,
+            Amount::Share(share) => whole.share(share),
+        }
+    }
+}
+
+impl std::str::FromStr for Amount {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Amount, String> {
+        match text.trim_end().ends_with('%') {
+            true => parse_share(text).map(Amount::Share).map_err(|error| error.to_string()),
+            false => {
+                text.parse().map(Amount::Bytes).map_err(|_| format!("{text:?} is neither a size nor a share in %"))
+            }
+        }
+    }
+}
+
+/// See the module's header.
+pub(super) struct Reader<'a> {
+    root: &'a Table,
+    pub(super) problems: Vec<ConfigError>,
+    taken: BTreeSet<String>,
+}
+
+impl<'a> Reader<'a> {
+    pub(super) fn new(root: &'a Table) -> Reader<'a> {
+        Reader { root, problems: Vec::new(), taken: BTreeSet::new() }
+    }
+
+    fn node(&mut self, key: &str) -> Option<&'a Node> {
+        self.taken.insert(key.to_owned());
+        let mut parts = split(key).into_iter();
+        let mut node = self.root.get(parts.next()?)?;
+        for part in parts {
+            let Value::Table(table) = &node.value else { return None };
+            node = table.get(part)?;
+        }
+        Some(node)
+    }
+
+    /// Complains about a key's value.
+    pub(super) fn complain(&mut self, key: &str, problem: impl Into<String>) {
+        let place = self.node(key).map(|node| node.place.clone());
+        self.problems.push(ConfigError { place, key: key.to_owned(), problem: problem.into() });
+    }
+
+    fn complain_at(&mut self, place: &Place, key: &str, problem: String) {
+        self.problems.push(ConfigError { place: Some(place.clone()), key: key.to_owned(), problem });
+    }
+
+    /// The value of a key as `read` understands it. What is absent takes the default of the schema; what is wrong as well, with
+    /// a complaint that says what was expected.
+    pub(super) fn value<T>(&mut self, key: &str, read: impl Fn(&Value) -> Result<T, String>) -> T {
+        let info = schema::find(key).unwrap_or_else(|| panic!("the schema lacks {key}"));
+        if let Some(node) = self.node(key) {
+            match read(&node.value) {
+                Ok(value) => return value,
+                Err(problem) => self.complain_at(&node.place, key, format!("{problem}; expected {}", info.takes)),
+            }
+        }
+        let default = super::node::parse("default", &format!("value = {}", info.default));
+        let value = default.ok().and_then(|table| read(&table.get("value")?.value).ok());
+        value.unwrap_or_else(|| panic!("the schema's default of {key} cannot be read"))
+    }
+
+    pub(super) fn text<T>(&mut self, key: &str, read: impl Fn(&str) -> Result<T, String>) -> T {
+        self.value(key, |value| match value {
+            Value::Text(text) => read(text),
+            other => Err(format!("{other} is {}, not a text", other.kind())),
+        })
+    }
+
+    pub(super) fn flag(&mut self, key: &str) -> bool {
+        self.value(key, |value| match value {
+            Value::Boolean(whether) => Ok(*whether),
+            other => Err(format!("{other} is {}", other.kind())),
+        })
+    }
+
+    pub(super) fn integer(&mut self, key: &str, range: std::ops::RangeInclusive<i64>) -> i64 {
+        self.value(key, |value| match value {
+            Value::Integer(number) if range.contains(number) => Ok(*number),
+            other => Err(format!("{other} is no whole number from {} to {}", range.start(), range.end())),
+        })
+    }
+
+    pub(super) fn duration(&mut self, key: &str, least: Duration) -> Duration {
+        self.text(key, |text| span(text, least))
+    }
+
+    pub(super) fn share(&mut self, key: &str) -> f64 {
+        self.text(key, |text| match parse_share(text) {
+            Ok(share) if share > 0.0 => Ok(share),
+            Ok(_) => Err(format!("{text:?} is nothing at all")),
+            Err(error) => Err(error.to_string()),
+        })
+    }
+
+    pub(super) fn amount(&mut self, key: &str) -> Amount {
+        self.text(key, str::parse)
+    }
+
+    /// The settings of a policy: texts, numbers and flags, all as text.
+    pub(super) fn settings(&mut self, key: &str) -> std::collections::BTreeMap<String, String> {
+        self.value(key, |value| {
+            let Value::Table(table) = value else { return Err(format!("{value} is {}", value.kind())) };
+            let settings = table.iter().map(|(name, node)| match &node.value {
+                Value::Text(text) => Ok((name.clone(), text.clone())),
+                Value::Integer(_) | Value::Float(_) | Value::Boolean(_) => Ok((name.clone(), node.value.to_string())),
+                other => Err(format!("{name} = {other} is {}, not a setting", other.kind())),
+            });
+            settings.collect()
+        })
+    }
+
+    /// Where an inner key of a table was written, for a complaint that comes later.
+    pub(super) fn complain_within(&mut self, key: &str, inner: &str, problem: String) {
+        let place = match self.node(key).map(|node| (&node.value, &node.place)) {
+            Some((Value::Table(table), place)) => Some(table.get(inner).map_or(place, |node| &node.place).clone()),
+            other => other.map(|(_, place)| place.clone()),
+        };
+        self.problems.push(ConfigError { place, key: format!("{key}.{inner}"), problem });
+    }
+
+    pub(super) fn selectors(&mut self, key: &str) -> Vec<Selector> {
+        let Some(node) = self.node(key) else { return Vec::new() };
+        let Value::List(list) = &node.value else {
+            let takes = schema::find(key).map_or("", |info| info.takes);
+            let problem = format!("{} is {}; expected {takes}", node.value, node.value.kind());
+            self.complain_at(&node.place, key, problem);
+            return Vec::new();
+        };
+        let mut selectors = Vec::new();
+        for (index, element) in list.iter().enumerate() {
+            let key = format!("{key}[{index}]");
+            match &element.value {
+                Value::Table(table) => selectors.extend(self.selector(&key, element, table)),
+                other => {
+                    let problem =
+                        format!("{other} is {}; expected a selector such as {{ exe = \"/usr/bin/x*\" }}", other.kind());
+                    self.complain_at(&element.place, &key, problem);
+                }
+            }
+        }
+        selectors
+    }
+
+    fn selector(&mut self, key: &str, element: &Node, table: &Table) -> Option<Selector> {
+        let before = self.problems.len();
+        let mut parts = SelectorParts::default();
+        for (name, node) in table {
+            if let Err(problem) = parts.add(name, &node.value) {
+                self.complain_at(&node.place, &format!("{key}.{name}"), problem);
+            }
+        }
+        if self.problems.len() > before {
+            return None;
+        }
+        parts.finish().map_err(|problem| self.complain_at(&element.place, key, problem)).ok()
+    }
+
+    /// The names of the classes. A class that is no table gets a complaint.
+    pub(super) fn classes(&mut self) -> Vec<String> {
+        let Some(node) = self.node("class") else { return Vec::new() };
+        let Value::Table(classes) = &node.value else {
+            self.complain_at(
+                &node.place,
+                "class",
+                format!("expected a table for each class, such as [class.web], not {}", node.value.kind()),
+            );
+            return Vec::new();
+        };
+        let mut names = Vec::new();
+        for (name, class) in classes {
+            let key = format!("class.{}", super::node::quoted(name));
+            if !matches!(class.value, Value::Table(_)) {
+                self.complain_at(
+                    &class.place,
+                    &key,
+                    format!("expected a table such as [{key}], not {}", class.value.kind()),
+                );
+            } else if !is_class_name(name) {
+                let problem =
+                    "a class is named with up to 32 of a-z, 0-9, - and _, since its name becomes a label of metrics";
+                self.complain_at(&class.place, &key, problem.to_owned());
+            } else {
+                names.push(name.clone());
+            }
+        }
+        names
+    }
+
+    /// Complains about every key that nobody took.
+    pub(super) fn finish(mut self) -> Vec<ConfigError> {
+        let mut unknown = Vec::new();
+        for (key, node) in self.root {
+            self.unknown(key, node, &mut unknown);
+        }
+        self.problems.extend(unknown);
+        self.problems.sort_by_key(|error| error.place.as_ref().map(|place| (place.file.clone(), place.line)));
+        self.problems
+    }
+
+    fn unknown(&self, path: &str, node: &Node, found: &mut Vec<ConfigError>) {
+        if self.taken.contains(path) && path != "class" {
+            return;
+        }
+        let inside = format!("{path}.");
+        match &node.value {
+            Value::Table(table) if path == "class" || self.taken.iter().any(|key| key.starts_with(&inside)) => {
+                for (key, node) in table {
+                    self.unknown(&format!("{inside}{}", super::node::quoted(key)), node, found);
+                }
+            }
+            // A class that was refused whole has its complaint already.
+            _ if path.matches('.').count() == 1 && path.starts_with("class.") => {}
+            _ => {
+                let general: Vec<&str> = path.split('.').collect();
+                let (prefix, last) = general.split_at(general.len() - 1);
+                let siblings = self.taken.iter().filter_map(|key| {
+                    let (before, name) = key.rsplit_once('.').unwrap_or(("", key));
+                    (before == prefix.join(".")).then_some(name)
+                });
+                let sections: BTreeSet<&str> =
+                    schema::KEYS.iter().filter_map(|info| info.key.split('.').next()).collect();
+                let near = match prefix.is_empty() {
+                    true => schema::nearest(last[0], sections.into_iter()),
+                    false => schema::nearest(last[0], siblings),
+                };
+                let hint = near.map_or_else(
+                    || "`terrace config default` shows all there are".to_owned(),
+                    |near| format!("did you mean {near}?"),
+                );
+                found.push(ConfigError {
+                    place: Some(node.place.clone()),
+                    key: path.to_owned(),
+                    problem: format!("there is no such key; {hint}"),
+                });
+            }
+        }
+    }
+}
+
+/// The parts of a key: class names hold no points, so that a point always parts.
+fn split(key: &str) -> Vec<&str> {
+    key.split('.').collect()
+}
+
+fn is_class_name(name: &str) -> bool {
+    let allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-' || byte == b'_';
+    (1..=32).contains(&name.len()) && name.bytes().all(allowed)
+}
+
+/// A span of time that is long enough.
+pub(super) fn span(text: &str, least: Duration) -> Result<Duration, String> {
+    /// A year: longer is a slip of the pen, and far from what the clock's arithmetic can hold.
+    const LONGEST: Duration = Duration::from_secs(365 * 86_400);
+    match parse_duration(text) {
+        Ok(span) if span < least => Err(format!("{text:?} is too short")),
+        Ok(span) if span > LONGEST => Err(format!("{text:?} is longer than a year")),
+        Ok(span) => Ok(span),
+        Err(error) => Err(error.to_string()),
+    }
+}

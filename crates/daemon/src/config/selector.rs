@@ -1,0 +1,258 @@
+//! Selectors: which processes are meant.
+//!
+//! In: what was written, and the facts of a process. Out: whether it is meant. Must not: look at a process itself.
+
+use glob::{MatchOptions, Pattern};
+use terrace_linux::processes::{Facts, user_id};
+
+use super::node::Value;
+use super::schema;
+
+/// One selector: all its parts must match.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Selector {
+    pid: Option<u32>,
+    name: Option<Pattern>,
+    exe: Option<Pattern>,
+    user: Option<u32>,
+    cgroup: Option<Pattern>,
+    container: Option<Container>,
+    guest: Option<bool>,
+    /// Whether what a matching process starts is meant as well.
+    pub children: bool,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+enum Container {
+    Any,
+    /// The beginning of its identity.
+    Begins(String),
+}
+
+/// A star stays within one part of a path; a leading point is nothing special.
+const OPTIONS: MatchOptions =
+    MatchOptions { case_sensitive: true, require_literal_separator: true, require_literal_leading_dot: false };
+/// Longer patterns are no one's intention, and matching takes time that grows with them.
+const LONGEST_PATTERN: usize = 512;
+/// Of the stars in one pattern each doubles what matching may cost at worst.
+const MOST_STARS: usize = 8;
+
+impl Selector {
+    /// Whether a process is meant, its ancestors left aside.
+    pub fn matches(&self, facts: &Facts) -> bool {
+        self.pid.is_none_or(|pid| pid == facts.pid)
+            && self.name.as_ref().is_none_or(|name| name.matches(&facts.name))
+            && self
+                .exe
+                .as_ref()
+                .is_none_or(|exe| facts.exe.as_ref().is_some_and(|path| exe.matches_with(path, OPTIONS)))
+            && self.user.is_none_or(|user| user == facts.user)
+            && self.cgroup.as_ref().is_none_or(|cgroup| facts.cgroups.iter().any(|path| holds(cgroup, path)))
+            && self.container.as_ref().is_none_or(|wanted| match (wanted, &facts.container) {
+                (_, None) => false,
+                (Container::Any, Some(_)) => true,
+                (Container::Begins(start), Some(identity)) => identity.starts_with(start.as_str()),
+            })
+            && self.guest.is_none_or(|guest| guest == facts.guest.is_some())
+    }
+}
+
+/// Whether a pattern names a cgroup or one that it lies in.
+fn holds(pattern: &Pattern, path: &str) -> bool {
+    if pattern.matches_with(path, OPTIONS) {
+        return true;
+    }
+    path.match_indices('/').skip(1).any(|(end, _)| pattern.matches_with(&path[..end], OPTIONS))
+        || pattern.as_str() == "/"
+}
+
+/// A selector while it is put together.
+#[derive(Default)]
+pub(super) struct SelectorParts {
+    selector: Option<Selector>,
+    narrows: bool,
+}
+
+impl SelectorParts {
+    pub(super) fn add(&mut self, name: &str, value: &Value) -> Result<(), String> {
+        let selector = self.selector.get_or_insert_with(Selector::empty);
+        let text = || match value {
+            Value::Text(text) if !text.is_empty() => Ok(text.as_str()),
+            other => Err(format!("{other} is no text with something in it")),
+        };
+        let flag = || match value {
+            Value::Boolean(whether) => Ok(*whether),
+            other => Err(format!("{other} is neither true nor false")),
+        };
+        self.narrows |= name != "children";
+        match name {
+            "pid" => match value {
+                Value::Integer(pid) if (1..=1 << 22).contains(pid) => selector.pid = Some(*pid as u32),
+                other => return Err(format!("{other} is no pid: those run from 1 to 4194304")),
+            },
+            "name" => selector.name = Some(pattern(text()?)?),
+            "exe" => selector.exe = Some(pattern(text()?)?),
+            "user" => {
+                let name = match value {
+                    Value::Integer(number) => number.to_string(),
+                    _ => text()?.to_owned(),
+                };
+                let number = user_id(&name).ok_or_else(|| format!("there is no user {name:?} on this machine"))?;
+                selector.user = Some(number);
+            }
+            "cgroup" => {
+                let text = text()?;
+                let path = text.strip_prefix("/sys/fs/cgroup").unwrap_or(text);
+                let path = if path.len() > 1 { path.trim_end_matches('/') } else { path };
+                if !path.starts_with('/') {
+                    return Err(format!("{text:?} is no path of a cgroup: those begin with /, which is the root"));
+                }
+                selector.cgroup = Some(pattern(path)?);
+            }
+            "container" => {
+                let text = text()?;
+                selector.container = Some(match text {
+                    "any" => Container::Any,
+                    id if id.len() >= 8 && id.bytes().all(|byte| byte.is_ascii_hexdigit()) => {
+                        Container::Begins(id.to_ascii_lowercase())
+                    }
+                    other => {
+                        return Err(format!(
+                            "{other:?} is neither any nor the first 8 or more hexadecimal digits of a container's identity; \
+                             names are known to the container's runtime only"
+                        ));
+                    }
+                });
+            }
+            "guest" => selector.guest = Some(flag()?),
+            "children" => selector.children = flag()?,
+            other => {
+                let near = schema::nearest(other, schema::SELECTOR_KEYS.iter().map(|(name, ..)| *name));
+                let known: Vec<&str> = schema::SELECTOR_KEYS.iter().map(|(name, ..)| *name).collect();
+                return Err(match near {
+                    Some(near) => format!("a selector has no such part; did you mean {near}?"),
+                    None => format!("a selector has no such part; there are {}", known.join(", ")),
+                });
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn finish(self) -> Result<Selector, String> {
+        match self.selector {
+            Some(selector) if self.narrows => Ok(selector),
+            _ => Err(
+                "this selector names no process; write at least one of pid, name, exe, user, cgroup, container, guest"
+                    .to_owned(),
+            ),
+        }
+    }
+}
+
+impl Selector {
+    fn empty() -> Selector {
+        Selector {
+            pid: None,
+            name: None,
+            exe: None,
+            user: None,
+            cgroup: None,
+            container: None,
+            guest: None,
+            children: false,
+        }
+    }
+}
+
+fn pattern(text: &str) -> Result<Pattern, String> {
+    if text.len() > LONGEST_PATTERN || text.matches('*').count() > MOST_STARS {
+        return Err(format!("a pattern has at most {LONGEST_PATTERN} bytes and {MOST_STARS} stars"));
+    }
+    Pattern::new(text).map_err(|error| format!("{text:?} is no pattern: {} at position {}", error.msg, error.pos))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use terrace_linux::processes::Guest;
+
+    fn selector(parts: &[(&str, &str)]) -> Selector {
+        let mut made = SelectorParts::default();
+        for (name, text) in parts {
+            let value = match *text {
+                "true" => Value::Boolean(true),
+                "false" => Value::Boolean(false),
+                number if number.parse::<i64>().is_ok() => Value::Integer(number.parse().unwrap()),
+                other => Value::Text(other.to_owned()),
+            };
+            made.add(name, &value).unwrap_or_else(|error| panic!("{name}: {error}"));
+        }
+        made.finish().unwrap()
+    }
+
+    fn facts() -> Facts {
+        Facts {
+            pid: 42,
+            start_time: 7,
+            parent: 1,
+            name: "redis-server".to_owned(),
+            exe: Some("/usr/bin/redis-server".to_owned()),
+            user: 1000,
+            cgroups: vec!["/system.slice/redis.service/worker".to_owned()],
+            container: None,
+            guest: None,
+        }
+    }
+
+    #[test]
+    fn all_parts_of_a_selector_must_match() {
+        let facts = facts();
+        assert!(selector(&[("exe", "/usr/bin/redis-*"), ("user", "1000")]).matches(&facts));
+        assert!(!selector(&[("exe", "/usr/bin/redis-*"), ("user", "1001")]).matches(&facts));
+        assert!(selector(&[("name", "redis*")]).matches(&facts));
+        assert!(selector(&[("pid", "42")]).matches(&facts) && !selector(&[("pid", "43")]).matches(&facts));
+        assert!(!selector(&[("exe", "/usr/*")]).matches(&facts), "a star stays within one part of the path");
+    }
+
+    #[test]
+    fn a_cgroup_is_meant_with_its_descendants_and_by_whole_names() {
+        let facts = facts();
+        for meant in [
+            "/",
+            "/system.slice",
+            "/system.slice/redis.service",
+            "/*/redis*",
+            "/sys/fs/cgroup/system.slice/",
+            "/**/worker",
+        ] {
+            assert!(selector(&[("cgroup", meant)]).matches(&facts), "{meant}");
+        }
+        for other in ["/system", "/system.slice/redis", "/redis*", "/user.slice"] {
+            assert!(!selector(&[("cgroup", other)]).matches(&facts), "{other}");
+        }
+    }
+
+    #[test]
+    fn containers_and_guests_are_told_by_their_facts() {
+        let identity = "0123456789abcdef".repeat(4);
+        let inside = Facts { container: Some(identity.clone()), guest: Some(Guest { kvm: true }), ..facts() };
+        assert!(
+            selector(&[("container", "any")]).matches(&inside) && !selector(&[("container", "any")]).matches(&facts())
+        );
+        assert!(selector(&[("container", &identity[..12])]).matches(&inside));
+        assert!(selector(&[("guest", "true")]).matches(&inside) && selector(&[("guest", "false")]).matches(&facts()));
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused_with_what_would() {
+        let add = |name: &str, value: Value| SelectorParts::default().add(name, &value).unwrap_err();
+        assert!(add("exee", Value::Text("x".into())).contains("did you mean exe?"));
+        assert!(add("user", Value::Text("nobody-of-that-name".into())).contains("no user"));
+        assert!(add("container", Value::Text("web".into())).contains("runtime"));
+        assert!(add("cgroup", Value::Text("web".into())).contains("begin with /"));
+        assert!(add("exe", Value::Text("a***".into())).contains("no pattern"));
+        let mut only_children = SelectorParts::default();
+        only_children.add("children", &Value::Boolean(true)).unwrap();
+        assert!(only_children.finish().unwrap_err().contains("names no process"));
+    }
+}

@@ -1,0 +1,139 @@
+//! The configuration as text: what is in force, what the defaults are, what a key means.
+//!
+//! In: a merged tree, or nothing. Out: TOML with comments, for `terrace config`. Must not: check values.
+
+use std::fmt::Write;
+
+use super::node::{Table, Value, quoted};
+use super::schema::{KEYS, KeyInfo, SELECTOR_KEYS, find, nearest};
+
+/// How wide comments get.
+const WIDTH: usize = 100;
+
+/// What is in force: every key with its value, and where that came from.
+pub fn show(tree: &Table) -> String {
+    let mut text = String::new();
+    let mut section = "";
+    for info in KEYS.iter().filter(|info| !info.key.starts_with("class.")) {
+        let (name, key) = info.key.split_once('.').unwrap_or(("", info.key));
+        if name != section {
+            section = name;
+            let _ = writeln!(text, "{}[{section}]", if text.is_empty() { "" } else { "\n" });
+        }
+        line(&mut text, tree, &[name, key], key, info);
+    }
+    let classes = match tree.get("class").map(|node| &node.value) {
+        Some(Value::Table(classes)) => classes.keys().cloned().collect(),
+        _ => Vec::new(),
+    };
+    for class in classes {
+        let _ = writeln!(text, "\n[class.{}]", quoted(&class));
+        for info in KEYS.iter().filter(|info| info.key.starts_with("class.")) {
+            let key = info.key.rsplit('.').next().unwrap_or(info.key);
+            line(&mut text, tree, &["class", &class, key], key, info);
+        }
+    }
+    text
+}
+
+fn line(text: &mut String, tree: &Table, path: &[&str], key: &str, info: &KeyInfo) {
+    let (mut value, mut place) = (info.default.to_owned(), "default".to_owned());
+    let mut table = tree;
+    for (depth, part) in path.iter().enumerate() {
+        let Some(node) = table.get(*part) else { break };
+        match &node.value {
+            Value::Table(inner) if depth + 1 < path.len() => table = inner,
+            found if depth + 1 == path.len() => (value, place) = (found.to_string(), node.place.to_string()),
+            _ => break,
+        }
+    }
+    let _ = writeln!(text, "{key} = {value}  # {place}");
+}
+
+/// A configuration file that says nothing but the defaults, with what each key means.
+pub fn default_file() -> String {
+    let mut text = String::from(
+        "# The configuration of terraced. Everything stands here with its default; what you leave out keeps it.\n\
+         # Drop-ins lie in conf.d beside this file and end in .toml; later names win.\n\
+         # `terrace config check` finds mistakes, `terrace reload` makes changes take effect.\n",
+    );
+    let mut section = "";
+    for info in KEYS {
+        let (name, key) = info.key.rsplit_once('.').unwrap_or(("", info.key));
+        let class = name == "class.NAME";
+        if name != section {
+            section = name;
+            let heading = if class { "#[class.web]" } else { &format!("[{name}]") };
+            if class {
+                text.push_str("\n# A class: which processes, and what is wanted for them. There may be several.\n# Take the mark away from the lines that begin with # and no blank.");
+            }
+            let _ = writeln!(text, "\n{heading}");
+        }
+        text.push('\n');
+        comment(&mut text, info.meaning);
+        comment(
+            &mut text,
+            &format!("Takes {}.{}", info.takes, if info.restart { " A change needs a restart." } else { "" }),
+        );
+        let value = if info.key == "class.NAME.match" { "[{ exe = \"/usr/sbin/nginx\" }]" } else { info.default };
+        let _ = writeln!(text, "{}{key} = {value}", if class { "#" } else { "" });
+    }
+    text
+}
+
+/// What a key means; `None` if there is no such key.
+pub fn explain(key: &str) -> Option<String> {
+    let info = find(key)?;
+    let mut text = format!("{}\n", info.key);
+    for part in wrapped(info.meaning) {
+        let _ = writeln!(text, "  {part}");
+    }
+    let _ = writeln!(text, "takes    {}", info.takes);
+    let _ =
+        writeln!(text, "default  {}", if info.default.is_empty() { "none: it must be given" } else { info.default });
+    let _ = writeln!(
+        text,
+        "change   {}",
+        if info.restart { "needs a restart of terraced" } else { "takes effect on reload" }
+    );
+    if info.takes.contains("selectors") {
+        text.push_str("a selector has these parts, of which all that are given must match:\n");
+        for (name, takes, meaning) in SELECTOR_KEYS {
+            let _ = writeln!(text, "  {name:<10} {takes}: {meaning}");
+        }
+    }
+    Some(text)
+}
+
+/// The keys that may have been meant by one that does not exist, for a message.
+pub fn similar(key: &str) -> String {
+    let near = nearest(key, KEYS.iter().map(|info| info.key));
+    let last = key.rsplit('.').next().unwrap_or(key);
+    let same_end = KEYS.iter().map(|info| info.key).find(|known| known.rsplit('.').next() == Some(last));
+    match near.or(same_end) {
+        Some(known) => format!("did you mean {known}?"),
+        None => format!("there are: {}", KEYS.iter().map(|info| info.key).collect::<Vec<_>>().join(", ")),
+    }
+}
+
+fn comment(text: &mut String, what: &str) {
+    for line in wrapped(what) {
+        let _ = writeln!(text, "# {line}");
+    }
+}
+
+fn wrapped(text: &str) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for word in text.split(' ') {
+        let last = lines.last_mut().expect("there is one line at least");
+        if !last.is_empty() && last.len() + 1 + word.len() > WIDTH {
+            lines.push(word.to_owned());
+        } else {
+            if !last.is_empty() {
+                last.push(' ');
+            }
+            last.push_str(word);
+        }
+    }
+    lines
+}

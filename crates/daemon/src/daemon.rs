@@ -1,0 +1,603 @@
+//! The daemon's loop: processes come and go, classes work, the arbiter shares out, orders are carried out.
+//!
+//! In: a configuration, signals, orders. Out: managed classes, and what is published of them. Must not: wait for a client, or
+//! stop because one class cannot be managed.
+//!
+//! One thread does all of this. Classes take turns: a turn ends after one walk, or one plan's worth of moves of at most some
+//! tens of milliseconds, so that none keeps the others waiting. Answers to questions come from other threads and from what was
+//! published.
+
+use std::collections::BTreeMap;
+use std::io::Read;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::mpsc::Receiver;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use terrace_core::arbiter::share_out;
+use terrace_core::units::Bytes;
+use terrace_linux::doctor::rivals;
+use terrace_linux::machine::{Machine, Wanted};
+use terrace_linux::pressure::{ZramUse, available_memory};
+use terrace_linux::processes::Facts;
+use terrace_linux::topology::TierKind;
+use terrace_linux::usage::{Who, usage};
+
+use crate::class::{Grant, Running, State};
+use crate::config::{self, Class, Config, ConfigErrors, FastBudget, Source};
+use crate::explain::explain;
+use crate::protocol::{Code, Response, Verb};
+use crate::shared::{Order, Shared, wall_clock};
+use crate::table::Change;
+use crate::view::{self, SCHEMA_VERSION};
+use crate::watcher::Watcher;
+
+/// What a signal, or the service manager, wants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wish {
+    /// Read the configuration anew.
+    Reload,
+    /// Drain, put everything back, end.
+    Stop,
+}
+
+/// The surroundings of the loop: signals in, words to the service manager out.
+pub trait Surroundings {
+    /// What becomes readable when there is a signal.
+    fn fd(&self) -> std::os::fd::BorrowedFd<'_>;
+    /// The wishes since the last call.
+    fn take(&mut self) -> Vec<Wish>;
+    /// The loop is alive; `status` says in a line what it does.
+    fn alive(&mut self, status: &str);
+    /// A reload begins, or is over.
+    fn reloading(&mut self, begins: bool);
+}
+
+/// Others who move pages are looked for so often.
+const RIVALS_EVERY: Duration = Duration::from_secs(60);
+/// The daemon's own use is shown over about so long.
+const OWN_WINDOW: Duration = Duration::from_secs(60);
+/// A drain at the end may take so long; what is left then comes back as the slow tier is taken away, or stays valid where it is.
+const LAST_DRAIN: Duration = Duration::from_secs(20);
+/// Refusals remembered.
+const REFUSALS: usize = 100;
+
+/// See the module's header.
+pub struct Daemon {
+    path: PathBuf,
+    sources: Vec<Source>,
+    overrides: Vec<(String, String)>,
+    config: Config,
+    machine: Machine,
+    tiers: Vec<String>,
+    classes: Vec<Running>,
+    watcher: Watcher,
+    refused: BTreeMap<u32, view::Refused>,
+    shared: Arc<Shared>,
+    orders: Receiver<Order>,
+    waker: UnixStream,
+    began: Instant,
+    share_at: Instant,
+    rivals: Vec<view::Rival>,
+    rivals_at: Instant,
+    /// Processor time and moment at the last sharing out, and the smoothed shares: all, and what no class accounts for.
+    own: Own,
+    paused: bool,
+    fast_budget: Bytes,
+}
+
+#[derive(Default)]
+struct Own {
+    at: Option<Instant>,
+    cpu: f64,
+    of_classes: f64,
+    share: f64,
+    overhead: f64,
+}
+
+impl Daemon {
+    /// Makes the machine ready and begins to watch processes; nothing is managed before [`Daemon::run`].
+    ///
+    /// # Errors
+    /// When the configuration, the tiers or the slow tier cannot be had. Nothing is left behind then.
+    pub fn new(
+        path: PathBuf,
+        shared: Arc<Shared>,
+        orders: Receiver<Order>,
+        waker: UnixStream,
+    ) -> anyhow::Result<Daemon> {
+        let sources = config::read_files(&path, false)?;
+        let config = Config::of(&sources)?;
+        let wanted = match &config.tiers {
+            Some(tiers) => Wanted::Tiers(tiers),
+            None => Wanted::Slow(&config.slow),
+        };
+        let machine = Machine::prepare(&wanted, true)?;
+        let never = [Some(std::process::id()), machine.held.guard_pid()];
+        let watcher = Watcher::new(&config, never.into_iter().flatten())?;
+        let now = Instant::now();
+        let daemon = Daemon {
+            tiers: machine.tiers.tiers().iter().map(|tier| tier.name.clone()).collect(),
+            classes: config.classes.iter().cloned().map(Running::new).collect(),
+            path,
+            sources,
+            overrides: Vec::new(),
+            config,
+            machine,
+            watcher,
+            refused: BTreeMap::new(),
+            shared,
+            orders,
+            waker,
+            began: now,
+            share_at: now,
+            rivals: Vec::new(),
+            rivals_at: now,
+            own: Own::default(),
+            paused: false,
+            fast_budget: Bytes::ZERO,
+        };
+        daemon.shared.happened("state", None, format!("started; {}", daemon.watcher.how));
+        if daemon.tiers.len() == 1 {
+            daemon.shared.happened("fault", None, "there is one tier only, so nothing can move: see memory.slow");
+        }
+        Ok(daemon)
+    }
+
+    /// Works until it is told to stop, then drains and puts everything back.
+    ///
+    /// # Errors
+    /// When the slow tier cannot be taken away; its guard then goes on trying.
+    pub fn run(mut self, surroundings: &mut dyn Surroundings) -> anyhow::Result<()> {
+        loop {
+            surroundings.alive(&self.line());
+            for wish in surroundings.take() {
+                match wish {
+                    Wish::Stop => return self.end(surroundings),
+                    Wish::Reload => {
+                        surroundings.reloading(true);
+                        if let Err(errors) = self.reload() {
+                            self.shared.happened("config", None, format!("not reloaded, nothing changed:\n{errors}"));
+                        }
+                        surroundings.reloading(false);
+                    }
+                }
+            }
+            self.take_orders();
+            for change in self.watcher.turn() {
+                self.apply(change);
+            }
+            let wait = self.turns();
+            if Instant::now() >= self.share_at {
+                self.share_at = Instant::now() + self.config.period;
+                self.period();
+            }
+            self.wait(wait, surroundings);
+        }
+    }
+
+    /// A turn of every class. Returns in how long the next one is due.
+    fn turns(&mut self) -> Duration {
+        let mut wait = Duration::from_secs(3600);
+        for class in &mut self.classes {
+            match class.turn() {
+                Ok(due) => wait = wait.min(due.unwrap_or(wait)),
+                Err(error) => {
+                    let text = format!("management stopped, and is tried again in a minute: {error}");
+                    self.shared.happened("fault", Some(&class.class.name), text);
+                }
+            }
+        }
+        wait
+    }
+
+    fn wait(&mut self, longest: Duration, surroundings: &dyn Surroundings) {
+        let now = Instant::now();
+        let due = self.share_at.min(self.watcher.due()).saturating_duration_since(now);
+        let longest = longest.min(due);
+        let managers = self.classes.iter().filter_map(Running::manager);
+        let descriptors = managers.flat_map(|manager| manager.descriptors());
+        let all = [self.waker.as_fd(), surroundings.fd()].into_iter().chain(self.watcher.fd()).chain(descriptors);
+        let mut fds: Vec<PollFd<'_>> = all.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
+        let timeout = Timespec { tv_sec: longest.as_secs() as i64, tv_nsec: i64::from(longest.subsec_nanos()) };
+        // Interrupted or not, the next turn looks at everything.
+        let _ = poll(&mut fds, Some(&timeout));
+        drop(fds);
+        let mut sink = [0; 64];
+        while (&self.waker).read(&mut sink).is_ok_and(|count| count > 0) {}
+    }
+
+    fn apply(&mut self, change: Change) {
+        match change {
+            Change::Join { pid, start_time, class } => self.join(pid, start_time, &class),
+            Change::Leave { pid, class } => {
+                self.refused.remove(&pid);
+                if let Some(running) = self.classes.iter_mut().find(|running| running.class.name == class) {
+                    running.leave(pid);
+                    self.shared.happened("process", Some(&class), format!("pid {pid} left"));
+                }
+            }
+        }
+    }
+
+    fn join(&mut self, pid: u32, start_time: u64, class: &str) {
+        let Some(running) = self.classes.iter_mut().find(|running| running.class.name == class) else { return };
+        let name = self.watcher.table.get(pid).map_or_else(String::new, |known| known.name.clone());
+        // Whether it is a guest is asked anew: a virtual machine opens KVM after it has started.
+        let kvm = Facts::read(pid).ok().flatten().and_then(|facts| facts.guest).is_some_and(|guest| guest.kvm);
+        let wanted = self.config.tracker.as_deref();
+        match running.join(pid, start_time, kvm, &self.machine, wanted) {
+            Ok(()) => {
+                // A class that comes to life while everything is paused is paused, too.
+                if self.paused && running.state == State::Running {
+                    running.set_state(State::Paused);
+                }
+                self.refused.remove(&pid);
+                self.shared.happened("process", Some(class), format!("pid {pid} ({name}) joined"));
+            }
+            Err(reason) => {
+                // Whoever exited meanwhile is no news.
+                if Facts::read(pid).is_err() {
+                    return;
+                }
+                self.shared.happened("fault", Some(class), format!("pid {pid} ({name}) is not managed: {reason}"));
+                if self.refused.len() < REFUSALS {
+                    let class = class.to_owned();
+                    self.refused.insert(pid, view::Refused { pid, name, class, reason });
+                }
+            }
+        }
+    }
+
+    /// Once a period: what happened, who gets what, what is shown.
+    fn period(&mut self) {
+        for index in 0..self.classes.len() {
+            if self.classes[index].retries() {
+                let class = self.classes[index].class.name.clone();
+                let again: Vec<u32> =
+                    self.refused.values().filter(|one| one.class == class).map(|one| one.pid).collect();
+                for pid in again {
+                    let known = self.watcher.table.get(pid).map(|known| known.start_time);
+                    if let Some(start_time) = known {
+                        self.join(pid, start_time, &class);
+                    }
+                }
+            }
+            let lines = self.classes[index].observe(&self.tiers);
+            let class = &self.classes[index].class.name;
+            for (kind, text) in lines {
+                self.shared.happened(kind, Some(class), text);
+            }
+        }
+        if Instant::now() >= self.rivals_at {
+            self.rivals_at = Instant::now() + RIVALS_EVERY;
+            self.look_for_rivals();
+        }
+        self.account();
+        self.share();
+        self.publish();
+    }
+
+    fn look_for_rivals(&mut self) {
+        let found: Vec<view::Rival> = rivals(std::path::Path::new("/"), std::process::id())
+            .into_iter()
+            .map(|rival| view::Rival { name: rival.name.to_owned(), state: rival.state, effect: rival.effect })
+            .collect();
+        for rival in found.iter().filter(|rival| !self.rivals.contains(rival)) {
+            self.shared.happened("rival", None, format!("{} ({}): {}", rival.name, rival.state, rival.effect));
+        }
+        self.rivals = found;
+    }
+
+    /// What the daemon itself uses: in all, and beside its classes.
+    fn account(&mut self) {
+        let own = usage(Who::Myself);
+        let cpu = own.user_seconds + own.system_seconds;
+        let of_classes: f64 = self.classes.iter().map(|class| class.cpu().as_secs_f64()).sum();
+        if let Some(at) = self.own.at {
+            let seconds = at.elapsed().as_secs_f64().max(1e-3);
+            let keep = 0.5f64.powf(seconds / (OWN_WINDOW / 2).as_secs_f64());
+            let share = (cpu - self.own.cpu) / seconds;
+            let of_classes = (of_classes - self.own.of_classes).max(0.0) / seconds;
+            self.own.share = self.own.share * keep + share * (1.0 - keep);
+            self.own.overhead = self.own.overhead * keep + (share - of_classes).max(0.0) * (1.0 - keep);
+        }
+        (self.own.at, self.own.cpu, self.own.of_classes) = (Some(Instant::now()), cpu, of_classes);
+    }
+
+    /// The arbiter's hour: each budget is shared out anew.
+    fn share(&mut self) {
+        let fast_tier = self.machine.tiers.tiers()[0].capacity_bytes;
+        let used: u64 = self.classes.iter().map(|class| class.tier_bytes(1)[0]).sum();
+        self.fast_budget = match self.config.fast {
+            FastBudget::Amount(amount) => amount.of(fast_tier),
+            FastBudget::All => {
+                // Where the kernel does not tell, the tier's size is the only bound there is.
+                let available = available_memory(std::path::Path::new("/")).unwrap_or(fast_tier);
+                let spare = available.saturating_sub(self.config.reserve.of(fast_tier));
+                Bytes::new(used.saturating_add(spare.get()).min(fast_tier.get()))
+            }
+        };
+        let bandwidth = self.config.bandwidth.or(self.machine.default_rate).map(Bytes::get);
+        // What is not a class's is taken off first, but never so much that nothing could be managed.
+        let cpu = (self.config.cpu - self.own.overhead).max(self.config.cpu / 4.0);
+        let (rate, millionths) = (bandwidth.unwrap_or(0), (cpu * 1e6) as u64);
+        let claims: Vec<_> = self.classes.iter().map(|class| class.claims(rate, millionths)).collect();
+        let fast = share_out(self.fast_budget.pages(), &claims.iter().map(|claim| claim.fast).collect::<Vec<_>>());
+        let rates = share_out(rate, &claims.iter().map(|claim| claim.bandwidth).collect::<Vec<_>>());
+        let cpus = share_out(millionths, &claims.iter().map(|claim| claim.cpu).collect::<Vec<_>>());
+        for (index, class) in self.classes.iter_mut().enumerate() {
+            let grant =
+                Grant { fast: fast[index], bandwidth: bandwidth.map(|_| rates[index]), cpu: cpus[index] as f64 / 1e6 };
+            class.take(grant, self.config.cpu_burst);
+        }
+    }
+
+    fn publish(&mut self) {
+        let status = self.status();
+        let sum = |of: fn(&view::Class) -> u64| status.classes.iter().map(of).sum();
+        let point = view::Point {
+            time: wall_clock(),
+            tier_bytes: status.tiers.iter().map(|tier| tier.used_bytes).collect(),
+            occupied_bytes: status.tiers.iter().filter_map(|tier| tier.occupied_bytes).sum(),
+            class_fast_bytes: status.classes.iter().map(|class| class.fast_bytes).collect(),
+            demoted_pages: sum(|class| class.demoted_pages),
+            promoted_pages: sum(|class| class.promoted_pages),
+            refaults: sum(|class| class.refaults),
+            cpu_share: self.own.share,
+        };
+        self.shared.publish(status, point);
+        for class in &mut self.classes {
+            if let Some(heat) = class.heat() {
+                self.shared.publish_heat(&class.class.name, Some(heat));
+            }
+        }
+    }
+
+    fn status(&self) -> view::Status {
+        let classes: Vec<view::Class> = self.classes.iter().map(|class| class.view(&self.tiers)).collect();
+        let in_tiers: Vec<Vec<u64>> = self.classes.iter().map(|class| class.tier_bytes(self.tiers.len())).collect();
+        let zram = self.machine.zram.and_then(|id| ZramUse::read(std::path::Path::new("/"), id).ok());
+        let tiers = self.machine.tiers.tiers().iter().enumerate().map(|(index, tier)| {
+            let compressed = matches!(tier.kind, TierKind::Swap { compressed: true, .. });
+            view::Tier {
+                name: tier.name.clone(),
+                kind: if matches!(tier.kind, TierKind::Nodes { .. }) { "nodes" } else { "swap" }.to_owned(),
+                capacity_bytes: tier.capacity_bytes.get(),
+                used_bytes: in_tiers.iter().map(|bytes| bytes[index]).sum(),
+                occupied_bytes: zram.filter(|_| compressed).map(|zram| zram.mem_used_bytes.get()),
+            }
+        });
+        let resident = terrace_linux::process::Stat::read(std::process::id()).map_or(0, |stat| stat.resident.get());
+        let mut notes = self.machine.notes.clone();
+        if self.watcher.lost() > 0 {
+            notes.push(format!(
+                "process events were lost {} times; /proc was looked through instead",
+                self.watcher.lost()
+            ));
+        }
+        view::Status {
+            schema_version: SCHEMA_VERSION,
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            pid: std::process::id(),
+            uptime_seconds: self.began.elapsed().as_secs_f64(),
+            state: self.state().to_owned(),
+            process_events: self.watcher.how.clone(),
+            budget: view::Budget {
+                fast_bytes: self.fast_budget.get(),
+                fast_used_bytes: in_tiers.iter().map(|bytes| bytes[0]).sum(),
+                bandwidth_bytes_per_second: self.config.bandwidth.or(self.machine.default_rate).map_or(0, Bytes::get),
+                cpu_share: self.config.cpu,
+                cpu_overhead_share: self.own.overhead,
+            },
+            own: view::Own {
+                cpu_seconds: self.own.cpu,
+                cpu_share: self.own.share,
+                resident_bytes: resident,
+                page_state_bytes: self.classes.iter().map(Running::state_bytes).sum(),
+            },
+            tiers: tiers.collect(),
+            classes,
+            refused: self.refused.values().cloned().collect(),
+            rivals: self.rivals.clone(),
+            notes,
+        }
+    }
+
+    fn state(&self) -> &'static str {
+        let any = |state: &State| self.classes.iter().any(|class| class.state == *state);
+        let settled = |class: &Running| matches!(class.state, State::Drained | State::Waiting | State::Failed(_));
+        if any(&State::Draining) {
+            "draining"
+        } else if any(&State::Drained) && self.classes.iter().all(settled) {
+            "drained"
+        } else if self.paused {
+            "paused"
+        } else {
+            "running"
+        }
+    }
+
+    /// One line for the service manager.
+    fn line(&self) -> String {
+        let managers = self.classes.iter().filter_map(Running::manager);
+        let processes: usize = managers.map(|manager| manager.processes().count()).sum();
+        format!(
+            "{}: {processes} processes in {} classes, {:.1} % of a core",
+            self.state(),
+            self.classes.len(),
+            self.own.share * 100.0
+        )
+    }
+
+    fn take_orders(&mut self) {
+        while let Ok(Order { verb, reply }) = self.orders.try_recv() {
+            let response = self.carry_out(verb);
+            // Whoever asked may have gone.
+            let _ = reply.send(response);
+        }
+    }
+
+    fn carry_out(&mut self, verb: Verb) -> Response {
+        match verb {
+            Verb::Explain { pid, address } => {
+                explain(pid, address, &self.watcher.table, &self.classes, &self.tiers, &self.refused)
+            }
+            Verb::Pause { class } => self.put(class.as_deref(), State::Paused, "paused"),
+            Verb::Resume { class } => self.put(class.as_deref(), State::Running, "resumed"),
+            Verb::Drain { class } => {
+                self.put(class.as_deref(), State::Draining, "drains: what was moved comes back to fast memory")
+            }
+            Verb::Reload {} => match self.reload() {
+                Ok(restart) => Response::done(serde_json::json!({ "reloaded": true, "needs_restart": restart })),
+                Err(errors) => Response::failed(Code::Failed, format!("not reloaded, nothing changed:\n{errors}")),
+            },
+            Verb::Set { key, value } => self.set(&key, &value),
+            other => Response::failed(Code::Failed, format!("{other:?} is no order")),
+        }
+    }
+
+    fn put(&mut self, class: Option<&str>, state: State, what: &str) -> Response {
+        let names: Vec<String> = self.classes.iter().map(|running| running.class.name.clone()).collect();
+        if let Some(class) = class.filter(|class| !names.iter().any(|name| name == class)) {
+            return Response::failed(
+                Code::Unknown,
+                format!("there is no class {class}; there are: {}", names.join(", ")),
+            );
+        }
+        for running in self.classes.iter_mut().filter(|running| class.is_none_or(|class| running.class.name == class)) {
+            // A class that runs nothing has nothing to pause; it keeps on waiting.
+            if running.manager().is_some() {
+                running.set_state(state.clone());
+            }
+        }
+        if class.is_none() {
+            self.paused = matches!(state, State::Paused | State::Draining);
+        }
+        self.shared.happened("state", class, what);
+        self.publish();
+        Response::done(serde_json::json!({ "state": self.state() }))
+    }
+
+    fn set(&mut self, key: &str, value: &str) -> Response {
+        let Some(info) = config::schema::find(key) else {
+            return Response::failed(Code::Unknown, format!("there is no key {key}; {}", config::similar(key)));
+        };
+        if info.restart {
+            let error =
+                format!("{key} cannot be changed while the daemon runs: write it into the configuration and restart");
+            return Response::failed(Code::Failed, error);
+        }
+        let mut overrides = self.overrides.clone();
+        overrides.retain(|(old, _)| old != key);
+        overrides.push((key.to_owned(), value.to_owned()));
+        match self.take_in(self.sources.clone(), overrides) {
+            Ok(_) => {
+                self.shared.happened("config", None, format!("{key} = {value}, until the next reload"));
+                Response::done(serde_json::json!({ "set": key, "value": value }))
+            }
+            Err(errors) => Response::failed(Code::Failed, format!("nothing changed: {errors}")),
+        }
+    }
+
+    fn reload(&mut self) -> Result<Vec<&'static str>, ConfigErrors> {
+        let sources = config::read_files(&self.path, false)?;
+        let restart = self.take_in(sources, Vec::new())?;
+        let text = match restart.is_empty() {
+            true => "reloaded".to_owned(),
+            false => format!("reloaded; a restart is needed for {}", restart.join(", ")),
+        };
+        self.shared.happened("config", None, text);
+        Ok(restart)
+    }
+
+    /// Takes in a new configuration whole, or not at all.
+    fn take_in(
+        &mut self,
+        sources: Vec<Source>,
+        overrides: Vec<(String, String)>,
+    ) -> Result<Vec<&'static str>, ConfigErrors> {
+        let laid_over =
+            overrides.iter().map(|(key, value)| Source { name: "<set>".to_owned(), text: written(key, value) });
+        let new = Config::of(&sources.iter().cloned().chain(laid_over).collect::<Vec<_>>())?;
+        let restart = self.config.needs_restart(&new);
+        let mut before: BTreeMap<String, Running> =
+            self.classes.drain(..).map(|running| (running.class.name.clone(), running)).collect();
+        let mut anew: Vec<String> = Vec::new();
+        let classes: Vec<Class> = new.classes.clone();
+        for class in classes {
+            match before.remove(&class.name) {
+                Some(mut running) if running.can_become(&class) => {
+                    running.become_class(class);
+                    self.classes.push(running);
+                }
+                // An engine of another policy begins anew; where pages lie it finds out with its first walk.
+                other => {
+                    anew.extend(other.map(|running| running.class.name.clone()));
+                    self.classes.push(Running::new(class));
+                }
+            }
+        }
+        for gone in before.into_keys().chain(anew.iter().cloned()) {
+            self.shared.publish_heat(&gone, None);
+        }
+        (self.sources, self.overrides, self.config) = (sources, overrides, new);
+        self.watcher.set_config(&self.config);
+        // A class that begins anew has lost its processes: the table must not take them for settled.
+        let lost: Vec<u32> = self
+            .watcher
+            .table
+            .pids()
+            .into_iter()
+            .filter(|pid| match self.watcher.table.get(*pid).map(|known| &known.place) {
+                Some(crate::table::Place::Class { name, .. }) => anew.contains(name),
+                _ => false,
+            })
+            .collect();
+        for pid in lost {
+            self.watcher.table.vanish(pid);
+        }
+        for change in self.watcher.turn() {
+            self.apply(change);
+        }
+        self.share_at = Instant::now();
+        Ok(restart)
+    }
+
+    /// Brings back what was moved, takes away what was set up.
+    fn end(mut self, surroundings: &mut dyn Surroundings) -> anyhow::Result<()> {
+        self.shared.happened("state", None, "stopping: what was moved comes back to fast memory");
+        // Compressed swap of our own is emptied by taking it away, which the kernel does faster than page by page.
+        if !self.machine.held.has_zram() {
+            let limit = Instant::now() + LAST_DRAIN;
+            let generous = Grant { fast: u64::MAX >> 12, bandwidth: None, cpu: 1.0 };
+            for class in self.classes.iter_mut().filter(|class| class.manager().is_some()) {
+                class.take(generous, Duration::from_secs(60));
+                class.set_state(State::Draining);
+            }
+            while Instant::now() < limit && self.classes.iter().any(|class| class.state == State::Draining) {
+                surroundings.alive("draining before the end");
+                self.turns();
+                for class in &mut self.classes {
+                    class.observe(&self.tiers);
+                }
+            }
+        }
+        surroundings.alive("taking away what was set up");
+        self.classes.clear();
+        self.machine.held.release()?;
+        Ok(())
+    }
+}
+
+/// A key and its value as a text of configuration: a value that is no TOML by itself is taken for a text.
+fn written(key: &str, value: &str) -> String {
+    let as_is = format!("{key} = {value}\n");
+    match config::node::parse("<set>", &as_is) {
+        Ok(_) => as_is,
+        Err(_) => format!("{key} = {}\n", config::node::Value::Text(value.to_owned())),
+    }
+}

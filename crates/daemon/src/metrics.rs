@@ -1,0 +1,240 @@
+//! Metrics in Prometheus's text format, version 0.0.4.
+//!
+//! In: what was published. Out: text. Must not: label by pid or by anything else without a bound: labels are tiers, classes,
+//! reasons and causes, all of which the configuration or the program bounds.
+//!
+//! Base units, `_total` on what only grows, as the project's guide to naming asks. docs/reference/daemon.md lists every name, and
+//! a test compares the two.
+
+use std::fmt::Write;
+
+use terrace_core::units::PAGE_BYTES;
+
+use crate::view::Status;
+
+/// What kind of figure.
+#[derive(Clone, Copy)]
+enum Kind {
+    Gauge,
+    Counter,
+}
+
+struct Text(String);
+
+/// One series: its labels, and its value.
+type Series<'a> = (Vec<(&'a str, &'a str)>, f64);
+
+impl Text {
+    fn family<'a>(&mut self, name: &str, kind: Kind, help: &str, series: impl IntoIterator<Item = Series<'a>>) {
+        let kind = match kind {
+            Kind::Gauge => "gauge",
+            Kind::Counter => "counter",
+        };
+        let _ = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}");
+        for (labels, value) in series {
+            self.0.push_str(name);
+            for (index, (label, value)) in labels.iter().enumerate() {
+                let value = value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
+                let _ = write!(self.0, "{}{label}=\"{value}\"", if index == 0 { '{' } else { ',' });
+            }
+            if !labels.is_empty() {
+                self.0.push('}');
+            }
+            let _ = writeln!(self.0, " {value}");
+        }
+    }
+}
+
+/// The states of a class, each a series of its own.
+pub const STATES: [&str; 8] = ["waiting", "running", "held", "stopped", "paused", "draining", "drained", "failed"];
+
+/// The metrics of a status.
+pub fn text(status: &Status) -> String {
+    let mut out = Text(String::with_capacity(16 << 10));
+    let one = |value: f64| [(Vec::new(), value)];
+    out.family(
+        "terrace_build_info",
+        Kind::Gauge,
+        "Version of the daemon; always 1.",
+        [(vec![("version", status.version.as_str())], 1.0)],
+    );
+    out.family("terrace_uptime_seconds", Kind::Gauge, "Time since the daemon started.", one(status.uptime_seconds));
+    out.family(
+        "terrace_cpu_seconds_total",
+        Kind::Counter,
+        "Processor time the daemon used.",
+        one(status.own.cpu_seconds),
+    );
+    out.family(
+        "terrace_cpu_ratio",
+        Kind::Gauge,
+        "Share of one core the daemon used over the last minute.",
+        one(status.own.cpu_share),
+    );
+    out.family(
+        "terrace_cpu_budget_ratio",
+        Kind::Gauge,
+        "Share of one core the daemon may use.",
+        one(status.budget.cpu_share),
+    );
+    out.family(
+        "terrace_resident_bytes",
+        Kind::Gauge,
+        "Resident memory of the daemon.",
+        one(status.own.resident_bytes as f64),
+    );
+    out.family(
+        "terrace_page_state_bytes",
+        Kind::Gauge,
+        "Memory the daemon keeps for the state of pages.",
+        one(status.own.page_state_bytes as f64),
+    );
+    out.family(
+        "terrace_fast_budget_bytes",
+        Kind::Gauge,
+        "Fast memory that all classes together may take.",
+        one(status.budget.fast_bytes as f64),
+    );
+    out.family(
+        "terrace_bandwidth_budget_bytes_per_second",
+        Kind::Gauge,
+        "Bytes a second that may change tier.",
+        one(status.budget.bandwidth_bytes_per_second as f64),
+    );
+    out.family(
+        "terrace_rivals",
+        Kind::Gauge,
+        "Others found that move pages or clear marks.",
+        one(status.rivals.len() as f64),
+    );
+    out.family(
+        "terrace_refused_processes",
+        Kind::Gauge,
+        "Processes that a class matches and that cannot be managed.",
+        one(status.refused.len() as f64),
+    );
+    let tiers = |of: fn(&crate::view::Tier) -> Option<u64>| {
+        status.tiers.iter().filter_map(move |tier| Some((vec![("tier", tier.name.as_str())], of(tier)? as f64)))
+    };
+    out.family(
+        "terrace_tier_capacity_bytes",
+        Kind::Gauge,
+        "What the tier holds.",
+        tiers(|tier| Some(tier.capacity_bytes)),
+    );
+    out.family(
+        "terrace_tier_used_bytes",
+        Kind::Gauge,
+        "Pages of all classes in the tier.",
+        tiers(|tier| Some(tier.used_bytes)),
+    );
+    out.family(
+        "terrace_tier_occupied_bytes",
+        Kind::Gauge,
+        "Memory that a compressed tier takes.",
+        tiers(|tier| tier.occupied_bytes),
+    );
+    classes(&mut out, status);
+    out.0
+}
+
+fn classes(out: &mut Text, status: &Status) {
+    let classes = |of: fn(&crate::view::Class) -> Option<f64>| {
+        status.classes.iter().filter_map(move |class| Some((vec![("class", class.name.as_str())], of(class)?)))
+    };
+    let states = status.classes.iter().flat_map(|class| {
+        STATES.iter().map(move |state| {
+            (vec![("class", class.name.as_str()), ("state", *state)], f64::from(u8::from(class.state == *state)))
+        })
+    });
+    out.family("terrace_class_state", Kind::Gauge, "1 for what the class is doing, 0 for the rest.", states);
+    let gauges: [(&str, &str, fn(&crate::view::Class) -> Option<f64>); 14] = [
+        ("terrace_class_processes", "Processes under management.", |class| Some(class.processes as f64)),
+        ("terrace_class_footprint_bytes", "Memory with something in it.", |class| Some(class.footprint_bytes as f64)),
+        ("terrace_class_fast_bytes", "Of that in fast memory.", |class| Some(class.fast_bytes as f64)),
+        ("terrace_class_slow_bytes", "Of that in slower tiers.", |class| Some(class.slow_bytes as f64)),
+        ("terrace_class_active_bytes", "Of that in use.", |class| Some(class.active_bytes as f64)),
+        ("terrace_class_granted_bytes", "Fast memory granted.", |class| Some(class.granted_bytes as f64)),
+        ("terrace_class_floor_bytes", "Fast memory it keeps whatever others need.", |class| {
+            Some(class.floor_bytes as f64)
+        }),
+        ("terrace_class_bandwidth_bytes_per_second", "Bytes a second granted for moves.", |class| {
+            Some(class.bandwidth_bytes_per_second as f64)
+        }),
+        ("terrace_class_cpu_granted_ratio", "Share of one core granted.", |class| Some(class.cpu_granted_share)),
+        ("terrace_class_hit_ratio", "Share of the accesses seen lately that fast memory served.", |class| {
+            class.hit_share
+        }),
+        ("terrace_class_stall_ratio", "Estimated share of its time lost to pages that come back.", |class| {
+            Some(class.stall_share)
+        }),
+        ("terrace_class_patience_ratio", "Factor by which idle thresholds are lengthened.", |class| {
+            Some(class.patience)
+        }),
+        ("terrace_class_braked", "1 while page-outs are stopped.", |class| {
+            Some(f64::from(u8::from(class.brake.is_some())))
+        }),
+        (
+            "terrace_class_contract_violating_bytes",
+            "Bytes that lie where never-slow or never-fast says none do.",
+            |class| class.contract.as_ref().map(|contract| contract.violating_bytes as f64),
+        ),
+    ];
+    for (name, help, of) in gauges {
+        out.family(name, Kind::Gauge, help, classes(of));
+    }
+    let counters: [(&str, &str, fn(&crate::view::Class) -> Option<f64>); 7] = [
+        ("terrace_class_cpu_seconds_total", "Processor time spent on the class.", |class| Some(class.cpu_seconds)),
+        ("terrace_class_refaults_total", "Demoted pages that came back by themselves.", |class| {
+            Some(class.refaults as f64)
+        }),
+        ("terrace_class_mistakes_total", "Demotions that turned out wrong.", |class| Some(class.mistakes as f64)),
+        ("terrace_class_major_faults_total", "Major faults of its processes.", |class| Some(class.major_faults as f64)),
+        ("terrace_class_scans_total", "Walks over its pages.", |class| Some(class.rounds as f64)),
+        ("terrace_class_scan_seconds_total", "Time those took.", |class| Some(class.round_seconds)),
+        ("terrace_class_lost_events_total", "Events its tracker lost.", |class| Some(class.lost_events as f64)),
+    ];
+    for (name, help, of) in counters {
+        out.family(name, Kind::Counter, help, classes(of));
+    }
+    let moved = status.classes.iter().flat_map(|class| {
+        class.moves.iter().map(move |moves| {
+            let labels = vec![
+                ("class", class.name.as_str()),
+                ("from", moves.from.as_str()),
+                ("to", moves.to.as_str()),
+                ("reason", moves.reason.as_str()),
+            ];
+            (labels, (moves.pages * PAGE_BYTES) as f64)
+        })
+    });
+    out.family("terrace_moved_bytes_total", Kind::Counter, "Bytes that really changed tier.", moved);
+    let by_cause = |of: fn(&crate::view::Class) -> Vec<(&str, f64)>| {
+        status.classes.iter().flat_map(move |class| {
+            of(class)
+                .into_iter()
+                .map(move |(cause, value)| (vec![("class", class.name.as_str()), ("cause", cause)], value))
+        })
+    };
+    fn counts(map: &std::collections::BTreeMap<String, u64>, unit: u64) -> Vec<(&str, f64)> {
+        map.iter().map(|(cause, count)| (cause.as_str(), (count * unit) as f64)).collect()
+    }
+    out.family(
+        "terrace_failed_bytes_total",
+        Kind::Counter,
+        "Bytes whose move failed.",
+        by_cause(|class| counts(&class.failed_pages, PAGE_BYTES)),
+    );
+    out.family(
+        "terrace_vetoed_wishes_total",
+        Kind::Counter,
+        "Wishes of the policy that were refused.",
+        by_cause(|class| counts(&class.vetoed_pages, 1)),
+    );
+    out.family(
+        "terrace_braked_seconds_total",
+        Kind::Counter,
+        "Time for which page-outs were stopped.",
+        by_cause(|class| class.braked_seconds.iter().map(|(cause, seconds)| (cause.as_str(), *seconds)).collect()),
+    );
+}

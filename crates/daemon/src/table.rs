@@ -1,0 +1,272 @@
+//! Which process belongs to which class.
+//!
+//! In: the facts of processes, as they come and change. Out: who joins a class and who leaves it. Must not: look at a process
+//! itself, or take a pid for a process: the start time goes with it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use terrace_linux::processes::Facts;
+
+use crate::config::{Config, Selector};
+
+/// A process joins a class, or leaves it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// It is to be managed.
+    Join {
+        /// The process.
+        pid: u32,
+        /// Its start time: of another process with this pid nothing is meant.
+        start_time: u64,
+        /// The class.
+        class: String,
+    },
+    /// It is to be let go.
+    Leave {
+        /// The process.
+        pid: u32,
+        /// The class.
+        class: String,
+    },
+}
+
+/// A class as far as belonging to it goes.
+#[derive(Clone, Debug, PartialEq)]
+struct Rule {
+    class: String,
+    selectors: Vec<Selector>,
+}
+
+/// A process that is known.
+#[derive(Clone, Debug)]
+pub struct Known {
+    /// Its start time.
+    pub start_time: u64,
+    /// Its name.
+    pub name: String,
+    /// Where it belongs.
+    pub place: Place,
+    /// Where what it starts belongs, if that follows from it.
+    heirs: Option<Place>,
+}
+
+/// Where a process belongs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// Nowhere.
+    Nowhere,
+    /// Nowhere by the list of exclusions.
+    Excluded,
+    /// In a class, for this reason.
+    Class {
+        /// Which.
+        name: String,
+        /// Why, for `terrace explain`.
+        why: String,
+    },
+}
+
+impl Place {
+    fn class(&self) -> Option<&str> {
+        match self {
+            Place::Class { name, .. } => Some(name),
+            _ => None,
+        }
+    }
+}
+
+/// See the module's header.
+#[derive(Debug, Default)]
+pub struct Table {
+    rules: Vec<Rule>,
+    exclude: Vec<Selector>,
+    never: BTreeSet<u32>,
+    known: BTreeMap<u32, Known>,
+}
+
+impl Table {
+    /// A table that never takes up the pids of `never`: Terrace itself and its guard.
+    pub fn new(never: impl IntoIterator<Item = u32>) -> Table {
+        Table { never: never.into_iter().collect(), ..Table::default() }
+    }
+
+    /// Takes in new rules. Everyone is to be looked at again after that.
+    pub fn set_rules(&mut self, config: &Config) {
+        let rule =
+            |class: &crate::config::Class| Rule { class: class.name.clone(), selectors: class.selectors.clone() };
+        self.rules = config.classes.iter().map(rule).collect();
+        self.exclude = config.exclude.clone();
+        // What followed from the old rules follows no more.
+        self.known.values_mut().for_each(|known| known.heirs = None);
+    }
+
+    /// A process that is known.
+    pub fn get(&self, pid: u32) -> Option<&Known> {
+        self.known.get(&pid)
+    }
+
+    /// The pids known.
+    pub fn pids(&self) -> Vec<u32> {
+        self.known.keys().copied().collect()
+    }
+
+    /// Takes in what a process is now. `parent` is who started it, where that is known better than by its facts.
+    pub fn see(&mut self, facts: &Facts, parent: Option<u32>) -> Vec<Change> {
+        let pid = facts.pid;
+        let mut changes = Vec::new();
+        if self.known.get(&pid).is_some_and(|known| known.start_time != facts.start_time) {
+            changes.extend(self.vanish(pid));
+        }
+        let inherited = match self.known.get(&pid) {
+            // Whose child it is was settled when it was first seen; a parent that died since changes nothing.
+            Some(known) if known.heirs.is_some() => known.heirs.clone(),
+            _ => self.known.get(&parent.unwrap_or(facts.parent)).and_then(|known| known.heirs.clone()),
+        };
+        let (place, heirs) = self.place(facts, inherited);
+        let before = self.known.get(&pid).and_then(|known| known.place.class()).map(str::to_owned);
+        let after = place.class().map(str::to_owned);
+        if before != after {
+            changes.extend(before.map(|class| Change::Leave { pid, class }));
+            changes.extend(after.map(|class| Change::Join { pid, start_time: facts.start_time, class }));
+        }
+        self.known.insert(pid, Known { start_time: facts.start_time, name: facts.name.clone(), place, heirs });
+        changes
+    }
+
+    /// A process is gone.
+    pub fn vanish(&mut self, pid: u32) -> Vec<Change> {
+        let class = self.known.remove(&pid).and_then(|known| known.place.class().map(str::to_owned));
+        class.map(|class| Change::Leave { pid, class }).into_iter().collect()
+    }
+
+    fn place(&self, facts: &Facts, inherited: Option<Place>) -> (Place, Option<Place>) {
+        if self.never.contains(&facts.pid) || self.never.contains(&facts.parent) {
+            return (Place::Excluded, Some(Place::Excluded));
+        }
+        if let Some(selector) = self.exclude.iter().find(|selector| selector.matches(facts)) {
+            return (Place::Excluded, selector.children.then_some(Place::Excluded));
+        }
+        if inherited == Some(Place::Excluded) {
+            return (Place::Excluded, inherited);
+        }
+        for rule in &self.rules {
+            let found = rule.selectors.iter().position(|selector| selector.matches(facts));
+            if let Some(index) = found {
+                let name = rule.class.clone();
+                let why = format!("selector {} of class {name} matches it", index + 1);
+                let heir = || Place::Class {
+                    name: name.clone(),
+                    why: format!(
+                        "it was started by pid {}, which selector {} of class {name} matches with its children",
+                        facts.pid,
+                        index + 1
+                    ),
+                };
+                let heirs = rule.selectors[index].children.then(heir);
+                return (Place::Class { name, why }, heirs);
+            }
+        }
+        match inherited {
+            Some(place) => (place.clone(), Some(place)),
+            None => (Place::Nowhere, None),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Source;
+
+    fn table(text: &str) -> Table {
+        let config = Config::of(&[Source { name: "test".to_owned(), text: text.to_owned() }]).unwrap();
+        let mut table = Table::new([1000]);
+        table.set_rules(&config);
+        table
+    }
+
+    fn facts(pid: u32, start_time: u64, parent: u32, name: &str) -> Facts {
+        Facts {
+            pid,
+            start_time,
+            parent,
+            name: name.to_owned(),
+            exe: Some(format!("/usr/bin/{name}")),
+            user: 0,
+            cgroups: vec!["/".to_owned()],
+            container: None,
+            guest: None,
+        }
+    }
+
+    fn join(pid: u32, start_time: u64, class: &str) -> Change {
+        Change::Join { pid, start_time, class: class.to_owned() }
+    }
+
+    fn leave(pid: u32, class: &str) -> Change {
+        Change::Leave { pid, class: class.to_owned() }
+    }
+
+    const RULES: &str = "
+        [daemon]
+        exclude = [{ name = \"secret\", children = true }]
+        [class.web]
+        match = [{ name = \"web\", children = true }]
+        [class.db]
+        match = [{ name = \"db*\" }]
+        order = 1
+    ";
+
+    #[test]
+    fn a_pid_used_again_is_another_process() {
+        let mut table = table(RULES);
+        assert_eq!(table.see(&facts(7, 100, 1, "db1"), None), [join(7, 100, "db")]);
+        assert_eq!(table.see(&facts(7, 100, 1, "db1"), None), []);
+        assert_eq!(table.see(&facts(7, 200, 1, "db2"), None), [leave(7, "db"), join(7, 200, "db")]);
+        assert_eq!(table.see(&facts(7, 300, 1, "cat"), None), [leave(7, "db")]);
+        assert_eq!(table.vanish(7), []);
+    }
+
+    #[test]
+    fn a_process_that_becomes_another_program_changes_its_class() {
+        let mut table = table(RULES);
+        assert_eq!(table.see(&facts(7, 100, 1, "sh"), None), []);
+        assert_eq!(table.see(&facts(7, 100, 1, "db"), None), [join(7, 100, "db")]);
+        assert_eq!(table.see(&facts(7, 100, 1, "web"), None), [leave(7, "db"), join(7, 100, "web")]);
+        assert_eq!(table.vanish(7), [leave(7, "web")]);
+    }
+
+    #[test]
+    fn children_follow_where_the_selector_says_so_even_when_their_parent_dies() {
+        let mut table = table(RULES);
+        table.see(&facts(10, 1, 1, "web"), None);
+        assert_eq!(table.see(&facts(11, 2, 10, "worker"), Some(10)), [join(11, 2, "web")]);
+        assert_eq!(table.see(&facts(12, 3, 11, "helper"), None), [join(12, 3, "web")], "and their children");
+        table.vanish(10);
+        assert_eq!(table.see(&facts(11, 2, 1, "worker2"), None), [], "init is its parent now, and it stays");
+        assert_eq!(table.see(&facts(13, 4, 10, "other"), None), [], "a dead parent has no heirs");
+        table.see(&facts(20, 1, 1, "db"), None);
+        assert_eq!(table.see(&facts(21, 2, 20, "worker"), None), [], "db's children were not asked for");
+    }
+
+    #[test]
+    fn terrace_and_the_excluded_are_never_touched() {
+        let mut table = table(
+            "[daemon]\nexclude = [{ name = \"secret\", children = true }]\n[class.all]\nmatch = [{ cgroup = \"/\" }]\n",
+        );
+        assert_eq!(table.see(&facts(1000, 1, 1, "terraced"), None), []);
+        assert_eq!(table.see(&facts(1001, 1, 1000, "guard"), None), []);
+        assert_eq!(table.see(&facts(5, 1, 1, "secret"), None), []);
+        assert_eq!(table.see(&facts(6, 1, 5, "db"), None), [], "what it starts is excluded, too");
+        assert_eq!(table.see(&facts(8, 1, 1, "db"), None), [join(8, 1, "all")]);
+    }
+
+    #[test]
+    fn new_rules_move_those_they_concern() {
+        let mut table = table(RULES);
+        table.see(&facts(7, 100, 1, "db1"), None);
+        let text = "[class.other]\nmatch = [{ name = \"db1\" }]\n".to_owned();
+        table.set_rules(&Config::of(&[Source { name: "new".to_owned(), text }]).unwrap());
+        assert_eq!(table.see(&facts(7, 100, 1, "db1"), None), [leave(7, "db"), join(7, 100, "other")]);
+    }
+}

@@ -1,0 +1,162 @@
+//! Watches processes come, change and go.
+//!
+//! In: the kernel's process connector, or /proc at intervals. Out: changes of who belongs to which class. Must not: read much
+//! for processes that live a moment: a new one is looked at only once it has lived a little.
+
+use std::collections::BTreeMap;
+use std::os::fd::BorrowedFd;
+use std::time::{Duration, Instant};
+
+use terrace_linux::process::Stat;
+use terrace_linux::process_events::{ProcessEvent, ProcessEvents};
+use terrace_linux::processes::{Facts, all};
+
+use crate::config::{Config, Events};
+use crate::table::{Change, Table};
+
+/// A new process is looked at after so long: by then it has become the program it was started to be, and most of a fork storm
+/// is over and need not be looked at.
+const SETTLE: Duration = Duration::from_millis(150);
+/// With events, everything is looked through so many times more seldom.
+const SELDOM: u32 = 10;
+
+/// See the module's header.
+pub struct Watcher {
+    /// Who belongs where.
+    pub table: Table,
+    events: Option<ProcessEvents>,
+    /// How processes are noticed, and why so, in a line.
+    pub how: String,
+    /// Those to be looked at, and when, with who started them where that is known.
+    pending: BTreeMap<u32, (Instant, Option<u32>)>,
+    poll: Duration,
+    sweep_at: Instant,
+    sweeps: u32,
+    news: Vec<ProcessEvent>,
+}
+
+impl Watcher {
+    /// Begins to watch.
+    ///
+    /// # Errors
+    /// When the configuration insists on netlink and it does not work.
+    pub fn new(config: &Config, never: impl IntoIterator<Item = u32>) -> anyhow::Result<Watcher> {
+        let every = |poll: Duration| format!("{} s", poll.as_secs_f64());
+        let (events, how) = match config.events {
+            Events::Poll => {
+                (None, format!("poll: /proc is looked through every {}, as configured", every(config.poll)))
+            }
+            wanted => match ProcessEvents::open() {
+                Ok(events) => (Some(events), "netlink: the kernel tells at once".to_owned()),
+                Err(reason) if wanted == Events::Auto => {
+                    (None, format!("poll: /proc is looked through every {}, since {reason}", every(config.poll)))
+                }
+                Err(reason) => anyhow::bail!("daemon.events = \"netlink\": {reason}; auto would poll instead"),
+            },
+        };
+        let mut table = Table::new(never);
+        table.set_rules(config);
+        let now = Instant::now();
+        Ok(Watcher {
+            table,
+            events,
+            how,
+            pending: BTreeMap::new(),
+            poll: config.poll,
+            sweep_at: now,
+            sweeps: 0,
+            news: Vec::new(),
+        })
+    }
+
+    /// Takes in a new configuration; everyone is looked at again at the next turn.
+    pub fn set_config(&mut self, config: &Config) {
+        self.table.set_rules(config);
+        self.poll = config.poll;
+        self.sweep_at = Instant::now();
+        self.sweeps = 0;
+    }
+
+    /// What becomes readable when there is news.
+    pub fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.events.as_ref().map(ProcessEvents::fd)
+    }
+
+    /// When there is something to do, at the latest.
+    pub fn due(&self) -> Instant {
+        let pending = self.pending.values().map(|(at, _)| *at).min();
+        pending.map_or(self.sweep_at, |at| at.min(self.sweep_at))
+    }
+
+    /// Times that events were lost.
+    pub fn lost(&self) -> u64 {
+        self.events.as_ref().map_or(0, ProcessEvents::lost)
+    }
+
+    /// Takes in what happened, and says who joins and leaves.
+    pub fn turn(&mut self) -> Vec<Change> {
+        let mut changes = Vec::new();
+        let now = Instant::now();
+        if let Some(events) = &mut self.events {
+            events.take(&mut self.news);
+        }
+        for event in std::mem::take(&mut self.news) {
+            match event {
+                ProcessEvent::Forked { pid, parent } => {
+                    self.pending.insert(pid, (now + SETTLE, Some(parent)));
+                }
+                ProcessEvent::Changed { pid } => {
+                    let parent = self.pending.get(&pid).and_then(|(_, parent)| *parent);
+                    self.pending.insert(pid, (now + SETTLE, parent));
+                }
+                ProcessEvent::Exited { pid } => {
+                    self.pending.remove(&pid);
+                    changes.extend(self.table.vanish(pid));
+                }
+                ProcessEvent::Lost => self.sweep_at = now,
+            }
+        }
+        let due: Vec<(u32, Option<u32>)> =
+            self.pending.iter().filter(|(_, (at, _))| *at <= now).map(|(pid, (_, parent))| (*pid, *parent)).collect();
+        for (pid, parent) in due {
+            self.pending.remove(&pid);
+            changes.extend(self.look(pid, parent));
+        }
+        if now >= self.sweep_at {
+            changes.extend(self.sweep());
+            let pace = if self.events.is_some() { self.poll * SELDOM } else { self.poll };
+            self.sweep_at = Instant::now() + pace;
+        }
+        changes
+    }
+
+    fn look(&mut self, pid: u32, parent: Option<u32>) -> Vec<Change> {
+        match Facts::read(pid) {
+            Ok(Some(facts)) => self.table.see(&facts, parent),
+            // No memory of its own (a kernel thread, a zombie), or gone.
+            Ok(None) | Err(_) => self.table.vanish(pid),
+        }
+    }
+
+    /// Looks through all processes. Without events most sweeps only find who came and went: that is ten times cheaper than to
+    /// look at everyone's cgroups and files.
+    fn sweep(&mut self) -> Vec<Change> {
+        let thorough = self.events.is_some() || self.sweeps.is_multiple_of(SELDOM);
+        self.sweeps += 1;
+        let mut changes = Vec::new();
+        let there = all();
+        for pid in self.table.pids() {
+            if there.binary_search(&pid).is_err() {
+                changes.extend(self.table.vanish(pid));
+            }
+        }
+        for pid in there {
+            let known = self.table.get(pid).map(|known| known.start_time);
+            let same = known.is_some_and(|start| Stat::read(pid).is_ok_and(|stat| stat.start_time == start));
+            if thorough || !same {
+                changes.extend(self.look(pid, None));
+            }
+        }
+        changes
+    }
+}

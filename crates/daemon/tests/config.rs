@@ -1,0 +1,222 @@
+//! The configuration: what is accepted, and that everything else is refused with file, line and key.
+#![allow(clippy::unwrap_used)]
+
+use std::time::Duration;
+
+use proptest::prelude::*;
+use terrace_core::units::Bytes;
+use terrace_daemon::config::{self, Amount, Config, ConfigErrors, FastBudget, Goal, Listen, Source, schema};
+
+fn of(texts: &[(&str, &str)]) -> Result<Config, ConfigErrors> {
+    let sources: Vec<Source> =
+        texts.iter().map(|(name, text)| Source { name: (*name).to_owned(), text: (*text).to_owned() }).collect();
+    Config::of(&sources)
+}
+
+fn refused(text: &str) -> String {
+    of(&[("terrace.toml", text)]).unwrap_err().to_string()
+}
+
+const TWO: &str = r#"
+[budget]
+fast = "8GiB"
+cpu = "1%"
+
+[class.web]
+match = [{ exe = "/usr/sbin/nginx" }, { cgroup = "/system.slice/web*.service", user = "root", children = true }]
+goal = "best"
+floor = "256MiB"
+weight = 300
+
+[class.batch]
+match = [{ cgroup = "/batch" }]
+policy = "age"
+set = { idle = "20s", adaptive = false }
+ceiling = "2GiB"
+order = 50
+"#;
+
+#[test]
+fn a_configuration_is_read_whole() {
+    let config = of(&[("terrace.toml", TWO)]).unwrap();
+    assert_eq!(config.fast, FastBudget::Amount(Amount::Bytes(Bytes::gib(8))));
+    assert_eq!((config.cpu, config.period), (0.01, Duration::from_secs(1)));
+    assert_eq!(config.listen, Listen::Tcp("127.0.0.1:9464".parse().unwrap()));
+    let names: Vec<&str> = config.classes.iter().map(|class| class.name.as_str()).collect();
+    assert_eq!(names, ["batch", "web"], "by order, not by place");
+    let (batch, web) = (&config.classes[0], &config.classes[1]);
+    assert_eq!((web.goal, web.floor, web.weight), (Goal::Best, Amount::Bytes(Bytes::mib(256)), 300));
+    assert_eq!((web.selectors.len(), web.selectors[1].children), (2, true));
+    assert_eq!((batch.goal, batch.ceiling, batch.weight), (Goal::Least, Some(Bytes::gib(2)), 100));
+    assert_eq!(batch.settings.get("idle").map(String::as_str), Some("20s"));
+    assert!(of(&[]).unwrap().classes.is_empty(), "nothing written is everything by default");
+}
+
+#[test]
+fn drop_ins_win_key_by_key() {
+    let later = "[class.web]\nweight = 7\n[daemon]\npoll = \"5s\"\n";
+    let config = of(&[("terrace.toml", TWO), ("conf.d/50-more.toml", later)]).unwrap();
+    let web = config.classes.iter().find(|class| class.name == "web").unwrap();
+    assert_eq!((web.weight, web.goal, config.poll), (7, Goal::Best, Duration::from_secs(5)));
+}
+
+#[test]
+fn files_are_read_in_the_order_of_their_names() {
+    let place = tempfile::tempdir().unwrap();
+    let main = place.path().join("terrace.toml");
+    assert!(Config::load(&main).unwrap_err().to_string().contains("terrace.toml:1: the file could not be read"));
+    std::fs::write(&main, "[budget]\ncpu = \"1%\"\n").unwrap();
+    std::fs::create_dir(place.path().join("conf.d")).unwrap();
+    std::fs::write(place.path().join("conf.d/20.toml"), "budget.cpu = \"3%\"\n").unwrap();
+    std::fs::write(place.path().join("conf.d/10.toml"), "budget.cpu = \"2%\"\n").unwrap();
+    std::fs::write(place.path().join("conf.d/90.toml.old"), "no toml at all [").unwrap();
+    assert_eq!(Config::load(&main).unwrap().cpu, 0.03);
+}
+
+#[test]
+fn every_mistake_is_told_with_file_line_and_key() {
+    let check = |text: &str, wanted: &[&str]| {
+        let told = refused(text);
+        for part in wanted {
+            assert!(told.contains(part), "{text:?} gives {told:?}, without {part:?}");
+        }
+    };
+    check(
+        "[budget]\n\ncpu = \"lots\"\n",
+        &["terrace.toml:3: budget.cpu: \"lots\" is not a share", "expected a share of one core"],
+    );
+    check("[budget]\ncpu = 2\n", &["terrace.toml:2: budget.cpu: 2 is a number, not a text"]);
+    check(
+        "[budget]\nbandwith = \"1GiB\"\n",
+        &["terrace.toml:2: budget.bandwith: there is no such key; did you mean bandwidth?"],
+    );
+    check("[budgets]\ncpu = \"2%\"\n", &["terrace.toml:1: budgets: there is no such key; did you mean budget?"]);
+    check("x = [\n", &["terrace.toml:1: this is no TOML"]);
+    check("[class.web]\nweight = 1\n", &["terrace.toml:1: class.web: it matches no process"]);
+    check("[class.Web]\n", &["terrace.toml:1: class.Web", "label of metrics"]);
+    check(
+        "[class.a]\nmatch = [{ pid = 1 }]\nweight = 0\n",
+        &["terrace.toml:3: class.a.weight: 0 is no whole number from 1 to 10000"],
+    );
+    check(
+        "[class.a]\nmatch = [\n  { pid = 1 },\n  { exee = \"x\" },\n]\n",
+        &["terrace.toml:4: class.a.match[1].exee", "did you mean exe?"],
+    );
+    check(
+        "[class.a]\nmatch = [{ pid = 1 }]\npolicy = \"agee\"\n",
+        &["terrace.toml:3: class.a.policy: there is no policy \"agee\"", "flexhm"],
+    );
+    check("[class.a]\nmatch = [{ pid = 1 }]\npolicy = \"tpp\"\n", &["terrace.toml:3: class.a.policy", "simulator"]);
+    check(
+        "[class.a]\nmatch = [{ pid = 1 }]\n[class.a.set]\nidle = \"never\"\n",
+        &["terrace.toml:4: class.a.set.idle: \"never\" is not a duration"],
+    );
+    check(
+        "[class.a]\nmatch = [{ pid = 1 }]\nset = { idel = \"1s\" }\n",
+        &["terrace.toml:3: class.a.set.idel: policy age has no such setting; it has"],
+    );
+    check(
+        "[class.a]\nmatch = [{ pid = 1 }]\nfloor = \"2GiB\"\nceiling = \"1GiB\"\n",
+        &["terrace.toml:4: class.a.ceiling", "below the class's floor"],
+    );
+    check("[metrics]\nlisten = \"0.0.0.0:9464\"\n", &["terrace.toml:2: metrics.listen", "neither password nor TLS"]);
+    check("[memory]\ntracker = \"eyes\"\n", &["terrace.toml:2: memory.tracker: there is no tracker \"eyes\""]);
+    check("[memory]\ntiers = \"slow=zram:1GiB\"\n", &["terrace.toml:2: memory.tiers", "must be of nodes"]);
+    let both = refused("[budget]\ncpu = \"x\"\nperiod = \"1ms\"\n");
+    assert_eq!(both.lines().count(), 2, "all mistakes at once: {both}");
+    let two_files = of(&[("a.toml", "x = ["), ("b.toml", "y = [")]).unwrap_err().to_string();
+    assert!(two_files.contains("a.toml:") && two_files.contains("b.toml:"), "{two_files}");
+}
+
+#[test]
+fn nothing_nests_deep_enough_to_do_harm() {
+    for text in
+        ["[".repeat(100_000), "x = ".to_owned() + &"[".repeat(100_000), "x = ".to_owned() + &"{a=".repeat(50_000)]
+    {
+        assert!(of(&[("deep.toml", &text)]).is_err());
+    }
+    let dotted = vec!["a"; 50_000].join(".") + " = 1";
+    assert!(of(&[("deep.toml", &dotted)]).is_err());
+}
+
+#[test]
+fn the_default_file_says_the_defaults_and_show_says_what_is_in_force() {
+    let text = config::default_file();
+    assert_eq!(of(&[("default", &text)]).unwrap(), of(&[]).unwrap());
+    // Its class, which is a comment, is one that can be used.
+    let uncommented: String = text
+        .lines()
+        .map(|line| format!("{}\n", line.strip_prefix('#').filter(|rest| !rest.starts_with(' ')).unwrap_or(line)))
+        .collect();
+    let used = of(&[("default", &uncommented)]).unwrap_or_else(|error| panic!("{error}\n{uncommented}"));
+    assert_eq!(used.classes.len(), 1);
+    let sources = [Source { name: "terrace.toml".to_owned(), text: TWO.to_owned() }];
+    let shown = config::show(&config::merged(&sources).unwrap());
+    assert!(shown.contains("cpu = \"1%\"  # terrace.toml:4") && shown.contains("poll = \"2s\"  # default"), "{shown}");
+    assert_eq!(
+        of(&[("shown", &shown)]).unwrap(),
+        of(&[("terrace.toml", TWO)]).unwrap(),
+        "what is shown is what is in force"
+    );
+}
+
+#[test]
+fn every_key_is_explained_and_every_default_is_one() {
+    for info in schema::KEYS {
+        let told = config::explain(&info.key.replace("NAME", "web")).unwrap();
+        assert!(told.contains(info.meaning.split(' ').next().unwrap()) && told.contains(info.takes), "{told}");
+    }
+    assert!(config::explain("budget.cpus").is_none() && config::similar("budget.cpus").contains("budget.cpu?"));
+    assert!(config::similar("weight").contains("class.NAME.weight"));
+}
+
+/// Texts that are nearly configurations: a good one, broken in a few places.
+fn malformed() -> impl Strategy<Value = String> {
+    let junk = prop_oneof![
+        Just("[".to_owned()),
+        Just("\"".to_owned()),
+        Just("= =".to_owned()),
+        Just("\n".to_owned()),
+        Just("[class.x]\n".to_owned()),
+        Just("weight = -1\n".to_owned()),
+        Just("99999999999999999999".to_owned()),
+        Just("1e999".to_owned()),
+        Just("\u{0}\u{fffd}é".to_owned()),
+        Just("[[class.web]]\n".to_owned()),
+        Just("match = 3\n".to_owned()),
+        Just("a.b.c.d = {}\n".to_owned()),
+        "[ -~\n]{0,12}",
+        any::<String>(),
+    ];
+    proptest::collection::vec((0usize..400, 0usize..20, junk), 1..5).prop_map(|edits| {
+        let mut text: Vec<char> = TWO.chars().collect();
+        for (at, cut, junk) in edits {
+            let at = at.min(text.len());
+            let end = (at + cut).min(text.len());
+            text.splice(at..end, junk.chars());
+        }
+        text.into_iter().collect()
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(10_000))]
+
+    /// Ten thousand malformed configurations: none is survived by luck. Either it is a whole configuration, or every complaint
+    /// names the file, a line that exists, and what is wrong.
+    #[test]
+    fn ten_thousand_malformed_configurations_are_refused_with_reasons(text in malformed()) {
+        match of(&[("broken.toml", &text)]) {
+            Ok(config) => prop_assert!(config.cpu > 0.0 && config.cpu <= 1.0 && config.classes.iter().all(|class| class.weight >= 1)),
+            Err(ConfigErrors(problems)) => {
+                prop_assert!(!problems.is_empty());
+                let lines = text.lines().count().max(1) + 1;
+                for problem in problems {
+                    let place = problem.place.clone().expect("every complaint has its place");
+                    prop_assert!(&*place.file == "broken.toml" && (1..=lines).contains(&place.line), "{}", problem);
+                    prop_assert!(!problem.problem.is_empty());
+                }
+            }
+        }
+    }
+}

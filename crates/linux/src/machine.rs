@@ -1,0 +1,247 @@
+//! A machine made ready for management: its tiers, compressed swap if it is to be set up, and what a refault costs on it.
+//!
+//! In: what is wanted for slow memory. Out: a [`Machine`], and what must be released afterwards. Must not: change anything that
+//! cannot be put back; the guard knows of every change before it is made.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use terrace_core::policy::Needs;
+use terrace_core::units::{Bytes, PAGE_BYTES, TierId, Vpn};
+
+use crate::doctor::{ChooseError, choose_tracker};
+use crate::guard::{Guard, GuardError};
+use crate::movers::{Mover, Movers, PageMove};
+use crate::process::{Process, ProcessError};
+use crate::topology::declared::{DeclaredTier, SlowTier, zram_is_there};
+use crate::topology::{Tier, TierKind, TierMap, Topology, TopologyError};
+use crate::trackers::with_refaults::WithRefaults;
+use crate::trackers::{Tracker, accessed_bits};
+use crate::zram::{ZramError, ZramOptions, ZramSwap, belongs_to_a_run};
+
+/// What is wanted of the machine.
+#[derive(Clone, Debug)]
+pub enum Wanted<'a> {
+    /// The tiers as found, and this for slow memory.
+    Slow(&'a SlowTier),
+    /// These tiers, whatever is found.
+    Tiers(&'a [DeclaredTier]),
+}
+
+/// A machine made ready.
+pub struct Machine {
+    /// Its tiers, fastest first.
+    pub tiers: TierMap,
+    /// N of the slow tier's /dev/zramN, if it is one.
+    pub zram: Option<u32>,
+    /// Used where the user sets no rate: bytes a second.
+    pub default_rate: Option<Bytes>,
+    /// What one refault costs, as measured just now.
+    pub refault_cost: Option<Duration>,
+    /// What was odd about the machine.
+    pub notes: Vec<String>,
+    /// What was set up.
+    pub held: Held,
+}
+
+/// What was set up, in the order it must be undone.
+pub struct Held {
+    zram: Option<ZramSwap>,
+    guard: Option<Guard>,
+}
+
+/// Why the machine cannot be made ready. Nothing was changed then, or it was put back.
+#[derive(Debug, thiserror::Error)]
+pub enum MachineError {
+    /// What is wanted does not fit what is there.
+    #[error(transparent)]
+    Wanted(TopologyError),
+    /// What is there could not be found out.
+    #[error(transparent)]
+    Topology(#[from] TopologyError),
+    /// Changes could not be guarded.
+    #[error(transparent)]
+    Guard(#[from] GuardError),
+    /// Compressed swap could not be set up.
+    #[error(transparent)]
+    Zram(#[from] ZramError),
+    /// This very process could not be measured on.
+    #[error(transparent)]
+    Process(#[from] ProcessError),
+}
+
+/// Page-outs at more than this take a whole core for compression and leave none for the program (measured: 4 to 14 us
+/// of CPU a dirty page, docs/performance.md).
+const SWAP_RATE: Bytes = Bytes::mib(256);
+/// Between nodes the copy is ten times cheaper.
+const NODE_RATE: Bytes = Bytes::gib(1);
+
+/// Longest time one call may hold the program's memory map: what a person does not notice.
+const STALL_DEADLINE: Duration = Duration::from_millis(20);
+
+impl Machine {
+    /// Makes the machine ready. Without `moves` nothing is changed: what would be set up is only planned for.
+    ///
+    /// # Errors
+    /// See [`MachineError`].
+    pub fn prepare(wanted: &Wanted<'_>, moves: bool) -> Result<Machine, MachineError> {
+        let root = Path::new("/");
+        let mut topology = Topology::discover(root)?;
+        // What another Terrace set up for its own run goes when that run ends: it is not there for this one.
+        topology.swaps.retain(|area| !belongs_to_a_run(&area.device));
+        let resolved = match wanted {
+            Wanted::Slow(slow) => topology.with_slow(slow, zram_is_there(root)),
+            Wanted::Tiers(tiers) => topology.with_declared(tiers),
+        };
+        let resolved = resolved.map_err(MachineError::Wanted)?;
+        let mut topology = resolved.topology;
+        let mut held = Held { zram: None, guard: None };
+        let mut zram = None;
+        if let Some(size) = resolved.zram_to_set_up.filter(|_| !moves) {
+            // A dry run changes nothing: it plans for the tier that a real one would set up.
+            topology.tiers.push(planned_zram(topology.tiers.len(), size));
+        } else if let Some(size) = resolved.zram_to_set_up {
+            let guard = Guard::start()?;
+            let swap = ZramSwap::set_up(&ZramOptions::of_size(size), Some(&guard))?;
+            topology.add_swap_device(root, &swap.device())?;
+            zram = Some(swap.id());
+            held = Held { zram: Some(swap), guard: Some(guard) };
+        }
+        let tiers = topology.tier_map()?;
+        zram = zram.or_else(|| zram_number(&tiers));
+        let refault_cost = match tiers.swap_tier() {
+            Some(swap) if moves => refault_cost(&tiers, swap)?,
+            _ => None,
+        };
+        let default_rate = match (tiers.swap_tier(), tiers.tiers().len()) {
+            (_, 1) => None,
+            (Some(_), _) => Some(SWAP_RATE),
+            (None, _) => Some(NODE_RATE),
+        };
+        Ok(Machine { tiers, zram, default_rate, refault_cost, notes: topology.notes, held })
+    }
+
+    /// Whether anything could move on a machine with this slow memory, without setting anything up.
+    ///
+    /// # Errors
+    /// When what is wanted does not fit what is there.
+    pub fn could_move(wanted: &Wanted<'_>) -> Result<bool, MachineError> {
+        let root = Path::new("/");
+        let mut topology = Topology::discover(root)?;
+        topology.swaps.retain(|area| !belongs_to_a_run(&area.device));
+        let resolved = match wanted {
+            Wanted::Slow(slow) => topology.with_slow(slow, zram_is_there(root)),
+            Wanted::Tiers(tiers) => topology.with_declared(tiers),
+        };
+        let resolved = resolved.map_err(MachineError::Wanted)?;
+        Ok(resolved.zram_to_set_up.is_some() || resolved.topology.tiers.len() > 1)
+    }
+
+    /// A mover for these tiers; without `moves` one that only says what it would do.
+    pub fn mover(&self, moves: bool) -> Box<dyn Mover> {
+        Box::new(if moves { Movers::for_tiers(&self.tiers, STALL_DEADLINE) } else { Movers::dry_run() })
+    }
+
+    /// A tracker that has proven itself, completed by refaults where it does not find them itself; with one line for each
+    /// tracker on why it was taken, or not.
+    ///
+    /// # Errors
+    /// When none works.
+    pub fn tracker(
+        &self,
+        needs: Needs,
+        requested: Option<&str>,
+    ) -> Result<(Box<dyn Tracker>, Vec<String>), ChooseError> {
+        let (tracker, reasons) = choose_tracker(needs, requested)?;
+        Ok(self.complete(tracker, reasons))
+    }
+
+    /// The page-table reader finds returned pages itself, at its next round; the others learn of them from the faults.
+    pub fn complete(&self, tracker: Box<dyn Tracker>, mut reasons: Vec<String>) -> (Box<dyn Tracker>, Vec<String>) {
+        if self.tiers.swap_tier().is_none() || tracker.name() == accessed_bits::NAME {
+            return (tracker, reasons);
+        }
+        let (tracker, heard) = WithRefaults::complete(tracker);
+        if let Err(reason) = heard {
+            reasons.push(format!("refaults are counted and not located: {reason}"));
+        }
+        (tracker, reasons)
+    }
+}
+
+impl Held {
+    /// Whether compressed swap was set up for this run.
+    pub fn has_zram(&self) -> bool {
+        self.zram.is_some()
+    }
+
+    /// The guard's pid, if there is one.
+    pub fn guard_pid(&self) -> Option<u32> {
+        self.guard.as_ref().map(Guard::pid)
+    }
+
+    /// Undoes what was set up. The guard would do it, too, but here the user is told if it fails.
+    ///
+    /// # Errors
+    /// When the compressed swap would not go; its guard then goes on trying.
+    pub fn release(self) -> Result<(), ZramError> {
+        let Held { zram, guard } = self;
+        if let Some(zram) = zram {
+            zram.tear_down()?;
+        }
+        drop(guard);
+        Ok(())
+    }
+}
+
+/// The compressed swap that a run would set up, for a run that only plans.
+fn planned_zram(number: usize, size: Bytes) -> Tier {
+    Tier {
+        id: TierId(number as u8),
+        name: "zram".to_owned(),
+        kind: TierKind::Swap { device: "none".to_owned(), compressed: true },
+        capacity_bytes: size,
+        read_latency_ns: None,
+        read_bandwidth_mbps: None,
+    }
+}
+
+/// N of the swap tier's /dev/zramN.
+fn zram_number(tiers: &TierMap) -> Option<u32> {
+    match &tiers.tier(tiers.swap_tier()?).kind {
+        TierKind::Swap { device, .. } => device.strip_prefix("/dev/zram")?.parse().ok(),
+        TierKind::Nodes { .. } => None,
+    }
+}
+
+/// Measures what one refault costs: pages of our own go out and are touched. The median of single touches is taken, since
+/// on a shared machine the mean counts other programs' time. `None` if nothing of it left (then the mover will say why).
+fn refault_cost(tiers: &TierMap, swap: TierId) -> Result<Option<Duration>, ProcessError> {
+    const PAGES: usize = 1024;
+    let page = PAGE_BYTES as usize;
+    let mut memory = vec![0u8; (PAGES + 1) * page];
+    // Compressible about 2:1, as ordinary data is: half of each page is noise.
+    let mut state = 0x9e37_79b9_7f4a_7c15u64;
+    for chunk in memory.chunks_exact_mut(page) {
+        for byte in &mut chunk[..page / 2] {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            *byte = (state >> 56) as u8;
+        }
+    }
+    let first = (memory.as_ptr() as u64).div_ceil(PAGE_BYTES);
+    let skip = (first * PAGE_BYTES - memory.as_ptr() as u64) as usize;
+    let moves: Vec<PageMove> = (0..PAGES as u64)
+        .map(|offset| PageMove { vpn: Vpn(first + offset), pages: 1, from: TierId::FAST, to: swap })
+        .collect();
+    let me = Process::open(std::process::id())?;
+    let mut results = Vec::new();
+    Movers::for_tiers(tiers, STALL_DEADLINE).execute(&me, &moves, tiers, &mut results);
+    let mut costs: Vec<Duration> = Vec::new();
+    for (number, _) in results.iter().enumerate().filter(|(_, result)| result.done == 1) {
+        let began = Instant::now();
+        std::hint::black_box(std::hint::black_box(&memory)[skip + number * page]);
+        costs.push(began.elapsed());
+    }
+    costs.sort_unstable();
+    Ok((costs.len() >= PAGES / 4).then(|| costs[costs.len() / 2]))
+}
