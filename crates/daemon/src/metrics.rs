@@ -138,6 +138,9 @@ pub fn text(status: &Status) -> String {
     out.0
 }
 
+/// A metric of each class: its name, what it means, and where it stands.
+type Family = (&'static str, &'static str, fn(&crate::view::Class) -> Option<f64>);
+
 fn classes(out: &mut Text, status: &Status) {
     let classes = |of: fn(&crate::view::Class) -> Option<f64>| {
         status.classes.iter().filter_map(move |class| Some((vec![("class", class.name.as_str())], of(class)?)))
@@ -148,7 +151,7 @@ fn classes(out: &mut Text, status: &Status) {
         })
     });
     out.family("terrace_class_state", Kind::Gauge, "1 for what the class is doing, 0 for the rest.", states);
-    let gauges: [(&str, &str, fn(&crate::view::Class) -> Option<f64>); 14] = [
+    let gauges: [Family; 14] = [
         ("terrace_class_processes", "Processes under management.", |class| Some(class.processes as f64)),
         ("terrace_class_footprint_bytes", "Memory with something in it.", |class| Some(class.footprint_bytes as f64)),
         ("terrace_class_fast_bytes", "Of that in fast memory.", |class| Some(class.fast_bytes as f64)),
@@ -183,7 +186,7 @@ fn classes(out: &mut Text, status: &Status) {
     for (name, help, of) in gauges {
         out.family(name, Kind::Gauge, help, classes(of));
     }
-    let counters: [(&str, &str, fn(&crate::view::Class) -> Option<f64>); 7] = [
+    let counters: [Family; 7] = [
         ("terrace_class_cpu_seconds_total", "Processor time spent on the class.", |class| Some(class.cpu_seconds)),
         ("terrace_class_refaults_total", "Demoted pages that came back by themselves.", |class| {
             Some(class.refaults as f64)

@@ -234,6 +234,8 @@ impl Sink for Heard {
             Event::Born => *self.births.entry((space, vpn)).or_default() += 1,
             Event::Sampled { .. } => self.samples += 1,
             Event::Refault => self.refaults.push(vpn),
+            // No tracker of these tests marks pages for it.
+            Event::HintFault => panic!("a hint fault at {vpn:?}"),
         }
     }
 }

@@ -103,7 +103,7 @@ fn machines(names: &[String]) -> anyhow::Result<Vec<Machine>> {
     let all = names.is_empty();
     let known = Machine::preset_names();
     let chosen: Vec<&str> = if all { known } else { names.iter().map(String::as_str).collect() };
-    chosen.into_iter().map(|name| crate::commands::sim::options::machine(name)).collect()
+    chosen.into_iter().map(crate::commands::sim::options::machine).collect()
 }
 
 fn as_json(profile: &Profile, advice: &[Advice], tau: f64) -> serde_json::Value {
