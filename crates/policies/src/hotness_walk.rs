@@ -4,7 +4,7 @@
 //! pages, splits of huge pages whose heat lies on few pieces, collapses of blocks that are hot all over. Must not: look at pages
 //! that no round reported, or let a space fall below its floor of fast memory for another's sake.
 //!
-//! Source: hotness walk (2022), section 3.2, says what hardware offers and that the system walks periodically, descends only where
+//! Source: hotness walk (course report, undated), section 3.2, says what hardware offers and that the system walks periodically, descends only where
 //! upper accessed bits are set, and halves all counters. The policy is left open there; this one is ours.
 //!
 //! | constant | default | meaning |
@@ -43,7 +43,7 @@ use crate::{PolicyInfo, SettingInfo, Settings, SettingsError, support};
 pub const INFO: PolicyInfo = PolicyInfo {
     name: "hotness-walk",
     summary: "MMU counters for 4 KiB pieces of huge pages: split and demote, collapse and promote, 4 KiB moves",
-    source: "hotness walk, CMU 15-618 report 2022; the policy is Terrace's own",
+    source: "hotness walk, Carnegie Mellon course report, undated; the policy is Terrace's own",
     settings: &[
         SettingInfo { key: "period", default: "100ms", meaning: "time between two walks" },
         SettingInfo {
@@ -248,6 +248,7 @@ impl HotnessWalk {
 
     fn on_count(&mut self, page: PageId, accesses: u32, pages: &mut Pages) {
         let heat = u16::try_from(accesses).unwrap_or(u16::MAX);
+        self.refile(page.block(), pages);
         if !pages.block(page.block()).is_some_and(|block| block.huge) {
             let heat = self.heat(page, pages).saturating_add(heat);
             self.file(page, heat, 1, pages);
@@ -599,15 +600,13 @@ impl Policy for HotnessWalk {
             if pages.block(block).is_none() {
                 continue;
             }
-            match outcome.item.action {
-                Action::Split | Action::Collapse if outcome.done > 0 => {
-                    self.refile(block, pages);
-                    self.soon = Some(now);
-                }
-                _ => {
-                    let unit = pages.unit(outcome.item.page).start;
-                    self.follow(unit, Self::weight(unit, pages), pages);
-                }
+            // What a block is mapped as may have changed, by this move or meanwhile; only then is its filing changed.
+            self.refile(block, pages);
+            if matches!(outcome.item.action, Action::Split | Action::Collapse) && outcome.done > 0 {
+                self.soon = Some(now);
+            } else {
+                let unit = pages.unit(outcome.item.page).start;
+                self.follow(unit, Self::weight(unit, pages), pages);
             }
         }
     }

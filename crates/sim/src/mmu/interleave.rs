@@ -17,7 +17,7 @@ use crate::record::Record;
 const LEAST_QUEUED: usize = 1 << 14;
 /// Accesses queued at which a core without any is no longer waited for.
 const MOST_QUEUED: usize = 1 << 20;
-/// Most accesses of one run.
+/// Most accesses of one run, where cores do not meet in it.
 pub(crate) const RUN: usize = 32;
 
 /// An access in a core's queue.
@@ -93,11 +93,20 @@ pub(crate) struct Interleaver {
     queued: usize,
     skew_ns: f64,
     most_skew_ns: f64,
+    /// Most accesses of one run.
+    run: usize,
 }
 
 impl Interleaver {
-    pub(crate) fn new(cores: usize, skew_ns: f64) -> Interleaver {
-        Interleaver { cores: vec![CoreState::default(); cores.max(1)], queued: 0, skew_ns, most_skew_ns: 0.0 }
+    /// `run`: most accesses that one core makes before it is looked again which is furthest behind.
+    pub(crate) fn new(cores: usize, skew_ns: f64, run: usize) -> Interleaver {
+        Interleaver {
+            cores: vec![CoreState::default(); cores.max(1)],
+            queued: 0,
+            skew_ns,
+            most_skew_ns: 0.0,
+            run: run.max(1),
+        }
     }
 
     pub(crate) fn cores(&self) -> &[CoreState] {
@@ -153,7 +162,7 @@ impl Interleaver {
         // A run is short next to the skew, so it is looked at between runs only: one that begins at or behind the others ends
         // by no more than its own time ahead of them.
         let ahead = core.clock_ns - second;
-        let length = if ahead > self.skew_ns { 1 } else { RUN }.min(core.queue.len() - core.head);
+        let length = if ahead > self.skew_ns { 1 } else { self.run }.min(core.queue.len() - core.head);
         out.extend_from_slice(&core.queue[core.head..core.head + length]);
         core.head += length;
         self.queued -= length;
@@ -226,7 +235,7 @@ mod tests {
 
     #[test]
     fn cores_keep_within_the_skew_and_each_keeps_its_order() {
-        let mut interleaver = Interleaver::new(3, 100.0);
+        let mut interleaver = Interleaver::new(3, 100.0, RUN);
         // Whole threads one after another, as a source with long turns delivers them.
         for thread in 0..3 {
             let batch: Vec<By> = (0..3000).map(|page| By(thread, page)).collect();
@@ -250,7 +259,7 @@ mod tests {
 
     #[test]
     fn a_core_that_has_delivered_nothing_yet_is_waited_for_but_not_for_ever() {
-        let mut interleaver = Interleaver::new(2, 100.0);
+        let mut interleaver = Interleaver::new(2, 100.0, RUN);
         let mut out = Vec::new();
         interleaver.push(&[By(0, 1), By(1, 1)]);
         let long: Vec<By> = (0..2 * LEAST_QUEUED as u64).map(|page| By(0, page)).collect();

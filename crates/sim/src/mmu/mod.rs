@@ -12,7 +12,7 @@ pub(crate) mod replay;
 
 use terrace_core::units::{SpaceId, TierId};
 use terrace_machine::cache::Cache;
-use terrace_machine::mmu::{CounterSpec, Mmu, MmuSpec, TablePlacement};
+use terrace_machine::mmu::{CounterSpec, Mmu, MmuSpec, Sync, TablePlacement};
 use terrace_machine::preset::{Machine, TierKind};
 use terrace_machine::scale::Scale;
 
@@ -61,7 +61,7 @@ pub(crate) struct MmuRun {
     idle: [[f64; 2]; TierId::MAX],
     /// Lines that walks and counters read from each tier, and wrote back to it.
     pub(crate) table_lines: [[u64; 2]; TierId::MAX],
-    /// Counted accesses and the round they were last swept in; see `counted`.
+    /// First pages of huge pages that may have counters above zero.
     pub(crate) live: std::collections::BTreeSet<u32>,
     pub(crate) sweeps: counted::Sweeps,
     phases: Vec<PhaseMark>,
@@ -88,10 +88,13 @@ impl MmuRun {
             idle[k] = [tier.read_latency_ns, tier.write_latency_ns];
         }
         let cache = processor.cache;
+        // Cores that wait for each other's lines must meet access by access, or one run would wait for a whole other.
+        let coherent = config.counters.is_some_and(|counters| counters.sync == Sync::Coherent);
+        let run = if coherent { 1 } else { interleave::RUN };
         MmuRun {
             mmu: Mmu::new(spec),
             own_cache: (!cached).then(|| Cache::new(scale.cache(cache.capacity), cache.ways)),
-            interleaver: Interleaver::new(config.cores, config.skew_ns),
+            interleaver: Interleaver::new(config.cores, config.skew_ns, run),
             ns_per_cycle: 1e9 / processor.frequency_hertz,
             hit_ns: cache.hit_ns,
             parallelism,
