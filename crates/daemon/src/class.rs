@@ -494,7 +494,7 @@ impl Running {
         Claims {
             fast: Claim {
                 weight,
-                floor: self.floor(footprint),
+                floor: self.floor(footprint).min(footprint),
                 ceiling: self.ceiling(),
                 using: active.min(wanted),
                 wanted,

@@ -330,7 +330,7 @@ impl Manager {
             self.read_pressure(now);
         }
         self.take_events()?;
-        let allowed_at = self.allowed_at();
+        let allowed_at = self.allowance.as_mut().map_or(now, |allowance| allowance.ready(now));
         if allowed_at > now {
             self.stats.short_of_cpu = true;
             return Ok(allowed_at.min(self.pressure_at));
@@ -345,12 +345,6 @@ impl Manager {
         let look_at = self.cadence.scan_at.or(self.places_at);
         let due = [Some(self.wake), look_at, Some(self.pressure_at)];
         Ok(if backlog { self.now() } else { due.into_iter().flatten().min().unwrap_or(self.pressure_at) })
-    }
-
-    /// When the processor time in hand allows work: now, or when its debt is paid.
-    fn allowed_at(&mut self) -> Time {
-        let now = self.now();
-        self.allowance.as_mut().map_or(now, |allowance| allowance.ready(now))
     }
 
     /// What becomes readable when there is news: a process that exits, an event of the tracker.

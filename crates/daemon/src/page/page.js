@@ -202,7 +202,10 @@ async function update() {
   if (!byId("still").checked) state.timer = setTimeout(update, PACE * Math.min(1 + state.failures, 10));
 }
 
-byId("still").addEventListener("change", (event) => { if (!event.target.checked) update(); });
+byId("still").addEventListener("change", (event) => {
+  clearTimeout(state.timer);
+  if (!event.target.checked) update();
+});
 byId("heat-class").addEventListener("change", () => { state.at = null; update(); });
 byId("feed-kind").addEventListener("change", () => showFeed([]));
 byId("heat").addEventListener("pointermove", (event) => {
