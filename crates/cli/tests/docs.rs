@@ -29,6 +29,8 @@ fn commands(help: &str) -> Vec<String> {
 fn options(help: &str) -> BTreeMap<String, Option<String>> {
     let mut found: BTreeMap<String, Option<String>> = BTreeMap::new();
     let mut last = None;
+    // A default that did not fit stands at the beginning of the next line.
+    let help = help.replace("[default:\n", "[default: ");
     for line in help.lines().skip_while(|line| *line != "Options:") {
         if line.trim_start().starts_with('-') {
             let name = line
@@ -39,7 +41,7 @@ fn options(help: &str) -> BTreeMap<String, Option<String>> {
             found.extend(last.clone().map(|name| (name, None)));
         }
         if let (Some(name), Some((_, rest))) = (&last, line.split_once("[default: ")) {
-            found.insert(name.clone(), Some(rest.split(']').next().unwrap().to_owned()));
+            found.insert(name.clone(), Some(rest.split(']').next().unwrap().trim().to_owned()));
         }
     }
     found

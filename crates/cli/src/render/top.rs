@@ -235,7 +235,7 @@ mod tests {
         for part in [
             "dram",
             "web",
-            "› batch",
+            "›  batch",
             "braked (refaults)",
             "batch: use by address",
             "42",

@@ -55,12 +55,3 @@ fn the_headline_and_the_answers_are_in_the_page() {
         assert!(page.contains(&escape(&sentence)), "{sentence}");
     }
 }
-
-/// Writes the example's page to look at: `cargo test -p terrace-cli example_page -- --ignored`, with the place in
-/// TERRACE_EXAMPLE_REPORT.
-#[test]
-#[ignore = "writes a page for a person to look at"]
-fn example_page() {
-    let place = std::env::var("TERRACE_EXAMPLE_REPORT").expect("TERRACE_EXAMPLE_REPORT names a directory");
-    crate::report::write_report(std::path::Path::new(&place), &example::managed()).unwrap();
-}
