@@ -106,7 +106,10 @@ fn every_mistake_is_told_with_file_line_and_key() {
         "[class.a]\nmatch = [{ pid = 1 }]\npolicy = \"agee\"\n",
         &["terrace.toml:3: class.a.policy: there is no policy \"agee\"", "flexhm"],
     );
-    check("[class.a]\nmatch = [{ pid = 1 }]\npolicy = \"tpp\"\n", &["terrace.toml:3: class.a.policy", "which work live"]);
+    check(
+        "[class.a]\nmatch = [{ pid = 1 }]\npolicy = \"tpp\"\n",
+        &["terrace.toml:3: class.a.policy", "which work live"],
+    );
     check(
         "[class.a]\nmatch = [{ pid = 1 }]\n[class.a.set]\nidle = \"never\"\n",
         &["terrace.toml:4: class.a.set.idle: \"never\" is not a duration"],
