@@ -265,13 +265,13 @@ fn an_idle_class_gives_back_fast_memory() {
     let sleeper = class("sleeper", "sleeper", "goal = \"best\"\nfloor = \"16MiB\"");
     let worker = class("worker", "worker", "goal = \"best\"");
     let daemon = Daemon::start(&format!("{sleeper}{worker}"));
-    let (one, other) = (workload("sleeper", "96MiB", 150, &["hot=1"]), workload("worker", "96MiB", 150, &["hot=0.5"]));
+    let (one, other) = (workload("sleeper", "96MiB", 150, &["hot=1"]), workload("worker", "96MiB", 150, &["hot=1"]));
     wait_until(PATIENCE, "both are known whole", || {
         daemon.figure("sleeper", "footprint_bytes") > 90 * MIB && daemon.figure("worker", "footprint_bytes") > 90 * MIB
     });
     let answer = daemon.ask(Verb::Set { key: "budget.fast".to_owned(), value: "120MiB".to_owned() });
     assert_eq!(answer["set"], "budget.fast");
-    // It stops in mid work, and stays as it is.
+    // It stops in mid work, and stays as it is. What it has goes to whoever uses more than its share, and to nobody else.
     let stopped = Pid::from_raw(one.pid() as i32).unwrap();
     kill_process(stopped, Signal::STOP).unwrap();
     wait_until(Duration::from_secs(180), "the sleeper is down to its floor", || {

@@ -6,6 +6,7 @@
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{BufReader, BufWriter};
+use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Command, ExitCode, ExitStatus, Stdio};
@@ -54,6 +55,12 @@ fn record(arguments: &RecordArguments) -> anyhow::Result<ExitCode> {
         cache.get(),
         arguments.period
     );
+    // Both ends are opened here first. So opening waits for nobody, and the reader meets the end when the program has ended, even if
+    // the plugin never opened the pipe.
+    let nonblocking = rustix::fs::OFlags::NONBLOCK.bits() as i32;
+    let reader = File::options().read(true).custom_flags(nonblocking).open(&pipe)?;
+    let until_the_end = File::options().write(true).open(&pipe)?;
+    rustix::fs::fcntl_setfl(&reader, rustix::fs::OFlags::empty())?;
     let output = File::create(&arguments.output).with_context(|| arguments.output.display().to_string())?;
     let began = Instant::now();
     let mut child = Command::new(QEMU)
@@ -62,16 +69,14 @@ fn record(arguments: &RecordArguments) -> anyhow::Result<ExitCode> {
         .args(&arguments.command[1..])
         .spawn()
         .with_context(|| format!("{QEMU} could not be started"))?;
-    // The reader below waits for the plugin to open the pipe. Should QEMU end before that, opening it here ends the waiting.
     let (sender, receiver) = std::sync::mpsc::channel();
-    let opened_by_nobody = pipe.clone();
     std::thread::spawn(move || {
         let status = child.wait();
-        drop(File::options().write(true).open(opened_by_nobody));
+        drop(until_the_end);
         // The receiver is gone only if this command is ending with an error of its own.
         let _ = sender.send((status, Instant::now()));
     });
-    let accesses = BufReader::with_capacity(1 << 20, File::open(&pipe)?);
+    let accesses = BufReader::with_capacity(1 << 20, reader);
     let words: Vec<_> = arguments.command.iter().map(|word| word.to_string_lossy()).collect();
     let options = ImportOptions {
         workload: words.join(" "),
