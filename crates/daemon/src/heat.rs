@@ -1,6 +1,6 @@
 //! The heat map of a class: which share of each stretch of memory was accessed, over the last minutes.
 //!
-//! In: walks, as the manager's tap sees them. Out: a [`Heat`], and how many accesses fast memory served. Must not: grow with
+//! In: walks, as the manager's tap sees them. Out: a [`crate::view::Heat`], and how many accesses fast memory served. Must not: grow with
 //! the memory or with time: rows grow coarser, old columns go.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};

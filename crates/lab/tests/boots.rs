@@ -82,7 +82,7 @@ fn terrace_manages_real_nodes_and_does_the_same_each_time() {
 
 #[test]
 fn memory_that_a_policy_placed_stays() {
-    let Some(lab) = ready("memory_that_a_policy_placed_stays", Mode::Deterministic, "6.12") else { return };
+    let Some(lab) = ready("memory_that_a_policy_placed_stays", Mode::Fast, "6.12") else { return };
     passes(&lab, "bound-stays", "6.12");
 }
 

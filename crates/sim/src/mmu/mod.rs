@@ -3,8 +3,8 @@
 //! In: what [`MmuConfig`] asks for, and the accesses the simulation feeds. Out: the time translation and counting take, lines
 //! on the tiers, counters for the policy, figures for the report. Must not: decide, or place data.
 //!
-//! [`replay`] is the inner loop, [`interleave`] puts the threads' accesses in the order in which cores that keep within a
-//! bounded skew would make them, and [`counted`] is the operating system's walk that reads tables and counters.
+//! `replay` is the inner loop, `interleave` puts the threads' accesses in the order in which cores that keep within a
+//! bounded skew would make them, and `counted` is the operating system's walk that reads tables and counters.
 
 pub(crate) mod counted;
 pub(crate) mod interleave;
