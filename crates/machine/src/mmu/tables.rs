@@ -85,7 +85,7 @@ pub struct Tables {
     /// By 2 MiB of page numbers: the table of 4 KiB entries.
     leaves: Vec<u32>,
     regions: Vec<Region>,
-    /// Which tier each frame lies in; [`NO_TIER`] for none.
+    /// Which tier each frame lies in.
     tiers: Vec<u8>,
     /// Frames given back, of a table alone and of a table with counters behind it.
     spare: [Vec<u32>; 2],
