@@ -12,7 +12,6 @@ use crate::movers::{self, MoverReport};
 use crate::rights::Rights;
 use crate::topology::{Tier, TierMap, Topology, TopologyError};
 use crate::trackers::accessed_bits::AccessedBits;
-use crate::trackers::both::Both;
 use crate::trackers::damon::Damon;
 use crate::trackers::hint_faults::HintFaults;
 use crate::trackers::idle_pages::IdlePages;
@@ -20,7 +19,7 @@ use crate::trackers::page_faults::PageFaults;
 use crate::trackers::prove::{Proof, prove};
 use crate::trackers::samples::Samples;
 use crate::trackers::write_tracking::WriteTracking;
-use crate::trackers::{TrackError, Tracker};
+use crate::trackers::{TrackError, Tracker, pair};
 use crate::zram::{Leftover, leftovers};
 
 /// All that `terrace doctor` shows.
@@ -229,8 +228,8 @@ fn choose_both(needs: Needs) -> Result<(Box<dyn Tracker>, Vec<String>), ChooseEr
     let (samples, mut reasons) = choose(Needs { hint_faults: false, ..needs })?;
     let (faults, more) = choose(Needs { samples: false, ..needs })?;
     reasons.extend(more);
-    match Both::pair(samples, faults) {
-        Ok(both) => Ok((Box::new(both), reasons)),
+    match pair::samples_and_hint_faults(samples, faults) {
+        Ok(both) => Ok((both, reasons)),
         Err(error) => {
             Err(ChooseError::NoneWorks { reasons: vec![format!("samples with hint-faults: epoll: {error}")] })
         }

@@ -15,7 +15,7 @@ use crate::movers::{Mover, Movers, PageMove};
 use crate::process::{Process, ProcessError};
 use crate::topology::declared::{DeclaredTier, SlowTier, zram_is_there};
 use crate::topology::{Tier, TierKind, TierMap, Topology, TopologyError};
-use crate::trackers::with_refaults::WithRefaults;
+use crate::trackers::pair::with_refaults;
 use crate::trackers::{Tracker, accessed_bits};
 use crate::zram::{ZramError, ZramOptions, ZramSwap, belongs_to_a_run};
 
@@ -161,7 +161,7 @@ impl Machine {
         if self.tiers.swap_tier().is_none() || tracker.name() == accessed_bits::NAME {
             return (tracker, reasons);
         }
-        let (tracker, heard) = WithRefaults::complete(tracker);
+        let (tracker, heard) = with_refaults(tracker);
         if let Err(reason) = heard {
             reasons.push(format!("refaults are counted and not located: {reason}"));
         }

@@ -30,9 +30,9 @@ use terrace_linux::topology::declared::zram_is_there;
 use terrace_linux::trackers::damon::Damon;
 use terrace_linux::trackers::idle_pages::IdlePages;
 use terrace_linux::trackers::page_faults::PageFaults;
+use terrace_linux::trackers::pair::with_refaults;
 use terrace_linux::trackers::prove::prove;
 use terrace_linux::trackers::samples::Samples;
-use terrace_linux::trackers::with_refaults::WithRefaults;
 use terrace_linux::trackers::write_tracking::WriteTracking;
 use terrace_linux::trackers::{Event, Sink, Target, Tracker};
 use terrace_linux::zram::{ZramOptions, ZramSwap};
@@ -335,7 +335,7 @@ fn returns_from_compressed_swap_are_refaults() {
     let ranges = [child.range()];
     let targets = [Target { space: SpaceId(0), process: &process, ranges: &ranges }];
     // On top of a tracker that has no events of its own.
-    let (mut tracker, reason) = WithRefaults::complete(Box::new(WriteTracking::default()));
+    let (mut tracker, reason) = with_refaults(Box::new(WriteTracking::default()));
     assert_eq!((tracker.name(), reason), ("write-tracking", Ok(())));
     let mut listen = |now: Time| {
         let mut heard = Heard::default();

@@ -4,17 +4,16 @@
 //! decide, know a policy, or be trusted before it has proven itself on a private mapping (`prove`).
 
 pub mod accessed_bits;
-pub mod both;
 pub mod damon;
 pub mod hint_faults;
 pub mod idle_pages;
 pub mod page_faults;
+pub mod pair;
 pub mod places;
 pub mod prove;
 mod rotation;
 pub mod sample_period;
 pub mod samples;
-pub mod with_refaults;
 pub mod write_tracking;
 
 use std::os::fd::BorrowedFd;
