@@ -346,13 +346,23 @@ fn programs_come_go_and_become_others() {
 }
 
 fn a_fork_storm_and_ten_thousand_mappings() {
-    // Everything with this name belongs to the class, so that every one of the storm that lives long enough is looked at.
-    let daemon =
-        Daemon::start("[class.all]\nmatch = [{ name = \"true\" }, { name = \"sleep\" }, { name = \"python3\" }]\n");
+    // Everything with these names belongs to the class, so that every one of the storm that lives long enough is looked at. The
+    // names are this test's own: other people's processes are not ours to manage.
+    let place = tempfile::tempdir().unwrap();
+    let ours = |name: &str, program: &str| {
+        let link = place.path().join(format!("{name}-{}", std::process::id()));
+        std::os::unix::fs::symlink(program, &link).unwrap();
+        link
+    };
+    // Not by PATH, where a version manager's script may stand for the interpreter.
+    let asked = Command::new("python3").args(["-c", "import sys; print(sys.executable)"]).output().unwrap();
+    let (quick, python) = (ours("quick", "/bin/true"), ours("many", String::from_utf8(asked.stdout).unwrap().trim()));
+    let names = [&quick, &python].map(|link| format!("{{ name = {:?} }}", link.file_name().unwrap()));
+    let daemon = Daemon::start(&format!("[class.all]\nmatch = [{}]\n", names.join(", ")));
     let before = status_bytes(daemon.pid(), "VmRSS").unwrap();
     let began = Instant::now();
     for _ in 0..100 {
-        let children: Vec<Child> = (0..10).map(|_| Command::new("true").spawn().unwrap()).collect();
+        let children: Vec<Child> = (0..10).map(|_| Command::new(&quick).spawn().unwrap()).collect();
         children.into_iter().for_each(|mut child| assert!(child.wait().unwrap().success()));
     }
     println!("    1,000 processes in {:.1} s", began.elapsed().as_secs_f64());
@@ -362,7 +372,7 @@ fn a_fork_storm_and_ten_thousand_mappings() {
                    held=[mmap.mmap(-1,8192,mmap.MAP_PRIVATE|mmap.MAP_ANONYMOUS,\n\
                    \x20 (mmap.PROT_READ|mmap.PROT_WRITE) if i%2 else mmap.PROT_READ) for i in range(10000)]\n\
                    [m.__setitem__(0,1) for m in held[1::2]]\nprint('ready',flush=True)\ntime.sleep(600)\n";
-    let mut many = Command::new("python3").args(["-c", program]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut many = Command::new(&python).args(["-c", program]).stdout(Stdio::piped()).spawn().unwrap();
     let mut ready = [0; 5];
     many.stdout.as_mut().unwrap().read_exact(&mut ready).unwrap();
     let mappings = std::fs::read_to_string(format!("/proc/{}/maps", many.id())).unwrap().lines().count();
