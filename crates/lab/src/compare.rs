@@ -18,11 +18,12 @@ use crate::error::{LabError, file_error};
 use crate::lab::{Extras, Lab, ScenarioReport};
 use crate::machine::{Machine, Topology};
 use crate::plugin;
-use crate::scenario::{Scenario, Step};
+use crate::scenario::{GuestFile, Scenario, Step};
 
-/// The program's mappings: with an unlimited stack the kernel maps upwards from a third of the address space
-/// (arch/x86/mm/mmap.c), and nothing else lies there.
-const FROM: u64 = 0x2aaa_aaaa_a000;
+/// The program's mappings: with an unlimited stack the kernel maps upwards from a third of the address space or, since Linux 6.18
+/// or so, downwards from a sixth of it (seen at 0x2aaaaaaaa000 on 6.12 and 0x155555556000 on 7.2). Programs themselves begin at two
+/// thirds, everything else maps below the top: nothing else lies here.
+const FROM: u64 = 0x0800_0000_0000;
 const TO: u64 = 0x4000_0000_0000;
 /// The highest memory that QEMU's q35 machine keeps in one piece below its hole.
 const LARGEST_GUEST: Bytes = Bytes::mib(2816);
@@ -219,11 +220,7 @@ impl Lab {
         let folder = folder.map_err(file_error(&std::env::temp_dir()))?;
         let output = folder.path().join("tiers.jsonl");
         let plugin_option = job.plugin_option(&plugin, &output, scenario.machine.fast);
-        let mut extras = Extras { qemu: vec!["-plugin".to_owned(), plugin_option], ..Extras::default() };
-        let numactl = self.cache.file_of_package("numactl", "numactl", &["usr/bin/numactl"])?;
-        let library = "usr/lib/x86_64-linux-gnu/libnuma.so.1";
-        let numa = self.cache.file_of_package("libnuma1", "libnuma.so.1", &[library])?;
-        extras.plain_files = vec![(numactl, "usr/bin/numactl".to_owned()), (numa, library.to_owned())];
+        let extras = Extras { qemu: vec!["-plugin".to_owned(), plugin_option] };
         let report = self.run_with(&scenario, None, &extras)?;
         if !report.passed {
             let tail = report.console_tail.unwrap_or_default();
@@ -283,7 +280,12 @@ impl Job {
             kernel_arguments: "norandmaps".to_owned(),
             instruction_nanoseconds: COUNTED_INSTRUCTION,
             time_limit: self.time_limit,
-            files: Vec::new(),
+            // The host's own, as its libraries go with it: they are those that `terrace` brings.
+            files: vec![GuestFile {
+                host: "/usr/bin/numactl".to_owned(),
+                guest: "/bin/numactl".to_owned(),
+                build: Some("apt-get install numactl".to_owned()),
+            }],
             steps: vec![Step { name: "run".to_owned(), run: self.script(&machine), may_fail: false }],
             assertions: vec!["exists(workload.verified)".to_owned()],
             figures: std::collections::BTreeMap::new(),

@@ -23,8 +23,6 @@ pub(crate) struct Content {
     pub busybox: PathBuf,
     /// Files of the host and their paths in the guest; programs bring their libraries along.
     pub files: Vec<(PathBuf, String)>,
-    /// Files of the host whose libraries are not looked for.
-    pub plain_files: Vec<(PathBuf, String)>,
     /// Kernel modules to load.
     pub modules: Vec<String>,
     /// Shell variables of /lab/settings.
@@ -53,9 +51,6 @@ pub(crate) fn build(content: &Content, kernel: &Kernel) -> Result<Vec<u8>, LabEr
         if *may_fail {
             archive.file(&format!("lab/may-fail/{name}"), 0o644, b"");
         }
-    }
-    for (host, guest) in &content.plain_files {
-        add_file(&mut archive, host, guest)?;
     }
     let mut libraries = Vec::new();
     for (host, guest) in &content.files {

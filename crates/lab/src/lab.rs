@@ -46,8 +46,6 @@ pub struct Lab {
 pub(crate) struct Extras {
     /// More of QEMU's arguments.
     pub qemu: Vec<String>,
-    /// Files for the guest whose libraries are not looked for.
-    pub plain_files: Vec<(PathBuf, String)>,
 }
 
 /// What a scenario came to.
@@ -134,7 +132,6 @@ impl Lab {
         content.steps =
             scenario.steps.iter().map(|step| (step.name.clone(), step.run.clone(), step.may_fail)).collect();
         let limit = scenario.time_limit * if self.mode == Mode::Deterministic { DETERMINISTIC_FACTOR } else { 1 };
-        content.plain_files.clone_from(&extras.plain_files);
         scenario.machine.check(&kernel, self.mode)?;
         let ended = self.boot_with(&kernel, scenario, &content, extras, limit)?;
         Ok(judge(scenario, asked, &kernel, self.mode, qemu, ended))
