@@ -16,7 +16,7 @@ use terrace_core::units::{Bytes, SpaceId, TierId};
 use terrace_linux::machine::Machine;
 use terrace_linux::manager::{Manager, ManagerParts};
 use terrace_linux::process::RangeOptions;
-use terrace_linux::trackers::{TrackError, accessed_bits};
+use terrace_linux::trackers::{TrackError, accessed_bits, walker};
 use terrace_linux::usage::{lock_own_memory, unlock_own_memory};
 use terrace_policies::Settings;
 
@@ -205,12 +205,14 @@ impl Running {
                 return Err(error);
             }
         }
-        if kvm_guest && self.tracker.as_deref() == Some(accessed_bits::NAME) {
-            return Err(
-                "it is a KVM guest: its accesses are marked in tables of the processor's own, which accessed-bits does not see; \
-                 set memory.tracker to idle-pages or damon, which do"
-                    .to_owned(),
-            );
+        // The walker asks KVM for what a guest used; as long as that has not been tried with a guest, it is not trusted with one.
+        if let Some(tracker) =
+            self.tracker.as_deref().filter(|name| kvm_guest && [accessed_bits::NAME, walker::NAME].contains(name))
+        {
+            return Err(format!(
+                "it is a KVM guest: its accesses are marked in tables of the processor's own, with which {tracker} has not been seen \
+                 to work; set memory.tracker to idle-pages or damon, which see them"
+            ));
         }
         let Some(manager) = &mut self.manager else { return Err("its class does not run".to_owned()) };
         let space = manager.add_process(pid).map_err(|error| error.to_string())?;

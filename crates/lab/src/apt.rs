@@ -11,6 +11,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use crate::error::{LabError, file_error};
+use crate::module_build::packages;
 use crate::tools::{output_of, text_of};
 
 /// The Debian releases that the kernels come from: 6.1, 6.12, and the newest there is.
@@ -72,11 +73,20 @@ impl Apt {
         Ok(text.split_whitespace().map(str::to_owned).collect())
     }
 
+    /// These packages and all that they depend on, as a release of Debian has them, each with its version; no kernel images.
+    pub(crate) fn with_all_they_need(&self, names: &[&str], release: &str) -> Result<Vec<String>, LabError> {
+        self.update(false)?;
+        let mut command = self.command("apt-get");
+        command.arg("-o").arg(format!("APT::Default-Release={release}"));
+        command.args(["-qq", "--no-install-recommends", "--print-uris", "install"]).args(names);
+        Ok(packages(&text_of(&mut command, "apt")?))
+    }
+
     /// Downloads packages and unpacks them, one over the other, into the folder `into`.
     pub(crate) fn unpack(&self, packages: &[String], into: &Path) -> Result<(), LabError> {
         let got = self.folder.join("got");
         remove_files(&got)?;
-        tracing::info!(?packages, "downloading");
+        tracing::info!(count = packages.len(), first = packages.first(), "downloading");
         self.update(false)?;
         output_of(self.command("apt-get").current_dir(&got).arg("download").args(packages), "apt")?;
         fs::create_dir_all(into).map_err(file_error(into))?;

@@ -273,6 +273,7 @@ impl Job {
             name: format!("compare-{}-{}", self.workload, self.manager.name()),
             description: "one run of a comparison".to_owned(),
             kernels: vec![self.kernel.clone()],
+            module_sources: Vec::new(),
             huge_pages: Some("never".to_owned()),
             numa_balancing: Some(0),
             modules: Vec::new(),

@@ -25,6 +25,8 @@ pub(crate) struct Content {
     pub files: Vec<(PathBuf, String)>,
     /// Kernel modules to load.
     pub modules: Vec<String>,
+    /// Kernel modules that were built for it: name and file. Loaded after the others.
+    pub built_modules: Vec<(String, Vec<u8>)>,
     /// Shell variables of /lab/settings.
     pub settings: Vec<(&'static str, String)>,
     /// Steps: name, script, and whether it may fail.
@@ -45,6 +47,9 @@ pub(crate) fn build(content: &Content, kernel: &Kernel) -> Result<Vec<u8>, LabEr
     archive.file("lab/settings", 0o644, settings.as_bytes());
     for (index, module) in modules::in_load_order(kernel, &content.modules)?.iter().enumerate() {
         archive.file(&format!("lab/modules/{index:02}-{}.ko", module.name), 0o644, &module.bytes);
+    }
+    for (index, (name, bytes)) in content.built_modules.iter().enumerate() {
+        archive.file(&format!("lab/modules/z{index}-{name}.ko"), 0o644, bytes);
     }
     for (index, (name, script, may_fail)) in content.steps.iter().enumerate() {
         archive.file(&format!("lab/steps/{index:02}-{name}"), 0o644, script.as_bytes());

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use crate::apt::Apt;
 use crate::error::{LabError, file_error};
+use crate::module_build::debian_release;
 use crate::vmlinux;
 
 /// The version that stands for the newest kernel in Debian.
@@ -134,6 +135,33 @@ impl Cache {
         Ok(path)
     }
 
+    /// A root folder with a kernel's headers, the compiler it was built with, and these tools; `prepare` finishes it once it is unpacked.
+    ///
+    /// # Errors
+    /// When something of it cannot be fetched.
+    pub(crate) fn build_root(
+        &self,
+        kernel: &Kernel,
+        tools: &[&str],
+        prepare: fn(&Path) -> Result<(), LabError>,
+    ) -> Result<PathBuf, LabError> {
+        let _lock = self.lock()?;
+        let folder = self.folder.join("headers").join(&kernel.release);
+        if !folder.exists() {
+            let apt = self.apt()?;
+            let headers = format!("linux-headers-{}", kernel.release);
+            let wanted: Vec<&str> = std::iter::once(headers.as_str()).chain(tools.iter().copied()).collect();
+            let packages = apt.with_all_they_need(&wanted, debian_release(&kernel.release))?;
+            let partial = self.partial("headers")?;
+            let unpacked = partial.path().join("root");
+            apt.unpack(&packages, &unpacked)?;
+            prepare(&unpacked)?;
+            fs::create_dir_all(self.folder.join("headers")).map_err(file_error(&folder))?;
+            fs::rename(&unpacked, &folder).map_err(file_error(&folder))?;
+        }
+        Ok(folder)
+    }
+
     fn fetch(&self, apt: &Apt, release: &str, names: &[String]) -> Result<(), LabError> {
         // Since 7.x the image package is empty and depends on one with the image and one with the modules.
         let split = ["binary", "modules"].map(|part| format!("linux-{part}-{release}"));
@@ -206,7 +234,8 @@ impl Cache {
             .map_err(file_error(&self.folder))
     }
 
-    fn lock(&self) -> Result<File, LabError> {
+    /// Waits until no other process changes the cache.
+    pub(crate) fn lock(&self) -> Result<File, LabError> {
         fs::create_dir_all(&self.folder).map_err(file_error(&self.folder))?;
         let path = self.folder.join("lock");
         let file = File::create(&path).map_err(file_error(&path))?;

@@ -17,6 +17,7 @@ use crate::guest::{Ended, Guest, qemu, qemu_version};
 use crate::initramfs::{self, Content};
 use crate::kernel::{Cache, Kernel};
 use crate::machine::{INSTRUCTION_NANOSECONDS, Machine, Mode, Topology};
+use crate::module_build;
 use crate::results::StepEnd;
 use crate::scenario::{Scenario, Step};
 use crate::tools::start_error;
@@ -127,6 +128,10 @@ impl Lab {
         for file in &scenario.files {
             content.files.push((file.find()?, file.guest.clone()));
         }
+        for source in &scenario.module_sources {
+            let name = source.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            content.built_modules.push((name, module_build::build(&self.cache, &kernel, source)?));
+        }
         content.settings.extend(scenario.huge_pages.clone().map(|setting| ("HUGE_PAGES", setting)));
         content.settings.extend(scenario.numa_balancing.map(|setting| ("NUMA_BALANCING", setting.to_string())));
         content.steps =
@@ -156,6 +161,7 @@ impl Lab {
             kernels: vec![kernel.to_owned()],
             machine: machine.clone(),
             modules: modules.to_vec(),
+            module_sources: Vec::new(),
             huge_pages: None,
             numa_balancing: None,
             kernel_arguments: String::new(),

@@ -24,6 +24,9 @@ pub struct Scenario {
     pub machine: Machine,
     /// More modules to load.
     pub modules: Vec<String>,
+    /// Folders with the sources of modules that are built for the kernel and loaded after the others, relative to the folder the
+    /// lab is started in.
+    pub module_sources: Vec<PathBuf>,
     /// Transparent huge pages: always, madvise or never; `None` leaves the kernel's own setting.
     pub huge_pages: Option<String>,
     /// kernel.numa_balancing; `None` leaves the kernel's own setting.
@@ -85,6 +88,8 @@ struct Raw {
     cpus: Option<u32>,
     #[serde(default)]
     modules: Vec<String>,
+    #[serde(default)]
+    module_sources: Vec<PathBuf>,
     huge_pages: Option<String>,
     numa_balancing: Option<u32>,
     #[serde(default)]
@@ -158,6 +163,7 @@ impl Scenario {
             kernels: raw.kernels,
             machine,
             modules: raw.modules,
+            module_sources: raw.module_sources,
             huge_pages: raw.huge_pages,
             numa_balancing: raw.numa_balancing,
             kernel_arguments: raw.kernel_arguments,

@@ -47,7 +47,9 @@ fn ready(test: &str, mode: Mode, version: &str) -> Option<Lab> {
 }
 
 fn passes(lab: &Lab, scenario: &str, version: &str) -> ScenarioReport {
-    let scenario = Scenario::read(&root().join("lab/scenarios").join(scenario).with_extension("toml")).unwrap();
+    let mut scenario = Scenario::read(&root().join("lab/scenarios").join(scenario).with_extension("toml")).unwrap();
+    // Cargo starts tests in the crate's folder.
+    scenario.module_sources.iter_mut().for_each(|source| *source = root().join(&*source));
     let report = lab.run(&scenario, Some(version)).unwrap();
     println!(
         "{} on {}: boot {:.1} s, {:.1} s in all, {:?}",
@@ -84,6 +86,12 @@ fn terrace_manages_real_nodes_and_does_the_same_each_time() {
 fn memory_that_a_policy_placed_stays() {
     let Some(lab) = ready("memory_that_a_policy_placed_stays", Mode::Fast, "6.12") else { return };
     passes(&lab, "bound-stays", "6.12");
+}
+
+#[test]
+fn the_kernel_module_is_built_loads_and_leaves() {
+    let Some(lab) = ready("the_kernel_module_is_built_loads_and_leaves", Mode::Fast, "6.12") else { return };
+    passes(&lab, "module", "6.12");
 }
 
 #[test]

@@ -18,6 +18,7 @@ use crate::trackers::idle_pages::IdlePages;
 use crate::trackers::page_faults::PageFaults;
 use crate::trackers::prove::{Proof, prove};
 use crate::trackers::samples::Samples;
+use crate::trackers::walker::Walker;
 use crate::trackers::write_tracking::WriteTracking;
 use crate::trackers::{TrackError, Tracker, pair};
 use crate::zram::{Leftover, leftovers};
@@ -135,7 +136,7 @@ fn boxed<T: Tracker + 'static>(opened: Result<T, TrackError>) -> Result<Box<dyn 
 }
 
 /// The trackers in order of preference.
-const CANDIDATES: [Candidate; 7] = [
+const CANDIDATES: [Candidate; 8] = [
     Candidate {
         name: "samples",
         open: || boxed(Samples::open()),
@@ -144,6 +145,15 @@ const CANDIDATES: [Candidate; 7] = [
         samples: true,
         hint_faults: false,
         serves: "policies that live on hardware samples",
+    },
+    Candidate {
+        name: "walker",
+        open: || boxed(Walker::open()),
+        reads: true,
+        scans: true,
+        samples: false,
+        hint_faults: false,
+        serves: "any policy of accessed marks, on any program; by the kernel module terrace_mm",
     },
     Candidate {
         name: "accessed-bits",

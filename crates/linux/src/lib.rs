@@ -9,6 +9,8 @@
 
 pub mod doctor;
 pub mod guard;
+pub mod kernel_lists;
+pub mod kernel_module;
 pub mod machine;
 pub mod manager;
 pub mod movers;

@@ -16,7 +16,7 @@ use crate::process::{Process, ProcessError};
 use crate::topology::declared::{DeclaredTier, SlowTier, zram_is_there};
 use crate::topology::{Tier, TierKind, TierMap, Topology, TopologyError};
 use crate::trackers::pair::with_refaults;
-use crate::trackers::{Tracker, accessed_bits};
+use crate::trackers::{Tracker, accessed_bits, walker};
 use crate::zram::{ZramError, ZramOptions, ZramSwap, belongs_to_a_run};
 
 /// What is wanted of the machine.
@@ -156,9 +156,9 @@ impl Machine {
         Ok(self.complete(tracker, reasons))
     }
 
-    /// The page-table reader finds returned pages itself, at its next round; the others learn of them from the faults.
+    /// The readers of page tables find returned pages themselves, at their next round; the others learn of them from the faults.
     pub fn complete(&self, tracker: Box<dyn Tracker>, mut reasons: Vec<String>) -> (Box<dyn Tracker>, Vec<String>) {
-        if self.tiers.swap_tier().is_none() || tracker.name() == accessed_bits::NAME {
+        if self.tiers.swap_tier().is_none() || [walker::NAME, accessed_bits::NAME].contains(&tracker.name()) {
             return (tracker, reasons);
         }
         let (tracker, heard) = with_refaults(tracker);

@@ -1,6 +1,8 @@
 //! The system calls that no safe wrapper serves. The only file of this crate with unsafe code.
 //!
 //! In: checked arguments. Out: results as `io::Result`. Must not: hold policy, or keep a raw pointer past a call.
+//!
+//! It is long because unsafe code stands in one place, to be audited as a whole.
 #![allow(unsafe_code)]
 
 // ---- files: read-only maps ----
@@ -620,6 +622,267 @@ pub mod write_tracking {
         // write protection changes no content and blocks no access, so whoever uses that memory is not disturbed.
         let result = unsafe { libc::ioctl(fd, code(0, size_of::<Register>()), &raw mut register) };
         if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
+}
+
+// ---- Terrace's own kernel module -------------------------------------------------------------------------------
+
+/// The calls of /dev/terrace_mm; what they mean stands in kmod/terrace_mm/terrace_mm_abi.h, with which a test compares this.
+pub mod terrace_mm {
+    use std::io;
+    use std::os::fd::{AsFd, AsRawFd};
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    /// What a module must answer to be understood.
+    pub const ABI: u32 = 1;
+    const GROUP: u64 = 0xBE;
+
+    /// `struct terrace_mm_version`.
+    #[repr(C)]
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub struct Version {
+        /// Out: the interface's version.
+        pub abi: u32,
+        /// Out: what it can do here.
+        pub can: u32,
+    }
+
+    /// `struct terrace_mm_target`.
+    #[repr(C)]
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub struct Target {
+        /// In: the process.
+        pub pid: i32,
+        /// Out: its number.
+        pub slot: u32,
+    }
+
+    /// `struct terrace_mm_walk`.
+    #[repr(C)]
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub struct Walk {
+        /// In: the target's number.
+        pub slot: u32,
+        /// In: flags.
+        pub flags: u32,
+        /// In: the first address.
+        pub start: u64,
+        /// In: the address behind the last byte.
+        pub end: u64,
+        /// In: how often to scan.
+        pub scans: u32,
+        /// In: microseconds between two scans.
+        pub interval_us: u32,
+        /// Out: pages with memory.
+        pub present: u64,
+        /// Out: the sum of all counts.
+        pub accessed: u64,
+        /// Out: page tables passed over as idle.
+        pub skipped: u64,
+    }
+
+    /// `struct terrace_mm_start`.
+    #[repr(C)]
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub struct Start {
+        /// Nodes that pages are demoted from, a bit each.
+        pub fast_nodes: u64,
+        /// Nodes that they go to.
+        pub slow_nodes: u64,
+        /// Entries of a ring: a power of two.
+        pub ring_entries: u32,
+        /// In 1/10000 of a node.
+        pub high_watermark: u32,
+        /// In 1/10000 of a node.
+        pub low_watermark: u32,
+        /// Milliseconds between two looks.
+        pub period_ms: u32,
+        /// Rear share of a list that may be demoted.
+        pub candidates_percent: u32,
+        /// Tail share of the active list that a cooling makes inactive.
+        pub deactivate_percent: u32,
+        /// 0.
+        pub reserved: u64,
+    }
+
+    /// How many counts there are.
+    pub const COUNTS: usize = 11;
+
+    /// `_IOC(direction, 0xBE, number, size)`; 1 is what the caller writes, 2 what it reads.
+    const fn code<T>(direction: u64, number: u64) -> u64 {
+        (direction << 30) | ((size_of::<T>() as u64) << 16) | (GROUP << 8) | number
+    }
+
+    fn call<T>(device: impl AsFd, direction: u64, number: u64, argument: &mut T) -> io::Result<()> {
+        let fd = device.as_fd().as_raw_fd();
+        // SAFETY: the code carries the argument's size, so whatever answers it reads and writes no more than that much, through
+        // a pointer that lives through the call. Every argument type here is plain numbers, for which all bytes are a value.
+        let result =
+            unsafe { libc::ioctl(fd, code::<T>(direction, number) as libc::Ioctl, std::ptr::from_mut(argument)) };
+        if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
+
+    /// Asks for the version.
+    ///
+    /// # Errors
+    /// ENOTTY for a file that is none of the module's.
+    pub fn version(device: impl AsFd) -> io::Result<Version> {
+        let mut version = Version::default();
+        call(device, 2, 0, &mut version)?;
+        Ok(version)
+    }
+
+    /// Names a process. Returns its number.
+    ///
+    /// # Errors
+    /// ESRCH for no process with memory of its own, ENOSPC when all numbers are taken.
+    pub fn add_target(device: impl AsFd, pid: i32) -> io::Result<u32> {
+        let mut target = Target { pid, slot: 0 };
+        call(device, 3, 1, &mut target)?;
+        Ok(target.slot)
+    }
+
+    /// Gives a number back.
+    ///
+    /// # Errors
+    /// ENOENT when nobody has it.
+    pub fn forget_target(device: impl AsFd, slot: u32) -> io::Result<()> {
+        let mut slot = slot;
+        call(device, 1, 2, &mut slot)
+    }
+
+    /// Sets memory for results aside, once an open file.
+    ///
+    /// # Errors
+    /// EBUSY the second time, EINVAL for too much, ENOMEM.
+    pub fn set_results(device: impl AsFd, pages: u64) -> io::Result<()> {
+        let mut pages = pages;
+        call(device, 1, 3, &mut pages)
+    }
+
+    /// Walks page tables; the results are then read from the start of the file.
+    ///
+    /// # Errors
+    /// ESRCH when the target's memory is gone, EINTR when a signal came first, EINVAL, ENOSPC for more than the results hold.
+    pub fn walk(device: impl AsFd, walk: &mut Walk) -> io::Result<()> {
+        call(device, 3, 4, walk)
+    }
+
+    /// Starts rings and migration, until the file is closed.
+    ///
+    /// # Errors
+    /// EBUSY when another file has them, EOPNOTSUPP where the kernel does not let the module, EINVAL.
+    pub fn start(device: impl AsFd, start: &Start) -> io::Result<()> {
+        call(device, 1, 5, &mut { *start })
+    }
+
+    /// Wakes the demotion threads.
+    ///
+    /// # Errors
+    /// ENOENT when nothing was started.
+    pub fn wake(device: impl AsFd, why: u32) -> io::Result<()> {
+        call(device, 1, 6, &mut { why })
+    }
+
+    /// What was done since the start, in the order of `TERRACE_MM_ENTRIES_HOT` and so on.
+    ///
+    /// # Errors
+    /// ENOENT when nothing was started.
+    pub fn counts(device: impl AsFd) -> io::Result<[u64; COUNTS]> {
+        let mut counts = [0; COUNTS];
+        call(device, 2, 7, &mut counts)?;
+        Ok(counts)
+    }
+
+    /// Any call at all, for tests that the module withstands it. `size` is what the call claims; more than the argument has is cut.
+    ///
+    /// # Errors
+    /// Whatever the module answers.
+    pub fn any(
+        device: impl AsFd,
+        direction: u8,
+        number: u8,
+        size: u16,
+        argument: &mut [u8; 1 << 14],
+    ) -> io::Result<i32> {
+        let size = u64::from(size).min((1 << 14) - 1);
+        let code = (u64::from(direction & 3) << 30) | (size << 16) | (GROUP << 8) | u64::from(number);
+        // SAFETY: as in `call`: no code claims more bytes than the argument has.
+        let result = unsafe { libc::ioctl(device.as_fd().as_raw_fd(), code as libc::Ioctl, argument.as_mut_ptr()) };
+        if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+    }
+
+    /// A ring that the module reads: one writer, one reader, no call between them.
+    #[derive(Debug)]
+    pub struct Ring {
+        map: memmap2::MmapRaw,
+        entries: u64,
+        head: u64,
+    }
+
+    impl Ring {
+        const TAIL: u64 = 8;
+        const START: u64 = 512;
+
+        /// Maps the ring at this offset of the device.
+        ///
+        /// # Errors
+        /// EINVAL when nothing was started, or with another number of entries.
+        pub fn map(device: &std::fs::File, offset: u64, entries: u32) -> io::Result<Ring> {
+            let entries = u64::from(entries);
+            let bytes = (Ring::START + entries) as usize * 8;
+            let map = memmap2::MmapOptions::new().offset(offset).len(bytes).map_raw(device)?;
+            Ok(Ring { map, entries, head: 0 })
+        }
+
+        fn word(&self, index: u64) -> &AtomicU64 {
+            assert!(index < Ring::START + self.entries, "word {index} of a ring");
+            // SAFETY: the word lies within the mapping, checked above, which is page-aligned and lives as long as `self`; the
+            // other side is the kernel, and both sides access it as a whole word only.
+            unsafe { AtomicU64::from_ptr(self.map.as_mut_ptr().cast::<u64>().add(index as usize)) }
+        }
+
+        /// Puts an entry in. Returns whether there was room.
+        pub fn push(&mut self, entry: u64) -> bool {
+            // Acquire pairs with the module's release: it has read what we write over.
+            let tail = self.word(Ring::TAIL).load(Ordering::Acquire);
+            if self.head.wrapping_sub(tail) >= self.entries {
+                return false;
+            }
+            self.word(Ring::START + self.head % self.entries).store(entry, Ordering::Relaxed);
+            self.head = self.head.wrapping_add(1);
+            // Release: the entry is there before the module learns of it.
+            self.word(0).store(self.head, Ordering::Release);
+            true
+        }
+
+        /// Whether the module has worked everything off.
+        pub fn is_empty(&self) -> bool {
+            self.word(Ring::TAIL).load(Ordering::Acquire) == self.head
+        }
+
+        /// Writes any word of the ring, past all rules, for tests that the module withstands it.
+        pub fn scribble(&self, index: u64, value: u64) {
+            self.word(index % (Ring::START + self.entries)).store(value, Ordering::Relaxed);
+        }
+    }
+
+    #[cfg(test)]
+    mod tests {
+        use super::*;
+
+        #[test]
+        fn codes_are_those_of_the_module() {
+            // As the kernel's macros make them of terrace_mm_abi.h (printed by a C program).
+            assert_eq!(code::<Version>(2, 0), 0x8008_be00);
+            assert_eq!(code::<Target>(3, 1), 0xc008_be01);
+            assert_eq!(code::<u32>(1, 2), 0x4004_be02);
+            assert_eq!(code::<u64>(1, 3), 0x4008_be03);
+            assert_eq!(code::<Walk>(3, 4), 0xc038_be04);
+            assert_eq!(code::<Start>(1, 5), 0x4030_be05);
+            assert_eq!(code::<u32>(1, 6), 0x4004_be06);
+            assert_eq!(code::<[u64; COUNTS]>(2, 7), 0x8058_be07);
+        }
     }
 }
 

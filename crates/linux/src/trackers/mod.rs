@@ -14,6 +14,7 @@ pub mod prove;
 mod rotation;
 pub mod sample_period;
 pub mod samples;
+pub mod walker;
 pub mod write_tracking;
 
 use std::os::fd::BorrowedFd;

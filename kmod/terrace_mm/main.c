@@ -1,0 +1,253 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * /dev/terrace_mm: what Terrace wants of the kernel and system calls do not give.
+ *
+ * In: the calls of terrace_mm_abi.h, from a process with CAP_SYS_ADMIN. Out: page-table walks
+ * (walk.c), page lists in order and pages moved (lists.c). Must not: do anything that
+ * was not asked for through an open file, or leave anything behind when that file is closed.
+ */
+#include <linux/capability.h>
+#include <linux/fs.h>
+#include <linux/miscdevice.h>
+#include <linux/module.h>
+#include <linux/pid.h>
+#include <linux/sched/task.h>
+#include <linux/slab.h>
+#include <linux/uaccess.h>
+#include <linux/vmalloc.h>
+
+#include "terrace_mm.h"
+
+static u32 can;
+
+struct mm_struct *terrace_target_mm(struct terrace_file *file, u32 slot)
+{
+	struct mm_struct *mm = NULL;
+
+	if (slot >= TERRACE_MM_SLOTS)
+		return NULL;
+	down_read(&file->targets_lock);
+	mm = file->targets[slot].mm;
+	if (mm && !mmget_not_zero(mm))
+		mm = NULL;
+	up_read(&file->targets_lock);
+	return mm;
+}
+
+static int add_target(struct terrace_file *file, struct terrace_mm_target *wanted)
+{
+	struct pid *pid = find_get_pid(wanted->pid);
+	struct task_struct *task = get_pid_task(pid, PIDTYPE_PID);
+	struct mm_struct *mm = task ? get_task_mm(task) : NULL;
+	u32 slot;
+	int error = -ENOSPC;
+
+	if (task)
+		put_task_struct(task);
+	put_pid(pid);
+	if (!mm)
+		return -ESRCH;
+	down_write(&file->targets_lock);
+	for (slot = 0; slot < TERRACE_MM_SLOTS; slot++) {
+		if (file->targets[slot].mm)
+			continue;
+		mmgrab(mm);
+		file->targets[slot].mm = mm;
+		wanted->slot = slot;
+		error = 0;
+		break;
+	}
+	up_write(&file->targets_lock);
+	mmput(mm);
+	return error;
+}
+
+static int forget_target(struct terrace_file *file, u32 slot)
+{
+	struct mm_struct *mm;
+
+	if (slot >= TERRACE_MM_SLOTS)
+		return -EINVAL;
+	down_write(&file->targets_lock);
+	mm = file->targets[slot].mm;
+	file->targets[slot].mm = NULL;
+	up_write(&file->targets_lock);
+	if (!mm)
+		return -ENOENT;
+	mmdrop(mm);
+	return 0;
+}
+
+static int set_results(struct terrace_file *file, const struct terrace_mm_results *wanted)
+{
+	if (!wanted->pages || wanted->pages > TERRACE_MM_MOST_RESULTS)
+		return -EINVAL;
+	/* It may be mapped: it stays as it is until the file is closed. */
+	if (file->results)
+		return -EBUSY;
+	file->results = vmalloc_user(PAGE_ALIGN(wanted->pages * sizeof(u16)));
+	if (!file->results)
+		return -ENOMEM;
+	file->result_pages = wanted->pages;
+	return 0;
+}
+
+static long dispatch(struct terrace_file *file, unsigned int call, void __user *argument)
+{
+	union {
+		struct terrace_mm_version version;
+		struct terrace_mm_target target;
+		struct terrace_mm_results results;
+		struct terrace_mm_walk walk;
+		struct terrace_mm_start start;
+		struct terrace_mm_counts counts;
+		u32 slot;
+		u32 why;
+	} with = {};
+	size_t size = _IOC_SIZE(call);
+	long error;
+
+	if (_IOC_TYPE(call) != TERRACE_MM_IOCTL || size > sizeof(with))
+		return -ENOTTY;
+	if (_IOC_DIR(call) & _IOC_WRITE && copy_from_user(&with, argument, size))
+		return -EFAULT;
+	switch (call) {
+	case TERRACE_MM_GET_VERSION:
+		with.version.abi = TERRACE_MM_ABI;
+		with.version.can = can;
+		error = 0;
+		break;
+	case TERRACE_MM_ADD_TARGET:
+		error = add_target(file, &with.target);
+		break;
+	case TERRACE_MM_FORGET_TARGET:
+		error = forget_target(file, with.slot);
+		break;
+	case TERRACE_MM_SET_RESULTS:
+		error = set_results(file, &with.results);
+		break;
+	case TERRACE_MM_WALK:
+		error = terrace_walk(file, &with.walk);
+		break;
+	case TERRACE_MM_START:
+		error = terrace_start(file, &with.start);
+		break;
+	case TERRACE_MM_WAKE:
+		error = terrace_wake(file->session, with.why);
+		break;
+	case TERRACE_MM_GET_COUNTS:
+		error = terrace_counts(file->session, &with.counts);
+		break;
+	default:
+		return -ENOTTY;
+	}
+	if (!error && _IOC_DIR(call) & _IOC_READ && copy_to_user(argument, &with, size))
+		error = -EFAULT;
+	return error;
+}
+
+static long terrace_ioctl(struct file *opened, unsigned int call, unsigned long argument)
+{
+	struct terrace_file *file = opened->private_data;
+	long result;
+
+	if (mutex_lock_killable(&file->lock))
+		return -EINTR;
+	result = dispatch(file, call, (void __user *)argument);
+	mutex_unlock(&file->lock);
+	return result;
+}
+
+static ssize_t terrace_read(struct file *opened, char __user *to, size_t bytes, loff_t *position)
+{
+	struct terrace_file *file = opened->private_data;
+	ssize_t result;
+
+	if (mutex_lock_killable(&file->lock))
+		return -EINTR;
+	result = simple_read_from_buffer(to, bytes, position, file->results, file->result_pages * sizeof(u16));
+	mutex_unlock(&file->lock);
+	return result;
+}
+
+static int terrace_mmap(struct file *opened, struct vm_area_struct *area)
+{
+	struct terrace_file *file = opened->private_data;
+	u64 offset = (u64)area->vm_pgoff << PAGE_SHIFT;
+	int result = -EINVAL;
+
+	if (mutex_lock_killable(&file->lock))
+		return -EINTR;
+	if (offset == TERRACE_MM_HOT_RING || offset == TERRACE_MM_COLD_RING)
+		result = terrace_map_ring(file->session, area, offset == TERRACE_MM_HOT_RING);
+	else if (file->results && offset == 0)
+		result = remap_vmalloc_range(area, file->results, 0);
+	mutex_unlock(&file->lock);
+	return result;
+}
+
+static int terrace_open(struct inode *inode, struct file *opened)
+{
+	struct terrace_file *file;
+
+	/* The device is root's by its mode; whoever was handed the right to open it needs the capability as well. */
+	if (!capable(CAP_SYS_ADMIN))
+		return -EPERM;
+	file = kzalloc(sizeof(*file), GFP_KERNEL_ACCOUNT);
+	if (!file)
+		return -ENOMEM;
+	mutex_init(&file->lock);
+	init_rwsem(&file->targets_lock);
+	opened->private_data = file;
+	return 0;
+}
+
+static int terrace_release(struct inode *inode, struct file *opened)
+{
+	struct terrace_file *file = opened->private_data;
+	u32 slot;
+
+	terrace_stop(file->session);
+	for (slot = 0; slot < TERRACE_MM_SLOTS; slot++)
+		if (file->targets[slot].mm)
+			mmdrop(file->targets[slot].mm);
+	vfree(file->results);
+	kfree(file);
+	return 0;
+}
+
+static const struct file_operations operations = {
+	.owner = THIS_MODULE, /* while a file is open, or mapped, the module stays */
+	.open = terrace_open,
+	.release = terrace_release,
+	.unlocked_ioctl = terrace_ioctl,
+	.read = terrace_read,
+	.mmap = terrace_mmap,
+	.llseek = default_llseek,
+};
+
+static struct miscdevice device = {
+	.minor = MISC_DYNAMIC_MINOR,
+	.name = "terrace_mm",
+	.mode = 0600,
+	.fops = &operations,
+};
+
+static int __init terrace_load(void)
+{
+	can = terrace_walk_can() | terrace_lists_can();
+	pr_info("terrace_mm: walks %s, lists %s\n", can & TERRACE_MM_CAN_WALK ? "yes" : "no",
+		can & TERRACE_MM_CAN_LISTS ? "yes" : "no");
+	return misc_register(&device);
+}
+
+static void __exit terrace_unload(void)
+{
+	misc_deregister(&device);
+}
+
+module_init(terrace_load);
+module_exit(terrace_unload);
+MODULE_LICENSE("GPL");
+MODULE_DESCRIPTION("Page-table walks, page lists and migration for Terrace");
+MODULE_VERSION("0.1.0");
