@@ -36,6 +36,15 @@ for (const scheme of ["light", "dark"]) {
       return seen.size;
     });
     expect(colours).toBeGreaterThan(1);
+    // The bins are drawn with the policy's lines, and the sizing curve of the class that has a target.
+    await expect.poll(() => page.evaluate(() => Number(document.getElementById("bins").dataset.bars || 0))).toBeGreaterThan(1);
+    await expect(page.locator("#bins .limit")).toHaveCount(2);
+    await expect(page.locator("#sizing-text")).toContainText("No target is set");
+    await page.getByLabel("Class shown here").selectOption("tuned");
+    await expect.poll(() => page.evaluate(() => Number(document.getElementById("sizing").dataset.points || 0)), { timeout: 45_000 })
+      .toBe(100);
+    await expect(page.locator("#sizing .limit")).toHaveCount(1);
+    await expect(page.locator("#sizing-text")).toContainText("Last decision");
     await page.screenshot({ path: `${shots}/page-${scheme}.png`, fullPage: true });
   });
 }
@@ -49,7 +58,9 @@ test("it can be used by keyboard, and says what it shows", async ({ page }) => {
   await page.keyboard.press("ArrowLeft");
   await expect(page.locator("#heat-text")).toContainText("pid");
   for (const role of ["table", "combobox", "status", "heading"]) await expect(page.getByRole(role).first()).toBeAttached();
-  await page.getByLabel("Show").selectOption("process");
+  await page.locator("section", { has: page.locator("#bins") }).getByText("As a table").press("Enter");
+  await expect(page.locator("#bins-table tbody tr")).toHaveCount(16);
+  await page.getByLabel("Show", { exact: true }).selectOption("process");
   await expect(page.locator("#feed li").first()).toContainText("joined");
   await page.getByLabel("Pause updates").check();
   const updates = () => page.evaluate(() => Number(document.body.dataset.updates || 0));

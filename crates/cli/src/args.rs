@@ -46,7 +46,7 @@ pub(crate) enum Command {
     /// Watch which memory a program uses, and move nothing.
     Observe(Box<ObserveArguments>),
     /// Show the tiers of memory this machine has.
-    Topology(OutputArguments),
+    Topology(TopologyArguments),
     /// Show what works here: trackers, movers, rights, and who else manages memory.
     Doctor(OutputArguments),
     /// List the policies and their settings.
@@ -132,6 +132,15 @@ pub(crate) struct OutputArguments {
     /// Print one JSON object.
     #[arg(long)]
     pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct TopologyArguments {
+    /// Measure each node as well: the time of a load, and the bandwidth from its CPUs. Takes some seconds of them.
+    #[arg(long)]
+    pub measure: bool,
+    #[command(flatten)]
+    pub output: OutputArguments,
 }
 
 #[derive(Debug, Args)]

@@ -1,26 +1,21 @@
-//! The daemon on this kernel: several programs at once, reloads, faults, an end that leaves nothing behind.
+//! The daemon on this kernel: several programs at once, reloads, promises, targets, proof, an end that leaves nothing behind.
 //!
-//! In: nothing, or a part of a test's name; TERRACE_KILLS says how many kills (4 without). Out: lines on what was seen. Must not:
-//! leave anything behind, or judge by the time anything took.
+//! In: nothing, or a part of a test's name. Out: lines on what was seen. Must not: leave anything behind, or judge by the time
+//! anything took.
 //!
 //! The programs check every read and, at their end, every page against what they wrote; an exit code of 0 says all was right.
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test program: it speaks, and panics are its failures")]
 
 mod common;
 
-use std::io::{Read, Write};
-use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitCode, Stdio};
-use std::time::{Duration, Instant};
+use std::process::{Command, ExitCode, Stdio};
+use std::time::Duration;
 
-use common::{PATIENCE, Running, read, run_live_tests, status_bytes, terrace, verified, wait_until, zram_of};
+use common::daemon::{Daemon, MIB, class, ends_well, named, workload};
+use common::{PATIENCE, Running, run_live_tests, terrace, wait_until};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
-use terrace_daemon::client::Client;
 use terrace_daemon::protocol::Verb;
-
-const MIB: u64 = 1 << 20;
 
 fn main() -> ExitCode {
     run_live_tests(
@@ -30,157 +25,12 @@ fn main() -> ExitCode {
             ("an_idle_class_gives_back_fast_memory", an_idle_class_gives_back_fast_memory),
             ("a_bad_reload_changes_nothing", a_bad_reload_changes_nothing),
             ("programs_come_go_and_become_others", programs_come_go_and_become_others),
-            ("a_fork_storm_and_ten_thousand_mappings", a_fork_storm_and_ten_thousand_mappings),
-            ("a_full_slow_tier_stops_nothing", a_full_slow_tier_stops_nothing),
-            ("a_hostile_socket_disturbs_nobody", a_hostile_socket_disturbs_nobody),
-            ("data_survive_kills_of_the_daemon", data_survive_kills_of_the_daemon),
+            ("promises_are_kept_and_audited", promises_are_kept_and_audited),
+            ("proof_mode_takes_turns", proof_mode_takes_turns),
+            ("a_target_is_tuned_to", a_target_is_tuned_to),
+            ("beyond_the_machine_a_token_and_tls_are_wanted", beyond_the_machine_a_token_and_tls_are_wanted),
         ],
     )
-}
-
-/// A daemon with a place of its own; ended when dropped.
-struct Daemon {
-    child: Child,
-    place: tempfile::TempDir,
-}
-
-/// In a hurry, and with processor time to hurry with.
-const EAGER: &str = "policy = \"age\"\nset = { idle = \"2s\", interval = \"500ms\" }\n";
-
-impl Daemon {
-    fn start(classes: &str) -> Daemon {
-        Daemon::with_slow(classes, "512MiB")
-    }
-
-    /// A daemon whose compressed swap holds so much.
-    fn with_slow(classes: &str, size: &str) -> Daemon {
-        let place = tempfile::tempdir().unwrap();
-        let own = place.path().display();
-        let text = format!(
-            "[daemon]\nsocket = \"{own}/socket\"\ngroup = \"no-such-group\"\npoll = \"500ms\"\n\
-             [memory]\nslow = \"zram:{size}\"\n[budget]\ncpu = \"80%\"\nperiod = \"500ms\"\n\
-             [metrics]\nlisten = \"unix:{own}/metrics\"\n{classes}"
-        );
-        std::fs::write(place.path().join("terrace.toml"), text).unwrap();
-        let log = std::fs::File::create(place.path().join("log")).unwrap();
-        let child = Command::new(env!("CARGO_BIN_EXE_terraced"))
-            .arg("--config")
-            .arg(place.path().join("terrace.toml"))
-            .env_remove("TERRACE_LOG")
-            .env_remove("JOURNAL_STREAM")
-            .env_remove("NOTIFY_SOCKET")
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(log)
-            .spawn()
-            .unwrap();
-        let daemon = Daemon { child, place };
-        daemon.wait_until_it_answers();
-        daemon
-    }
-
-    fn wait_until_it_answers(&self) {
-        // The tiers, the swap and the refault's cost are made ready before the first status.
-        wait_until(PATIENCE, "the daemon answers", || {
-            self.try_ask(Verb::Status {}).is_some_and(|status| status["uptime_seconds"].as_f64() > Some(0.0))
-        });
-    }
-
-    fn try_ask(&self, verb: Verb) -> Option<Value> {
-        Client::connect(&self.place.path().join("socket")).ok()?.ask(verb).ok()
-    }
-
-    fn ask(&self, verb: Verb) -> Value {
-        let mut client = Client::connect(&self.place.path().join("socket"))
-            .unwrap_or_else(|error| panic!("{error}\n{}", self.log()));
-        client.ask(verb).unwrap_or_else(|error| panic!("{error}\n{}", self.log()))
-    }
-
-    fn class(&self, name: &str) -> Value {
-        let status = self.ask(Verb::Status {});
-        let classes = status["classes"].as_array().unwrap();
-        classes.iter().find(|class| class["name"] == name).unwrap_or_else(|| panic!("no class {name}")).clone()
-    }
-
-    /// A figure of a class.
-    fn figure(&self, class: &str, name: &str) -> u64 {
-        self.class(class)[name].as_u64().unwrap()
-    }
-
-    fn log(&self) -> String {
-        read(&self.place.path().join("log"))
-    }
-
-    fn pid(&self) -> u32 {
-        self.child.id()
-    }
-
-    fn signal(&self, signal: Signal) {
-        kill_process(Pid::from_raw(self.pid() as i32).unwrap(), signal).unwrap();
-    }
-
-    /// Ends it as a service manager does; it must put everything back.
-    fn end(mut self) {
-        self.signal(Signal::TERM);
-        let mut code = None;
-        wait_until(PATIENCE, "the daemon ends", || {
-            code = self.child.try_wait().unwrap();
-            code.is_some()
-        });
-        assert!(code.unwrap().success(), "{code:?}\n{}", self.log());
-        assert!(!self.place.path().join("socket").exists() && zram_of(self.pid()).is_none());
-    }
-
-    /// What its metrics' server answers.
-    fn get(&self, path: &str) -> String {
-        let mut stream = UnixStream::connect(self.place.path().join("metrics")).unwrap();
-        write!(stream, "GET {path} HTTP/1.1\r\n\r\n").unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).unwrap();
-        assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
-        answer.split_once("\r\n\r\n").unwrap().1.to_owned()
-    }
-}
-
-impl Drop for Daemon {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            println!("    the daemon's log:\n{}", self.log());
-        }
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-/// The workload under a name of its own, so that its path selects it.
-fn named(name: &str) -> PathBuf {
-    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
-    let _ = std::fs::remove_file(&path);
-    std::fs::hard_link(env!("CARGO_BIN_EXE_terrace"), &path).unwrap();
-    path
-}
-
-fn workload(name: &str, size: &str, seconds: u32, settings: &[&str]) -> Running {
-    let mut command = Command::new(named(name));
-    let seconds = format!("{seconds}s");
-    command
-        .args(["workload", "hot-cold", "--size", size, "--duration", &seconds, "--seed", "7"])
-        .env_remove("TERRACE_LOG");
-    for setting in settings {
-        command.args(["--set", setting]);
-    }
-    Running::start(command.stdin(Stdio::null()))
-}
-
-fn class(name: &str, exe: &str, more: &str) -> String {
-    format!("[class.{name}]\nmatch = [{{ exe = \"{}/{exe}\" }}]\n{EAGER}{more}\n", env!("CARGO_TARGET_TMPDIR"))
-}
-
-/// Ends with all its data right.
-fn ends_well(mut program: Running, what: &str) {
-    let finished = program.finish(Duration::from_secs(180));
-    assert_eq!(finished.code, 0, "{what}: {}{}", finished.stdout, finished.stderr);
-    assert!(verified(&finished.stdout).is_some(), "{what}: {}", finished.stdout);
 }
 
 fn three_programs_in_two_classes() {
@@ -345,141 +195,163 @@ fn programs_come_go_and_become_others() {
     daemon.end();
 }
 
-fn a_fork_storm_and_ten_thousand_mappings() {
-    // Everything with these names belongs to the class, so that every one of the storm that lives long enough is looked at. The
-    // names are this test's own: other people's processes are not ours to manage.
-    let place = tempfile::tempdir().unwrap();
-    let ours = |name: &str, program: &str| {
-        let link = place.path().join(format!("{name}-{}", std::process::id()));
-        std::os::unix::fs::symlink(program, &link).unwrap();
-        link
-    };
-    // Not by PATH, where a version manager's script may stand for the interpreter.
-    let asked = Command::new("python3").args(["-c", "import sys; print(sys.executable)"]).output().unwrap();
-    let (quick, python) = (ours("quick", "/bin/true"), ours("many", String::from_utf8(asked.stdout).unwrap().trim()));
-    let names = [&quick, &python].map(|link| format!("{{ name = {:?} }}", link.file_name().unwrap()));
-    let daemon = Daemon::start(&format!("[class.all]\nmatch = [{}]\n", names.join(", ")));
-    let before = status_bytes(daemon.pid(), "VmRSS").unwrap();
-    let began = Instant::now();
-    for _ in 0..100 {
-        let children: Vec<Child> = (0..10).map(|_| Command::new(&quick).spawn().unwrap()).collect();
-        children.into_iter().for_each(|mut child| assert!(child.wait().unwrap().success()));
-    }
-    println!("    1,000 processes in {:.1} s", began.elapsed().as_secs_f64());
-    wait_until(PATIENCE, "all of them are forgotten", || daemon.figure("all", "processes") == 0);
-    // Mappings of two kinds side by side cannot be merged: 10,000 of them.
-    let program = "import mmap,sys,time\n\
-                   held=[mmap.mmap(-1,8192,mmap.MAP_PRIVATE|mmap.MAP_ANONYMOUS,\n\
-                   \x20 (mmap.PROT_READ|mmap.PROT_WRITE) if i%2 else mmap.PROT_READ) for i in range(10000)]\n\
-                   [m.__setitem__(0,1) for m in held[1::2]]\nprint('ready',flush=True)\ntime.sleep(600)\n";
-    let mut many = Command::new(&python).args(["-c", program]).stdout(Stdio::piped()).spawn().unwrap();
-    let mut ready = [0; 5];
-    many.stdout.as_mut().unwrap().read_exact(&mut ready).unwrap();
-    let mappings = std::fs::read_to_string(format!("/proc/{}/maps", many.id())).unwrap().lines().count();
-    wait_until(PATIENCE, "they are walked", || daemon.figure("all", "footprint_bytes") > 20 * MIB);
-    let walks = daemon.figure("all", "rounds");
-    wait_until(PATIENCE, "and walked again", || daemon.figure("all", "rounds") > walks + 2);
-    let after = status_bytes(daemon.pid(), "VmRSS").unwrap();
-    println!("    {mappings} mappings; the daemon's memory went from {} to {} MiB", before / MIB, after / MIB);
-    assert!(mappings > 10_000, "{mappings}");
-    assert!(after < before + 64 * MIB, "no unbounded growth: {before} to {after}");
-    many.kill().unwrap();
-    many.wait().unwrap();
-    wait_until(PATIENCE, "they are let go", || daemon.figure("all", "processes") == 0);
-    daemon.end();
-}
-
-fn a_full_slow_tier_stops_nothing() {
-    // Much smaller than what is cold.
-    let daemon = Daemon::with_slow(&class("all", "full", ""), "16MiB");
-    let program = workload("full", "96MiB", 20, &[]);
-    wait_until(PATIENCE, "the slow tier is full", || daemon.figure("all", "slow_bytes") > 14 * MIB);
-    std::thread::sleep(Duration::from_secs(3));
-    let class = daemon.class("all");
-    println!(
-        "    slow {} MiB; failed {}, vetoed {}",
-        class["slow_bytes"].as_u64().unwrap() / MIB,
-        class["failed_pages"],
-        class["vetoed_pages"]
-    );
-    assert!(class["slow_bytes"].as_u64().unwrap() <= 16 * MIB);
-    assert_eq!(class["state"], "running");
-    ends_well(program, "full");
-    daemon.end();
-}
-
-fn a_hostile_socket_disturbs_nobody() {
-    let daemon = Daemon::start(&class("front", "front", ""));
-    let program = workload("front", "32MiB", 25, &[]);
-    wait_until(PATIENCE, "it is managed", || daemon.figure("front", "processes") == 1);
-    let socket = daemon.place.path().join("socket");
-    let mut state = 0x9e37_79b9_7f4a_7c15u64;
-    let mut random = move || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state
-    };
-    // Noise, half lines, lines without an end, and requests that are nearly right.
-    for round in 0..200 {
-        let mut stream = UnixStream::connect(&socket).unwrap();
-        let length = (random() % 3000) as usize;
-        let mut bytes: Vec<u8> = (0..length).map(|_| random() as u8).collect();
-        if round % 3 == 0 {
-            bytes = br#"{"terrace":1,"verb":"history","after":"#.to_vec();
-            bytes.extend(random().to_string().bytes());
-            bytes.extend(if round % 2 == 0 { b"}\n".to_vec() } else { vec![0, b'\n'] });
-        }
-        let _ = stream.write_all(&bytes);
-    }
-    let mut flood = UnixStream::connect(&socket).unwrap();
-    let _ = flood.write_all(&vec![b'x'; 1 << 20]);
-    // Readers that ask for much and read nothing, on both servers, more of them than are let in.
-    let slow: Vec<UnixStream> = (0..60)
-        .map(|turn| {
-            let metrics = daemon.place.path().join("metrics");
-            let mut stream = UnixStream::connect(if turn % 2 == 0 { &socket } else { &metrics }).unwrap();
-            let request = if turn % 2 == 0 {
-                "{\"terrace\":1,\"verb\":\"timeline\"}\n".repeat(50)
-            } else {
-                "GET /metrics HTTP/1.1\r\n\r\n".to_owned()
-            };
-            let _ = stream.write_all(request.as_bytes());
-            stream
-        })
-        .collect();
-    drop((flood, slow));
-    wait_until(PATIENCE, "it answers again", || daemon.try_ask(Verb::Status {}).is_some());
-    let walks = daemon.figure("front", "rounds");
-    wait_until(PATIENCE, "and it has gone on managing", || daemon.figure("front", "rounds") > walks);
-    let threads = std::fs::read_dir(format!("/proc/{}/task", daemon.pid())).unwrap().count();
-    println!("    {threads} threads, {} MiB resident", status_bytes(daemon.pid(), "VmRSS").unwrap() / MIB);
-    wait_until(PATIENCE, "the threads of those who left end", || {
-        std::fs::read_dir(format!("/proc/{}/task", daemon.pid())).unwrap().count() <= 8
+fn promises_are_kept_and_audited() {
+    let promised = class("promised", "promised", "goal = \"never-slow\"");
+    let pressed = class("pressed", "pressed", "goal = \"best\"");
+    let nowhere = class("nowhere", "nowhere", "goal = \"never-fast\"");
+    let daemon = Daemon::start(&format!("{promised}{pressed}{nowhere}"));
+    let programs = [
+        workload("promised", "64MiB", 25, &[]),
+        workload("pressed", "64MiB", 25, &[]),
+        workload("nowhere", "16MiB", 25, &[]),
+    ];
+    wait_until(PATIENCE, "both are known whole", || {
+        ["promised", "pressed"].iter().all(|name| daemon.figure(name, "footprint_bytes") > 60 * MIB)
     });
+    // Far less than both have: the one without a promise gives it all.
+    daemon.ask(Verb::Set { key: "budget.fast".to_owned(), value: "80MiB".to_owned() });
+    wait_until(PATIENCE, "the other one gives", || daemon.figure("pressed", "slow_bytes") > 30 * MIB);
+    let kept = &daemon.class("promised")["contract"];
+    println!("    {kept}");
+    assert_eq!(kept["promise"], "never-slow");
+    for none in ["violating_bytes", "worst_bytes", "own_moves_against_it"] {
+        assert_eq!(kept[none], 0, "{kept:#}");
+    }
+    let metrics = daemon.get("/metrics");
+    assert!(metrics.contains("terrace_class_contract_violating_bytes{class=\"promised\"} 0\n"), "{metrics}");
+    // A promise that swap cannot keep is refused with the reason, and so is the process.
+    wait_until(PATIENCE, "the third class says why not", || daemon.class("nowhere")["state"] == "failed");
+    let why = daemon.class("nowhere")["reason"].as_str().unwrap().to_owned();
+    assert!(why.contains("never-fast cannot be kept") && why.contains("is swap"), "{why}");
+    let refused = daemon.ask(Verb::Status {})["refused"].clone();
+    assert_eq!((refused[0]["class"].as_str(), refused[0]["reason"].as_str()), (Some("nowhere"), Some(why.as_str())));
+    for (program, what) in programs.into_iter().zip(["promised", "pressed", "nowhere"]) {
+        ends_well(program, what);
+    }
+    daemon.end();
+}
+
+fn proof_mode_takes_turns() {
+    let daemon = Daemon::start(&class("front", "front", "proof = \"10s\""));
+    // It keeps on coming back to what is out, managed or not.
+    let program = workload("front", "48MiB", 60, &["shift_seconds=1"]);
+    wait_until(PATIENCE, "it is managed", || daemon.figure("front", "processes") == 1);
+    wait_until(PATIENCE, "a part is out", || daemon.figure("front", "slow_bytes") > 10 * MIB);
+    wait_until(PATIENCE, "it is left alone", || daemon.class("front")["state"] == "held");
+    let (moved, rounds) = (daemon.figure("front", "demoted_pages"), daemon.figure("front", "rounds"));
+    let faults = daemon.figure("front", "major_faults");
+    std::thread::sleep(Duration::from_secs(4));
+    let then = daemon.figure("front", "major_faults");
+    assert!(then > faults, "what comes back meanwhile is counted meanwhile: {faults} to {then}");
+    if daemon.class("front")["state"] == "held" {
+        let still = (daemon.figure("front", "demoted_pages"), daemon.figure("front", "rounds"));
+        assert_eq!(still, (moved, rounds), "nothing is looked at and nothing moves");
+    }
+    wait_until(PATIENCE, "it is managed again", || {
+        daemon.happened("state").iter().any(|line| line == "proof: managed for 10 s")
+    });
+    let proof = daemon.class("front")["proof"].clone();
+    println!("    {proof}");
+    assert!(proof["pairs"].as_u64().unwrap() >= 1 && proof["verdict"] == "measuring", "{proof:#}");
+    assert!(daemon.happened("state").iter().any(|line| line == "proof: left alone for 10 s"));
     ends_well(program, "front");
     daemon.end();
 }
 
-fn data_survive_kills_of_the_daemon() {
-    let kills: u32 = std::env::var("TERRACE_KILLS").map_or(4, |text| text.parse().unwrap());
-    let classes = class("front", "front", "");
-    let program = workload("front", "64MiB", 10 + 6 * kills, &["shift_seconds=2"]);
-    let mut state = 12345u64;
-    let mut with_memory_out = 0;
-    for kill in 0..kills {
-        let mut daemon = Daemon::start(&classes);
-        wait_until(PATIENCE, "the one that runs already is taken up", || daemon.figure("front", "processes") == 1);
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        std::thread::sleep(Duration::from_millis(500 + (state >> 33) % 3500));
-        with_memory_out += u32::from(status_bytes(program.pid(), "VmSwap").unwrap() > 0);
-        let zram = zram_of(daemon.pid());
-        daemon.child.kill().unwrap();
-        daemon.child.wait().unwrap();
-        let gone = wait_until(PATIENCE, "the guard takes the swap away", || zram_of(daemon.pid()).is_none());
-        println!("    kill {}: {zram:?} gone after {:.2} s", kill + 1, gone.as_secs_f64());
-        assert!(Path::new(&daemon.place.path().join("socket")).exists(), "a killed daemon leaves its socket's file");
+fn a_target_is_tuned_to() {
+    let daemon = Daemon::start(&class("front", "front", "tau = \"5%\""));
+    let mut program = workload("front", "64MiB", 240, &[]);
+    wait_until(PATIENCE, "it is managed", || daemon.figure("front", "processes") == 1);
+    assert_eq!(daemon.class("front")["tuned"]["tau"], 0.05);
+    // The database is built beside the loop, at the lowest priority; meanwhile everything stays fast.
+    let ready = wait_until(Duration::from_secs(200), "the database is ready", || {
+        daemon.class("front")["tuned"]["waits"].is_null()
+    });
+    let sizing = |daemon: &Daemon| daemon.ask(Verb::Sizing { class: "front".to_owned() });
+    wait_until(PATIENCE, "the tuner has taken some away", || {
+        daemon.class("front")["tuned"]["fast_share"].as_f64().unwrap() < 0.9
+            && daemon.figure("front", "slow_bytes") > 2 * MIB
+    });
+    let view = sizing(&daemon);
+    assert_eq!((view["curve"].as_array().unwrap().len(), view["tau"].as_f64()), (100, Some(0.05)), "{view:#}");
+    assert!(view["decisions"].as_array().unwrap().iter().any(|one| one["action"] == "shrunk"), "{view:#}");
+    let tuned = daemon.class("front")["tuned"].clone();
+    println!("    the database was ready after {:.1} s; {tuned}", ready.as_secs_f64());
+    assert!(daemon.get("/metrics").contains("terrace_class_tuned_fast_ratio{class=\"front\"} 0."));
+    let json: Value = serde_json::from_str(&daemon.get("/api/v1/bins?class=front")).unwrap();
+    assert_eq!(json["bins"].as_array().unwrap().len(), 16);
+    assert!(program.is_running());
+    drop(program);
+    daemon.end();
+}
+
+/// Asks as a browser, as Prometheus and as a stranger do; one more connects and says nothing.
+const ASK: &str = r#"
+import base64, http.client, socket, ssl, sys
+port, certificate, token = int(sys.argv[1]), sys.argv[2], sys.argv[3]
+silent = [socket.create_connection(("127.0.0.1", port)) for _ in range(4)]
+context = ssl.create_default_context(cafile=certificate)
+def ask(path, **headers):
+    connection = http.client.HTTPSConnection("127.0.0.1", port, context=context, timeout=20)
+    connection.request("GET", path, headers=headers)
+    answer = connection.getresponse()
+    body = answer.read()
+    return f"{answer.status}:{len(body) > 100}"
+basic = base64.b64encode(b"anyone:" + token.encode()).decode()
+print(ask("/metrics"), ask("/metrics", Authorization="Bearer " + token), ask("/", Authorization="Basic " + basic),
+      ask("/api/v1/status", Authorization="Bearer " + token[:-1]), ask("/healthz"))
+try:
+    http.client.HTTPConnection("127.0.0.1", port, timeout=20).request("GET", "/healthz")
+    plain = socket.create_connection(("127.0.0.1", port)); plain.settimeout(20)
+    plain.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    print("plain" if b"200 OK" in plain.recv(1000) else "refused")
+except OSError:
+    print("refused")
+"#;
+
+fn beyond_the_machine_a_token_and_tls_are_wanted() {
+    let place = tempfile::tempdir().unwrap();
+    let path = |name: &str| place.path().join(name).display().to_string();
+    let (certificate, key, token) = (path("certificate.pem"), path("key.pem"), path("token"));
+    let made = Command::new("openssl")
+        .args(["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=terrace.test"])
+        .args(["-addext", "subjectAltName=IP:127.0.0.1", "-addext", "basicConstraints=critical,CA:FALSE"])
+        .args(["-keyout", &key, "-out", &certificate])
+        .stderr(Stdio::null())
+        .status();
+    if !made.is_ok_and(|status| status.success()) {
+        println!(
+            "SKIPPED beyond_the_machine_a_token_and_tls_are_wanted: there is no `openssl` to make a certificate with"
+        );
+        return;
     }
-    println!("    {with_memory_out} of {kills} kills while memory was out");
-    ends_well(program, "front");
+    let secret = "0123456789abcdef0123456789abcdef";
+    std::fs::write(&token, secret).unwrap();
+    Command::new("chmod").args(["600", &key, &token]).status().unwrap();
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    std::fs::create_dir(place.path().join("conf.d")).unwrap();
+    let drop_in = |keys: &str| {
+        let text = format!("[metrics]\nlisten = \"0.0.0.0:{port}\"\n{keys}");
+        std::fs::write(place.path().join("conf.d/50.toml"), text).unwrap();
+    };
+    // Without both it is refused before anything is set up.
+    drop_in(&format!("token = \"{token}\"\n"));
+    std::fs::write(place.path().join("terrace.toml"), "").unwrap();
+    let refused = Command::new(env!("CARGO_BIN_EXE_terraced"))
+        .args(["--config", &path("terrace.toml")])
+        .env_remove("TERRACE_LOG")
+        .output()
+        .unwrap();
+    let told = String::from_utf8(refused.stderr).unwrap();
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(told.contains("50.toml:2: metrics.listen") && told.contains("from other machines"), "{told}");
+    drop_in(&format!("token = \"{token}\"\ncertificate = \"{certificate}\"\nkey = \"{key}\"\n"));
+    let daemon = Daemon::spawn_in(place, "", "64MiB", "500ms", |_| {});
+    daemon.wait_until_it_answers();
+    let output = Command::new("python3").args(["-c", ASK, &port.to_string(), &certificate, secret]).output().unwrap();
+    let (told, trouble) =
+        (String::from_utf8(output.stdout).unwrap(), String::from_utf8_lossy(&output.stderr).into_owned());
+    println!("    {}", told.trim().replace('\n', "; over plain HTTP: "));
+    assert_eq!(told, "401:False 200:True 200:True 401:False 200:False\nrefused\n", "{trouble}{}", daemon.log());
+    daemon.end();
 }

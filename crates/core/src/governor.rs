@@ -289,9 +289,8 @@ impl Governor {
             if page.ping_pong() > 0 && self.is_resting(now, page) {
                 return Err(Veto::Resting);
             }
-            if to == TierId::FAST
-                && limits.is_some_and(|limits| pages.used(space, to) + u64::from(count) > limits.ceiling)
-            {
+            let own = budget.fast_of(space, pages) + u64::from(count);
+            if to == TierId::FAST && limits.is_some_and(|limits| own > limits.ceiling) {
                 return Err(Veto::Ceiling);
             }
             let after = budget.fast_used + u64::from(count);
@@ -422,7 +421,9 @@ struct Budget {
     free: [u64; TierId::MAX],
     fast_left: u64,
     fast_used: u64,
+    /// Fast pages of each space that leave with this plan, and pages that come.
     leaving: BTreeMap<SpaceId, u64>,
+    coming: BTreeMap<SpaceId, u64>,
 }
 
 impl Budget {
@@ -433,7 +434,13 @@ impl Budget {
         }
         let fast = tiers.first().copied().unwrap_or_default();
         let fast_left = fast_limit.map_or(u64::MAX, |limit| limit.saturating_sub(fast.used));
-        Budget { free, fast_left, fast_used: fast.used, leaving: BTreeMap::new() }
+        Budget { free, fast_left, fast_used: fast.used, leaving: BTreeMap::new(), coming: BTreeMap::new() }
+    }
+
+    /// Fast pages of a space once the plan so far is carried out.
+    fn fast_of(&self, space: SpaceId, pages: &Pages) -> u64 {
+        let coming = self.coming.get(&space).copied().unwrap_or(0);
+        (pages.used(space, TierId::FAST) + coming).saturating_sub(self.left_fast(space))
     }
 
     fn left_fast(&self, space: SpaceId) -> u64 {
@@ -448,6 +455,7 @@ impl Budget {
         self.free[from.index()] += pages;
         if to == TierId::FAST {
             self.fast_used += pages;
+            *self.coming.entry(space).or_default() += pages;
             if self.fast_left != u64::MAX {
                 self.fast_left -= pages;
             }
@@ -468,8 +476,11 @@ impl Budget {
         let count = u64::from(item.pages);
         self.free[to.index()] += count;
         self.free[item.from.index()] -= count;
+        let (space, _) = pages.locate(item.page);
+        if to == TierId::FAST {
+            *self.coming.entry(space).or_default() -= count;
+        }
         if item.from == TierId::FAST {
-            let (space, _) = pages.locate(item.page);
             *self.leaving.entry(space).or_default() -= count;
         }
     }
@@ -554,6 +565,29 @@ mod tests {
         let tiers = tiers(&pages, 1000);
         let granted = governor.admit(Time::ZERO, &demotions(100), &mut pages, &tiers, None);
         assert_eq!(granted.moves.len(), 60);
+    }
+
+    #[test]
+    fn a_ceiling_counts_what_the_same_plan_brings_in_and_takes_out() {
+        let mut pages = fast_pages(100);
+        for page in 0..60 {
+            pages.set_tier(PageId(page), Some(SLOW));
+        }
+        let promotions: Vec<Wish> = (0..60)
+            .map(|page| Wish { page: PageId(page), action: Action::MoveTo(TierId::FAST), reason: Reason::Hot })
+            .collect();
+        let mut governor = Governor::new(GovernorConfig::default());
+        governor.set_limits(SPACE, SpaceLimits { floor: 0, ceiling: 50 });
+        let room = tiers(&pages, 1000);
+        // 40 are fast and 50 may be: ten come. Five that leave before them make room for five more.
+        let alone = governor.admit(Time::ZERO, &promotions, &mut pages.clone(), &room, None);
+        assert_eq!(alone.moves.len(), 10);
+        let leaving =
+            (95..100).map(|page| Wish { page: PageId(page), action: Action::MoveTo(SLOW), reason: Reason::Cold });
+        let both: Vec<Wish> = leaving.chain(promotions).collect();
+        let granted = governor.admit(Time::ZERO, &both, &mut pages, &room, None);
+        assert_eq!(granted.moves.len(), 5 + 15);
+        assert_eq!(governor.vetoes()[&Veto::Ceiling], 50 + 45);
     }
 
     #[test]

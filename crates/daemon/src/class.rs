@@ -4,11 +4,12 @@
 //! classes; what they get in common, the arbiter shares out.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use terrace_core::arbiter::{Activity, Claim};
+use terrace_core::arbiter::Activity;
 use terrace_core::engine::{Engine, EngineConfig, Input};
-use terrace_core::governor::{GovernorConfig, SpaceLimits};
+use terrace_core::governor::GovernorConfig;
 use terrace_core::ledger::Route;
 use terrace_core::plan::Reason;
 use terrace_core::policy::FastGoal;
@@ -19,10 +20,16 @@ use terrace_linux::process::RangeOptions;
 use terrace_linux::trackers::{TrackError, accessed_bits, walker};
 use terrace_linux::usage::{lock_own_memory, unlock_own_memory};
 use terrace_policies::Settings;
+use terrace_sizing::Index;
+use terrace_sizing::tuner::{Action, Mode, TunerConfig};
 
+use crate::bargain::{self, Claims, Grant, Orders, Standing, differs};
+use crate::bins;
 use crate::config::{Amount, Class, Goal};
 use crate::heat::HeatTap;
-use crate::proof::Proof;
+use crate::proof::{Proof, Step};
+use crate::shared::Pictures;
+use crate::tuning::LiveTuner;
 use crate::view;
 
 /// What a class is doing.
@@ -61,28 +68,6 @@ impl State {
     }
 }
 
-/// What the arbiter grants.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Grant {
-    /// Fast memory, in pages.
-    pub fast: u64,
-    /// Bytes a second that may change tier; `None` for no bound.
-    pub bandwidth: Option<u64>,
-    /// Share of one core.
-    pub cpu: f64,
-}
-
-/// What a class asks of each budget.
-#[derive(Clone, Copy, Debug)]
-pub struct Claims {
-    /// Fast memory, in pages.
-    pub fast: Claim,
-    /// Bytes a second.
-    pub bandwidth: Claim,
-    /// Millionths of a core.
-    pub cpu: Claim,
-}
-
 /// Figures of the last period, to see what changed.
 #[derive(Clone, Debug, Default)]
 struct Last {
@@ -107,7 +92,8 @@ pub struct Running {
     activity: Activity,
     active: u64,
     grant: Grant,
-    told: Option<(FastGoal, SpaceLimits, Option<u64>)>,
+    told: Option<Orders>,
+    tuner: Option<LiveTuner>,
     last: Last,
     bandwidth_used: u64,
     cpu_used: f64,
@@ -121,6 +107,8 @@ pub struct Running {
 
 /// A class whose tracker failed is tried again after so long.
 const RETRY: Duration = Duration::from_secs(60);
+/// Windows of its tuner that are kept: an hour's at the usual length.
+const WINDOWS: usize = 1440;
 /// Rates are smoothed over about so long.
 const SMOOTHING: Duration = Duration::from_secs(20);
 
@@ -138,6 +126,7 @@ impl Running {
             active: 0,
             grant: Grant::default(),
             told: None,
+            tuner: None,
             last: Last::default(),
             bandwidth_used: 0,
             cpu_used: 0.0,
@@ -153,7 +142,8 @@ impl Running {
     /// Whether a new configuration of the class can be taken in as it runs; what an engine or its trackers are made of cannot.
     pub fn can_become(&self, class: &Class) -> bool {
         let made_of = |class: &Class| {
-            (class.policy.clone(), class.settings.clone(), class.max_stall.to_bits(), class.files, class.shared)
+            let seen = (class.tracker.clone(), class.files, class.shared);
+            (class.policy.clone(), class.settings.clone(), class.max_stall.to_bits(), class.tau.map(f64::to_bits), seen)
         };
         made_of(&self.class) == made_of(class)
     }
@@ -199,7 +189,7 @@ impl Running {
             if self.retry_at.is_some_and(|at| Instant::now() < at) {
                 return Err(self.reason().unwrap_or_else(|| "it is tried again soon".to_owned()));
             }
-            if let Err(error) = self.start(machine, wanted) {
+            if let Err(error) = self.start(machine, wanted, kvm_guest) {
                 self.retry_at = Some(Instant::now() + RETRY);
                 self.set_state(State::Failed(error.clone()));
                 return Err(error);
@@ -210,8 +200,9 @@ impl Running {
             self.tracker.as_deref().filter(|name| kvm_guest && [accessed_bits::NAME, walker::NAME].contains(name))
         {
             return Err(format!(
-                "it is a KVM guest: its accesses are marked in tables of the processor's own, with which {tracker} has not been seen \
-                 to work; set memory.tracker to idle-pages or damon, which see them"
+                "it is a KVM guest: its accesses are marked in tables of the processor's own, with which {tracker} has not been \
+                 seen to work; set class.{}.tracker to damon or idle-pages, which see them, or give guests a class of their own",
+                self.class.name
             ));
         }
         let Some(manager) = &mut self.manager else { return Err("its class does not run".to_owned()) };
@@ -240,21 +231,25 @@ impl Running {
         let empty = self.manager.as_ref().is_none_or(|manager| manager.processes().next().is_none());
         if empty && matches!(self.state, State::Running | State::Held) {
             self.set_state(State::Waiting);
+            // What was learned of those who left says nothing of those who come.
+            self.tuner = None;
         }
     }
 
-    fn start(&mut self, machine: &Machine, wanted: Option<&str>) -> Result<(), String> {
+    fn start(&mut self, machine: &Machine, wanted: Option<&str>, kvm_guest: bool) -> Result<(), String> {
         let class = &self.class;
         let policy = terrace_policies::build(&class.policy, Settings::from_pairs(class.settings.clone()));
         let policy = policy.map_err(|error| error.to_string())?;
         let locked = unlock_own_memory();
-        let found = machine.tracker(policy.needs(), wanted);
+        let found = first_that_works(&trackers_for(class.tracker.as_deref().or(wanted), kvm_guest), |name| {
+            machine.tracker(policy.needs(), name)
+        });
         if locked.is_ok()
             && let Err(error) = lock_own_memory()
         {
             tracing::debug!(%error, "memory is not locked");
         }
-        let (tracker, reasons) = found.map_err(|error| error.to_string())?;
+        let (tracker, reasons) = found?;
         for reason in reasons {
             tracing::debug!(class = class.name, "{reason}");
         }
@@ -265,7 +260,8 @@ impl Running {
             goal: FastGoal::Pages(u64::MAX),
             governor: GovernorConfig {
                 rate: machine.default_rate,
-                stall_budget: class.max_stall,
+                // A target is a budget, too; the tuner stays below it.
+                stall_budget: class.tau.unwrap_or(class.max_stall),
                 refault_cost: self.refault_cost,
                 ..GovernorConfig::default()
             },
@@ -284,6 +280,7 @@ impl Running {
         self.tap = HeatTap::new(manager.now());
         self.manager = Some(manager);
         self.told = None;
+        self.tuner = None;
         self.last = Last::default();
         self.retry_at = None;
         self.set_state(State::Running);
@@ -314,6 +311,7 @@ impl Running {
             Err(error) => {
                 self.manager = None;
                 self.told = None;
+                self.tuner = None;
                 self.retry_at = Some(Instant::now() + RETRY);
                 self.state = State::Failed(error.to_string());
                 Err(error)
@@ -406,6 +404,7 @@ impl Running {
         let misplaced = self.misplaced();
         self.contract_worst = self.contract_worst.max(misplaced);
         lines.extend(self.prove(elapsed, faults));
+        lines.extend(self.tune().map(|line| ("budget", line)));
         if self.state == State::Draining
             && self.manager.as_ref().is_some_and(|manager| !manager.engine().has_pages_to_bring_back())
         {
@@ -424,20 +423,18 @@ impl Running {
     fn prove(&mut self, elapsed: Duration, faults: u64) -> Option<(&'static str, String)> {
         let proof = self.proof.as_mut().filter(|_| matches!(self.state, State::Running | State::Held))?;
         let lost = self.refault_cost.mul_f64(faults as f64);
-        if !proof.add(elapsed, lost) {
-            return None;
-        }
-        if proof.harms() {
-            let text = format!("proof: managing it harms ({:?}); it is left alone from now on", proof.view().interval);
-            self.set_state(State::Stopped);
-            return Some(("state", text));
-        }
-        let next = if proof.managed() { State::Running } else { State::Held };
-        let text = format!(
-            "proof: {} for {} s",
-            if next == State::Running { "managed" } else { "left alone" },
-            proof.window().as_secs()
-        );
+        let (next, text) = match proof.step(elapsed, lost)? {
+            Step::Stop((low, high)) => {
+                let (low, high) = (low * 100.0, high * 100.0);
+                let text = format!(
+                    "proof: managing it costs {low:.2} to {high:.2} % of its time, {:.2} % are allowed; it is left alone from now on",
+                    self.class.max_stall * 100.0
+                );
+                (State::Stopped, text)
+            }
+            Step::Manage => (State::Running, format!("proof: managed for {} s", proof.window().as_secs())),
+            Step::LeaveAlone => (State::Held, format!("proof: left alone for {} s", proof.window().as_secs())),
+        };
         (self.state != next).then(|| {
             self.set_state(next);
             ("state", text)
@@ -457,53 +454,27 @@ impl Running {
         .get()
     }
 
-    fn floor(&self, footprint: u64) -> u64 {
-        match (self.class.goal, self.class.floor) {
-            (Goal::NeverSlow, _) => footprint,
-            (_, floor) => floor.of(Bytes::of_pages(footprint)).pages(),
-        }
-    }
-
-    fn ceiling(&self) -> u64 {
-        match self.class.goal {
-            Goal::NeverFast => 0,
-            _ => self.class.ceiling.map_or(u64::MAX, Bytes::pages),
+    /// Where it stands, for the arbiter.
+    fn standing(&self) -> Standing {
+        let (footprint, fast) = self.manager.as_ref().map_or((0, 0), |manager| {
+            let pages = manager.engine().pages();
+            (pages.footprint_of_all(), pages.used_in_all(TierId::FAST))
+        });
+        Standing {
+            footprint,
+            fast,
+            active: self.active,
+            // Until the tuner has decided, the class has everything fast: that is what it measures against.
+            tuned: self.class.tau.map(|_| self.tuner.as_ref().map_or(1.0, |tuner| tuner.tuner().share())),
+            works: matches!(self.state, State::Running | State::Draining),
+            bandwidth_used: self.bandwidth_used,
+            cpu_used: self.cpu_used,
         }
     }
 
     /// What the class asks of each budget: of `bandwidth` bytes a second and `cpu` millionths of a core in all.
     pub fn claims(&self, bandwidth: u64, cpu: u64) -> Claims {
-        let weight = self.class.weight;
-        let (footprint, fast) = self.manager.as_ref().map_or((0, 0), |manager| {
-            let pages = manager.engine().pages();
-            (pages.footprint_of_all(), pages.used_in_all(TierId::FAST))
-        });
-        let active = self.active.min(footprint);
-        let wanted = match self.class.goal {
-            Goal::Least => active.max(fast),
-            Goal::Best | Goal::NeverSlow => footprint,
-            Goal::Fixed(amount) => amount.of(Bytes::of_pages(footprint)).pages().min(footprint),
-            Goal::NeverFast => 0,
-        };
-        let works = matches!(self.state, State::Running | State::Draining);
-        let rate = |using: u64, all: u64| Claim {
-            weight,
-            floor: 0,
-            ceiling: u64::MAX,
-            using: if works { using } else { 0 },
-            wanted: if works { all } else { 0 },
-        };
-        Claims {
-            fast: Claim {
-                weight,
-                floor: self.floor(footprint).min(footprint),
-                ceiling: self.ceiling(),
-                using: active.min(wanted),
-                wanted,
-            },
-            bandwidth: rate(self.bandwidth_used, bandwidth),
-            cpu: rate((self.cpu_used * 1e6) as u64, cpu),
-        }
+        bargain::claims(&self.class, &self.standing(), bandwidth, cpu)
     }
 
     /// Takes in what the arbiter granted.
@@ -515,46 +486,74 @@ impl Running {
         self.tell();
     }
 
-    /// Tells the engine what it is to hold, where that changed enough to matter: a goal makes the policy plan anew.
+    /// Tells the engine what it is to hold, where that changed enough to matter.
     fn tell(&mut self) {
+        let standing = self.standing();
         let Some(manager) = &mut self.manager else { return };
-        let pages = manager.engine().pages();
-        let (footprint, fast) = (pages.footprint_of_all(), pages.used_in_all(TierId::FAST));
-        let grant = self.grant.fast;
-        let goal = match self.class.goal {
-            Goal::Least if fast <= grant => FastGoal::Least,
-            Goal::Least | Goal::Best => FastGoal::Pages(grant),
-            Goal::Fixed(Amount::Share(share)) if (footprint as f64 * share) as u64 <= grant => FastGoal::Share(share),
-            Goal::Fixed(amount) => FastGoal::Pages(amount.of(Bytes::of_pages(footprint)).pages().min(grant)),
-            Goal::NeverSlow => FastGoal::Pages(u64::MAX),
-            Goal::NeverFast => FastGoal::Pages(0),
-        };
-        let floor = match self.class.goal {
-            Goal::NeverSlow => u64::MAX,
-            _ => self.class.floor.of(Bytes::of_pages(footprint)).pages(),
-        };
-        let ceiling = match self.class.goal {
-            Goal::NeverFast => 0,
-            _ => self.class.ceiling.map_or(u64::MAX, Bytes::pages),
-        };
-        let limits = SpaceLimits { floor, ceiling };
+        let mut orders = bargain::orders(&self.class, &standing, &self.grant);
         let before = self.told;
-        if before.is_none_or(|(old, ..)| differs(old, goal)) {
-            manager.tell(Input::Goal(goal));
+        if before.is_none_or(|old| differs(old.goal, orders.goal)) {
+            manager.tell(Input::Goal(orders.goal));
         }
-        if before.is_none_or(|(_, old, _)| old != limits) {
-            manager.tell(Input::TotalLimits(limits));
+        if before.is_none_or(|old| old.limits != orders.limits) {
+            manager.tell(Input::TotalLimits(orders.limits));
         }
-        let rate = self.grant.bandwidth;
-        if before.is_none_or(|(_, _, old)| old != rate) {
-            manager.tell(Input::Rate(rate.map(|rate| Bytes::new(rate.max(1)))));
+        if before.is_none_or(|old| old.rate != orders.rate) {
+            manager.tell(Input::Rate(orders.rate));
         }
-        let goal = before.map(|(old, ..)| old).filter(|old| !differs(*old, goal)).unwrap_or(goal);
-        self.told = Some((goal, limits, rate));
+        if let Some(old) = before.filter(|old| !differs(old.goal, orders.goal)) {
+            orders.goal = old.goal;
+        }
+        self.told = Some(orders);
     }
 
-    /// The heat map, if it is time for a new one.
-    pub fn heat(&mut self) -> Option<view::Heat> {
+    /// A tier holds so much now.
+    pub fn resize(&mut self, tier: TierId, capacity: Bytes) {
+        if let Some(manager) = &mut self.manager {
+            manager.tell(Input::Capacity(tier, capacity.pages()));
+        }
+    }
+
+    /// Whether it needs the performance database and has none yet.
+    pub fn wants_sizing(&self) -> bool {
+        self.class.tau.is_some() && self.manager.is_some() && self.tuner.is_none()
+    }
+
+    /// Gives it the performance database of a machine whose processor runs at so many hertz.
+    pub fn begin_tuning(&mut self, index: Arc<Index>, frequency_hertz: f64) {
+        let Some(tau) = self.class.tau else { return };
+        let mut tuner = LiveTuner::new(TunerConfig::new(tau, Mode::Measured), index, frequency_hertz);
+        tuner.begin(Some(self.refault_cost));
+        self.tuner = Some(tuner);
+        // It is shown at once.
+        self.heat_at = None;
+    }
+
+    /// Lets the tuner look. Returns a line where the target was broken.
+    fn tune(&mut self) -> Option<String> {
+        let (Some(tuner), Some(manager)) = (&mut self.tuner, &self.manager) else { return None };
+        if self.state != State::Running {
+            tuner.interrupt();
+            return None;
+        }
+        let before = tuner.tuner().share();
+        let share = tuner.look(manager)?;
+        tuner.forget_all_but(WINDOWS);
+        let last = tuner.tuner().intervals().last()?;
+        (last.action == Action::BackedOff).then(|| {
+            format!(
+                "{:.1} % slower in the last {:.1} s, {:.1} % are allowed: its share of fast memory grows from {:.0} to {:.0} %",
+                last.observed_loss.unwrap_or_default() * 100.0,
+                last.window_seconds,
+                self.class.tau.unwrap_or_default() * 100.0,
+                before * 100.0,
+                share * 100.0
+            )
+        })
+    }
+
+    /// Its pictures, if it is time for new ones.
+    pub fn pictures(&mut self) -> Option<Pictures> {
         let manager = self.manager.as_ref()?;
         if self.heat_at.is_some_and(|at| at.elapsed() < Duration::from_secs(5)) {
             return None;
@@ -562,7 +561,12 @@ impl Running {
         self.heat_at = Some(Instant::now());
         let pids: BTreeMap<SpaceId, u32> =
             manager.processes().map(|(space, process, _)| (space, process.pid())).collect();
-        Some(self.tap.map(&self.class.name, &pids))
+        let name = &self.class.name;
+        Some(Pictures {
+            heat: Some(Arc::new(self.tap.map(name, &pids))),
+            bins: Some(Arc::new(bins::of(name, manager.engine()))),
+            sizing: self.tuner.as_ref().map(|tuner| Arc::new(tuner.view(name))),
+        })
     }
 
     /// Bytes of the class in each tier.
@@ -584,6 +588,21 @@ impl Running {
         self.manager.as_ref().map_or(Duration::ZERO, |manager| manager.stats().cpu)
     }
 
+    fn tuned(&self, tau: f64) -> view::Tuned {
+        let summary = self.tuner.as_ref().map(|tuner| tuner.tuner().summary());
+        view::Tuned {
+            tau,
+            fast_share: self.tuner.as_ref().map_or(1.0, |tuner| tuner.tuner().share()),
+            loss: summary.as_ref().and_then(|summary| summary.loss),
+            loss_p95: summary.as_ref().and_then(|summary| summary.loss_p95),
+            waits: match &self.tuner {
+                Some(_) => None,
+                None if self.manager.is_none() => Some("no process matches".to_owned()),
+                None => Some("the performance database is being made ready".to_owned()),
+            },
+        }
+    }
+
     /// What is shown of it.
     pub fn view(&self, tiers: &[String]) -> view::Class {
         let bytes = |pages: u64| Bytes::of_pages(pages).get();
@@ -601,6 +620,7 @@ impl Running {
             cpu_granted_share: self.grant.cpu,
             patience: 1.0,
             proof: self.proof.as_ref().map(Proof::view),
+            tuned: self.class.tau.map(|tau| self.tuned(tau)),
             ..view::Class::default()
         };
         let Some(manager) = &self.manager else { return view };
@@ -614,7 +634,7 @@ impl Running {
         view.fast_bytes = bytes(fast);
         view.slow_bytes = bytes(footprint - fast);
         view.active_bytes = bytes(self.active.min(footprint));
-        view.floor_bytes = bytes(self.floor(footprint));
+        view.floor_bytes = bytes(bargain::floor(&self.class, footprint));
         view.cpu_seconds = stats.cpu.as_secs_f64();
         view.short_of_cpu = stats.short_of_cpu;
         let returned = self.hits.1;
@@ -664,12 +684,31 @@ impl Running {
     }
 }
 
-/// Whether a goal differs from another by more than a hundredth and a mebibyte.
-fn differs(old: FastGoal, new: FastGoal) -> bool {
-    match (old, new) {
-        (FastGoal::Pages(old), FastGoal::Pages(new)) => old.abs_diff(new) > (old / 100).max(Bytes::mib(1).pages()),
-        (old, new) => old != new,
+/// The trackers to try in order, `None` for whatever works: a guest's accesses are marked where only some see them.
+fn trackers_for(wanted: Option<&str>, kvm_guest: bool) -> Vec<Option<&str>> {
+    match (wanted, kvm_guest) {
+        (Some(name), _) => vec![Some(name)],
+        (None, true) => vec![Some("damon"), Some("idle-pages")],
+        (None, false) => vec![None],
     }
+}
+
+/// The first that can be had, or why none can.
+fn first_that_works<T, E: std::fmt::Display>(
+    names: &[Option<&str>],
+    mut open: impl FnMut(Option<&str>) -> Result<T, E>,
+) -> Result<T, String> {
+    let mut reasons = Vec::new();
+    for name in names {
+        match open(*name) {
+            Ok(found) => return Ok(found),
+            Err(error) => reasons.push(error.to_string()),
+        }
+    }
+    if names.len() > 1 {
+        reasons.insert(0, "its first process is a KVM guest, whose accesses only damon and idle-pages see".to_owned());
+    }
+    Err(reasons.join("; "))
 }
 
 /// The goal as it is configured.
@@ -694,5 +733,29 @@ pub fn told(reason: Reason) -> &'static str {
         Reason::AheadOfUse => "its neighbours came back, so it is expected to be used next",
         Reason::Drain => "Terrace brings it back",
         Reason::PageSize => "hot and cold pieces lie in one huge page",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_guest_is_seen_by_what_sees_guests_unless_the_operator_says_otherwise() {
+        assert_eq!(trackers_for(None, false), [None]);
+        assert_eq!(trackers_for(None, true), [Some("damon"), Some("idle-pages")]);
+        assert_eq!(trackers_for(Some("accessed-bits"), true), [Some("accessed-bits")]);
+        let refuse = |name: Option<&str>| Err::<(), _>(format!("{} is not there", name.unwrap_or("any")));
+        let why = first_that_works(&trackers_for(None, true), refuse).unwrap_err();
+        assert_eq!(
+            why,
+            "its first process is a KVM guest, whose accesses only damon and idle-pages see; damon is not there; \
+             idle-pages is not there"
+        );
+        let second = first_that_works(&trackers_for(None, true), |name| match name {
+            Some("idle-pages") => Ok(2),
+            _ => Err("no"),
+        });
+        assert_eq!(second, Ok(2));
     }
 }

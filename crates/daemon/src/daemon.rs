@@ -24,14 +24,17 @@ use terrace_linux::machine::{Machine, Wanted};
 use terrace_linux::pressure::{ZramUse, available_memory};
 use terrace_linux::processes::Facts;
 use terrace_linux::topology::TierKind;
+use terrace_linux::topology::presence::Presence;
 use terrace_linux::usage::{Who, usage};
 
-use crate::class::{Grant, Running, State};
+use crate::bargain::Grant;
+use crate::class::{Running, State};
 use crate::config::{self, Class, Config, ConfigErrors, FastBudget, Source};
 use crate::explain::explain;
 use crate::protocol::{Code, Response, Verb};
 use crate::shared::{Order, Shared, wall_clock};
 use crate::table::Change;
+use crate::tuning::Sizing;
 use crate::view::{self, SCHEMA_VERSION};
 use crate::watcher::Watcher;
 
@@ -57,7 +60,9 @@ pub trait Surroundings {
 }
 
 /// Others who move pages are looked for so often.
-const RIVALS_EVERY: Duration = Duration::from_secs(60);
+const RIVALS_EVERY: Duration = Duration::from_secs(30);
+/// Whether the tiers are still there is looked for so often.
+const PRESENCE_EVERY: Duration = Duration::from_secs(5);
 /// The daemon's own use is shown over about so long.
 const OWN_WINDOW: Duration = Duration::from_secs(60);
 /// A drain at the end may take so long; what is left then comes back as the slow tier is taken away, or stays valid where it is.
@@ -83,10 +88,13 @@ pub struct Daemon {
     share_at: Instant,
     rivals: Vec<view::Rival>,
     rivals_at: Instant,
+    presence: Presence,
+    presence_at: Instant,
     /// Processor time and moment at the last sharing out, and the smoothed shares: all, and what no class accounts for.
     own: Own,
     paused: bool,
     fast_budget: Bytes,
+    sizing: Sizing,
 }
 
 #[derive(Default)]
@@ -119,6 +127,7 @@ impl Daemon {
         let never = [Some(std::process::id()), machine.held.guard_pid()];
         let watcher = Watcher::new(&config, never.into_iter().flatten())?;
         let now = Instant::now();
+        let presence = Presence::of(std::path::Path::new("/"), &machine.tiers);
         let daemon = Daemon {
             tiers: machine.tiers.tiers().iter().map(|tier| tier.name.clone()).collect(),
             classes: config.classes.iter().cloned().map(Running::new).collect(),
@@ -136,9 +145,12 @@ impl Daemon {
             share_at: now,
             rivals: Vec::new(),
             rivals_at: now,
+            presence,
+            presence_at: now + PRESENCE_EVERY,
             own: Own::default(),
             paused: false,
             fast_budget: Bytes::ZERO,
+            sizing: Sizing::Unasked,
         };
         daemon.shared.happened("state", None, format!("started; {}", daemon.watcher.how));
         if daemon.tiers.len() == 1 {
@@ -200,7 +212,7 @@ impl Daemon {
         let longest = longest.min(due);
         let managers = self.classes.iter().filter_map(Running::manager);
         let descriptors = managers.flat_map(|manager| manager.descriptors());
-        let all = [self.waker.as_fd(), surroundings.fd()].into_iter().chain(self.watcher.fd()).chain(descriptors);
+        let all = [self.waker.as_fd(), surroundings.fd()].into_iter().chain(self.watcher.fds()).chain(descriptors);
         let mut fds: Vec<PollFd<'_>> = all.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
         let timeout = Timespec { tv_sec: longest.as_secs() as i64, tv_nsec: i64::from(longest.subsec_nanos()) };
         // Interrupted or not, the next turn looks at everything.
@@ -276,9 +288,49 @@ impl Daemon {
             self.rivals_at = Instant::now() + RIVALS_EVERY;
             self.look_for_rivals();
         }
+        if Instant::now() >= self.presence_at {
+            self.presence_at = Instant::now() + PRESENCE_EVERY;
+            self.look_for_tiers();
+        }
+        self.size();
         self.account();
         self.share();
         self.publish();
+    }
+
+    /// Classes with a target get the performance database, which is made ready when the first of them begins.
+    fn size(&mut self) {
+        if !self.classes.iter().any(Running::wants_sizing) {
+            return;
+        }
+        // The configuration was checked: there is such a machine.
+        let Ok(machine) = terrace_machine::preset::Machine::preset(&self.config.sizing_machine) else { return };
+        let hertz = machine.processor.frequency_hertz;
+        if matches!(self.sizing, Sizing::Unasked) {
+            self.sizing = Sizing::prepare(machine, self.config.sizing_database.clone());
+        }
+        let news = self.sizing.settle();
+        match &self.sizing {
+            Sizing::Ready(index) => {
+                for class in self.classes.iter_mut().filter(|class| class.wants_sizing()) {
+                    class.begin_tuning(Arc::clone(index), hertz);
+                }
+            }
+            Sizing::Failed(why) if news => {
+                self.shared.happened("fault", None, format!("classes with tau keep everything fast: {why}"));
+            }
+            _ => {}
+        }
+    }
+
+    /// Memory that is unplugged or switched off takes nothing any more; the engines learn of it before they plan again.
+    fn look_for_tiers(&mut self) {
+        for change in self.presence.look(std::path::Path::new("/"), &mut self.machine.tiers) {
+            self.shared.happened("fault", None, change.text);
+            for class in &mut self.classes {
+                class.resize(change.tier, change.now);
+            }
+        }
     }
 
     fn look_for_rivals(&mut self) {
@@ -349,12 +401,13 @@ impl Daemon {
             refaults: sum(|class| class.refaults),
             cpu_share: self.own.share,
         };
-        self.shared.publish(status, point);
+        // First the pictures: whoever reads in the status that there is one finds it.
         for class in &mut self.classes {
-            if let Some(heat) = class.heat() {
-                self.shared.publish_heat(&class.class.name, Some(heat));
+            if let Some(pictures) = class.pictures() {
+                self.shared.publish_pictures(&class.class.name, pictures);
             }
         }
+        self.shared.publish(status, point);
     }
 
     fn status(&self) -> view::Status {
@@ -378,6 +431,9 @@ impl Daemon {
                 "process events were lost {} times; /proc was looked through instead",
                 self.watcher.lost()
             ));
+        }
+        if let Sizing::Failed(why) = &self.sizing {
+            notes.push(format!("classes with tau keep everything fast: {why}"));
         }
         view::Status {
             schema_version: SCHEMA_VERSION,
@@ -542,7 +598,7 @@ impl Daemon {
             }
         }
         for gone in before.into_keys().chain(anew.iter().cloned()) {
-            self.shared.publish_heat(&gone, None);
+            self.shared.forget_pictures(&gone);
         }
         (self.sources, self.overrides, self.config) = (sources, overrides, new);
         self.watcher.set_config(&self.config);

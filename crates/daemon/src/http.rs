@@ -1,11 +1,12 @@
-//! The server of /metrics, /api/v1 and the page: HTTP/1.1, GET and HEAD only, on this machine only.
+//! The server of /metrics, /api/v1 and the page: HTTP/1.1, GET and HEAD only; on this machine only, or behind a token and TLS.
 //!
 //! In: requests of at most 8 KiB. Out: what was published. Must not: change anything, read a body, serve a name that is not this
-//! machine's, or let a slow reader keep more than its own thread.
+//! machine's to whoever has no token, or let a slow reader keep more than its own thread.
 //!
 //! Why no library: the small one (tiny_http) has not been released since 2022, and those that are kept bring an asynchronous
-//! runtime into a process that is locked in memory. What is left without POST, bodies, TLS and keep-alive is a page of code;
-//! the part that is hard to get right, the request's head, `httparse` reads, which hyper uses and keeps.
+//! runtime into a process that is locked in memory. What is left without POST, bodies and keep-alive is a page of code;
+//! the parts that are hard to get right are not ours: the request's head `httparse` reads, which hyper uses and keeps, and TLS is
+//! rustls's (see [`crate::access`]).
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -17,9 +18,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 
+use crate::access::{Access, AccessPaths, Deadline, Socket};
 use crate::config::Listen;
 use crate::metrics;
-use crate::shared::Shared;
+use crate::shared::{Shared, why_none};
 
 /// Connections at once.
 const CONNECTIONS: usize = 16;
@@ -56,23 +58,26 @@ impl Drop for Http {
     }
 }
 
-/// A connection of either kind.
-trait Connection: Read + Write + Send {
-    fn patience(&self, left: Duration) -> std::io::Result<()>;
-}
-
-impl Connection for TcpStream {
+impl Socket for TcpStream {
     fn patience(&self, left: Duration) -> std::io::Result<()> {
         self.set_read_timeout(Some(left))?;
         self.set_write_timeout(Some(left))
     }
 }
 
-impl Connection for UnixStream {
+impl Socket for UnixStream {
     fn patience(&self, left: Duration) -> std::io::Result<()> {
         self.set_read_timeout(Some(left))?;
         self.set_write_timeout(Some(left))
     }
+}
+
+/// What every connection comes through.
+struct Door {
+    shared: Arc<Shared>,
+    access: Access,
+    /// Whether only names of this machine are served.
+    by_name: bool,
 }
 
 impl Http {
@@ -80,14 +85,21 @@ impl Http {
     ///
     /// # Errors
     /// When the address is taken or may not be had.
-    pub fn start(listen: &Listen, shared: Arc<Shared>) -> anyhow::Result<Option<Http>> {
+    pub fn start(listen: &Listen, access: &AccessPaths, shared: Arc<Shared>) -> anyhow::Result<Option<Http>> {
+        if *listen == Listen::Off {
+            return Ok(None);
+        }
+        let access = Access::of(access)?;
         match listen {
             Listen::Off => Ok(None),
             Listen::Tcp(address) => {
                 let listener = TcpListener::bind(address)
                     .with_context(|| format!("metrics.listen = \"{address}\": the address cannot be had"))?;
-                let address = format!("http://{}", listener.local_addr()?);
-                spawn(move |open| serve_all(|| listener.accept().map(|(stream, _)| stream), &shared, open, true))?;
+                let scheme = if access.tls.is_some() { "https" } else { "http" };
+                let address = format!("{scheme}://{}", listener.local_addr()?);
+                // Whoever has the token did not come by a name that points here: browsers give it to the name it was given for.
+                let door = Arc::new(Door { shared, by_name: !access.is_guarded(), access });
+                spawn(move |open| serve_all(|| listener.accept().map(|(stream, _)| stream), &door, open))?;
                 Ok(Some(Http { path: None, address }))
             }
             Listen::Unix(path) => {
@@ -97,7 +109,8 @@ impl Http {
                 let _ = std::fs::remove_file(path);
                 let listener =
                     UnixListener::bind(path).with_context(|| format!("{}: cannot be made", path.display()))?;
-                spawn(move |open| serve_all(|| listener.accept().map(|(stream, _)| stream), &shared, open, false))?;
+                let door = Arc::new(Door { shared, by_name: false, access });
+                spawn(move |open| serve_all(|| listener.accept().map(|(stream, _)| stream), &door, open))?;
                 Ok(Some(Http { path: Some(path.clone()), address: format!("unix:{}", path.display()) }))
             }
         }
@@ -112,11 +125,10 @@ fn spawn(work: impl FnOnce(Arc<AtomicUsize>) + Send + 'static) -> anyhow::Result
     Ok(())
 }
 
-fn serve_all<S: Connection + 'static>(
+fn serve_all<S: Socket + 'static>(
     mut accept: impl FnMut() -> std::io::Result<S>,
-    shared: &Arc<Shared>,
+    door: &Arc<Door>,
     open: Arc<AtomicUsize>,
-    by_name: bool,
 ) {
     loop {
         let Ok(mut stream) = accept() else {
@@ -125,20 +137,31 @@ fn serve_all<S: Connection + 'static>(
         };
         if open.fetch_add(1, Ordering::SeqCst) >= CONNECTIONS {
             open.fetch_sub(1, Ordering::SeqCst);
-            let _ = stream.patience(Duration::from_millis(100));
-            let _ = stream.write_all(&Answer::text(503, "too many connections").bytes(true));
+            // Under TLS there is nobody to talk to before the handshake, which would keep the others waiting.
+            if door.access.tls.is_none() {
+                let _ = stream.patience(Duration::from_millis(100));
+                let _ = stream.write_all(&Answer::text(503, "too many connections").bytes(true));
+            }
             continue;
         }
-        let (shared, counted) = (Arc::clone(shared), Open(Arc::clone(&open)));
+        let (door, counted) = (Arc::clone(door), Open(Arc::clone(&open)));
         let started = std::thread::Builder::new().name("http-peer".to_owned()).stack_size(STACK).spawn(move || {
             let _counted = counted;
             // A peer that breaks off, or is too slow, is let go.
-            let _ = serve(&mut stream, &shared, by_name);
+            let _ = serve_one(Deadline::new(stream, Instant::now() + PATIENCE), &door);
         });
         if started.is_err() {
             tracing::warn!("no thread for a connection of the metrics");
         }
     }
+}
+
+fn serve_one(mut stream: Deadline<impl Socket>, door: &Door) -> anyhow::Result<()> {
+    let Some(tls) = &door.access.tls else { return Ok(serve(&mut stream, door)?) };
+    let mut stream = rustls::StreamOwned::new(rustls::ServerConnection::new(Arc::clone(tls))?, stream);
+    serve(&mut stream, door)?;
+    stream.conn.send_close_notify();
+    Ok(stream.flush()?)
 }
 
 struct Open(Arc<AtomicUsize>);
@@ -149,38 +172,25 @@ impl Drop for Open {
     }
 }
 
-fn serve(stream: &mut impl Connection, shared: &Shared, by_name: bool) -> std::io::Result<()> {
-    let end = Instant::now() + PATIENCE;
+fn serve(stream: &mut (impl Read + Write), door: &Door) -> std::io::Result<()> {
     let mut head = Vec::new();
     let mut piece = [0; 1024];
     let (answer, body) = loop {
-        let left = end.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            break (Answer::text(408, "the request took too long"), true);
-        }
-        stream.patience(left)?;
         let length = stream.read(&mut piece)?;
         if length == 0 {
             return Ok(());
         }
         head.extend_from_slice(&piece[..length]);
-        if let Some(done) = answer(&head, shared, by_name) {
+        if let Some(done) = answer(&head, door) {
             break done;
         }
         if head.len() > HEAD {
             break (Answer::text(431, "the request's head is longer than 8 KiB"), true);
         }
     };
-    // A slow reader is given what is left of its time for each piece, and no more than its time in all.
-    for part in answer.bytes(body).chunks(64 << 10) {
-        let left = end.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return Ok(());
-        }
-        stream.patience(left)?;
-        stream.write_all(part)?;
-    }
-    Ok(())
+    // A slow reader has what is left of its time, and no more.
+    stream.write_all(&answer.bytes(body))?;
+    stream.flush()
 }
 
 struct Answer {
@@ -205,10 +215,10 @@ impl Answer {
         let reason = match self.code {
             200 => "OK",
             400 => "Bad Request",
+            401 => "Unauthorized",
             403 => "Forbidden",
             404 => "Not Found",
             405 => "Method Not Allowed",
-            408 => "Request Timeout",
             431 => "Request Header Fields Too Large",
             503 => "Service Unavailable",
             _ => "Internal Server Error",
@@ -216,10 +226,11 @@ impl Answer {
         let mut bytes = format!(
             "HTTP/1.1 {} {reason}\r\nContent-Type: {}\r\nContent-Length: {}\r\nConnection: close\r\nCache-Control: no-store\r\n\
              Content-Security-Policy: {POLICY}\r\nX-Content-Type-Options: nosniff\r\nReferrer-Policy: no-referrer\r\n\
-             Cross-Origin-Resource-Policy: same-origin\r\nCross-Origin-Opener-Policy: same-origin\r\n\r\n",
+             Cross-Origin-Resource-Policy: same-origin\r\nCross-Origin-Opener-Policy: same-origin\r\n{}\r\n",
             self.code,
             self.kind,
             self.body.len(),
+            if self.code == 401 { "WWW-Authenticate: Basic realm=\"terraced\", charset=\"UTF-8\"\r\n" } else { "" },
         )
         .into_bytes();
         if with_body {
@@ -230,7 +241,7 @@ impl Answer {
 }
 
 /// The answer to a request, and whether its body is wanted; `None` while its head is not whole.
-fn answer(head: &[u8], shared: &Shared, by_name: bool) -> Option<(Answer, bool)> {
+fn answer(head: &[u8], door: &Door) -> Option<(Answer, bool)> {
     let mut headers = [httparse::EMPTY_HEADER; HEADERS];
     let mut request = httparse::Request::new(&mut headers);
     match request.parse(head) {
@@ -249,12 +260,18 @@ fn answer(head: &[u8], shared: &Shared, by_name: bool) -> Option<(Answer, bool)>
     // A page of another site may have its name point here (DNS rebinding): only names that are always this machine's are served.
     let mut hosts = request.headers.iter().filter(|header| header.name.eq_ignore_ascii_case("host"));
     let host = hosts.next().and_then(|header| std::str::from_utf8(header.value).ok());
-    if by_name && !(host.is_some_and(is_this_machine) && hosts.next().is_none()) {
+    if door.by_name && !(host.is_some_and(is_this_machine) && hosts.next().is_none()) {
         return Some((Answer::text(403, "ask for localhost, 127.0.0.1 or [::1]"), body));
     }
     let target = request.path.unwrap_or("/");
     let (path, query) = target.split_once('?').unwrap_or((target, ""));
-    Some((route(path, query, shared), body))
+    let authorization = request.headers.iter().find(|header| header.name.eq_ignore_ascii_case("authorization"));
+    // That it is alive is no secret, and whoever watches over it need not know one.
+    if path != "/healthz" && !door.access.admits(authorization.map(|header| header.value)) {
+        let how = "the token of metrics.token is wanted: as a bearer token, or as the password of any user";
+        return Some((Answer::text(401, how), body));
+    }
+    Some((route(path, query, &door.shared), body))
 }
 
 fn is_this_machine(host: &str) -> bool {
@@ -291,12 +308,31 @@ fn route(path: &str, query: &str, shared: &Shared) -> Answer {
                 _ => Answer::text(400, "after and limit are whole numbers"),
             }
         }
-        "/api/v1/heat" => match parameter("class").map(|class| (class, shared.heat(class))) {
-            Some((_, Some(heat))) => Answer::json(&*heat),
-            Some((class, None)) => Answer::text(404, &format!("class {} has no heat map", class.escape_default())),
-            None => Answer::text(400, "write /api/v1/heat?class=NAME"),
-        },
-        _ => Answer::text(404, "there are /, /metrics, /healthz and /api/v1/status, timeline, history, heat"),
+        "/api/v1/heat" => picture("heat", "heat map", parameter("class"), |class| shared.pictures(class).heat),
+        "/api/v1/bins" => picture("bins", "histogram", parameter("class"), |class| shared.pictures(class).bins),
+        "/api/v1/sizing" => {
+            picture("sizing", "sizing curve", parameter("class"), |class| shared.pictures(class).sizing)
+        }
+        _ => Answer::text(
+            404,
+            "there are /, /metrics, /healthz and /api/v1/status, timeline, history, heat, bins, sizing",
+        ),
+    }
+}
+
+/// A picture of the class that was asked for.
+fn picture<T: serde::Serialize>(
+    name: &str,
+    what: &str,
+    class: Option<&str>,
+    find: impl Fn(&str) -> Option<Arc<T>>,
+) -> Answer {
+    match class.map(|class| (class, find(class))) {
+        Some((_, Some(found))) => Answer::json(&*found),
+        Some((class, None)) => {
+            Answer::text(404, &format!("class {} has no {what}: {}", class.escape_default(), why_none(what)))
+        }
+        None => Answer::text(400, &format!("write /api/v1/{name}?class=NAME")),
     }
 }
 
@@ -305,12 +341,32 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn shared() -> Arc<Shared> {
-        Shared::new().unwrap().0
+    fn door(access: Access) -> Door {
+        Door { shared: Shared::new().unwrap().0, by_name: !access.is_guarded(), access }
     }
 
     fn code(request: &str) -> Option<u16> {
-        answer(request.as_bytes(), &shared(), true).map(|(answer, _)| answer.code)
+        answer(request.as_bytes(), &door(Access::default())).map(|(answer, _)| answer.code)
+    }
+
+    #[test]
+    fn a_guarded_server_asks_for_its_token_and_for_no_name() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("token");
+        std::fs::write(&path, "t".repeat(32)).unwrap();
+        std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+        let paths = AccessPaths { token: Some(path), ..AccessPaths::default() };
+        let door = door(Access::of(&paths).unwrap());
+        let ask = |path: &str, more: &str| {
+            let request = format!("GET {path} HTTP/1.1\r\nHost: tiers.example\r\n{more}\r\n");
+            answer(request.as_bytes(), &door).unwrap().0
+        };
+        let refused = ask("/metrics", "");
+        assert_eq!(refused.code, 401);
+        assert!(String::from_utf8(refused.bytes(true)).unwrap().contains("WWW-Authenticate: Basic"));
+        let right = format!("Authorization: Bearer {}\r\n", "t".repeat(32));
+        assert_eq!((ask("/metrics", &right).code, ask("/", &right).code, ask("/healthz", "").code), (200, 200, 200));
+        assert_eq!(ask("/api/v1/status", "Authorization: Bearer wrong\r\n").code, 401);
     }
 
     #[test]
@@ -345,7 +401,7 @@ mod tests {
     proptest! {
         #[test]
         fn any_bytes_are_survived(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
-            let _ = answer(&bytes, &shared(), true);
+            let _ = answer(&bytes, &door(Access::default()));
         }
     }
 }

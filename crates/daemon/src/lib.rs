@@ -4,11 +4,15 @@
 //! and everything one needs to see what is done and why. Must not: decide what moves (the engine does), talk to the kernel by
 //! itself where `terrace-linux` can, or stall a program it manages.
 //!
-//! [`config`] is what may be configured, [`daemon`] the loop, [`class`] a class as it runs, [`table`] and [`watcher`] who belongs
-//! to it. [`control`] with [`protocol`] and [`http`] with [`metrics`] answer from what [`shared`] holds, in the form of
+//! [`config`] is what may be configured, [`daemon`] the loop, [`class`] a class as it runs, [`bargain`] what it asks for and makes of
+//! what it gets, [`tuning`] the tuner of a class with a target, [`table`] and [`watcher`] who belongs to it. [`bins`] is how its pages
+//! spread over what the policy ranks them by. [`control`] with [`protocol`], and [`http`] with [`access`] and [`metrics`], answer from what [`shared`] holds, in the form of
 //! [`view`]; [`client`] asks.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+pub mod access;
+pub mod bargain;
+pub mod bins;
 pub mod class;
 pub mod client;
 pub mod config;
@@ -22,5 +26,6 @@ pub mod proof;
 pub mod protocol;
 pub mod shared;
 pub mod table;
+pub mod tuning;
 pub mod view;
 pub mod watcher;

@@ -151,7 +151,7 @@ fn classes(out: &mut Text, status: &Status) {
         })
     });
     out.family("terrace_class_state", Kind::Gauge, "1 for what the class is doing, 0 for the rest.", states);
-    let gauges: [Family; 14] = [
+    let gauges: [Family; 17] = [
         ("terrace_class_processes", "Processes under management.", |class| Some(class.processes as f64)),
         ("terrace_class_footprint_bytes", "Memory with something in it.", |class| Some(class.footprint_bytes as f64)),
         ("terrace_class_fast_bytes", "Of that in fast memory.", |class| Some(class.fast_bytes as f64)),
@@ -176,6 +176,15 @@ fn classes(out: &mut Text, status: &Status) {
         }),
         ("terrace_class_braked", "1 while page-outs are stopped.", |class| {
             Some(f64::from(u8::from(class.brake.is_some())))
+        }),
+        ("terrace_class_target_loss_ratio", "How much slower the class may be (tau).", |class| {
+            class.tuned.as_ref().map(|tuned| tuned.tau)
+        }),
+        ("terrace_class_tuned_loss_ratio", "How much slower it was, mean over the last hour of windows.", |class| {
+            class.tuned.as_ref().and_then(|tuned| tuned.loss)
+        }),
+        ("terrace_class_tuned_fast_ratio", "Share of its footprint that the tuner keeps fast.", |class| {
+            class.tuned.as_ref().map(|tuned| tuned.fast_share)
         }),
         (
             "terrace_class_contract_violating_bytes",

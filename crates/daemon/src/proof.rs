@@ -21,6 +21,17 @@ const STUDENT: [f64; 30] = [
     2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
 ];
 
+/// What is to be done after a window.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Step {
+    /// Manage it in the next window.
+    Manage,
+    /// Leave it alone in the next window.
+    LeaveAlone,
+    /// Harm is shown, by this interval: leave it alone for good.
+    Stop((f64, f64)),
+}
+
 /// See the module's header.
 #[derive(Clone, Debug)]
 pub struct Proof {
@@ -85,6 +96,18 @@ impl Proof {
         true
     }
 
+    /// Takes in a stretch of time, and how much of it was lost; once a window ends, what is to be done in the next.
+    pub fn step(&mut self, elapsed: Duration, lost: Duration) -> Option<Step> {
+        if !self.add(elapsed, lost) {
+            return None;
+        }
+        Some(match self.effect() {
+            Some((_, interval)) if self.harms() => Step::Stop(interval),
+            _ if self.managed() => Step::Manage,
+            _ => Step::LeaveAlone,
+        })
+    }
+
     /// The mean difference and its 95 % interval; `None` with fewer than two pairs.
     pub fn effect(&self) -> Option<(f64, (f64, f64))> {
         let count = self.differences.len();
@@ -144,6 +167,27 @@ mod tests {
         assert!(!run(6, 0.10, 0.0, |_| 0.0).harms(), "three pairs are too few");
         let noisy = run(20, 0.05, 0.0, |window| (window * 37 % 11) as f64 * 0.03);
         assert_eq!(noisy.view().verdict, "measuring", "{:?}", noisy.view());
+    }
+
+    #[test]
+    fn windows_alternate_in_pairs_and_harm_ends_it_for_good() {
+        let mut proof = Proof::new(Duration::from_secs(10), 0.02);
+        let mut steps = Vec::new();
+        let mut noise = 0u32;
+        while steps.len() < 40 {
+            let lost = if proof.managed() { 0.06 } else { 0.0 } + f64::from(noise % 7) * 0.001;
+            noise += 1;
+            if let Some(step) = proof.step(Duration::from_secs(1), Duration::from_secs_f64(lost)) {
+                steps.push(step);
+                if matches!(step, Step::Stop(_)) {
+                    break;
+                }
+            }
+        }
+        assert_eq!(steps[..3], [Step::LeaveAlone, Step::LeaveAlone, Step::Manage], "on off, off on");
+        assert_eq!(steps.len(), 2 * LEAST_PAIRS, "as soon as there are pairs enough");
+        let Some(Step::Stop((low, high))) = steps.last().copied() else { panic!("{steps:?}") };
+        assert!(low > 0.02 && (0.055..0.065).contains(&((low + high) / 2.0)), "{low} to {high}");
     }
 
     #[test]

@@ -21,7 +21,7 @@ pub struct Request {
     pub verb: Verb,
 }
 
-/// What can be asked. The first six may be asked by members of the group, the others by root alone.
+/// What can be asked. The first eight may be asked by members of the group, the others by root alone.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "verb", rename_all = "lowercase", deny_unknown_fields)]
 pub enum Verb {
@@ -45,6 +45,16 @@ pub enum Verb {
     Timeline {},
     /// Where a class's memory is used.
     Heat {
+        /// The class.
+        class: String,
+    },
+    /// How a class's pages spread over what its policy ranks them by.
+    Bins {
+        /// The class.
+        class: String,
+    },
+    /// How much slower a class would be with less fast memory, and what its tuner does about it.
+    Sizing {
         /// The class.
         class: String,
     },

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use crate::protocol::{Code, Response, Verb};
-use crate::view::{Happening, Heat, Point, Status, Timeline};
+use crate::view::{Bins, Happening, Heat, Point, Sizing, Status, Timeline};
 
 /// Happenings kept: some hundred bytes each.
 const HAPPENINGS: usize = 2000;
@@ -41,7 +41,18 @@ struct Published {
     happenings: VecDeque<Happening>,
     number: u64,
     points: VecDeque<Point>,
-    heat: BTreeMap<String, Arc<Heat>>,
+    pictures: BTreeMap<String, Pictures>,
+}
+
+/// What is shown of one class beside its figures.
+#[derive(Clone, Default)]
+pub struct Pictures {
+    /// Where its memory is used.
+    pub heat: Option<Arc<Heat>>,
+    /// How its pages spread over what its policy ranks them by.
+    pub bins: Option<Arc<Bins>>,
+    /// What its tuner knows.
+    pub sizing: Option<Arc<Sizing>>,
 }
 
 /// Seconds since 1970.
@@ -81,12 +92,14 @@ impl Shared {
         published.points.push_back(point);
     }
 
-    /// Publishes the heat map of a class, or takes it away.
-    pub fn publish_heat(&self, class: &str, heat: Option<Heat>) {
-        match heat {
-            Some(heat) => self.lock().heat.insert(class.to_owned(), Arc::new(heat)),
-            None => self.lock().heat.remove(class),
-        };
+    /// Publishes the pictures of a class.
+    pub fn publish_pictures(&self, class: &str, pictures: Pictures) {
+        self.lock().pictures.insert(class.to_owned(), pictures);
+    }
+
+    /// Takes away what was shown of a class that is there no more, or begins anew.
+    pub fn forget_pictures(&self, class: &str) {
+        self.lock().pictures.remove(class);
     }
 
     /// Enters something that happened, and logs it.
@@ -118,9 +131,9 @@ impl Shared {
         Arc::clone(&self.lock().status)
     }
 
-    /// The latest heat map of a class.
-    pub fn heat(&self, class: &str) -> Option<Arc<Heat>> {
-        self.lock().heat.get(class).cloned()
+    /// The latest pictures of a class; those there are none of are left out.
+    pub fn pictures(&self, class: &str) -> Pictures {
+        self.lock().pictures.get(class).cloned().unwrap_or_default()
     }
 
     /// The timeline.
@@ -159,13 +172,9 @@ impl Shared {
                 Response::done(self.history(*after, limit.unwrap_or(200).min(HAPPENINGS), class.as_deref()))
             }
             Verb::Timeline {} => Response::done(self.timeline()),
-            Verb::Heat { class } => match self.heat(class) {
-                Some(heat) => Response::done(&*heat),
-                None => Response::failed(
-                    Code::Unknown,
-                    format!("class {class} has no heat map: it is not running, or there is none"),
-                ),
-            },
+            Verb::Heat { class } => picture(class, "heat map", self.pictures(class).heat),
+            Verb::Bins { class } => picture(class, "histogram", self.pictures(class).bins),
+            Verb::Sizing { class } => picture(class, "sizing curve", self.pictures(class).sizing),
             _ => return None,
         })
     }
@@ -188,5 +197,20 @@ impl Shared {
     pub fn wake(&self) {
         // Full means that it is awake already.
         let _ = std::io::Write::write(&mut &self.waker, &[1]);
+    }
+}
+
+fn picture(class: &str, what: &str, found: Option<Arc<impl serde::Serialize>>) -> Response {
+    match found {
+        Some(found) => Response::done(&*found),
+        None => Response::failed(Code::Unknown, format!("class {class} has no {what}: {}", why_none(what))),
+    }
+}
+
+/// Why a class may have no picture of a kind.
+pub(crate) fn why_none(what: &str) -> &'static str {
+    match what {
+        "sizing curve" => "it has no target (see class.NAME.tau), is not running, or there is no such class",
+        _ => "it is not running, or there is no such class",
     }
 }

@@ -161,6 +161,8 @@ pub struct Class {
     pub contract: Option<Contract>,
     /// Proof mode, if it is on.
     pub proof: Option<Proof>,
+    /// The tuner, if the class has a target.
+    pub tuned: Option<Tuned>,
 }
 
 /// Pages moved.
@@ -284,6 +286,100 @@ pub struct Heat {
     pub rows: Vec<HeatRow>,
     /// By column, then row: the share of the row's pages that were accessed, 0 to 1; -1 where nothing was looked at.
     pub cells: Vec<Vec<f32>>,
+}
+
+/// How a class's pages spread over what its policy ranks them by.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Bins {
+    /// The class.
+    pub class: String,
+    /// Its policy.
+    pub policy: String,
+    /// What it ranks pages by, in words.
+    pub ranked_by: String,
+    /// The bins, lowest first.
+    pub bins: Vec<Bin>,
+    /// Where the policy draws its lines, in the unit of the bins.
+    pub thresholds: Vec<Threshold>,
+    /// Share of the footprint that was looked at; what was found is scaled up by it.
+    pub looked_at_share: f64,
+    /// Why there are no bins, if there are none.
+    pub note: Option<String>,
+}
+
+/// One bin.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Bin {
+    /// The score it begins with.
+    pub from: f64,
+    /// The score the next one begins with; the last has none.
+    pub to: Option<f64>,
+    /// Bytes in it.
+    pub bytes: u64,
+    /// Of that in fast memory, where the policy's histogram tells.
+    pub fast_bytes: Option<u64>,
+}
+
+/// A line that a policy draws.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Threshold {
+    /// Its name: hot, warm or cold.
+    pub name: String,
+    /// Where it lies.
+    pub at: f64,
+}
+
+/// How much slower a class would be with less fast memory, and what its tuner does about it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Sizing {
+    /// The class.
+    pub class: String,
+    /// The target: how much slower it may be than with everything fast.
+    pub tau: f64,
+    /// Share of the footprint that is to be fast now.
+    pub fast_share: f64,
+    /// Share that was, what compressed memory takes included.
+    pub held_share: f64,
+    /// The loss that the database predicts at 1 % to 100 % of the footprint in fast memory; empty before the first window.
+    pub curve: Vec<f64>,
+    /// The machine that the database is of.
+    pub machine: String,
+    /// Its records.
+    pub records: u64,
+    /// Where the figures that it is asked with come from.
+    pub inputs: String,
+    /// The latest decisions, oldest first.
+    pub decisions: Vec<Decision>,
+}
+
+/// A decision of the tuner.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Decision {
+    /// Seconds since the tuner began.
+    pub seconds: f64,
+    /// Loss observed in the window before it, where it could be.
+    pub observed_loss: Option<f64>,
+    /// Loss that the database predicts for what was held.
+    pub predicted_loss: Option<f64>,
+    /// The share from then on.
+    pub fast_share: f64,
+    /// waited, kept, shrunk, grew or backed_off.
+    pub action: String,
+}
+
+/// A class with a target, at a glance.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Tuned {
+    /// The target: how much slower it may be than with everything fast.
+    pub tau: f64,
+    /// Share of the footprint that is to be fast; 1 until the tuner has decided.
+    pub fast_share: f64,
+    /// Mean loss over the last hour of windows, where it was observed.
+    pub loss: Option<f64>,
+    /// 95th percentile of those windows.
+    pub loss_p95: Option<f64>,
+    /// Why nothing is decided yet, if nothing is.
+    pub waits: Option<String>,
 }
 
 /// A row of the heat map.

@@ -1,12 +1,14 @@
 //! Watches processes come, change and go.
 //!
-//! In: the kernel's process connector, or /proc at intervals. Out: changes of who belongs to which class. Must not: read much
+//! In: the kernel's process connector and inotify on cgroups, or /proc at intervals. Out: changes of who belongs to which class. Must not: read much
 //! for processes that live a moment: a new one is looked at only once it has lived a little.
 
 use std::collections::BTreeMap;
 use std::os::fd::BorrowedFd;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
+use terrace_linux::cgroup_events::{CgroupEvent, CgroupEvents};
 use terrace_linux::process::Stat;
 use terrace_linux::process_events::{ProcessEvent, ProcessEvents};
 use terrace_linux::processes::{Facts, all};
@@ -25,6 +27,8 @@ pub struct Watcher {
     /// Who belongs where.
     pub table: Table,
     events: Option<ProcessEvents>,
+    /// Watched only where a selector asks for cgroups or containers.
+    cgroups: Option<CgroupEvents>,
     /// How processes are noticed, and why so, in a line.
     pub how: String,
     /// Those to be looked at, and when, with who started them where that is known.
@@ -57,29 +61,50 @@ impl Watcher {
         let mut table = Table::new(never);
         table.set_rules(config);
         let now = Instant::now();
-        Ok(Watcher {
+        let mut watcher = Watcher {
             table,
             events,
+            cgroups: None,
             how,
             pending: BTreeMap::new(),
             poll: config.poll,
             sweep_at: now,
             sweeps: 0,
             news: Vec::new(),
-        })
+        };
+        watcher.watch_cgroups(config);
+        Ok(watcher)
+    }
+
+    /// Watches cgroups where someone is chosen by them: a move from one to another is no event of a process.
+    fn watch_cgroups(&mut self, config: &Config) {
+        if !config.asks_for_cgroups() {
+            self.cgroups = None;
+        } else if self.cgroups.is_none() {
+            let added = match CgroupEvents::open(Path::new("/")) {
+                Ok(cgroups) => {
+                    let (count, missing) = cgroups.watched();
+                    self.cgroups = Some(cgroups);
+                    missing.unwrap_or_else(|| format!("{count} cgroups are watched"))
+                }
+                Err(why) => format!("who changes cgroup is found by looking through /proc, since {why}"),
+            };
+            self.how = format!("{}; {added}", self.how.split("; ").next().unwrap_or_default());
+        }
     }
 
     /// Takes in a new configuration; everyone is looked at again at the next turn.
     pub fn set_config(&mut self, config: &Config) {
         self.table.set_rules(config);
+        self.watch_cgroups(config);
         self.poll = config.poll;
         self.sweep_at = Instant::now();
         self.sweeps = 0;
     }
 
     /// What becomes readable when there is news.
-    pub fn fd(&self) -> Option<BorrowedFd<'_>> {
-        self.events.as_ref().map(ProcessEvents::fd)
+    pub fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.events.as_ref().map(ProcessEvents::fd).into_iter().chain(self.cgroups.as_ref().map(CgroupEvents::fd))
     }
 
     /// When there is something to do, at the latest.
@@ -116,6 +141,7 @@ impl Watcher {
                 ProcessEvent::Lost => self.sweep_at = now,
             }
         }
+        self.take_cgroup_news(now);
         let due: Vec<(u32, Option<u32>)> =
             self.pending.iter().filter(|(_, (at, _))| *at <= now).map(|(pid, (_, parent))| (*pid, *parent)).collect();
         for (pid, parent) in due {
@@ -128,6 +154,24 @@ impl Watcher {
             self.sweep_at = Instant::now() + pace;
         }
         changes
+    }
+
+    fn take_cgroup_news(&mut self, now: Instant) {
+        let Some(cgroups) = &mut self.cgroups else { return };
+        let mut news = Vec::new();
+        cgroups.take(&mut news);
+        for event in news {
+            match event {
+                CgroupEvent::Moved { pids } => {
+                    for pid in pids {
+                        let parent = self.pending.get(&pid).and_then(|(_, parent)| *parent);
+                        self.pending.insert(pid, (now, parent));
+                    }
+                }
+                CgroupEvent::Lost => self.sweep_at = now,
+                CgroupEvent::Changed => {}
+            }
+        }
     }
 
     fn look(&mut self, pid: u32, parent: Option<u32>) -> Vec<Change> {

@@ -53,6 +53,14 @@ fn a_configuration_is_read_whole() {
 }
 
 #[test]
+fn other_machines_are_served_where_a_token_and_tls_guard_it() {
+    let text = "[metrics]\nlisten = \"0.0.0.0:9464\"\ntoken = \"/a\"\ncertificate = \"/b\"\nkey = \"/c\"\n";
+    let config = of(&[("terrace.toml", text)]).unwrap();
+    assert_eq!(config.listen, Listen::Tcp("0.0.0.0:9464".parse().unwrap()));
+    assert_eq!(config.access.key.as_deref(), Some(std::path::Path::new("/c")));
+}
+
+#[test]
 fn drop_ins_win_key_by_key() {
     let later = "[class.web]\nweight = 7\n[daemon]\npoll = \"5s\"\n";
     let config = of(&[("terrace.toml", TWO), ("conf.d/50-more.toml", later)]).unwrap();
@@ -122,7 +130,30 @@ fn every_mistake_is_told_with_file_line_and_key() {
         "[class.a]\nmatch = [{ pid = 1 }]\nfloor = \"2GiB\"\nceiling = \"1GiB\"\n",
         &["terrace.toml:4: class.a.ceiling", "below the class's floor"],
     );
-    check("[metrics]\nlisten = \"0.0.0.0:9464\"\n", &["terrace.toml:2: metrics.listen", "neither password nor TLS"]);
+    check(
+        "[class.a]\nmatch = [{ pid = 1 }]\ngoal = \"best\"\ntau = \"5%\"\n",
+        &["terrace.toml:4: class.a.tau", "the goal least only"],
+    );
+    check(
+        "[class.a]\nmatch = [{ pid = 1 }]\npolicy = \"flexhm\"\ntau = \"5%\"\n",
+        &["terrace.toml:4: class.a.tau", "this class has policy flexhm"],
+    );
+    check("[class.a]\nmatch = [{ pid = 1 }]\ntau = \"0%\"\n", &["terrace.toml:3: class.a.tau", "above 0%"]);
+    check("[class.a]\nmatch = [{ pid = 1 }]\ntracker = \"eye\"\n", &["class.a.tracker: there is no tracker \"eye\""]);
+    check("[sizing]\nmachine = \"none\"\n", &["terrace.toml:2: sizing.machine", "optane-6252"]);
+    check(
+        "[metrics]\nlisten = \"0.0.0.0:9464\"\n",
+        &[
+            "terrace.toml:2: metrics.listen",
+            "from other machines: set metrics.token, metrics.certificate and metrics.key",
+        ],
+    );
+    check(
+        "[metrics]\nlisten = \"[::]:9464\"\ntoken = \"/x\"\n",
+        &["terrace.toml:2: metrics.listen", "from other machines"],
+    );
+    check("[metrics]\ncertificate = \"/x\"\n", &["terrace.toml:2: metrics.certificate", "without metrics.key"]);
+    check("[metrics]\ntoken = \"secret\"\n", &["terrace.toml:2: metrics.token", "absolute path"]);
     check("[memory]\ntracker = \"eyes\"\n", &["terrace.toml:2: memory.tracker: there is no tracker \"eyes\""]);
     check("[memory]\ntiers = \"slow=zram:1GiB\"\n", &["terrace.toml:2: memory.tiers", "must be of nodes"]);
     let both = refused("[budget]\ncpu = \"x\"\nperiod = \"1ms\"\n");

@@ -59,6 +59,7 @@ fn status() -> Status {
         moves: vec![Moves { from: "dram".to_owned(), to: "zram".to_owned(), reason: "cold".to_owned(), pages: 2 }],
         contract: Some(Contract::default()),
         proof: Some(Proof::default()),
+        tuned: Some(Tuned { loss: Some(0.01), ..Tuned::default() }),
         ..Class::default()
     };
     Status {
@@ -76,6 +77,9 @@ fn every_field_stands_on_the_page() {
     same("### Happenings", Happening::default());
     same("### Timeline", Timeline { points: vec![Point::default()], ..Timeline::default() });
     same("### Heat", Heat { rows: vec![HeatRow::default()], ..Heat::default() });
+    let bins = Bins { bins: vec![Bin::default()], thresholds: vec![Threshold::default()], ..Bins::default() };
+    same("### Bins", bins);
+    same("### Sizing", Sizing { decisions: vec![Decision::default()], ..Sizing::default() });
     same(
         "### Explanation",
         Explanation {
@@ -98,6 +102,29 @@ fn every_key_and_every_part_of_a_selector_stands_on_the_page() {
     }
     let parts: BTreeSet<String> = SELECTOR_KEYS.iter().map(|(name, ..)| (*name).to_owned()).collect();
     assert_eq!(parts, names("of which all that are given must match; of a list one selector is enough."));
+}
+
+/// Words that begin with `terrace_`, as queries have them.
+fn words(text: &str) -> BTreeSet<String> {
+    let word = |character: char| character.is_ascii_lowercase() || character.is_ascii_digit() || character == '_';
+    text.split(|character| !word(character)).filter(|part| part.starts_with("terrace_")).map(str::to_owned).collect()
+}
+
+#[test]
+fn dashboard_and_alerts_ask_for_metrics_that_there_are() {
+    let text = metrics::text(&status());
+    let real: BTreeSet<String> =
+        text.lines().filter_map(|line| Some(line.strip_prefix("# TYPE ")?.split(' ').next()?.to_owned())).collect();
+    for (name, file) in [
+        ("packaging/grafana/terrace.json", include_str!("../../../packaging/grafana/terrace.json")),
+        ("packaging/prometheus/terrace.rules.yml", include_str!("../../../packaging/prometheus/terrace.rules.yml")),
+    ] {
+        let asked = words(file);
+        assert!(asked.len() > 5, "{name} asks for {asked:?} only");
+        let missing: Vec<&String> = asked.difference(&real).collect();
+        assert!(missing.is_empty(), "{name} asks for {missing:?}");
+    }
+    serde_json::from_str::<Value>(include_str!("../../../packaging/grafana/terrace.json")).unwrap();
 }
 
 #[test]

@@ -404,8 +404,21 @@ pub fn rivals(root: &Path, own_pid: u32) -> Vec<Rival> {
         add(name, enabled, "it clears the accessed bits that Terrace reads: write N to its parameter `enabled`");
     }
     let processes = std::fs::read_dir(root.join("proc")).into_iter().flatten().flatten();
-    let mut others: Vec<u32> = processes
-        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+    let mut pids: Vec<u32> = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
+    pids.sort_unstable();
+    let clearing = pids.iter().find_map(|pid| {
+        // Only the start of the name is looked at for nearly all: this is asked again and again.
+        (read(&format!("proc/{pid}/comm"))? == "cadvisor").then_some(())?;
+        let every = reset_interval(&read(&format!("proc/{pid}/cmdline"))?)?;
+        Some(format!("pid {pid}, every {every} measurements"))
+    });
+    add(
+        "cadvisor",
+        clearing,
+        "it clears the accessed bits that Terrace reads, to count referenced bytes: start it without --referenced_reset_interval",
+    );
+    let others: Vec<u32> = pids
+        .into_iter()
         .filter(|&pid| pid != own_pid)
         .filter(|pid| {
             let status = read(&format!("proc/{pid}/status")).unwrap_or_default();
@@ -420,10 +433,20 @@ pub fn rivals(root: &Path, own_pid: u32) -> Vec<Rival> {
             _ => false,
         })
         .collect();
-    others.sort_unstable();
     let list = others.iter().map(|pid| format!("pid {pid}")).collect::<Vec<_>>().join(", ");
     add("terrace", Some(list), "another Terrace runs; two must not manage the same program");
     rivals
+}
+
+/// How often a cAdvisor with this command line clears accessed bits, in measurements; `None` if it does not, as by default.
+fn reset_interval(command: &str) -> Option<u32> {
+    const OPTION: &str = "referenced_reset_interval";
+    let words: Vec<&str> = command.split('\0').collect();
+    words.iter().enumerate().find_map(|(place, word)| {
+        let rest = word.trim_start_matches('-').strip_prefix(OPTION)?;
+        let value = rest.strip_prefix('=').or_else(|| words.get(place + 1).copied().filter(|_| rest.is_empty()))?;
+        value.parse().ok().filter(|every| *every > 0)
+    })
 }
 
 fn advice(
@@ -491,15 +514,30 @@ mod tests {
         write("proc/45/comm", "terrace\n");
         write("proc/45/cmdline", "terrace\0workload\0gups\0");
         write("proc/43/comm", "bash\n");
+        write("proc/47/comm", "cadvisor\n");
+        write("proc/47/cmdline", "/usr/bin/cadvisor\0-port=8080\0");
+        write("proc/48/comm", "cadvisor\n");
+        write("proc/48/cmdline", "/usr/bin/cadvisor\0--referenced_reset_interval=5\0");
         let found: Vec<(&str, String)> =
             rivals(root.path(), 42).into_iter().map(|rival| (rival.name, rival.state)).collect();
         let expected = [
             ("numa_balancing", "2"),
             ("DAMON", "1 set up, the first is on"),
             ("damon_stat", "Y"),
+            ("cadvisor", "pid 48, every 5 measurements"),
             ("terrace", "pid 41, pid 44"),
         ];
         assert_eq!(found, expected.map(|(name, state)| (name, state.to_owned())));
+    }
+
+    #[test]
+    fn a_cadvisor_that_clears_nothing_is_no_rival() {
+        assert_eq!(reset_interval("cadvisor\0-referenced_reset_interval\x003\0"), Some(3));
+        for harmless in
+            ["cadvisor\0", "cadvisor\0--referenced_reset_interval=0\0", "x\0--referenced_reset_interval_x=4\0"]
+        {
+            assert_eq!(reset_interval(harmless), None, "{harmless:?}");
+        }
     }
 
     fn missing(tracker: &'static str) -> Result<Box<dyn Tracker>, TrackError> {

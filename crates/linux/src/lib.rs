@@ -7,6 +7,7 @@
 //! Must not: decide. What should move, the core says.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+pub mod cgroup_events;
 pub mod doctor;
 pub mod guard;
 pub mod kernel_lists;

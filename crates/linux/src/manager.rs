@@ -322,12 +322,15 @@ impl Manager {
 
     fn work(&mut self, tap: &mut dyn Tap) -> Result<Time, TrackError> {
         self.drop_exited();
-        if self.spaces.is_empty() || self.held {
+        if self.spaces.is_empty() {
             return Ok(Time::FAR_FUTURE);
         }
         let now = self.now();
         if now >= self.pressure_at {
             self.read_pressure(now);
+        }
+        if self.held {
+            return Ok(self.pressure_at);
         }
         self.take_events()?;
         let allowed_at = self.allowance.as_mut().map_or(now, |allowance| allowance.ready(now));
@@ -369,7 +372,8 @@ impl Manager {
         }
     }
 
-    /// While held, nothing is looked at and nothing moves; exits are still noticed.
+    /// While held, no page is looked at and nothing moves. Exits are still noticed, and faults counted: what was moved before goes on
+    /// costing, and proof mode compares by it.
     pub fn hold(&mut self, hold: bool) {
         self.held = hold;
     }

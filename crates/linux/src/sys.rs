@@ -900,3 +900,45 @@ pub fn resource_usage(children: bool) -> (std::time::Duration, std::time::Durati
         |time: libc::timeval| std::time::Duration::new(time.tv_sec.max(0) as u64, time.tv_usec.max(0) as u32 * 1000);
     (span(usage.ru_utime), span(usage.ru_stime), usage.ru_maxrss.max(0) as u64)
 }
+
+// ---- where this thread's memory comes from (measuring nodes) ----
+
+/// Memory from a node of choice, in huge pages where they can be had.
+pub mod placement {
+    use std::io;
+
+    /// New memory of this thread comes from this node alone, from now on (set_mempolicy(2) with MPOL_BIND).
+    ///
+    /// # Errors
+    /// When there is no such node, or the thread may not use it.
+    pub fn take_memory_from(node: u32) -> io::Result<()> {
+        const BITS: usize = u64::BITS as usize;
+        /// MAX_NUMNODES of the largest kernels (CONFIG_NODES_SHIFT 10).
+        const NODES: usize = 1024;
+        let mut mask = [0u64; NODES / BITS];
+        let Some(word) = mask.get_mut(node as usize / BITS) else { return Err(io::ErrorKind::InvalidInput.into()) };
+        *word |= 1 << (node as usize % BITS);
+        // SAFETY: the mask is an array of NODES bits that lives through the call; the kernel reads one bit less than it is told.
+        let result = unsafe { libc::syscall(libc::SYS_set_mempolicy, libc::MPOL_BIND, mask.as_ptr(), NODES + 1) };
+        if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    }
+
+    /// Asks for huge pages behind these values, best before they are touched. What the kernel cannot give stays small.
+    pub fn ask_for_huge_pages<T: Copy>(values: &mut [T]) {
+        const PAGE: usize = 4096;
+        let start = (values.as_ptr() as usize).next_multiple_of(PAGE);
+        let end = (values.as_ptr() as usize + size_of_val(values)) & !(PAGE - 1);
+        if end > start {
+            // SAFETY: whole pages within memory that is borrowed mutably; the advice changes how they are mapped, never what
+            // they hold.
+            unsafe { libc::madvise(start as *mut libc::c_void, end - start, libc::MADV_HUGEPAGE) };
+        }
+    }
+
+    /// Memory of this process that lies in huge pages, bytes; `None` where the kernel does not tell.
+    pub fn huge_bytes_of_this_process() -> Option<u64> {
+        let text = std::fs::read_to_string("/proc/self/smaps_rollup").ok()?;
+        let line = text.lines().find_map(|line| line.strip_prefix("AnonHugePages:"))?;
+        Some(line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()? << 10)
+    }
+}

@@ -281,6 +281,8 @@ impl Policy for Age {
             Metric { name: "scan_interval_seconds", value: self.interval.current().as_secs_f64() },
             Metric { name: "idle_threshold_seconds", value: self.idle_wanted.as_secs_f64() },
             Metric { name: "cold_fast_pages", value: self.cold_pages as f64 },
+            Metric { name: "cold_heat_share", value: f64::from(self.cold) / HEAT_ONE },
+            Metric { name: "hot_heat_share", value: f64::from(self.hot) / HEAT_ONE },
         ]
     }
 }

@@ -21,7 +21,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("sim", &["core", "policies", "machine", "workloads", "trace"]),
     ("sizing", &["core", "machine", "sim"]),
     ("lab", &["core"]),
-    ("daemon", &["core", "policies", "linux", "bpf"]),
+    ("daemon", &["core", "policies", "machine", "sizing", "linux", "bpf"]),
     ("rules", &[]),
     ("cli", &["core", "policies", "machine", "workloads", "trace", "sim", "sizing", "linux", "bpf", "lab", "daemon"]),
 ];

@@ -204,6 +204,26 @@ impl Tuner {
         &self.intervals
     }
 
+    /// Forgets all but the latest `windows`, once there are twice as many: for those who run for ever. What is summed up, and
+    /// held against the target, are from then on the windows that are left.
+    pub fn forget_all_but(&mut self, windows: usize) {
+        if self.intervals.len() < 2 * windows.max(1) {
+            return;
+        }
+        self.intervals.drain(..self.intervals.len() - windows);
+        self.sums = [0.0; 4];
+        self.losses.clear();
+        for interval in &self.intervals {
+            self.sums[2] += interval.saved_share * interval.window_seconds;
+            self.sums[3] += interval.window_seconds;
+            if let Some(loss) = interval.observed_loss {
+                self.sums[0] += loss * interval.window_seconds;
+                self.sums[1] += interval.window_seconds;
+                self.losses.push(loss);
+            }
+        }
+    }
+
     /// Takes in a window and decides. Returns the share from now on.
     ///
     /// # Errors
@@ -438,6 +458,20 @@ mod tests {
         assert!(over <= 3, "{over} of 60 windows over the target");
         assert!(intervals[first + 1..].iter().all(|interval| interval.observed_loss.unwrap() <= 0.055));
         assert!(tuner.summary().loss.unwrap() < 0.05);
+    }
+
+    #[test]
+    fn what_is_forgotten_is_no_longer_summed_up_and_nothing_else_changes() {
+        let loss = |window, share: f64| Some(if window <= 50 { 0.04 } else { 0.001 + (0.5 - share).max(0.0) });
+        let mut tuner = play(TunerConfig::new(0.05, Mode::Measured), 90, loss);
+        let (share, whole) = (tuner.share(), tuner.summary());
+        tuner.forget_all_but(46);
+        assert_eq!(tuner.intervals().len(), 90, "not worth it yet");
+        tuner.forget_all_but(40);
+        assert_eq!((tuner.intervals().len(), tuner.share()), (40, share));
+        let late = tuner.summary();
+        assert!(late.loss.unwrap() < 0.01 && whole.loss.unwrap() > 0.02, "{late:?} of {whole:?}");
+        assert!(late.loss_p95.unwrap() < 0.04 && late.saved_share_max == whole.saved_share_max);
     }
 
     #[test]

@@ -81,7 +81,7 @@ fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let mut surroundings = System::new().context("signals cannot be received")?;
     let (shared, orders, waker) = Shared::new().context("no pair of sockets")?;
     let control = Control::start(&config.socket, &config.group, Arc::clone(&shared))?;
-    let http = Http::start(&config.listen, Arc::clone(&shared))?;
+    let http = Http::start(&config.listen, &config.access, Arc::clone(&shared))?;
     if let Some(http) = &http {
         tracing::info!(address = http.address, "metrics and the page are served");
     }

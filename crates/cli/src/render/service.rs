@@ -145,6 +145,27 @@ fn details(class: &Class) -> String {
             contract.own_moves_against_it,
         );
     }
+    if let Some(tuned) = &class.tuned {
+        let _ = match (&tuned.waits, tuned.loss.zip(tuned.loss_p95)) {
+            (Some(why), _) => write!(text, "\n  target {} slower: everything stays fast, {why}", percent(tuned.tau)),
+            (None, Some((loss, p95))) => write!(
+                text,
+                "\n  target {} slower: {} on average, {} in the worst of 20 windows, with {} of it fast",
+                percent(tuned.tau),
+                percent(loss),
+                percent(p95),
+                percent(tuned.fast_share)
+            ),
+            (None, None) => {
+                write!(
+                    text,
+                    "\n  target {} slower: nothing observed yet, {} of it fast",
+                    percent(tuned.tau),
+                    percent(tuned.fast_share)
+                )
+            }
+        };
+    }
     if let Some(proof) = &class.proof {
         let effect = proof.effect.zip(proof.interval).map_or_else(
             || "nothing measured yet".to_owned(),

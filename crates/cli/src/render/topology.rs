@@ -4,6 +4,8 @@
 
 use terrace_linux::topology::{Grouping, Node, SwapArea, Tier, TierKind, Topology};
 
+use terrace_linux::topology::measure::Measured;
+
 use super::{Screen, listed};
 
 /// The tables `terrace topology` prints.
@@ -19,10 +21,10 @@ fn on_screen(topology: &Topology, screen: &Screen) -> String {
             "There is no slower tier yet: terrace run sets up compressed swap for the run with --tier-slow zram:SIZE.\n",
         );
     }
-    let mut table = screen.table(&["node", "memory", "free", "CPUs", "distances", "kernel tier"]);
+    let mut table = screen.table(&["node", "memory", "free", "CPUs", "distances", "peers", "kernel tier"]);
     for node in &topology.nodes {
         let tier = topology.memory_tiers.iter().find(|tier| tier.nodes.contains(&node.number));
-        table.add_row(node_row(node, tier.map(|tier| tier.number)));
+        table.add_row(node_row(node, &topology.peers(node.number), tier.map(|tier| tier.number)));
     }
     text.push_str(&format!("\nNUMA nodes\n{table}\n"));
     if !topology.swaps.is_empty() {
@@ -33,6 +35,44 @@ fn on_screen(topology: &Topology, screen: &Screen) -> String {
         text.push_str(&format!("\nSwap areas\n{table}\n"));
     }
     text.push_str(&listed("Notes", topology.notes.iter().cloned(), screen.width));
+    text
+}
+
+/// What was measured, beside what firmware tells.
+pub(crate) fn measured(topology: &Topology, measured: &Measured) -> String {
+    measured_on_screen(topology, measured, &Screen::of(std::io::stdout()))
+}
+
+fn measured_on_screen(topology: &Topology, measured: &Measured, screen: &Screen) -> String {
+    let mut table = screen.table(&["node", "from CPUs", "load", "firmware says", "bandwidth (triad)", "firmware says"]);
+    for one in &measured.nodes {
+        let node = topology.nodes.iter().find(|node| node.number == one.node);
+        let told = |figure: Option<u32>, unit: &str| {
+            figure.map_or_else(|| "nothing".to_owned(), |figure| format!("{figure} {unit}"))
+        };
+        table.add_row([
+            one.node.to_string(),
+            runs(&one.cpus),
+            format!("{:.1} ns", one.latency_ns),
+            told(node.and_then(|node| node.read_latency_ns), "ns"),
+            format!("{:.0} MB/s", one.stream_mbps),
+            told(node.and_then(|node| node.read_bandwidth_mbps), "MB/s"),
+        ]);
+    }
+    let mut text = format!("\nMeasured\n{table}\n");
+    let small = measured.nodes.iter().filter(|one| !one.huge_pages).map(|one| {
+        format!(
+            "node {}: no huge pages were to be had, so each load paid for a walk of the page tables as well",
+            one.node
+        )
+    });
+    let left_out = measured.left_out.iter().map(|one| format!("node {} was not measured: {}", one.node, one.reason));
+    let only = (measured.nodes.len() == 1 && measured.left_out.is_empty()).then(|| {
+        "there is one node, so there is nothing to compare it with; compressed swap is measured by each run itself"
+            .to_owned()
+    });
+    let notes = measured.contradictions.iter().cloned().chain(left_out).chain(small).chain(only);
+    text.push_str(&listed("What the measurements say", notes, screen.width));
     text
 }
 
@@ -71,7 +111,7 @@ fn made_of(kind: &TierKind) -> String {
     }
 }
 
-fn node_row(node: &Node, kernel_tier: Option<u32>) -> [String; 6] {
+fn node_row(node: &Node, peers: &[u32], kernel_tier: Option<u32>) -> [String; 7] {
     let distances: Vec<String> = node.distances.iter().map(u32::to_string).collect();
     [
         node.number.to_string(),
@@ -79,6 +119,7 @@ fn node_row(node: &Node, kernel_tier: Option<u32>) -> [String; 6] {
         node.free_bytes.to_string(),
         if node.cpus.is_empty() { "none".to_owned() } else { runs(&node.cpus) },
         distances.join(" "),
+        if peers.is_empty() { "none".to_owned() } else { runs(peers) },
         kernel_tier.map_or_else(|| "not told".to_owned(), |number| number.to_string()),
     ]
 }
@@ -111,6 +152,7 @@ fn runs(numbers: &[u32]) -> String {
 mod tests {
     use terrace_core::units::{Bytes, TierId};
     use terrace_linux::topology::MemoryTier;
+    use terrace_linux::topology::measure::{Measurement, NotMeasured};
 
     use super::*;
 
@@ -170,6 +212,39 @@ mod tests {
             assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
             assert_eq!(text.is_ascii(), !unicode, "{text}");
         }
+    }
+
+    #[test]
+    fn measurements_stand_beside_what_firmware_tells() {
+        let one = |node, latency_ns| Measurement {
+            node,
+            cpus: (0..32).collect(),
+            latency_ns,
+            chased_bytes: Bytes::mib(256),
+            huge_pages: node == 0,
+            stream_mbps: 51_234.5,
+        };
+        let mut topology = example();
+        topology.nodes[0].read_latency_ns = Some(80);
+        let measured = Measured {
+            nodes: vec![one(0, 83.21), one(1, 210.0)],
+            left_out: vec![NotMeasured { node: 2, reason: "it is full".to_owned() }],
+            contradictions: vec!["node 1: firmware lies".to_owned()],
+        };
+        let text = measured_on_screen(&topology, &measured, &Screen { width: 100, unicode: true });
+        for fact in [
+            "83.2 ns",
+            "80 ns",
+            "51234 MB/s",
+            "nothing",
+            "0-31",
+            "firmware lies",
+            "node 2 was not measured: it is full",
+        ] {
+            assert!(text.contains(fact), "{fact:?} is missing in\n{text}");
+        }
+        assert!(text.contains("node 1: no huge pages") && !text.contains("node 0: no huge pages"), "{text}");
+        assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
     }
 
     #[test]

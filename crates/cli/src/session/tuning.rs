@@ -1,33 +1,17 @@
-//! The tuner at the wheel of a live run: what was seen becomes windows, shares become limits of the space.
+//! The tuner at the wheel of a live run: `terrace size tune`.
 //!
-//! In: the manager, every interval. Out: a new limit of fast memory, set in the engine. Must not: decide; `terrace_sizing::Tuner` does,
-//! the same code as in the simulator.
-//!
-//! Where there are no counters of accesses by tier, as in most virtual machines, the vector is estimated: pages that a tracker
-//! saw accessed within the interval count as the accesses that would keep them fast (the threshold times their number), pages that
-//! came back by a fault as slow accesses and promotions, and the program's CPU time as its operations. The loss of a window is
-//! the time those faults cost, as a refault was measured at the start, over what is left of the CPU time.
+//! In: the manager, every interval. Out: a new limit of fast memory, set in the engine, and a report. Must not: decide;
+//! `terrace_sizing::Tuner` does, by the windows that `terrace_daemon::tuning` makes, as for the classes of the daemon.
 
 use std::time::Duration;
 
 use serde::Serialize;
 use terrace_core::policy::FastGoal;
-use terrace_core::units::{Bytes, TierId, Time};
+use terrace_core::units::Time;
+use terrace_daemon::tuning::INPUTS;
+pub(crate) use terrace_daemon::tuning::LiveTuner;
 use terrace_linux::manager::Manager;
-use terrace_policies::age::idle_time;
-use terrace_sizing::steer::FIXED_THRESHOLD;
-use terrace_sizing::tuner::{Interval, Summary, Tuner, TunerConfig, Window};
-use terrace_sizing::{ConfigVector, Index};
-
-/// What is counted at the end of a window.
-#[derive(Clone, Copy, Debug, Default)]
-struct Reading {
-    at: Time,
-    refaults: u64,
-    promoted: u64,
-    demoted: u64,
-    cpu_seconds: f64,
-}
+use terrace_sizing::tuner::{Interval, Summary};
 
 /// Someone who looks at a run at times of his own choice, and may change how much fast memory it keeps.
 pub(crate) trait Onlooker {
@@ -37,16 +21,6 @@ pub(crate) trait Onlooker {
     fn due(&self) -> Time;
     /// Looks.
     fn look(&mut self, manager: &mut Manager);
-}
-
-/// See the module's header.
-pub(crate) struct LiveTuner {
-    tuner: Tuner,
-    index: Index,
-    frequency_hertz: f64,
-    refault_cost: Option<Duration>,
-    last: Option<Reading>,
-    due: Time,
 }
 
 /// What a tuned run came to: `terrace size tune --json`.
@@ -69,100 +43,38 @@ pub(crate) struct TuneReport {
 
 impl Onlooker for LiveTuner {
     fn begin(&mut self, refault_cost: Option<Duration>) {
-        self.refault_cost = refault_cost;
+        LiveTuner::begin(self, refault_cost);
     }
 
     fn due(&self) -> Time {
-        self.due
+        LiveTuner::due(self)
     }
 
     fn look(&mut self, manager: &mut Manager) {
-        let now = manager.now();
-        if now < self.due {
-            return;
-        }
-        self.due = now + self.tuner.config().interval;
-        let ledger = manager.engine().ledger();
-        let reading = Reading {
-            at: now,
-            refaults: manager.stats().major_faults,
-            promoted: ledger.promoted(),
-            demoted: ledger.demoted(),
-            cpu_seconds: manager.stats().cpu_ticks as f64 / rustix::param::clock_ticks_per_second() as f64,
-        };
-        let Some(before) = self.last.replace(reading) else { return };
-        let Some(window) = self.window(manager, &before, &reading) else { return };
-        match self.tuner.decide(&window, &self.index) {
-            Ok(share) => manager.set_goal(FastGoal::Share(share)),
-            // A window that cannot be a program's says nothing: the limit stays.
-            Err(error) => tracing::debug!(%error, "an interval was passed over"),
+        if let Some(share) = LiveTuner::look(self, manager) {
+            manager.set_goal(FastGoal::Share(share));
         }
     }
 }
 
-/// Where a live run's vector comes from without counters.
-const INPUTS: &str = "estimated: accesses by tier from the tracker's marks and from refaults, operations from CPU time; no hardware counters";
-
-impl LiveTuner {
-    pub(crate) fn new(config: TunerConfig, index: Index, frequency_hertz: f64) -> LiveTuner {
-        LiveTuner { tuner: Tuner::new(config), index, frequency_hertz, refault_cost: None, last: None, due: Time::ZERO }
+/// What a tuned run came to.
+pub(crate) fn report(live: &LiveTuner, footprint_bytes: u64) -> TuneReport {
+    let tuner = live.tuner();
+    let mut summary = tuner.summary();
+    let observed = summary.loss.is_some();
+    if !observed {
+        // Nothing could be observed: what was predicted stands in, and the report says so.
+        let predicted: Vec<f64> = tuner.intervals().iter().filter_map(|interval| interval.predicted_loss).collect();
+        summary.loss = (!predicted.is_empty()).then(|| predicted.iter().sum::<f64>() / predicted.len() as f64);
     }
-
-    fn window(&self, manager: &Manager, before: &Reading, now: &Reading) -> Option<Window> {
-        let pages = manager.engine().pages();
-        let footprint = pages.footprint_of_all();
-        if footprint == 0 {
-            return None;
-        }
-        let length = now.at.since(before.at);
-        let mut touched = 0u64;
-        for (block, _) in pages.blocks() {
-            let used = |page: &&terrace_core::pages::Page| {
-                page.tier() == Some(TierId::FAST) && idle_time(page, now.at).is_some_and(|idle| idle <= length)
-            };
-            touched += pages.block_pages(block).iter().filter(used).count() as u64;
-        }
-        let refaults = now.refaults.saturating_sub(before.refaults);
-        let cpu = (now.cpu_seconds - before.cpu_seconds).max(0.0);
-        let accesses = touched as f64 * FIXED_THRESHOLD + refaults as f64 * FIXED_THRESHOLD;
-        let vector = ConfigVector {
-            fast_accesses: touched as f64 * FIXED_THRESHOLD,
-            slow_accesses: refaults as f64 * FIXED_THRESHOLD,
-            demotions: now.demoted.saturating_sub(before.demoted) as f64,
-            promotions: (now.promoted.saturating_sub(before.promoted) + refaults) as f64,
-            intensity: cpu * self.frequency_hertz / accesses.max(1.0),
-            resident_bytes: Bytes::of_pages(footprint).get() as f64,
-            hot_threshold: FIXED_THRESHOLD,
-            threads: (cpu / length.as_secs_f64()).ceil().max(1.0),
-        };
-        // Compressed memory holds what it saves in fast memory, too.
-        let occupied = manager.stats().pressure.zram.map_or(0, |zram| zram.mem_used_bytes.pages());
-        let held = (pages.used_in_all(TierId::FAST) + occupied) as f64 / footprint as f64;
-        let loss = self.refault_cost.filter(|_| cpu > 0.0).map(|cost| {
-            let lost = refaults as f64 * cost.as_secs_f64();
-            lost / (cpu - lost).max(cpu * 0.01)
-        });
-        Some(Window { end: now.at, length, vector, held_share: held.min(1.0), loss })
-    }
-
-    /// What the run came to.
-    pub(crate) fn report(&self, footprint_bytes: u64) -> TuneReport {
-        let mut summary = self.tuner.summary();
-        let observed = summary.loss.is_some();
-        if !observed {
-            // Nothing could be observed: what was predicted stands in, and the report says so.
-            let predicted: Vec<f64> =
-                self.tuner.intervals().iter().filter_map(|interval| interval.predicted_loss).collect();
-            summary.loss = (!predicted.is_empty()).then(|| predicted.iter().sum::<f64>() / predicted.len() as f64);
-        }
-        TuneReport {
-            saved_bytes_mean: (summary.saved_share_mean * footprint_bytes as f64) as u64,
-            summary,
-            loss_observed: observed,
-            inputs: INPUTS,
-            intervals: self.tuner.intervals().to_vec(),
-            machine: self.index.database().meta().machine.clone(),
-            records: self.index.database().len(),
-        }
+    let database = live.index().database();
+    TuneReport {
+        saved_bytes_mean: (summary.saved_share_mean * footprint_bytes as f64) as u64,
+        summary,
+        loss_observed: observed,
+        inputs: INPUTS,
+        intervals: tuner.intervals().to_vec(),
+        machine: database.meta().machine.clone(),
+        records: database.len(),
     }
 }

@@ -5,6 +5,8 @@
 #![allow(dead_code, reason = "each test program uses its part")]
 #![allow(clippy::print_stdout, reason = "the live tests have their own main, and speak")]
 
+pub(crate) mod daemon;
+
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Read;

@@ -21,6 +21,7 @@ use std::time::Duration;
 use terrace_core::arbiter::Claim;
 use terrace_core::units::Bytes;
 use terrace_linux::topology::declared::{DeclaredTier, SlowTier, TierMemory, parse_declared};
+use terrace_machine::preset::Machine;
 use terrace_policies::{Settings, SettingsError};
 
 use self::node::{Place, Table};
@@ -28,6 +29,7 @@ pub use self::reader::Amount;
 use self::reader::Reader;
 pub use self::selector::Selector;
 pub use self::show::{default_file, explain, show, similar};
+use crate::access::AccessPaths;
 
 /// Where the configuration is looked for.
 pub const DEFAULT_PATH: &str = "/etc/terrace/terrace.toml";
@@ -134,6 +136,10 @@ pub struct Class {
     pub floor: Amount,
     /// Fast memory it never exceeds.
     pub ceiling: Option<Bytes>,
+    /// With the goal `least`: how much slower than with everything fast it may be, if that is to be measured and held.
+    pub tau: Option<f64>,
+    /// How its accesses are seen; `None` for what `memory.tracker` says.
+    pub tracker: Option<String>,
     /// How much it counts.
     pub weight: u32,
     /// Share of its time that refaults may cost, 0 to 1.
@@ -177,8 +183,14 @@ pub struct Config {
     pub cpu_burst: Duration,
     /// How often budgets are shared out.
     pub period: Duration,
-    /// Where metrics are served.
+    /// Where metrics are served,
     pub listen: Listen,
+    /// and what guards them.
+    pub access: AccessPaths,
+    /// The modelled machine by whose performance database classes with a target are sized.
+    pub sizing_machine: String,
+    /// That database as a file; `None` to build one by the model.
+    pub sizing_database: Option<PathBuf>,
     /// The classes, in the order in which they take processes.
     pub classes: Vec<Class>,
 }
@@ -263,13 +275,6 @@ impl Config {
             "poll" => Ok(Events::Poll),
             other => Err(format!("{other:?} is no way to notice processes")),
         };
-        let known_tracker = |text: &str| match text {
-            "auto" => Ok(None),
-            name if terrace_linux::doctor::names().contains(&name) => Ok(Some(name.to_owned())),
-            other => {
-                Err(format!("there is no tracker {other:?}; there are {}", terrace_linux::doctor::names().join(", ")))
-            }
-        };
         let rate = |text: &str| match text {
             "auto" => Ok(None),
             other => match other.parse::<Bytes>() {
@@ -278,6 +283,8 @@ impl Config {
                 Err(error) => Err(error.to_string()),
             },
         };
+        let access = access(reader);
+        let listen = listen(reader, &access);
         Config {
             socket: reader.text("daemon.socket", absolute),
             group: reader.text("daemon.group", |text| match text.is_empty() {
@@ -299,7 +306,17 @@ impl Config {
             cpu: reader.share("budget.cpu"),
             cpu_burst: reader.duration("budget.cpu_burst", Duration::ZERO),
             period: reader.duration("budget.period", Duration::from_millis(200)),
-            listen: reader.text("metrics.listen", listen),
+            listen,
+            access,
+            sizing_machine: reader.text("sizing.machine", |name| match Machine::preset(name) {
+                Ok(_) => Ok(name.to_owned()),
+                Err(error) => Err(error.to_string()),
+            }),
+            sizing_database: reader.text("sizing.database", |text| match text {
+                "none" => Ok(None),
+                path if Path::new(path).is_absolute() => Ok(Some(PathBuf::from(path))),
+                other => Err(format!("{other:?} is neither none nor an absolute path")),
+            }),
             classes: Config::classes(reader),
         }
     }
@@ -317,6 +334,12 @@ impl Config {
         classes
     }
 
+    /// Whether someone is chosen, or left alone, by cgroup or container.
+    pub fn asks_for_cgroups(&self) -> bool {
+        let selectors = self.classes.iter().flat_map(|class| &class.selectors).chain(&self.exclude);
+        selectors.into_iter().any(Selector::asks_for_cgroups)
+    }
+
     /// The keys whose change takes effect only after a restart, and which differ between the two.
     pub fn needs_restart(&self, new: &Config) -> Vec<&'static str> {
         let changed = [
@@ -327,10 +350,26 @@ impl Config {
             ("memory.tiers", self.tiers != new.tiers),
             ("memory.tracker", self.tracker != new.tracker),
             ("metrics.listen", self.listen != new.listen),
+            ("metrics.token", self.access.token != new.access.token),
+            ("metrics.certificate", self.access.certificate != new.access.certificate),
+            ("metrics.key", self.access.key != new.access.key),
+            ("sizing.machine", self.sizing_machine != new.sizing_machine),
+            ("sizing.database", self.sizing_database != new.sizing_database),
         ];
         changed.into_iter().filter(|(_, changed)| *changed).map(|(key, _)| key).collect()
     }
 }
+
+fn known_tracker(text: &str) -> Result<Option<String>, String> {
+    match text {
+        "auto" => Ok(None),
+        name if terrace_linux::doctor::names().contains(&name) => Ok(Some(name.to_owned())),
+        other => Err(format!("there is no tracker {other:?}; there are {}", terrace_linux::doctor::names().join(", "))),
+    }
+}
+
+/// The policy whose ages of pages a target is measured by.
+const TUNED_POLICY: &str = "age";
 
 fn class(reader: &mut Reader<'_>, name: String) -> Class {
     let key = |part: &str| format!("class.{name}.{part}");
@@ -357,6 +396,25 @@ fn class(reader: &mut Reader<'_>, name: String) -> Class {
         "none" => Ok(None),
         other => other.parse().map(Some).map_err(|error| format!("{error}")),
     });
+    let tau = reader.text(&key("tau"), |text| match text {
+        "off" => Ok(None),
+        other => match terrace_core::units::parse_share(other) {
+            Ok(tau) if tau > 0.0 => Ok(Some(tau)),
+            Ok(_) => Err(format!("{other:?} is nothing at all")),
+            Err(error) => Err(error.to_string()),
+        },
+    });
+    if tau.is_some() && goal != Goal::Least {
+        reader.complain(&key("tau"), "it is held by the goal least only; with another goal leave it off");
+    }
+    if tau.is_some() && policy != TUNED_POLICY {
+        reader.complain(
+            &key("tau"),
+            format!(
+                "it is measured by the ages of pages that policy {TUNED_POLICY} keeps; this class has policy {policy}"
+            ),
+        );
+    }
     if let (Amount::Bytes(floor), Some(ceiling)) = (floor, ceiling)
         && floor > ceiling
     {
@@ -370,6 +428,8 @@ fn class(reader: &mut Reader<'_>, name: String) -> Class {
         goal,
         floor,
         ceiling,
+        tau,
+        tracker: reader.text(&key("tracker"), known_tracker),
         weight: reader.integer(&key("weight"), 1..=i64::from(Claim::MAX_WEIGHT)) as u32,
         max_stall: reader.share(&key("max_stall")),
         files: reader.flag(&key("files")),
@@ -426,7 +486,34 @@ fn tiers(text: &str) -> Result<Option<Vec<DeclaredTier>>, String> {
     }
 }
 
-fn listen(text: &str) -> Result<Listen, String> {
+/// The files that guard the metrics.
+fn access(reader: &mut Reader<'_>) -> AccessPaths {
+    let mut path = |key: &str| {
+        reader.text(key, |text| match text {
+            "none" => Ok(None),
+            path if Path::new(path).is_absolute() => Ok(Some(PathBuf::from(path))),
+            other => Err(format!("{other:?} is neither none nor an absolute path")),
+        })
+    };
+    let access = AccessPaths {
+        token: path("metrics.token"),
+        certificate: path("metrics.certificate"),
+        key: path("metrics.key"),
+    };
+    match (&access.certificate, &access.key) {
+        (Some(_), None) => reader.complain("metrics.certificate", "it is of no use without metrics.key"),
+        (None, Some(_)) => reader.complain("metrics.key", "it is of no use without metrics.certificate"),
+        _ => {}
+    }
+    access
+}
+
+fn listen(reader: &mut Reader<'_>, access: &AccessPaths) -> Listen {
+    let guarded = access.token.is_some() && access.certificate.is_some() && access.key.is_some();
+    reader.text("metrics.listen", |text| listen_of(text, guarded))
+}
+
+fn listen_of(text: &str, guarded: bool) -> Result<Listen, String> {
     if text == "off" {
         return Ok(Listen::Off);
     }
@@ -437,10 +524,10 @@ fn listen(text: &str) -> Result<Listen, String> {
         };
     }
     match text.parse::<SocketAddr>() {
-        Ok(address) if address.ip().is_loopback() => Ok(Listen::Tcp(address)),
+        Ok(address) if address.ip().is_loopback() || guarded => Ok(Listen::Tcp(address)),
         Ok(address) => Err(format!(
-            "{address} can be reached from other machines, and there is neither password nor TLS; let a proxy that has both \
-             ask 127.0.0.1"
+            "{address} can be reached from other machines: set metrics.token, metrics.certificate and metrics.key as well, or let a \
+             proxy that has both ask 127.0.0.1"
         )),
         Err(_) => Err(format!("{text:?} is no address with a port")),
     }

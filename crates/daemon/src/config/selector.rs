@@ -38,6 +38,11 @@ const LONGEST_PATTERN: usize = 512;
 const MOST_STARS: usize = 8;
 
 impl Selector {
+    /// Whether it goes by cgroup or by container, which is told by the cgroup.
+    pub fn asks_for_cgroups(&self) -> bool {
+        self.cgroup.is_some() || self.container.is_some()
+    }
+
     /// Whether a process is meant, its ancestors left aside.
     pub fn matches(&self, facts: &Facts) -> bool {
         self.pid.is_none_or(|pid| pid == facts.pid)

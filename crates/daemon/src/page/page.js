@@ -98,11 +98,8 @@ function showTimeline(timeline) {
   });
   const last = points[points.length - 1];
   byId("tiers-legend").replaceChildren(...timeline.tiers.map((name, tier) => {
-    const item = document.createElement("li");
-    const sign = shape("svg", { viewBox: "0 0 10 10", "aria-hidden": "true" });
-    sign.append(shape("rect", { class: "f" + Math.min(tier, 4), width: 10, height: 10 }));
-    item.append(sign, `${name}: ${last ? bytes(last.tier_bytes[tier] || 0) : "–"}`);
-    return item;
+    const text = `${name}: ${last ? bytes(last.tier_bytes[tier] || 0) : "–"}`;
+    return sign("f" + Math.min(tier, 4), text);
   }));
   const span = points.length > 1 ? Math.round(last.time - points[0].time) : 0;
   byId("tiers-text").textContent = last
@@ -157,6 +154,140 @@ function pointAt([x, y]) {
     (share < 0 ? "not looked at" : percent(share, 0) + " of the pages used");
 }
 
+// A chart's frame: axes with their marks; answers where a value lies. Room for text is left below and on the left.
+const BOX = { left: 62, right: 510, top: 16, bottom: 222 };
+function frame(svg, marks, unit) {
+  svg.replaceChildren();
+  for (const { y, text } of marks) {
+    svg.append(shape("line", { class: "axis", x1: BOX.left, x2: BOX.right, y1: y, y2: y }));
+    label(svg, BOX.left - 6, y + 4, text, "end");
+  }
+  svg.append(shape("line", { class: "axis", x1: BOX.left, x2: BOX.right, y1: BOX.bottom, y2: BOX.bottom }));
+  label(svg, (BOX.left + BOX.right) / 2, 256, unit, "middle");
+}
+
+function label(svg, x, y, text, kind) {
+  const made = shape("text", { x, y, class: kind });
+  made.textContent = text;
+  svg.append(made);
+}
+
+const plain = (value) => (Math.abs(value) >= 10 || Number.isInteger(value) ? value.toFixed(0) : value.toFixed(2));
+
+// How pages spread over the policy's score, in the same colours as the tiers; by decades, since nearly all may lie in one bin.
+function showBins(view) {
+  const svg = byId("bins");
+  const body = byId("bins-table").tBodies[0];
+  if (!view || view.bins.length === 0) {
+    svg.replaceChildren();
+    body.replaceChildren();
+    byId("bins-legend").replaceChildren();
+    svg.dataset.bars = "0";
+    byId("bins-text").textContent = view && view.note ? view.note : "No walk of this class's memory has been made yet.";
+    return;
+  }
+  const least = 4096;
+  const most = Math.max(least * 1024, ...view.bins.map((bin) => bin.bytes));
+  const height = (amount) => (amount <= least ? 0 : (Math.log(amount / least) / Math.log(most / least)) * (BOX.bottom - BOX.top));
+  const marks = [];
+  for (let amount = 65536; amount <= most; amount *= 16) marks.push({ y: BOX.bottom - height(amount), text: bytes(amount) });
+  frame(svg, marks, view.ranked_by);
+  const wide = (BOX.right - BOX.left) / view.bins.length;
+  let bars = 0;
+  const bar = (x, width, amount, kind) => {
+    const high = height(amount);
+    if (high <= 0) return;
+    bars += 1;
+    svg.append(shape("rect", { class: kind, x: x.toFixed(1), y: (BOX.bottom - high).toFixed(1), width: width.toFixed(1), height: high.toFixed(1) }));
+  };
+  const every = Math.ceil(view.bins.length / 8);
+  view.bins.forEach((bin, index) => {
+    const x = BOX.left + index * wide;
+    if (bin.fast_bytes === null) {
+      bar(x + wide * 0.15, wide * 0.7, bin.bytes, "f2");
+    } else {
+      bar(x + wide * 0.1, wide * 0.4, bin.fast_bytes, "f0");
+      bar(x + wide * 0.5, wide * 0.4, bin.bytes - bin.fast_bytes, "f1");
+    }
+    if (index % every === 0) label(svg, x, BOX.bottom + 16, plain(bin.from), "middle");
+  });
+  const place = (at) => {
+    const found = view.bins.findIndex((bin) => bin.to === null || at < bin.to);
+    const bin = view.bins[found];
+    const inside = bin.to === null ? 0 : (at - bin.from) / (bin.to - bin.from);
+    return BOX.left + (found + Math.max(inside, 0)) * wide;
+  };
+  for (const line of view.thresholds) {
+    const x = place(line.at);
+    svg.append(shape("line", { class: "limit", x1: x, x2: x, y1: BOX.top - 4, y2: BOX.bottom }));
+    label(svg, x + 4, BOX.top + 6, line.name, "named");
+  }
+  svg.dataset.bars = String(bars);
+  const legend = view.bins[0].fast_bytes === null ? [["f2", "in any tier"]] : [["f0", "in fast memory"], ["f1", "in slower memory"]];
+  byId("bins-legend").replaceChildren(...legend.map(([kind, name]) => sign(kind, name)));
+  body.replaceChildren(...view.bins.map((bin) => {
+    const row = document.createElement("tr");
+    const head = element("th", plain(bin.from));
+    head.scope = "row";
+    const [fast, slow] = bin.fast_bytes === null ? ["any tier: " + bytes(bin.bytes), "–"] : [bytes(bin.fast_bytes), bytes(bin.bytes - bin.fast_bytes)];
+    row.append(head, element("td", fast, "number"), element("td", slow, "number"));
+    return row;
+  }));
+  const lines = view.thresholds.map((line) => `${line.name} at ${plain(line.at)}`).join(", ");
+  byId("bins-text").textContent = `Policy ${view.policy}. Each mark upwards is sixteen times as much. Lines: ${lines || "none"}.` +
+    (view.looked_at_share < 0.999 ? ` Scaled up from ${percent(view.looked_at_share, 0)} of the pages.` : "");
+}
+
+function sign(kind, text) {
+  const item = document.createElement("li");
+  const drawn = shape("svg", { viewBox: "0 0 10 10", "aria-hidden": "true" });
+  drawn.append(shape("rect", { class: kind, width: 10, height: 10 }));
+  item.append(drawn, text);
+  return item;
+}
+
+// The loss that is predicted for each share of fast memory, what was observed, and where the class is held.
+function showSizing(view, chosen) {
+  const svg = byId("sizing");
+  const body = byId("sizing-table").tBodies[0];
+  svg.dataset.points = "0";
+  if (!view || view.curve.length === 0) {
+    svg.replaceChildren();
+    body.replaceChildren();
+    byId("sizing-text").textContent = !chosen || !chosen.tuned
+      ? `No target is set. With class.${chosen ? chosen.name : "NAME"}.tau = "5%" the least fast memory is found at which the class is at most 5 % slower.`
+      : chosen.tuned.waits || "The first window is not over yet.";
+    return;
+  }
+  const seen = view.decisions.map((one, index) => [index > 0 ? view.decisions[index - 1].fast_share : 1, one.observed_loss])
+    .filter(([, loss]) => loss !== null);
+  const most = Math.max(view.tau * 3, ...seen.map(([, loss]) => Math.min(loss, view.tau * 10)));
+  const across = (share) => BOX.left + share * (BOX.right - BOX.left);
+  const up = (loss) => BOX.bottom - (Math.min(Math.max(loss, 0), most) / most) * (BOX.bottom - BOX.top);
+  const marks = [0.25, 0.5, 0.75, 1].map((share) => ({ y: up(most * share), text: percent(most * share, most < 0.04 ? 2 : 1) }));
+  frame(svg, marks, "share of its memory that is fast; upwards: how much slower");
+  for (const share of [0, 0.25, 0.5, 0.75, 1]) label(svg, across(share), BOX.bottom + 16, percent(share, 0), "middle");
+  const points = view.curve.map((loss, index) => `${across((index + 1) / view.curve.length).toFixed(1)},${up(loss).toFixed(1)}`);
+  svg.append(shape("polyline", { class: "curve", points: points.join(" ") }));
+  for (const [share, loss] of seen) svg.append(shape("circle", { class: "seen", cx: across(share).toFixed(1), cy: up(loss).toFixed(1), r: 3 }));
+  svg.append(shape("line", { class: "limit", x1: BOX.left, x2: BOX.right, y1: up(view.tau), y2: up(view.tau) }));
+  label(svg, BOX.left + 4, up(view.tau) - 5, `target ${percent(view.tau)}`, "named");
+  svg.append(shape("line", { class: "now", x1: across(view.fast_share), x2: across(view.fast_share), y1: BOX.top, y2: BOX.bottom }));
+  const right = view.fast_share > 0.8;
+  label(svg, across(view.fast_share) + (right ? -4 : 4), BOX.top + 6, `now ${percent(view.fast_share, 0)}`, right ? "named end" : "named");
+  svg.dataset.points = String(view.curve.length);
+  body.replaceChildren(...view.curve.map((loss, index) => [index + 1, loss]).filter(([share]) => share % 10 === 0).map(([share, loss]) => {
+    const row = document.createElement("tr");
+    const head = element("th", share + " %");
+    head.scope = "row";
+    row.append(head, element("td", percent(loss, 2), "number"));
+    return row;
+  }));
+  const last = view.decisions[view.decisions.length - 1];
+  byId("sizing-text").textContent = `Line: predicted for machine ${view.machine}. Dots: observed. ` +
+    (last ? `Last decision: ${last.action.replace("_", " ")}, ${percent(last.fast_share, 0)} stay fast; loss ${percent(last.observed_loss, 2)} observed.` : "");
+}
+
 function showScale() {
   const pen = byId("heat-scale").getContext("2d");
   for (let x = 0; x < 160; x += 1) {
@@ -190,7 +321,14 @@ async function update() {
     showTimeline(timeline);
     showFeed(news);
     const chosen = status.classes.find((one) => one.name === byId("heat-class").value);
-    showHeat(chosen && chosen.rounds > 0 ? await get("/api/v1/heat?class=" + encodeURIComponent(chosen.name)).catch(() => null) : null);
+    const of = async (picture, there) =>
+      (chosen && there ? get(`/api/v1/${picture}?class=${encodeURIComponent(chosen.name)}`).catch(() => null) : null);
+    const walked = chosen && chosen.rounds > 0;
+    const [heat, bins, sizing] = await Promise.all(
+      [of("heat", walked), of("bins", walked), of("sizing", walked && chosen.tuned && !chosen.tuned.waits)]);
+    showHeat(heat);
+    showBins(bins);
+    showSizing(sizing, chosen);
     state.failures = 0;
     byId("trouble").hidden = true;
     document.body.dataset.updates = String(Number(document.body.dataset.updates || 0) + 1);

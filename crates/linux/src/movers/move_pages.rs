@@ -3,6 +3,9 @@
 //! In: moves between node tiers. Out: for each the truth from the kernel's status array, errno by errno. Must not: move
 //! pages that others map as well (`MPOL_MF_MOVE` only), or to nodes that the target's cpuset excludes.
 //!
+//! Of a tier with several nodes a page goes to the one nearest to where it lies (its peer) as long as that has room, else to the
+//! roomiest: each socket keeps to its own memory.
+//!
 //! The call works through its array until a page fails to migrate, then stops: what was not reached keeps the mark that
 //! the array was filled with. So a batch is resumed after the place where it stopped, and pages that were reached without
 //! a verdict are asked for once. A huge page is one address, and moves whole.
@@ -22,6 +25,8 @@ use crate::topology::{TierKind, TierMap, parse_list};
 
 /// A status that the kernel never writes: no node, and no errno (those end at -4095).
 const UNTOUCHED: i32 = i32::MIN;
+/// A node with less than this free is full: the kernel keeps some for itself, and would reclaim for the rest.
+const SPARE: Bytes = Bytes::mib(64);
 
 /// The mover between NUMA nodes. Its memory is that of one batch: 16 bytes a page.
 #[derive(Debug)]
@@ -59,20 +64,16 @@ impl MovePages {
         }
     }
 
-    /// Moves one batch to one node and pushes its results. `kernel` is move_pages(2) on the target.
+    /// Moves one batch, each page to its node in `self.nodes`, and pushes its results. `kernel` is move_pages(2) on the target.
     fn carry(
         &mut self,
         kernel: &mut Kernel<'_>,
         moves: &[PageMove],
         tier_nodes: &[u32],
-        node: u32,
         results: &mut Vec<MoveResult>,
         cost: &mut MoveCost,
     ) {
-        self.addresses.clear();
-        self.addresses.extend(moves.iter().map(|item| item.vpn.address()));
-        self.nodes.clear();
-        self.nodes.resize(moves.len(), i32::try_from(node).unwrap_or(i32::MAX));
+        debug_assert_eq!((self.addresses.len(), self.nodes.len()), (moves.len(), moves.len()));
         self.status.clear();
         self.status.resize(moves.len(), UNTOUCHED);
         let mut done = 0;
@@ -98,6 +99,36 @@ impl MovePages {
                 (UNTOUCHED, None) => MoveResult::none(Failure::Stayed),
                 (status, _) => verdict(status, tier_nodes, item.pages),
             });
+        }
+    }
+
+    /// Says for each page of a batch which node it goes to.
+    fn choose(
+        &mut self,
+        kernel: &mut Kernel<'_>,
+        moves: &[PageMove],
+        tiers: &TierMap,
+        destinations: &mut [Destination],
+        cost: &mut MoveCost,
+    ) {
+        self.addresses.clear();
+        self.addresses.extend(moves.iter().map(|item| item.vpn.address()));
+        self.status.clear();
+        self.status.resize(moves.len(), UNTOUCHED);
+        if destinations.len() > 1 {
+            let started = Instant::now();
+            // Where it lies is a question that holds nobody up. What it does not answer goes where there is room.
+            let _ = kernel(&self.addresses, None, &mut self.status);
+            cost.elapsed += started.elapsed();
+            cost.calls += 1;
+        }
+        self.nodes.clear();
+        for (item, status) in moves.iter().zip(&self.status) {
+            let from = u32::try_from(*status).ok();
+            let place = nearest(destinations, from, Bytes::of_pages(u64::from(item.pages)), tiers);
+            let destination = &mut destinations[place];
+            destination.free = destination.free.saturating_sub(Bytes::of_pages(u64::from(item.pages)));
+            self.nodes.push(i32::try_from(destination.node).unwrap_or(i32::MAX));
         }
     }
 
@@ -199,15 +230,12 @@ impl Mover for MovePages {
                     break;
                 }
                 let (count, pages) = take(rest, self.batch.pages);
-                let roomiest = destinations.iter_mut().max_by_key(|destination| destination.free);
-                let destination = roomiest.expect("destinations() gives one at least");
-                destination.free = destination.free.saturating_sub(Bytes::of_pages(u64::from(pages)));
-                let node = destination.node;
                 let longest_before = std::mem::take(&mut cost.longest_call);
                 let mut kernel = |addresses: &[u64], nodes: Option<&[i32]>, status: &mut [i32]| {
                     sys::move_pages(process.pid(), addresses, nodes, status)
                 };
-                self.carry(&mut kernel, &rest[..count], nodes, node, results, &mut cost);
+                self.choose(&mut kernel, &rest[..count], tiers, &mut destinations, &mut cost);
+                self.carry(&mut kernel, &rest[..count], nodes, results, &mut cost);
                 self.batch.learn(pages, cost.longest_call);
                 cost.longest_call = cost.longest_call.max(longest_before);
                 rest = &rest[count..];
@@ -215,6 +243,17 @@ impl Mover for MovePages {
         }
         cost
     }
+}
+
+/// The place of the nearest destination with room for so much; of equals, and where none has room, the roomiest.
+fn nearest(destinations: &[Destination], from: Option<u32>, bytes: Bytes, tiers: &TierMap) -> usize {
+    let rank = |destination: &Destination| {
+        let far = from.map_or(0, |from| tiers.distance(from, destination.node));
+        let full = destination.free < bytes + SPARE;
+        (full, if full { 0 } else { far }, std::cmp::Reverse(destination.free))
+    };
+    let ranked = destinations.iter().enumerate().min_by_key(|(_, destination)| rank(destination));
+    ranked.map_or(0, |(place, _)| place)
 }
 
 /// How many of the moves make a batch of at most `limit` pages (one move at least), and how many pages those are.
@@ -361,8 +400,10 @@ mod tests {
             let mut kernel = |addresses: &[u64], nodes: Option<&[i32]>, status: &mut [i32]| {
                 Ok(model(&mut pages, addresses, nodes, status))
             };
-            MovePages::new(super::super::STALL_DEADLINE)
-                .carry(&mut kernel, &moves, &[1], 1, &mut results, &mut cost);
+            let mut mover = MovePages::new(super::super::STALL_DEADLINE);
+            let mut only = [Destination { node: 1, free: Bytes::gib(1) }];
+            mover.choose(&mut kernel, &moves, &TierMap::new(Vec::new(), Vec::new()), &mut only, &mut cost);
+            mover.carry(&mut kernel, &moves, &[1], &mut results, &mut cost);
             for (page, result) in pages.iter().zip(&results) {
                 let truth = match page {
                     ModelPage::At(1) => MoveResult::all(1),
@@ -375,6 +416,36 @@ mod tests {
             let stuck = kinds.iter().filter(|kind| **kind == 0).count() as u64;
             proptest::prop_assert!(cost.calls <= 3 * stuck + 3, "{} calls for {stuck} stuck pages", cost.calls);
         }
+    }
+
+    #[test]
+    fn a_page_goes_to_the_peer_of_where_it_lies_while_that_has_room() {
+        use crate::topology::fixtures::{Machine, NodeSpec};
+        let nodes = [NodeSpec::dram(0), NodeSpec::dram(1), NodeSpec::memory_only(2), NodeSpec::memory_only(3)];
+        let rows = ["10 21 17 28", "21 10 28 17", "17 28 10 28", "28 17 28 10"];
+        let machine = Machine::new(&nodes).distances(&rows).memory_tier(4, "0-1").memory_tier(22, "2-3");
+        let topology = crate::topology::Topology::discover(machine.root()).unwrap();
+        assert_eq!((topology.peers(0), topology.peers(1), topology.peers(2)), (vec![2], vec![3], vec![0]));
+        let tiers = topology.tier_map().unwrap();
+        let at = [0, 1, 1, -libc::ENOENT];
+        let moves: Vec<PageMove> =
+            (0..4).map(|vpn| PageMove { vpn: Vpn(vpn), pages: 1, from: TierId(0), to: TierId(1) }).collect();
+        let mut kernel = |addresses: &[u64], nodes: Option<&[i32]>, status: &mut [i32]| {
+            assert!(nodes.is_none(), "only asked");
+            addresses.iter().zip(status).for_each(|(address, status)| *status = at[(address >> 12) as usize]);
+            Ok(0)
+        };
+        let mut mover = MovePages::new(super::super::STALL_DEADLINE);
+        let mut cost = MoveCost::default();
+        let mut choose = |free: [u64; 2]| {
+            let mut destinations =
+                [(2, free[0]), (3, free[1])].map(|(node, mebibytes)| Destination { node, free: Bytes::mib(mebibytes) });
+            mover.choose(&mut kernel, &moves, &tiers, &mut destinations, &mut cost);
+            mover.nodes.clone()
+        };
+        assert_eq!(choose([500, 900]), [2, 3, 3, 3], "what cannot be told goes where there is most room");
+        assert_eq!(choose([10, 900]), [3, 3, 3, 3], "a full peer is passed over");
+        assert_eq!(choose([10, 20]), [3, 3, 3, 3], "where all are full the roomiest says so");
     }
 
     #[test]

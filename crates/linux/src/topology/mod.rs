@@ -1,18 +1,21 @@
 //! Topology: which tiers of memory this machine has.
 //!
 //! In: /sys (NUMA nodes, memory tiers, HMAT figures), swap, and what the user declares. Out: a [`Topology`] to show,
-//! and of it a [`TierMap`] from fast to slow to work with. Must not: measure or change anything.
+//! and of it a [`TierMap`] from fast to slow to work with. Must not: change anything; what is measured, `measure` does.
 //!
 //! `nodes` reads the NUMA nodes, `swap` the swap areas, `grouping` makes tiers of nodes, `declared` lets the user say
-//! otherwise.
+//! otherwise, `presence` sees what goes and comes back, `measure` finds out firmware that lies.
 
 pub mod declared;
 #[cfg(test)]
 pub(crate) mod fixtures;
 pub mod grouping;
+pub mod measure;
 pub mod nodes;
+pub mod presence;
 pub mod swap;
 
+use std::collections::BTreeMap;
 use std::io;
 use std::ops::Range;
 use std::path::Path;
@@ -128,7 +131,24 @@ impl Topology {
                 }
             }
         }
-        Ok(TierMap::new(self.tiers.clone(), frames))
+        Ok(TierMap::new(self.tiers.clone(), frames).with_distances(&self.nodes))
+    }
+
+    /// The peers of a node: those of each other node tier that are nearest to it. What leaves the node goes to its peer as long as
+    /// that has room, and what comes back to memory comes to the peer of where it lay: each socket keeps to its own memory.
+    pub fn peers(&self, node: u32) -> Vec<u32> {
+        let distances = distances(&self.nodes);
+        let mut peers = Vec::new();
+        for tier in &self.tiers {
+            let TierKind::Nodes { nodes } = &tier.kind else { continue };
+            if nodes.contains(&node) {
+                continue;
+            }
+            let far = |other: u32| distances.get(&(node, other)).copied().unwrap_or(u32::MAX);
+            let nearest = nodes.iter().map(|other| far(*other)).min();
+            peers.extend(nodes.iter().copied().filter(|other| Some(far(*other)) == nearest));
+        }
+        peers
     }
 
     /// Puts a swap area below all other tiers, in place of a swap tier that is there.
@@ -170,6 +190,14 @@ impl Topology {
             TopologyError::NoSuchNode { node: number, present: present.join(", ") }
         })
     }
+}
+
+/// Distances by both nodes' numbers: each node's row is in the order of the nodes.
+fn distances(nodes: &[Node]) -> BTreeMap<(u32, u32), u32> {
+    let rows = nodes.iter().flat_map(|node| {
+        nodes.iter().zip(&node.distances).map(|(other, distance)| ((node.number, other.number), *distance))
+    });
+    rows.collect()
 }
 
 /// A file below the root, as text; `None` if it is not there or says nothing.
@@ -236,6 +264,8 @@ pub struct TierMap {
     /// Runs of page frame numbers by tier, sorted, without overlaps.
     frames: Vec<(Range<u64>, TierId)>,
     swap: Option<TierId>,
+    /// Distances between nodes, by both numbers, where the kernel tells them.
+    distances: BTreeMap<(u32, u32), u32>,
 }
 
 impl TierMap {
@@ -244,7 +274,19 @@ impl TierMap {
     pub fn new(tiers: Vec<Tier>, mut frames: Vec<(Range<u64>, TierId)>) -> TierMap {
         frames.sort_by_key(|(run, _)| run.start);
         let swap = tiers.iter().find(|tier| matches!(tier.kind, TierKind::Swap { .. })).map(|tier| tier.id);
-        TierMap { tiers, frames, swap }
+        TierMap { tiers, frames, swap, distances: BTreeMap::new() }
+    }
+
+    /// The same, with the distances between these nodes.
+    #[must_use]
+    pub fn with_distances(mut self, nodes: &[Node]) -> TierMap {
+        self.distances = distances(nodes);
+        self
+    }
+
+    /// Distance between two nodes (ACPI SLIT); the same for all where the kernel does not tell.
+    pub fn distance(&self, from: u32, to: u32) -> u32 {
+        self.distances.get(&(from, to)).copied().unwrap_or(if from == to { 10 } else { 20 })
     }
 
     /// The tiers, fastest first.
@@ -255,6 +297,11 @@ impl TierMap {
     /// One tier. The id must be of this map.
     pub fn tier(&self, id: TierId) -> &Tier {
         &self.tiers[id.index()]
+    }
+
+    /// Sets how much a tier holds from now on.
+    pub fn set_capacity(&mut self, id: TierId, capacity: Bytes) {
+        self.tiers[id.index()].capacity_bytes = capacity;
     }
 
     /// The tier that a present page's frame lies in.

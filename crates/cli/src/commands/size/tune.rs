@@ -4,6 +4,7 @@
 //! database and program are checked.
 
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
@@ -15,7 +16,7 @@ use super::store;
 use crate::args::{DatabaseArguments, ManageArguments, SizeTuneArguments, WatchArguments};
 use crate::options::{ManageOptions, duration, misuse};
 use crate::report::units;
-use crate::session::tuning::TuneReport;
+use crate::session::tuning::{TuneReport, report as report_of};
 use crate::session::{LiveTuner, Plan, TargetSpec, run_with};
 
 /// Below it a window holds too few rounds of marks.
@@ -36,9 +37,9 @@ pub(super) fn run(arguments: &SizeTuneArguments) -> anyhow::Result<ExitCode> {
     let store::Ready { index, machine, .. } = store::index(&database)?;
     let mut config = TunerConfig::new(tau, if arguments.paper { Mode::Paper } else { Mode::Measured });
     config.interval = every;
-    let mut tuner = LiveTuner::new(config, index, machine.processor.frequency_hertz);
+    let mut tuner = LiveTuner::new(config, Arc::new(index), machine.processor.frequency_hertz);
     let (code, run) = run_with(&plan, Some(&mut tuner))?;
-    let report = tuner.report(run.target.peak_footprint_bytes);
+    let report = report_of(&tuner, run.target.peak_footprint_bytes);
     if report.intervals.is_empty() {
         let shown = units::seconds(every.as_secs_f64());
         let text = format!(

@@ -1,0 +1,205 @@
+//! What a class asks of the arbiter, and what it does with what it is granted.
+//!
+//! In: a class as configured, where it stands, a grant. Out: its claims, and what its engine is told. Must not: read a clock, hold
+//! a manager, or know the other classes: the same code runs in the daemon and, in virtual time, in its tests.
+
+use terrace_core::arbiter::Claim;
+use terrace_core::governor::SpaceLimits;
+use terrace_core::policy::FastGoal;
+use terrace_core::units::Bytes;
+
+use crate::config::{Amount, Class, Goal};
+
+/// What the arbiter grants.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Grant {
+    /// Fast memory, in pages.
+    pub fast: u64,
+    /// Bytes a second that may change tier; `None` for no bound.
+    pub bandwidth: Option<u64>,
+    /// Share of one core.
+    pub cpu: f64,
+}
+
+/// What a class asks of each budget.
+#[derive(Clone, Copy, Debug)]
+pub struct Claims {
+    /// Fast memory, in pages.
+    pub fast: Claim,
+    /// Bytes a second.
+    pub bandwidth: Claim,
+    /// Millionths of a core.
+    pub cpu: Claim,
+}
+
+/// Where a class stands.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Standing {
+    /// Pages with something in them, in all tiers,
+    pub footprint: u64,
+    /// and of these in fast memory.
+    pub fast: u64,
+    /// Pages that count as in use.
+    pub active: u64,
+    /// The share of its footprint that the tuner found, where the class is tuned.
+    pub tuned: Option<f64>,
+    /// Whether it is managed now: what is paused needs neither bandwidth nor processor time.
+    pub works: bool,
+    /// Bytes a second that changed tier of late.
+    pub bandwidth_used: u64,
+    /// Share of one core that it took of late.
+    pub cpu_used: f64,
+}
+
+/// What an engine is told.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Orders {
+    /// How much fast memory to keep.
+    pub goal: FastGoal,
+    /// What all of it together is promised and may have.
+    pub limits: SpaceLimits,
+    /// Bytes a second that may change tier.
+    pub rate: Option<Bytes>,
+}
+
+/// The floor as it is now, in pages.
+pub fn floor(class: &Class, footprint: u64) -> u64 {
+    match (class.goal, class.floor) {
+        (Goal::NeverSlow, _) => footprint,
+        (_, floor) => floor.of(Bytes::of_pages(footprint)).pages(),
+    }
+}
+
+/// The most it may have, in pages.
+fn ceiling(class: &Class) -> u64 {
+    match class.goal {
+        Goal::NeverFast => 0,
+        _ => class.ceiling.map_or(u64::MAX, Bytes::pages),
+    }
+}
+
+/// A share of a footprint, in whole pages, rounded up: what a tuner found is not undercut.
+fn share_of(footprint: u64, share: f64) -> u64 {
+    ((footprint as f64 * share).ceil() as u64).min(footprint)
+}
+
+/// What a class asks of each budget: of `bandwidth` bytes a second and `cpu` millionths of a core in all.
+pub fn claims(class: &Class, standing: &Standing, bandwidth: u64, cpu: u64) -> Claims {
+    let weight = class.weight;
+    let footprint = standing.footprint;
+    let active = standing.active.min(footprint);
+    let (using, wanted) = match (class.goal, standing.tuned) {
+        // What the target needs is what is used: less would break it, and more is not wanted.
+        (Goal::Least, Some(share)) => (share_of(footprint, share), share_of(footprint, share)),
+        (Goal::Least, None) => (active, active.max(standing.fast)),
+        (Goal::Best | Goal::NeverSlow, _) => (active, footprint),
+        (Goal::Fixed(amount), _) => {
+            let wanted = amount.of(Bytes::of_pages(footprint)).pages().min(footprint);
+            (active.min(wanted), wanted)
+        }
+        (Goal::NeverFast, _) => (0, 0),
+    };
+    let rate = |using: u64, all: u64| Claim {
+        weight,
+        floor: 0,
+        ceiling: u64::MAX,
+        using: if standing.works { using } else { 0 },
+        wanted: if standing.works { all } else { 0 },
+    };
+    Claims {
+        fast: Claim { weight, floor: floor(class, footprint).min(footprint), ceiling: ceiling(class), using, wanted },
+        bandwidth: rate(standing.bandwidth_used, bandwidth),
+        cpu: rate((standing.cpu_used * 1e6) as u64, cpu),
+    }
+}
+
+/// What its engine is told, given what it was granted.
+pub fn orders(class: &Class, standing: &Standing, grant: &Grant) -> Orders {
+    let footprint = standing.footprint;
+    let granted = grant.fast;
+    let goal = match class.goal {
+        Goal::Least => match standing.tuned {
+            Some(share) => FastGoal::Pages(share_of(footprint, share).min(granted)),
+            None if standing.fast <= granted => FastGoal::Least,
+            None => FastGoal::Pages(granted),
+        },
+        Goal::Best => FastGoal::Pages(granted),
+        Goal::Fixed(Amount::Share(share)) if (footprint as f64 * share) as u64 <= granted => FastGoal::Share(share),
+        Goal::Fixed(amount) => FastGoal::Pages(amount.of(Bytes::of_pages(footprint)).pages().min(granted)),
+        Goal::NeverSlow => FastGoal::Pages(u64::MAX),
+        Goal::NeverFast => FastGoal::Pages(0),
+    };
+    let floor = match class.goal {
+        Goal::NeverSlow => u64::MAX,
+        _ => floor(class, footprint),
+    };
+    let rate = grant.bandwidth.map(|rate| Bytes::new(rate.max(1)));
+    Orders { goal, limits: SpaceLimits { floor, ceiling: ceiling(class) }, rate }
+}
+
+/// Whether a goal differs from another by more than a hundredth and a mebibyte: a goal makes the policy plan anew.
+pub fn differs(old: FastGoal, new: FastGoal) -> bool {
+    match (old, new) {
+        (FastGoal::Pages(old), FastGoal::Pages(new)) => old.abs_diff(new) > (old / 100).max(Bytes::mib(1).pages()),
+        (old, new) => old != new,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{Config, Source};
+
+    fn class(keys: &str) -> Class {
+        let text = format!("[class.a]\nmatch = [{{ pid = 1 }}]\n{keys}\n");
+        Config::of(&[Source { name: "test".to_owned(), text }]).unwrap().classes.remove(0)
+    }
+
+    const STANDING: Standing = Standing {
+        footprint: 10_000,
+        fast: 6_000,
+        active: 2_000,
+        tuned: None,
+        works: true,
+        bandwidth_used: 0,
+        cpu_used: 0.0,
+    };
+
+    #[test]
+    fn each_goal_asks_for_what_it_says() {
+        let fast = |keys: &str, standing: &Standing| {
+            let fast = claims(&class(keys), standing, 0, 0).fast;
+            (fast.floor, fast.using, fast.wanted, fast.ceiling)
+        };
+        assert_eq!(fast("goal = \"least\"", &STANDING), (0, 2_000, 6_000, u64::MAX));
+        assert_eq!(fast("goal = \"best\"\nfloor = \"10%\"", &STANDING), (1_000, 2_000, 10_000, u64::MAX));
+        assert_eq!(fast("goal = \"10%\"", &STANDING), (0, 1_000, 1_000, u64::MAX));
+        assert_eq!(fast("goal = \"never-slow\"", &STANDING), (10_000, 2_000, 10_000, u64::MAX));
+        assert_eq!(fast("goal = \"never-fast\"", &STANDING), (0, 0, 0, 0));
+        let tuned = Standing { tuned: Some(0.35), ..STANDING };
+        assert_eq!(fast("goal = \"least\"\ntau = \"5%\"", &tuned), (0, 3_500, 3_500, u64::MAX));
+    }
+
+    #[test]
+    fn a_grant_bounds_every_goal_but_a_promise() {
+        let goal = |keys: &str, standing: &Standing, fast: u64| {
+            orders(&class(keys), standing, &Grant { fast, ..Grant::default() }).goal
+        };
+        let tuned = Standing { tuned: Some(0.35), ..STANDING };
+        assert_eq!(goal("goal = \"least\"", &STANDING, 7_000), FastGoal::Least);
+        assert_eq!(goal("goal = \"least\"", &STANDING, 5_000), FastGoal::Pages(5_000));
+        assert_eq!(goal("goal = \"least\"\ntau = \"5%\"", &tuned, 9_000), FastGoal::Pages(3_500));
+        assert_eq!(goal("goal = \"least\"\ntau = \"5%\"", &tuned, 3_000), FastGoal::Pages(3_000));
+        assert_eq!(goal("goal = \"50%\"", &STANDING, 7_000), FastGoal::Share(0.5));
+        assert_eq!(goal("goal = \"50%\"", &STANDING, 4_000), FastGoal::Pages(4_000));
+        assert_eq!(goal("goal = \"never-slow\"", &STANDING, 10), FastGoal::Pages(u64::MAX));
+        assert_eq!(goal("goal = \"never-fast\"", &STANDING, 9_000), FastGoal::Pages(0));
+    }
+
+    #[test]
+    fn what_is_paused_asks_for_memory_only() {
+        let paused = Standing { works: false, bandwidth_used: 1 << 20, cpu_used: 0.01, ..STANDING };
+        let claims = claims(&class("goal = \"best\""), &paused, 1 << 30, 20_000);
+        assert_eq!((claims.bandwidth.wanted, claims.cpu.wanted, claims.fast.wanted), (0, 0, 10_000));
+    }
+}
