@@ -173,9 +173,26 @@ fn the_mmu_is_modelled_when_asked_for_and_what_it_does_not_offer_is_refused() {
     };
     let value = run(&["--pages", "2m", "--cores", "2", "--counters", "random:16"]);
     assert_eq!(value["mmu"]["cores"].as_array().unwrap().len(), 2);
-    assert_eq!((&value["pages"], &value["mmu"]["counted"]), (&Value::from("huge"), &Value::from("random:16")));
+    assert_eq!((&value["pages"], &value["mmu"]["counted"]), (&Value::from("whole"), &Value::from("random:16")));
     assert!(value["mmu"]["cores"][0]["updates"].as_u64().unwrap() > 0);
     assert_eq!(run(&["--pages", "4k"])["mmu"]["cores"][0]["updates"], 0, "4 KiB mappings have no counters");
+    let value = run(&["--pages", "2m", "--cores", "2", "--beside", "hot-cold", "--every", "4"]);
+    let processes = value["processes"].as_array().unwrap();
+    assert_eq!(
+        (&processes[0]["workload"], &processes[1]["workload"]),
+        (&Value::from("gups"), &Value::from("hot-cold"))
+    );
+    let served = |process: &Value| -> u64 {
+        process["tier_accesses"].as_array().unwrap().iter().filter_map(Value::as_u64).sum()
+    };
+    let all: u64 = value["tier_accesses"].as_array().unwrap().iter().filter_map(Value::as_u64).sum();
+    assert_eq!(served(&processes[0]) + served(&processes[1]), all, "each access is one process's");
+    assert_eq!(run(&["--pages", "2m"])["processes"].as_array().map(Vec::len), Some(0));
+    misuse(
+        &["sim", "run", "--workload", "gups", "--size", "2GiB", "--beside", "gups"],
+        "--beside gups: expected a workload of at most 1GiB",
+    );
+    misuse(&["sim", "run", "--workload", "gups", "--beside", "doom"], "doom");
     let bad = |more: &[&str], says: &str| {
         misuse(&[&["sim", "run", "--workload", "gups", "--threads", "2"][..], more].concat(), says);
     };

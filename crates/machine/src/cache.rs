@@ -111,12 +111,21 @@ impl Cache {
     }
 
     /// One access.
+    #[inline]
     pub fn access(&mut self, line: u64, write: bool) -> Filtered {
-        let mut missed = [Missed::default()];
-        match self.run(&[LineUse::new(line, write)], &mut missed) {
-            0 => Filtered::Hit,
-            _ => Filtered::Miss { writeback: missed[0].writeback(line) },
+        let set = self.table.set_of(line);
+        let Outcome { hit, victim, dirty } = match self.table.vectors() {
+            1 => self.table.access_in::<1>(set, line as u32, write),
+            3 => self.table.access_in::<3>(set, line as u32, write),
+            _ => self.table.access_in::<4>(set, line as u32, write),
+        };
+        if hit {
+            return Filtered::Hit;
         }
+        self.misses += 1;
+        self.writebacks += u64::from(dirty);
+        let missed = Missed { at: u32::from(dirty) << 31, victim };
+        Filtered::Miss { writeback: missed.writeback(line) }
     }
 
     /// A run of fewer than 2^31 accesses, in order. Fills `missed` from the front with those that go to memory and

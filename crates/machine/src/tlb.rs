@@ -93,12 +93,19 @@ impl Tlb {
     }
 
     /// Translates a page, and fills what missed.
+    #[inline]
     pub fn translate(&mut self, page: u32, huge: bool) -> Translation {
-        let found = self.run(&[Request::new(page, huge)], &mut [Request::default()], |_| (), |_| ());
-        match (found.second, found.walks) {
-            ([0, 0], [0, 0]) => Translation::First,
-            (_, [0, 0]) => Translation::Second,
-            _ => Translation::Walk,
+        let request = Request::new(page, huge);
+        if request.page() == self.last {
+            return Translation::First;
+        }
+        self.last = request.page();
+        if self.first(request).touch(request.key()) {
+            Translation::First
+        } else if self.second.touch(request.key()) {
+            Translation::Second
+        } else {
+            Translation::Walk
         }
     }
 

@@ -45,7 +45,26 @@ pub struct BenchPlan {
     pub policy: String,
     /// Times each bench is run; the fastest counts.
     pub repeats: u32,
+    /// Only those whose names begin so; all where it is empty.
+    pub only: String,
 }
+
+/// The names of all benches, in the order they run.
+pub const NAMES: [&str; 13] = [
+    "replay_policy",
+    "replay_tlb_policy",
+    "replay_tlb_cache_policy",
+    "mmu_4k",
+    "mmu_2m_l1_miss",
+    "mmu_2m_random_64",
+    "mmu_2m_every",
+    "generated_tlb_policy",
+    "object_cache_lru",
+    "object_cache_clock",
+    "object_cache_fifo",
+    "metadata_dense",
+    "metadata_btree",
+];
 
 /// One rate.
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
@@ -115,19 +134,29 @@ impl Generator {
     }
 }
 
-/// Runs all benches, and hands each out as it is done.
+/// Runs the benches of the plan, and hands each out as it is done.
 ///
 /// # Errors
-/// When the plan is out of range or the policy is not known.
+/// When the plan is out of range, names no bench, or the policy is not known.
 pub fn run(plan: &BenchPlan, probe: &mut dyn Probe, done: &mut dyn FnMut(Bench)) -> Result<(), SimError> {
     if plan.pages == 0 || plan.accesses == 0 || plan.pages > 1 << 30 {
         let (name, value) = ("pages and accesses", format!("{} and {}", plan.pages, plan.accesses));
         return Err(SimError::Parameter { name, value, wanted: "at least 1, and at most 2^30 pages".to_owned() });
     }
+    let wanted = |name: &str| name.starts_with(plan.only.as_str());
+    if !NAMES.iter().any(|name| wanted(name)) {
+        let wanted = format!("a bench, or the beginning of some: {}", NAMES.join(", "));
+        return Err(SimError::Parameter { name: "only", value: plan.only.clone(), wanted });
+    }
     let mut trace = vec![0; plan.accesses as usize];
     Generator::new(plan.pages).fill(&mut trace);
-    done(replay(plan, "replay_policy", Modelled { tlb: false, ..Modelled::TLB }, &trace, probe)?);
-    done(replay(plan, "replay_tlb_policy", Modelled::TLB, &trace, probe)?);
+    for (name, modelled) in
+        [("replay_policy", Modelled { tlb: false, ..Modelled::TLB }), ("replay_tlb_policy", Modelled::TLB)]
+    {
+        if wanted(name) {
+            done(replay(plan, name, modelled, &trace, probe)?);
+        }
+    }
     let mut random = Random::new(5, 1);
     // Every tenth access is a store; lines are drawn uniformly.
     let mut pack = |page: &u32| {
@@ -135,7 +164,9 @@ pub fn run(plan: &BenchPlan, probe: &mut dyn Probe, done: &mut dyn FnMut(Bench))
         Packed((u64::from(*page) << 8) | (random.below(64) << 1) | store)
     };
     let lines: Vec<Packed> = trace.iter().map(&mut pack).collect();
-    done(replay(plan, "replay_tlb_cache_policy", Modelled::CACHE, &lines, probe)?);
+    if wanted("replay_tlb_cache_policy") {
+        done(replay(plan, "replay_tlb_cache_policy", Modelled::CACHE, &lines, probe)?);
+    }
     // The modelled MMU tells pages of up to 240 GiB apart; larger plans have no such rows.
     let with_mmu = if plan.pages < u64::from(FIRST_FRAME) { 4 } else { 0 };
     for (name, pages, when) in [
@@ -146,18 +177,24 @@ pub fn run(plan: &BenchPlan, probe: &mut dyn Probe, done: &mut dyn FnMut(Bench))
     ]
     .into_iter()
     .take(with_mmu)
+    .filter(|(name, ..)| wanted(name))
     {
         let mut mmu = MmuConfig::new(1);
         mmu.counters = Some(CounterSpec { when, ..CounterSpec::default() });
         done(replay(plan, name, Modelled { pages, mmu: Some(mmu), ..Modelled::CACHE }, &lines, probe)?);
     }
     drop(lines);
-    done(generated(plan, probe)?);
+    if wanted("generated_tlb_policy") {
+        done(generated(plan, probe)?);
+    }
     for (name, eviction, bytes) in [
         ("object_cache_lru", Eviction::Lru, 8.0),
         ("object_cache_clock", Eviction::Clock, 1.0 + 0.4),
         ("object_cache_fifo", Eviction::Fifo, 1.0 + 0.4),
     ] {
+        if !wanted(name) {
+            continue;
+        }
         let mut misses = 0.0;
         let seconds = fastest(plan, probe, &mut |probe| {
             let mut cache = ObjectCache::new(eviction, (plan.pages / 10) as usize, plan.pages as usize);
@@ -170,8 +207,12 @@ pub fn run(plan: &BenchPlan, probe: &mut dyn Probe, done: &mut dyn FnMut(Bench))
         let miss_ratio = Some(misses);
         done(Bench { miss_ratio, ..bench(plan, name, &policy, seconds, bytes) });
     }
-    done(dense_counts(plan, &trace, probe));
-    done(tree_counts(plan, &trace, probe));
+    if wanted("metadata_dense") {
+        done(dense_counts(plan, &trace, probe));
+    }
+    if wanted("metadata_btree") {
+        done(tree_counts(plan, &trace, probe));
+    }
     Ok(())
 }
 
@@ -306,16 +347,23 @@ mod tests {
 
     #[test]
     fn every_bench_reports_a_rate_and_nonsense_is_refused() {
-        let mut plan = BenchPlan { pages: 4096, accesses: 20_000, policy: "age".to_owned(), repeats: 2 };
+        let mut plan =
+            BenchPlan { pages: 4096, accesses: 20_000, policy: "age".to_owned(), repeats: 2, only: String::new() };
         let mut benches = Vec::new();
         let mut probe = Stepping(0.0);
         run(&plan, &mut probe, &mut |bench| benches.push(bench)).unwrap();
-        assert_eq!(benches.len(), 13);
-        assert_eq!(benches.iter().filter(|bench| bench.name.starts_with("mmu")).count(), 4);
+        assert_eq!(benches.iter().map(|bench| bench.name).collect::<Vec<_>>(), NAMES);
         for bench in &benches {
             assert_eq!(bench.accesses_per_second, 40_000.0, "{bench:?}");
             assert!(bench.bytes_per_page > 0.0 && bench.pages == 4096, "{bench:?}");
         }
+        plan.only = "mmu".to_owned();
+        let mut some = Vec::new();
+        run(&plan, &mut probe, &mut |bench| some.push(bench.name)).unwrap();
+        assert_eq!(some, ["mmu_4k", "mmu_2m_l1_miss", "mmu_2m_random_64", "mmu_2m_every"]);
+        plan.only = "tlb".to_owned();
+        assert!(run(&plan, &mut probe, &mut |_| ()).unwrap_err().to_string().contains("mmu_4k"));
+        plan.only = String::new();
         plan.policy = "vax".to_owned();
         assert!(run(&plan, &mut probe, &mut |_| ()).unwrap_err().to_string().contains("vax"));
         plan.pages = 0;

@@ -32,6 +32,9 @@ pub enum Pages {
     Small,
     /// A 2 MiB page at the first touch of a 2 MiB range that the program has mapped whole.
     Huge,
+    /// All by 2 MiB, as from a pool of huge pages: each region of the program begins on such a boundary and is rounded up to
+    /// one. File-backed regions are not.
+    Whole,
     /// Pages of 4 KiB that stand for the huge pages of the full size: on a machine 512 times smaller one small page is what
     /// a huge page is on the whole one. TLB reach, walks and the cost of faults, marks and moves, by the byte, are those of
     /// huge pages; a real 2 MiB page on a machine scaled by 64 would be as coarse as 128 MiB are.

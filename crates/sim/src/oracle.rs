@@ -13,6 +13,7 @@ use terrace_core::pages::Pages;
 use terrace_core::policy::Oracle;
 use terrace_core::units::{BLOCK_PAGES, BLOCK_SHIFT, PageId, Time, Vpn};
 
+use crate::colocate::OTHER_SPACE;
 use crate::simulation::SPACE;
 
 /// Most entries kept, 8 bytes each; beyond, neighbouring stretches are joined and the future gets coarser.
@@ -163,7 +164,10 @@ impl Oracle for Seer {
             let count = std::mem::take(&mut self.counts[page as usize]);
             let number = page >> BLOCK_SHIFT;
             if block.is_none_or(|(known, _)| known != number) {
-                block = Some((number, pages.find_block(SPACE, Vpn(self.future.base + u64::from(page)))));
+                let vpn = Vpn(self.future.base + u64::from(page));
+                // A second process's addresses lie behind all of the first's.
+                let found = pages.find_block(SPACE, vpn).or_else(|| pages.find_block(OTHER_SPACE, vpn));
+                block = Some((number, found));
             }
             if let Some((_, Some(id))) = block {
                 found.push((id.first_page().plus(page & (BLOCK_PAGES - 1)), count));

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::colocate::ProcessReport;
 use crate::config::Pages;
 use crate::heat::HeatMap;
 use crate::history::History;
@@ -85,6 +86,8 @@ pub struct Report {
     pub splits_and_collapses: [u64; 2],
     /// The policy's figures at the end.
     pub policy_metrics: BTreeMap<&'static str, f64>,
+    /// What each process got, where there are two; empty otherwise.
+    pub processes: Vec<ProcessReport>,
     /// What the MMU and its counters did, core by core; `None` where it is not modelled.
     pub mmu: Option<MmuReport>,
     /// Named parts of the program, with the full-size second at which each began.

@@ -17,7 +17,7 @@ use terrace_core::engine::{Engine, EngineConfig};
 use terrace_core::observation::{Observation, Sight};
 use terrace_core::plan::Outcome;
 use terrace_core::policy::{Cadence, Kernel, Policy};
-use terrace_core::units::{BLOCK_PAGES, BLOCK_SHIFT, PageId, SpaceId, TierId, Time, Vpn};
+use terrace_core::units::{BLOCK_PAGES, BLOCK_SHIFT, PAGE_BYTES, PageId, SpaceId, TierId, Time, Vpn};
 use terrace_machine::cache::Cache;
 use terrace_machine::load::{Rates, ThreadWork};
 use terrace_machine::media::Media;
@@ -32,7 +32,7 @@ use terrace_machine::tlb::Tlb;
 use terrace_workloads::{Access as WorkloadAccess, AccessSink, Region};
 
 use crate::account::{Costs, Counts};
-use crate::colocate::Recorded;
+use crate::colocate::{OTHER_SPACE, Recorded};
 use crate::config::{Pages, SimConfig, SimError};
 use crate::heat::HeatMap;
 use crate::history::{History, What};
@@ -143,8 +143,9 @@ pub struct Simulation {
     in_run: bool,
     /// First pages of the blocks that the trace has as huge.
     traced_huge: BTreeSet<u32>,
-    /// A second process, played along.
+    /// A second process, played along, and its first page.
     pub(crate) beside: Option<Box<Recorded>>,
+    pub(crate) second_from: Option<u32>,
     pub(crate) tuning: Option<Box<dyn Tuning>>,
     pub(crate) waited: Waited,
     /// Pages the fast tier has, and those of them that may be used.
@@ -298,6 +299,7 @@ impl Simulation {
             in_run: false,
             traced_huge: BTreeSet::new(),
             beside: None,
+            second_from: None,
             tuning: None,
             waited: Waited::default(),
             fast_capacity,
@@ -327,10 +329,11 @@ impl Simulation {
             self.hot.memory.set(page, PageWord::MAPPED | if file { PageWord::FILE } else { 0 });
         }
         let now = self.now();
-        self.engine.handle(now, terrace_core::engine::Input::Mapped(SPACE, start..Vpn(start.0 + pages)));
+        let space = self.space_of(first);
+        self.engine.handle(now, terrace_core::engine::Input::Mapped(space, start..Vpn(start.0 + pages)));
         for block in first >> BLOCK_SHIFT..=last >> BLOCK_SHIFT {
             if self.ids[block as usize] == NO_BLOCK
-                && let Some(id) = self.engine.pages().find_block(SPACE, self.vpn(block << BLOCK_SHIFT))
+                && let Some(id) = self.engine.pages().find_block(space, self.vpn(block << BLOCK_SHIFT))
             {
                 self.ids[block as usize] = id.first_page().0;
                 let known = id.0 as usize;
@@ -393,7 +396,8 @@ impl Simulation {
         if let Some(run) = &mut self.hot.mmu {
             run.mmu.unmap(first..last + 1);
         }
-        self.engine.handle(now, terrace_core::engine::Input::Unmapped(SPACE, start..Vpn(start.0 + pages)));
+        let space = self.space_of(first);
+        self.engine.handle(now, terrace_core::engine::Input::Unmapped(space, start..Vpn(start.0 + pages)));
         for block in first >> BLOCK_SHIFT..=last >> BLOCK_SHIFT {
             let id = self.ids[block as usize];
             if id != NO_BLOCK {
@@ -625,6 +629,12 @@ impl Simulation {
         (self.random >> 11) as f64 / (1u64 << 53) as f64
     }
 
+    /// Pages that a region of a workload takes.
+    fn pages_of(&self, region: &Region) -> u64 {
+        let boundary = if region.file_backed { PAGE_BYTES } else { self.boundary() };
+        region.bytes.max(1).next_multiple_of(boundary) / PAGE_BYTES
+    }
+
     fn set_base(&mut self, first: Vpn) {
         self.based = true;
         self.hot.base = first.block_start().0;
@@ -635,7 +645,10 @@ impl Simulation {
         if let Some(run) = &mut self.hot.mmu {
             // Page tables are aligned to what they cover.
             self.hot.base &= !((1 << REGION_SHIFT) - 1);
-            run.set_base(SPACE, self.hot.base);
+            run.add_space(SPACE, 0, self.hot.base);
+            if let Some(boundary) = self.second_from {
+                run.add_space(OTHER_SPACE, boundary, self.hot.base + u64::from(boundary));
+            }
         }
     }
 
@@ -726,7 +739,7 @@ impl Simulation {
 
     pub(crate) fn huge_wanted(&self, first: u32) -> bool {
         match self.config.pages {
-            Pages::Huge => true,
+            Pages::Huge | Pages::Whole => true,
             Pages::Traced => self.traced_huge.contains(&first),
             Pages::Small | Pages::Folded => false,
         }
@@ -737,11 +750,15 @@ impl AccessSink for Simulation {
     fn accesses(&mut self, batch: &[WorkloadAccess]) {
         self.feed(batch);
     }
+    fn boundary(&self) -> u64 {
+        let pages = if self.config.pages == Pages::Whole { u64::from(BLOCK_PAGES) } else { 1 };
+        pages * PAGE_BYTES
+    }
     fn mapped(&mut self, region: &Region) {
-        self.map(Vpn::of_address(region.start), region.bytes.max(1).div_ceil(4096), region.file_backed);
+        self.map(Vpn::of_address(region.start), self.pages_of(region), region.file_backed);
     }
     fn unmapped(&mut self, region: &Region) {
-        self.unmap(Vpn::of_address(region.start), region.bytes.max(1).div_ceil(4096));
+        self.unmap(Vpn::of_address(region.start), self.pages_of(region));
     }
     fn fork(&mut self) {
         Simulation::fork(self);

@@ -6,8 +6,16 @@ mod common;
 use common::{FirstTouch, Random, Touch, bare, touch_all};
 use terrace_core::units::Vpn;
 use terrace_machine::mmu::{CounterSpec, Sync, TablePlacement, When};
+use terrace_machine::preset::Machine;
+use terrace_machine::scale::Scale;
+use terrace_policies::Settings;
+use terrace_sim::colocate::{Beside, ProcessReport, Recorded};
 use terrace_sim::fixed::Fixed;
-use terrace_sim::{MmuConfig, MmuReport, Pages, Report, SimConfig, SimError, Simulation};
+use terrace_sim::run::run_alone;
+use terrace_sim::{
+    FastSize, MmuConfig, MmuReport, Pages, Report, SimConfig, SimError, Simulation, Source, WorkloadSource,
+};
+use terrace_workloads::Parameters;
 
 const PAGES: u64 = 8192;
 
@@ -54,7 +62,7 @@ fn the_placement_of_tables_is_felt_in_run_time() {
         let mut config = config(Pages::Small, 1, When::FirstMiss);
         config.mmu.as_mut().unwrap().placement = placement;
         // A scaled cache, so that page tables do not fit it.
-        config.scale = terrace_machine::scale::Scale::new(4096).unwrap();
+        config.scale = Scale::new(4096).unwrap();
         run(config, &touches).0.seconds
     };
     let (fast, slow) = (time(TablePlacement::Fast), time(TablePlacement::Slow));
@@ -114,6 +122,43 @@ fn synchronisation_costs_its_cycles_and_coherence_costs_by_contention() {
     assert!(waits > 20_000 && wait_seconds > 0.0, "{waits} {wait_seconds}");
     let (alone, mmu) = time(Sync::Coherent, &apart);
     assert!(mmu.contention.unwrap().1 == 0 && contended > 1.5 * alone, "{contended} against {alone}");
+}
+
+/// A busy process and a quiet one, each of 32 MiB, a quarter of both fast: what they got.
+fn busy_beside_quiet(floor: &str) -> Vec<ProcessReport> {
+    let parameters = |threads, operations| {
+        let mut parameters = Parameters::new(32 << 20);
+        (parameters.threads, parameters.operations) = (threads, Some(operations));
+        parameters.options = [("hot".to_owned(), "0.9".to_owned())].into();
+        parameters
+    };
+    let first = Box::new(WorkloadSource { name: "hot-cold".to_owned(), parameters: parameters(2, 8_000_000) });
+    let other = Recorded::new("hot-cold", &parameters(1, 400_000), 8).unwrap();
+    let source = Beside { first, other };
+    let machine = Machine::preset("cxl-pond").unwrap();
+    let mut config = SimConfig::new(machine, source.footprint(), FastSize::Share(0.25));
+    config.scale = Scale::new(64).unwrap();
+    config.pages = Pages::Whole;
+    let counters = Some(CounterSpec { when: When::Random(16), ..CounterSpec::default() });
+    config.mmu = Some(MmuConfig { counters, ..MmuConfig::new(2) });
+    let policy = terrace_policies::build("hotness-walk", Settings::from_pairs([("floor", floor)])).unwrap();
+    run_alone(&config, &source, policy).unwrap().processes
+}
+
+#[test]
+fn a_quiet_process_keeps_its_floor_of_fast_memory_beside_a_busy_one() {
+    // Both use all of their memory evenly, one of them 8 times as often: by heat alone it has most of what is fast.
+    let without = busy_beside_quiet("0%");
+    let with = busy_beside_quiet("100%");
+    for process in without.iter().chain(&with) {
+        assert!((24 << 20..34 << 20).contains(&process.mean_resident_bytes), "{process:?}");
+    }
+    // It is there from the middle of the run on, with a quarter of its 32 MiB then: 8 MiB.
+    assert!(with[1].mean_fast_bytes > 4 << 20, "{with:?}");
+    assert!(with[1].mean_fast_bytes as f64 > 1.75 * without[1].mean_fast_bytes as f64, "{with:?} {without:?}");
+    assert!(with[1].fast_hit_share > 1.25 * without[1].fast_hit_share, "{with:?} {without:?}");
+    assert!(with[0].mean_fast_bytes > 8 << 20, "no more than its part is taken from the busy one: {with:?}");
+    assert_eq!(with, busy_beside_quiet("100%"), "and two runs are equal");
 }
 
 #[test]

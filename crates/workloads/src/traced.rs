@@ -65,6 +65,10 @@ pub struct Region {
 pub trait AccessSink {
     /// Up to [`BATCH`] accesses.
     fn accesses(&mut self, batch: &[Access]);
+    /// Bytes on whose multiples regions begin: a power of two, no less than a page. No two regions share such a stretch.
+    fn boundary(&self) -> u64 {
+        PAGE_BYTES
+    }
     /// A region was mapped.
     fn mapped(&mut self, _region: &Region) {}
     /// A region is gone.
@@ -152,9 +156,10 @@ impl<'s> TracedMemory<'s> {
     }
 
     fn map(&mut self, name: &'static str, bytes: u64, file_backed: bool) -> u64 {
+        let boundary = self.lane.sink.boundary();
         let alignment = if bytes >= HUGE_BYTES { HUGE_BYTES } else { PAGE_BYTES };
-        let start = self.next_address.next_multiple_of(alignment);
-        self.next_address = start + bytes.max(1).next_multiple_of(PAGE_BYTES);
+        let start = self.next_address.next_multiple_of(alignment.max(boundary));
+        self.next_address = start + bytes.max(1).next_multiple_of(boundary);
         let region = Region { name, start, bytes, file_backed };
         self.regions.push(region);
         if let Some(fault) = self.fault.take_if(|fault| fault.region == name) {

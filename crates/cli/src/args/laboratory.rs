@@ -42,7 +42,7 @@ pub(crate) struct ModelArguments {
     #[arg(long, value_name = "FACTOR")]
     pub scale: Option<u32>,
     /// How the program's memory is mapped: thp (huge pages; on a scaled machine folded to small ones, unless the MMU is
-    /// modelled; of a trace, as it tells), 2m (real huge pages at any scale; models the MMU) or 4k.
+    /// modelled; of a trace, as it tells), 2m (all by huge pages, at any scale; models the MMU) or 4k.
     #[arg(long, default_value = "thp", value_name = "SIZE", value_parser = ["thp", "4k", "2m"])]
     pub pages: String,
     #[command(flatten)]
@@ -82,6 +82,18 @@ pub(crate) struct MmuArguments {
     pub page_tables: Option<String>,
 }
 
+/// A second process.
+#[derive(Debug, Args)]
+pub(crate) struct BesideArguments {
+    /// Another workload as a second process of the same size: recorded once, played along on the first core, and begun anew
+    /// when it ends. Models the MMU.
+    #[arg(long, value_name = "NAME")]
+    pub beside: Option<String>,
+    /// Accesses of the first process for each of the second.
+    #[arg(long, default_value_t = 8, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    pub every: u64,
+}
+
 /// One run.
 #[derive(Debug, Args)]
 pub(crate) struct OneRunArguments {
@@ -100,6 +112,8 @@ pub(crate) struct OneRunArguments {
     /// Seed of everything random.
     #[arg(long, default_value_t = 1, value_name = "N")]
     pub seed: u64,
+    #[command(flatten)]
+    pub beside: BesideArguments,
     #[command(flatten)]
     pub model: ModelArguments,
 }
@@ -166,12 +180,8 @@ pub(crate) struct SimHotnessArguments {
     /// A trace instead of a workload (`terrace trace import` makes one).
     #[arg(long, value_name = "FILE", conflicts_with_all = ["operations", "workload_settings"])]
     pub trace: Option<PathBuf>,
-    /// Another workload as a second process of the same size, to score fairness.
-    #[arg(long, value_name = "NAME")]
-    pub beside: Option<String>,
-    /// Accesses of the first process for each of the second.
-    #[arg(long, default_value_t = 8, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
-    pub every: u64,
+    #[command(flatten)]
+    pub beside: BesideArguments,
     /// Share of memory that is fast: how many pages a tracker may choose.
     #[arg(long, default_value = "25%", value_name = "SHARE")]
     pub fast: String,
@@ -227,6 +237,9 @@ pub(crate) struct SimBenchArguments {
     /// Times each bench is run; the fastest counts.
     #[arg(long, default_value_t = 1, value_name = "N")]
     pub repeats: u32,
+    /// Only the benches whose names begin so, such as mmu.
+    #[arg(long, default_value = "", hide_default_value = true, value_name = "NAME")]
+    pub only: String,
     /// Print one JSON object.
     #[arg(long)]
     pub json: bool,

@@ -28,9 +28,10 @@ mod tuna;
 
 use experiments::{Case, NOT_BUILT, Row};
 
-/// The largest scale of experiments on page sizes: 4 GB are then 7 huge pages, 12 GB are 22. For a first look a quarter of that.
+/// The largest scale of experiments on page sizes: 4 GB are then 7 huge pages, 12 GB are 22. For a first look half of that:
+/// MCF cannot be smaller than 4 MiB.
 const MMU_SCALE: u32 = 256;
-const MMU_QUICK_SCALE: u32 = 1024;
+const MMU_QUICK_SCALE: u32 = 512;
 /// The scale of a first look.
 const QUICK_SCALE: u32 = 4096;
 
@@ -139,14 +140,34 @@ fn mmu_scale(scale: u32) -> u32 {
     if scale == QUICK_SCALE { MMU_QUICK_SCALE } else { MMU_SCALE }
 }
 
+fn pairs(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
+    pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
+}
+
+/// Real huge pages are as coarse on the scaled machine as on the full one: a program must have some of them.
+fn scale_of(case: &Case, scale: Scale) -> anyhow::Result<Scale> {
+    Ok(match case.setting.mmu {
+        Some(_) => scale.min(Scale::new(mmu_scale(scale.factor())).context("the scale is in range")?),
+        None => scale,
+    })
+}
+
+/// The program of a case on a machine of this scale.
+fn parameters(case: &Case, scale: Scale, seed: u64) -> Parameters {
+    let mut parameters = Parameters::new(scale.bytes(case.setting.size()).get());
+    (parameters.threads, parameters.seed) = (case.setting.threads, seed);
+    parameters.operations = case.setting.operations.map(|full| match case.setting.mmu {
+        Some(_) => full,
+        None => full / u64::from(scale.factor()),
+    });
+    parameters.options = pairs(case.setting.options);
+    parameters
+}
+
 /// Runs one case; all-fast and all-slow come of it as well where the row asks for them.
 fn one(case: &Case, scale: Scale, seed: u64, others: &[(String, String, String)]) -> anyhow::Result<Report> {
     let machine = super::sim::options::machine(case.setting.machine)?;
-    // Real huge pages are as coarse on the scaled machine as on the full one: a program must have some of them.
-    let scale = match case.setting.mmu {
-        Some(_) => scale.min(Scale::new(mmu_scale(scale.factor())).context("the scale is in range")?),
-        None => scale,
-    };
+    let scale = scale_of(case, scale)?;
     let footprint = scale.bytes(case.setting.size());
     let fast = match case.setting.fast {
         experiments::Fast::Share(share) => FastSize::Share(share),
@@ -158,22 +179,13 @@ fn one(case: &Case, scale: Scale, seed: u64, others: &[(String, String, String)]
     (config.scale, config.seed) = (scale, seed);
     config.pages = if case.setting.huge { Pages::Folded } else { Pages::Small };
     if let Some(mmu) = case.setting.mmu {
-        config.pages = if case.setting.huge { Pages::Huge } else { Pages::Small };
+        config.pages = if case.setting.huge { Pages::Whole } else { Pages::Small };
         config.mmu =
             Some(MmuConfig { miss_cycles: mmu.miss_cycles, counters: None, ..MmuConfig::new(case.setting.threads) });
     }
-    let mut parameters = Parameters::new(footprint.get());
-    (parameters.threads, parameters.seed) = (case.setting.threads, seed);
-    parameters.operations = case.setting.operations.map(|full| match case.setting.mmu {
-        Some(_) => full,
-        None => full / u64::from(scale.factor()),
-    });
-    let own = |pairs: &[(&str, &str)]| -> BTreeMap<String, String> {
-        pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
-    };
-    parameters.options = own(case.setting.options);
+    let parameters = parameters(case, scale, seed);
     let source = WorkloadSource { name: case.setting.workload.to_owned(), parameters };
-    let mut settings = own(&case.settings);
+    let mut settings = pairs(&case.settings);
     let for_it = others.iter().filter(|(policy, _, _)| policy == case.policy);
     settings.extend(for_it.map(|(_, key, value)| (key.clone(), value.clone())));
     let policy = terrace_policies::build(case.policy, Settings::from_pairs(settings))?;
@@ -276,4 +288,21 @@ fn print(
         super::print_text(&text)?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_program_can_be_as_small_as_its_scale_makes_it() {
+        for case in experiments::rows().iter().flat_map(|row| &row.cases) {
+            for factor in [64, 1024, QUICK_SCALE] {
+                let scale = scale_of(case, Scale::new(factor).unwrap()).unwrap();
+                if let Err(error) = terrace_workloads::build(case.setting.workload, &parameters(case, scale, 1)) {
+                    panic!("{case} at 1:{factor}: {error}");
+                }
+            }
+        }
+    }
 }

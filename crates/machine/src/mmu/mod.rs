@@ -3,10 +3,10 @@
 //! In: each core's accesses, by page and size of mapping. Out: nanoseconds a core waits for translation and counting, lines
 //! that walks and counters touch, accessed bits, counters. Must not: know a policy, or where data lies beyond what it is told.
 //!
-//! Source: hotness walk (2022). When a core translates through a PMD entry that maps 2 MiB, the MMU may also increment a
-//! counter of the 4 KiB piece that was used, in memory right behind the PMD table. [`spec`] has the constants and which of
-//! them the paper states; [`tables`] the radix trees, [`counters`] the counters, [`contention`] what updates from several
-//! cores cost, [`sweep`] how an operating system reads it all.
+//! Source: hotness walk (course report, undated; its latest references are of 2023). When a core translates through a PMD
+//! entry that maps 2 MiB, the MMU may also increment a counter of the 4 KiB piece that was used, in memory right behind the
+//! PMD table. [`spec`] has the constants and which of them the paper states; [`tables`] the radix trees, [`counters`] the
+//! counters, [`contention`] what updates from several cores cost, [`sweep`] how an operating system reads it all.
 //!
 //! Translation is that of [`crate::tlb`], with a TLB for 1 GiB entries beside it. What a walk reads passes through the
 //! caller's cache hierarchy ([`Lines`]), and so costs what the tier of the table costs where it is not cached.
@@ -172,14 +172,16 @@ impl Mmu {
         waited
     }
 
-    /// Asks the host to bring what translating the page may read into its cache.
+    /// Asks the host to bring what translating the page may read into its cache: the last entry of a walk, or the counter.
+    /// Returns the line of the machine's memory that it lies on, if it is known.
     #[inline]
-    pub fn prefetch(&self, page: u32, huge: bool) {
+    pub fn prefetch(&self, page: u32, huge: bool) -> Option<u64> {
         if !huge {
-            self.tables.prefetch(page);
-        } else if let Some(counters) = &self.counters {
-            counters.prefetch(page);
+            return self.tables.prefetch(page);
         }
+        let counters = self.counters.as_ref()?;
+        counters.prefetch(page);
+        self.tables.is_region(page).then(|| self.tables.counter_line(page).0 + counters.line(page))
     }
 
     #[inline(always)]

@@ -256,14 +256,19 @@ impl Tables {
         }
     }
 
-    /// Asks the host to bring what a walk of the page will read into its cache.
+    /// Asks the host to bring the last entry of a walk to a 4 KiB page into its cache. Returns the line it lies on.
     #[inline]
-    pub fn prefetch(&self, page: u32) {
-        if let Some(&leaf) = self.leaves.get((page >> BLOCK_SHIFT) as usize)
-            && leaf != NONE
-        {
-            safe_arch::prefetch_t0(&self.entries[leaf as usize * ENTRIES + pte_index(page) as usize]);
-        }
+    pub fn prefetch(&self, page: u32) -> Option<u64> {
+        let table = self.leaves.get((page >> BLOCK_SHIFT) as usize).copied().filter(|&leaf| leaf != NONE)?;
+        let step = Step { table, index: pte_index(page) };
+        safe_arch::prefetch_t0(&self.entries[table as usize * ENTRIES + step.index as usize]);
+        Some(self.line(step).0)
+    }
+
+    /// Whether there is a PMD table for the page.
+    #[inline]
+    pub fn is_region(&self, page: u32) -> bool {
+        self.regions.get((page >> REGION_SHIFT) as usize).is_some_and(|region| region.pmd != NONE)
     }
 
     /// Sets an entry's accessed bit, and its dirty bit if the access is a store and the entry a leaf. Returns whether that

@@ -12,12 +12,12 @@ use std::time::Duration;
 use terrace_core::engine::Input;
 use terrace_core::observation::{Observation, Scan, Seen, Sight};
 use terrace_core::policy::Round;
-use terrace_core::units::{BLOCK_PAGES, BLOCK_SHIFT, PageId, Time};
+use terrace_core::units::{BLOCK_PAGES, BLOCK_SHIFT, PageId, SpaceId, Time};
 use terrace_machine::cache::LINE_BYTES;
 use terrace_machine::memory::PageWord;
 use terrace_machine::mmu::{Size, SweepCost};
 
-use crate::simulation::{NO_BLOCK, SPACE, Simulation};
+use crate::simulation::{NO_BLOCK, Simulation};
 
 /// Entries of a page table that one line holds: what reading a line costs over reading one entry.
 const ENTRIES_A_LINE: f64 = 8.0;
@@ -41,7 +41,7 @@ impl Simulation {
         let mut huge = Vec::new();
         {
             let memory = &self.hot.memory;
-            run.mmu.tables.sweep(SPACE, true, &mut cost, &mut |page, size, accessed| match size {
+            let mut look = |page: u32, size, accessed| match size {
                 Size::Small => {
                     let first = page >> BLOCK_SHIFT << BLOCK_SHIFT;
                     if blocks.last().is_none_or(|(block, _)| *block != first) {
@@ -55,7 +55,12 @@ impl Simulation {
                 }
                 _ if accessed => huge.push(page),
                 _ => {}
-            });
+            };
+            // One process after the other, each down its own tables.
+            let spaces: Vec<SpaceId> = run.mmu.tables.spaces().map(|(space, _)| space).collect();
+            for space in spaces {
+                run.mmu.tables.sweep(space, true, &mut cost, &mut look);
+            }
             // Mappings that no walk has entered yet have memory all the same.
             for (first, sights) in &mut blocks {
                 for (page, sight) in (*first..).zip(sights.iter_mut()) {

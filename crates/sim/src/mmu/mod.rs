@@ -16,6 +16,7 @@ use terrace_machine::mmu::{CounterSpec, Mmu, MmuSpec, Sync, TablePlacement};
 use terrace_machine::preset::{Machine, TierKind};
 use terrace_machine::scale::Scale;
 
+use crate::colocate::Served;
 use crate::hotness::Probe;
 use interleave::Interleaver;
 
@@ -67,6 +68,8 @@ pub(crate) struct MmuRun {
     phases: Vec<PhaseMark>,
     /// What watches, where trackers are scored.
     pub(crate) probe: Option<Box<Probe>>,
+    /// What was served to whom, where there are two processes.
+    pub(crate) served: Option<Box<Served>>,
 }
 
 impl MmuRun {
@@ -105,6 +108,7 @@ impl MmuRun {
             sweeps: counted::Sweeps::default(),
             phases: Vec::new(),
             probe: None,
+            served: None,
         }
     }
 
@@ -114,9 +118,9 @@ impl MmuRun {
         self.phases.push(mark);
     }
 
-    /// The space's pages begin at the virtual page number `base`, which is a multiple of 1 GiB.
-    pub(crate) fn set_base(&mut self, space: SpaceId, base: u64) {
-        self.mmu.add_space(space, 0, base);
+    /// The space's pages begin at page `first`, the virtual page number `base`; both are multiples of 1 GiB.
+    pub(crate) fn add_space(&mut self, space: SpaceId, first: u32, base: u64) {
+        self.mmu.add_space(space, first, base);
     }
 
     /// Latencies are idle ones times these factors from now on.

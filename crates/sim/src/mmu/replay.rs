@@ -21,7 +21,7 @@ use crate::hotness::{self, found, walked};
 use crate::record::Record;
 
 /// How far ahead the host is asked for what an access will read.
-const AHEAD: usize = 12;
+const AHEAD: usize = 16;
 
 /// The cache hierarchy and memory as walks and counters see them.
 struct Hierarchy<'a> {
@@ -54,7 +54,17 @@ impl Hot {
     pub(crate) fn run_mmu<R: Record>(&mut self, batch: &[R], from: usize) -> Stop {
         let Some(run) = self.mmu.as_deref_mut() else { return Stop::At(from) };
         let MmuRun {
-            mmu, own_cache, interleaver, ns_per_cycle, hit_ns, parallelism, latency, table_lines, probe, ..
+            mmu,
+            own_cache,
+            interleaver,
+            ns_per_cycle,
+            hit_ns,
+            parallelism,
+            latency,
+            table_lines,
+            probe,
+            served,
+            ..
         } = run;
         let (ns_per_cycle, hit_ns, overlap) = (*ns_per_cycle, *hit_ns, 1.0 / *parallelism);
         let words = self.memory.words_mut();
@@ -74,8 +84,11 @@ impl Hot {
             }
             if let Some(ahead) = batch.get(index + AHEAD / 2) {
                 let page = ahead.page().wrapping_sub(self.base);
-                if let Some(word) = words.get(page as usize) {
-                    mmu.prefetch(page as u32, word.has(PageWord::HUGE));
+                if let Some(word) = words.get(page as usize)
+                    && let Some(line) = mmu.prefetch(page as u32, word.has(PageWord::HUGE))
+                    && let Some(cache) = self.cache.as_ref().or(own_cache.as_ref())
+                {
+                    cache.prefetch(line);
                 }
             }
             let page = access.page().wrapping_sub(self.base);
@@ -165,6 +178,9 @@ impl Hot {
                     if store && self.cache.is_none() {
                         written[tier] += bytes;
                     }
+                }
+                if let Some(served) = served {
+                    served.add(page, tier);
                 }
                 let [loaded, stored] = latency[tier];
                 *clock += nanos

@@ -13,8 +13,11 @@ impl Simulation {
         let Some(run) = &mut self.hot.mmu else { return };
         if let [_] = run.interleaver.cores() {
             // One core makes its accesses in the order they come.
-            let queued: Vec<Queued> = batch.iter().map(|access| Queued::of(access, 1)).collect();
+            let mut queued = std::mem::take(&mut self.queued);
+            queued.clear();
+            queued.extend(batch.iter().map(|access| Queued::of(access, 1)));
             self.run_core(0, &queued);
+            self.queued = queued;
             return;
         }
         run.interleaver.push(batch);

@@ -1,6 +1,6 @@
 //! MCF-like network simplex: the cheapest flow through a generated network.
 //!
-//! Source: SPEC CPU 2017 605.mcf_s, after Löbel's MCF; hotness walk (2022) runs it at 4 GB. Structures and pricing are
+//! Source: SPEC CPU 2017 605.mcf_s, after Löbel's MCF; hotness walk (undated) runs it at 4 GB. Structures and pricing are
 //! those MCF is known for: arcs of 48 bytes, nodes with parent, child and sibling links, potentials and depths; multiple
 //! partial pricing of about 300 arcs at a stride through the whole arc array, with a basket of 50 candidates. The tree
 //! is kept strongly feasible, so that it cannot cycle (Cunningham 1976). Nodes are 8 times the square root of the arcs:

@@ -126,12 +126,7 @@ pub(super) fn ours(row: &Row, reports: &[&Report]) -> Ours {
             let list: Vec<String> = accesses.iter().map(|count| format!("{:.2}", count / 1e6)).collect();
             let text = format!("{:.1} % (millions of accesses a core: {})", value * 100.0, list.join(", "));
             let detail = Some(serde_json::json!({ "accesses": accesses }));
-            Ours {
-                value: Some(value),
-                detail,
-                text,
-                verdict: ratio_verdict(1.0 + value, row.value.map(|paper| 1.0 + paper)),
-            }
+            Ours { value: Some(value), detail, text, verdict: ratio_verdict(value, row.value) }
         }
         Quantity::Drift => drift(reports[0]),
         Quantity::Best => {

@@ -34,6 +34,7 @@ pub(super) fn run(arguments: &SimBenchArguments) -> anyhow::Result<ExitCode> {
             accesses: arguments.accesses,
             policy: arguments.policy.clone(),
             repeats: arguments.repeats,
+            only: arguments.only.clone(),
         };
         let mut done = |bench: Bench| {
             if !arguments.json && printed.is_ok() {

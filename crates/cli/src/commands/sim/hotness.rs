@@ -6,14 +6,12 @@
 use std::fmt::Write;
 use std::process::ExitCode;
 
-use terrace_core::units::{Bytes, parse_duration, parse_share};
-use terrace_sim::colocate::Recorded;
+use terrace_core::units::{parse_duration, parse_share};
 use terrace_sim::hotness::{HotnessPlan, HotnessReport, run as score};
-use terrace_workloads::Parameters;
 
-use super::options::{OneRun, failed};
-use crate::args::{MmuArguments, ModelArguments, OneRunArguments, SimHotnessArguments};
-use crate::options::{Misuse, misuse};
+use super::options::{NOT_BESIDE, OneRun, failed, recorded};
+use crate::args::{BesideArguments, MmuArguments, ModelArguments, OneRunArguments, SimHotnessArguments};
+use crate::options::misuse;
 use crate::report::units;
 
 pub(super) fn run(arguments: &SimHotnessArguments) -> anyhow::Result<ExitCode> {
@@ -32,6 +30,8 @@ pub(super) fn run(arguments: &SimHotnessArguments) -> anyhow::Result<ExitCode> {
         policy: "all-fast".to_owned(),
         fast: "100%".to_owned(),
         seed: arguments.seed,
+        // The second process is watched, and so given apart.
+        beside: BesideArguments { beside: None, every: arguments.beside.every },
         model: ModelArguments {
             machine: arguments.machine.clone(),
             size: arguments.size.clone(),
@@ -51,20 +51,10 @@ pub(super) fn run(arguments: &SimHotnessArguments) -> anyhow::Result<ExitCode> {
             workload_settings: arguments.workload_settings.clone(),
         },
     })?;
-    let beside = match &arguments.beside {
-        None => None,
-        Some(name) => {
-            let size: Bytes = arguments.size.parse().map_err(|error| misuse("--size", &arguments.size, error))?;
-            if size > Bytes::gib(1) || arguments.trace.is_some() {
-                let why = "expected a workload of at most 1GiB in --workload, so that both fit one numbering of pages";
-                return Err(misuse("--beside", name, why));
-            }
-            let mut parameters = Parameters::new(size.get());
-            (parameters.threads, parameters.seed) = (1, arguments.seed);
-            terrace_workloads::build(name, &parameters).map_err(|error| Misuse(error.to_string()))?;
-            Some(Recorded::new(name, &parameters, arguments.every as usize).map_err(failed)?)
-        }
-    };
+    if let (Some(name), Some(_)) = (&arguments.beside.beside, &arguments.trace) {
+        return Err(misuse("--beside", name, NOT_BESIDE));
+    }
+    let beside = recorded(&arguments.beside, &arguments.size, arguments.seed)?;
     let plan = HotnessPlan { fast_share, window_ns };
     let report = score(&one.config, &plan, one.source.as_ref(), beside.as_ref()).map_err(failed)?;
     if let Some(path) = &arguments.heatmap {

@@ -13,12 +13,13 @@ use terrace_machine::mmu::{CounterSpec, NotOffered, TablePlacement};
 use terrace_machine::preset::Machine;
 use terrace_machine::scale::Scale;
 use terrace_policies::Settings;
+use terrace_sim::colocate::{Beside, Recorded};
 use terrace_sim::run::Source;
 use terrace_sim::{FastSize, MmuConfig, Pages, SimConfig, SimError, TraceSource, WorkloadSource};
 use terrace_trace::{AccessSource, Change, Header, Index, Provenance, Reader};
 use terrace_workloads::Parameters;
 
-use crate::args::{ModelArguments, OneRunArguments};
+use crate::args::{BesideArguments, ModelArguments, OneRunArguments};
 use crate::options::{Misuse, misuse};
 
 /// The scale where neither the command line nor a trace names one.
@@ -49,20 +50,34 @@ impl OneRun {
                 if wants_mmu(&raw.model, std::slice::from_ref(&raw.policy), &settings)? && raw.model.pages == "thp" {
                     trace.needs_page_sizes()?;
                 }
+                if let Some(name) = &raw.beside.beside {
+                    return Err(misuse("--beside", name, NOT_BESIDE));
+                }
                 (config, trace.source())
             }
             (Some(workload), None) => {
-                let source = workload_source(workload, &raw.model, raw.seed)?;
+                let first = workload_source(workload, &raw.model, raw.seed)?;
+                let source: Box<dyn Source> = match recorded(&raw.beside, &raw.model.size, raw.seed)? {
+                    Some(other) => Box::new(Beside { first: Box::new(first), other }),
+                    None => Box::new(first),
+                };
                 let mut config = SimConfig::new(machine, source.footprint(), fast);
                 config.scale = scale(raw.model.scale, USUAL_SCALE)?;
-                (config, Box::new(source))
+                (config, source)
             }
             (None, None) => return Err(Misuse("--workload or --trace: expected one of them".to_owned()).into()),
         };
         config.seed = raw.seed;
         config.mmu = mmu(&raw.model, std::slice::from_ref(&raw.policy), &settings, threads, &config.machine)?;
+        if raw.beside.beside.is_some() && config.mmu.is_none() {
+            // Only the MMU tells whose accesses are whose.
+            let most = config.machine.processor.cores as usize;
+            config.mmu = Some(MmuConfig::new(threads.clamp(1, most)));
+        }
         config.pages = match (raw.trace.is_some(), config.mmu) {
             (true, Some(_)) if raw.model.pages == "thp" => Pages::Traced,
+            // A trace has its own layout, and blocks that it uses whole.
+            (true, Some(_)) if raw.model.pages == "2m" => Pages::Huge,
             (_, mmu) => pages(&raw.model.pages, config.scale, mmu.is_some()),
         };
         config.capacities().map_err(|error| misuse("--fast", &raw.fast, error))?;
@@ -133,6 +148,23 @@ pub(crate) fn workload_source(name: &str, model: &ModelArguments, seed: u64) -> 
     Ok(WorkloadSource { name: name.to_owned(), parameters })
 }
 
+/// Why there is no second process.
+pub(crate) const NOT_BESIDE: &str =
+    "expected a workload of at most 1GiB in --workload, so that both fit one numbering of pages";
+
+/// The second process, if one is wanted, as large as the first.
+pub(crate) fn recorded(raw: &BesideArguments, size: &str, seed: u64) -> anyhow::Result<Option<Recorded>> {
+    let Some(name) = &raw.beside else { return Ok(None) };
+    let bytes: Bytes = size.parse().map_err(|error| misuse("--size", size, error))?;
+    if bytes > Bytes::gib(1) {
+        return Err(misuse("--beside", name, NOT_BESIDE));
+    }
+    let mut parameters = Parameters::new(bytes.get());
+    (parameters.threads, parameters.seed) = (1, seed);
+    terrace_workloads::build(name, &parameters).map_err(|error| Misuse(error.to_string()))?;
+    Ok(Some(Recorded::new(name, &parameters, raw.every as usize).map_err(failed)?))
+}
+
 /// "50%" or "64MiB".
 pub(crate) fn fast_size(text: &str) -> anyhow::Result<FastSize> {
     let wanted = "expected a share of the footprint (50%) or an amount (64MiB)";
@@ -158,11 +190,12 @@ pub(crate) fn workload_scale(asked: Option<u32>) -> anyhow::Result<Scale> {
 }
 
 /// Huge pages on a scaled machine would be as coarse as `scale` times their size; they are folded to small ones, unless the MMU
-/// is modelled: its huge pages have pieces.
+/// is modelled: its huge pages have pieces. `2m` maps all by 2 MiB, `thp` only what the program has mapped as much of.
 pub(crate) fn pages(text: &str, scale: Scale, mmu: bool) -> Pages {
     match (text, scale) {
         ("4k", _) => Pages::Small,
-        ("2m", _) | (_, Scale::FULL) => Pages::Huge,
+        ("2m", _) => Pages::Whole,
+        (_, Scale::FULL) => Pages::Huge,
         _ if mmu => Pages::Huge,
         _ => Pages::Folded,
     }

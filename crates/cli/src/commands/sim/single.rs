@@ -74,6 +74,17 @@ fn text(report: &Report, fast: FastSize) -> String {
         "accesses",
         format!("{} in all, {} in the cache", units::count(report.accesses), units::count(report.cache_hits)),
     );
+    for process in &report.processes {
+        let [resident, fast] = [process.mean_resident_bytes, process.mean_fast_bytes].map(units::bytes);
+        line(
+            "  process",
+            format!(
+                "{}: {} of its memory accesses fast, {fast} of its {resident} on the mean",
+                process.workload,
+                units::percent(process.fast_hit_share)
+            ),
+        );
+    }
     line("promoted", format!("{} pages", units::count(report.promoted_pages)));
     line(
         "demoted",
