@@ -53,6 +53,8 @@ pub enum Manager {
         policy: String,
         /// Its settings, KEY=VALUE.
         settings: Vec<String>,
+        /// Policy and settings as they were asked for, for rows.
+        label: String,
     },
 }
 
@@ -63,18 +65,20 @@ impl Manager {
         names.split(',').filter_map(|name| Manager::parse(name).ok()).collect()
     }
 
-    /// Reads a name: none, interleave, numa_balancing=1, numa_balancing=2, damon, or terrace:POLICY.
+    /// Reads a name: none, interleave, numa_balancing=1, numa_balancing=2, damon, or terrace:POLICY, which may be followed by
+    /// settings that differ from those that suit a guest: terrace:flexhm:i=20ms:e=2s.
     ///
     /// # Errors
     /// With what is expected.
     pub fn parse(text: &str) -> Result<Manager, String> {
         let every = format!("{LOOK_MILLISECONDS}ms");
+        let texts = |texts: &[&str]| texts.iter().map(|&text| text.to_owned()).collect::<Vec<String>>();
         let settings = |policy: &str| -> Vec<String> {
             match policy {
-                "age" => {
-                    vec![format!("interval={every}"), "share=100%".into(), "idle=2s".into(), "half_life=1s".into()]
-                }
-                "flexhm" => vec![format!("i={every}")],
+                // A mark says used or not. A guest uses all of its few pages within the half second, so looks must be shorter
+                // for marks to differ; decisions come at the pace of the others.
+                "age" => texts(&["interval=50ms", "adaptive=off", "share=100%", "idle=2s", "half_life=2s"]),
+                "flexhm" => texts(&["i=50ms", "e=1s"]),
                 // The guest has no sampling hardware: FlexMem on its fault profiler alone.
                 "flexmem" => vec!["pebs=off".into(), format!("scan_min={every}"), format!("scan_delay={every}")],
                 _ => Vec::new(),
@@ -86,10 +90,16 @@ impl Manager {
             "numa_balancing=1" => Ok(Manager::NumaBalancing(1)),
             "numa_balancing=2" => Ok(Manager::NumaBalancing(2)),
             "damon" => Ok(Manager::Damon),
-            _ => match text.strip_prefix("terrace:").filter(|policy| !policy.is_empty()) {
-                Some(policy) => Ok(Manager::Terrace { policy: policy.to_owned(), settings: settings(policy) }),
+            _ => match text.strip_prefix("terrace:").filter(|label| !label.is_empty()) {
+                Some(label) => {
+                    let mut parts = label.split(':');
+                    let policy = parts.next().unwrap_or_default().to_owned();
+                    // What is given later goes before.
+                    let settings = settings(&policy).into_iter().chain(parts.map(str::to_owned)).collect();
+                    Ok(Manager::Terrace { policy, settings, label: label.to_owned() })
+                }
                 None => Err(format!(
-                    "{text:?} is no manager: expected none, interleave, numa_balancing=1, numa_balancing=2, damon or terrace:POLICY"
+                    "{text:?} is no manager: expected none, interleave, numa_balancing=1, numa_balancing=2, damon or terrace:POLICY[:KEY=VALUE...]"
                 )),
             },
         }
@@ -162,7 +172,7 @@ pub struct Job {
 pub struct Row {
     /// Who managed.
     pub manager: String,
-    /// Terrace's policy; `null` for others.
+    /// Terrace's policy, with the settings that were asked for; `null` for others.
     pub policy: Option<String>,
     /// The workload.
     pub workload: String,
@@ -318,7 +328,7 @@ impl Job {
                 format!("damon_tiering {} {} || exit 1\n", machine.fast.get(), (machine.fast + machine.slow).get())
             }
             // A policy of its own memory, not a cpuset: that would forbid it to move pages to node 0.
-            Manager::Terrace { policy, settings } => format!(
+            Manager::Terrace { policy, settings, .. } => format!(
                 "numactl --preferred=1 terrace attach --pid $pid --quiet --policy {policy} --tier-slow node:1 --fast {}{} \
                  --json-file $OUT/run.json &\n\
                  manager=$!\n",
@@ -361,7 +371,10 @@ impl Job {
         let seconds = report.steps.iter().map(|step| step.seconds).sum();
         Row {
             manager: self.manager.name(),
-            policy: self.manager.policy().map(str::to_owned),
+            policy: match &self.manager {
+                Manager::Terrace { label, .. } => Some(label.clone()),
+                _ => None,
+            },
             workload: self.workload.clone(),
             kernel: report.release.clone(),
             seed: self.seed,
@@ -456,6 +469,7 @@ mod tests {
             ("damon", "damon_tiering"),
             ("terrace:age", "--policy age --tier-slow node:1 --fast 20131"),
             ("terrace:flexmem", "--set pebs=off"),
+            ("terrace:flexhm:r=5", "--set e=1s --set r=5"),
         ] {
             let text = script(manager);
             assert!(text.contains(line) && !nothing.contains(line), "{manager}: {text}");
