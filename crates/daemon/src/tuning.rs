@@ -8,14 +8,18 @@
 //! saw accessed within the interval count as the accesses that would keep them fast (the threshold times their number), pages that
 //! came back by a fault as slow accesses and promotions, and the program's CPU time as its operations. The loss of a window is
 //! the time those faults cost, as a refault was measured at the start, over what is left of the CPU time.
+//!
+//! The limit is held by the engine, which demotes the program's coldest pages; or by the kernel's watermarks, if they were
+//! given: then so much of fast memory is kept free as would be if the program were at its limit, and the kernel demotes.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::time::{Duration, Instant};
 
 use terrace_core::units::{Bytes, TierId, Time};
 use terrace_linux::manager::Manager;
+use terrace_linux::watermarks::{KernelMoves, Watermarks};
 use terrace_machine::preset::Machine;
 use terrace_policies::age::idle_time;
 use terrace_sizing::database::{Origin, machine_checksum};
@@ -34,6 +38,7 @@ struct Reading {
     refaults: u64,
     promoted: u64,
     demoted: u64,
+    kernel: KernelMoves,
     cpu_seconds: f64,
 }
 
@@ -43,6 +48,10 @@ pub struct LiveTuner {
     index: Arc<Index>,
     frequency_hertz: f64,
     refault_cost: Option<Duration>,
+    /// If given, they hold the limit.
+    watermarks: Option<Watermarks>,
+    /// The share that they hold the program to.
+    held_to: f64,
     last: Option<Reading>,
     due: Time,
     curve: Option<Curve>,
@@ -66,11 +75,25 @@ impl LiveTuner {
             index,
             frequency_hertz,
             refault_cost: None,
+            watermarks: None,
+            held_to: 1.0,
             last: None,
             due: Time::ZERO,
             curve: None,
             held_share: 1.0,
         }
+    }
+
+    /// The kernel's watermarks hold the limit, instead of the engine. They are put back when the tuner is dropped.
+    #[must_use]
+    pub fn held_by(mut self, watermarks: Watermarks) -> LiveTuner {
+        self.watermarks = Some(watermarks);
+        self
+    }
+
+    /// Whether the kernel's watermarks hold the limit.
+    pub fn is_held_by_watermarks(&self) -> bool {
+        self.watermarks.is_some()
     }
 
     /// What one refault costs on this machine, if it was measured: without it no loss is observed.
@@ -120,9 +143,11 @@ impl LiveTuner {
         self.last = None;
     }
 
-    /// Looks, if it is time. The share of the footprint that should be fast from now on, if that was decided.
+    /// Looks, if it is time. The share of the footprint that should be fast from now on, if that was decided and it is the
+    /// engine that holds it.
     pub fn look(&mut self, manager: &Manager) -> Option<f64> {
         let now = manager.now();
+        self.hold(manager);
         if now < self.due {
             return None;
         }
@@ -134,6 +159,7 @@ impl LiveTuner {
             refaults: manager.stats().major_faults,
             promoted: ledger.promoted(),
             demoted: ledger.demoted(),
+            kernel: self.kernel_moves(),
             cpu_seconds: manager.stats().cpu_ticks as f64 / rustix::param::clock_ticks_per_second() as f64,
         };
         let before = self.last.replace(reading)?;
@@ -146,6 +172,10 @@ impl LiveTuner {
         let decided = self.tuner.decide(&window, &self.index);
         self.due = now + self.tuner.config().interval.max(began.elapsed() * PAUSE_PER_COST);
         match decided {
+            Ok(share) if self.watermarks.is_some() => {
+                self.held_to = share;
+                None
+            }
             Ok(share) => Some(share),
             // A window that cannot be a program's says nothing: the limit stays.
             Err(error) => {
@@ -153,6 +183,28 @@ impl LiveTuner {
                 None
             }
         }
+    }
+
+    /// Sets the marks by what is free now: as much as would be free if the program were at its limit.
+    fn hold(&mut self, manager: &Manager) {
+        let Some(marks) = &mut self.watermarks else { return };
+        let pages = manager.engine().pages();
+        let limit = (pages.footprint_of_all() as f64 * self.held_to).ceil() as u64;
+        let over = Bytes::of_pages(pages.used_in_all(TierId::FAST).saturating_sub(limit));
+        let set = match self.held_to < 1.0 {
+            true => marks.free().and_then(|free| marks.keep_free(free + over)),
+            false => marks.keep_free(Bytes::ZERO),
+        };
+        if let Err(error) = set {
+            // The marks stay where they are; the next look tries again.
+            tracing::warn!(%error, "the watermarks could not be set");
+        }
+    }
+
+    /// What the kernel moved, where it is the kernel that holds the limit.
+    fn kernel_moves(&self) -> KernelMoves {
+        let held = self.watermarks.as_ref().map(|_| KernelMoves::read(Path::new("/")));
+        held.and_then(Result::ok).unwrap_or_default()
     }
 
     fn window(&self, manager: &Manager, before: &Reading, now: &Reading) -> Option<Window> {
@@ -175,20 +227,35 @@ impl LiveTuner {
         let vector = ConfigVector {
             fast_accesses: touched as f64 * FIXED_THRESHOLD,
             slow_accesses: refaults as f64 * FIXED_THRESHOLD,
-            demotions: now.demoted.saturating_sub(before.demoted) as f64,
-            promotions: (now.promoted.saturating_sub(before.promoted) + refaults) as f64,
+            demotions: (now.demoted.saturating_sub(before.demoted)
+                + now.kernel.demoted.saturating_sub(before.kernel.demoted)) as f64,
+            promotions: (now.promoted.saturating_sub(before.promoted)
+                + now.kernel.promoted.saturating_sub(before.kernel.promoted)
+                + refaults) as f64,
             intensity: cpu * self.frequency_hertz / accesses.max(1.0),
             resident_bytes: Bytes::of_pages(footprint).get() as f64,
             hot_threshold: FIXED_THRESHOLD,
             threads: (cpu / length.as_secs_f64()).ceil().max(1.0),
         };
         let fast = pages.used_in_all(TierId::FAST);
-        let held = (fast + self.occupied(manager, footprint - fast)) as f64 / footprint as f64;
+        let share = |amount: u64| (amount as f64 / footprint as f64).min(1.0);
         let loss = self.refault_cost.filter(|_| cpu > 0.0).map(|cost| {
             let lost = refaults as f64 * cost.as_secs_f64();
             lost / (cpu - lost).max(cpu * 0.01)
         });
-        Some(Window { end: now.at, length, vector, held_share: held.min(1.0), loss })
+        Some(Window {
+            end: now.at,
+            length,
+            vector,
+            held_share: share(fast),
+            // Compressed memory lies in fast memory, too: what it takes is not saved.
+            saved_share: 1.0 - share(fast + self.occupied(manager, footprint - fast)),
+            loss,
+            used_share: share(fast),
+            // The limit is a share of what the program has, and grows with it; refaults are of pages that it put out.
+            growth_share: 0.0,
+            left_room: false,
+        })
     }
 
     /// Fast memory that compressed pages take: of the whole device's, the part of those `slow` pages that lie in it.
@@ -265,7 +332,7 @@ impl Sizing {
     }
 }
 
-fn index(machine: &Machine, file: Option<&std::path::Path>) -> Result<Index, String> {
+fn index(machine: &Machine, file: Option<&Path>) -> Result<Index, String> {
     let database = match file {
         Some(path) => read(machine, path).map_err(|why| format!("sizing.database = \"{}\": {why}", path.display()))?,
         None => modelled(machine)?,
@@ -273,7 +340,7 @@ fn index(machine: &Machine, file: Option<&std::path::Path>) -> Result<Index, Str
     Index::new(database).map_err(|error| format!("the records cannot be indexed: {error}"))
 }
 
-fn read(machine: &Machine, path: &std::path::Path) -> Result<Database, String> {
+fn read(machine: &Machine, path: &Path) -> Result<Database, String> {
     let bytes = std::fs::read(path).map_err(|error| error.to_string())?;
     let database = Database::from_parquet(bytes.into()).map_err(|error| error.to_string())?;
     match database.is_foreign_to(machine) {

@@ -32,6 +32,8 @@ pub(crate) struct TuneReport {
     pub loss_observed: bool,
     /// Where the inputs came from.
     pub inputs: &'static str,
+    /// What held the limit: `pages` or `watermarks`.
+    pub held_by: &'static str,
     /// Decisions in order.
     pub intervals: Vec<Interval>,
     /// Bytes saved, mean over time.
@@ -73,6 +75,7 @@ pub(crate) fn report(live: &LiveTuner, footprint_bytes: u64) -> TuneReport {
         summary,
         loss_observed: observed,
         inputs: INPUTS,
+        held_by: if live.is_held_by_watermarks() { "watermarks" } else { "pages" },
         intervals: tuner.intervals().to_vec(),
         machine: database.meta().machine.clone(),
         records: database.len(),

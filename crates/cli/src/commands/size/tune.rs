@@ -3,6 +3,7 @@
 //! In: a target, a database, a program. Out: the program's exit code, and what was saved and lost. Must not: start anything before target,
 //! database and program are checked.
 
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,6 +11,8 @@ use std::time::Duration;
 use anyhow::Context;
 use terrace_core::policy::FastGoal;
 use terrace_linux::process::RangeOptions;
+use terrace_linux::topology::{TierKind, Topology};
+use terrace_linux::watermarks::Watermarks;
 use terrace_sizing::tuner::{Mode, TunerConfig};
 
 use super::store;
@@ -38,8 +41,13 @@ pub(super) fn run(arguments: &SizeTuneArguments) -> anyhow::Result<ExitCode> {
     let mut config = TunerConfig::new(tau, if arguments.paper { Mode::Paper } else { Mode::Measured });
     config.interval = every;
     let mut tuner = LiveTuner::new(config, Arc::new(index), machine.processor.frequency_hertz);
+    if arguments.hold == "watermarks" {
+        tuner = tuner.held_by(watermarks()?);
+    }
     let (code, run) = run_with(&plan, Some(&mut tuner))?;
     let report = report_of(&tuner, run.target.peak_footprint_bytes);
+    // The watermarks go back before anything is shown of a run that is over.
+    drop(tuner);
     if report.intervals.is_empty() {
         let shown = units::seconds(every.as_secs_f64());
         let text = format!(
@@ -58,6 +66,18 @@ pub(super) fn run(arguments: &SizeTuneArguments) -> anyhow::Result<ExitCode> {
         eprint!("{}", closing_lines(&report, run.target.peak_footprint_bytes));
     }
     Ok(code)
+}
+
+/// The watermarks of the fastest tier's nodes, not yet changed.
+fn watermarks() -> anyhow::Result<Watermarks> {
+    let root = Path::new("/");
+    let topology = Topology::discover(root)?;
+    let nodes = topology.tiers.first().and_then(|tier| match &tier.kind {
+        TierKind::Nodes { nodes } => Some(nodes.as_slice()),
+        TierKind::Swap { .. } => None,
+    });
+    let nodes = nodes.context("no node has memory: see terrace topology")?;
+    Watermarks::open(root, nodes).context("--hold watermarks")
 }
 
 fn plan(arguments: &SizeTuneArguments) -> anyhow::Result<Plan> {
