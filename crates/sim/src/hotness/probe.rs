@@ -85,17 +85,35 @@ pub struct HeatPicture {
     pub window_seconds: f64,
     /// Pages a row of `memory` covers.
     pub pages_per_row: u32,
-    /// A column for each window: heat of all memory, in at most 256 rows.
+    /// A column for each window, or for some of them: the most heat of all memory, in at most 256 rows.
     pub memory: Vec<Vec<f32>>,
     /// First page of the 2 MiB whose pieces `pieces` shows: the hottest at the end of the first window.
     pub block: Option<u32>,
-    /// A column for each window: heat of its 512 pieces.
+    /// Columns as of `memory`: heat of its 512 pieces.
     pub pieces: Vec<Vec<f32>>,
+}
+
+impl HeatPicture {
+    /// Neighbouring columns become one, which covers both.
+    fn fold(&mut self) {
+        for columns in [&mut self.memory, &mut self.pieces] {
+            let halves = columns.chunks(2).map(|pair| pair.iter().fold(Vec::new(), |one, other| hotter(one, other)));
+            *columns = halves.collect();
+        }
+        self.window_seconds *= 2.0;
+    }
+}
+
+/// The hotter of each two cells; one column may have more cells than the other.
+fn hotter(mut column: Vec<f32>, other: &[f32]) -> Vec<f32> {
+    column.resize(column.len().max(other.len()), 0.0);
+    column.iter_mut().zip(other).for_each(|(cell, other)| *cell = cell.max(*other));
+    column
 }
 
 /// Rows of the picture of all memory.
 const ROWS: usize = 256;
-/// Most columns of the picture.
+/// Most columns of the picture. An even number.
 const COLUMNS: usize = 512;
 
 /// See the module's header.
@@ -116,6 +134,8 @@ pub(crate) struct Probe {
     boundary: Option<u32>,
     management: Management,
     pub(crate) picture: HeatPicture,
+    /// Windows that a column of the picture covers, and those that the last one has.
+    column_windows: [u32; 2],
 }
 
 impl Probe {
@@ -143,6 +163,7 @@ impl Probe {
             boundary,
             management,
             picture: HeatPicture { window_seconds: window_ns as f64 / 1e9, pages_per_row: 1, ..HeatPicture::default() },
+            column_windows: [1, 1],
         }
     }
 
@@ -224,17 +245,27 @@ impl Probe {
 
     fn paint(&mut self) {
         let picture = &mut self.picture;
-        if picture.memory.len() >= COLUMNS {
-            return;
+        let [covers, held] = &mut self.column_windows;
+        if held == covers && picture.memory.len() == COLUMNS {
+            picture.fold();
+            *covers *= 2;
+            *held = *covers;
         }
+        let begins = held == covers || picture.memory.is_empty();
+        *held = if begins { 1 } else { *held + 1 };
         while self.truth.len() > ROWS * picture.pages_per_row as usize {
             picture.pages_per_row *= 2;
             for column in &mut picture.memory {
                 *column = column.chunks(2).map(|pair| pair.iter().sum()).collect();
             }
         }
-        let rows = self.truth.chunks(picture.pages_per_row as usize).map(|pages| pages.iter().sum()).collect();
-        picture.memory.push(rows);
+        let rows: Vec<f32> =
+            self.truth.chunks(picture.pages_per_row as usize).map(|pages| pages.iter().sum()).collect();
+        let add = |columns: &mut Vec<Vec<f32>>, column: Vec<f32>| match columns.pop() {
+            Some(last) if !begins => columns.push(hotter(last, &column)),
+            last => columns.extend(last.into_iter().chain([column])),
+        };
+        add(&mut picture.memory, rows);
         if self.windows >= 1 && picture.block.is_none() {
             let sum = |block: usize| self.truth[block << BLOCK_SHIFT..(block + 1) << BLOCK_SHIFT].iter().sum::<f32>();
             let blocks = self.truth.len() >> BLOCK_SHIFT;
@@ -242,7 +273,12 @@ impl Probe {
                 (0..blocks).max_by(|a, b| sum(*a).total_cmp(&sum(*b))).map(|block| (block << BLOCK_SHIFT) as u32);
         }
         if let Some(first) = picture.block {
-            picture.pieces.push(self.truth[first as usize..(first + BLOCK_PAGES) as usize].to_vec());
+            // Nothing is shown of the time before it was chosen.
+            let before = picture.memory.len() - usize::from(begins);
+            if picture.pieces.is_empty() {
+                picture.pieces.resize(before, vec![0.0; BLOCK_PAGES as usize]);
+            }
+            add(&mut picture.pieces, self.truth[first as usize..(first + BLOCK_PAGES) as usize].to_vec());
         }
     }
 }
@@ -288,6 +324,25 @@ fn fairness(picks: &[u32], counts: &[f32], resident: &[u32], boundary: u32, fast
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_picture_of_a_long_run_covers_all_of_it() {
+        let management = terrace_machine::preset::Machine::preset("cxl-pond").unwrap().management;
+        let mut probe = Probe::new(Vec::new(), 0.5, 1_000_000_000, None, management);
+        probe.truth = vec![0.0; 1024];
+        for window in 0..1300 {
+            probe.truth.fill(1.0);
+            // Page 700 is hot in one window only, and its block the hottest from the first on.
+            probe.truth[700] = if window == 1100 { 5000.0 } else { 2.0 };
+            probe.windows = window;
+            probe.paint();
+        }
+        let picture = &probe.picture;
+        assert_eq!((picture.memory.len(), picture.window_seconds), (1300usize.div_ceil(4), 4.0));
+        assert_eq!((picture.block, picture.pieces.len()), (Some(512), picture.memory.len()));
+        let hot: Vec<usize> = (0..picture.pieces.len()).filter(|at| picture.pieces[*at][700 - 512] > 100.0).collect();
+        assert_eq!(hot, [1100 / 4], "where it was hot, and nowhere else");
+    }
 
     #[test]
     fn floors_keep_a_quiet_process_in_fast_memory_and_fairness_says_so() {

@@ -20,8 +20,7 @@ pub(crate) fn hotness_picture(picture: &HeatPicture, title: &str) -> anyhow::Res
         return Ok(None);
     }
     let seconds = picture.window_seconds * picture.memory.len() as f64;
-    let description =
-        "Left: true heat of all memory, halved at each walk. Right: heat of the 512 pieces of the hottest 2 MiB.";
+    let description = "Above: true heat of all memory, halved at each walk; the darker the hotter. Below: heat of the 512 pieces of the 2 MiB hottest after the first walk.";
     drawn("hotness", title, description, 2 * HEIGHT, |root| {
         root.fill(&HEAT[0]).map_err(failed)?;
         let (upper, lower) = root.split_vertically(HEIGHT);
