@@ -161,13 +161,12 @@ impl Reclaim {
         tiers().find(|tier| memory.free(*tier) >= self.marks[tier.index()].min + weight)
     }
 
-    /// Whether a unit of `weight` pages may be promoted into `tier`; wakes reclaim if not. Where pages are withheld, the marks
-    /// alone decide about reclaim (Tuna, section 4), so that a promotion below the wake mark wakes it as well.
+    /// Whether a unit of `weight` pages may be promoted into `tier`. Wakes reclaim if not, and where the promotion leaves less
+    /// than the wake mark: the page it goes to is an allocation like any other.
     pub fn may_promote(&mut self, memory: &Memory, tier: TierId, weight: u64) -> bool {
         let (marks, free) = (&self.marks[tier.index()], memory.free(tier));
         let fits = free > marks.high + weight;
-        let withheld = marks.wake > self.base[tier.index()].wake;
-        self.awake[tier.index()] |= !fits || withheld && free < marks.wake + weight;
+        self.awake[tier.index()] |= !fits || free < marks.wake + weight;
         fits
     }
 
@@ -351,6 +350,20 @@ mod tests {
         assert_eq!(fast, 100_000 - marks.low, "allocation stops at the low mark");
         assert!(!reclaim.may_promote(&memory, FAST, 1), "AutoNUMA's promotions fail here, and nothing makes room");
         assert_eq!(memory.used(SLOW), 200_000 - fast);
+    }
+
+    #[test]
+    fn a_promotion_that_leaves_less_than_the_wake_mark_wakes_reclaim_before_any_fails() {
+        let kernel = Kernel { demotion: true, demote_scale: 200, ..Kernel::default() };
+        let (mut memory, mut reclaim) = setup(100_000, 100_000, &kernel);
+        let marks = *reclaim.marks(FAST);
+        assert!(marks.high + 100 < marks.wake);
+        let pages = 100_000 - marks.wake as u32;
+        (0..pages).for_each(|page| assert!(memory.place(page, FAST)));
+        assert!(!reclaim.has_work(&memory, FAST), "nothing asked for room yet");
+        assert!(reclaim.may_promote(&memory, FAST, 1), "it fits, far above the high mark");
+        assert!(memory.place(pages, FAST));
+        assert!(reclaim.has_work(&memory, FAST));
     }
 
     #[test]

@@ -19,10 +19,13 @@
 //! | sampling periods | as MEMTIS, held to its quota | section 5 |
 //! | `touches` | 2 | section 2.2: to be on the active list a page is accessed twice |
 //! | hint scanner | 256 MiB a step, period by resident size | section 5 and the kernel (A10) |
+//! | `dr_gate` | need | abstract: as many pages as "the needs of accommodating hot pages" ask for (A4) |
+//! | `direct` | on | section 8: built by extending MEMTIS, whose demoter allocations wake |
 //!
 //! At the end of an interval, in this order: T_hot from the histogram, the bins from 15 down that fit fast memory (at least
 //! bin 1); Algorithm 2, warm bins below T_hot while MS >= beta * BS; Algorithm 1,
-//! DR = N_fc + promo_fail_histo + alpha * promo_fail_pf; demotion of up to DR pages, coldest bin first; promotion until fast
+//! DR = N_fc + promo_fail_histo + alpha * promo_fail_pf; demotion of up to DR pages, coldest bin first, as far as the hot pages
+//! in slow memory and alpha of the active list lack room; promotion until fast
 //! memory is full. A page that finds no room counts as a failure of its source. A fault-sourced page in a cold bin is
 //! passed over five times; if it never rose to a hot bin by then, its promotion was a mistake (A8).
 //!
@@ -46,6 +49,7 @@ use crate::bins::{BINS, FINE_BINS, fit, visible_bin};
 use crate::heat::{Class, Heat};
 use crate::hint_scanner::{self, HintScanner};
 use crate::lists::Lists;
+use crate::memtis;
 use crate::period_control::PeriodControl;
 use crate::support::{self, MemtisMarks};
 use crate::{PolicyInfo, SettingInfo, Settings, SettingsError};
@@ -66,8 +70,8 @@ pub const INFO: PolicyInfo = PolicyInfo {
         SettingInfo { key: "period", default: "500ms", meaning: "time between wakes with couple=timer or decoupled" },
         SettingInfo {
             key: "dr_gate",
-            default: "literal",
-            meaning: "literal, or need: no more than room asks for (A4)",
+            default: "need",
+            meaning: "need: Algorithm 1's rate, but no more than room asks for; literal: the rate, asked for or not (A4)",
         },
         SettingInfo {
             key: "demote_into_warm",
@@ -77,6 +81,11 @@ pub const INFO: PolicyInfo = PolicyInfo {
         SettingInfo { key: "skip_empty", default: "off", meaning: "an empty bin ends the warm range (A6)" },
         SettingInfo { key: "warm", default: "adaptive", meaning: "adaptive, single (as MEMTIS) or none (A7)" },
         SettingInfo { key: "demotion", default: "adaptive", meaning: "adaptive, or fixed: MEMTIS's watermarks" },
+        SettingInfo {
+            key: "direct",
+            default: "on",
+            meaning: "cold pages go at once when an allocation finds fast memory short, as MEMTIS does",
+        },
         SettingInfo { key: "countdown", default: "5", meaning: "times a fault-sourced page is passed over; 0 is none" },
         SettingInfo { key: "alpha", default: "adaptive", meaning: "adaptive, or a fixed number from 0 to 1 (A5)" },
         SettingInfo { key: "fault_profiler", default: "on", meaning: "use hint faults" },
@@ -164,6 +173,10 @@ pub struct FlexMem {
     limit: Option<u64>,
     threshold_due: bool,
     wake: Time,
+    direct: bool,
+    /// When allocations ask for room next, and when they last did.
+    room_at: Option<Time>,
+    made_room: Option<Time>,
     interval: Interval,
     serial: u16,
     totals: Totals,
@@ -225,7 +238,7 @@ impl FlexMem {
             "adaptive" => Some(None),
             number => number.parse::<f64>().ok().filter(|alpha| (0.0..=1.0).contains(alpha)).map(Some),
         })?;
-        let need = settings.choice("dr_gate", false, &[("literal", false), ("need", true)])?;
+        let need = settings.choice("dr_gate", true, &[("literal", false), ("need", true)])?;
         let quota = settings.number("quota", 30u64, 0..=1000)?;
         Ok(FlexMem {
             scale: 1,
@@ -265,6 +278,9 @@ impl FlexMem {
             limit: None,
             threshold_due: false,
             wake: Time::ZERO,
+            direct: settings.switch("direct", true)?,
+            room_at: None,
+            made_room: None,
             interval: Interval::default(),
             serial: 0,
             totals: Totals::default(),
@@ -384,12 +400,37 @@ impl FlexMem {
             let need = marks.need(limit, used, self.hot_slow());
             return Interval { open: true, rate: need, cold_left: need, warm_left: 0 };
         }
+        // Promising pages are worth room as far as the latest of them proved hot (section 6).
+        let promising = (self.alpha * self.active_pages as f64) as u64;
         let bound = match self.only_need {
-            true => (used + marks.promote + self.hot_slow() + self.active_pages).saturating_sub(limit),
+            true => (used + marks.promote + self.hot_slow() + promising).saturating_sub(limit),
             false => u64::MAX,
         };
         let warm_left = if self.into_warm { unmet.min(bound) } else { 0 };
         Interval { open: true, rate, cold_left: rate.min(bound), warm_left }
+    }
+
+    /// An allocation that finds fast memory short wakes the migration thread, as often as MEMTIS's.
+    fn on_born(&mut self, now: Time, tier: TierId, pages: &Pages) {
+        let Some(limit) = self.limit.filter(|_| self.direct) else { return };
+        let short = pages.used_in_all(TierId::FAST) + MemtisMarks::new(limit, self.scale).demote >= limit;
+        if (tier > TierId::FAST || short) && self.room_at.is_none() {
+            let gap = self.period / memtis::DIRECT_GAP;
+            self.room_at = Some(self.made_room.map_or(now, |last| (last + gap).max(now)));
+        }
+    }
+
+    /// Demotes cold pages for allocations: what MEMTIS frees for them, and nothing that is warm.
+    fn make_room(&mut self, now: Time, room: &Room<'_>, pages: &mut Pages, wishes: &mut Wishes) {
+        (self.room_at, self.made_room) = (None, Some(now));
+        let limit = support::fast_limit(room);
+        let need = (room.tiers[0].used + MemtisMarks::new(limit, self.scale).promote).saturating_sub(limit);
+        if need > 0 {
+            let left = need + support::scaled_pages(memtis::DIRECT_EXTRA, self.scale);
+            self.interval.cold_left = left;
+            self.demote(pages, wishes);
+            self.interval.cold_left = 0;
+        }
     }
 
     /// Hot pages in slow memory by the histogram.
@@ -553,6 +594,10 @@ impl Policy for FlexMem {
                     match *event {
                         Observation::Sampled { page, .. } if self.pebs => self.on_sample(now, page, pages),
                         Observation::HintFault { page, .. } => self.on_fault(page, pages),
+                        Observation::Born { page, tier } => {
+                            self.refresh(page, pages);
+                            self.on_born(now, tier, pages);
+                        }
                         _ => self.refresh(event.page(), pages),
                     }
                 }
@@ -636,6 +681,7 @@ impl Policy for FlexMem {
         self.limit = Some(support::fast_limit(room));
         self.scanner.tick(now, room.footprint);
         if room.tiers.len() < 2 {
+            self.room_at = None;
             return;
         }
         if self.threshold_due && self.couple != Couple::Timer {
@@ -667,6 +713,8 @@ impl Policy for FlexMem {
             }
             self.promote(room, freed, pages, wishes);
             self.interval.open = wishes.left() == 0;
+        } else if self.room_at.is_some_and(|at| at <= now) {
+            self.make_room(now, room, pages, wishes);
         }
     }
 
@@ -678,7 +726,7 @@ impl Policy for FlexMem {
 
     fn next_wake(&self) -> Option<Time> {
         let scanner = self.scanner.next_change().filter(|_| self.faults);
-        [Some(self.wake).filter(|wake| *wake < Time::FAR_FUTURE), scanner].into_iter().flatten().min()
+        [Some(self.wake).filter(|wake| *wake < Time::FAR_FUTURE), scanner, self.room_at].into_iter().flatten().min()
     }
 
     fn metrics(&self) -> Vec<Metric> {
@@ -720,10 +768,12 @@ mod tests {
     /// One fault makes a page promising here, so that a test needs only one; what the default says has a test of its own.
     const SMALL: [(&str, &str); 4] =
         [("adapt_samples", "1280000"), ("cool_samples", "25600000"), ("cool_growth", "1TiB"), ("touches", "1")];
+    /// Tests fill fast memory page by page, and only one of them is about what that wakes; what is cold leaves at each interval.
+    const QUIET: [(&str, &str); 2] = [("direct", "off"), ("dr_gate", "literal")];
     const SOON: Duration = Duration::from_millis(1);
 
     fn rig(extra: &[(&str, &str)]) -> Rig {
-        let pairs: Vec<(&str, &str)> = SMALL.iter().chain(extra).copied().collect();
+        let pairs: Vec<(&str, &str)> = QUIET.iter().chain(&SMALL).chain(extra).copied().collect();
         let mut policy = crate::build("flexmem", Settings::from_pairs(pairs)).unwrap();
         policy.set_scale(12_800);
         let mut rig = Rig::new(policy, &[1000, 100_000]);
@@ -862,6 +912,24 @@ mod tests {
         // Room for 10 above the 3 % that stay free: five each.
         let by = |rig: &Rig, range: Range<u64>| range.filter(|&vpn| rig.tier(vpn) == Some(TierId::FAST)).count();
         assert_eq!((by(&rig, 1000..1050), by(&rig, 1100..1150)), (5, 5));
+    }
+
+    #[test]
+    fn an_allocation_that_finds_fast_memory_short_has_cold_pages_leave_at_once() {
+        let check = |direct: &str, demoted: bool| {
+            let mut rig = rig(&[("direct", direct), ("dr_gate", "need")]);
+            rig.born(0..900, TierId::FAST);
+            rig.born(1500..2400, SLOW);
+            // All are counted, and more than fast memory holds only once; the first hundred are hot.
+            rig.sample((0..900).chain(1500..2400).chain((0..100).cycle().take(2700)));
+            let before = rig.demotions;
+            rig.born(1000..1000 + rig.fast_free(), TierId::FAST);
+            rig.pass(Duration::from_millis(50));
+            assert_eq!(rig.demotions > before, demoted, "direct={direct}");
+            assert!((0..100).all(|vpn| rig.tier(vpn) == Some(TierId::FAST)), "no hot page left");
+        };
+        check("on", true);
+        check("off", false);
     }
 
     #[test]

@@ -88,9 +88,9 @@ pub const INFO: PolicyInfo = PolicyInfo {
 /// Share of the capacity below which the hot set is under-filled, so that a bin is kept warm.
 const WARM_BELOW: f64 = 0.75;
 /// What a directly woken demoter frees beyond the watermark.
-const DIRECT_EXTRA: Bytes = Bytes::mib(50);
+pub(crate) const DIRECT_EXTRA: Bytes = Bytes::mib(50);
 /// Direct wakes come no closer than this part of the period: the thread is busy with the one before.
-const DIRECT_GAP: u32 = 50;
+pub(crate) const DIRECT_GAP: u32 = 50;
 /// Policy mark in `heat`: the page's own count was hot by the threshold of base pages when last sampled.
 const MAY_BE_HOT: u16 = 1;
 

@@ -29,7 +29,7 @@ use crate::fault_tiering::{FaultPolicy, FaultTiering, Judge, SlowFault};
 use crate::hint_scanner::{self, SLOW_TIERS};
 use crate::kernel_reclaim::{self, TIERING08_ROOM};
 use crate::numab2::has_plenty;
-use crate::support::{scaled_pages, size};
+use crate::support::size;
 use crate::{PolicyInfo, SettingInfo, Settings, SettingsError};
 
 /// The policy's entry in the registry.
@@ -83,7 +83,8 @@ pub struct Tiering08 {
     default: Duration,
     threshold: Duration,
     full_rate: Bytes,
-    rate: u64,
+    /// Pages a second, of this machine; not rounded, or a small machine would round it away.
+    rate: f64,
     burst: u64,
     write_bias: f64,
     adjust: Duration,
@@ -108,7 +109,7 @@ impl Tiering08 {
             default,
             threshold: default,
             full_rate,
-            rate: full_rate.pages(),
+            rate: full_rate.pages() as f64,
             burst: settings.number("burst", 5u64, 0..=1000)?,
             write_bias: settings.number("write_bias", 2.0, 1.0..=100.0)?,
             adjust: settings.duration("adjust", Duration::from_secs(60))?,
@@ -128,7 +129,7 @@ impl Tiering08 {
     /// Every minute, or as soon as there were more candidates than a tenth above the rate of that minute.
     fn adjust(&mut self, now: Time) {
         let since = *self.since.get_or_insert(now);
-        let wanted = self.rate as f64 * self.adjust.as_secs_f64();
+        let wanted = self.rate * self.adjust.as_secs_f64();
         let ratio = self.candidates as f64 / wanted;
         if now < since + self.adjust && ratio <= 1.1 {
             return;
@@ -158,8 +159,8 @@ impl Tiering08 {
         }
         self.in_window += pages;
         let elapsed = now.since(self.since.unwrap_or(now)).as_secs_f64();
-        let bursting = self.burst > 0 && self.in_window > self.burst * self.rate;
-        let too_fast = (self.tries + pages) as f64 > self.rate as f64 * elapsed;
+        let bursting = self.burst > 0 && self.in_window as f64 > self.burst as f64 * self.rate;
+        let too_fast = (self.tries + pages) as f64 > self.rate * elapsed;
         if bursting || too_fast {
             self.limited += pages;
             return false;
@@ -201,7 +202,7 @@ impl Judge for Tiering08 {
 
     fn set_scale(&mut self, factor: u32) {
         self.scale = factor;
-        self.rate = scaled_pages(self.full_rate, factor);
+        self.rate = self.full_rate.pages() as f64 / f64::from(factor.max(1));
     }
 
     fn metrics(&self, metrics: &mut Vec<Metric>) {
@@ -224,7 +225,7 @@ mod tests {
         let check = |share: f64, demoted: u64, hot: u64, after_ms: u64| {
             let mut judge = judge();
             judge.adjust(Time::ZERO);
-            judge.candidates = (share * (judge.rate * 60) as f64) as u64;
+            judge.candidates = (share * judge.rate * 60.0) as u64;
             (judge.demoted, judge.hot_demoted) = (demoted, hot);
             judge.adjust(Time::ZERO + Duration::from_secs(60));
             assert_eq!(judge.threshold.as_millis() as u64, after_ms, "{share} of the rate, {hot} of {demoted}");
@@ -238,10 +239,22 @@ mod tests {
     }
 
     #[test]
+    fn a_small_machine_keeps_its_part_of_the_rate() {
+        // 30 MiB/s are 1.875 pages a second at 1:4096.
+        let mut judge = judge();
+        judge.set_scale(4096);
+        judge.adjust(Time::ZERO);
+        let seconds = 1..=100;
+        let admitted = seconds.filter(|&second| judge.admit(Time::ZERO + Duration::from_secs(second), 1)).count();
+        let more = (1..=100).filter(|second| judge.admit(Time::ZERO + Duration::from_millis(100_000 + 5 * second), 1));
+        assert_eq!((admitted, more.count()), (100, 8), "one a second passes, then no more than five rates a second");
+    }
+
+    #[test]
     fn too_many_candidates_lower_it_at_once() {
         let mut judge = judge();
         judge.adjust(Time::ZERO);
-        judge.candidates = judge.rate * 67;
+        judge.candidates = (judge.rate * 67.0) as u64;
         judge.adjust(Time::ZERO + Duration::from_secs(1));
         assert_eq!(judge.threshold, Duration::from_millis(900));
     }
@@ -255,7 +268,7 @@ mod tests {
             let now = Time::ZERO + Duration::from_millis(milli);
             admitted += (0..10).filter(|_| judge.admit(now, 1)).count() as u64;
         }
-        assert!(admitted <= judge.rate * 60, "{admitted}");
-        assert!(admitted > judge.rate * 59);
+        assert!(admitted as f64 <= judge.rate * 60.0, "{admitted}");
+        assert!(admitted as f64 > judge.rate * 59.0);
     }
 }

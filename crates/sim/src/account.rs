@@ -100,7 +100,8 @@ impl Simulation {
     }
 
     pub(crate) fn report(mut self, workload: &str) -> Report {
-        // What the last round of management moved belongs to the run as well.
+        // What the last round of management moved, and what the mover had not finished, belongs to the run as well.
+        self.copy(f64::INFINITY);
         self.total_up();
         if let Some(run) = &self.hot.mmu {
             (self.hot.second_hits, self.hot.walks) = crate::mmu::replay::walks(&run.mmu);
@@ -121,10 +122,10 @@ impl Simulation {
             self.engine.policy_metrics().into_iter().map(|metric| (metric.name, metric.value)).collect();
         let share = |part: f64, whole: f64| if whole > 0.0 { part / whole } else { 0.0 };
         let known_pages = self.engine.pages().capacity() as f64;
-        // A policy counts what it keeps, or states what its paper says a page costs; the larger of the two is reported.
-        let own = share(self.engine.policy_memory_bytes() as f64, known_pages);
-        let own = own.max(policy_metrics.get("metadata_bytes_per_page").copied().unwrap_or(0.0));
-        let metadata_bytes_per_page = share(self.engine.pages().memory_bytes() as f64, known_pages) + own;
+        // A policy counts what it keeps; what it states includes the eight common bytes. The larger of the two is reported.
+        let counted = self.engine.pages().memory_bytes() + self.engine.policy_memory_bytes();
+        let stated = policy_metrics.get("metadata_bytes_per_page").copied().unwrap_or(0.0);
+        let metadata_bytes_per_page = share(counted as f64, known_pages).max(stated);
         // A policy that does not even try where it knows there is no room counts that as a failure itself.
         let by_policy: f64 = policy_metrics
             .iter()

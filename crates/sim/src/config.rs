@@ -188,6 +188,13 @@ impl SimConfig {
         }
     }
 
+    /// How many pages of the full size a unit of the scaled machine stands for; below 1 where a small page is only a piece of
+    /// the huge one that it stands for.
+    pub(crate) fn pages_in_a_unit(&self) -> f64 {
+        let factor = f64::from(self.scale.factor());
+        if self.pages == Pages::Folded { factor / f64::from(BLOCK_PAGES) } else { factor }
+    }
+
     /// Checks everything, and returns the capacity of each tier in pages of the scaled machine.
     ///
     /// # Errors

@@ -14,6 +14,7 @@ pub mod bench;
 pub mod colocate;
 pub mod compare;
 pub mod config;
+mod copies;
 mod faults;
 pub mod fixed;
 pub mod heat;

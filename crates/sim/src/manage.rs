@@ -27,6 +27,7 @@ impl Simulation {
         }
         let span = std::mem::take(&mut self.span_ns);
         self.settle_moves(span);
+        self.copy(span);
         self.take_samples(span);
         self.background_reclaim(span);
         self.rearm_watched();
@@ -257,18 +258,30 @@ impl Simulation {
         }
     }
 
+    /// The bytes that the mover's threads copied meanwhile load the tiers from here on.
+    pub(crate) fn copy(&mut self, span: f64) {
+        let (read, written) = self.copies.within(span);
+        for tier in 0..self.tiers.len() {
+            self.hot.read[tier] += read[tier];
+            self.hot.written[tier] += written[tier];
+        }
+    }
+
     /// Charges the accesses that met a page on its way, now that the stretch shows which pages were in use.
     ///
     /// A page that was touched in the stretch after its move began was touched within the move with the share of the
-    /// stretch that the move took; whoever touched it then waited for half of it on average.
+    /// stretch that the move took; whoever touched it then waited for half of it on average. A unit of the scaled machine
+    /// stands for several pages, which move one after another: each is blocked for its own part of the time.
     fn settle_moves(&mut self, span: f64) {
         let moving = std::mem::take(&mut self.moving);
         let mut waited = 0.0;
+        let pieces = self.config.pages_in_a_unit();
         for &(unit, accessed, nanos) in &moving {
             let range = self.hot.memory.unit(unit);
             let words = &self.hot.memory.words()[range.start as usize..range.end as usize];
             if words.iter().any(|word| word.has(PageWord::ACCESSED)) {
-                waited += (nanos / span.max(nanos)) * nanos / 2.0;
+                let one = nanos / pieces;
+                waited += pieces * (one / span.max(one)) * one / 2.0;
             }
             if accessed && !self.hot.memory.word(unit).has(PageWord::ABSENT) {
                 self.hot.memory.set(unit, PageWord::ACCESSED);

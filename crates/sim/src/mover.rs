@@ -47,6 +47,7 @@ impl Simulation {
             outcomes.push(Outcome { item: *item, done: if failure.is_none() { item.pages } else { 0 }, failure });
         }
         self.mover_free_ns = self.mover_free_ns.max(self.now_ns) + busy.into_iter().fold(0.0, f64::max);
+        self.copies.take_until(self.mover_free_ns - self.now_ns);
         self.outcomes = Some(outcomes);
     }
 
@@ -84,6 +85,14 @@ impl Simulation {
             return Some(Failure::NoRoom);
         }
         let cost = self.relocate(unit.clone(), from, to);
+        let in_fault = promotion && self.kernel.promotion_needs_high_watermark;
+        if !in_fault {
+            // A mover's thread copies, while the program goes on.
+            let bytes = weight * PAGE_BYTES;
+            self.hot.read[from.index()] -= bytes;
+            self.hot.written[to.index()] -= bytes;
+            self.copies.add(from, to, bytes);
+        }
         if promotion {
             for page in unit {
                 self.hot.memory.clear(page, PageWord::DEMOTED);
@@ -92,7 +101,7 @@ impl Simulation {
         } else {
             self.counts.demoted += weight;
         }
-        if promotion && self.kernel.promotion_needs_high_watermark {
+        if in_fault {
             // The page moves in the fault that asked for it.
             self.costs.promotion_stall += cost;
             self.stall_shared(cost);

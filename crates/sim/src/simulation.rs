@@ -34,6 +34,7 @@ use terrace_workloads::{Access as WorkloadAccess, AccessSink, Region};
 use crate::account::{Costs, Counts};
 use crate::colocate::{OTHER_SPACE, Recorded};
 use crate::config::{Pages, SimConfig, SimError};
+use crate::copies::Copies;
 use crate::heat::HeatMap;
 use crate::history::{History, What};
 use crate::hot::{Countdown, Hot, Stop, Workspace};
@@ -117,6 +118,8 @@ pub struct Simulation {
     pub(crate) cleared_at: Vec<u64>,
     pub(crate) mover_free_ns: f64,
     pub(crate) outcomes: Option<Vec<Outcome>>,
+    /// What the mover's threads are copying.
+    pub(crate) copies: Copies,
     /// Units that moved in this stretch, whether they had been accessed, and for how long each was blocked.
     pub(crate) moving: Vec<(u32, bool, f64)>,
     pub(crate) random: u64,
@@ -277,6 +280,7 @@ impl Simulation {
             scan_not_before: Time::ZERO,
             cleared_at: Vec::new(),
             mover_free_ns: 0.0,
+            copies: Copies::default(),
             outcomes: None,
             moving: Vec::new(),
             random: mix(config.seed ^ 0x5eed),

@@ -434,7 +434,7 @@ pub(crate) struct ReproduceArguments {
     /// Seeds: each run is repeated with so many, and values get a 95 % interval.
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=100))]
     pub seeds: u64,
-    /// Another setting of a policy in every run of it (flexmem.dr_gate=need): another reading of a paper. May be repeated.
+    /// Another setting of a policy in every run of it (flexmem.dr_gate=literal): another reading of a paper. May be repeated.
     #[arg(long = "set", value_name = "POLICY.KEY=VALUE")]
     pub settings: Vec<String>,
     /// Print one JSON object.

@@ -23,6 +23,7 @@ use crate::args::ReproduceArguments;
 use crate::options::Misuse;
 
 mod experiments;
+mod facts;
 mod quantity;
 mod tuna;
 
@@ -98,12 +99,12 @@ fn draw(path: &std::path::Path, runs: &tuna::Runs) -> anyhow::Result<()> {
 /// A run: the case in words, and its seed.
 type Key = (String, u64);
 
-/// Settings by policy that take the place of the cases' own: `flexmem.dr_gate=need`.
+/// Settings by policy that take the place of the cases' own: `flexmem.dr_gate=literal`.
 fn others(texts: &[String]) -> anyhow::Result<Vec<(String, String, String)>> {
     let one = |text: &String| {
         let parts = text.split_once('=').and_then(|(key, value)| Some((key.trim().split_once('.')?, value.trim())));
         let Some(((policy, key), value)) = parts else {
-            return Err(Misuse(format!("--set {text}: expected POLICY.KEY=VALUE, such as flexmem.dr_gate=need")).into());
+            return Err(Misuse(format!("--set {text}: expected POLICY.KEY=VALUE, such as flexmem.dr_gate=literal")).into());
         };
         // Built once, so that a bad value is told before anything runs.
         terrace_policies::build(policy, Settings::from_pairs([(key, value)]))
@@ -308,7 +309,8 @@ fn print(
         }));
     }
     if arguments.json {
-        super::print_json(&json!({ "rows": list }))?;
+        let runs: Vec<_> = reports.iter().map(|((run, seed), report)| facts::of(run, *seed, report)).collect();
+        super::print_json(&json!({ "rows": list, "runs": runs }))?;
     } else {
         super::print_text(&text)?;
     }
