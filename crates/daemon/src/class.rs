@@ -462,7 +462,7 @@ impl Running {
             fast,
             active: self.active,
             // Until the tuner has decided, the class has everything fast: that is what it measures against.
-            tuned: self.class.tau.map(|_| self.tuner.as_ref().map_or(1.0, |tuner| tuner.tuner().share())),
+            tuned: self.class.tau.map(|_| self.tuner.as_ref().map_or(1.0, LiveTuner::limit)),
             works: matches!(self.state, State::Running | State::Draining),
             bandwidth_used: self.bandwidth_used,
             cpu_used: self.cpu_used,
@@ -489,7 +489,8 @@ impl Running {
         let Some(manager) = &mut self.manager else { return };
         let mut orders = bargain::orders(&self.class, &standing, &self.grant);
         let before = self.told;
-        if before.is_none_or(|old| differs(old.goal, orders.goal)) {
+        let tuned = standing.tuned.is_some();
+        if before.is_none_or(|old| differs(old.goal, orders.goal, tuned)) {
             manager.tell(Input::Goal(orders.goal));
         }
         if before.is_none_or(|old| old.limits != orders.limits) {
@@ -498,7 +499,7 @@ impl Running {
         if before.is_none_or(|old| old.rate != orders.rate) {
             manager.tell(Input::Rate(orders.rate));
         }
-        if let Some(old) = before.filter(|old| !differs(old.goal, orders.goal)) {
+        if let Some(old) = before.filter(|old| !differs(old.goal, orders.goal, tuned)) {
             orders.goal = old.goal;
         }
         self.told = Some(orders);
@@ -534,7 +535,8 @@ impl Running {
             return None;
         }
         let before = tuner.tuner().share();
-        let share = tuner.look(manager)?;
+        tuner.look(manager)?;
+        let share = tuner.tuner().share();
         tuner.forget_all_but(WINDOWS);
         let last = tuner.tuner().intervals().last()?;
         (last.action == Action::BackedOff).then(|| {

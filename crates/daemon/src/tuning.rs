@@ -47,6 +47,8 @@ pub struct LiveTuner {
     due: Time,
     curve: Option<Curve>,
     held_share: f64,
+    /// Share of the pages that may be fast.
+    limit: f64,
 }
 
 /// Where a live run's vector comes from without counters.
@@ -70,6 +72,7 @@ impl LiveTuner {
             due: Time::ZERO,
             curve: None,
             held_share: 1.0,
+            limit: 1.0,
         }
     }
 
@@ -120,7 +123,12 @@ impl LiveTuner {
         self.last = None;
     }
 
-    /// Looks, if it is time. The share of the footprint that should be fast from now on, if that was decided.
+    /// Share of the pages that may be fast from now on.
+    pub fn limit(&self) -> f64 {
+        self.limit
+    }
+
+    /// Looks, if it is time. The share of the pages that may be fast from now on, if that was decided.
     pub fn look(&mut self, manager: &Manager) -> Option<f64> {
         let now = manager.now();
         if now < self.due {
@@ -146,7 +154,10 @@ impl LiveTuner {
         let decided = self.tuner.decide(&window, &self.index);
         self.due = now + self.tuner.config().interval.max(began.elapsed() * PAUSE_PER_COST);
         match decided {
-            Ok(share) => Some(share),
+            Ok(share) => {
+                self.limit = limit_for(share, self.stored_share(manager));
+                Some(self.limit)
+            }
             // A window that cannot be a program's says nothing: the limit stays.
             Err(error) => {
                 tracing::debug!(%error, "an interval was passed over");
@@ -191,12 +202,27 @@ impl LiveTuner {
         Some(Window { end: now.at, length, vector, held_share: held.min(1.0), loss })
     }
 
+    /// What one page that left still takes of fast memory: nothing where it went to other memory.
+    fn stored_share(&self, manager: &Manager) -> f64 {
+        let pages = manager.engine().pages();
+        let slow = pages.footprint_of_all() - pages.used_in_all(TierId::FAST);
+        if slow == 0 { 0.0 } else { self.occupied(manager, slow) as f64 / slow as f64 }
+    }
+
     /// Fast memory that compressed pages take: of the whole device's, the part of those `slow` pages that lie in it.
     fn occupied(&self, manager: &Manager, slow: u64) -> u64 {
         let Some(zram) = manager.stats().pressure.zram else { return 0 };
         let stored = zram.orig_data_bytes.pages().max(1);
         (zram.mem_used_bytes.pages() as f64 * (slow as f64 / stored as f64).min(1.0)) as u64
     }
+}
+
+/// The share of pages that may be fast so that they, and what the others take compressed, are `share` of the footprint. The tuner
+/// speaks of memory held; it would wait for ever for a limit that counts pages alone.
+fn limit_for(share: f64, stored: f64) -> f64 {
+    // What hardly compresses saves nothing; the governor stops such page-outs by itself.
+    let stored = stored.clamp(0.0, 0.9);
+    if share >= 1.0 { 1.0 } else { ((share - stored) / (1.0 - stored)).clamp(0.0, 1.0) }
 }
 
 fn decision(interval: &Interval) -> view::Decision {
@@ -228,11 +254,12 @@ pub enum Sizing {
     Failed(String),
 }
 
-/// Records of a database that is built in memory: as many as `terrace size` takes for one command.
-const RECORDS: u64 = 20_000;
+/// Records of a database that is built in memory. `terrace size` takes five times as many for one command; here the programs go on
+/// meanwhile, and what is observed corrects what is coarse.
+const RECORDS: u64 = 4_000;
 const SEED: u64 = 1;
-/// It is built while programs run: in what they leave.
-const NICE: i32 = 19;
+/// It is built while programs run, behind them; the lowest priority of all would wait for ever on a busy machine.
+const NICE: i32 = 10;
 
 impl Sizing {
     /// Begins to read the database, or to build one by the model; both in a thread of their own.
@@ -298,4 +325,19 @@ fn modelled(machine: &Machine) -> Result<Database, String> {
         fast_divisor: FastDivisor::default(),
     };
     Database::new(origin, vectors, seconds).map_err(|error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_held_comes_to_what_the_tuner_asks_for() {
+        for (share, stored) in [(0.9, 0.35), (0.5, 0.35), (0.7, 0.0), (0.95, 0.9), (1.0, 0.4)] {
+            let limit = limit_for(share, stored);
+            let held = limit + (1.0 - limit) * stored;
+            assert!((held - share).abs() < 1e-9, "{share} with {stored} stored: {limit} are fast, {held} held");
+        }
+        assert_eq!(limit_for(0.2, 0.35), 0.0, "no more than everything can leave");
+    }
 }
