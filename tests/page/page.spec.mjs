@@ -17,6 +17,8 @@ test.afterEach(({ page }) => expect(page.complaints).toEqual([]));
 
 for (const scheme of ["light", "dark"]) {
   test(`it loads, updates and draws (${scheme})`, async ({ page }) => {
+    // The class with a target waits for its performance database, which is built behind the programs.
+    test.setTimeout(180_000);
     await page.emulateMedia({ colorScheme: scheme });
     await page.goto("/");
     await expect(page.locator("#line")).toContainText("processes in");
@@ -41,7 +43,7 @@ for (const scheme of ["light", "dark"]) {
     await expect(page.locator("#bins .limit")).toHaveCount(2);
     await expect(page.locator("#sizing-text")).toContainText("No target is set");
     await page.getByLabel("Class shown here").selectOption("tuned");
-    await expect.poll(() => page.evaluate(() => Number(document.getElementById("sizing").dataset.points || 0)), { timeout: 45_000 })
+    await expect.poll(() => page.evaluate(() => Number(document.getElementById("sizing").dataset.points || 0)), { timeout: 120_000 })
       .toBe(100);
     await expect(page.locator("#sizing .limit")).toHaveCount(1);
     await expect(page.locator("#sizing-text")).toContainText("Last decision");

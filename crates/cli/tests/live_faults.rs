@@ -327,10 +327,10 @@ fn data_survive_kills_of_the_daemon() {
         let mut daemon = Daemon::spawn(&classes, "512MiB", "500ms", |_| {});
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         let random = state >> 33;
-        // Every third at any moment of the first two seconds, while the swap and the trackers are made ready; the others once the
-        // one that runs already is taken up, while pages are moved.
+        // Every third at any moment of the first 700 ms, while the swap and the trackers are made ready; the others once the one
+        // that runs already is taken up, while pages are moved.
         if kill % 3 == 0 {
-            std::thread::sleep(Duration::from_millis(random % 2000));
+            std::thread::sleep(Duration::from_millis(random % 700));
         } else {
             daemon.wait_until_it_answers();
             wait_until(PATIENCE, "the one that runs already is taken up", || {

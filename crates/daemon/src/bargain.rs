@@ -41,7 +41,7 @@ pub struct Standing {
     pub fast: u64,
     /// Pages that count as in use.
     pub active: u64,
-    /// The share of its footprint that the tuner found, where the class is tuned.
+    /// The share of its pages that the tuner leaves in fast memory, where the class is tuned.
     pub tuned: Option<f64>,
     /// Whether it is managed now: what is paused needs neither bandwidth nor processor time.
     pub works: bool,
@@ -137,9 +137,11 @@ pub fn orders(class: &Class, standing: &Standing, grant: &Grant) -> Orders {
     Orders { goal, limits: SpaceLimits { floor, ceiling: ceiling(class) }, rate }
 }
 
-/// Whether a goal differs from another by more than a hundredth and a mebibyte: a goal makes the policy plan anew.
-pub fn differs(old: FastGoal, new: FastGoal) -> bool {
+/// Whether a goal differs from another by more than a hundredth and a mebibyte: a goal makes the policy plan anew. A tuner's steps are
+/// finer, a hundredth each, and it waits for each to be taken: of those a quarter is enough.
+pub fn differs(old: FastGoal, new: FastGoal, tuned: bool) -> bool {
     match (old, new) {
+        (FastGoal::Pages(old), FastGoal::Pages(new)) if tuned => old.abs_diff(new) > old / 400,
         (FastGoal::Pages(old), FastGoal::Pages(new)) => old.abs_diff(new) > (old / 100).max(Bytes::mib(1).pages()),
         (old, new) => old != new,
     }

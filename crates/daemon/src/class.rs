@@ -496,7 +496,8 @@ impl Running {
         let Some(manager) = &mut self.manager else { return };
         let mut orders = bargain::orders(&self.class, &standing, &self.grant);
         let before = self.told;
-        if before.is_none_or(|old| differs(old.goal, orders.goal)) {
+        let tuned = standing.tuned.is_some();
+        if before.is_none_or(|old| differs(old.goal, orders.goal, tuned)) {
             manager.tell(Input::Goal(orders.goal));
         }
         if before.is_none_or(|old| old.limits != orders.limits) {
@@ -505,7 +506,7 @@ impl Running {
         if before.is_none_or(|old| old.rate != orders.rate) {
             manager.tell(Input::Rate(orders.rate));
         }
-        if let Some(old) = before.filter(|old| !differs(old.goal, orders.goal)) {
+        if let Some(old) = before.filter(|old| !differs(old.goal, orders.goal, tuned)) {
             orders.goal = old.goal;
         }
         self.told = Some(orders);

@@ -71,21 +71,27 @@ pub(crate) fn classes(status: &Status) -> String {
     text
 }
 
+/// Columns from which on all figures of a class fit side by side.
+const WIDE: usize = 124;
+
 fn table_of_classes(status: &Status, screen: &Screen) -> String {
     if status.classes.is_empty() {
         return "No class is configured, so nothing is managed: `terrace config default` shows how to write one."
             .to_owned();
     }
+    // On a narrow screen words would be broken to fit everything: what is left out stands in `terrace classes` all the same.
+    let wide = screen.width >= WIDE;
     let head =
-        ["class", "state", "goal", "procs", "fast", "slow", "in use", "granted", "floor", "hits", "back", "stall"];
-    let mut table = screen.table(&head);
+        ["class", "state", "goal", "procs", "fast", "slow", "in use", "granted", "hits", "stall", "floor", "back"];
+    let columns = if wide { head.len() } else { head.len() - 2 };
+    let mut table = screen.table(&head[..columns]);
     for class in &status.classes {
         let state = match &class.brake {
             Some(brake) => format!("{}, braked ({brake})", class.state),
             None if class.short_of_cpu => format!("{}, short of CPU", class.state),
             None => class.state.clone(),
         };
-        table.add_row([
+        let row = [
             class.name.clone(),
             state,
             class.goal.clone(),
@@ -94,22 +100,24 @@ fn table_of_classes(status: &Status, screen: &Screen) -> String {
             bytes(class.slow_bytes),
             bytes(class.active_bytes),
             bytes(class.granted_bytes),
-            bytes(class.floor_bytes),
             class.hit_share.map_or_else(|| "-".to_owned(), percent),
-            class.refaults.to_string(),
             percent(class.stall_share),
-        ]);
+            bytes(class.floor_bytes),
+            class.refaults.to_string(),
+        ];
+        table.add_row(&row[..columns]);
     }
     table.to_string()
 }
 
 fn details(class: &Class) -> String {
     let mut text = format!(
-        "\n{}: policy {}, tracker {}, weight {}",
+        "\n{}: policy {}, tracker {}, weight {}, floor {}",
         class.name,
         class.policy,
         class.tracker.as_deref().unwrap_or("none yet"),
-        class.weight
+        class.weight,
+        bytes(class.floor_bytes)
     );
     if let Some(reason) = &class.reason {
         let _ = write!(text, "; {}: {reason}", class.state);
@@ -226,5 +234,34 @@ pub(crate) fn span(seconds: f64) -> String {
         120..7200 => format!("{} min", seconds / 60),
         7200..172_800 => format!("{} h", seconds / 3600),
         _ => format!("{} days", seconds / 86_400),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_word_of_a_class_is_broken_on_a_screen_of_a_hundred_columns() {
+        let class = Class {
+            name: "database".to_owned(),
+            state: "running".to_owned(),
+            goal: "never-slow".to_owned(),
+            fast_bytes: 186 << 20,
+            slow_bytes: 900 << 20,
+            active_bytes: 48 << 20,
+            granted_bytes: 192 << 20,
+            hit_share: Some(1.0),
+            ..Class::default()
+        };
+        let status = Status { classes: vec![class], ..Status::default() };
+        for width in [100, 140] {
+            let text = table_of_classes(&status, &Screen { width, unicode: true });
+            for word in ["database", "running", "never-slow", "granted", "186.0 MiB", "900.0 MiB", "100.0 %"] {
+                assert!(text.contains(word), "{word:?} is broken at {width} columns:\n{text}");
+            }
+            assert_eq!(text.contains("floor"), width == 140, "{text}");
+            assert!(text.lines().all(|line| line.chars().count() <= width), "{text}");
+        }
     }
 }

@@ -83,7 +83,7 @@ fn headline(look: &Look) -> Paragraph<'static> {
 }
 
 fn draw_tiers(frame: &mut Frame<'_>, look: &Look, area: Rect) {
-    let widths = [Constraint::Length(12), Constraint::Fill(1), Constraint::Length(34)];
+    let widths = [Constraint::Length(12), Constraint::Fill(1), Constraint::Length(42)];
     let rows = look.status.tiers.iter().enumerate().map(|(index, tier)| {
         // The fast tier is measured by the budget: the rest of it is not Terrace's to fill.
         let whole = if index == 0 { look.status.budget.fast_bytes } else { tier.capacity_bytes };
@@ -91,7 +91,7 @@ fn draw_tiers(frame: &mut Frame<'_>, look: &Look, area: Rect) {
         let takes = tier.occupied_bytes.map_or_else(String::new, |occupied| format!(", takes {}", bytes(occupied)));
         Row::new([
             Cell::from(tier.name.clone()),
-            Cell::from(bar(share, usize::from(area.width.saturating_sub(50)))),
+            Cell::from(bar(share, usize::from(area.width.saturating_sub(58)))),
             Cell::from(format!("{} of {}{takes}", bytes(tier.used_bytes), bytes(whole))),
         ])
     });

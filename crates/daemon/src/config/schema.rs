@@ -145,7 +145,7 @@ pub const KEYS: &[KeyInfo] = &[
         "sizing.database",
         "none, or the path of a file",
         "\"none\"",
-        "A performance database of that machine, as `terrace size build` makes them. none builds a small one when the first class with `tau` begins: some seconds of one core, at the lowest priority, and 10 MiB.",
+        "A performance database of that machine, as `terrace size build` makes them. none builds a small one when the first class with `tau` begins: a second or two of one core, at low priority, and 4 MiB.",
     ),
     key(
         "class.NAME.match",

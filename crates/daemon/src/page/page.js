@@ -251,7 +251,9 @@ function showSizing(view, chosen) {
   const svg = byId("sizing");
   const body = byId("sizing-table").tBodies[0];
   svg.dataset.points = "0";
-  if (!view || view.curve.length === 0) {
+  const nothing = !view || view.curve.length === 0;
+  for (const part of [svg, byId("sizing-more")]) part.toggleAttribute("hidden", nothing);
+  if (nothing) {
     svg.replaceChildren();
     body.replaceChildren();
     byId("sizing-text").textContent = !chosen || !chosen.tuned
