@@ -124,8 +124,8 @@ impl Reclaim {
     /// Keeps `pages` of a tier free for good. Source: Tuna, section 4: reclaim is woken below so many free pages and restores
     /// them (low and high watermark), and eight tenths of them are never given out (min). New and promoted pages may go down
     /// to that: with all marks at one height no promotion would ever find room, and TPP, which the paper has beneath, holds
-    /// allocation apart from reclaim. No mark falls below the tier's own.
-    pub fn withhold(&mut self, tier: TierId, pages: u64) {
+    /// allocation apart from reclaim. No mark falls below the tier's own. Returns what is never given out.
+    pub fn withhold(&mut self, tier: TierId, pages: u64) -> u64 {
         let base = self.base[tier.index()];
         let min = (pages as f64 * 0.8).floor() as u64;
         self.marks[tier.index()] = Watermarks {
@@ -136,6 +136,7 @@ impl Reclaim {
             wake: base.wake.max(pages),
         };
         self.awake[tier.index()] = true;
+        min
     }
 
     /// Pages on a tier's list.
@@ -160,10 +161,13 @@ impl Reclaim {
         tiers().find(|tier| memory.free(*tier) >= self.marks[tier.index()].min + weight)
     }
 
-    /// Whether a unit of `weight` pages may be promoted into `tier`; wakes reclaim if not.
+    /// Whether a unit of `weight` pages may be promoted into `tier`; wakes reclaim if not. Where pages are withheld, the marks
+    /// alone decide about reclaim (Tuna, section 4), so that a promotion below the wake mark wakes it as well.
     pub fn may_promote(&mut self, memory: &Memory, tier: TierId, weight: u64) -> bool {
-        let fits = memory.free(tier) > self.marks[tier.index()].high + weight;
-        self.awake[tier.index()] |= !fits;
+        let (marks, free) = (&self.marks[tier.index()], memory.free(tier));
+        let fits = free > marks.high + weight;
+        let withheld = marks.wake > self.base[tier.index()].wake;
+        self.awake[tier.index()] |= !fits || withheld && free < marks.wake + weight;
         fits
     }
 
