@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Measures Terrace on this machine, against an unmanaged run, the kernel's own LRU, and intel/memtierd.
 
-    sudo benchmarks/run.py NAME [--out DIR] [--pairs N]
+    sudo benchmarks/run.py NAME [--out DIR] [--pairs N] [--short]
 
 NAME: hot-cold, hot-moves, memtierd, kernel-lru, redis, at-rest, size-tune, size-database, all. Every run is kept raw in DIR as one JSON file, with its
 command; the table printed at the end is also written beside it. Ratios are of runs that alternate, so that what else the
@@ -412,13 +412,18 @@ def tuned(command, tau, run):
 
 
 def size_tune(arguments, tau="5%"):
-    """`terrace size tune` against untuned runs: hot-cold, and redis-server under zipf reads; pairs alternate who goes first."""
+    """`terrace size tune` against untuned runs: hot-cold, and redis-server under zipf reads; pairs alternate who goes first.
+
+    Five minutes a pair of both programs, three and a half with --short.
+    """
+    # Seconds of the program, those of it that are measured; seconds of the load, those of it that are not.
+    duration, window, seconds, warm = (44, (22, 42), 45, 20) if arguments.short else (64, (30, 62), 75, 35)
 
     def workload(command):
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode:
             sys.exit(f"{' '.join(command)}\nended with {done.returncode}:\n{done.stderr}")
-        loop = hot_loop(json_lines(done.stdout), 30, 62)
+        loop = hot_loop(json_lines(done.stdout), *window)
         return {"seconds_an_operation": loop["mean_nanoseconds"] / 1e9, "median_seconds": loop["p50_nanoseconds"] / 1e9}
 
     def server(command):
@@ -427,7 +432,7 @@ def size_tune(arguments, tau="5%"):
             wait_for_port(7392)
             load = [REDIS_LOAD, "--port", "7392", "--data", "1GiB", "--value", "1KiB"]
             subprocess.run([*load, "--fill", "1GiB"], check=True)
-            reads = [*load, "--seconds", "75", "--warm", "35", "--connections", "2"]
+            reads = [*load, "--seconds", str(seconds), "--warm", str(warm), "--connections", "2"]
             result = json.loads(subprocess.run(reads, check=True, capture_output=True, text=True).stdout)
         finally:
             program.send_signal(signal.SIGTERM)
@@ -439,7 +444,7 @@ def size_tune(arguments, tau="5%"):
         }
 
     redis_server = ["redis-server", "--port", "7392", "--save", "", "--appendonly", "no", "--bind", "127.0.0.1"]
-    programs = {"hot-cold": (workload_command("2GiB", 64, ["layout=scattered"]), workload)}
+    programs = {"hot-cold": (workload_command("2GiB", duration, ["layout=scattered"]), workload)}
     if shutil.which("redis-server"):
         programs["redis"] = (redis_server, server)
     else:
@@ -448,13 +453,13 @@ def size_tune(arguments, tau="5%"):
     for name, (command, run) in programs.items():
         pairs[name] = []
         for number in range(arguments.pairs):
-            pair = {}
+            pair = {"load_average_before": os.getloadavg()}
             for side in ["tuned", "untuned"] if number % 2 == 0 else ["untuned", "tuned"]:
                 if side == "tuned":
                     pair[side] = tuned(command, tau, run)
                 else:
                     pair[side] = {"command": command, "result": run(command)}
-            results = {side: pair[side]["result"] for side in pair}
+            results = {side: pair[side]["result"] for side in ("tuned", "untuned")}
             for figure in ("seconds_an_operation", "median_seconds"):
                 pair[f"{figure}_slowdown"] = results["tuned"][figure] / results["untuned"][figure] - 1
             report = pair["tuned"]["report"]
@@ -475,6 +480,8 @@ def size_tune(arguments, tau="5%"):
             "own_loss_median": median([pair["tuned"]["report"]["loss"] for pair in of]),
             "own_loss_p95_median": median([pair["tuned"]["report"]["loss_p95"] for pair in of]),
             "target_tau": tau,
+            "load_average_before_median": median([pair["load_average_before"][0] for pair in of]),
+            "short": arguments.short,
         }
     keep(arguments, "size-tune", {"pairs": pairs}, summary)
 
@@ -492,6 +499,7 @@ def size_database(arguments):
                 query = [TERRACE, "size", "query", "--db", file, "--vector", vectors[number % 3], "--k", k, "--json"]
                 found = json.loads(subprocess.run(query, check=True, capture_output=True, text=True).stdout)
                 queries.append({"command": query, "k": int(k), **{key: found[key] for key in ("query_microseconds", "index_milliseconds", "read_milliseconds")}})
+        others = database_peers(file)
     build["file"] = "optane.parquet"
     one = [query["query_microseconds"] for query in queries if query["k"] == 1]
     eight = [query["query_microseconds"] for query in queries if query["k"] == 8]
@@ -503,7 +511,77 @@ def size_database(arguments):
         "query_microseconds_median": median(one),
         "query_microseconds_k8_median": median(eight),
     }
+    summary["peers"] = others
     keep(arguments, "size-database", {"build": build, "queries": queries}, summary)
+
+
+def database_peers(file, asked=2000):
+    """The same records in other indexes: each is indexed on one thread and asked one vector at a time and all in one call, for its nearest.
+
+    The vectors that are asked are records moved by a tenth of a standard deviation: near the data, as a program's are. What is
+    not installed (pip install numpy scipy faiss-cpu pyarrow) is left out.
+    """
+    try:
+        import numpy
+        import pyarrow.parquet
+    except ImportError as missing:
+        say(f"  peers are left out: {missing}")
+        return {}
+    names = ["pacc_f", "pacc_s", "pm_de", "pm_pr", "ai", "rss", "hot_thr", "threads"]
+    table = pyarrow.parquet.read_table(file, columns=names)
+    features = numpy.column_stack([table[name].to_numpy() for name in names])
+    features[:, :6] = numpy.log1p(features[:, :6]) / numpy.log(10)
+    points = ((features - features.mean(axis=0)) / features.std(axis=0)).astype(numpy.float32)
+    random = numpy.random.default_rng(1)
+    queries = points[random.choice(len(points), asked, replace=False)]
+    queries = (queries + random.normal(0, 0.1, queries.shape)).astype(numpy.float32)
+    exact = ((points[None, :, :] - queries[:20, None, :]) ** 2).sum(axis=2).argmin(axis=1)
+
+    def measure(build, ask):
+        began = time.perf_counter()
+        index = build()
+        indexed = time.perf_counter() - began
+        each = []
+        for query in queries:
+            began = time.perf_counter()
+            ask(index, query[None, :])
+            each.append(time.perf_counter() - began)
+        began = time.perf_counter()
+        found = ask(index, queries)
+        batch = time.perf_counter() - began
+        return {
+            "index_milliseconds": indexed * 1e3,
+            "query_microseconds_median": median(each) * 1e6,
+            "query_microseconds_in_one_call": batch / asked * 1e6,
+            "exact_of_20": int((numpy.asarray(found).ravel()[:20] == exact).sum()),
+        }
+
+    results = {}
+    try:
+        from scipy.spatial import cKDTree
+
+        results["scipy cKDTree"] = measure(lambda: cKDTree(points), lambda tree, query: tree.query(query, k=1)[1])
+    except ImportError as missing:
+        say(f"  a peer is left out: {missing}")
+    try:
+        import faiss
+
+        faiss.omp_set_num_threads(1)
+
+        def of(make):
+            def build():
+                index = make()
+                index.add(points)
+                return index
+
+            return build
+
+        ask = lambda index, query: index.search(query, 1)[1]
+        results["Faiss HNSW32"] = measure(of(lambda: faiss.IndexHNSWFlat(points.shape[1], 32)), ask)
+        results["Faiss flat"] = measure(of(lambda: faiss.IndexFlatL2(points.shape[1])), ask)
+    except ImportError as missing:
+        say(f"  a peer is left out: {missing}")
+    return results
 
 
 def keep(arguments, name, raw, summary):
@@ -554,6 +632,7 @@ def main():
     parser.add_argument("name", choices=[*BENCHMARKS, "all"])
     parser.add_argument("--out", type=Path, help="where the raw runs go (default: benchmarks/runs/DATE)")
     parser.add_argument("--pairs", type=int, default=5)
+    parser.add_argument("--short", action="store_true", help="size-tune: shorter runs")
     arguments = parser.parse_args()
     arguments.out = arguments.out or ROOT / "benchmarks/runs" / datetime.date.today().isoformat()
     if os.geteuid() != 0:

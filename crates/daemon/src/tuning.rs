@@ -9,13 +9,14 @@
 //! came back by a fault as slow accesses and promotions, and the program's CPU time as its operations. The loss of a window is
 //! the time those faults cost, as a refault was measured at the start, over what is left of the CPU time.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::time::{Duration, Instant};
 
 use terrace_core::units::{Bytes, TierId, Time};
 use terrace_linux::manager::Manager;
+use terrace_linux::watermarks::KernelMoves;
 use terrace_machine::preset::Machine;
 use terrace_policies::age::idle_time;
 use terrace_sizing::database::{Origin, machine_checksum};
@@ -34,6 +35,7 @@ struct Reading {
     refaults: u64,
     promoted: u64,
     demoted: u64,
+    kernel: KernelMoves,
     cpu_seconds: f64,
 }
 
@@ -43,6 +45,7 @@ pub struct LiveTuner {
     index: Arc<Index>,
     frequency_hertz: f64,
     refault_cost: Option<Duration>,
+    counts_kernel_moves: bool,
     last: Option<Reading>,
     due: Time,
     curve: Option<Curve>,
@@ -66,6 +69,7 @@ impl LiveTuner {
             index,
             frequency_hertz,
             refault_cost: None,
+            counts_kernel_moves: false,
             last: None,
             due: Time::ZERO,
             curve: None,
@@ -76,6 +80,12 @@ impl LiveTuner {
     /// What one refault costs on this machine, if it was measured: without it no loss is observed.
     pub fn begin(&mut self, refault_cost: Option<Duration>) {
         self.refault_cost = refault_cost;
+    }
+
+    /// What the kernel moves by itself counts as well: for machines where the kernel holds the limit.
+    #[must_use]
+    pub fn counting_kernel_moves(self) -> LiveTuner {
+        LiveTuner { counts_kernel_moves: true, ..self }
     }
 
     /// When it wants to look next.
@@ -134,11 +144,12 @@ impl LiveTuner {
             refaults: manager.stats().major_faults,
             promoted: ledger.promoted(),
             demoted: ledger.demoted(),
+            kernel: self.kernel_moves(),
             cpu_seconds: manager.stats().cpu_ticks as f64 / rustix::param::clock_ticks_per_second() as f64,
         };
         let before = self.last.replace(reading)?;
         let window = self.window(manager, &before, &reading)?;
-        self.held_share = window.held_share;
+        self.held_share = 1.0 - window.saved_share;
         let asked = window.vector.over_interval(window.length.as_secs_f64());
         if let Ok(answer) = self.index.query(&asked, self.tuner.config().neighbours) {
             self.curve = Some(answer.curve);
@@ -175,20 +186,42 @@ impl LiveTuner {
         let vector = ConfigVector {
             fast_accesses: touched as f64 * FIXED_THRESHOLD,
             slow_accesses: refaults as f64 * FIXED_THRESHOLD,
-            demotions: now.demoted.saturating_sub(before.demoted) as f64,
-            promotions: (now.promoted.saturating_sub(before.promoted) + refaults) as f64,
+            demotions: (now.demoted.saturating_sub(before.demoted)
+                + now.kernel.demoted.saturating_sub(before.kernel.demoted)) as f64,
+            promotions: (now.promoted.saturating_sub(before.promoted)
+                + now.kernel.promoted.saturating_sub(before.kernel.promoted)
+                + refaults) as f64,
             intensity: cpu * self.frequency_hertz / accesses.max(1.0),
             resident_bytes: Bytes::of_pages(footprint).get() as f64,
             hot_threshold: FIXED_THRESHOLD,
             threads: (cpu / length.as_secs_f64()).ceil().max(1.0),
         };
         let fast = pages.used_in_all(TierId::FAST);
-        let held = (fast + self.occupied(manager, footprint - fast)) as f64 / footprint as f64;
+        // Compressed memory lies in fast memory, too: what it takes is not saved.
+        let occupied = self.occupied(manager, footprint - fast);
+        let share = |amount: u64| (amount as f64 / footprint as f64).min(1.0);
         let loss = self.refault_cost.filter(|_| cpu > 0.0).map(|cost| {
             let lost = refaults as f64 * cost.as_secs_f64();
             lost / (cpu - lost).max(cpu * 0.01)
         });
-        Some(Window { end: now.at, length, vector, held_share: held.min(1.0), loss })
+        Some(Window {
+            end: now.at,
+            length,
+            vector,
+            held_share: share(fast),
+            saved_share: 1.0 - share(fast + occupied),
+            loss,
+            used_share: share(fast),
+            // The limit is a share of what the processes have, and grows with it; refaults are of pages that it put out.
+            growth_share: 0.0,
+            left_room: false,
+        })
+    }
+
+    /// What the kernel moved by itself, where that counts.
+    fn kernel_moves(&self) -> KernelMoves {
+        let moves = self.counts_kernel_moves.then(|| KernelMoves::read(Path::new("/")).ok()).flatten();
+        moves.unwrap_or_default()
     }
 
     /// Fast memory that compressed pages take: of the whole device's, the part of those `slow` pages that lie in it.
@@ -265,7 +298,7 @@ impl Sizing {
     }
 }
 
-fn index(machine: &Machine, file: Option<&std::path::Path>) -> Result<Index, String> {
+fn index(machine: &Machine, file: Option<&Path>) -> Result<Index, String> {
     let database = match file {
         Some(path) => read(machine, path).map_err(|why| format!("sizing.database = \"{}\": {why}", path.display()))?,
         None => modelled(machine)?,
@@ -273,7 +306,7 @@ fn index(machine: &Machine, file: Option<&std::path::Path>) -> Result<Index, Str
     Index::new(database).map_err(|error| format!("the records cannot be indexed: {error}"))
 }
 
-fn read(machine: &Machine, path: &std::path::Path) -> Result<Database, String> {
+fn read(machine: &Machine, path: &Path) -> Result<Database, String> {
     let bytes = std::fs::read(path).map_err(|error| error.to_string())?;
     let database = Database::from_parquet(bytes.into()).map_err(|error| error.to_string())?;
     match database.is_foreign_to(machine) {

@@ -26,4 +26,5 @@ pub mod sys;
 pub mod topology;
 pub mod trackers;
 pub mod usage;
+pub mod watermarks;
 pub mod zram;

@@ -9,7 +9,7 @@ use terrace_machine::scale::Scale;
 use terrace_sim::tuning::{Counters, Tuning};
 
 use crate::index::Index;
-use crate::tuner::{Tuner, Window};
+use crate::tuner::{Tuner, Window, leaves_room};
 use crate::vector::ConfigVector;
 
 /// TPP's threshold, which does not change: the second fault promotes (TPP, ASPLOS 2023).
@@ -60,13 +60,19 @@ impl Steer {
 
     fn window(&self, before: &Counters, after: &Counters) -> Option<Window> {
         let vector = vector_between(before, after, self.scale)?;
-        let held = after.fast_limit.max(after.fast_pages) as f64 / self.full_pages as f64;
+        let share = |pages: u64| (pages as f64 / self.full_pages as f64).min(1.0);
+        let left_room = leaves_room(after.fast_limit, after.fast_pages, after.resident_pages);
+        let held_share = share(after.fast_limit.max(after.fast_pages));
         Some(Window {
             end: after.now,
             length: after.now.since(before.now),
             vector,
-            held_share: held.min(1.0),
+            held_share,
+            saved_share: 1.0 - held_share,
             loss: loss_between(before, after),
+            used_share: share(after.fast_pages),
+            growth_share: share(after.resident_pages.saturating_sub(before.resident_pages)),
+            left_room,
         })
     }
 }

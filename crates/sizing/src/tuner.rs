@@ -15,6 +15,11 @@
 //! each time it happens. The mean over time and the 95th percentile of the windows are kept below the
 //! target: what is aimed at falls when either comes near it. Without an observation the mode does what the paper does.
 //!
+//! Fast memory that the limit leaves unused costs nothing to withhold, and what is slow while there is room is slow by the
+//! policy's choice and not for want of room: such a window counts as no loss, whatever slow memory cost in it, and all but what is in
+//! use, what the program grew by lately (twice: it may go on), and a margin is withheld at once. Where the program grows, the
+//! limit grows with it: what was found out is how many pages it can do without.
+//!
 //! The first window is not acted on: it holds the program's start.
 
 use std::collections::VecDeque;
@@ -69,9 +74,35 @@ pub struct Window {
     pub vector: ConfigVector,
     /// Share of the full size that it held in fast memory, or was allowed to, whichever was more.
     pub held_share: f64,
+    /// Share of the full size that this saved: what is not held, less what slow memory takes of fast memory (compressed memory
+    /// lies in it).
+    pub saved_share: f64,
     /// How much longer it took than with everything fast, if that was observed; 0.05 is 5 %.
     pub loss: Option<f64>,
+    /// Share of the full size that was in use in fast memory at its end.
+    pub used_share: f64,
+    /// Share of the full size that the program grew by in it.
+    pub growth_share: f64,
+    /// Whether the limit left room: then nothing was slow because of it.
+    pub left_room: bool,
 }
+
+impl Window {
+    /// How much longer it took because of the limit, if that was observed.
+    pub fn loss_by_limit(&self) -> Option<f64> {
+        self.loss.map(|loss| if self.left_room { 0.0 } else { loss })
+    }
+}
+
+/// Whether a limit leaves room for pages: more of it is unused than policies keep free by themselves ([`MARGIN`]), or all that
+/// the program has would fit.
+pub fn leaves_room(limit: u64, used: u64, resident: u64) -> bool {
+    resident <= limit || used as f64 <= limit as f64 * (1.0 - MARGIN)
+}
+
+/// What policies keep free of fast memory: TPP 2 %, MEMTIS and FlexMem 3 %; and as much again of the full size is left above what
+/// is in use.
+pub const MARGIN: f64 = 0.03;
 
 /// Why the limit is what it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
@@ -98,7 +129,9 @@ pub struct Interval {
     pub window_seconds: f64,
     /// Share of the full size that was not held in the window.
     pub saved_share: f64,
-    /// Observed loss of the window.
+    /// Whether the limit left room in it, so that nothing of the loss is the limit's.
+    pub left_room: bool,
+    /// Observed loss of the window, by the limit.
     pub observed_loss: Option<f64>,
     /// What the database predicts for the size of the window.
     pub predicted_loss: Option<f64>,
@@ -137,9 +170,10 @@ const LEAST_PREDICTED: f64 = 0.002;
 const AIM: f64 = 0.85;
 /// And while one of mean and 95th percentile is near the target.
 const AIM_LOW: f64 = 0.5;
-/// A step down: at least a hundredth, the grain of a record; at most a quarter of what is withheld, and a twentieth of all.
+/// A step down: at least a hundredth, the grain of a record; at most a twentieth of all, and of what is withheld as much again while
+/// nothing was lost, a quarter where the loss is what is aimed at.
 const LEAST_STEP: f64 = 0.01;
-const STEP_OF_WITHHELD: f64 = 0.25;
+const STEP_OF_WITHHELD: [f64; 2] = [1.0, 0.25];
 const MOST_STEP: f64 = 0.05;
 /// Longest rest after the target was broken, in intervals.
 const MOST_REST: u32 = 16;
@@ -247,7 +281,7 @@ impl Tuner {
                 let share = self.next_share(window, &answer).clamp(self.config.least_share, 1.0);
                 action = match share - self.share {
                     change if change < -1e-9 => Action::Shrunk,
-                    change if change > 1e-9 && window.loss.is_some_and(|loss| loss > self.config.tau) => {
+                    change if change > 1e-9 && window.loss_by_limit().is_some_and(|loss| loss > self.config.tau) => {
                         Action::BackedOff
                     }
                     change if change > 1e-9 => Action::Grew,
@@ -260,8 +294,9 @@ impl Tuner {
         self.intervals.push(Interval {
             seconds: window.end.since(began).as_secs_f64(),
             window_seconds: seconds,
-            saved_share: (1.0 - window.held_share).max(0.0),
-            observed_loss: window.loss,
+            saved_share: window.saved_share,
+            left_room: window.left_room,
+            observed_loss: window.loss_by_limit(),
             predicted_loss: predicted,
             ratio_low,
             ratio_high,
@@ -273,11 +308,11 @@ impl Tuner {
     }
 
     fn account(&mut self, window: &Window, seconds: f64) {
-        let saved = (1.0 - window.held_share).max(0.0);
+        let saved = window.saved_share;
         self.sums[2] += saved * seconds;
         self.sums[3] += seconds;
         self.saved_max = self.saved_max.max(saved);
-        if let Some(loss) = window.loss {
+        if let Some(loss) = window.loss_by_limit() {
             self.sums[0] += loss * seconds;
             self.sums[1] += seconds;
             self.losses.push(loss);
@@ -286,7 +321,7 @@ impl Tuner {
 
     /// Takes in how right the prediction was.
     fn learn(&mut self, window: &Window, curve: &Curve) {
-        let Some(loss) = window.loss else { return };
+        let Some(loss) = window.loss_by_limit() else { return };
         self.seen.push_back((window.held_share, loss));
         let predicted = curve.loss(window.held_share);
         // With next to nothing withheld both are noise.
@@ -312,8 +347,20 @@ impl Tuner {
     }
 
     fn next_share(&mut self, window: &Window, answer: &Answer) -> f64 {
-        match (self.config.mode, window.loss) {
-            (Mode::Measured, Some(loss)) => self.measured(loss, &answer.curve, window.held_share),
+        match (self.config.mode, window.loss_by_limit()) {
+            (Mode::Measured, Some(loss)) => {
+                let needed = (window.used_share + 2.0 * window.growth_share + MARGIN).min(1.0);
+                if window.left_room && needed < self.share {
+                    self.held_well = Some(self.share);
+                    return needed;
+                }
+                let growing = window.growth_share >= LEAST_STEP;
+                if growing && loss <= self.config.tau {
+                    // Nothing is learnt of the size while the program makes it another one.
+                    return (self.share + window.growth_share).max(needed);
+                }
+                self.measured(loss, &answer.curve, window.held_share) + window.growth_share
+            }
             _ => answer.curve.least_share(self.config.tau),
         }
     }
@@ -355,7 +402,9 @@ impl Tuner {
         }
         let aim = self.aim();
         let (_, high) = self.ratio();
-        let step = (withheld * STEP_OF_WITHHELD).clamp(LEAST_STEP, MOST_STEP);
+        let used_up = (loss / aim).clamp(0.0, 1.0);
+        let [bold, careful] = STEP_OF_WITHHELD;
+        let step = (withheld * (bold + used_up * (careful - bold))).clamp(LEAST_STEP, MOST_STEP);
         let worst = self
             .seen
             .iter()
@@ -418,7 +467,11 @@ mod tests {
                 length: Duration::from_millis(2500),
                 vector,
                 held_share: tuner.share(),
+                saved_share: 1.0 - tuner.share(),
                 loss: loss(number, tuner.share()),
+                used_share: tuner.share(),
+                growth_share: 0.0,
+                left_room: false,
             };
             tuner.decide(&window, &index).unwrap();
         }
@@ -475,6 +528,67 @@ mod tests {
     }
 
     #[test]
+    fn unused_memory_is_withheld_at_once_and_a_growing_program_keeps_its_room() {
+        let index = Index::new(small(500)).unwrap();
+        let vector = ConfigVector::from_array([1e8, 1e5, 100.0, 100.0, 20.0, 1e9, 2.0, 8.0]);
+        let mut tuner = Tuner::new(TunerConfig::new(0.05, Mode::Measured));
+        let mut used = 0.1;
+        for number in 1..=12 {
+            // Grows by 4 % a window up to the tenth, and is slowed down all the while by what its policy does.
+            let growth = if number <= 10 { 0.04 } else { 0.0 };
+            used += growth;
+            assert!(used <= tuner.share(), "window {number}: {used} in use, {} allowed", tuner.share());
+            let window = Window {
+                end: Time::from_nanos(number * 2_500_000_000),
+                length: Duration::from_millis(2500),
+                vector,
+                held_share: tuner.share(),
+                saved_share: 1.0 - tuner.share(),
+                loss: Some(0.8),
+                used_share: used,
+                growth_share: growth,
+                left_room: true,
+            };
+            tuner.decide(&window, &index).unwrap();
+        }
+        assert!(tuner.share() <= 0.5 + MARGIN + 1e-9, "{}", tuner.share());
+        assert_eq!(tuner.summary().loss, Some(0.0), "none of it is the limit's");
+        assert!(tuner.summary().saved_share_mean > 0.4, "{:?}", tuner.summary());
+    }
+
+    #[test]
+    fn what_compressed_memory_takes_is_not_saved_and_does_not_stop_the_tuner() {
+        let index = Index::new(small(500)).unwrap();
+        let vector = ConfigVector::from_array([1e8, 1e5, 100.0, 100.0, 20.0, 1e9, 2.0, 8.0]);
+        let mut tuner = Tuner::new(TunerConfig::new(0.05, Mode::Measured));
+        for number in 1..=40 {
+            let share = tuner.share();
+            let window = Window {
+                end: Time::from_nanos(number * 2_500_000_000),
+                length: Duration::from_millis(2500),
+                vector,
+                held_share: share,
+                // Everything that is out compresses two to one, and costs nothing.
+                saved_share: (1.0 - share) / 2.0,
+                loss: Some(0.0),
+                used_share: share,
+                growth_share: 0.0,
+                left_room: false,
+            };
+            tuner.decide(&window, &index).unwrap();
+        }
+        assert!(tuner.share() < 0.3, "{:?}", tuner.intervals().last());
+        let summary = tuner.summary();
+        assert!((0.3..0.5).contains(&summary.saved_share_max), "{summary:?}");
+    }
+
+    #[test]
+    fn a_limit_leaves_room_if_more_is_unused_than_policies_keep_free() {
+        assert!(leaves_room(1000, 900, 1200) && leaves_room(1000, 1000, 1000));
+        assert!(!leaves_room(1000, 980, 1200));
+    }
+
+    #[test]
     fn without_an_observation_it_goes_by_the_database_and_an_idle_program_is_left_alone() {
         let measured = play(TunerConfig::new(0.05, Mode::Measured), 4, |_, _| None);
         let paper = play(TunerConfig::new(0.05, Mode::Paper), 4, |_, _| None);
@@ -483,8 +597,17 @@ mod tests {
         let index = Index::new(small(50)).unwrap();
         let mut tuner = Tuner::new(TunerConfig::new(0.05, Mode::Paper));
         let vector = ConfigVector::from_array([0.0, 0.0, 0.0, 0.0, 0.0, 1e9, 2.0, 1.0]);
-        let window =
-            Window { end: Time::from_nanos(1), length: Duration::from_secs(1), vector, held_share: 1.0, loss: None };
+        let window = Window {
+            end: Time::from_nanos(1),
+            length: Duration::from_secs(1),
+            vector,
+            held_share: 1.0,
+            saved_share: 0.0,
+            loss: None,
+            used_share: 1.0,
+            growth_share: 0.0,
+            left_room: true,
+        };
         assert_eq!(tuner.decide(&window, &index).unwrap(), 1.0);
         assert_eq!(tuner.intervals()[0].action, Action::Waited);
     }

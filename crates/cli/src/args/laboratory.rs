@@ -422,9 +422,12 @@ pub(crate) struct ReproduceArguments {
     /// Factor by which the papers' machines and programs are shrunk.
     #[arg(long, default_value_t = 1024, value_name = "FACTOR", conflicts_with = "quick")]
     pub scale: u32,
-    /// A first look: scale 1:4096. Shapes hold less there.
+    /// A first look: scale 1:4096 (Tuna's 1:2048). Shapes hold less there.
     #[arg(long)]
     pub quick: bool,
+    /// Draw the programs that Tuna's rows tune to 5 %, saving and loss over time, into this file.
+    #[arg(long, value_name = "FILE.svg")]
+    pub svg: Option<PathBuf>,
     /// First seed of everything random.
     #[arg(long, default_value_t = 1, value_name = "N")]
     pub seed: u64,

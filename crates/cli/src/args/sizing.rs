@@ -125,6 +125,10 @@ pub(crate) struct SizeTuneArguments {
     /// Where cold pages go: auto, node:1, zram:2GiB (set up for the run), swap:/dev/NAME.
     #[arg(long, default_value = "auto", value_name = "TIER")]
     pub tier_slow: String,
+    /// What holds the limit: pages (Terrace demotes the coldest pages of the program, and only of it) or watermarks (the kernel keeps so
+    /// much memory free, by `vm.min_free_kbytes`, which is put back at the end; it takes from every program).
+    #[arg(long, default_value = "pages", value_name = "HOW", value_parser = ["pages", "watermarks"])]
+    pub hold: String,
     /// How accesses are seen: auto, or a tracker's name from `terrace doctor`.
     #[arg(long, default_value = "auto", value_name = "NAME")]
     pub tracker: String,

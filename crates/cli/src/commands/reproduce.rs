@@ -34,6 +34,8 @@ const MMU_SCALE: u32 = 256;
 const MMU_QUICK_SCALE: u32 = 512;
 /// The scale of a first look.
 const QUICK_SCALE: u32 = 4096;
+/// The largest scale of Tuna's experiments: the graphs of its smallest programs have the least size of the workloads, 4 MiB, there.
+const TUNA_SCALE: u32 = 2048;
 
 pub(super) fn run(arguments: &ReproduceArguments) -> anyhow::Result<ExitCode> {
     let (rows, tuna) = (experiments::rows(), tuna::rows());
@@ -41,6 +43,9 @@ pub(super) fn run(arguments: &ReproduceArguments) -> anyhow::Result<ExitCode> {
         return list(&rows, &tuna, arguments.json);
     }
     let (chosen, chosen_tuna) = chosen(&rows, &tuna, &arguments.ids)?;
+    if let Some(path) = arguments.svg.as_ref().filter(|_| chosen_tuna.is_empty()) {
+        return Err(Misuse(format!("--svg {}: only tuned runs are drawn (TU)", path.display())).into());
+    }
     let scale = if arguments.quick { QUICK_SCALE } else { arguments.scale };
     let factor = Scale::new(scale)
         .filter(|scale| (64..=QUICK_SCALE).contains(&scale.factor()))
@@ -68,9 +73,26 @@ pub(super) fn run(arguments: &ReproduceArguments) -> anyhow::Result<ExitCode> {
     let reports: BTreeMap<Key, Report> = reports?.into_iter().collect();
     let tuna_runs = match chosen_tuna.is_empty() {
         true => None,
-        false => Some(tuna::run(&chosen_tuna, factor, arguments.seed)?),
+        false => {
+            let most = Scale::new(TUNA_SCALE).context("the scale is in range")?;
+            Some(tuna::run(&chosen_tuna, factor.min(most), arguments.seed)?)
+        }
     };
+    if let (Some(path), Some(runs)) = (&arguments.svg, &tuna_runs) {
+        draw(path, runs)?;
+    }
     print(&chosen, &reports, tuna_runs.as_ref().map(|runs| (chosen_tuna.as_slice(), runs)), scale, arguments)
+}
+
+/// Draws the tuned runs over time: beneath TPP, or else beneath FlexMem.
+fn draw(path: &std::path::Path, runs: &tuna::Runs) -> anyhow::Result<()> {
+    let [tpp, flexmem] = [("tpp", "TPP"), ("flexmem", "FlexMem")].map(|(id, name)| (tuna::courses(runs, id), name));
+    let (courses, name) = if tpp.0.is_empty() { flexmem } else { tpp };
+    let title = format!("Programs tuned to a loss of 5 % above {name}, simulated");
+    if courses.is_empty() {
+        return Err(Misuse(format!("--svg {}: the chosen rows have no run tuned to 5 %", path.display())).into());
+    }
+    crate::report::sim::write_courses(path, &courses, 0.05, &title)
 }
 
 /// A run: the case in words, and its seed.
@@ -243,6 +265,9 @@ fn print(
     if rows.iter().any(|row| row.cases.iter().any(|case| case.setting.mmu.is_some())) {
         text += &format!("Experiments on page sizes (HW) are at most at 1:{}.\n", mmu_scale(scale));
     }
+    if tuna.is_some() && scale > TUNA_SCALE {
+        text += &format!("Tuna's experiments (TU) are at 1:{TUNA_SCALE}.\n");
+    }
     if !arguments.settings.is_empty() {
         text += &format!("Not as the cases have it: {}.\n", arguments.settings.join(", "));
     }
@@ -278,7 +303,7 @@ fn print(
         );
         list.push(json!({
             "id": row.id, "quantity": row.quantity, "paper": row.paper, "paper_source": row.source, "ours": ours.text,
-            "verdict": ours.verdict, "config": { "scale": scale, "seed": arguments.seed, "runs": cases },
+            "verdict": ours.verdict, "config": { "scale": scale.min(TUNA_SCALE), "seed": arguments.seed, "runs": cases },
             "paper_value": row.value, "ours_value": ours.value, "courses": courses,
         }));
     }

@@ -9,8 +9,9 @@ use terrace_sim::Report;
 use terrace_sim::compare::{Cell, Job, Summary};
 use terrace_sim::series::Series;
 
+pub(crate) use super::plots::sizing::Course;
 use super::{files, html, plots};
-use crate::commands::size::advise::Advice;
+use crate::commands::size::advise::Advices;
 
 /// Writes report.json and report.html of one run.
 ///
@@ -29,6 +30,15 @@ pub(crate) fn write_heat(path: &Path, picture: &terrace_sim::hotness::HeatPictur
     std::fs::write(path, svg).with_context(|| format!("cannot write {}", path.display()))
 }
 
+/// Writes tuned programs over time as a picture.
+///
+/// # Errors
+/// When the file cannot be written.
+pub(crate) fn write_courses(path: &Path, of: &[Course<'_>], tau: f64, title: &str) -> anyhow::Result<()> {
+    let svg = plots::sizing::courses(of, tau, title)?.context("there is nothing to draw")?;
+    std::fs::write(path, svg).with_context(|| format!("cannot write {}", path.display()))
+}
+
 /// Writes report.json and report.html of a comparison.
 ///
 /// # Errors
@@ -44,16 +54,11 @@ pub(crate) fn write_comparison(
     files::write_pair(directory, &json, &html::sim::comparison_page(cells, summary, &figures))
 }
 
-/// Writes report.json and report.html of advice on fast memory; `table` is the text that is printed.
+/// Writes report.json and report.html of advice on fast memory.
 ///
 /// # Errors
 /// When a file cannot be written.
-pub(crate) fn write_advice(
-    directory: &Path,
-    json: &serde_json::Value,
-    table: &str,
-    advice: &[Advice],
-    tau: f64,
-) -> anyhow::Result<()> {
-    files::write_pair(directory, json, &html::sim::advice_page(table, &plots::sizing::curves(advice, tau)?))
+pub(crate) fn write_advice(directory: &Path, json: &serde_json::Value, advice: &Advices<'_>) -> anyhow::Result<()> {
+    let curves = plots::sizing::curves(&advice.of, advice.tau)?;
+    files::write_pair(directory, json, &html::sim::advice_page(advice, &curves))
 }

@@ -25,6 +25,8 @@ use terrace_sizing::tuner::{Interval, Mode, Summary, Tuner, TunerConfig};
 use terrace_sizing::{ConfigVector, Index};
 use terrace_workloads::Parameters;
 
+use crate::report::sim::Course;
+
 mod rows;
 
 pub(super) use rows::{Row, rows};
@@ -146,6 +148,16 @@ impl Runs {
     pub(super) fn loss(&self, case: Case) -> anyhow::Result<f64> {
         Ok(self.of(case)?.seconds / self.of(Case { kind: Kind::Full, ..case })?.seconds - 1.0)
     }
+}
+
+/// The programs tuned to 5 % every 2.5 s under a policy, in both modes, as far as they were run: figures 3 to 7.
+pub(super) fn courses<'a>(runs: &'a Runs, policy: &'static str) -> Vec<Course<'a>> {
+    let of = |app: App, measured: bool| {
+        let case = Case { app, policy, kind: Kind::Tuned(measured, 50, 2500) };
+        runs.outcomes.get(&case).map_or(&[][..], |outcome| outcome.intervals.as_slice())
+    };
+    let all = APPS.into_iter().map(|app| Course { name: app.name(), paper: of(app, false), measured: of(app, true) });
+    all.filter(|course| !course.paper.is_empty() || !course.measured.is_empty()).collect()
 }
 
 /// Runs what the rows need, each case once; those with everything fast first, as they say what everything is.

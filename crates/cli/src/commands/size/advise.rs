@@ -67,15 +67,19 @@ pub(super) fn run(arguments: &SizeAdviseArguments) -> anyhow::Result<ExitCode> {
             format!("it ended before the first window of {shown} was over; see --window"),
         ));
     }
-    let advice: Vec<Advice> = machines.into_iter().map(|machine| advise(machine, profile, tau, fast, slow)).collect();
+    let advice = Advices {
+        of: machines.into_iter().map(|machine| advise(machine, profile, tau, fast, slow)).collect(),
+        profile,
+        tau,
+        prices: (fast, slow),
+    };
     if let Some(directory) = &arguments.report {
-        let table = text(profile, &advice, tau);
-        crate::report::sim::write_advice(directory, &as_json(profile, &advice, tau), &table, &advice, tau)?;
+        crate::report::sim::write_advice(directory, &advice.as_json(), &advice)?;
     }
     if arguments.json {
-        super::super::print_json(&as_json(profile, &advice, tau))?;
+        super::super::print_json(&advice.as_json())?;
     } else {
-        super::super::print_text(&text(profile, &advice, tau))?;
+        super::super::print_text(&advice.text())?;
     }
     Ok(code)
 }
@@ -106,50 +110,93 @@ fn machines(names: &[String]) -> anyhow::Result<Vec<Machine>> {
     chosen.into_iter().map(crate::commands::sim::options::machine).collect()
 }
 
-fn as_json(profile: &Profile, advice: &[Advice], tau: f64) -> serde_json::Value {
-    let machines: Vec<_> = advice
-        .iter()
-        .map(|advice| {
-            json!({
-                "machine": advice.machine.name, "fast_share": advice.share, "fast_share_careful": advice.careful_share,
-                "cost_saved_share": advice.cost_saved, "cost_saved_share_careful": advice.careful_cost_saved,
-                "curve": advice.curve,
+/// Advice for all machines, and what it is about.
+pub(crate) struct Advices<'a> {
+    pub of: Vec<Advice>,
+    pub profile: &'a Profile,
+    pub tau: f64,
+    /// What as much of fast and of slow memory costs.
+    pub prices: (f64, f64),
+}
+
+/// The columns of the table: what is expected, and what holds in the worst case.
+pub(crate) const COLUMNS: [&str; 6] = [
+    "machine",
+    "fast memory",
+    "fast memory at worst",
+    "cost saved",
+    "cost saved at worst",
+    "loss with half of it fast (least to most)",
+];
+
+impl Advices<'_> {
+    fn as_json(&self) -> serde_json::Value {
+        let machines: Vec<_> = self
+            .of
+            .iter()
+            .map(|advice| {
+                json!({
+                    "machine": advice.machine.name, "fast_share": advice.share, "fast_share_careful": advice.careful_share,
+                    "cost_saved_share": advice.cost_saved, "cost_saved_share_careful": advice.careful_cost_saved,
+                    "curve": advice.curve,
+                })
             })
+            .collect();
+        let (fast, slow) = self.prices;
+        json!({
+            "target_tau": self.tau, "profile": self.profile, "resident_bytes": self.profile.pages() * 4096,
+            "price_fast": fast, "price_slow": slow, "machines": machines,
         })
-        .collect();
-    json!({ "target_tau": tau, "profile": profile, "resident_bytes": profile.pages() * 4096, "machines": machines })
+    }
+
+    /// What was seen, in a sentence.
+    pub(crate) fn seen(&self) -> String {
+        format!(
+            "{} resident, seen in {} windows of {}; nothing was moved, losses are predicted",
+            units::bytes(self.profile.pages() * 4096),
+            self.profile.windows,
+            units::seconds(self.profile.window_seconds)
+        )
+    }
+
+    /// What the table says.
+    pub(crate) fn meaning(&self) -> String {
+        let (fast, slow) = self.prices;
+        format!(
+            "Least fast memory for a loss of {}, as expected, and at worst: if every touch of a page reads all of it. Fast memory costs {fast}, slow memory {slow}.",
+            percent(self.tau)
+        )
+    }
+
+    /// A row a machine.
+    pub(crate) fn rows(&self) -> Vec<[String; 6]> {
+        let row = |advice: &Advice| {
+            let half = advice.curve[49];
+            [
+                advice.machine.name.clone(),
+                units::percent(advice.share),
+                units::percent(advice.careful_share),
+                percent(advice.cost_saved),
+                percent(advice.careful_cost_saved),
+                format!("{} ({} to {})", percent(half.loss), percent(half.loss_low), percent(half.loss_high)),
+            ]
+        };
+        self.of.iter().map(row).collect()
+    }
+
+    fn text(&self) -> String {
+        let mut out = format!("{}\n{}\n", self.seen(), self.meaning());
+        let mut row = |cells: [String; 6]| {
+            let [name, share, careful, saved, careful_saved, at_half] = cells;
+            out += &format!("  {name:<14}{share:>12}{careful:>10}{saved:>12}{careful_saved:>10}   {at_half}\n");
+        };
+        let [name, share, _, saved, _, at_half] = COLUMNS;
+        row([name, share, "at worst", saved, "at worst", at_half].map(str::to_owned));
+        self.rows().into_iter().for_each(row);
+        out
+    }
 }
 
 fn percent(share: f64) -> String {
     format!("{:.1} %", share * 100.0)
-}
-
-fn text(profile: &Profile, advice: &[Advice], tau: f64) -> String {
-    let mut out = format!(
-        "{} resident, seen in {} windows of {}; nothing was moved, losses are predicted\n",
-        units::bytes(profile.pages() * 4096),
-        profile.windows,
-        units::seconds(profile.window_seconds)
-    );
-    out += &format!(
-        "least fast memory for a loss of {}: expected, and if every touch of a page reads all of it (careful)\n",
-        percent(tau)
-    );
-    let row = |cells: [String; 5]| {
-        let [name, share, careful, saved, at_half] = cells;
-        format!("  {name:<14}{share:>10}{careful:>10}{saved:>20}   {at_half}\n")
-    };
-    out += &row(["machine", "expected", "careful", "cost saved", "loss with half of it fast (least to most)"]
-        .map(str::to_owned));
-    for advice in advice {
-        let half = advice.curve[49];
-        out += &row([
-            advice.machine.name.clone(),
-            units::percent(advice.share),
-            units::percent(advice.careful_share),
-            format!("{} ({})", percent(advice.cost_saved), percent(advice.careful_cost_saved)),
-            format!("{} ({} to {})", percent(half.loss), percent(half.loss_low), percent(half.loss_high)),
-        ]);
-    }
-    out
 }

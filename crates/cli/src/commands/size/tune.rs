@@ -3,13 +3,17 @@
 //! In: a target, a database, a program. Out: the program's exit code, and what was saved and lost. Must not: start anything before target,
 //! database and program are checked.
 
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
 use terrace_core::policy::FastGoal;
+use terrace_daemon::tuning::LiveTuner;
 use terrace_linux::process::RangeOptions;
+use terrace_linux::topology::{TierKind, Topology};
+use terrace_linux::watermarks::Watermarks;
 use terrace_sizing::tuner::{Mode, TunerConfig};
 
 use super::store;
@@ -17,7 +21,7 @@ use crate::args::{DatabaseArguments, ManageArguments, SizeTuneArguments, WatchAr
 use crate::options::{ManageOptions, duration, misuse};
 use crate::report::units;
 use crate::session::tuning::{TuneReport, report as report_of};
-use crate::session::{LiveTuner, Plan, TargetSpec, run_with};
+use crate::session::{Plan, Steering, TargetSpec, run_with};
 
 /// Below it a window holds too few rounds of marks.
 const LEAST_INTERVAL: Duration = Duration::from_millis(500);
@@ -37,9 +41,13 @@ pub(super) fn run(arguments: &SizeTuneArguments) -> anyhow::Result<ExitCode> {
     let store::Ready { index, machine, .. } = store::index(&database)?;
     let mut config = TunerConfig::new(tau, if arguments.paper { Mode::Paper } else { Mode::Measured });
     config.interval = every;
-    let mut tuner = LiveTuner::new(config, Arc::new(index), machine.processor.frequency_hertz);
+    let watermarks = if arguments.hold == "watermarks" { Some(watermarks()?) } else { None };
+    let live = LiveTuner::new(config, Arc::new(index), machine.processor.frequency_hertz);
+    let mut tuner = Steering::new(live, watermarks);
     let (code, run) = run_with(&plan, Some(&mut tuner))?;
     let report = report_of(&tuner, run.target.peak_footprint_bytes);
+    // The watermarks go back before anything is shown of a run that is over.
+    drop(tuner);
     if report.intervals.is_empty() {
         let shown = units::seconds(every.as_secs_f64());
         let text = format!(
@@ -58,6 +66,18 @@ pub(super) fn run(arguments: &SizeTuneArguments) -> anyhow::Result<ExitCode> {
         eprint!("{}", closing_lines(&report, run.target.peak_footprint_bytes));
     }
     Ok(code)
+}
+
+/// The watermarks of the fastest tier's nodes, not yet changed.
+fn watermarks() -> anyhow::Result<Watermarks> {
+    let root = Path::new("/");
+    let topology = Topology::discover(root)?;
+    let nodes = topology.tiers.first().and_then(|tier| match &tier.kind {
+        TierKind::Nodes { nodes } => Some(nodes.as_slice()),
+        TierKind::Swap { .. } => None,
+    });
+    let nodes = nodes.context("no node has memory: see terrace topology")?;
+    Watermarks::open(root, nodes).context("--hold watermarks")
 }
 
 fn plan(arguments: &SizeTuneArguments) -> anyhow::Result<Plan> {

@@ -6,6 +6,7 @@ use terrace_sim::Report;
 use terrace_sim::compare::{Cell, Summary};
 
 use super::{TEMPLATE, data_table, escape, fact_table, figure, plots};
+use crate::commands::size::advise::{Advices, COLUMNS};
 use crate::report::plots::Figure;
 use crate::report::units;
 
@@ -88,9 +89,22 @@ pub(crate) fn comparison_page(cells: &[Cell], summary: &Summary, figures: &[Figu
 }
 
 /// The page of `terrace size advise`: the table as printed, and the curves.
-pub(crate) fn advice_page(table: &str, curves: &Figure) -> String {
-    let body = format!("<pre>{}</pre>{}", escape(table), figure(curves));
-    page("advice on fast memory", "How much slower the program would be with less fast memory, as predicted.", &body)
+pub(crate) fn advice_page(advice: &Advices<'_>, curves: &Figure) -> String {
+    let shares = advice.of.iter().map(|advice| advice.share);
+    let (least, most) = (shares.clone().fold(1.0, f64::min), shares.fold(0.0, f64::max));
+    let headline = match advice.of.as_slice() {
+        [only] => format!("{} of it has to be fast memory on {}.", units::percent(only.share), only.machine.name),
+        _ => format!(
+            "{} to {} of it has to be fast memory, by the machine.",
+            units::percent(least),
+            units::percent(most)
+        ),
+    };
+    let rows = advice.rows().into_iter().map(Vec::from).collect();
+    let table = data_table("Least fast memory by machine", &COLUMNS, rows);
+    let body =
+        format!("<p>{}</p>\n<p>{}</p>\n{table}{}", escape(&advice.seen()), escape(&advice.meaning()), figure(curves));
+    page("advice on fast memory", &headline, &body)
 }
 
 fn page(title: &str, headline: &str, body: &str) -> String {

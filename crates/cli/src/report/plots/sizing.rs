@@ -1,11 +1,14 @@
-//! The curves of `terrace size advise`: expected loss against the share of fast memory, a drawing a machine.
+//! The curves of `terrace size advise`: expected loss against the share of fast memory, a drawing a machine; and tuned runs over time.
 //!
-//! In: advice. Out: a figure. Must not: hide the interval of what is known.
+//! In: advice, decisions. Out: figures. Must not: hide the interval of what is known.
 
 use plotters::prelude::*;
 use plotters::series::LineSeries;
 
 use super::*;
+use terrace_sizing::advise::Point;
+use terrace_sizing::tuner::Interval;
+
 use crate::commands::size::advise::Advice;
 
 /// Columns of drawings.
@@ -48,17 +51,90 @@ pub(crate) fn curves(advice: &[Advice], tau: f64) -> anyhow::Result<Figure> {
                 y_name: "",
             }
             .draw(&mut chart)?;
-            let line = |of: fn(&terrace_sizing::advise::Point) -> f64| -> Vec<(f64, f64)> {
+            let line = |of: fn(&Point) -> f64| -> Vec<(f64, f64)> {
                 advice.curve.iter().map(|point| (point.fast_share * 100.0, of(point).min(TOP) * 100.0)).collect()
             };
+            // A line that leaves the drawing ends there; only a band may run along its edge.
+            let mut expected = line(|point| point.loss);
+            let inside = expected.iter().position(|(_, loss)| *loss < TOP * 100.0).unwrap_or(expected.len());
+            expected.drain(..inside.saturating_sub(1));
             let mut band = line(|point| point.loss_high);
             band.extend(line(|point| point.loss_low).into_iter().rev());
             chart.draw_series([Polygon::new(band, SLOW.filled())]).map_err(failed)?;
             let target = [(0.0, tau.min(TOP) * 100.0), (100.0, tau.min(TOP) * 100.0)];
             chart.draw_series(LineSeries::new(target, REFAULTS.stroke_width(2))).map_err(failed)?;
-            chart.draw_series(LineSeries::new(line(|point| point.loss), FAST.stroke_width(4))).map_err(failed)?;
+            chart.draw_series(LineSeries::new(expected, FAST.stroke_width(4))).map_err(failed)?;
         }
         Ok(())
     })?;
     Ok(Figure { id, question, answer, legend, svg })
+}
+
+/// A tuned program: as in the paper, and by what is observed.
+pub(crate) struct Course<'a> {
+    pub name: &'a str,
+    pub paper: &'a [Interval],
+    pub measured: &'a [Interval],
+}
+
+/// Saving and loss over time, a drawing a program; the last place has the legend.
+///
+/// # Errors
+/// When it cannot be drawn.
+pub(crate) fn courses(of: &[Course<'_>], tau: f64, title: &str) -> anyhow::Result<Option<String>> {
+    let description = "Fast memory saved, as a share of the program's peak, and observed loss, over time.";
+    let rows = (of.len() + 1).div_ceil(COLUMNS);
+    drawn("courses", title, description, 440 * rows as u32, |root| {
+        root.fill(&PAPER).map_err(failed)?;
+        let areas = root.split_evenly((rows, COLUMNS));
+        for (course, area) in of.iter().zip(&areas) {
+            let all = || course.paper.iter().chain(course.measured);
+            let seconds = all().map(|interval| interval.seconds).fold(1.0, f64::max);
+            let top = all().map(|interval| interval.saved_share).fold(4.0 * tau, f64::max) * 105.0;
+            let mut chart = ChartBuilder::on(area)
+                .caption(course.name, text())
+                .margin(10)
+                .margin_right(30)
+                .x_label_area_size(84)
+                .y_label_area_size(110)
+                .build_cartesian_2d(0.0..seconds, 0.0..top)
+                .map_err(failed)?;
+            Mesh {
+                x_labels: 5,
+                y_labels: 5,
+                x_format: &|value| short(*value),
+                y_format: &|value| format!("{} %", short(*value)),
+                x_name: "seconds",
+                y_name: "",
+            }
+            .draw(&mut chart)?;
+            let line = |of: &[Interval], what: fn(&Interval) -> f64| -> Vec<(f64, f64)> {
+                of.iter().map(|interval| (interval.seconds, (what(interval) * 100.0).min(top))).collect()
+            };
+            let loss = |interval: &Interval| interval.observed_loss.unwrap_or(0.0);
+            let target = vec![(0.0, tau * 100.0), (seconds, tau * 100.0)];
+            for (points, ink, width) in [
+                (target, AXIS, 2),
+                (line(course.paper, |interval| interval.saved_share), SLOW, 4),
+                (line(course.measured, |interval| interval.saved_share), FAST, 4),
+                (line(course.measured, loss), REFAULTS, 2),
+            ] {
+                chart.draw_series(LineSeries::new(points, ink.stroke_width(width))).map_err(failed)?;
+            }
+        }
+        let names = [
+            (SLOW, "saved, as in the paper"),
+            (FAST, "saved, by what is observed"),
+            (REFAULTS, "loss by the limit, the latter"),
+            (AXIS, "target"),
+        ];
+        if let Some(area) = areas.get(of.len()) {
+            for (place, (ink, name)) in names.into_iter().enumerate() {
+                let y = 80 + 50 * place as i32;
+                area.draw(&Rectangle::new([(40, y - 5), (90, y + 1)], ink.filled())).map_err(failed)?;
+                area.draw(&Text::new(name, (105, y), text_at(HPos::Left, VPos::Center))).map_err(failed)?;
+            }
+        }
+        Ok(())
+    })
 }

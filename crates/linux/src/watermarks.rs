@@ -1,0 +1,316 @@
+//! Fast memory held down by the kernel's own watermarks: so much of it is kept free, and kswapd sees to that.
+//!
+//! In: how much of the fast nodes should be free. Out: `vm.min_free_kbytes`, set so that the low watermark is there; what stood in it
+//! comes back when this is dropped, and by the guard if Terrace is killed. Must not: raise the minimum above what is free, as programs would
+//! then reclaim in their own allocations, or run beside another Terrace that does the same.
+//!
+//! Source: Tuna, section 4: the low watermark is the memory to be kept free, the minimum eight tenths of it, so that kswapd does the work
+//! and no allocation waits. A stock kernel derives both of its upper marks from the minimum (admin-guide/sysctl/vm.rst,
+//! `min_free_kbytes` and `watermark_scale_factor`): with `gap = max(min / 4, zone * factor / 10,000)`, low is `min + gap` and high
+//! `min + 2 gap`. So low is where it should be, and reclaim goes on until a fifth more is free; the paper's kernel was
+//! changed to stop at low.
+//!
+//! The setting is for the whole machine. The kernel shares the minimum out among all zones by their size, so that slow nodes keep as large
+//! a share of theirs free; and it reclaims what it finds cold, whoever it belongs to, page cache first.
+
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use terrace_core::units::Bytes;
+
+use crate::guard::{Guard, GuardError, ProtectToken, Undo};
+use crate::pressure::meminfo_bytes;
+
+const MINIMUM: &str = "proc/sys/vm/min_free_kbytes";
+const FACTOR: &str = "proc/sys/vm/watermark_scale_factor";
+/// The minimum is at most this share of what is free now: below it an allocation would reclaim by itself. The mark rises by and by, as
+/// kswapd follows.
+const OF_FREE: f64 = 0.95;
+/// A mark that differs by less is left: each change has the kernel compute the marks of all zones anew.
+const LEAST_CHANGE: f64 = 0.01;
+
+/// Pages that the kernel has moved between tiers by itself since boot, of all programs (/proc/vmstat).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct KernelMoves {
+    /// To slower nodes and into swap.
+    pub demoted: u64,
+    /// From slower nodes. What comes back from swap does so by a fault of its program, and is counted there.
+    pub promoted: u64,
+}
+
+impl KernelMoves {
+    /// Reads the counters. What a kernel does not have (`pgdemote_*` came with 5.15, `pgpromote_success` with 5.18) it does not do.
+    ///
+    /// # Errors
+    /// When /proc/vmstat cannot be read.
+    pub fn read(root: &Path) -> Result<KernelMoves, WatermarkError> {
+        let text = read(&root.join("proc/vmstat"))?;
+        let mut moves = KernelMoves::default();
+        for (name, count) in text.lines().filter_map(|line| line.split_once(' ')) {
+            let Ok(count) = count.trim().parse::<u64>() else { continue };
+            match name {
+                "pswpout" => moves.demoted += count,
+                name if name.starts_with("pgdemote_") => moves.demoted += count,
+                "pgpromote_success" => moves.promoted += count,
+                _ => {}
+            }
+        }
+        Ok(moves)
+    }
+}
+
+/// Why the watermarks cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum WatermarkError {
+    /// A file cannot be read or written.
+    #[error("{path}: {source}: the kernel's watermarks are set by root", path = path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// A file does not hold what it should.
+    #[error("{path}: it holds {text:?}, expected {expected}", path = path.display())]
+    Content {
+        /// The file.
+        path: PathBuf,
+        /// Its text, or the beginning of it.
+        text: String,
+        /// What was expected.
+        expected: &'static str,
+    },
+    /// Another Terrace holds them.
+    #[error("another Terrace holds fast memory down by the watermarks, and there is one setting for the whole machine")]
+    InUse,
+    /// What would be changed could not be protected.
+    #[error(transparent)]
+    Guard(#[from] GuardError),
+}
+
+/// The watermarks, as long as Terrace sets them.
+#[derive(Debug)]
+pub struct Watermarks {
+    root: PathBuf,
+    nodes: Vec<u32>,
+    /// As found, in KiB; never less.
+    before: u64,
+    /// As set last, in KiB.
+    set: u64,
+    /// The fast nodes' memory, and all memory.
+    sizes: (Bytes, Bytes),
+    /// Ten-thousandths of a zone that lie between two marks at least.
+    factor: u64,
+    /// The setting itself, locked: nobody else who asks for the lock gets it.
+    _lock: File,
+    token: Option<ProtectToken>,
+    /// After the record, so that it goes last.
+    _guard: Option<Guard>,
+}
+
+impl Watermarks {
+    /// Makes ready to set the marks of these nodes. Nothing is changed yet.
+    ///
+    /// # Errors
+    /// See [`WatermarkError`].
+    pub fn open(root: &Path, nodes: &[u32]) -> Result<Watermarks, WatermarkError> {
+        let path = root.join(MINIMUM);
+        let failed = |source| WatermarkError::File { path: path.clone(), source };
+        // Opened for writing, so that missing rights are told before anything runs.
+        let lock = File::options().read(true).write(true).open(&path).map_err(failed)?;
+        match lock.try_lock() {
+            Ok(()) => {}
+            Err(std::fs::TryLockError::WouldBlock) => return Err(WatermarkError::InUse),
+            Err(std::fs::TryLockError::Error(source)) => return Err(failed(source)),
+        }
+        let (before, factor) = (number(&path)?, number(&root.join(FACTOR))?);
+        let fast = nodes_bytes(root, nodes, "MemTotal:")?;
+        let all = file_bytes(&root.join("proc/meminfo"), "MemTotal:")?;
+        let (mut guard, mut token) = (None, None);
+        // A tree that is not this machine's needs no protection, and has nobody who would serve it.
+        if root == Path::new("/") {
+            let started = Guard::start()?;
+            token = Some(started.protect(Undo::WriteFile { path: path.clone(), previous: before.to_string() })?);
+            guard = Some(started);
+        }
+        let sizes = (fast, all.max(fast));
+        let (root, nodes) = (root.to_owned(), nodes.to_vec());
+        Ok(Watermarks { root, nodes, before, set: before, sizes, factor, _lock: lock, token, _guard: guard })
+    }
+
+    /// Free memory of the nodes now.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    pub fn free(&self) -> Result<Bytes, WatermarkError> {
+        nodes_bytes(&self.root, &self.nodes, "MemFree:")
+    }
+
+    /// Has the kernel keep `wanted` of the nodes free from now on, as far as what is free already allows; to be called again and
+    /// again. Returns the low mark as it is now.
+    ///
+    /// # Errors
+    /// When the setting cannot be read or written.
+    pub fn keep_free(&mut self, wanted: Bytes) -> Result<Bytes, WatermarkError> {
+        let minimum = self.minimum(wanted, self.free()?);
+        if minimum.abs_diff(self.set) as f64 > LEAST_CHANGE * self.set as f64 || minimum == self.before {
+            self.write(minimum)?;
+        }
+        Ok(self.low())
+    }
+
+    /// The low mark of the nodes.
+    pub fn low(&self) -> Bytes {
+        let minimum = Bytes::kib(self.set).share(self.part());
+        minimum + minimum.share(0.25).max(self.least_gap())
+    }
+
+    /// The setting in KiB, of all memory, for a low mark of the nodes.
+    fn minimum(&self, low: Bytes, free: Bytes) -> u64 {
+        // Eight tenths, or what the least gap leaves of it.
+        let minimum = low.share(0.8).min(low.saturating_sub(self.least_gap()));
+        let minimum = minimum.min(free.share(OF_FREE));
+        ((minimum.get() as f64 / self.part() / 1024.0) as u64).max(self.before)
+    }
+
+    /// What part of all memory the nodes are: the kernel shares the minimum out by size.
+    fn part(&self) -> f64 {
+        self.sizes.0.get() as f64 / self.sizes.1.get().max(1) as f64
+    }
+
+    fn least_gap(&self) -> Bytes {
+        self.sizes.0.share(self.factor as f64 / 10_000.0)
+    }
+
+    fn write(&mut self, minimum: u64) -> Result<(), WatermarkError> {
+        let path = self.root.join(MINIMUM);
+        std::fs::write(&path, minimum.to_string()).map_err(|source| WatermarkError::File { path, source })?;
+        self.set = minimum;
+        Ok(())
+    }
+}
+
+impl Drop for Watermarks {
+    fn drop(&mut self) {
+        // What someone else set meanwhile is theirs.
+        let theirs = number(&self.root.join(MINIMUM)).is_ok_and(|now| now != self.set);
+        let restored = if theirs || self.set == self.before { Ok(()) } else { self.write(self.before) };
+        match restored {
+            // Should the guardian be gone, the record went with it.
+            Ok(()) => drop(self.token.take().map(ProtectToken::forget)),
+            Err(error) => tracing::warn!(%error, "the watermarks could not be put back yet; the guard goes on trying"),
+        }
+    }
+}
+
+fn read(path: &Path) -> Result<String, WatermarkError> {
+    std::fs::read_to_string(path).map_err(|source| WatermarkError::File { path: path.to_owned(), source })
+}
+
+fn number(path: &Path) -> Result<u64, WatermarkError> {
+    let text = read(path)?;
+    let content = || WatermarkError::Content {
+        path: path.to_owned(),
+        text: text.trim().chars().take(40).collect(),
+        expected: "a whole number",
+    };
+    text.trim().parse().map_err(|_| content())
+}
+
+fn nodes_bytes(root: &Path, nodes: &[u32], name: &'static str) -> Result<Bytes, WatermarkError> {
+    nodes.iter().try_fold(Bytes::ZERO, |sum, node| {
+        Ok(sum + file_bytes(&root.join(format!("sys/devices/system/node/node{node}/meminfo")), name)?)
+    })
+}
+
+fn file_bytes(path: &Path, name: &'static str) -> Result<Bytes, WatermarkError> {
+    let text = read(path)?;
+    meminfo_bytes(&text, name).ok_or_else(|| WatermarkError::Content {
+        path: path.to_owned(),
+        text: text.chars().take(40).collect(),
+        expected: name,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::topology::fixtures::{Machine, NodeSpec};
+
+    /// Nodes of 1 GiB with half of it free; the kernel's own minimum for so much.
+    fn machine(nodes: u32, minimum: &str) -> Machine {
+        let nodes: Vec<NodeSpec> = (0..nodes).map(NodeSpec::dram).collect();
+        Machine::new(&nodes).file(MINIMUM, minimum).file(FACTOR, "10\n")
+    }
+
+    fn setting(machine: &Machine) -> String {
+        std::fs::read_to_string(machine.root().join(MINIMUM)).unwrap()
+    }
+
+    #[test]
+    fn the_low_mark_is_what_should_be_free_and_the_minimum_four_fifths_of_it() {
+        let machine = machine(1, "4096\n");
+        let mut marks = Watermarks::open(machine.root(), &[0]).unwrap();
+        assert_eq!(setting(&machine), "4096\n", "nothing is changed before it is asked for");
+        let low = marks.keep_free(Bytes::mib(400)).unwrap();
+        assert_eq!(setting(&machine), (320 * 1024).to_string());
+        assert_eq!(low, Bytes::mib(400));
+        // More than is free is reached by and by: the minimum stays below what is free.
+        marks.keep_free(Bytes::mib(900)).unwrap();
+        assert_eq!(setting(&machine), ((512.0 * 1024.0 * 0.95) as u64).to_string());
+        marks.keep_free(Bytes::ZERO).unwrap();
+        assert_eq!(setting(&machine), "4096", "never below what was there");
+    }
+
+    #[test]
+    fn the_fast_node_gets_its_mark_though_the_setting_is_for_all() {
+        let machine = machine(2, "4096");
+        let mut marks = Watermarks::open(machine.root(), &[0]).unwrap();
+        assert_eq!(marks.keep_free(Bytes::mib(400)).unwrap(), Bytes::mib(400));
+        assert_eq!(setting(&machine), (640 * 1024).to_string());
+    }
+
+    #[test]
+    fn a_large_least_gap_comes_off_the_minimum() {
+        // 10 % of the zone between two marks: 102.4 MiB of 1 GiB.
+        let machine = machine(1, "4096").file(FACTOR, "1000");
+        let mut marks = Watermarks::open(machine.root(), &[0]).unwrap();
+        let low = marks.keep_free(Bytes::mib(200)).unwrap();
+        assert!(low.get().abs_diff(Bytes::mib(200).get()) < 4096, "{low}");
+        assert_eq!(setting(&machine), ((200.0_f64 - 102.4) * 1024.0).floor().to_string());
+    }
+
+    #[test]
+    fn what_stood_there_comes_back_unless_someone_else_changed_it() {
+        let machine = machine(1, "4096\n");
+        let mut marks = Watermarks::open(machine.root(), &[0]).unwrap();
+        marks.keep_free(Bytes::mib(100)).unwrap();
+        assert!(matches!(Watermarks::open(machine.root(), &[0]), Err(WatermarkError::InUse)));
+        drop(marks);
+        assert_eq!(setting(&machine), "4096");
+        let mut marks = Watermarks::open(machine.root(), &[0]).unwrap();
+        marks.keep_free(Bytes::mib(100)).unwrap();
+        let machine = machine.file(MINIMUM, "70000");
+        drop(marks);
+        assert_eq!(setting(&machine), "70000", "an administrator's value stays");
+    }
+
+    #[test]
+    fn the_kernels_own_moves_are_counted() {
+        let text =
+            "pswpin 7\npswpout 5\npgpromote_success 3\npgpromote_candidate 90\npgdemote_kswapd 10\npgdemote_direct 1\n";
+        let machine = machine(1, "4096").file("proc/vmstat", text);
+        assert_eq!(KernelMoves::read(machine.root()).unwrap(), KernelMoves { demoted: 16, promoted: 3 });
+    }
+
+    #[test]
+    fn what_is_missing_is_named() {
+        let empty = Machine::new(&[NodeSpec::dram(0)]);
+        let error = Watermarks::open(empty.root(), &[0]).unwrap_err().to_string();
+        assert!(error.contains(MINIMUM) && error.contains("root"), "{error}");
+        let odd = machine(1, "many");
+        let error = Watermarks::open(odd.root(), &[0]).unwrap_err().to_string();
+        assert!(error.contains("\"many\", expected a whole number"), "{error}");
+    }
+}

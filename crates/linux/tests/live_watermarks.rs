@@ -1,0 +1,123 @@
+//! Live test of the kernel's watermarks as Terrace sets them: raised a little, and put back at a clean end and after SIGKILL. Needs root.
+//!
+//! In: nothing, or a part of a test's name. Out: one line a test; SKIPPED and why where it cannot be tried. Must not: raise the
+//! mark by more than a few MiB, as it is the whole machine's, or leave it raised.
+//!
+//! It has its own `main`, because the guard starts the running program anew, and the holder is this program too.
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test program: it speaks, and panics are its failures")]
+
+mod common;
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::time::{Duration, Instant};
+
+use terrace_core::units::Bytes;
+use terrace_linux::guard::{GUARD_ARGUMENT, run_guardian};
+use terrace_linux::topology::{TierKind, Topology};
+use terrace_linux::watermarks::{WatermarkError, Watermarks};
+
+const HOLDER_ARGUMENT: &str = "__holder";
+const SETTING: &str = "/proc/sys/vm/min_free_kbytes";
+/// By so much the low mark is raised.
+const MORE: Bytes = Bytes::mib(8);
+
+const TESTS: &[(&str, fn())] =
+    &[("a_clean_end_puts_it_back", a_clean_end_puts_it_back), ("a_kill_puts_it_back", a_kill_puts_it_back)];
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    match arguments.first().map(String::as_str) {
+        Some(GUARD_ARGUMENT) => return ExitCode::from(run_guardian(std::io::stdin())),
+        Some(HOLDER_ARGUMENT) => return hold(),
+        Some("--list") => {
+            TESTS.iter().for_each(|(name, _)| println!("{name}: test"));
+            return ExitCode::SUCCESS;
+        }
+        _ => {}
+    }
+    if !common::need_root("live_watermarks") {
+        return ExitCode::SUCCESS;
+    }
+    if std::fs::File::options().write(true).open(SETTING).is_err() {
+        common::skipped("live_watermarks", "vm.min_free_kbytes cannot be written here");
+        return ExitCode::SUCCESS;
+    }
+    // Live tests of the command compare sysctls before and after: not beside them.
+    let lock = std::fs::File::create(std::env::temp_dir().join("terrace-live-swap.lock")).unwrap();
+    lock.lock().unwrap();
+    let filter = arguments.iter().find(|argument| !argument.starts_with('-'));
+    let mut failed = 0;
+    for (name, test) in TESTS {
+        if filter.is_some_and(|filter| !name.contains(filter.as_str())) {
+            continue;
+        }
+        let (before, began) = (setting(), Instant::now());
+        let good = std::panic::catch_unwind(test).is_ok() && setting() == before;
+        failed += u32::from(!good);
+        println!("test {name} ... {} ({:.2} s)", if good { "ok" } else { "FAILED" }, began.elapsed().as_secs_f64());
+    }
+    println!("test result: {failed} failed");
+    ExitCode::from(u8::from(failed > 0))
+}
+
+fn setting() -> u64 {
+    std::fs::read_to_string(SETTING).unwrap().trim().parse().unwrap()
+}
+
+fn fast_nodes() -> Vec<u32> {
+    match &Topology::discover(Path::new("/")).unwrap().tiers[0].kind {
+        TierKind::Nodes { nodes } => nodes.clone(),
+        TierKind::Swap { .. } => panic!("the first tier is no memory"),
+    }
+}
+
+/// A Terrace in small: the marks raised a little, until stdin closes or it is killed.
+fn hold() -> ExitCode {
+    let mut marks = Watermarks::open(Path::new("/"), &fast_nodes()).unwrap();
+    let wanted = marks.low() + MORE;
+    marks.keep_free(wanted).unwrap();
+    println!("{}", setting());
+    let mut line = String::new();
+    std::io::stdin().read_line(&mut line).unwrap();
+    ExitCode::SUCCESS
+}
+
+/// A holder that has raised the setting, and what it says it wrote.
+fn start_holder() -> (Child, u64) {
+    let mut child = Command::new("/proc/self/exe")
+        .arg(HOLDER_ARGUMENT)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    (child, line.trim().parse().unwrap())
+}
+
+fn a_clean_end_puts_it_back() {
+    let before = setting();
+    let (mut child, raised) = start_holder();
+    assert!(raised > before && setting() == raised, "{before} was raised to {raised}");
+    let second = Watermarks::open(Path::new("/"), &fast_nodes());
+    assert!(matches!(second, Err(WatermarkError::InUse)), "one at a time");
+    drop(child.stdin.take());
+    assert!(child.wait().unwrap().success());
+    assert_eq!(setting(), before);
+}
+
+fn a_kill_puts_it_back() {
+    let before = setting();
+    let (mut child, raised) = start_holder();
+    assert!(raised > before && setting() == raised, "{before} was raised to {raised}");
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let began = Instant::now();
+    while setting() != before {
+        assert!(began.elapsed() < Duration::from_secs(30), "still {} and not {before}", setting());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    println!("    put back {:.2} s after kill -9", began.elapsed().as_secs_f64());
+}
