@@ -8,9 +8,6 @@
 //! saw accessed within the interval count as the accesses that would keep them fast (the threshold times their number), pages that
 //! came back by a fault as slow accesses and promotions, and the program's CPU time as its operations. The loss of a window is
 //! the time those faults cost, as a refault was measured at the start, over what is left of the CPU time.
-//!
-//! The limit is held by the engine, which demotes the program's coldest pages; or by the kernel's watermarks, if they were
-//! given: then so much of fast memory is kept free as would be if the program were at its limit, and the kernel demotes.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -19,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use terrace_core::units::{Bytes, TierId, Time};
 use terrace_linux::manager::Manager;
-use terrace_linux::watermarks::{KernelMoves, Watermarks};
+use terrace_linux::watermarks::KernelMoves;
 use terrace_machine::preset::Machine;
 use terrace_policies::age::idle_time;
 use terrace_sizing::database::{Origin, machine_checksum};
@@ -48,10 +45,7 @@ pub struct LiveTuner {
     index: Arc<Index>,
     frequency_hertz: f64,
     refault_cost: Option<Duration>,
-    /// If given, they hold the limit.
-    watermarks: Option<Watermarks>,
-    /// The share that they hold the program to.
-    held_to: f64,
+    counts_kernel_moves: bool,
     last: Option<Reading>,
     due: Time,
     curve: Option<Curve>,
@@ -75,8 +69,7 @@ impl LiveTuner {
             index,
             frequency_hertz,
             refault_cost: None,
-            watermarks: None,
-            held_to: 1.0,
+            counts_kernel_moves: false,
             last: None,
             due: Time::ZERO,
             curve: None,
@@ -84,21 +77,15 @@ impl LiveTuner {
         }
     }
 
-    /// The kernel's watermarks hold the limit, instead of the engine. They are put back when the tuner is dropped.
-    #[must_use]
-    pub fn held_by(mut self, watermarks: Watermarks) -> LiveTuner {
-        self.watermarks = Some(watermarks);
-        self
-    }
-
-    /// Whether the kernel's watermarks hold the limit.
-    pub fn is_held_by_watermarks(&self) -> bool {
-        self.watermarks.is_some()
-    }
-
     /// What one refault costs on this machine, if it was measured: without it no loss is observed.
     pub fn begin(&mut self, refault_cost: Option<Duration>) {
         self.refault_cost = refault_cost;
+    }
+
+    /// What the kernel moves by itself counts as well: for machines where the kernel holds the limit.
+    #[must_use]
+    pub fn counting_kernel_moves(self) -> LiveTuner {
+        LiveTuner { counts_kernel_moves: true, ..self }
     }
 
     /// When it wants to look next.
@@ -143,11 +130,9 @@ impl LiveTuner {
         self.last = None;
     }
 
-    /// Looks, if it is time. The share of the footprint that should be fast from now on, if that was decided and it is the
-    /// engine that holds it.
+    /// Looks, if it is time. The share of the footprint that should be fast from now on, if that was decided.
     pub fn look(&mut self, manager: &Manager) -> Option<f64> {
         let now = manager.now();
-        self.hold(manager);
         if now < self.due {
             return None;
         }
@@ -164,7 +149,7 @@ impl LiveTuner {
         };
         let before = self.last.replace(reading)?;
         let window = self.window(manager, &before, &reading)?;
-        self.held_share = window.held_share;
+        self.held_share = 1.0 - window.saved_share;
         let asked = window.vector.over_interval(window.length.as_secs_f64());
         if let Ok(answer) = self.index.query(&asked, self.tuner.config().neighbours) {
             self.curve = Some(answer.curve);
@@ -172,10 +157,6 @@ impl LiveTuner {
         let decided = self.tuner.decide(&window, &self.index);
         self.due = now + self.tuner.config().interval.max(began.elapsed() * PAUSE_PER_COST);
         match decided {
-            Ok(share) if self.watermarks.is_some() => {
-                self.held_to = share;
-                None
-            }
             Ok(share) => Some(share),
             // A window that cannot be a program's says nothing: the limit stays.
             Err(error) => {
@@ -183,28 +164,6 @@ impl LiveTuner {
                 None
             }
         }
-    }
-
-    /// Sets the marks by what is free now: as much as would be free if the program were at its limit.
-    fn hold(&mut self, manager: &Manager) {
-        let Some(marks) = &mut self.watermarks else { return };
-        let pages = manager.engine().pages();
-        let limit = (pages.footprint_of_all() as f64 * self.held_to).ceil() as u64;
-        let over = Bytes::of_pages(pages.used_in_all(TierId::FAST).saturating_sub(limit));
-        let set = match self.held_to < 1.0 {
-            true => marks.free().and_then(|free| marks.keep_free(free + over)),
-            false => marks.keep_free(Bytes::ZERO),
-        };
-        if let Err(error) = set {
-            // The marks stay where they are; the next look tries again.
-            tracing::warn!(%error, "the watermarks could not be set");
-        }
-    }
-
-    /// What the kernel moved, where it is the kernel that holds the limit.
-    fn kernel_moves(&self) -> KernelMoves {
-        let held = self.watermarks.as_ref().map(|_| KernelMoves::read(Path::new("/")));
-        held.and_then(Result::ok).unwrap_or_default()
     }
 
     fn window(&self, manager: &Manager, before: &Reading, now: &Reading) -> Option<Window> {
@@ -238,6 +197,8 @@ impl LiveTuner {
             threads: (cpu / length.as_secs_f64()).ceil().max(1.0),
         };
         let fast = pages.used_in_all(TierId::FAST);
+        // Compressed memory lies in fast memory, too: what it takes is not saved.
+        let occupied = self.occupied(manager, footprint - fast);
         let share = |amount: u64| (amount as f64 / footprint as f64).min(1.0);
         let loss = self.refault_cost.filter(|_| cpu > 0.0).map(|cost| {
             let lost = refaults as f64 * cost.as_secs_f64();
@@ -248,14 +209,19 @@ impl LiveTuner {
             length,
             vector,
             held_share: share(fast),
-            // Compressed memory lies in fast memory, too: what it takes is not saved.
-            saved_share: 1.0 - share(fast + self.occupied(manager, footprint - fast)),
+            saved_share: 1.0 - share(fast + occupied),
             loss,
             used_share: share(fast),
-            // The limit is a share of what the program has, and grows with it; refaults are of pages that it put out.
+            // The limit is a share of what the processes have, and grows with it; refaults are of pages that it put out.
             growth_share: 0.0,
             left_room: false,
         })
+    }
+
+    /// What the kernel moved by itself, where that counts.
+    fn kernel_moves(&self) -> KernelMoves {
+        let moves = self.counts_kernel_moves.then(|| KernelMoves::read(Path::new("/")).ok()).flatten();
+        moves.unwrap_or_default()
     }
 
     /// Fast memory that compressed pages take: of the whole device's, the part of those `slow` pages that lie in it.
@@ -295,11 +261,12 @@ pub enum Sizing {
     Failed(String),
 }
 
-/// Records of a database that is built in memory: as many as `terrace size` takes for one command.
-const RECORDS: u64 = 20_000;
+/// Records of a database that is built in memory. `terrace size` takes five times as many for one command; here the programs go on
+/// meanwhile, and what is observed corrects what is coarse.
+const RECORDS: u64 = 4_000;
 const SEED: u64 = 1;
-/// It is built while programs run: in what they leave.
-const NICE: i32 = 19;
+/// It is built while programs run, behind them; the lowest priority of all would wait for ever on a busy machine.
+const NICE: i32 = 10;
 
 impl Sizing {
     /// Begins to read the database, or to build one by the model; both in a thread of their own.

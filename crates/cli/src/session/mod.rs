@@ -35,7 +35,7 @@ pub(crate) use program::NotStarted;
 use record::Recorder;
 use target::Target;
 pub(crate) use target::TargetSpec;
-pub(crate) use tuning::{LiveTuner, Onlooker};
+pub(crate) use tuning::{Onlooker, Steering};
 
 /// What a run is to do.
 #[derive(Debug)]

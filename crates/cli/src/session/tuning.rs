@@ -2,15 +2,18 @@
 //!
 //! In: the manager, every interval. Out: a new limit of fast memory, set in the engine, and a report. Must not: decide;
 //! `terrace_sizing::Tuner` does, by the windows that `terrace_daemon::tuning` makes, as for the classes of the daemon.
+//!
+//! The limit is held by the engine, which demotes the program's coldest pages; or by the kernel's watermarks, if they were
+//! given: then so much of fast memory is kept free as would be if the program were at its limit, and the kernel demotes.
 
 use std::time::Duration;
 
 use serde::Serialize;
 use terrace_core::policy::FastGoal;
-use terrace_core::units::Time;
-use terrace_daemon::tuning::INPUTS;
-pub(crate) use terrace_daemon::tuning::LiveTuner;
+use terrace_core::units::{Bytes, TierId, Time};
+use terrace_daemon::tuning::{INPUTS, LiveTuner};
 use terrace_linux::manager::Manager;
+use terrace_linux::watermarks::Watermarks;
 use terrace_sizing::tuner::{Interval, Summary};
 
 /// Someone who looks at a run at times of his own choice, and may change how much fast memory it keeps.
@@ -43,24 +46,60 @@ pub(crate) struct TuneReport {
     pub records: usize,
 }
 
-impl Onlooker for LiveTuner {
+/// A tuner, and what holds the limits that it sets.
+pub(crate) struct Steering {
+    live: LiveTuner,
+    /// If given, they hold the limit.
+    watermarks: Option<Watermarks>,
+    /// The share that they hold the program to.
+    held_to: f64,
+}
+
+impl Steering {
+    pub(crate) fn new(live: LiveTuner, watermarks: Option<Watermarks>) -> Steering {
+        let live = if watermarks.is_some() { live.counting_kernel_moves() } else { live };
+        Steering { live, watermarks, held_to: 1.0 }
+    }
+
+    /// Sets the marks by what is free now: as much as would be free if the program were at its limit.
+    fn hold(&mut self, manager: &Manager) {
+        let Some(marks) = &mut self.watermarks else { return };
+        let pages = manager.engine().pages();
+        let limit = (pages.footprint_of_all() as f64 * self.held_to).ceil() as u64;
+        let over = Bytes::of_pages(pages.used_in_all(TierId::FAST).saturating_sub(limit));
+        let set = match self.held_to < 1.0 {
+            true => marks.free().and_then(|free| marks.keep_free(free + over)),
+            false => marks.keep_free(Bytes::ZERO),
+        };
+        if let Err(error) = set {
+            // The marks stay where they are; the next look tries again.
+            tracing::warn!(%error, "the watermarks could not be set");
+        }
+    }
+}
+
+impl Onlooker for Steering {
     fn begin(&mut self, refault_cost: Option<Duration>) {
-        LiveTuner::begin(self, refault_cost);
+        self.live.begin(refault_cost);
     }
 
     fn due(&self) -> Time {
-        LiveTuner::due(self)
+        self.live.due()
     }
 
     fn look(&mut self, manager: &mut Manager) {
-        if let Some(share) = LiveTuner::look(self, manager) {
-            manager.set_goal(FastGoal::Share(share));
+        self.hold(manager);
+        match self.live.look(manager) {
+            Some(share) if self.watermarks.is_some() => self.held_to = share,
+            Some(share) => manager.set_goal(FastGoal::Share(share)),
+            None => {}
         }
     }
 }
 
 /// What a tuned run came to.
-pub(crate) fn report(live: &LiveTuner, footprint_bytes: u64) -> TuneReport {
+pub(crate) fn report(steering: &Steering, footprint_bytes: u64) -> TuneReport {
+    let live = &steering.live;
     let tuner = live.tuner();
     let mut summary = tuner.summary();
     let observed = summary.loss.is_some();
@@ -75,7 +114,7 @@ pub(crate) fn report(live: &LiveTuner, footprint_bytes: u64) -> TuneReport {
         summary,
         loss_observed: observed,
         inputs: INPUTS,
-        held_by: if live.is_held_by_watermarks() { "watermarks" } else { "pages" },
+        held_by: if steering.watermarks.is_some() { "watermarks" } else { "pages" },
         intervals: tuner.intervals().to_vec(),
         machine: database.meta().machine.clone(),
         records: database.len(),

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use terrace_core::policy::FastGoal;
+use terrace_daemon::tuning::LiveTuner;
 use terrace_linux::process::RangeOptions;
 use terrace_linux::topology::{TierKind, Topology};
 use terrace_linux::watermarks::Watermarks;
@@ -20,7 +21,7 @@ use crate::args::{DatabaseArguments, ManageArguments, SizeTuneArguments, WatchAr
 use crate::options::{ManageOptions, duration, misuse};
 use crate::report::units;
 use crate::session::tuning::{TuneReport, report as report_of};
-use crate::session::{LiveTuner, Plan, TargetSpec, run_with};
+use crate::session::{Plan, Steering, TargetSpec, run_with};
 
 /// Below it a window holds too few rounds of marks.
 const LEAST_INTERVAL: Duration = Duration::from_millis(500);
@@ -40,10 +41,9 @@ pub(super) fn run(arguments: &SizeTuneArguments) -> anyhow::Result<ExitCode> {
     let store::Ready { index, machine, .. } = store::index(&database)?;
     let mut config = TunerConfig::new(tau, if arguments.paper { Mode::Paper } else { Mode::Measured });
     config.interval = every;
-    let mut tuner = LiveTuner::new(config, Arc::new(index), machine.processor.frequency_hertz);
-    if arguments.hold == "watermarks" {
-        tuner = tuner.held_by(watermarks()?);
-    }
+    let watermarks = if arguments.hold == "watermarks" { Some(watermarks()?) } else { None };
+    let live = LiveTuner::new(config, Arc::new(index), machine.processor.frequency_hertz);
+    let mut tuner = Steering::new(live, watermarks);
     let (code, run) = run_with(&plan, Some(&mut tuner))?;
     let report = report_of(&tuner, run.target.peak_footprint_bytes);
     // The watermarks go back before anything is shown of a run that is over.
