@@ -104,7 +104,9 @@ fn others(texts: &[String]) -> anyhow::Result<Vec<(String, String, String)>> {
     let one = |text: &String| {
         let parts = text.split_once('=').and_then(|(key, value)| Some((key.trim().split_once('.')?, value.trim())));
         let Some(((policy, key), value)) = parts else {
-            return Err(Misuse(format!("--set {text}: expected POLICY.KEY=VALUE, such as flexmem.dr_gate=literal")).into());
+            return Err(
+                Misuse(format!("--set {text}: expected POLICY.KEY=VALUE, such as flexmem.dr_gate=literal")).into()
+            );
         };
         // Built once, so that a bad value is told before anything runs.
         terrace_policies::build(policy, Settings::from_pairs([(key, value)]))

@@ -5,7 +5,7 @@
 //!
 //! Latency is a chase: one load after the other, each address read from the line before, over a random cycle through memory that
 //! is much larger than the last cache (lat_mem_rd of lmbench, McVoy and Staelin, USENIX ATC 1996). Bandwidth is the triad of STREAM
-//! (McCalpin 1995): a[i] = b[i] + s * c[i] on every CPU near the node, counted as STREAM does at 24 bytes an element.
+//! (McCalpin 1995): `a[i] = b[i] + s * c[i]` on every CPU near the node, counted as STREAM does at 24 bytes an element.
 
 use std::path::Path;
 use std::time::Instant;
