@@ -10,6 +10,7 @@
 pub mod cgroup_events;
 pub mod doctor;
 pub mod guard;
+mod intake;
 pub mod kernel_lists;
 pub mod kernel_module;
 pub mod machine;

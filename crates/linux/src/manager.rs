@@ -3,7 +3,7 @@
 //! In: processes to manage, a tracker, a mover, an engine. Out: moves, and the figures of the run. Must not: decide
 //! what moves; it only carries observations in and plans out, keeps the processes' ranges current, and reads what the moves cost.
 //!
-//! One observation's way: tracker → `Intake` (address to page) → engine → plan → `Manager::carry_out` (page to address) →
+//! One observation's way: tracker → `Intake` (address to page, `intake.rs`) → engine → plan → `Manager::carry_out` (page to address) →
 //! mover → outcome → engine.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,11 +16,12 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use terrace_core::arbiter::Allowance;
 use terrace_core::engine::{Engine, Input, Output};
 use terrace_core::governor::Pressure;
-use terrace_core::observation::{Observation, Scan, Seen, Sight};
+use terrace_core::observation::Sight;
 use terrace_core::plan::{Action, Failure, Move, Outcome, Plan};
 use terrace_core::policy::{Cadence, FastGoal, ListMark, Round};
-use terrace_core::units::{Bytes, PageId, SpaceId, TierId, Time, Vpn};
+use terrace_core::units::{Bytes, SpaceId, TierId, Time, Vpn};
 
+use crate::intake::Intake;
 use crate::kernel_lists::{Counts, KernelLists};
 use crate::kernel_module::Slot;
 use crate::movers::{MoveResult, Mover, PageMove};
@@ -28,7 +29,7 @@ use crate::pressure::PressureReading;
 use crate::process::{MemoryRange, Process, ProcessError, RangeOptions};
 use crate::topology::{TierKind, TierMap};
 use crate::trackers::places::{Places, pause_after};
-use crate::trackers::{Event, Sink, Target, TrackError, Tracker};
+use crate::trackers::{Target, TrackError, Tracker};
 
 /// What a manager is made of.
 pub struct ManagerParts {
@@ -744,65 +745,6 @@ fn thread_cpu() -> Duration {
 /// The processes as a tracker is given them. A function of the map alone, so that the tracker and the engine stay free to change.
 fn targets(spaces: &BTreeMap<SpaceId, Space>) -> Vec<Target<'_>> {
     spaces.iter().map(|(&space, held)| Target { space, process: &held.process, ranges: &held.ranges }).collect()
-}
-
-/// Turns what the tracker sees by address into what the engine knows by page.
-struct Intake<'a> {
-    engine: &'a mut Engine,
-    tap: &'a mut dyn Tap,
-    now: Time,
-    round: Round,
-    hint_faults: u64,
-}
-
-impl Intake<'_> {
-    fn page(&self, space: SpaceId, vpn: Vpn) -> Option<PageId> {
-        self.engine.pages().find(space, vpn)
-    }
-}
-
-impl Sink for Intake<'_> {
-    fn scan(&mut self, space: SpaceId, first: Vpn, sights: &[Sight], window: Option<Duration>, cleared: bool) {
-        let range = first..Vpn(first.0 + sights.len() as u64);
-        if !self.engine.pages().covers(space, range.clone()) {
-            // Pages are made known when memory first appears behind them: a range that is only reserved costs nothing.
-            let nothing_there = sights.iter().all(|sight| sight.tier().is_none());
-            if nothing_there && self.engine.pages().find_block(space, first).is_none() {
-                return;
-            }
-            self.engine.handle(self.now, Input::Mapped(space, range));
-        }
-        self.tap.scan(self.now, space, first, sights, window);
-        if window.is_some() {
-            // Pages in swap have no mark that could be set; they count neither way.
-            let marked = sights.iter().filter(|sight| sight.tier().is_some());
-            self.round.pages += marked.count() as u64;
-            self.round.accessed += sights.iter().filter(|sight| sight.accessed()).count() as u64;
-        }
-        if let Some(page) = self.page(space, first) {
-            let scan = Scan { first: page, sights, window, cleared };
-            self.engine.handle(self.now, Input::Seen(Seen::Scan(scan)));
-        }
-    }
-
-    fn event(&mut self, space: SpaceId, vpn: Vpn, event: Event) {
-        let Some(page) = self.page(space, vpn) else { return };
-        let seen = match event {
-            Event::Sampled { access, period } => Observation::Sampled { page, access, period },
-            // The kernel marks what lies in slow nodes; anywhere else a minor fault is a copy on write, or a first touch.
-            Event::HintFault => match self.engine.pages()[page].tier() {
-                Some(TierId::FAST) => return,
-                Some(_) => {
-                    self.hint_faults += 1;
-                    Observation::HintFault { page, write: false, marked: self.now }
-                }
-                None => Observation::Born { page, tier: TierId::FAST },
-            },
-            Event::Born => Observation::Born { page, tier: TierId::FAST },
-            Event::Refault => Observation::Refault { page },
-        };
-        self.engine.handle(self.now, Input::Seen(Seen::Events(&[seen])));
-    }
 }
 
 /// The parts of `before` that `after` no longer covers. Both by address, without overlaps.
