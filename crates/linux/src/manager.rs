@@ -768,6 +768,8 @@ fn difference(before: &[MemoryRange], after: &[MemoryRange]) -> Vec<Range<Vpn>> 
 
 #[cfg(test)]
 mod tests {
+    use terrace_core::units::PageId;
+
     use super::*;
     use crate::process::Backing;
 
