@@ -7,11 +7,13 @@ use std::io;
 use std::path::Path;
 use std::time::Duration;
 
-use terrace_core::units::{PAGE_BYTES, Vpn};
+use terrace_core::policy::ListPlan;
+use terrace_core::units::{PAGE_BYTES, TierId, Vpn};
 
 use crate::kernel_module::{KernelModule, Slot};
 use crate::process::Process;
 use crate::sys::terrace_mm as abi;
+use crate::topology::{TierKind, TierMap};
 
 const HOT_RING: u64 = 0x1_0000_0000;
 const COLD_RING: u64 = 0x2_0000_0000;
@@ -57,7 +59,7 @@ impl Default for ListSettings {
 }
 
 /// What the module has done since it was started (`TERRACE_MM_ENTRIES_HOT` and so on).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Counts {
     /// Ring entries whose page went to the head of an active list.
     pub hot_entries: u64,
@@ -90,6 +92,36 @@ pub struct KernelLists {
     hot: abi::Ring,
     cold: abi::Ring,
     dropped: u64,
+}
+
+impl ListSettings {
+    /// What a policy asks for, on these tiers.
+    ///
+    /// # Errors
+    /// When they have no slower tier of NUMA nodes.
+    pub fn of(plan: &ListPlan, tiers: &TierMap) -> Result<ListSettings, String> {
+        let nodes = tiers.tiers().iter().filter_map(|tier| match &tier.kind {
+            TierKind::Nodes { nodes } => Some((tier.id, nodes)),
+            TierKind::Swap { .. } => None,
+        });
+        let (fast, slow): (Vec<_>, Vec<_>) = nodes.partition(|(tier, _)| *tier == TierId::FAST);
+        let numbers = |part: Vec<(TierId, &Vec<u32>)>| part.into_iter().flat_map(|(_, nodes)| nodes.clone()).collect();
+        let (fast_nodes, slow_nodes): (Vec<u32>, Vec<u32>) = (numbers(fast), numbers(slow));
+        if fast_nodes.is_empty() || slow_nodes.is_empty() {
+            return Err("lists=kernel moves pages between NUMA nodes, and there is no slower node: --tier-slow node:N names one".to_owned());
+        }
+        let share = |share: f64, whole: f64| (share * whole).round() as u32;
+        Ok(ListSettings {
+            fast_nodes,
+            slow_nodes,
+            high_watermark: share(plan.high_watermark, 1e4),
+            low_watermark: share(plan.low_watermark, 1e4),
+            period: plan.period,
+            candidates_percent: share(plan.candidates, 1e2),
+            deactivate_percent: share(plan.deactivate, 1e2),
+            ..ListSettings::default()
+        })
+    }
 }
 
 impl KernelLists {
@@ -255,6 +287,33 @@ mod tests {
         for (number, name) in order.iter().enumerate() {
             assert_eq!(defined(&format!("TERRACE_MM_{name}")), number as u64, "{name}");
         }
+    }
+
+    #[test]
+    fn a_policy_s_plan_becomes_the_module_s_settings() {
+        let tier = |id, kind| crate::topology::Tier {
+            id: TierId(id),
+            name: String::new(),
+            kind,
+            capacity_bytes: terrace_core::units::Bytes::gib(1),
+            read_latency_ns: None,
+            read_bandwidth_mbps: None,
+        };
+        let fast = tier(0, TierKind::Nodes { nodes: vec![0, 2] });
+        let slow = tier(1, TierKind::Nodes { nodes: vec![1] });
+        let swap = tier(2, TierKind::Swap { device: "/dev/zram0".to_owned(), compressed: true });
+        let plan = ListPlan {
+            high_watermark: 0.03,
+            low_watermark: 0.02,
+            period: Duration::from_millis(500),
+            candidates: 0.7,
+            deactivate: 0.5,
+        };
+        let tiers = TierMap::new(vec![fast.clone(), slow, swap.clone()], Vec::new());
+        let expect = ListSettings { fast_nodes: vec![0, 2], ..ListSettings::default() };
+        assert_eq!(ListSettings::of(&plan, &tiers), Ok(expect), "the paper's constants are the defaults of both");
+        let tiers = TierMap::new(vec![fast, tier(1, swap.kind)], Vec::new());
+        assert!(ListSettings::of(&plan, &tiers).unwrap_err().contains("--tier-slow node:N"));
     }
 
     #[test]
