@@ -74,6 +74,7 @@ struct node_thread {
 	unsigned long why;
 	int node;
 	bool fast;
+	bool in_vain; /* the last direct demotion moved nothing: none more in this period */
 	unsigned long high, low;
 };
 
@@ -276,16 +277,29 @@ static int handle_rings(void *data)
 
 /* ---- lists and migration ---- */
 
-static unsigned long free_pages_of(int node)
+/* Free pages of a node. Those that processors keep for themselves are free as well; since 6.7 they can be a good part of it. */
+static unsigned long free_pages_of(int node, bool with_processors)
 {
 	struct zone *zones = NODE_DATA(node)->node_zones;
 	unsigned long pages = 0;
-	int zone;
+	int zone, processor;
 
-	for (zone = 0; zone < MAX_NR_ZONES; zone++)
-		if (populated_zone(&zones[zone]))
-			pages += zone_page_state(&zones[zone], NR_FREE_PAGES);
+	for (zone = 0; zone < MAX_NR_ZONES; zone++) {
+		if (!populated_zone(&zones[zone]))
+			continue;
+		pages += zone_page_state(&zones[zone], NR_FREE_PAGES);
+		if (!with_processors)
+			continue;
+		for_each_online_cpu(processor)
+			pages += READ_ONCE(per_cpu_ptr(zones[zone].per_cpu_pageset, processor)->count);
+	}
 	return pages;
+}
+
+/* Whether so many pages are free. The processors' own are only counted where it depends on them. */
+static bool has_free(int node, unsigned long pages)
+{
+	return free_pages_of(node, false) >= pages || free_pages_of(node, true) >= pages;
 }
 
 static unsigned long managed_pages_of(int node)
@@ -446,22 +460,24 @@ static unsigned long move(struct terrace_session *session, struct list_head *fol
 	return moved;
 }
 
-/* Demotes until `goal` pages are free: file pages first, never the active anonymous ones, of each list the rear share. */
-static void demote(struct node_thread *thread, unsigned long goal)
+/*
+ * Demotes until `goal` pages are free: file pages first, never the active anonymous ones, of each list the rear share. Returns the
+ * pages moved.
+ */
+static unsigned long demote(struct node_thread *thread, unsigned long goal)
 {
 	static const enum lru_list order[] = { LRU_INACTIVE_FILE, LRU_ACTIVE_FILE, LRU_INACTIVE_ANON };
 	struct terrace_session *session = thread->session;
 	struct destination to = { .node = nearest(thread->node, session->with.slow_nodes) };
 	struct mem_cgroup *groups[TERRACE_MM_SLOTS];
 	int number = groups_of(session, groups), group, list;
-	unsigned long free = free_pages_of(thread->node), demoted = 0;
+	unsigned long free = free_pages_of(thread->node, true), demoted = 0;
 
-	/* Pages just freed stay with a processor for a while and do not count as free: what was demoted counts as well. */
 	for (list = 0; list < ARRAY_SIZE(order); list++) {
 		for (group = 0; group < number; group++) {
 			long left = list_pages(groups[group], thread->node, order[list]) * session->with.candidates_percent / 100;
 
-			while (left > 0 && !to.full && free + demoted < goal && free_pages_of(thread->node) < goal &&
+			while (left > 0 && !to.full && free + demoted < goal && !has_free(thread->node, goal) &&
 			       !kthread_should_stop()) {
 				unsigned long seen, stayed, moved;
 				LIST_HEAD(folios);
@@ -479,6 +495,7 @@ static void demote(struct node_thread *thread, unsigned long goal)
 	}
 	while (number--)
 		mem_cgroup_put(groups[number]);
+	return demoted;
 }
 
 /* Promotes what is on the active anonymous list, its head first, while the fast node has pages to spare. */
@@ -558,16 +575,18 @@ static int tend_node(void *data)
 		why = xchg(&thread->why, 0);
 		if (thread->fast && why & BIT(WHY_COOLED))
 			deactivate(thread);
-		if (thread->fast && why & BIT(WHY_DIRECT) && free_pages_of(thread->node) < thread->low) {
+		if (thread->fast && why & BIT(WHY_DIRECT) && !has_free(thread->node, thread->low)) {
 			count(session, TERRACE_MM_RUNS_DIRECT, 1);
-			demote(thread, thread->low + (thread->high - thread->low) / 2);
+			if (!demote(thread, thread->low + (thread->high - thread->low) / 2))
+				WRITE_ONCE(thread->in_vain, true);
 		}
 		if (time_before(jiffies, due))
 			continue;
 		due = jiffies + period;
+		WRITE_ONCE(thread->in_vain, false);
 		if (!thread->fast) {
 			promote(thread);
-		} else if (free_pages_of(thread->node) < thread->high) {
+		} else if (!has_free(thread->node, thread->high)) {
 			count(session, TERRACE_MM_RUNS_PERIODIC, 1);
 			demote(thread, thread->high);
 		}
@@ -593,7 +612,7 @@ static void at_allocation(void *data, struct page *page, unsigned int order, gfp
 		return;
 	node = page_to_nid(page);
 	thread = node < 64 ? session->nodes[node] : NULL;
-	if (!thread || !thread->fast || free_pages_of(node) >= thread->low)
+	if (!thread || !thread->fast || READ_ONCE(thread->in_vain) || has_free(node, thread->low))
 		return;
 	if (!test_and_set_bit(WHY_DIRECT, &thread->why))
 		irq_work_queue(&thread->wake);

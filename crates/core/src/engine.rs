@@ -241,6 +241,17 @@ impl Engine {
         self.policy.watch(now, &mut self.pages)
     }
 
+    /// How the kernel's own lists are to be moved from, if the policy leaves moving to the kernel.
+    pub fn list_plan(&self) -> Option<crate::policy::ListPlan> {
+        self.policy.list_plan()
+    }
+
+    /// What the policy said of the kernel's own lists since the last call, moved to the end of `into`. A driver that serves
+    /// [`Engine::list_plan`] asks after every batch of observations.
+    pub fn list_marks(&mut self, into: &mut Vec<crate::policy::ListMark>) {
+        self.policy.list_marks(into);
+    }
+
     /// What the policy takes the kernel beneath to do by itself.
     pub fn policy_kernel(&self) -> Kernel {
         self.policy.kernel()

@@ -195,6 +195,33 @@ pub struct Kernel {
     pub movers: Movers,
 }
 
+/// How the kernel's own page lists are to be moved from, by a policy that puts them in order and leaves the moving to the kernel.
+/// Shares are of 0 to 1.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ListPlan {
+    /// Free share of fast memory that demotion restores.
+    pub high_watermark: f64,
+    /// Free share below which an allocation wakes demotion at once.
+    pub low_watermark: f64,
+    /// Time between two looks at the watermarks and the lists.
+    pub period: Duration,
+    /// Rear share of a list that one demotion may take.
+    pub candidates: f64,
+    /// Tail share of the active list that a cooling makes inactive.
+    pub deactivate: f64,
+}
+
+/// What such a policy says of a page, or of all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ListMark {
+    /// The page belongs at the head of its active list.
+    Hot(PageId),
+    /// The page belongs at the head of its inactive list.
+    Cold(PageId),
+    /// All counts were halved.
+    Cooled,
+}
+
 /// A named figure a policy shows of its inside.
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
 pub struct Metric {
@@ -246,6 +273,15 @@ pub trait Policy: Send {
 
     /// Ranks: fills `wishes`, best first, knowing the room there is.
     fn plan(&mut self, now: Time, room: &Room<'_>, pages: &mut Pages, wishes: &mut Wishes);
+
+    /// Wants the kernel's own lists to be ordered and moved from: then it gives marks, and wishes for nothing. Only a live driver can
+    /// serve it, with a module in the kernel; the others refuse such a policy.
+    fn list_plan(&self) -> Option<ListPlan> {
+        None
+    }
+
+    /// The marks since the last call, in order, moved to the end of `into`.
+    fn list_marks(&mut self, _into: &mut Vec<ListMark>) {}
 
     /// Where a page that is touched for the first time should go, where the driver can choose: the first tier with room.
     fn place(&mut self, _now: Time, _page: PageId, room: &Room<'_>) -> TierId {

@@ -240,6 +240,9 @@ impl Running {
         let class = &self.class;
         let policy = terrace_policies::build(&class.policy, Settings::from_pairs(class.settings.clone()));
         let policy = policy.map_err(|error| error.to_string())?;
+        if policy.list_plan().is_some() {
+            return Err("lists=kernel: the kernel's lists can be ordered by one program at a time, which is terrace run or attach".to_owned());
+        }
         let locked = unlock_own_memory();
         let found = first_that_works(&trackers_for(class.tracker.as_deref().or(wanted), kvm_guest), |name| {
             machine.tracker(policy.needs(), name)
@@ -274,6 +277,7 @@ impl Running {
             zram: machine.zram,
             zram_is_ours: machine.held.has_zram(),
             ranges: RangeOptions { files: class.files, shared: class.shared },
+            kernel_lists: None,
         });
         // Who belongs to a class its selectors say, not the family.
         manager.follow_children(false);

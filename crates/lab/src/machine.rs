@@ -122,6 +122,9 @@ pub const INSTRUCTION_NANOSECONDS: u32 = 2;
 /// are not set again after a tracker cleared them. damon_stat: since 6.17 it would hold the only kdamond and clear bits.
 const KERNEL_ARGUMENTS: &str = "console=ttyS0 quiet panic=-1 pti=on nokaslr damon_stat.enabled=N";
 
+/// On a busy host QEMU may be kept from running just while the kernel tries whether its timer works, and the kernel then ends the boot.
+const FAST_KERNEL_ARGUMENTS: &str = " no_timer_check";
+
 impl Machine {
     /// Checks that QEMU and the kernel can do this.
     ///
@@ -206,7 +209,8 @@ impl Machine {
             Mode::Fast => add(&["-accel", "tcg,thread=multi"]),
         }
         add(&["-kernel", &kernel.image.to_string_lossy(), "-initrd", &initramfs.to_string_lossy()]);
-        add(&["-append", format!("{KERNEL_ARGUMENTS} {more}").trim_end()]);
+        let timer = if mode == Mode::Fast { FAST_KERNEL_ARGUMENTS } else { "" };
+        add(&["-append", format!("{KERNEL_ARGUMENTS}{timer} {more}").trim_end()]);
         arguments
     }
 
@@ -257,6 +261,7 @@ mod tests {
             "node,nodeid=1,memdev=memory1,initiator=0",
             "target=1,hierarchy=memory,data-type=access-latency,latency=300",
             "pti=on",
+            "no_timer_check",
         ] {
             assert!(text.contains(part), "{part} in {text}");
         }

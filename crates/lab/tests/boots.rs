@@ -50,6 +50,7 @@ fn passes(lab: &Lab, scenario: &str, version: &str) -> ScenarioReport {
     let mut scenario = Scenario::read(&root().join("lab/scenarios").join(scenario).with_extension("toml")).unwrap();
     // Cargo starts tests in the crate's folder.
     scenario.module_sources.iter_mut().for_each(|source| *source = root().join(&*source));
+    scenario.files.iter_mut().for_each(|file| file.host = root().join(&file.host).to_string_lossy().into_owned());
     let report = lab.run(&scenario, Some(version)).unwrap();
     println!(
         "{} on {}: boot {:.1} s, {:.1} s in all, {:?}",
@@ -92,6 +93,20 @@ fn memory_that_a_policy_placed_stays() {
 fn the_kernel_module_is_built_loads_and_leaves() {
     let Some(lab) = ready("the_kernel_module_is_built_loads_and_leaves", Mode::Fast, "6.12") else { return };
     passes(&lab, "module", "6.12");
+}
+
+#[test]
+fn the_module_orders_the_kernel_s_lists_and_withstands_a_fuzzer() {
+    let name = "the_module_orders_the_kernel_s_lists_and_withstands_a_fuzzer";
+    let Some(lab) = ready(name, Mode::Fast, "6.12") else { return };
+    // The tests of another crate run in the guest; a run of all tests has built them, a run of this crate's alone may not have.
+    let deps = root().join("target/debug/deps");
+    let built = std::fs::read_dir(deps).into_iter().flatten().flatten();
+    if !built.map(|entry| entry.file_name()).any(|file| file.to_string_lossy().starts_with("live_lists-")) {
+        println!("SKIPPED {name}: live_lists is not built: `cargo test -p terrace-linux --no-run`");
+        return;
+    }
+    passes(&lab, "lists", "6.12");
 }
 
 #[test]

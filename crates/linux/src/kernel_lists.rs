@@ -3,15 +3,18 @@
 //! In: which pages are hot and which are cold. Out: what the module did, by its own counts ([`Counts`]). Must not: decide what is hot, or
 //! take an entry in a ring for a page moved: the lists' order is advice, and the module's threads move by it when they will.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::path::Path;
 use std::time::Duration;
 
-use terrace_core::units::{PAGE_BYTES, Vpn};
+use terrace_core::policy::{ListMark, ListPlan};
+use terrace_core::units::{PAGE_BYTES, PageId, TierId, Vpn};
 
 use crate::kernel_module::{KernelModule, Slot};
 use crate::process::Process;
 use crate::sys::terrace_mm as abi;
+use crate::topology::{TierKind, TierMap};
 
 const HOT_RING: u64 = 0x1_0000_0000;
 const COLD_RING: u64 = 0x2_0000_0000;
@@ -57,7 +60,7 @@ impl Default for ListSettings {
 }
 
 /// What the module has done since it was started (`TERRACE_MM_ENTRIES_HOT` and so on).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Counts {
     /// Ring entries whose page went to the head of an active list.
     pub hot_entries: u64,
@@ -90,6 +93,36 @@ pub struct KernelLists {
     hot: abi::Ring,
     cold: abi::Ring,
     dropped: u64,
+}
+
+impl ListSettings {
+    /// What a policy asks for, on these tiers.
+    ///
+    /// # Errors
+    /// When they have no slower tier of NUMA nodes.
+    pub fn of(plan: &ListPlan, tiers: &TierMap) -> Result<ListSettings, String> {
+        let nodes = tiers.tiers().iter().filter_map(|tier| match &tier.kind {
+            TierKind::Nodes { nodes } => Some((tier.id, nodes)),
+            TierKind::Swap { .. } => None,
+        });
+        let (fast, slow): (Vec<_>, Vec<_>) = nodes.partition(|(tier, _)| *tier == TierId::FAST);
+        let numbers = |part: Vec<(TierId, &Vec<u32>)>| part.into_iter().flat_map(|(_, nodes)| nodes.clone()).collect();
+        let (fast_nodes, slow_nodes): (Vec<u32>, Vec<u32>) = (numbers(fast), numbers(slow));
+        if fast_nodes.is_empty() || slow_nodes.is_empty() {
+            return Err("lists=kernel moves pages between NUMA nodes, and there is no slower node: --tier-slow node:N names one".to_owned());
+        }
+        let share = |share: f64, whole: f64| (share * whole).round() as u32;
+        Ok(ListSettings {
+            fast_nodes,
+            slow_nodes,
+            high_watermark: share(plan.high_watermark, 1e4),
+            low_watermark: share(plan.low_watermark, 1e4),
+            period: plan.period,
+            candidates_percent: share(plan.candidates, 1e2),
+            deactivate_percent: share(plan.deactivate, 1e2),
+            ..ListSettings::default()
+        })
+    }
 }
 
 impl KernelLists {
@@ -159,6 +192,26 @@ impl KernelLists {
         }
     }
 
+    /// Passes on what a policy says of pages; `place` tells whose a page is, and where.
+    pub fn pass_on(&mut self, marks: &mut Vec<ListMark>, place: impl Fn(PageId) -> Option<(Slot, Vpn)>) {
+        last_marks(marks);
+        for mark in marks {
+            let (page, hot) = match *mark {
+                ListMark::Hot(page) => (page, true),
+                ListMark::Cold(page) => (page, false),
+                ListMark::Cooled => {
+                    if let Err(error) = self.cooled() {
+                        tracing::warn!(%error, "the module does not hear of a cooling");
+                    }
+                    continue;
+                }
+            };
+            if let Some((slot, vpn)) = place(page) {
+                self.push(slot, vpn, hot);
+            }
+        }
+    }
+
     /// Entries dropped so far because a ring was full.
     pub fn dropped(&self) -> u64 {
         self.dropped
@@ -208,6 +261,18 @@ impl KernelLists {
     }
 }
 
+/// Leaves of each page's marks the last one. The module works off one ring after the other, so of a page that was cold and then
+/// hot it would see the hot mark first.
+fn last_marks(marks: &mut Vec<ListMark>) {
+    let mut seen = BTreeSet::new();
+    marks.reverse();
+    marks.retain(|mark| match mark {
+        ListMark::Hot(page) | ListMark::Cold(page) => seen.insert(*page),
+        ListMark::Cooled => true,
+    });
+    marks.reverse();
+}
+
 /// A bit for each node.
 fn mask(nodes: &[u32]) -> Result<u64, String> {
     nodes.iter().try_fold(0, |mask, &node| match 1_u64.checked_shl(node) {
@@ -255,6 +320,48 @@ mod tests {
         for (number, name) in order.iter().enumerate() {
             assert_eq!(defined(&format!("TERRACE_MM_{name}")), number as u64, "{name}");
         }
+    }
+
+    #[test]
+    fn a_policy_s_plan_becomes_the_module_s_settings() {
+        let tier = |id, kind| crate::topology::Tier {
+            id: TierId(id),
+            name: String::new(),
+            kind,
+            capacity_bytes: terrace_core::units::Bytes::gib(1),
+            read_latency_ns: None,
+            read_bandwidth_mbps: None,
+        };
+        let fast = tier(0, TierKind::Nodes { nodes: vec![0, 2] });
+        let slow = tier(1, TierKind::Nodes { nodes: vec![1] });
+        let swap = tier(2, TierKind::Swap { device: "/dev/zram0".to_owned(), compressed: true });
+        let plan = ListPlan {
+            high_watermark: 0.03,
+            low_watermark: 0.02,
+            period: Duration::from_millis(500),
+            candidates: 0.7,
+            deactivate: 0.5,
+        };
+        let tiers = TierMap::new(vec![fast.clone(), slow, swap.clone()], Vec::new());
+        let expect = ListSettings { fast_nodes: vec![0, 2], ..ListSettings::default() };
+        assert_eq!(ListSettings::of(&plan, &tiers), Ok(expect), "the paper's constants are the defaults of both");
+        let tiers = TierMap::new(vec![fast, tier(1, swap.kind)], Vec::new());
+        assert!(ListSettings::of(&plan, &tiers).unwrap_err().contains("--tier-slow node:N"));
+    }
+
+    #[test]
+    fn of_a_page_s_marks_the_last_one_counts() {
+        let [one, two] = [PageId(1), PageId(2)];
+        let mut marks = vec![
+            ListMark::Cold(one),
+            ListMark::Hot(two),
+            ListMark::Cooled,
+            ListMark::Hot(one),
+            ListMark::Hot(one),
+            ListMark::Cold(two),
+        ];
+        last_marks(&mut marks);
+        assert_eq!(marks, [ListMark::Cooled, ListMark::Hot(one), ListMark::Cold(two)]);
     }
 
     #[test]

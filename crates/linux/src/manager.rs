@@ -18,9 +18,11 @@ use terrace_core::engine::{Engine, Input, Output};
 use terrace_core::governor::Pressure;
 use terrace_core::observation::{Observation, Scan, Seen, Sight};
 use terrace_core::plan::{Action, Failure, Move, Outcome, Plan};
-use terrace_core::policy::{Cadence, FastGoal, Round};
+use terrace_core::policy::{Cadence, FastGoal, ListMark, Round};
 use terrace_core::units::{Bytes, PageId, SpaceId, TierId, Time, Vpn};
 
+use crate::kernel_lists::{Counts, KernelLists};
+use crate::kernel_module::Slot;
 use crate::movers::{MoveResult, Mover, PageMove};
 use crate::pressure::PressureReading;
 use crate::process::{MemoryRange, Process, ProcessError, RangeOptions};
@@ -44,6 +46,8 @@ pub struct ManagerParts {
     pub zram_is_ours: bool,
     /// Which memory may be managed.
     pub ranges: RangeOptions,
+    /// The kernel's own page lists, for a policy that orders those and leaves the moving to the kernel.
+    pub kernel_lists: Option<KernelLists>,
 }
 
 /// Looks on while the manager works, for heat maps and recordings.
@@ -84,6 +88,10 @@ pub struct ManagerStats {
     pub lost_events: u64,
     /// Hint faults on pages of slow tiers.
     pub hint_faults: u64,
+    /// What the kernel module did by the marks of the policy, if the policy gives marks.
+    pub kernel_lists: Option<Counts>,
+    /// Marks that found no room in a ring.
+    pub dropped_marks: u64,
     /// Processes ever managed.
     pub processes: u32,
     /// Resident memory of the managed processes, as the kernel counts it.
@@ -108,6 +116,8 @@ struct Space {
     told: bool,
     major_faults: u64,
     cpu_ticks: u64,
+    /// Its number with the kernel module, if the policy orders the kernel's lists.
+    slot: Option<Slot>,
 }
 
 impl Space {
@@ -180,6 +190,7 @@ pub struct Manager {
     compacted: Time,
     stats: ManagerStats,
     results: Vec<MoveResult>,
+    marks: Vec<ListMark>,
     follows_children: bool,
     held: bool,
     allowance: Option<Allowance>,
@@ -217,6 +228,7 @@ impl Manager {
             compacted: Time::ZERO,
             stats: ManagerStats::default(),
             results: Vec::new(),
+            marks: Vec::new(),
             follows_children: true,
             held: false,
             allowance: None,
@@ -236,6 +248,9 @@ impl Manager {
     pub fn add_process(&mut self, pid: u32) -> Result<SpaceId, ProcessError> {
         let process = Process::open(pid)?;
         let stat = process.stat()?;
+        let slot = self.parts.kernel_lists.as_ref().and_then(|lists| {
+            lists.add(&process).map_err(|error| tracing::warn!(pid, %error, "its pages cannot be ordered")).ok()
+        });
         let space = SpaceId(self.next_space);
         self.next_space += 1;
         self.spaces.insert(
@@ -247,6 +262,7 @@ impl Manager {
                 told: false,
                 major_faults: stat.major_faults,
                 cpu_ticks: stat.user_ticks + stat.system_ticks,
+                slot,
             },
         );
         self.stats.processes += 1;
@@ -345,6 +361,7 @@ impl Manager {
             _ => {}
         }
         let backlog = self.drain_engine(Input::Tick);
+        self.order_lists();
         let look_at = self.cadence.scan_at.or(self.places_at);
         let due = [Some(self.wake), look_at, Some(self.pressure_at)];
         Ok(if backlog { self.now() } else { due.into_iter().flatten().min().unwrap_or(self.pressure_at) })
@@ -430,7 +447,12 @@ impl Manager {
     }
 
     fn let_go(&mut self, space: SpaceId) {
-        self.spaces.remove(&space);
+        let gone = self.spaces.remove(&space);
+        if let (Some(lists), Some(slot)) = (&self.parts.kernel_lists, gone.and_then(|space| space.slot))
+            && let Err(error) = lists.forget(slot)
+        {
+            tracing::debug!(%error, "a process's number was given back already");
+        }
         self.parts.tracker.forget(space);
         self.drain_engine(Input::Exited(space));
     }
@@ -510,6 +532,22 @@ impl Manager {
         self.stats.hint_faults += intake.hint_faults;
         self.stats.lost_events = self.parts.tracker.lost();
         Ok(())
+    }
+
+    /// Passes on what the policy says of the kernel's own lists, and notes what the module has done by it.
+    fn order_lists(&mut self) {
+        let Some(lists) = &mut self.parts.kernel_lists else { return };
+        self.marks.clear();
+        self.parts.engine.list_marks(&mut self.marks);
+        let pages = self.parts.engine.pages();
+        lists.pass_on(&mut self.marks, |page| {
+            // What was unmapped since has no place any more.
+            let space = self.spaces.get(&pages.block(page.block())?.space)?;
+            Some((space.slot?, pages.locate(page).1))
+        });
+        self.stats.dropped_marks = lists.dropped();
+        let counts = lists.counts().inspect_err(|error| tracing::warn!(%error, "the module does not tell what it did"));
+        self.stats.kernel_lists = counts.ok();
     }
 
     /// Reads what the moves so far cost the processes.

@@ -13,16 +13,26 @@ mod patterned;
 
 use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions};
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use patterned::{CHILD_ARGUMENT, Mode, Patterned};
-use terrace_core::units::{PAGE_BYTES, Vpn};
+use terrace_core::engine::{Engine, EngineConfig};
+use terrace_core::governor::GovernorConfig;
+use terrace_core::observation::Access;
+use terrace_core::policy::FastGoal;
+use terrace_core::units::{Bytes, PAGE_BYTES, TierId, Time, Vpn};
 use terrace_linux::kernel_lists::{Counts, KernelLists, ListSettings};
 use terrace_linux::kernel_module::{DEVICE, KernelModule};
-use terrace_linux::process::Process;
+use terrace_linux::manager::{Manager, ManagerParts, NoTap};
+use terrace_linux::movers::Movers;
+use terrace_linux::process::{Process, RangeOptions};
 use terrace_linux::sys;
 use terrace_linux::sys::terrace_mm::{self as abi, Ring};
+use terrace_linux::topology::{TierMap, Topology};
+use terrace_linux::trackers::{Event, Grade, Sink, Target, TrackError, Tracker};
+use terrace_policies::Settings;
 
 const GROUP: &str = "/sys/fs/cgroup/terrace-lists";
 
@@ -37,6 +47,7 @@ const TESTS: &[(&str, fn())] = &[
     ),
     ("an_allocation_below_the_low_watermark_demotes_at_once", an_allocation_below_the_low_watermark_demotes_at_once),
     ("a_cooling_makes_half_of_the_active_list_inactive", a_cooling_makes_half_of_the_active_list_inactive),
+    ("a_policy_s_marks_move_pages_through_the_module", a_policy_s_marks_move_pages_through_the_module),
     ("wrong_settings_and_a_second_owner_are_refused", wrong_settings_and_a_second_owner_are_refused),
     ("programs_killed_in_mid_move_are_no_trouble", programs_killed_in_mid_move_are_no_trouble),
     ("nothing_that_is_thrown_at_it_brings_it_down", nothing_that_is_thrown_at_it_brings_it_down),
@@ -55,7 +66,7 @@ fn main() -> ExitCode {
         common::skipped("live_lists", &reason);
         return ExitCode::SUCCESS;
     }
-    if !std::path::Path::new("/sys/devices/system/node/node1").exists() {
+    if !Path::new("/sys/devices/system/node/node1").exists() {
         common::skipped("live_lists", "needs a second node with memory");
         return ExitCode::SUCCESS;
     }
@@ -136,7 +147,8 @@ fn free_of(node: u32) -> (u64, u64) {
         let words: Vec<&str> = line.split_whitespace().collect();
         match words[..] {
             ["Node", number, ..] => here = number == format!("{node},"),
-            ["pages", "free", pages] if here => free += pages.parse::<u64>().unwrap(),
+            // What processors keep for themselves is free as well.
+            ["pages", "free", pages] | ["count:", pages] if here => free += pages.parse::<u64>().unwrap(),
             ["managed", pages] if here => managed += pages.parse::<u64>().unwrap(),
             _ => {}
         }
@@ -276,6 +288,91 @@ fn a_cooling_makes_half_of_the_active_list_inactive() {
     std::thread::sleep(Duration::from_millis(300));
     println!("{:?}", lists.counts().unwrap());
     assert!(lists.counts().unwrap().deactivated_pages <= 2200, "half of the active list, not more: {counts:?}");
+}
+
+/// Samples of pages by plan, as a processor would deliver them: this machine's has none.
+struct Planned {
+    samples: Vec<Vpn>,
+    told: bool,
+}
+
+impl Tracker for Planned {
+    fn name(&self) -> &'static str {
+        "planned"
+    }
+
+    fn grade(&self) -> Grade {
+        Grade { granularity_bytes: Bytes::new(PAGE_BYTES), reads: true, writes: true, cost_ns_per_page: None }
+    }
+
+    fn round(&mut self, _: Time, _: &[Target<'_>], _: &TierMap, _: f64, _: &mut dyn Sink) -> Result<(), TrackError> {
+        // The manager has now looked where pages are, or is about to.
+        self.told = true;
+        Ok(())
+    }
+
+    fn events(&mut self, _: Time, targets: &[Target<'_>], sink: &mut dyn Sink) -> Result<(), TrackError> {
+        if self.told && !targets.is_empty() {
+            for page in self.samples.drain(..) {
+                sink.event(targets[0].space, page, Event::Sampled { access: Access::Load, period: 199 });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// TieredMMS whole but for the processor's samples: policy, manager, rings, module, lists, pages.
+fn a_policy_s_marks_move_pages_through_the_module() {
+    let mut program = Grouped::start(2048);
+    program.move_all(1);
+    let tiers = Topology::discover(Path::new("/")).unwrap().tier_map().unwrap();
+    let policy = terrace_policies::build("tieredmms", Settings::from_pairs([("lists", "kernel")])).unwrap();
+    let settings = ListSettings::of(&policy.list_plan().unwrap(), &tiers).unwrap();
+    let lists = KernelLists::start(&settings).unwrap();
+    // A quarter is sampled four times, the rest once: counts of four are hot, of one are not.
+    let times = |number: usize| if number.is_multiple_of(4) { 4 } else { 1 };
+    let samples = program.pages.iter().enumerate().flat_map(|(number, page)| vec![*page; times(number)]).collect();
+    let config = EngineConfig {
+        tiers: tiers.tiers().iter().map(|tier| tier.capacity_bytes.pages()).collect(),
+        goal: FastGoal::Pages(u64::MAX),
+        governor: GovernorConfig::default(),
+    };
+    let before = kernel_count("pgmigrate_success");
+    let mut manager = Manager::new(ManagerParts {
+        engine: Engine::new(config, policy),
+        tracker: Box::new(Planned { samples, told: false }),
+        mover: Box::new(Movers::dry_run()),
+        tiers,
+        zram: None,
+        zram_is_ours: false,
+        ranges: RangeOptions::default(),
+        kernel_lists: Some(lists),
+    });
+    let space = manager.add_process(program.child.pid()).unwrap();
+    let until = manager.now() + Duration::from_secs(4);
+    manager.run(&[], until, &mut NoTap).unwrap();
+    let counts = manager.stats().kernel_lists.unwrap();
+    let moved = kernel_count("pgmigrate_success") - before;
+    let nodes = program.nodes();
+    let on_fast =
+        |hot: bool| nodes.iter().enumerate().filter(|(number, node)| (number % 4 == 0) == hot && **node == 0).count();
+    println!("{counts:?}; hot on the fast node: {} of 512; others: {}", on_fast(true), on_fast(false));
+    assert!(on_fast(true) >= 512 - 62 && on_fast(false) <= 62, "{counts:?}");
+    assert_eq!(counts.promoted_pages + counts.demoted_pages, moved, "the kernel counts the same");
+    assert_eq!((counts.bad_entries, manager.stats().dropped_marks), (0, 0));
+    // Terrace itself moved nothing, and learns where the pages are when it looks again, which it does the more seldom the longer a
+    // look takes.
+    let known = |manager: &Manager| manager.engine().pages().used(space, TierId::FAST);
+    for _ in 0..10 {
+        if known(&manager) < on_fast(true) as u64 {
+            let until = manager.now() + Duration::from_secs(2);
+            manager.run(&[], until, &mut NoTap).unwrap();
+        }
+    }
+    assert!(known(&manager) >= on_fast(true) as u64, "it knows of {} pages on the fast node", known(&manager));
+    let ledger = manager.engine().ledger();
+    assert_eq!((ledger.promoted(), ledger.demoted()), (0, 0));
+    assert_eq!(program.child.check(), "intact");
 }
 
 fn wrong_settings_and_a_second_owner_are_refused() {

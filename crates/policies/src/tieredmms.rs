@@ -28,6 +28,8 @@
 //! themselves once fast memory is full. The paper names no such stop: "the promotion condition is that the anonymous active
 //! list is not empty"; what it takes below the watermarks the next demotion restores. `promote_until` is the ablation.
 //!
+//! With `lists=kernel` the kernel's own lists are ordered and moved from, by a module: the policy gives marks and makes no wishes.
+//!
 //! Memory beside the eight common bytes: 4 for the count, 10 for the kernel's lists. The paper's map takes 12 a page.
 
 use std::ops::Range;
@@ -36,7 +38,7 @@ use std::time::Duration;
 use terrace_core::observation::{Observation, Seen};
 use terrace_core::pages::{Column, Pages};
 use terrace_core::plan::{Outcome, Reason, Wishes};
-use terrace_core::policy::{Cadence, Kernel, Metric, Movers, Needs, Policy, Room, SamplePeriods};
+use terrace_core::policy::{Cadence, Kernel, ListMark, ListPlan, Metric, Movers, Needs, Policy, Room, SamplePeriods};
 use terrace_core::units::{BLOCK_PAGES, BlockId, PageId, SpaceId, TierId, Time, Vpn};
 
 use crate::bins::{BINS, Bins, fine_bin, fit, visible_bin};
@@ -92,6 +94,11 @@ pub const INFO: PolicyInfo = PolicyInfo {
             meaning: "promotion stops when less than this is free: the high or the low watermark, or none (M4)",
         },
         SettingInfo { key: "file_first", default: "on", meaning: "demote file pages before anonymous ones" },
+        SettingInfo {
+            key: "lists",
+            default: "own",
+            meaning: "own, or kernel: the kernel's own lists, ordered and moved from by the module terrace_mm (live only)",
+        },
     ],
     build: |settings| Ok(Box::new(TieredMms::new(settings)?)),
 };
@@ -126,6 +133,8 @@ pub struct TieredMms {
     life_cycle: bool,
     file_first: bool,
     promote_until: Watermark,
+    /// Marks for the kernel's lists, if those are the ones to order.
+    marks: Option<Vec<ListMark>>,
     counts: Column<u32>,
     /// What one observation adds to a count.
     weight: u32,
@@ -155,6 +164,24 @@ impl TieredMms {
         let low = settings.take("low_wm", 0.02_f64.min(high), "a share not above high_wm", |text| {
             terrace_core::units::parse_share(text).ok().filter(|low| *low <= high)
         })?;
+        let direct = settings.switch("direct", true)?;
+        let file_first = settings.switch("file_first", true)?;
+        let promote_until = settings.choice(
+            "promote_until",
+            Watermark::None,
+            &[("high", Watermark::High), ("low", Watermark::Low), ("none", Watermark::None)],
+        )?;
+        let as_the_module = direct && file_first && promote_until == Watermark::None;
+        let kernel = settings.take(
+            "lists",
+            false,
+            "own, or kernel with direct, file_first and promote_until as they are: the module does it as the paper says",
+            |text| match text {
+                "own" => Some(false),
+                "kernel" => Some(true).filter(|_| as_the_module),
+                _ => None,
+            },
+        )?;
         Ok(TieredMms {
             alpha: settings.share("alpha", 0.75)?,
             scale: 1,
@@ -164,18 +191,15 @@ impl TieredMms {
             high,
             low,
             period: settings.duration("period", Duration::from_millis(500))?,
-            direct: settings.switch("direct", true)?,
+            direct,
             candidates: settings.share("candidates", 0.70)?,
             deactivate: settings.share("deactivate", 0.50)?,
             warm_goes_hot: settings.switch("warm_goes_hot", false)?,
             by_hotness: settings.choice("reorder", true, &[("hotness", true), ("recency", false)])?,
             life_cycle: settings.switch("life_cycle", true)?,
-            file_first: settings.switch("file_first", true)?,
-            promote_until: settings.choice(
-                "promote_until",
-                Watermark::None,
-                &[("high", Watermark::High), ("low", Watermark::Low), ("none", Watermark::None)],
-            )?,
+            file_first,
+            promote_until,
+            marks: kernel.then(Vec::new),
             counts: Column::default(),
             weight: 1,
             bars: Bins::default(),
@@ -220,15 +244,22 @@ impl TieredMms {
         let bar = Self::bar(after).expect("a sampled page has a count");
         let unit = pages.unit(page).start;
         if !self.by_hotness || bar >= self.hot || (self.warm_goes_hot && bar >= self.warm) {
-            self.lru.set_active(unit, true);
+            self.set_active(unit, true);
         } else if bar < self.warm {
-            self.lru.set_active(unit, false);
+            self.set_active(unit, false);
         }
         self.samples += 1;
         if self.samples.is_multiple_of(self.cool_period) {
             self.cool(pages);
         } else if self.samples.is_multiple_of(self.threshold_period) {
             self.adapt();
+        }
+    }
+
+    fn set_active(&mut self, unit: PageId, active: bool) {
+        self.lru.set_active(unit, active);
+        if let Some(marks) = &mut self.marks {
+            marks.push(if active { ListMark::Hot(unit) } else { ListMark::Cold(unit) });
         }
     }
 
@@ -257,9 +288,12 @@ impl TieredMms {
                 self.counts[page.index()] = before / 2;
                 let is_cold = |count| Self::bar(count).is_none_or(|bar| bar < self.warm);
                 if self.by_hotness && !info.huge && is_cold(before / 2) && !is_cold(before) {
-                    self.lru.set_active(page, false);
+                    self.set_active(page, false);
                 }
             }
+        }
+        if let Some(marks) = &mut self.marks {
+            marks.push(ListMark::Cooled);
         }
         let active = Place::active(TierId::FAST);
         self.lru.age(TierId::FAST, Kind::Anonymous, (self.lru.size(active) as f64 * self.deactivate) as u64);
@@ -382,6 +416,12 @@ impl Policy for TieredMms {
         if room.tiers.len() < 2 || (now < self.next_pass && !self.unfinished) {
             return;
         }
+        if self.marks.is_some() {
+            // The kernel's threads look at the watermarks and the lists themselves.
+            self.direct_due = false;
+            self.next_pass = now + self.period;
+            return;
+        }
         let (high, low) = (self.mark(self.high), self.mark(self.low));
         let free = capacity.saturating_sub(room.tiers[0].used);
         if std::mem::take(&mut self.direct_due) {
@@ -400,6 +440,22 @@ impl Policy for TieredMms {
         };
         self.promote(room.tiers.len(), (free + freed).saturating_sub(kept), pages, wishes);
         self.unfinished = wishes.left() == 0;
+    }
+
+    fn list_plan(&self) -> Option<ListPlan> {
+        self.marks.as_ref().map(|_| ListPlan {
+            high_watermark: self.high,
+            low_watermark: self.low,
+            period: self.period,
+            candidates: self.candidates,
+            deactivate: self.deactivate,
+        })
+    }
+
+    fn list_marks(&mut self, into: &mut Vec<ListMark>) {
+        if let Some(marks) = &mut self.marks {
+            into.append(marks);
+        }
     }
 
     fn kernel(&self) -> Kernel {
@@ -539,6 +595,44 @@ mod tests {
         };
         check("on", 25);
         check("off", 10);
+    }
+
+    #[test]
+    fn the_kernel_s_lists_get_marks_and_nothing_is_wished_for() {
+        let mut rig = rig(&[("lists", "kernel"), ("cool_period", "1000")]);
+        rig.born(0..995, TierId::FAST);
+        rig.born(1000..1010, SLOW);
+        rig.sample((1000..1010).flat_map(|vpn| [vpn; 100]));
+        rig.pass(PERIOD);
+        assert_eq!((rig.promotions, rig.demotions), (0, 0), "the module moves");
+        let mut marks = Vec::new();
+        rig.engine.list_marks(&mut marks);
+        let hot = marks.iter().filter(|mark| matches!(mark, ListMark::Hot(_))).count();
+        assert!(
+            hot > 900 && marks.last() == Some(&ListMark::Cooled),
+            "{hot} hot marks, the last is {:?}",
+            marks.last()
+        );
+        let (_, vpn) = match marks[0] {
+            ListMark::Hot(page) | ListMark::Cold(page) => rig.engine.pages().locate(page),
+            ListMark::Cooled => panic!("a cooling comes after a thousand samples"),
+        };
+        assert_eq!(vpn, Vpn(1000));
+        marks.clear();
+        rig.engine.list_marks(&mut marks);
+        assert!(marks.is_empty(), "each mark is given once");
+        let plan = rig.engine.list_plan().unwrap();
+        assert_eq!((plan.high_watermark, plan.low_watermark, plan.candidates, plan.deactivate), (0.03, 0.02, 0.7, 0.5));
+        let own = crate::build("tieredmms", Settings::default()).unwrap();
+        assert_eq!(own.list_plan(), None);
+    }
+
+    #[test]
+    fn what_the_module_does_not_do_is_refused_with_the_kernel_s_lists() {
+        for other in [("direct", "off"), ("file_first", "off"), ("promote_until", "high")] {
+            let error = crate::build("tieredmms", Settings::from_pairs([("lists", "kernel"), other])).err().unwrap();
+            assert!(error.to_string().contains("lists=kernel"), "{error}");
+        }
     }
 
     #[test]

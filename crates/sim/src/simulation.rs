@@ -176,6 +176,13 @@ impl Simulation {
         mut policy: Box<dyn Policy>,
         mut capacity: Vec<u64>,
     ) -> Result<Simulation, SimError> {
+        if policy.list_plan().is_some() {
+            return Err(SimError::Parameter {
+                name: "lists",
+                value: "kernel".to_owned(),
+                wanted: "own: a simulator has no kernel whose lists could be ordered".to_owned(),
+            });
+        }
         let watched_fault_ns = config.machine.management.hint_fault_ns;
         let mut config = SimConfig { machine: config.acting(), ..config };
         if policy.needs().counters && config.mmu.is_none() {

@@ -146,6 +146,9 @@ pub(crate) struct ManagerReport {
     /// Hint faults seen, on pages of slow tiers.
     #[serde(default)]
     pub hint_faults: u64,
+    /// What the kernel module did by the policy's marks, if the policy orders the kernel's own lists.
+    #[serde(default)]
+    pub kernel_lists: Option<terrace_linux::kernel_lists::Counts>,
     /// Mean time of one round.
     pub round_milliseconds_mean: f64,
     /// Longest single call that moved pages.

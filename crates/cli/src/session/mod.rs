@@ -16,6 +16,7 @@ use terrace_core::engine::{Engine, EngineConfig};
 use terrace_core::governor::GovernorConfig;
 use terrace_core::policy::FastGoal;
 use terrace_core::units::{Bytes, Time};
+use terrace_linux::kernel_lists::{KernelLists, ListSettings};
 use terrace_linux::manager::{Manager, ManagerParts, Woken};
 use terrace_policies::Settings;
 
@@ -108,6 +109,13 @@ pub(crate) fn run_with(plan: &Plan, mut onlooker: Option<&mut dyn Onlooker>) -> 
     let places = Places::prepare(&plan.watch.output)?;
     let machine = Machine::prepare(plan, policy.needs())?;
     let Parts { tiers, tracker, mover, zram } = machine.parts;
+    let kernel_lists = match policy.list_plan().filter(|_| plan.moves) {
+        Some(lists) => {
+            let started = ListSettings::of(&lists, &tiers).and_then(|settings| KernelLists::start(&settings));
+            Some(started.map_err(|reason| anyhow::anyhow!("{reason}"))?)
+        }
+        None => None,
+    };
     let config = EngineConfig {
         tiers: tiers.tiers().iter().map(|tier| tier.capacity_bytes.pages()).collect(),
         goal: plan.goal,
@@ -126,6 +134,7 @@ pub(crate) fn run_with(plan: &Plan, mut onlooker: Option<&mut dyn Onlooker>) -> 
         zram,
         zram_is_ours: machine.held.has_zram(),
         ranges: plan.watch.ranges,
+        kernel_lists,
     };
     let mut manager = Manager::new(parts);
     let mut target = Target::start(&plan.target)?;

@@ -255,6 +255,7 @@ impl Recorder {
                 refault_microseconds,
                 rounds: stats.rounds,
                 hint_faults: stats.hint_faults,
+                kernel_lists: stats.kernel_lists,
                 round_milliseconds_mean: match stats.rounds {
                     0 => 0.0,
                     rounds => stats.round_time.as_secs_f64() * 1e3 / rounds as f64,
