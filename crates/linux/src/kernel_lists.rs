@@ -3,12 +3,13 @@
 //! In: which pages are hot and which are cold. Out: what the module did, by its own counts ([`Counts`]). Must not: decide what is hot, or
 //! take an entry in a ring for a page moved: the lists' order is advice, and the module's threads move by it when they will.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::path::Path;
 use std::time::Duration;
 
-use terrace_core::policy::ListPlan;
-use terrace_core::units::{PAGE_BYTES, TierId, Vpn};
+use terrace_core::policy::{ListMark, ListPlan};
+use terrace_core::units::{PAGE_BYTES, PageId, TierId, Vpn};
 
 use crate::kernel_module::{KernelModule, Slot};
 use crate::process::Process;
@@ -191,6 +192,26 @@ impl KernelLists {
         }
     }
 
+    /// Passes on what a policy says of pages; `place` tells whose a page is, and where.
+    pub fn pass_on(&mut self, marks: &mut Vec<ListMark>, place: impl Fn(PageId) -> Option<(Slot, Vpn)>) {
+        last_marks(marks);
+        for mark in marks {
+            let (page, hot) = match *mark {
+                ListMark::Hot(page) => (page, true),
+                ListMark::Cold(page) => (page, false),
+                ListMark::Cooled => {
+                    if let Err(error) = self.cooled() {
+                        tracing::warn!(%error, "the module does not hear of a cooling");
+                    }
+                    continue;
+                }
+            };
+            if let Some((slot, vpn)) = place(page) {
+                self.push(slot, vpn, hot);
+            }
+        }
+    }
+
     /// Entries dropped so far because a ring was full.
     pub fn dropped(&self) -> u64 {
         self.dropped
@@ -238,6 +259,18 @@ impl KernelLists {
             direct_runs: direct,
         })
     }
+}
+
+/// Leaves of each page's marks the last one. The module works off one ring after the other, so of a page that was cold and then
+/// hot it would see the hot mark first.
+fn last_marks(marks: &mut Vec<ListMark>) {
+    let mut seen = BTreeSet::new();
+    marks.reverse();
+    marks.retain(|mark| match mark {
+        ListMark::Hot(page) | ListMark::Cold(page) => seen.insert(*page),
+        ListMark::Cooled => true,
+    });
+    marks.reverse();
 }
 
 /// A bit for each node.
@@ -314,6 +347,21 @@ mod tests {
         assert_eq!(ListSettings::of(&plan, &tiers), Ok(expect), "the paper's constants are the defaults of both");
         let tiers = TierMap::new(vec![fast, tier(1, swap.kind)], Vec::new());
         assert!(ListSettings::of(&plan, &tiers).unwrap_err().contains("--tier-slow node:N"));
+    }
+
+    #[test]
+    fn of_a_page_s_marks_the_last_one_counts() {
+        let [one, two] = [PageId(1), PageId(2)];
+        let mut marks = vec![
+            ListMark::Cold(one),
+            ListMark::Hot(two),
+            ListMark::Cooled,
+            ListMark::Hot(one),
+            ListMark::Hot(one),
+            ListMark::Cold(two),
+        ];
+        last_marks(&mut marks);
+        assert_eq!(marks, [ListMark::Cooled, ListMark::Hot(one), ListMark::Cold(two)]);
     }
 
     #[test]

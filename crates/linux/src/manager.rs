@@ -540,29 +540,15 @@ impl Manager {
         let Some(lists) = &mut self.parts.kernel_lists else { return };
         self.marks.clear();
         self.parts.engine.list_marks(&mut self.marks);
-        last_marks(&mut self.marks);
-        for mark in &self.marks {
-            let (page, hot) = match *mark {
-                ListMark::Hot(page) => (page, true),
-                ListMark::Cold(page) => (page, false),
-                ListMark::Cooled => {
-                    if let Err(error) = lists.cooled() {
-                        tracing::warn!(%error, "the module does not hear of a cooling");
-                    }
-                    continue;
-                }
-            };
+        let pages = self.parts.engine.pages();
+        lists.pass_on(&mut self.marks, |page| {
             // What was unmapped since has no place any more.
-            let Some(block) = self.parts.engine.pages().block(page.block()) else { continue };
-            if let Some(slot) = self.spaces.get(&block.space).and_then(|space| space.slot) {
-                lists.push(slot, self.parts.engine.pages().locate(page).1, hot);
-            }
-        }
+            let space = self.spaces.get(&pages.block(page.block())?.space)?;
+            Some((space.slot?, pages.locate(page).1))
+        });
         self.stats.dropped_marks = lists.dropped();
-        match lists.counts() {
-            Ok(counts) => self.stats.kernel_lists = Some(counts),
-            Err(error) => tracing::warn!(%error, "the module does not tell what it did"),
-        }
+        let counts = lists.counts().inspect_err(|error| tracing::warn!(%error, "the module does not tell what it did"));
+        self.stats.kernel_lists = counts.ok();
     }
 
     /// Reads what the moves so far cost the processes.
@@ -724,18 +710,6 @@ impl Manager {
     }
 }
 
-/// Leaves of each page's marks the last one. The module works off one ring after the other, so of a page that was cold and then
-/// hot it would see the hot mark first.
-fn last_marks(marks: &mut Vec<ListMark>) {
-    let mut seen = BTreeSet::new();
-    marks.reverse();
-    marks.retain(|mark| match mark {
-        ListMark::Hot(page) | ListMark::Cold(page) => seen.insert(*page),
-        ListMark::Cooled => true,
-    });
-    marks.reverse();
-}
-
 /// Processor time of this thread so far.
 fn thread_cpu() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
@@ -768,8 +742,6 @@ fn difference(before: &[MemoryRange], after: &[MemoryRange]) -> Vec<Range<Vpn>> 
 
 #[cfg(test)]
 mod tests {
-    use terrace_core::units::PageId;
-
     use super::*;
     use crate::process::Backing;
 
@@ -777,21 +749,6 @@ mod tests {
         of.iter()
             .map(|&(start, end)| MemoryRange { start: Vpn(start), end: Vpn(end), backing: Backing::Anonymous })
             .collect()
-    }
-
-    #[test]
-    fn of_a_page_s_marks_the_last_one_counts() {
-        let [one, two] = [PageId(1), PageId(2)];
-        let mut marks = vec![
-            ListMark::Cold(one),
-            ListMark::Hot(two),
-            ListMark::Cooled,
-            ListMark::Hot(one),
-            ListMark::Hot(one),
-            ListMark::Cold(two),
-        ];
-        last_marks(&mut marks);
-        assert_eq!(marks, [ListMark::Cooled, ListMark::Hot(one), ListMark::Cold(two)]);
     }
 
     #[test]

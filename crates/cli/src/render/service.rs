@@ -82,8 +82,8 @@ fn table_of_classes(status: &Status, screen: &Screen) -> String {
     // On a narrow screen words would be broken to fit everything: what is left out stands in `terrace classes` all the same.
     let wide = screen.width >= WIDE;
     let head =
-        ["class", "state", "goal", "procs", "fast", "slow", "in use", "granted", "hits", "stall", "floor", "back"];
-    let columns = if wide { head.len() } else { head.len() - 2 };
+        ["class", "state", "goal", "procs", "fast", "slow", "granted", "hits", "stall", "in use", "floor", "back"];
+    let columns = if wide { head.len() } else { head.len() - 3 };
     let mut table = screen.table(&head[..columns]);
     for class in &status.classes {
         let state = match &class.brake {
@@ -98,10 +98,10 @@ fn table_of_classes(status: &Status, screen: &Screen) -> String {
             class.processes.to_string(),
             bytes(class.fast_bytes),
             bytes(class.slow_bytes),
-            bytes(class.active_bytes),
             bytes(class.granted_bytes),
             class.hit_share.map_or_else(|| "-".to_owned(), percent),
             percent(class.stall_share),
+            bytes(class.active_bytes),
             bytes(class.floor_bytes),
             class.refaults.to_string(),
         ];
