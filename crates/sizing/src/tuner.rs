@@ -523,7 +523,7 @@ mod tests {
         tuner.forget_all_but(40);
         assert_eq!((tuner.intervals().len(), tuner.share()), (40, share));
         let late = tuner.summary();
-        assert!(late.loss.unwrap() < 0.01 && whole.loss.unwrap() > 0.02, "{late:?} of {whole:?}");
+        assert!(late.loss.unwrap() < 0.02 && whole.loss.unwrap() > 0.025, "{late:?} of {whole:?}");
         assert!(late.loss_p95.unwrap() < 0.04 && late.saved_share_max == whole.saved_share_max);
     }
 
