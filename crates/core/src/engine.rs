@@ -270,9 +270,7 @@ impl Engine {
     /// Where a page that is touched for the first time should go, where the driver can choose.
     pub fn place(&mut self, now: Time, page: crate::units::PageId) -> TierId {
         let tiers = self.tier_use();
-        // The new page is one more of the footprint: where all of it may be fast, so may this one.
-        let fast_limit = self.goal.limit(self.pages.footprint_of_all() + 1);
-        let room = Room { fast_limit, ..room(&tiers, self.goal, &self.pages, &self.governor) };
+        let room = room(&tiers, self.goal, &self.pages, &self.governor);
         self.policy.place(now, page, &room)
     }
 

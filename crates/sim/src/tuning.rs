@@ -182,15 +182,11 @@ mod tests {
     const PAGES: u32 = 8192;
 
     fn simulation(policy: &str) -> Simulation {
-        simulation_with(policy, terrace_policies::Settings::default())
-    }
-
-    fn simulation_with(policy: &str, settings: terrace_policies::Settings) -> Simulation {
         let machine = Machine::preset("optane-6252").unwrap();
         let mut config = SimConfig::new(machine, Bytes::of_pages(u64::from(PAGES)), FastSize::Share(1.0));
         config.cache = false;
         config.scale = Scale::new(64).unwrap();
-        let policy = terrace_policies::build(policy, settings).unwrap();
+        let policy = terrace_policies::build(policy, terrace_policies::Settings::default()).unwrap();
         let mut simulation = Simulation::new(config, policy).unwrap();
         simulation.map(Vpn(0), u64::from(PAGES), false);
         simulation
@@ -232,11 +228,8 @@ mod tests {
 
     #[test]
     fn with_everything_fast_the_first_pages_are_fast() {
-        // FlexMem without its demoter for allocations, which puts an eighth of them out here although there is room (see the doubts
-        // in docs/policies/flexmem.md).
-        for (policy, settings) in [("tpp", &[][..]), ("autonuma", &[]), ("flexmem", &[("direct", "off")])] {
-            let settings = terrace_policies::Settings::from_pairs(settings.iter().copied());
-            let mut simulation = simulation_with(policy, settings);
+        for policy in ["tpp", "autonuma", "flexmem"] {
+            let mut simulation = simulation(policy);
             play(&mut simulation, 3, PAGES / 2);
             let counters = simulation.counters();
             assert_eq!((counters.slow_accesses, counters.fast_pages), (0, u64::from(PAGES) / 2), "{policy}");
