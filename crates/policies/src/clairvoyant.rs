@@ -1,17 +1,21 @@
 //! `clairvoyant`: knows the future of the trace. An upper bound for policies that do not, not a policy to run.
 //!
-//! In: at each interval, how often every page will be used in the next one, from an [`Oracle`]. Out: exchanges that pay. Must
-//! not: be compared as if it could exist; a live driver refuses it, since nothing can serve what it needs.
+//! In: how often every page will be used within each of three horizons, from an [`Oracle`]. Out: exchanges that pay, and fast
+//! memory left free for new pages that will be used. Must not: be compared as if it could exist; a live driver refuses it,
+//! since nothing can serve what it needs.
 //!
-//! Source: Terrace; the idea is Belady's. At each interval the slow pages with the most accesses ahead change places
-//! with the fast pages with the fewest, as long as the difference pays for both moves.
+//! Source: Terrace; the idea is Belady's. At each interval the slow pages with the most accesses ahead change places with the
+//! fast pages with the fewest, as long as the difference pays for both moves within one of the horizons, and loses nothing
+//! within the shorter ones: what is used soon is not given up for what is used more later. A page that is not born yet
+//! competes like a slow page: room is made for it, at the price of one move, and it is born fast.
 //!
 //! | constant | default | why |
 //! |---|---|---|
-//! | `interval` | 1 s | how far it looks ahead, and how often |
+//! | `interval` | 1 s | how often it looks; the horizons are 1, 4 and 16 of them |
 //! | `gain` | 40 accesses | what an exchange must save: two moves of about 5 us at 250 ns saved an access |
 //!
-//! It is a bound within its model, not a proof: it looks one interval ahead, and pays for moves by a fixed price.
+//! It is a bound within its model, not a proof: it looks no further than the last horizon, pays for moves by a fixed price, and
+//! holds reads and writes for equal.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -31,21 +35,45 @@ pub const INFO: PolicyInfo = PolicyInfo {
     summary: "knows the future of the trace: an upper bound, in the simulator only",
     source: "Terrace, after Belady",
     settings: &[
-        SettingInfo { key: "interval", default: "1s", meaning: "how far it looks ahead, and how often" },
-        SettingInfo { key: "gain", default: "40", meaning: "accesses an exchange must save in an interval" },
+        SettingInfo {
+            key: "interval",
+            default: "1s",
+            meaning: "how often it looks; it looks 1, 4 and 16 of them ahead",
+        },
+        SettingInfo { key: "gain", default: "40", meaning: "accesses an exchange must save within a horizon" },
     ],
     build: |settings| Ok(Box::new(Clairvoyant::new(settings)?)),
 };
+
+/// The horizons, in intervals.
+const HORIZONS: [u32; 3] = [1, 4, 16];
+
+/// Accesses of a page within each horizon, each including the shorter ones.
+type Ahead = [u32; HORIZONS.len()];
 
 /// See the module's header.
 pub struct Clairvoyant {
     interval: Duration,
     gain: u32,
     oracle: Option<Box<dyn Oracle>>,
-    ahead: Column<u32>,
-    known: Vec<(PageId, u32)>,
+    /// Of a unit, on its first page.
+    ahead: Column<Ahead>,
+    known: Vec<PageId>,
+    /// Accesses within the shortest horizon that a new page needs to take the last of the room that was made.
+    bar: u32,
     next: Time,
     unfinished: bool,
+}
+
+/// A page or huge page that could change places: what it has ahead for each of its 4 KiB pages, so that a huge page
+/// competes by its density.
+struct Candidate {
+    ahead: Ahead,
+    unit: PageId,
+    size: u64,
+    /// Not there yet: only room is to be made.
+    unborn: bool,
+    taken: bool,
 }
 
 impl Clairvoyant {
@@ -60,6 +88,7 @@ impl Clairvoyant {
             oracle: None,
             ahead: Column::default(),
             known: Vec::new(),
+            bar: 0,
             next: Time::ZERO,
             unfinished: false,
         })
@@ -72,23 +101,65 @@ impl Clairvoyant {
         self
     }
 
-    /// Fills `ahead` with the accesses of the next interval, by unit: a huge block's on its first page.
+    /// Fills `ahead` with the accesses within each horizon, by unit: a huge page's on its first page.
     fn look_ahead(&mut self, now: Time, pages: &Pages) {
         let Some(oracle) = &mut self.oracle else { return };
-        for (page, _) in self.known.drain(..) {
-            self.ahead[page.index()] = 0;
+        for unit in self.known.drain(..) {
+            self.ahead[unit.index()] = Ahead::default();
         }
         let mut found = Vec::new();
-        oracle.future(now, now + self.interval, pages, &mut found);
-        for (page, accesses) in found {
-            if pages.block(page.block()).is_some() {
+        let mut from = now;
+        for (horizon, intervals) in HORIZONS.into_iter().enumerate() {
+            let until = now + self.interval * intervals;
+            oracle.future(from, until, pages, &mut found);
+            from = until;
+            for (page, accesses) in found.drain(..) {
+                if pages.block(page.block()).is_none() {
+                    continue;
+                }
                 let unit = pages.unit(page).start;
                 let entry = &mut self.ahead[unit.index()];
-                *entry = entry.saturating_add(accesses);
-                self.known.push((unit, 0));
+                if *entry == Ahead::default() {
+                    self.known.push(unit);
+                }
+                for count in &mut entry[horizon..] {
+                    *count = count.saturating_add(accesses);
+                }
             }
         }
     }
+
+    /// Who may come, and who may go.
+    fn candidates(&self, pages: &Pages) -> (Vec<Candidate>, Vec<Candidate>) {
+        let (mut coming, mut leaving) = (Vec::new(), Vec::new());
+        let candidate = |unit: PageId, size: u64, unborn: bool| {
+            let ahead = self.ahead[unit.index()].map(|accesses| accesses / size as u32);
+            Candidate { ahead, unit, size, unborn, taken: false }
+        };
+        support::each_unit(pages, |unit, size, tier| {
+            let entry = &pages[unit];
+            if entry.moving() || entry.pinned() {
+                return;
+            }
+            if tier == TierId::FAST {
+                leaving.push(candidate(unit, size, false));
+            } else if self.ahead[unit.index()] != Ahead::default() {
+                coming.push(candidate(unit, size, false));
+            }
+        });
+        // A page born beyond the shortest horizon is met by a later look.
+        let unborn = self.known.iter().filter(|unit| pages[**unit].tier().is_none() && self.ahead[unit.index()][0] > 0);
+        coming.extend(unborn.map(|&unit| {
+            let range = pages.unit(unit);
+            candidate(unit, u64::from(range.end.0 - range.start.0), true)
+        }));
+        (coming, leaving)
+    }
+}
+
+/// Whether what comes is used at least as often as what goes within every horizon shorter than this one.
+fn loses_nothing_sooner(coming: &Ahead, leaving: &Ahead, horizon: usize) -> bool {
+    coming.iter().zip(leaving).take(horizon).all(|(coming, leaving)| coming >= leaving)
 }
 
 impl Policy for Clairvoyant {
@@ -110,7 +181,7 @@ impl Policy for Clairvoyant {
     }
 
     fn unmapping(&mut self, _now: Time, space: SpaceId, range: Range<Vpn>, pages: &Pages) {
-        support::each_page(pages, space, &range, |page| self.ahead[page.index()] = 0);
+        support::each_page(pages, space, &range, |page| self.ahead[page.index()] = Ahead::default());
     }
 
     fn observe(&mut self, _now: Time, _seen: Seen<'_>, _pages: &mut Pages) {}
@@ -123,51 +194,60 @@ impl Policy for Clairvoyant {
             self.next = now + self.interval;
             self.look_ahead(now, pages);
         }
-        // Both sides by accesses a page, so that a huge block competes by its density.
-        let (mut coming, mut leaving) = (Vec::new(), Vec::new());
-        let ahead = &self.ahead;
-        support::each_unit(pages, |unit, size, tier| {
-            let entry = &pages[unit];
-            if entry.moving() || entry.pinned() {
-                return;
-            }
-            let density = ahead[unit.index()] / size as u32;
-            if tier == TierId::FAST {
-                leaving.push((density, unit, size));
-            } else if ahead[unit.index()] > 0 {
-                coming.push((density, unit, size));
-            }
-        });
-        coming.sort_unstable_by_key(|&(density, unit, _)| (std::cmp::Reverse(density), unit));
-        leaving.sort_unstable_by_key(|&(density, unit, _)| (density, unit));
+        let (mut coming, mut leaving) = self.candidates(pages);
         let mut free = support::fast_limit(room).saturating_sub(room.tiers[0].used);
-        let mut victims = leaving.into_iter().peekable();
-        'coming: for (density, unit, size) in coming {
-            let mut chosen = Vec::new();
-            let mut gained = free;
-            while gained < size {
-                match victims.next_if(|&(other, _, _)| density >= other.saturating_add(self.gain)) {
-                    Some((_, victim, pages)) => {
-                        gained += pages;
-                        chosen.push(victim);
-                    }
-                    None => break 'coming,
+        self.bar = 0;
+        for horizon in 0..HORIZONS.len() {
+            coming.sort_unstable_by_key(|one| (std::cmp::Reverse(one.ahead[horizon]), one.unit));
+            leaving.sort_unstable_by_key(|one| (one.ahead[horizon], one.unit));
+            let mut victims = leaving.iter_mut().filter(|victim| !victim.taken).peekable();
+            'coming: for one in coming.iter_mut().filter(|one| !one.taken) {
+                // A new page costs no promotion.
+                let price = if one.unborn { self.gain / 2 } else { self.gain };
+                if one.ahead[horizon] < price / 2 || (one.unborn && horizon > 0) {
+                    break;
                 }
+                let (mut gained, mut chosen) = (free, Vec::new());
+                while gained < one.size {
+                    let pays =
+                        |victim: &&mut Candidate| one.ahead[horizon] >= victim.ahead[horizon].saturating_add(price);
+                    match victims.next_if(pays) {
+                        Some(victim) if loses_nothing_sooner(&one.ahead, &victim.ahead, horizon) => {
+                            gained += victim.size;
+                            chosen.push(victim);
+                        }
+                        Some(_) => {}
+                        None => break 'coming,
+                    }
+                }
+                if wishes.left() <= chosen.len() {
+                    break;
+                }
+                for victim in chosen {
+                    victim.taken = true;
+                    wishes.move_to(victim.unit, TierId::FAST.below(), Reason::MakeRoom);
+                }
+                if !one.unborn {
+                    wishes.move_to(one.unit, TierId::FAST, Reason::AheadOfUse);
+                } else {
+                    self.bar = one.ahead[0];
+                }
+                one.taken = true;
+                free = gained - one.size;
             }
-            if density < self.gain / 2 || wishes.left() <= chosen.len() {
-                break;
-            }
-            for victim in chosen {
-                wishes.move_to(victim, TierId::FAST.below(), Reason::MakeRoom);
-            }
-            wishes.move_to(unit, TierId::FAST, Reason::AheadOfUse);
-            free = gained - size;
         }
         self.unfinished = wishes.left() == 0;
     }
 
+    /// A new page is born fast where there is room, unless the room was made for others.
+    fn place(&mut self, _now: Time, page: PageId, room: &Room<'_>) -> TierId {
+        let limit = support::fast_limit(room);
+        let made_for_others = self.ahead.get(page.index()).is_some_and(|ahead| ahead[0] < self.bar);
+        if room.tiers[0].used < limit && !made_for_others { TierId::FAST } else { support::first_below(room) }
+    }
+
     fn memory_bytes(&self) -> usize {
-        self.ahead.len() * size_of::<u32>() + self.known.capacity() * size_of::<(PageId, u32)>()
+        self.ahead.len() * size_of::<Ahead>() + self.known.capacity() * size_of::<PageId>()
     }
 
     fn cadence(&self) -> Cadence {
@@ -182,7 +262,7 @@ impl Policy for Clairvoyant {
         vec![
             Metric { name: "oracle_given", value: f64::from(u8::from(self.oracle.is_some())) },
             Metric { name: "pages_used_ahead", value: self.known.len() as f64 },
-            Metric { name: "metadata_bytes_per_page", value: 8.0 + 4.0 },
+            Metric { name: "metadata_bytes_per_page", value: (8 + size_of::<Ahead>()) as f64 },
         ]
     }
 }
@@ -192,7 +272,7 @@ mod tests {
     use super::*;
     use crate::rig::{Rig, SLOW, SPACE};
 
-    /// Before second 10 the pages 100 to 149 are used 100 times a second, later the pages 200 to 249.
+    /// Before second 10 the pages 100 to 149 are used 100 times in each stretch that is asked for, later the pages 200 to 249.
     struct Switch;
 
     impl Oracle for Switch {
@@ -218,7 +298,55 @@ mod tests {
             assert_eq!(rig.promotions, if moved { 100 } else { 0 });
         };
         check("40", true);
-        check("101", false);
+        check("301", false);
+    }
+
+    /// The pages 100 to 149 are used a little now, the pages 200 to 249 much, but only from 10 s ahead on.
+    struct Later;
+
+    impl Oracle for Later {
+        fn future(&mut self, from: Time, until: Time, pages: &Pages, found: &mut Vec<(PageId, u32)>) {
+            let mut tell = |first: u64, accesses| {
+                found.extend((first..first + 50).filter_map(|vpn| Some((pages.find(SPACE, Vpn(vpn))?, accesses))));
+            };
+            tell(100, 10);
+            if until >= from + Duration::from_secs(10) {
+                tell(200, 1000);
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_used_soon_is_not_given_up_for_what_is_used_more_later() {
+        let mut rig = Rig::new(crate::build("clairvoyant", Settings::default()).unwrap(), &[50, 1000]);
+        rig.map(512);
+        rig.born(100..150, TierId::FAST);
+        rig.born(200..250, SLOW);
+        assert!(rig.engine.foresee(Box::new(Later)));
+        rig.pass(Duration::from_secs(3));
+        assert_eq!((rig.tier(120), rig.promotions), (Some(TierId::FAST), 0));
+        // Where what is fast has no use at all, they come.
+        let mut rig = Rig::new(crate::build("clairvoyant", Settings::default()).unwrap(), &[50, 1000]);
+        rig.map(512);
+        rig.born(300..350, TierId::FAST);
+        rig.born(200..250, SLOW);
+        assert!(rig.engine.foresee(Box::new(Later)));
+        rig.pass(Duration::from_secs(3));
+        assert_eq!((rig.tier(220), rig.tier(320)), (Some(TierId::FAST), Some(SLOW)));
+    }
+
+    #[test]
+    fn room_is_made_for_pages_that_are_about_to_be_born() {
+        let mut rig = Rig::new(crate::build("clairvoyant", Settings::default()).unwrap(), &[50, 1000]);
+        rig.map(512);
+        rig.born(0..50, TierId::FAST);
+        assert!(rig.engine.foresee(Box::new(Switch)));
+        rig.pass(Duration::from_secs(3));
+        assert_eq!(rig.promotions, 0, "they are not there yet");
+        rig.touch_first(100..150);
+        assert_eq!(rig.tier(120), Some(TierId::FAST));
+        rig.touch_first(300..301);
+        assert_eq!(rig.tier(300), Some(SLOW), "no room is left, and it is not used again");
     }
 
     #[test]

@@ -458,9 +458,9 @@ impl FaultTiering {
         if room.tiers[0].used + low < capacity {
             return TierId::FAST;
         }
-        let with_room = room.tiers.iter().rposition(|tier| tier.free() > 0).unwrap_or(room.tiers.len() - 1);
-        let first = (1..room.tiers.len()).find(|&tier| room.tiers[tier].free() > 0);
-        TierId(first.unwrap_or(with_room) as u8)
+        // What the watermarks keep free is used before there is none at all.
+        let below = support::first_below(room);
+        if room.tiers[usize::from(below.0)].free() == 0 && room.tiers[0].free() > 0 { TierId::FAST } else { below }
     }
 
     /// How to look: the hint scanner, and accessed marks for the policy's own lists.

@@ -98,6 +98,9 @@ pub const POLICIES: &[PolicyInfo] = &[
     tpp::INFO,
 ];
 
+/// Policies that show what could be had and cannot be chosen on a real machine: comparisons measure by them, and rank them apart.
+pub const BOUNDS: [&str; 3] = [all_fast::INFO.name, all_slow::INFO.name, clairvoyant::INFO.name];
+
 /// Makes the policy of that name. Every setting must be one it knows.
 ///
 /// # Errors

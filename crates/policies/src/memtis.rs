@@ -473,8 +473,7 @@ impl Policy for Memtis {
             return TierId::FAST;
         }
         self.direct = true;
-        let with_room = (1..room.tiers.len()).find(|&tier| room.tiers[tier].free() > 0);
-        TierId(with_room.unwrap_or(room.tiers.len() - 1) as u8)
+        support::first_below(room)
     }
 
     fn kernel(&self) -> Kernel {

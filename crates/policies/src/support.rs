@@ -40,6 +40,12 @@ pub fn fast_limit(room: &Room<'_>) -> u64 {
     room.fast_limit.map_or(capacity, |limit| limit.min(capacity))
 }
 
+/// The first tier below the fastest that has room, or the slowest.
+pub fn first_below(room: &Room<'_>) -> TierId {
+    let with_room = (1..room.tiers.len()).find(|&tier| room.tiers[tier].free() > 0);
+    TierId(with_room.unwrap_or(room.tiers.len() - 1) as u8)
+}
+
 /// MEMTIS's watermarks of free fast memory, in 4 KiB pages.
 ///
 /// Source: MEMTIS code (specification section 6): demotion at 2 % of the limit, clamped to 50 to 1000 MiB, promotion at

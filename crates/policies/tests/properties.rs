@@ -323,7 +323,7 @@ fn every_policy_states_its_metadata_and_no_more_than_eight_bytes_unless_its_file
             "flexmem" => 28.1,
             "memtis" => 22.1,
             "tieredmms" => 22.0,
-            "clairvoyant" => 12.0,
+            "clairvoyant" => 20.0,
             "hemem" | "thermostat" | "pond-static" => 8.1,
             _ => 8.0,
         };

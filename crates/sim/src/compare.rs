@@ -6,7 +6,9 @@
 use std::collections::BTreeMap;
 
 use crate::config::FastSize;
+use crate::heat::HeatMap;
 use crate::report::Report;
+use crate::series::Series;
 use crate::simulation::mix;
 
 /// What to compare: every policy on every workload at every size, with every seed.
@@ -124,6 +126,17 @@ impl Cell {
     }
 }
 
+/// How one run went, for drawings.
+#[derive(Clone, Debug)]
+pub struct Course {
+    /// The run.
+    pub job: Job,
+    /// Hit share, moves and the policy's figures over time.
+    pub series: Series,
+    /// Accesses by address and time.
+    pub heat_map: HeatMap,
+}
+
 /// A policy over all cells.
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
 pub struct Geomean {
@@ -137,8 +150,10 @@ pub struct Geomean {
     pub high: f64,
     /// Cells it is made of.
     pub cells: usize,
-    /// Settings (workload, size) in which its mean over the seeds is the best by more than [`DRAW`].
+    /// Settings (workload, size) in which its mean over the seeds is the best by more than [`DRAW`], bounds aside.
     pub best: usize,
+    /// Whether it is a bound ([`terrace_policies::BOUNDS`]), which has no rivals.
+    pub bound: bool,
 }
 
 /// One policy against another, setting by setting.
@@ -165,10 +180,21 @@ pub struct Duel {
 /// What many cells say.
 #[derive(Clone, Debug, Default, PartialEq, serde::Serialize)]
 pub struct Summary {
-    /// By policy, best first.
+    /// By policy, best first, bounds among them.
     pub geomean: Vec<Geomean>,
-    /// Every ordered pair of policies.
+    /// Every ordered pair of policies that are no bounds.
     pub duels: Vec<Duel>,
+}
+
+impl Summary {
+    /// The policies that are no bounds, best first.
+    pub fn ranking(&self) -> impl Iterator<Item = &Geomean> {
+        self.geomean.iter().filter(|mean| !mean.bound)
+    }
+}
+
+fn is_bound(policy: &str) -> bool {
+    terrace_policies::BOUNDS.contains(&policy)
 }
 
 /// Two results closer than this share are a draw: run-to-run spread of the modelled machine over seeds is of this order.
@@ -202,14 +228,12 @@ pub fn summarise(cells: &[Cell], seed: u64) -> Summary {
     for (number, policy) in means.keys().enumerate() {
         let values = units(policy);
         let (low, high) = interval(&values, seed ^ number as u64);
-        let best = means[policy]
-            .iter()
-            .filter(|(setting, own)| {
-                means.iter().all(|(other, theirs)| {
-                    other == policy || theirs.get(*setting).is_none_or(|log| **own > log + DRAW.ln_1p())
-                })
-            })
-            .count();
+        let bound = is_bound(policy);
+        let ahead = |setting: &(&str, &str), own: f64| {
+            let mut others = means.iter().filter(|(other, _)| *other != policy && !is_bound(other));
+            others.all(|(_, theirs)| theirs.get(setting).is_none_or(|log| own > log + DRAW.ln_1p()))
+        };
+        let best = means[policy].iter().filter(|(setting, own)| !bound && ahead(setting, **own)).count();
         summary.geomean.push(Geomean {
             policy: (*policy).to_owned(),
             gain_over_all_slow: mean(&values).exp(),
@@ -217,11 +241,12 @@ pub fn summarise(cells: &[Cell], seed: u64) -> Summary {
             high: high.exp(),
             cells: logs[policy].values().map(Vec::len).sum(),
             best,
+            bound,
         });
     }
     summary.geomean.sort_by(|a, b| b.gain_over_all_slow.total_cmp(&a.gain_over_all_slow));
-    for (policy, own) in &means {
-        for (against, theirs) in means.iter().filter(|(against, _)| against != &policy) {
+    for (policy, own) in means.iter().filter(|(policy, _)| !is_bound(policy)) {
+        for (against, theirs) in means.iter().filter(|(against, _)| *against != policy && !is_bound(against)) {
             let ratios: Vec<f64> =
                 own.iter().filter_map(|(setting, log)| theirs.get(setting).map(|other| log - other)).collect();
             if ratios.is_empty() {

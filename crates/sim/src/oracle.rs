@@ -18,8 +18,8 @@ use crate::simulation::SPACE;
 
 /// Most entries kept, 8 bytes each; beyond, neighbouring stretches are joined and the future gets coarser.
 const MOST_ENTRIES: usize = 1 << 25;
-/// Accesses of one stretch of the recording, at first.
-const FIRST_LENGTH: u64 = 1 << 16;
+/// Accesses of one stretch of the recording, at first: fine enough for the seconds of a machine thousands of times smaller.
+const FIRST_LENGTH: u64 = 1 << 12;
 
 /// What will be used when.
 #[derive(Debug)]
@@ -51,7 +51,7 @@ impl Future {
         self.base = base;
         self.pending.append(missed);
         self.pending_accesses += accesses;
-        if self.pending_accesses >= self.length {
+        while self.pending_accesses >= self.length {
             self.close();
         }
     }
@@ -183,7 +183,7 @@ mod tests {
     #[test]
     fn the_future_is_told_at_the_pace_of_the_run() {
         let mut future = Future::new();
-        // A stretch of 65,536 accesses to page 3, one to page 5, and so on.
+        // A stretch of accesses to page 3, one to page 5, and so on.
         for page in [3u32, 5, 7, 9] {
             let mut missed = vec![page; FIRST_LENGTH as usize];
             future.add(0, FIRST_LENGTH, &mut missed);

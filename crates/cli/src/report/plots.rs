@@ -9,6 +9,7 @@
 mod heat;
 mod hotness;
 pub(super) mod lab;
+mod shades;
 pub(super) mod sim;
 pub(super) mod sizing;
 mod tiers;
@@ -70,6 +71,7 @@ const BRAKED: RGBColor = RGBColor(0x8E, 0x7C, 0xC3);
 const DEMOTED: RGBColor = RGBColor(0xB9, 0x77, 0x0E);
 const PROMOTED: RGBColor = RGBColor(0x2A, 0x78, 0xC0);
 const REFAULTS: RGBColor = RGBColor(0xC0, 0x2F, 0x4A);
+const FOREST: RGBColor = RGBColor(0x2E, 0x84, 0x5A);
 /// The separators between ranges of addresses in the heat map.
 const SEPARATOR: RGBColor = RGBColor(0x6A, 0x71, 0x7C);
 /// Accessed shares from none to all; on light paper much is dark, on dark paper much is bright.
@@ -84,7 +86,7 @@ const HEAT: [RGBColor; 7] = [
 ];
 
 /// Every colour a plot may use, and what it becomes in a dark page. No two are alike, so that each can be found by its value.
-const INKS: [(RGBColor, RGBColor); 20] = [
+const INKS: [(RGBColor, RGBColor); 21] = [
     (PAPER, RGBColor(0x14, 0x17, 0x1B)),
     (TEXT, RGBColor(0xD3, 0xD7, 0xDD)),
     (GRID, RGBColor(0x2F, 0x35, 0x3E)),
@@ -97,6 +99,7 @@ const INKS: [(RGBColor, RGBColor); 20] = [
     (DEMOTED, RGBColor(0xE5, 0xA8, 0x3B)),
     (PROMOTED, RGBColor(0x62, 0xA8, 0xF0)),
     (REFAULTS, RGBColor(0xFF, 0x6B, 0x85)),
+    (FOREST, RGBColor(0x58, 0xC4, 0x8C)),
     (SEPARATOR, RGBColor(0x9A, 0xA3, 0xB0)),
     (HEAT[0], RGBColor(0x22, 0x27, 0x2F)),
     (HEAT[1], RGBColor(0x45, 0x1E, 0x4F)),

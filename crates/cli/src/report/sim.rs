@@ -6,8 +6,7 @@ use std::path::Path;
 
 use anyhow::Context;
 use terrace_sim::Report;
-use terrace_sim::compare::{Cell, Job, Summary};
-use terrace_sim::series::Series;
+use terrace_sim::compare::{Cell, Course as RunCourse, Summary};
 
 pub(crate) use super::plots::sizing::Course;
 use super::{files, html, plots};
@@ -47,10 +46,10 @@ pub(crate) fn write_comparison(
     directory: &Path,
     cells: &[Cell],
     summary: &Summary,
-    courses: &[(Job, Series)],
+    courses: &[RunCourse],
 ) -> anyhow::Result<()> {
     let json = serde_json::json!({ "cells": cells, "geomean": summary.geomean, "duels": summary.duels });
-    let figures = plots::sim::comparison_figures(cells, courses)?;
+    let figures = plots::sim::comparison_figures(cells, summary, courses)?;
     files::write_pair(directory, &json, &html::sim::comparison_page(cells, summary, &figures))
 }
 

@@ -11,9 +11,8 @@ use anyhow::Context;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use rayon::prelude::*;
 use terrace_core::units::Bytes;
-use terrace_sim::compare::{Cell, Job, Matrix, Summary, summarise};
+use terrace_sim::compare::{Cell, Course, DRAW, Job, Matrix, Summary, summarise};
 use terrace_sim::run::{Bounds, bounds, run_alone};
-use terrace_sim::series::Series;
 use terrace_sim::{SimConfig, WorkloadSource};
 
 use super::options::{self, PolicySettings, failed};
@@ -28,7 +27,7 @@ pub(crate) struct Comparison {
     pub summary: Summary,
     /// The course of the runs of the first seed.
     #[serde(skip)]
-    pub courses: Vec<(Job, Series)>,
+    pub courses: Vec<Course>,
 }
 
 pub(super) fn run(arguments: &SimCompareArguments) -> anyhow::Result<ExitCode> {
@@ -90,7 +89,7 @@ fn compare(arguments: &SimCompareArguments) -> anyhow::Result<Comparison> {
         })
         .collect();
     let all_bounds = all_bounds?;
-    let run_one = |job: &Job| -> anyhow::Result<(Cell, Option<(Job, Series)>)> {
+    let run_one = |job: &Job| -> anyhow::Result<(Cell, Option<Course>)> {
         let (_, _, source) = settled
             .iter()
             .find(|(workload, seed, _)| *workload == job.workload && *seed == job.seed)
@@ -104,7 +103,8 @@ fn compare(arguments: &SimCompareArguments) -> anyhow::Result<Comparison> {
         report.compare_with(bounds);
         bar.inc(1);
         let cell = Cell::new(job, &report);
-        Ok((cell, (job.seed == 1).then(|| (job.clone(), report.series))))
+        let course = || Course { job: job.clone(), series: report.series, heat_map: report.heat_map };
+        Ok((cell, (job.seed == 1).then(course)))
     };
     let done: Result<Vec<_>, anyhow::Error> = jobs.par_iter().map(run_one).collect();
     bar.finish_and_clear();
@@ -130,23 +130,30 @@ fn text(comparison: &Comparison) -> String {
     line(format!("  {:16} {:>7} {:>17} {:>6} {:>5}", "policy", "gain", "interval", "cells", "best"));
     for mean in &summary.geomean {
         let interval = format!("{:.3} to {:.3}", mean.low, mean.high);
+        let best = if mean.bound { "bound".to_owned() } else { mean.best.to_string() };
         line(format!(
-            "  {:16} {:>7.3} {interval:>17} {:>6} {:>5}",
-            mean.policy, mean.gain_over_all_slow, mean.cells, mean.best
+            "  {:16} {:>7.3} {interval:>17} {:>6} {best:>5}",
+            mean.policy, mean.gain_over_all_slow, mean.cells
         ));
     }
-    if !summary.duels.is_empty() {
-        line(format!("\nWins and losses by setting (workload and fast memory), within {} % a draw", 1));
+    // All pairs are in the JSON and, as a table, on the page; here, what a reader asks first.
+    let leader = summary.ranking().next().map_or("", |mean| mean.policy.as_str());
+    let mut duels = summary.duels.iter().filter(|duel| duel.policy == leader).peekable();
+    if duels.peek().is_some() {
         line(format!(
-            "  {:16} {:16} {:>4} {:>6} {:>5} {:>7} {:>17}",
-            "policy", "against", "wins", "losses", "draws", "ratio", "interval"
+            "\n{leader} against the others, by setting (workload and fast memory); within {:.0} % is a draw",
+            DRAW * 100.0
+        ));
+        line(format!(
+            "  {:16} {:>4} {:>6} {:>5} {:>7} {:>17}",
+            "against", "wins", "losses", "draws", "ratio", "interval"
         ));
     }
-    for duel in &summary.duels {
+    for duel in duels {
         let interval = format!("{:.3} to {:.3}", duel.low, duel.high);
         line(format!(
-            "  {:16} {:16} {:>4} {:>6} {:>5} {:>7.3} {interval:>17}",
-            duel.policy, duel.against, duel.wins, duel.losses, duel.draws, duel.ratio
+            "  {:16} {:>4} {:>6} {:>5} {:>7.3} {interval:>17}",
+            duel.against, duel.wins, duel.losses, duel.draws, duel.ratio
         ));
     }
     line("\nCells".to_owned());

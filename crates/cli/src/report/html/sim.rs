@@ -46,24 +46,26 @@ pub(crate) fn run_page(report: &Report, figures: &[Figure]) -> String {
 pub(crate) fn comparison_page(cells: &[Cell], summary: &Summary, figures: &[Figure]) -> String {
     let means = summary.geomean.iter().map(|mean| {
         let interval = format!("{:.3} to {:.3}", mean.low, mean.high);
-        vec![mean.policy.clone(), format!("{:.3}", mean.gain_over_all_slow), interval, mean.best.to_string()]
+        let best = if mean.bound { "a bound".to_owned() } else { mean.best.to_string() };
+        vec![mean.policy.clone(), format!("{:.3}", mean.gain_over_all_slow), interval, best]
     });
     let means = data_table(
         "Geometric mean of the gain over all-slow memory",
         &["policy", "gain", "95 % interval", "settings it is best in"],
         means.collect(),
     );
-    let duels = summary.duels.iter().map(|duel| {
-        vec![
-            format!("{} against {}", duel.policy, duel.against),
-            duel.wins.to_string(),
-            duel.losses.to_string(),
-            duel.draws.to_string(),
-            format!("{:.3} ({:.3} to {:.3})", duel.ratio, duel.low, duel.high),
-        ]
+    let names: Vec<&str> = summary.ranking().map(|mean| mean.policy.as_str()).collect();
+    let duel = |policy: &str, against: &str| {
+        let found = summary.duels.iter().find(|duel| duel.policy == policy && duel.against == against);
+        found.map_or_else(String::new, |duel| format!("{}:{} {:.2}", duel.wins, duel.losses, duel.ratio))
+    };
+    let rows = names.iter().map(|policy| {
+        let row = names.iter().map(|against| duel(policy, against));
+        std::iter::once((*policy).to_owned()).chain(row).collect()
     });
-    let headings = ["policies", "wins", "losses", "draws", "ratio of gains (95 % interval)"];
-    let duels = data_table("Wins and losses by setting", &headings, duels.collect());
+    let headings: Vec<&str> = std::iter::once("").chain(names.iter().copied()).collect();
+    let title = "Row against column: settings won and lost, and the mean ratio of gains";
+    let duels = data_table(title, &headings, rows.collect());
     let rows = cells.iter().map(|cell| {
         vec![
             format!("{}, {}, {} fast, seed {}", cell.workload, cell.policy, cell.fast, cell.seed),
@@ -79,13 +81,13 @@ pub(crate) fn comparison_page(cells: &[Cell], summary: &Summary, figures: &[Figu
     let headings = ["run", "time", "gain", "slowdown", "fast hits", "promoted", "demoted", "failed"];
     let cells_table = data_table("Every run", &headings, rows.collect());
     let figures: String = figures.iter().map(figure).collect();
-    let best = summary.geomean.first();
+    let best = summary.ranking().next();
     let headline = best.map_or_else(
         || "Nothing could be compared.".to_owned(),
         |best| format!("{} is ahead: {:.2} times as fast as all-slow memory.", best.policy, best.gain_over_all_slow),
     );
     let machine = cells.first().map_or_else(String::new, |cell| format!("{} at scale 1:{}", cell.machine, cell.scale));
-    page(&format!("comparison on {machine}"), &headline, &(means + &duels + &figures + &cells_table))
+    page(&format!("comparison on {machine}"), &headline, &(means + &figures + &duels + &cells_table))
 }
 
 /// The page of `terrace size advise`: the table as printed, and the curves.

@@ -4,44 +4,29 @@
 
 use plotters::prelude::*;
 use plotters::series::LineSeries;
+use terrace_policies::BOUNDS;
 use terrace_sim::Report;
-use terrace_sim::compare::{Cell, Job};
+use terrace_sim::compare::{Cell, Course, Summary};
+use terrace_sim::heat::HeatMap;
 use terrace_sim::series::Series;
 
+use super::shades::{Shades, shades};
 use super::*;
 
-/// Inks of policies, in the order they appear; after the last the first comes again.
-const POLICY_INKS: [RGBColor; 8] = [FAST, OCCUPIED, SLOW, BRAKED, REFAULTS, RESIDENT, PROMOTED, DEMOTED];
-
-fn ink(number: usize) -> RGBColor {
-    POLICY_INKS[number % POLICY_INKS.len()]
-}
+/// Inks of policies in one drawing of lines. More lines than these nobody can tell apart, so no more are drawn.
+const POLICY_INKS: [RGBColor; 6] = [FAST, OCCUPIED, SLOW, BRAKED, FOREST, RESIDENT];
 
 /// The plots of one run.
 ///
 /// # Errors
 /// When a plot cannot be drawn.
 pub(crate) fn run_figures(report: &Report) -> anyhow::Result<Vec<Figure>> {
-    let hits = [Panel { title: report.policy.clone(), lines: vec![(0, hit_ratio(&report.series))] }];
+    let hits = [Panel { title: report.policy.clone(), lines: vec![(POLICY_INKS[0], hit_ratio(&report.series))] }];
     let answer = format!("Over the whole run {} of the memory accesses.", units::percent(report.fast_hit_share));
-    let legend = vec![Legend::line(ink(0), report.policy.clone())];
-    let mut figures =
-        vec![panels("hit-ratio", "How many accesses did fast memory serve?", answer, legend, &hits, Some(1.0))?];
-    let bins: Vec<usize> =
-        (0..report.series.metrics.len()).filter(|&column| report.series.metrics[column].starts_with("bin_")).collect();
-    if !bins.is_empty() {
-        let lines = bins.iter().enumerate().map(|(number, &column)| {
-            let rows = report.series.rows.iter();
-            let points = rows.filter_map(|row| Some((row.seconds, *row.metrics.get(column)?))).collect();
-            (number, points)
-        });
-        let panel = Panel { title: "pages in each bin of the histogram".to_owned(), lines: lines.collect() };
-        let names = bins.iter().enumerate();
-        let legend = names.map(|(number, &column)| Legend::line(ink(number), report.series.metrics[column])).collect();
-        let answer = "Sizes of the policy's bins; colours repeat after eight.".to_owned();
-        figures.push(panels("bins", "How did the histogram change?", answer, legend, &[panel], None)?);
-    }
-    figures.push(heat_map(report)?);
+    let legend = vec![Legend::line(POLICY_INKS[0], report.policy.clone())];
+    let mut figures = vec![hit_ratios("How many accesses did fast memory serve?", answer, legend, &hits)?];
+    figures.extend(bins(bin_shades(&report.series, report.policy.clone()).into_iter().collect())?);
+    figures.push(heat(vec![heat_shades(&report.heat_map, report.workload.clone())])?);
     Ok(figures)
 }
 
@@ -49,42 +34,50 @@ pub(crate) fn run_figures(report: &Report) -> anyhow::Result<Vec<Figure>> {
 ///
 /// # Errors
 /// When a plot cannot be drawn.
-pub(crate) fn comparison_figures(cells: &[Cell], courses: &[(Job, Series)]) -> anyhow::Result<Vec<Figure>> {
-    let mut policies: Vec<&str> = Vec::new();
-    for cell in cells {
-        if !policies.contains(&cell.policy.as_str()) {
-            policies.push(&cell.policy);
-        }
-    }
-    let number = |policy: &str| policies.iter().position(|known| *known == policy).unwrap_or(0);
-    let legend = |line: bool| -> Vec<Legend> {
-        let entries = policies.iter().enumerate();
-        entries.map(|(n, policy)| Legend { ink: ink(n), label: (*policy).to_owned(), line }).collect()
-    };
+pub(crate) fn comparison_figures(cells: &[Cell], summary: &Summary, courses: &[Course]) -> anyhow::Result<Vec<Figure>> {
+    let best: Vec<&str> = summary.ranking().take(POLICY_INKS.len()).map(|mean| mean.policy.as_str()).collect();
     let mut hits: Vec<Panel> = Vec::new();
-    for (job, series) in courses {
-        let title = format!("{}, {} fast", job.workload, job.fast_text);
-        if hits.last().is_none_or(|panel| panel.title != title) {
-            hits.push(Panel { title, lines: Vec::new() });
+    let (mut histograms, mut heats): (Vec<Shades>, Vec<Shades>) = (Vec::new(), Vec::new());
+    for Course { job, series, heat_map } in courses {
+        let setting = format!("{}, {} fast", job.workload, job.fast_text);
+        if hits.last().is_none_or(|panel| panel.title != setting) {
+            hits.push(Panel { title: setting.clone(), lines: Vec::new() });
         }
-        if let Some(panel) = hits.last_mut() {
-            panel.lines.push((number(&job.policy), hit_ratio(series)));
+        let number = best.iter().position(|policy| *policy == job.policy);
+        if let (Some(panel), Some(number)) = (hits.last_mut(), number) {
+            panel.lines.push((POLICY_INKS[number], hit_ratio(series)));
+        }
+        if number.is_some() {
+            histograms.extend(bin_shades(series, format!("{}, {setting}", job.policy)));
+        }
+        // What a program does is the same under every policy, but for how long it takes.
+        if heats.last().is_none_or(|last| last.title != job.workload) {
+            heats.push(heat_shades(heat_map, job.workload.clone()));
         }
     }
-    let answer = "Runs of the first seed, in full-size time; a line ends where its run ended.".to_owned();
-    let question = "How many accesses did fast memory serve, over time?";
-    Ok(vec![
-        bars(cells, &policies, legend(false))?,
-        panels("hit-ratio", question, answer, legend(true), &hits, Some(1.0))?,
-    ])
+    let legend = best.iter().zip(POLICY_INKS).map(|(policy, ink)| Legend::line(ink, *policy)).collect();
+    let answer = format!(
+        "The {} best policies, in runs of the first seed, in full-size time; a line ends where its run ended.",
+        best.len()
+    );
+    let mut figures = vec![
+        bars(cells, summary)?,
+        hit_ratios("How many accesses did fast memory serve, over time?", answer, legend, &hits)?,
+    ];
+    figures.extend(bins(histograms)?);
+    figures.push(heat(heats)?);
+    Ok(figures)
 }
 
 fn hit_ratio(series: &Series) -> Vec<(f64, f64)> {
     series.rows.iter().filter_map(|row| Some((row.seconds, row.fast_hit_share?))).collect()
 }
 
-/// Mean run time over all-fast of each policy in each setting.
-fn bars(cells: &[Cell], policies: &[&str], legend: Vec<Legend>) -> anyhow::Result<Figure> {
+/// Height of a bar with the room beside it.
+const BAR: u32 = 40;
+
+/// Mean run time over all-fast of each policy in each setting, the best policy on top.
+fn bars(cells: &[Cell], summary: &Summary) -> anyhow::Result<Figure> {
     let (id, question) = ("run-times", "How long did the program take?");
     let mut settings: Vec<(&str, &str)> = Vec::new();
     for cell in cells {
@@ -103,15 +96,25 @@ fn bars(cells: &[Cell], policies: &[&str], legend: Vec<Legend>) -> anyhow::Resul
     };
     let answer =
         "Run time over that with everything in fast memory, mean of the seeds: 1 is as good as it gets.".to_owned();
-    let most = cells.iter().map(|cell| cell.slowdown_vs_all_fast).filter(|value| value.is_finite()).fold(1.0, f64::max);
-    let rows = settings.len() * (policies.len() + 1);
-    let height = 140 + 44 * rows as u32;
+    let by_setting: Vec<(String, Vec<(&str, f64)>)> = settings
+        .iter()
+        .map(|setting| {
+            let policies = summary.geomean.iter().map(|mean| mean.policy.as_str());
+            let mut bars: Vec<_> = policies.filter_map(|policy| Some((policy, mean(setting, policy)?))).collect();
+            bars.sort_by(|a, b| a.1.total_cmp(&b.1));
+            (format!("{}, {} fast", setting.0, setting.1), bars)
+        })
+        .collect();
+    let most = by_setting.iter().flat_map(|(_, bars)| bars).map(|(_, value)| *value).fold(1.0, f64::max);
+    // A heading takes a bar's height above the bars, and there is air below them.
+    let rows: usize = by_setting.iter().map(|(_, bars)| bars.len() + 2).sum();
+    let height = 140 + BAR * rows as u32;
     let svg = drawn(id, question, &answer, height, |root| {
         let mut chart = ChartBuilder::on(root)
             .margin(10)
-            .margin_right(40)
+            .margin_right(140)
             .x_label_area_size(84)
-            .y_label_area_size(420)
+            .y_label_area_size(320)
             .build_cartesian_2d(0.0..headroom(most), 0.0..rows as f64)
             .map_err(failed)?;
         Mesh {
@@ -123,37 +126,36 @@ fn bars(cells: &[Cell], policies: &[&str], legend: Vec<Legend>) -> anyhow::Resul
             y_name: "",
         }
         .draw(&mut chart)?;
-        for (place, setting) in settings.iter().enumerate() {
-            let top = (rows - place * (policies.len() + 1)) as f64;
-            for (number, policy) in policies.iter().enumerate() {
-                let Some(value) = mean(setting, policy) else { continue };
-                let (low, high) = (top - number as f64 - 0.95, top - number as f64 - 0.1);
-                let bar = Rectangle::new([(0.0, low), (value, high)], ink(number).filled());
+        let mut top = rows as f64;
+        for (setting, bars) in &by_setting {
+            let (left, y) = chart.backend_coord(&(0.0, top - 0.5));
+            root.draw(&Text::new(setting.clone(), (left, y), text_at(HPos::Left, VPos::Center))).map_err(failed)?;
+            for (number, (policy, value)) in bars.iter().enumerate() {
+                let middle = top - number as f64 - 1.5;
+                let ink = if BOUNDS.contains(policy) { AXIS } else { FAST };
+                let bar = Rectangle::new([(0.0, middle - 0.4), (*value, middle + 0.4)], ink.filled());
                 chart.draw_series([bar]).map_err(failed)?;
+                let (end, y) = chart.backend_coord(&(*value, middle));
+                let label = |text: String, x, side| Text::new(text, (x, y), text_at(side, VPos::Center));
+                root.draw(&label((*policy).to_owned(), left - 12, HPos::Right)).map_err(failed)?;
+                root.draw(&label(format!("{value:.2}"), end + 10, HPos::Left)).map_err(failed)?;
             }
-            let (_, y) = chart.backend_coord(&(0.0, top - policies.len() as f64 / 2.0));
-            let label = format!("{}, {}", setting.0, setting.1);
-            root.draw(&Text::new(label, (410, y), text_at(HPos::Right, VPos::Center))).map_err(failed)?;
+            top -= (bars.len() + 2) as f64;
         }
         Ok(())
     })?;
+    let legend = vec![Legend::area(FAST, "policies"), Legend::area(AXIS, "bounds, which cannot be chosen")];
     Ok(Figure { id, question, answer, legend, svg })
 }
 
-/// One drawing over time: its title, and lines by the number of their ink.
+/// One drawing over time: its title, and lines with their inks.
 struct Panel {
     title: String,
-    lines: Vec<(usize, Vec<(f64, f64)>)>,
+    lines: Vec<(RGBColor, Vec<(f64, f64)>)>,
 }
 
-fn panels(
-    id: &'static str,
-    question: &'static str,
-    answer: String,
-    legend: Vec<Legend>,
-    panels: &[Panel],
-    top: Option<f64>,
-) -> anyhow::Result<Figure> {
+fn hit_ratios(question: &'static str, answer: String, legend: Vec<Legend>, panels: &[Panel]) -> anyhow::Result<Figure> {
+    let id = "hit-ratio";
     let points = || panels.iter().flat_map(|panel| &panel.lines).flat_map(|(_, points)| points);
     if points().next().is_none() {
         let answer = "Nothing was recorded: the run ended before the first point was taken.".to_owned();
@@ -165,14 +167,13 @@ fn panels(
             let points = || panel.lines.iter().flat_map(|(_, points)| points);
             let time = Scale::of_time(points().map(|(seconds, _)| *seconds).fold(0.0, f64::max));
             let end = headroom(time.of(points().map(|(seconds, _)| *seconds).fold(0.0, f64::max))) / 1.06;
-            let top = top.unwrap_or_else(|| headroom(points().map(|(_, value)| *value).fold(0.0, f64::max)));
             let mut chart = ChartBuilder::on(&area)
                 .caption(&panel.title, text())
                 .margin(10)
                 .margin_right(40)
                 .x_label_area_size(84)
                 .y_label_area_size(170)
-                .build_cartesian_2d(0.0..end, 0.0..top)
+                .build_cartesian_2d(0.0..end, 0.0..1.0)
                 .map_err(failed)?;
             let x_name = format!("time since the start, at full size ({})", time.unit);
             Mesh {
@@ -184,10 +185,10 @@ fn panels(
                 y_name: "",
             }
             .draw(&mut chart)?;
-            for (number, points) in &panel.lines {
+            for (ink, points) in &panel.lines {
                 let step = points.len().div_ceil(MOST_POINTS).max(1);
                 let drawn = points.iter().step_by(step).map(|(seconds, value)| (time.of(*seconds), *value));
-                chart.draw_series(LineSeries::new(drawn, ink(*number).stroke_width(4))).map_err(failed)?;
+                chart.draw_series(LineSeries::new(drawn, ink.stroke_width(4))).map_err(failed)?;
             }
         }
         Ok(())
@@ -195,58 +196,51 @@ fn panels(
     Ok(Figure { id, question, answer, legend, svg })
 }
 
-/// Accesses by address and time; a colour is a share of the busiest cell, on a scale of logarithms.
-fn heat_map(report: &Report) -> anyhow::Result<Figure> {
-    let (id, question) = ("heat", "Where did the program work, and when?");
-    let map = &report.heat_map;
-    let most = map.rows.iter().flatten().copied().max().unwrap_or(0);
-    if most == 0 {
-        let answer = "Nothing was recorded: the run ended before the first point was taken.".to_owned();
-        return Ok(Figure { id, question, answer, legend: Vec::new(), svg: None });
+/// The bins of a policy's histogram over time, where it has one.
+fn bin_shades(series: &Series, title: String) -> Option<Shades> {
+    let of = |prefix: &str| -> Vec<usize> {
+        (0..series.metrics.len()).filter(|&column| series.metrics[column].starts_with(prefix)).collect()
+    };
+    let (bins, threshold) = (of("bin_"), of("hot_threshold_bin"));
+    let value = |row: &terrace_sim::series::Row, column: usize| row.metrics.get(column).copied().unwrap_or(0.0);
+    (!bins.is_empty() && !series.rows.is_empty()).then(|| Shades {
+        title,
+        ends: series.rows.iter().map(|row| row.seconds).collect(),
+        columns: series.rows.iter().map(|row| bins.iter().map(|&column| value(row, column)).collect()).collect(),
+        step: 1.0,
+        y_name: "bin".to_owned(),
+        line: threshold.first().map(|&column| series.rows.iter().map(|row| value(row, column)).collect()),
+    })
+}
+
+fn bins(histograms: Vec<Shades>) -> anyhow::Result<Option<Figure>> {
+    if histograms.is_empty() {
+        return Ok(None);
     }
-    let answer = "Accesses by address (upwards) and full-size time (to the right).".to_owned();
-    let steps = (HEAT.len() - 1) as f64;
-    let shade = |count: u32| HEAT[(steps * f64::from(count).ln_1p() / f64::from(most).ln_1p()).ceil() as usize];
-    let columns = map.rows.iter().map(Vec::len).max().unwrap_or(1);
-    let used = (0..columns).rposition(|column| map.rows.iter().any(|row| row[column] > 0)).map_or(1, |last| last + 1);
-    let end_seconds = map.rows.len() as f64 * map.nanos_per_row as f64 / 1e9;
-    let time = Scale::of_time(end_seconds);
+    let question = "How many pages did each bin of the histogram hold, and where was the threshold?";
+    let answer = "Pages by bin (upwards: a bin up is twice as hot) and time, on a scale of logarithms.".to_owned();
+    let mut figure = shades("bins", question, answer, "pages", &histograms)?;
+    figure.legend.push(Legend::line(RESIDENT, "bin of the hot threshold"));
+    Ok(Some(figure))
+}
+
+/// Accesses by address and time.
+fn heat_shades(map: &HeatMap, title: String) -> Shades {
+    let columns = map.rows.iter().map(Vec::len).max().unwrap_or(0);
+    let used = (0..columns).rposition(|column| map.rows.iter().any(|row| row[column] > 0)).map_or(0, |last| last + 1);
     let memory = Scale::of_bytes(used as u64 * map.pages_per_column * 4096);
-    let column_size = memory.of((map.pages_per_column * 4096) as f64);
-    let svg = drawn(id, question, &answer, HEIGHT, |root| {
-        let mut chart = ChartBuilder::on(root)
-            .margin(10)
-            .margin_right(40)
-            .x_label_area_size(84)
-            .y_label_area_size(170)
-            .build_cartesian_2d(0.0..time.of(end_seconds), 0.0..used as f64 * column_size)
-            .map_err(failed)?;
-        let x_name = format!("time since the start, at full size ({})", time.unit);
-        Mesh {
-            x_labels: 12,
-            y_labels: 6,
-            x_format: &|value| short(*value),
-            y_format: &|value| memory.label(*value),
-            x_name: &x_name,
-            y_name: "",
-        }
-        .draw(&mut chart)?;
-        let width = time.of(map.nanos_per_row as f64 / 1e9);
-        for (number, row) in map.rows.iter().enumerate() {
-            // Neighbours of one shade are one rectangle: the page stays small.
-            let mut from = 0;
-            while from < used {
-                let colour = shade(row[from]);
-                let to = (from..used).find(|&column| shade(row[column]) != colour).unwrap_or(used);
-                let low = (number as f64 * width, from as f64 * column_size);
-                let high = ((number + 1) as f64 * width, to as f64 * column_size);
-                chart.draw_series([Rectangle::new([low, high], colour.filled())]).map_err(failed)?;
-                from = to;
-            }
-        }
-        Ok(())
-    })?;
-    let label = |count: f64| format!("{} accesses seen", units::count(count.round() as u64));
-    let legend = vec![Legend::area(HEAT[0], label(0.0)), Legend::area(HEAT[HEAT.len() - 1], label(f64::from(most)))];
-    Ok(Figure { id, question, answer, legend, svg })
+    Shades {
+        title,
+        ends: (1..=map.rows.len()).map(|row| row as f64 * map.nanos_per_row as f64 / 1e9).collect(),
+        columns: map.rows.iter().map(|row| row[..used].iter().copied().map(f64::from).collect()).collect(),
+        step: memory.of((map.pages_per_column * 4096) as f64),
+        y_name: format!("address ({})", memory.unit),
+        line: None,
+    }
+}
+
+fn heat(maps: Vec<Shades>) -> anyhow::Result<Figure> {
+    let answer =
+        "Accesses by address (upwards) and full-size time (to the right), on a scale of logarithms.".to_owned();
+    shades("heat", "Where did the program work, and when?", answer, "accesses seen", &maps)
 }
