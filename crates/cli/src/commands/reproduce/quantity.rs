@@ -34,18 +34,18 @@ pub(super) fn ours(row: &Row, reports: &[&Report]) -> Ours {
                 verdict: gain_verdict(factor, row.value.map(|gain| 1.0 + gain)),
             }
         }
-        Quantity::Factor => {
+        Quantity::Factor | Quantity::FactorIn(..) => {
             let factor = pairs(reports);
             Ours {
                 value: Some(factor),
                 detail: None,
                 text: format!("{factor:.2}x"),
-                verdict: gain_verdict(factor, row.value),
+                verdict: range_verdict(row, factor).unwrap_or_else(|| gain_verdict(factor, row.value)),
             }
         }
         Quantity::FailureRatio => failures(row, reports),
         Quantity::FastShare => share(row, mean(reports.iter().map(|report| report.fast_hit_share))),
-        Quantity::PartOfAllFast => {
+        Quantity::PartOfAllFast | Quantity::PartOfAllFastIn(..) => {
             share(row, mean(reports.iter().filter_map(|report| report.slowdown_vs_all_fast).map(f64::recip)))
         }
         Quantity::FastSlowRatio => {
@@ -220,6 +220,7 @@ pub(super) fn over_seeds(row: &Row, mut all: Vec<Ours>) -> Ours {
             | Quantity::FailureRatio
             | Quantity::FastShare
             | Quantity::PartOfAllFast
+            | Quantity::PartOfAllFastIn(..)
     );
     let (factor, unit) = if percent { (100.0, " %") } else { (1.0, "") };
     let text = format!(
@@ -233,7 +234,8 @@ pub(super) fn over_seeds(row: &Row, mut all: Vec<Ours>) -> Ours {
     let one = if matches!(row.kind, Quantity::Gain | Quantity::Volume | Quantity::Failures) { 1.0 } else { 0.0 };
     let directed = one > 0.0 || matches!(row.kind, Quantity::Factor | Quantity::Best);
     let paper = row.value.map(|value| one + value);
-    let mut verdict = if directed { gain_verdict(one + mean, paper) } else { ratio_verdict(mean, paper) };
+    let mut verdict = range_verdict(row, mean)
+        .unwrap_or_else(|| if directed { gain_verdict(one + mean, paper) } else { ratio_verdict(mean, paper) });
     let even = 1.0 - one;
     if directed && mean - half < even && even < mean + half {
         verdict += ", not told apart from no difference";
@@ -382,8 +384,20 @@ fn share(row: &Row, value: f64) -> Ours {
         value: Some(value),
         detail: None,
         text: format!("{:.1} %", value * 100.0),
-        verdict: ratio_verdict(value, row.value),
+        verdict: range_verdict(row, value).unwrap_or_else(|| ratio_verdict(value, row.value)),
     }
+}
+
+/// Where ours lies, for a row whose paper states a range.
+fn range_verdict(row: &Row, ours: f64) -> Option<String> {
+    let (Quantity::FactorIn(low, high) | Quantity::PartOfAllFastIn(low, high)) = row.kind else { return None };
+    Some(if ours < low {
+        format!("below what the paper states, ratio ours/paper {:.2}", ours / low)
+    } else if ours > high {
+        format!("above what the paper states, ratio ours/paper {:.2}", ours / high)
+    } else {
+        "within what the paper states".to_owned()
+    })
 }
 
 fn gain_verdict(ours: f64, paper: Option<f64>) -> String {
