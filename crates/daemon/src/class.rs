@@ -266,6 +266,7 @@ impl Running {
                 // A target is a budget, too; the tuner stays below it.
                 stall_budget: class.tau.unwrap_or(class.max_stall),
                 refault_cost: self.refault_cost,
+                rest: machine.rest,
                 ..GovernorConfig::default()
             },
         };

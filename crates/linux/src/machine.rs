@@ -6,6 +6,7 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use terrace_core::governor::GovernorConfig;
 use terrace_core::policy::Needs;
 use terrace_core::units::{Bytes, PAGE_BYTES, TierId, Vpn};
 
@@ -38,6 +39,8 @@ pub struct Machine {
     pub default_rate: Option<Bytes>,
     /// What one refault costs, as measured just now.
     pub refault_cost: Option<Duration>,
+    /// How long a page stays after a move. Between nodes a mistake costs slower accesses and a copy, not a fault.
+    pub rest: Duration,
     /// What was odd about the machine.
     pub notes: Vec<String>,
     /// What was set up.
@@ -75,6 +78,9 @@ pub enum MachineError {
 const SWAP_RATE: Bytes = Bytes::mib(256);
 /// Between nodes the copy is ten times cheaper.
 const NODE_RATE: Bytes = Bytes::gib(1);
+/// Rest of a moved page between nodes: the kernel's own hint scanner does not look at a page sooner again either
+/// (numa_balancing's scan_period_min_ms, Documentation/scheduler/sched-debug.rst).
+const NODE_REST: Duration = Duration::from_secs(1);
 
 /// Longest time one call may hold the program's memory map: what a person does not notice.
 const STALL_DEADLINE: Duration = Duration::from_millis(20);
@@ -118,7 +124,8 @@ impl Machine {
             (Some(_), _) => Some(SWAP_RATE),
             (None, _) => Some(NODE_RATE),
         };
-        Ok(Machine { tiers, zram, default_rate, refault_cost, notes: topology.notes, held })
+        let rest = if tiers.swap_tier().is_some() { GovernorConfig::default().rest } else { NODE_REST };
+        Ok(Machine { tiers, zram, default_rate, refault_cost, rest, notes: topology.notes, held })
     }
 
     /// Whether anything could move on a machine with this slow memory, without setting anything up.

@@ -28,6 +28,8 @@ pub(crate) struct Machine {
     pub default_rate: Option<Bytes>,
     /// What one refault costs, as measured just now.
     pub refault_cost: Option<Duration>,
+    /// How long a page stays after a move.
+    pub rest: Duration,
 }
 
 /// What the manager is made of.
@@ -63,9 +65,9 @@ impl Machine {
         let ready = Ready::prepare(&wanted, plan.moves).map_err(understood)?;
         let (tracker, tracker_reasons) = ready.complete(tracker, tracker_reasons);
         let mover = ready.mover(plan.moves);
-        let Ready { tiers, zram, default_rate, refault_cost, notes, held } = ready;
+        let Ready { tiers, zram, default_rate, refault_cost, rest, notes, held } = ready;
         let facts = Facts { tracker: tracker.name().to_owned(), tracker_reasons, notes, refault_cost };
-        Ok(Machine { parts: Parts { tiers, tracker, mover, zram }, held, facts, default_rate, refault_cost })
+        Ok(Machine { parts: Parts { tiers, tracker, mover, zram }, held, facts, default_rate, refault_cost, rest })
     }
 
     /// Undoes what was set up.

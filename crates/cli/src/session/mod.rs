@@ -123,6 +123,7 @@ pub(crate) fn run_with(plan: &Plan, mut onlooker: Option<&mut dyn Onlooker>) -> 
             rate: plan.rate.or(machine.default_rate),
             stall_budget: plan.stall_budget,
             refault_cost: machine.refault_cost.unwrap_or(GovernorConfig::default().refault_cost),
+            rest: machine.rest,
             ..GovernorConfig::default()
         },
     };

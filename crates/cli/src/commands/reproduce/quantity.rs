@@ -5,7 +5,7 @@
 
 use terrace_sim::Report;
 
-use super::experiments::{Quantity, Row};
+use super::experiments::{Case, Quantity, Row};
 use super::facts::phase_seconds;
 
 /// What we have to say of a row.
@@ -47,6 +47,33 @@ pub(super) fn ours(row: &Row, reports: &[&Report]) -> Ours {
         Quantity::FastShare => share(row, mean(reports.iter().map(|report| report.fast_hit_share))),
         Quantity::PartOfAllFast | Quantity::PartOfAllFastIn(..) => {
             share(row, mean(reports.iter().filter_map(|report| report.slowdown_vs_all_fast).map(f64::recip)))
+        }
+        Quantity::FastShareGain => {
+            let of = |which: usize| mean(reports.iter().skip(which).step_by(2).map(|report| report.fast_hit_share));
+            let factor = of(0) / of(1);
+            Ours {
+                value: Some(factor - 1.0),
+                detail: None,
+                text: format!("{:+.1} %", (factor - 1.0) * 100.0),
+                verdict: gain_verdict(factor, row.value.map(|more| 1.0 + more)),
+            }
+        }
+        Quantity::ProcessorShare(kind) => {
+            let of = |report: &&Report| report.overhead_seconds.get(kind).copied().unwrap_or(0.0) / report.seconds;
+            share(row, reports.iter().map(of).fold(0.0, f64::max))
+        }
+        Quantity::ManagementShare => {
+            let runs = row.cases.iter().zip(reports);
+            let of = |(case, report): (&Case, &&Report)| {
+                report.management_seconds / (report.seconds * case.setting.threads as f64)
+            };
+            share(row, mean(runs.map(of)))
+        }
+        Quantity::HotSet => share(row, mean(reports.iter().filter_map(|report| hot_set(report)))),
+        Quantity::Metadata => {
+            let most = reports.iter().map(|report| report.metadata_bytes_per_page).fold(0.0, f64::max);
+            let verdict = ratio_verdict(most, row.value);
+            Ours { value: Some(most), detail: None, text: format!("{most:.1}"), verdict }
         }
         Quantity::FastSlowRatio => {
             let fast: u64 = reports.iter().map(|report| report.tier_accesses[0]).sum();
@@ -219,6 +246,10 @@ pub(super) fn over_seeds(row: &Row, mut all: Vec<Ours>) -> Ours {
             | Quantity::Failures
             | Quantity::FailureRatio
             | Quantity::FastShare
+            | Quantity::FastShareGain
+            | Quantity::ProcessorShare(_)
+            | Quantity::ManagementShare
+            | Quantity::HotSet
             | Quantity::PartOfAllFast
             | Quantity::PartOfAllFastIn(..)
     );
@@ -231,7 +262,8 @@ pub(super) fn over_seeds(row: &Row, mut all: Vec<Ours>) -> Ours {
         values.len()
     );
     // Ratios of gains are those of the factors behind them.
-    let one = if matches!(row.kind, Quantity::Gain | Quantity::Volume | Quantity::Failures) { 1.0 } else { 0.0 };
+    let of_gains = matches!(row.kind, Quantity::Gain | Quantity::Volume | Quantity::Failures | Quantity::FastShareGain);
+    let one = if of_gains { 1.0 } else { 0.0 };
     let directed = one > 0.0 || matches!(row.kind, Quantity::Factor | Quantity::Best);
     let paper = row.value.map(|value| one + value);
     let mut verdict = range_verdict(row, mean)
@@ -253,6 +285,20 @@ fn student(freedom: usize) -> f64 {
 fn inside(report: &Report, metric: &str) -> Vec<f64> {
     let Some(column) = report.series.metrics.iter().position(|name| *name == metric) else { return Vec::new() };
     report.series.rows.iter().filter_map(|row| row.metrics.get(column).copied()).collect()
+}
+
+/// Pages in the bins from the hot threshold up, over fast memory: the median over the later two thirds of the run.
+fn hot_set(report: &Report) -> Option<f64> {
+    let thresholds = inside(report, "hot_threshold_bin");
+    let first = report.series.metrics.iter().position(|name| name.starts_with("bin_"))?;
+    let bins = report.series.metrics[first..].iter().take_while(|name| name.starts_with("bin_")).count();
+    let rows = report.series.rows.iter().zip(thresholds);
+    let hot = rows.filter_map(|(row, threshold)| row.metrics.get(first..first + bins)?.get(threshold as usize..));
+    let mut sizes: Vec<f64> = hot.map(|bins| bins.iter().sum::<f64>()).collect();
+    let mut later = sizes.split_off(sizes.len() / 3);
+    later.sort_by(f64::total_cmp);
+    let fast_pages = report.fast_bytes as f64 / 4096.0;
+    later.get(later.len() / 2).map(|pages| pages / fast_pages)
 }
 
 fn unknown() -> Ours {
