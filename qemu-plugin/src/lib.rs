@@ -1,7 +1,7 @@
 //! The plugin: QEMU loads it, and from then on it sees every access to memory.
 //!
 //! In: QEMU's callbacks, and arguments (`options`). Out: a recording of a program (user mode, `record`), or counts by memory tier of
-//! a guest (system mode, `tiers`). Must not: change what is emulated.
+//! a guest and samples for it (system mode, `tiers`, `samples`). Must not: change what is emulated.
 //!
 //! A program is recorded by `terrace record`, a guest counted by `terrace lab compare`; both start QEMU with this file.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
@@ -10,6 +10,7 @@
 mod api;
 mod options;
 mod record;
+mod samples;
 mod tiers;
 
 #[cfg(not(test))]
@@ -95,8 +96,10 @@ mod glue {
             }
             (Options::Tiers(options), true) => {
                 let output = options.output.display().to_string();
+                let samples = options.samples.as_ref().map(|path| path.display().to_string()).unwrap_or_default();
                 let tiers = Tiers::begin(options).map_err(|error| match error {
                     BeginError::Output(error) => format!("{output}: {error}"),
+                    BeginError::Samples(error) => format!("{samples}: {error}"),
                     BeginError::Machine(error) => error.to_string(),
                     BeginError::OneTier => "the machine has one tier: expected two".to_owned(),
                 })?;

@@ -41,6 +41,8 @@ pub(crate) struct TierOptions {
     pub(crate) cache_bytes: u64,
     /// The modelled machine, of the presets.
     pub(crate) machine: String,
+    /// Memory that the guest shares, for samples.
+    pub(crate) samples: Option<PathBuf>,
 }
 
 impl Options {
@@ -69,6 +71,7 @@ impl Options {
                 every: taken.number("every", Some(1 << 20))?.max(1),
                 cache_bytes: taken.number("cache", None)?,
                 machine: taken.text("machine")?,
+                samples: taken.text("samples").ok().map(PathBuf::from),
             }),
             other => return Err(format!("mode={other}: expected record or tiers")),
         };

@@ -6,6 +6,9 @@
 //!
 //! The time is that of the accesses alone: cache hits, misses at the latency that each tier has under the load of the stretch
 //! (`terrace_machine::load`), and page walks. Computing, faults and moving pages are not in it: the guest's own counters have them.
+//!
+//! Where the guest is to have samples ([`SampleRing`]), accesses to other addresses are sampled as well, behind a cache of their own:
+//! they are not counted, and must not touch the cache of those that are.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -18,6 +21,7 @@ use terrace_machine::scale::Scale;
 use terrace_machine::tlb::{Tlb, Translation};
 
 use crate::options::TierOptions;
+use crate::samples::{Kind, SampleRing};
 
 /// The tiers told apart here.
 const TIERS: usize = 2;
@@ -48,6 +52,13 @@ pub(crate) struct Tiers {
     traffic: [Traffic; TIERS],
     stretch: Counts,
     output: BufWriter<File>,
+    sampling: Option<Sampling>,
+}
+
+/// Samples, and the cache of what is not counted.
+struct Sampling {
+    ring: SampleRing,
+    others: Cache,
 }
 
 /// Why it cannot begin.
@@ -55,6 +66,8 @@ pub(crate) struct Tiers {
 pub(crate) enum BeginError {
     /// The output cannot be written.
     Output(io::Error),
+    /// The memory for samples cannot be used.
+    Samples(io::Error),
     /// There is no such machine.
     Machine(PresetError),
     /// It has one tier of memory.
@@ -70,7 +83,10 @@ impl Tiers {
         }
         let output = File::create(&options.output).map_err(BeginError::Output)?;
         let processor = machine.processor;
+        let ring = options.samples.as_deref().map(SampleRing::begin).transpose().map_err(BeginError::Samples)?;
+        let others = || Cache::new(Bytes::new(options.cache_bytes), processor.cache.ways);
         Ok(Tiers {
+            sampling: ring.map(|ring| Sampling { ring, others: others() }),
             cache: Cache::new(Bytes::new(options.cache_bytes), processor.cache.ways),
             tlb: Tlb::new(&processor.tlb, Scale::FULL),
             rates: Rates {
@@ -87,10 +103,10 @@ impl Tiers {
         })
     }
 
-    /// Whether accesses to this virtual address are counted.
+    /// Whether accesses to this virtual address are of interest.
     #[inline]
     pub(crate) fn wants(&self, address: u64) -> bool {
-        self.options.addresses.contains(&address)
+        self.sampling.is_some() || self.options.addresses.contains(&address)
     }
 
     #[inline]
@@ -101,6 +117,10 @@ impl Tiers {
     /// One access. QEMU's "physical address" is one of its own numbering: the first node's memory comes first in it.
     #[inline]
     pub(crate) fn access(&mut self, address: u64, physical: u64, write: bool) {
+        if !self.options.addresses.contains(&address) {
+            self.uncounted(address, physical, write);
+            return;
+        }
         let tier = self.tier(physical);
         self.stretch.accesses += 1;
         self.stretch.in_tier[tier] += 1;
@@ -114,7 +134,9 @@ impl Tiers {
                 self.work.stall_ns += self.machine.processor.tlb.walk_small_ns;
             }
         }
-        match self.cache.access(physical >> LINE_SHIFT, write) {
+        let filtered = self.cache.access(physical >> LINE_SHIFT, write);
+        self.sample(address, filtered, write);
+        match filtered {
             Filtered::Hit => self.work.cache_hits += 1,
             Filtered::Miss { writeback } => {
                 self.stretch.misses[tier] += 1;
@@ -128,6 +150,27 @@ impl Tiers {
         }
         if self.stretch.accesses >= self.options.every {
             self.end_stretch();
+        }
+    }
+
+    fn uncounted(&mut self, address: u64, physical: u64, write: bool) {
+        let Some(sampling) = &mut self.sampling else { return };
+        let filtered = sampling.others.access(physical >> LINE_SHIFT, write);
+        self.sample(address, filtered, write);
+    }
+
+    /// As processors do: loads that missed the cache, and stores whether they did or not.
+    #[inline]
+    fn sample(&mut self, address: u64, filtered: Filtered, write: bool) {
+        let Some(Sampling { ring, .. }) = &mut self.sampling else { return };
+        let told = match (write, filtered) {
+            (true, _) => ring.event(Kind::Store, address),
+            (false, Filtered::Miss { .. }) => ring.event(Kind::Load, address),
+            (false, Filtered::Hit) => Ok(()),
+        };
+        if let Err(error) = told {
+            eprintln!("terrace-qemu-plugin: the memory for samples: {error}");
+            std::process::exit(74);
         }
     }
 
@@ -174,6 +217,7 @@ mod tests {
             every: 1000,
             cache_bytes,
             machine: "cxl-170".to_owned(),
+            samples: None,
         })
         .unwrap_or_else(|error| panic!("{error:?}"));
         accesses.for_each(|(physical, write)| tiers.access(physical, physical, write));

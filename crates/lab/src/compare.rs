@@ -3,8 +3,8 @@
 //! In: a [`Job`]: kernel, workload, fast memory, manager, seed. Out: a [`Row`] and its [`Course`]. Must not: give one manager another
 //! guest than the next: only what turns it on differs.
 //!
-//! Fast memory is what a locked file leaves free of node 0. A managing process (Terrace) has its own memory on node 1 (numactl), so
-//! that it takes nothing of it. The program's mappings lie in an address range of their own (`ulimit -s unlimited`, without randomization), by
+//! Fast memory is what huge pages that nobody can move leave free of node 0. The guest's files lie on node 1, and a managing process
+//! (Terrace) has its own memory there (numactl), so that node 0 is the program's, whoever manages. The program's mappings lie in an address range of their own (`ulimit -s unlimited`, without randomization), by
 //! which the plugin tells its accesses from all others. Time is by instructions, so a row comes out the same each time.
 
 use std::fs;
@@ -29,6 +29,8 @@ const TO: u64 = 0x4000_0000_0000;
 const LARGEST_GUEST: Bytes = Bytes::mib(2816);
 /// Memory of each node beyond what the program gets, for the kernel, the files and the other programs.
 const BESIDES: Bytes = Bytes::mib(384);
+/// Memory that a guest with a manager of ours shares with the plugin, for its `samples` tracker: half of it is ring.
+const SAMPLE_MEMORY: Bytes = Bytes::mib(2);
 /// Nanoseconds of an instruction where every access is counted: about what it takes the host then, so that guest time and wall
 /// time stay alike.
 const COUNTED_INSTRUCTION: u32 = 8;
@@ -79,8 +81,15 @@ impl Manager {
                 // for marks to differ; decisions come at the pace of the others.
                 "age" => texts(&["interval=50ms", "adaptive=off", "share=100%", "idle=2s", "half_life=2s"]),
                 "flexhm" => texts(&["i=50ms", "e=1s"]),
-                // The guest has no sampling hardware: FlexMem on its fault profiler alone.
-                "flexmem" => vec!["pebs=off".into(), format!("scan_min={every}"), format!("scan_delay={every}")],
+                // A run has some 10,000 samples, where those the papers' numbers are for have hundreds of millions.
+                "flexmem" => vec![
+                    "adapt_samples=500".into(),
+                    "cool_samples=10000".into(),
+                    format!("scan_min={every}"),
+                    format!("scan_delay={every}"),
+                ],
+                "memtis" => texts(&["adapt_samples=500", "cool_samples=10000"]),
+                "tieredmms" => texts(&["threshold_period=500", "cool_period=10000"]),
                 _ => Vec::new(),
             }
         };
@@ -114,6 +123,11 @@ impl Manager {
             Manager::Damon => "damon".to_owned(),
             Manager::Terrace { .. } => "terrace".to_owned(),
         }
+    }
+
+    /// Its name with policy and settings.
+    pub fn label(&self) -> String {
+        self.policy().map_or_else(|| self.name(), |policy| format!("{}:{policy}", self.name()))
     }
 
     /// The policy, where there is one to name.
@@ -186,6 +200,10 @@ pub struct Row {
     pub fast_hit_share_late: f64,
     /// Seconds that the program's accesses take on the modelled machine. Computing, faults and moves are not in it.
     pub modelled_seconds: f64,
+    /// The program's own memory on node 0, in bytes: the mean of a look each second. Not every manager keeps to what it was given.
+    pub fast_bytes_mean: u64,
+    /// The most of those looks.
+    pub fast_bytes_most: u64,
     /// Pages that came to fast memory, by the manager's own account, which is the kernel's for kernel managers.
     pub promoted_pages: u64,
     /// Pages that left it.
@@ -229,8 +247,26 @@ impl Lab {
         let folder = tempfile::Builder::new().prefix("terrace-compare-").tempdir();
         let folder = folder.map_err(file_error(&std::env::temp_dir()))?;
         let output = folder.path().join("tiers.jsonl");
-        let plugin_option = job.plugin_option(&plugin, &output, scenario.machine.fast);
-        let extras = Extras { qemu: vec!["-plugin".to_owned(), plugin_option] };
+        let mut plugin_option = job.plugin_option(&plugin, &output, scenario.machine.fast);
+        let mut qemu = Vec::new();
+        if matches!(job.manager, Manager::Terrace { .. }) {
+            let samples = folder.path().join("samples");
+            let file = fs::File::create(&samples).and_then(|file| file.set_len(SAMPLE_MEMORY.get()));
+            file.map_err(file_error(&samples))?;
+            plugin_option += &format!(",samples={}", escaped(&samples));
+            let memory = format!(
+                "memory-backend-file,id=samples,share=on,size={},mem-path={}",
+                SAMPLE_MEMORY.get(),
+                escaped(&samples)
+            );
+            qemu.extend(["-object".to_owned(), memory]);
+            qemu.extend(["-device".to_owned(), "ivshmem-plain,memdev=samples".to_owned()]);
+        }
+        qemu.extend(["-plugin".to_owned(), plugin_option]);
+        // What else lies on node 0 could be moved out of it by some managers, who would then have more of it than others.
+        let manager = job.manager.label().replace(['/', ':'], "-");
+        let keep_as = format!("{}-{manager}-{}", job.workload, job.seed);
+        let extras = Extras { qemu, files_node: Some(1), keep_as };
         let report = self.run_with(&scenario, None, &extras)?;
         if !report.passed {
             let tail = report.console_tail.unwrap_or_default();
@@ -266,11 +302,10 @@ impl Job {
     }
 
     fn plugin_option(&self, plugin: &Path, output: &Path, fast_node: Bytes) -> String {
-        let text = |path: &Path| path.display().to_string().replace(',', ",,");
         format!(
             "file={},mode=tiers,out={},fast={},from={FROM},to={TO},cache={},machine={}",
-            text(plugin),
-            text(output),
+            escaped(plugin),
+            escaped(output),
             fast_node.get(),
             self.cache.get(),
             self.machine
@@ -337,7 +372,10 @@ impl Job {
             ),
             _ => String::new(),
         };
-        text += "while [ ! -s /tmp/exit ]; do sleep 0.1; done\n";
+        // The program's part of node 0 is looked at each second, whoever manages.
+        text += "looks=0\nwhile [ ! -s /tmp/exit ]; do\n\
+                 sleep 0.1; looks=$((looks + 1)); [ $((looks % 10)) -ne 0 ] || fast_now $pid\n\
+                 done\nfast_result program_fast\n";
         text += match &self.manager {
             Manager::Damon => "damon_result damon\n",
             Manager::Terrace { .. } => "wait $manager || exit $?\n",
@@ -381,6 +419,8 @@ impl Job {
             fast_hit_share: share(counted.fast, counted.slow),
             fast_hit_share_late: share(counted.late_fast, counted.late_slow),
             modelled_seconds: counted.seconds,
+            fast_bytes_mean: number(&["program_fast", "mean"]) as u64 * PAGE_BYTES,
+            fast_bytes_most: number(&["program_fast", "most"]) as u64 * PAGE_BYTES,
             promoted_pages: promoted as u64,
             demoted_pages: demoted as u64,
             manager_cpu_seconds: match self.manager {
@@ -393,6 +433,11 @@ impl Job {
             guest_seconds: seconds,
         }
     }
+}
+
+/// A path as part of an option of QEMU's.
+fn escaped(path: &Path) -> String {
+    path.display().to_string().replace(',', ",,")
 }
 
 /// Sums up the plugin's lines.
@@ -468,7 +513,7 @@ mod tests {
             ("interleave", "numactl --interleave=all terrace workload"),
             ("damon", "damon_tiering"),
             ("terrace:age", "--policy age --tier-slow node:1 --fast 20131"),
-            ("terrace:flexmem", "--set pebs=off"),
+            ("terrace:flexmem", "--set adapt_samples=500"),
             ("terrace:flexhm:r=5", "--set e=1s --set r=5"),
         ] {
             let text = script(manager);

@@ -47,6 +47,10 @@ pub struct Lab {
 pub(crate) struct Extras {
     /// More of QEMU's arguments.
     pub qemu: Vec<String>,
+    /// The node that all files of the guest are to lie on, instead of the first.
+    pub files_node: Option<u32>,
+    /// The subfolder of [`Lab::keep`] for this guest, where there are several.
+    pub keep_as: String,
 }
 
 /// What a scenario came to.
@@ -134,6 +138,7 @@ impl Lab {
         }
         content.settings.extend(scenario.huge_pages.clone().map(|setting| ("HUGE_PAGES", setting)));
         content.settings.extend(scenario.numa_balancing.map(|setting| ("NUMA_BALANCING", setting.to_string())));
+        content.settings.extend(extras.files_node.map(|node| ("FILES_NODE", node.to_string())));
         content.steps =
             scenario.steps.iter().map(|step| (step.name.clone(), step.run.clone(), step.may_fail)).collect();
         let limit = scenario.time_limit * if self.mode == Mode::Deterministic { DETERMINISTIC_FACTOR } else { 1 };
@@ -237,8 +242,8 @@ impl Lab {
         let mut arguments = self.prepare(kernel, &scenario.machine, content, instruction, more, folder.path())?;
         arguments.extend(extras.qemu.iter().cloned());
         let ended = Guest::start(&arguments, folder.path())?.wait(limit);
-        if let Some(keep) = &self.keep {
-            fs::create_dir_all(keep).map_err(file_error(keep))?;
+        if let Some(keep) = self.keep.as_ref().map(|keep| keep.join(&extras.keep_as)) {
+            fs::create_dir_all(&keep).map_err(file_error(&keep))?;
             for name in ["console", "results", "qemu"] {
                 let from = folder.path().join(name);
                 if from.exists() {

@@ -27,7 +27,8 @@ use crate::kernel_module::Slot;
 use crate::movers::{MoveResult, Mover, PageMove};
 use crate::pressure::PressureReading;
 use crate::process::{MemoryRange, Process, ProcessError, RangeOptions};
-use crate::topology::{TierKind, TierMap};
+use crate::topology::nodes::available_memory;
+use crate::topology::{Tier, TierKind, TierMap};
 use crate::trackers::places::{Places, pause_after};
 use crate::trackers::{Target, TrackError, Tracker};
 
@@ -586,6 +587,7 @@ impl Manager {
             let used = self.parts.engine.pages().used_in_all(tier);
             self.drain_engine(Input::Capacity(tier, used + reading.swap_free_bytes.pages()));
         }
+        self.read_room();
         let stalled = Duration::from_micros(reading.some_total_us.saturating_sub(before.some_total_us));
         let first = before == PressureReading::default();
         let pressure = Pressure {
@@ -598,6 +600,26 @@ impl Manager {
                 .and_then(|zram| zram.compressibility()),
         };
         self.drain_engine(Input::Pressure(pressure));
+    }
+
+    /// Tells the engine what nodes hold for the processes: what they have of them, and what is left. Others live there too, and a
+    /// policy that knows only how large a node is would promote into one that is full, and never make room.
+    fn read_room(&mut self) {
+        let nodes_of = |tier: &Tier| match &tier.kind {
+            TierKind::Nodes { nodes } => Some((tier.id, tier.capacity_bytes.pages(), nodes.clone())),
+            TierKind::Swap { .. } => None,
+        };
+        let tiers: Vec<_> = self.parts.tiers.tiers().iter().filter_map(nodes_of).collect();
+        // With one tier of nodes nothing is promoted into it but what comes back from swap, which the kernel makes room for.
+        if tiers.len() < 2 {
+            return;
+        }
+        for (tier, capacity, nodes) in tiers {
+            let left = nodes.iter().map(|node| available_memory(Path::new("/"), *node).map(Bytes::pages));
+            let Some(left) = left.sum::<Option<u64>>() else { continue };
+            let used = self.parts.engine.pages().used_in_all(tier);
+            self.drain_engine(Input::Capacity(tier, capacity.min(used + left)));
+        }
     }
 
     /// Closes the holes in our own compressed store when they have grown worth it: memory they take is memory not saved.

@@ -187,6 +187,17 @@ pub mod perf {
             unsafe { AtomicU64::from_ptr(field) }
         }
 
+        /// A word of the first page's second half, which perf leaves unused: a ring that somebody else than perf writes may
+        /// be controlled there.
+        ///
+        /// # Panics
+        /// When there are fewer words in it.
+        pub fn spare_word(&self, index: usize) -> &AtomicU64 {
+            let offset = self.page_bytes / 2 + index * size_of::<u64>();
+            assert!(offset < self.page_bytes, "word {index} of a ring's first page");
+            self.counter(self.header.start.as_ptr().wrapping_add(offset).cast())
+        }
+
         fn heads(&self) -> [&AtomicU64; 4] {
             let page = self.page();
             // SAFETY: only addresses of fields within the mapped page are taken, nothing is read.
@@ -272,6 +283,8 @@ pub mod private_memory {
     use std::ptr::NonNull;
 
     const PAGE: usize = 4096;
+    /// A cache line of all processors this runs on.
+    const LINE: usize = 64;
 
     /// The mapping. Its pages have no memory behind them until they are touched.
     #[derive(Debug)]
@@ -322,21 +335,31 @@ pub mod private_memory {
             self.pages
         }
 
-        fn word(&self, page: usize) -> *mut u64 {
+        fn word(&self, page: usize, line: usize) -> *mut u64 {
             assert!(page < self.pages, "page {page} of {}", self.pages);
-            self.start.as_ptr().wrapping_add(page * PAGE).cast()
+            self.start.as_ptr().wrapping_add(page * PAGE + line * LINE % PAGE).cast()
         }
 
-        /// Reads one word of a page.
+        /// Reads the first word of a page.
         pub fn read(&self, page: usize) -> u64 {
-            // SAFETY: the page is within the mapping, mapped readable, and any bytes are a valid u64.
-            unsafe { self.word(page).read_volatile() }
+            self.read_line(page, 0)
         }
 
-        /// Writes one word of a page.
+        /// Writes the first word of a page.
         pub fn write(&mut self, page: usize, value: u64) {
-            // SAFETY: the page is within the mapping, mapped writable, and borrowed mutably by way of `self`.
-            unsafe { self.word(page).write_volatile(value) }
+            self.write_line(page, 0, value);
+        }
+
+        /// Reads the first word of a cache line of a page; after the last line comes the first again.
+        pub fn read_line(&self, page: usize, line: usize) -> u64 {
+            // SAFETY: the word is within the mapping and aligned, mapped readable, and any bytes are a valid u64.
+            unsafe { self.word(page, line).read_volatile() }
+        }
+
+        /// Writes the first word of a cache line of a page; after the last line comes the first again.
+        pub fn write_line(&mut self, page: usize, line: usize, value: u64) {
+            // SAFETY: the word is within the mapping and aligned, mapped writable, and borrowed mutably by way of `self`.
+            unsafe { self.word(page, line).write_volatile(value) }
         }
     }
 

@@ -179,6 +179,9 @@ pub(crate) struct LabCompareArguments {
     /// Print one JSON object.
     #[arg(long)]
     pub json: bool,
+    /// Keep each guest's console log and raw results in a folder of this one.
+    #[arg(long, value_name = "DIR")]
+    pub keep: Option<PathBuf>,
     /// Write report.json and report.html into this directory.
     #[arg(long, value_name = "DIR")]
     pub report: Option<PathBuf>,

@@ -89,6 +89,7 @@ pub(crate) fn comparison(comparison: &Comparison) -> String {
         "fast share",
         "late",
         "modelled",
+        "had",
         "promoted",
         "demoted",
         "manager CPU",
@@ -114,6 +115,7 @@ pub(crate) fn cells(row: &Row) -> Vec<String> {
         units::percent(row.fast_hit_share),
         units::percent(row.fast_hit_share_late),
         units::seconds(row.modelled_seconds),
+        units::bytes(row.fast_bytes_mean),
         units::count(row.promoted_pages),
         units::count(row.demoted_pages),
         units::seconds(row.manager_cpu_seconds),
@@ -127,7 +129,7 @@ pub(crate) fn meaning(comparison: &Comparison) -> String {
     format!(
         "fast share: of the program's accesses that missed a modelled cache of {}, those that the fast node served, counted one by one; \
          late: in the last half of its accesses. modelled: what its accesses take on {} without computing, faults and moves. \
-         CPU: emulated, to be compared within this table only. Footprint {}, fast memory {}.",
+         had: the program's memory on the fast node, mean of a look each second. CPU: emulated, to be compared within this table only. Footprint {}, fast memory {}.",
         units::bytes(settings.modelled_cache_bytes),
         settings.modelled_machine,
         units::bytes(settings.size_bytes),

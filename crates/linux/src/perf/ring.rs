@@ -5,6 +5,7 @@
 
 use std::io;
 use std::os::fd::AsFd;
+use std::sync::atomic::AtomicU64;
 
 use super::record::{Layout, Record, Records};
 use crate::sys::perf::MappedRing;
@@ -74,6 +75,11 @@ impl Ring {
         let ((first, second), end) = self.map.unread();
         read_all(layout, first, second, counts, each);
         self.map.consume(end);
+    }
+
+    /// A word of the first page that perf leaves unused ([`MappedRing::spare_word`]).
+    pub fn spare_word(&self, index: usize) -> &AtomicU64 {
+        self.map.spare_word(index)
     }
 
     /// Hands the raw trace data that is there to `each`, then gives its room back. Where the buffer's end lies within, the

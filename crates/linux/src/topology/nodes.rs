@@ -110,6 +110,32 @@ pub(crate) fn free_memory(root: &Path, number: u32) -> Option<Bytes> {
     meminfo_bytes(&text, "MemFree:")
 }
 
+/// What of a node's memory can still be taken: the kernel's estimate MemAvailable (Documentation/filesystems/proc.rst) for one node, without
+/// slabs. Free memory above the low watermarks, and of the file cache what is more than half of it or than those watermarks.
+pub(crate) fn available_memory(root: &Path, number: u32) -> Option<Bytes> {
+    let text = std::fs::read_to_string(root.join(format!("sys/devices/system/node/node{number}/meminfo"))).ok()?;
+    let zoneinfo = std::fs::read_to_string(root.join("proc/zoneinfo")).unwrap_or_default();
+    let low = Bytes::of_pages(zone_pages(&zoneinfo, number, "low")).get();
+    let amount = |name: &str| meminfo_bytes(&text, name).unwrap_or_default().get();
+    let files = amount("Active(file):") + amount("Inactive(file):");
+    Some(Bytes::new(amount("MemFree:").saturating_sub(low) + (files - low.min(files / 2))))
+}
+
+/// The sum of a figure over a node's zones, as /proc/zoneinfo has it.
+fn zone_pages(zoneinfo: &str, number: u32, name: &str) -> u64 {
+    let mut ours = false;
+    let mut sum = 0;
+    for line in zoneinfo.lines() {
+        let mut fields = line.split_ascii_whitespace();
+        match (fields.next(), fields.next()) {
+            (Some("Node"), Some(node)) => ours = node.trim_end_matches(',').parse() == Ok(number),
+            (Some(field), Some(pages)) if ours && field == name => sum += pages.parse().unwrap_or(0),
+            _ => {}
+        }
+    }
+    sum
+}
+
 fn read_node(root: &Path, number: u32, block_bytes: Option<u64>, zoneinfo: &str) -> Result<Node, TopologyError> {
     let folder = format!("sys/devices/system/node/node{number}");
     let meminfo = read(root, &format!("{folder}/meminfo"))?;
@@ -218,5 +244,27 @@ Node 1, zone  Movable
         assert_eq!(join(zone_frames(zoneinfo, 0)), vec![1..5096]);
         assert_eq!(join(zone_frames(zoneinfo, 1)), vec![5096..5596]);
         assert!(zone_frames(zoneinfo, 2).is_empty());
+    }
+
+    #[test]
+    fn what_can_be_taken_is_free_above_the_low_marks_and_half_of_the_file_cache() {
+        let check = |free_kib: u64, files_kib: u64, left: Bytes| {
+            let root = tempfile::tempdir().unwrap();
+            let node = root.path().join("sys/devices/system/node/node0");
+            std::fs::create_dir_all(&node).unwrap();
+            std::fs::create_dir(root.path().join("proc")).unwrap();
+            let meminfo = format!(
+                "Node 0 MemFree: {free_kib} kB\nNode 0 Active(file): 0 kB\nNode 0 Inactive(file): {files_kib} kB\n"
+            );
+            std::fs::write(node.join("meminfo"), meminfo).unwrap();
+            let zones =
+                "Node 0, zone DMA\n  min 1\n  low 100\nNode 0, zone Normal\n  low 156\nNode 1, zone Normal\n  low 9\n";
+            std::fs::write(root.path().join("proc/zoneinfo"), zones).unwrap();
+            assert_eq!(available_memory(root.path(), 0), Some(left), "{free_kib} KiB free, {files_kib} of files");
+        };
+        check(1024, 0, Bytes::ZERO);
+        check(4096, 0, Bytes::mib(3));
+        check(1024, 1024, Bytes::kib(512));
+        check(1024, 10240, Bytes::mib(9));
     }
 }

@@ -19,6 +19,7 @@ use super::{Event, Grade, Sink, Target, TrackError, Tracker};
 use crate::perf::group::{EventGroup, Scope};
 use crate::perf::record::Layout;
 use crate::perf::ring::RingCounts;
+use crate::process::MemoryRange;
 use crate::rights::Rights;
 use crate::topology::TierMap;
 
@@ -179,9 +180,13 @@ impl Tracker for PageFaults {
 /// The space that an address of a process belongs to, if it lies in memory that may be managed.
 pub(super) fn space_of(targets: &[Target<'_>], pid: u32, vpn: Vpn) -> Option<SpaceId> {
     let target = targets.iter().find(|target| target.process.pid() == pid)?;
-    let after = target.ranges.partition_point(|range| range.start <= vpn);
-    let range = target.ranges.get(after.checked_sub(1)?)?;
-    (vpn < range.end).then_some(target.space)
+    contains(target.ranges, vpn).then_some(target.space)
+}
+
+/// Whether one of the ranges, which are in order and apart, has the page.
+pub(super) fn contains(ranges: &[MemoryRange], vpn: Vpn) -> bool {
+    let after = ranges.partition_point(|range| range.start <= vpn);
+    after.checked_sub(1).is_some_and(|last| vpn < ranges[last].end)
 }
 
 /// Closes when more events come than are worth their cost, and opens again when the average is back in bounds: a token

@@ -4,6 +4,8 @@
 //! shows nothing. Intel's PEBS samples loads that missed the last-level cache and retired stores; AMD's IBS and Arm's SPE
 //! sample any operation, and what is no load that missed and no store is thrown away.
 //!
+//! In a guest of the lab, whose processor has no such hardware, the emulator delivers them ([`emulated`]).
+//!
 //! PEBS and IBS events are opened for the whole machine on each CPU and told apart by process where rights allow it
 //! (it costs other programs little, as samples are rare), else for the targets' tasks. SPE has its own trace buffer, one for
 //! each thread, since its records do not say which process they are of.
@@ -19,7 +21,8 @@ use terrace_core::observation::Access;
 use terrace_core::policy::SamplePeriods;
 use terrace_core::units::{Bytes, PAGE_BYTES, Time, Vpn};
 
-use super::page_faults::space_of;
+use super::emulated::{self, EmulatedSamples};
+use super::page_faults::{contains, space_of};
 use super::sample_period::PeriodControl;
 use super::{Event, Grade, ProofKind, Sink, Target, TrackError, Tracker};
 use crate::perf::group::{EventGroup, Scope};
@@ -63,6 +66,7 @@ pub struct Samples {
 enum Source {
     Rings { group: EventGroup, kinds: Vec<Kind>, scope: Scope, events: Vec<perf_event_attr>, attached: BTreeSet<u32> },
     Spe(SpeThreads),
+    Emulated(EmulatedSamples),
 }
 
 impl Samples {
@@ -92,6 +96,14 @@ impl Samples {
             };
             TrackError::Unavailable { tracker: NAME, reason }
         };
+        if let Some(ring) =
+            EmulatedSamples::open(layout(), control.periods()).map_err(|error| TrackError::Unavailable {
+                tracker: NAME,
+                reason: format!("the lab's shared memory is there and cannot be used: {error}"),
+            })?
+        {
+            return Ok(Samples { source: Source::Emulated(ring), control, vendor: "the lab's QEMU plugin" });
+        }
         if devices.join("arm_spe_0").exists() {
             let threads = SpeThreads::open(devices, control.periods()).map_err(|error| unavailable(&error))?;
             return Ok(Samples { source: Source::Spe(threads), control, vendor: "Arm SPE" });
@@ -124,6 +136,7 @@ impl Samples {
         match &self.source {
             Source::Rings { group, .. } => group.counts(),
             Source::Spe(threads) => threads.counts,
+            Source::Emulated(ring) => ring.counts(),
         }
     }
 
@@ -144,6 +157,7 @@ impl Samples {
                 attached.clear();
             }
             Source::Spe(threads) => threads.set_period(periods),
+            Source::Emulated(ring) => ring.set_periods(periods),
         }
         Ok(())
     }
@@ -201,6 +215,20 @@ impl Tracker for Samples {
                 });
             }
             Source::Spe(threads) => threads.collect(targets, period_of(Kind::Operations, periods) as u32, sink)?,
+            Source::Emulated(ring) => ring.drain(&mut |sample| {
+                let access = match sample.identifier {
+                    emulated::LOADS => Access::Load,
+                    emulated::STORES => Access::Store,
+                    _ => return,
+                };
+                // An address that several targets have is nobody's: its process is not known.
+                let vpn = Vpn::of_address(sample.address);
+                let mut owners = targets.iter().filter(|target| contains(target.ranges, vpn));
+                if let (Some(owner), None) = (owners.next(), owners.next()) {
+                    let period = sample.period.try_into().unwrap_or(u32::MAX);
+                    sink.event(owner.space, vpn, Event::Sampled { access, period });
+                }
+            }),
         }
         let after = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
         let nanos = |time: rustix::time::Timespec| time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64;
@@ -215,6 +243,7 @@ impl Tracker for Samples {
         match &self.source {
             Source::Rings { group, .. } => Some(group.as_fd()),
             Source::Spe(threads) => Some(threads.poll.as_fd()),
+            Source::Emulated(ring) => Some(ring.as_fd()),
         }
     }
 

@@ -76,7 +76,7 @@ pub(super) fn run(arguments: &LabCompareArguments) -> anyhow::Result<ExitCode> {
         terrace: arguments.binary.clone().unwrap_or_else(Lab::usual_terrace),
         mode: Mode::Deterministic,
         refresh: arguments.refresh,
-        keep: None,
+        keep: arguments.keep.clone(),
     };
     let settings = Settings {
         size_bytes: size.get(),
