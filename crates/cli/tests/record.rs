@@ -68,6 +68,18 @@ fn a_program_is_recorded_whole_and_its_trace_replayed() {
     let words = ["sim", "run", "--trace", filtered.to_str().unwrap(), "--policy", "age", "--scale", "1", "--json"];
     let replayed = terrace(&plugin, &words);
     assert!(replayed.status.success(), "{}", String::from_utf8_lossy(&replayed.stderr));
+
+    // The same accesses through the modelled MMU: the run says how large pages are, as the recording does not.
+    let on_the_mmu = |pages: &str| {
+        let policy = ["--policy", "hotness-walk", "--counters", "random:16", "--fast", "25%", "--scale", "1"];
+        let words = ["sim", "run", "--trace", filtered.to_str().unwrap(), "--pages", pages, "--json"];
+        object(&terrace(&plugin, &[&words[..], &policy].concat()))
+    };
+    let (small, huge) = (on_the_mmu("4k"), on_the_mmu("2m"));
+    assert_eq!(small["accesses"], huge["accesses"]);
+    let core = |report: &serde_json::Value, key: &str| report["mmu"]["cores"][0][key].as_f64().unwrap();
+    assert!(core(&huge, "updates") > 0.0 && core(&small, "updates") == 0.0, "counters are of huge pages");
+    assert!(core(&huge, "walk_share") < core(&small, "walk_share"), "{huge} {small}");
 }
 
 #[test]

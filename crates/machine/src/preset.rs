@@ -11,6 +11,9 @@ use terrace_core::units::{Bytes, TierId};
 use crate::cache::LINE_BYTES;
 use crate::units;
 
+/// Page walkers of a core that are modelled at most.
+const MOST_WALKERS: u32 = 8;
+
 /// The presets that come with Terrace, by name.
 const PRESETS: [(&str, &str); 10] = [
     ("optane-6252", include_str!("../../../machines/optane-6252.toml")),
@@ -103,6 +106,8 @@ pub struct TlbSpec {
     pub walk_small_ns: f64,
     /// Nanoseconds of a walk down to a 2 MiB entry.
     pub walk_huge_ns: f64,
+    /// Walks a core has under way at a time.
+    pub walkers: u32,
 }
 
 /// What a tier is made of.
@@ -448,7 +453,7 @@ impl Reader {
     }
 
     fn processor(&mut self, table: &Table) -> Result<Processor, PresetError> {
-        const KNOWN: [&str; 15] = [
+        const KNOWN: [&str; 16] = [
             "cores",
             "frequency",
             "memory_parallelism",
@@ -464,6 +469,7 @@ impl Reader {
             "tlb_second_hit",
             "walk_small",
             "walk_huge",
+            "page_walkers",
         ];
         self.no_others(table, "processor", &KNOWN)?;
         let section = "processor";
@@ -487,6 +493,14 @@ impl Reader {
         };
         let (hit_ns, second_hit_ns) = (nanos("cache_hit")?, nanos("tlb_second_hit")?);
         let (walk_small_ns, walk_huge_ns) = (nanos("walk_small")?, nanos("walk_huge")?);
+        let walkers = self.take(table, section, "page_walkers")?;
+        let walkers = self.count("processor.page_walkers", walkers)?;
+        if walkers > MOST_WALKERS {
+            return Err(self.refuse(
+                "processor.page_walkers",
+                format!("{walkers} page walkers are more than the {MOST_WALKERS} modelled"),
+            ));
+        }
         let tlb = TlbSpec {
             first_small: self.level(table, "tlb_first_small")?,
             first_huge: self.level(table, "tlb_first_huge")?,
@@ -494,6 +508,7 @@ impl Reader {
             second_hit_ns,
             walk_small_ns,
             walk_huge_ns,
+            walkers,
         };
         let cache = CacheSpec { capacity, ways, hit_ns };
         Ok(Processor { cores, frequency_hertz, memory_parallelism, cache, tlb })

@@ -15,6 +15,8 @@
 //! | `skew` | 25 % | a huge page with at most this share of hot pieces is split, if memory is short |
 //! | `dense` | 50 % | a split block with at least this share of hot pieces, all of them fast, is mapped huge again |
 //! | evidence | variance 2 means | counts of a huge page vary at least so much, or chance may have made its skew: chance alone gives 1 |
+//! | lasting | half of them | so many of the hot pieces of a page to be split were used in the walk before as well: what a program writes through once is hot piece by piece, too |
+//! | resolution | 1/16 count | heats are kept so finely: where uses are sampled, huge pages count less than one a piece, and differ |
 //! | `splits` | 50 | huge pages split at a walk at most (as MEMTIS's pass) |
 //! | `floor` | 50 % | share of its proportional part of fast memory that a space keeps whatever others want |
 //! | `reserve` | 1 % | fast memory kept free, for pages that are born |
@@ -24,19 +26,20 @@
 //! before. A piece is hot if the pages at least as hot as it would fill fast memory and no more; the threshold is a power of two.
 //!
 //! Candidates are found without a scan: lists of units by heat, of each space and side, that age by one rotation a walk
-//! (`hotness_lists.rs`). Memory beside the eight common bytes: 8 for links and 4 for the place.
+//! (`hotness_lists.rs`); who has to leave for them, by `hotness_victims.rs`. Memory beside the eight common bytes: 8 for links and 4 for the place.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::time::Duration;
 
 use terrace_core::observation::{Observation, Scan, Seen};
-use terrace_core::pages::Pages;
+use terrace_core::pages::{Page, Pages};
 use terrace_core::plan::{Action, Outcome, Reason, Wishes};
 use terrace_core::policy::{Cadence, Metric, Needs, Policy, Room, Round};
 use terrace_core::units::{BLOCK_PAGES, BlockId, PageId, SpaceId, TierId, Time, Vpn};
 
 use crate::hotness_lists::{HotnessLists, Side, TOP_BIN, bin_of};
+use crate::hotness_victims::Victims;
 use crate::{PolicyInfo, SettingInfo, Settings, SettingsError, support};
 
 /// The policy's entry in the registry.
@@ -62,12 +65,15 @@ pub const INFO: PolicyInfo = PolicyInfo {
     build: |settings| Ok(Box::new(HotnessWalk::new(settings)?)),
 };
 
-/// What an accessed bit counts as before any counter was read: every bin down to one in sixteen walks can be told apart.
-const FIRST_WORTH: u16 = 16;
+/// Heat of one count. What an accessed bit is worth before any counter was read, too: every bin down to one in sixteen walks can be
+/// told apart.
+const COUNT: u16 = 16;
 /// Blocks mapped huge again at a walk at most: each copies 2 MiB.
 const COLLAPSES: usize = 8;
 /// Policy bit of a block's first page: the block is filed as one huge unit.
 const FILED_HUGE: u8 = 1;
+/// Policy bit of a piece of a huge page: it was used between the latest walk that read its counter and the one before.
+const USED: u8 = 2;
 /// Variance over mean of a huge page's counts from which its skew is taken for real. Counts of equally hot pieces are drawn by
 /// chance (Poisson: 1), and halving evens them out further.
 const EVIDENCE: f64 = 2.0;
@@ -79,6 +85,8 @@ struct Walked {
     /// Sum of the counters of a huge page, and of their squares.
     sum: u64,
     squares: u128,
+    /// Hot pieces that were used before this walk and before the last.
+    lasting: u64,
 }
 
 impl Walked {
@@ -120,6 +128,15 @@ pub struct HotnessWalk {
     searched: u64,
 }
 
+/// The heat of so many counts.
+fn heat_of(counts: u64) -> u16 {
+    u16::try_from(counts.saturating_mul(u64::from(COUNT))).unwrap_or(u16::MAX)
+}
+
+fn set_bit(page: &mut Page, bit: u8, on: bool) {
+    page.set_policy_bits(if on { page.policy_bits() | bit } else { page.policy_bits() & !bit });
+}
+
 impl HotnessWalk {
     /// Reads the settings.
     ///
@@ -143,7 +160,7 @@ impl HotnessWalk {
             small: BTreeMap::new(),
             pieces: [0; TOP_BIN as usize + 1],
             counted: (0, 0),
-            worth: FIRST_WORTH,
+            worth: COUNT,
             hot_bin: 1,
             walks: 0,
             split_wishes: 0,
@@ -187,7 +204,7 @@ impl HotnessWalk {
             return;
         }
         let first = block.first_page();
-        pages[first].set_policy_bits(if info.huge { FILED_HUGE } else { 0 });
+        set_bit(&mut pages[first], FILED_HUGE, info.huge);
         if info.huge {
             let mut heat = 0;
             for page in (0..BLOCK_PAGES).map(|offset| first.plus(offset)) {
@@ -247,7 +264,7 @@ impl HotnessWalk {
     }
 
     fn on_count(&mut self, page: PageId, accesses: u32, pages: &mut Pages) {
-        let heat = u16::try_from(accesses).unwrap_or(u16::MAX);
+        let heat = heat_of(u64::from(accesses));
         self.refile(page.block(), pages);
         if !pages.block(page.block()).is_some_and(|block| block.huge) {
             let heat = self.heat(page, pages).saturating_add(heat);
@@ -257,15 +274,22 @@ impl HotnessWalk {
         let walked = match self.walked.entry(page.block()) {
             std::collections::btree_map::Entry::Occupied(entry) => entry.into_mut(),
             std::collections::btree_map::Entry::Vacant(entry) => {
-                // The counts of the walk before are of no account any more.
-                let first = page.block().first_page();
-                pages.run_mut(first, BLOCK_PAGES as usize).iter_mut().for_each(|page| page.heat = 0);
+                // The counters were halved; what was above zero then and is not now is not reported.
+                for page in pages.run_mut(page.block().first_page(), BLOCK_PAGES as usize) {
+                    let counted = page.heat > 0;
+                    set_bit(page, USED, counted && page.policy_bits() & USED != 0);
+                    page.heat = page.heat / COUNT / 2 * COUNT;
+                }
                 entry.insert(Walked::default())
             }
         };
         walked.sum += u64::from(accesses);
         walked.squares += u128::from(accesses) * u128::from(accesses);
-        pages[page].heat = heat;
+        let piece = &mut pages[page];
+        let (before, now) = (piece.policy_bits() & USED != 0, heat > piece.heat || heat == u16::MAX);
+        walked.lasting += u64::from(before && now && bin_of(heat) >= self.hot_bin);
+        set_bit(piece, USED, now);
+        piece.heat = heat;
         self.pieces[bin_of(heat) as usize] += 1;
         self.counted.0 += 1;
         self.counted.1 += u64::from(accesses);
@@ -295,10 +319,11 @@ impl HotnessWalk {
     }
 
     /// Huge pages to split: few of their pieces are hot. Slow ones first, by what their hot pieces would gain; fast ones free the
-    /// memory that takes.
+    /// memory that takes. Returns them, and those of which the next walk will tell: neither is to move as a whole now.
     fn wish_splits(&mut self, pages: &Pages, wishes: &mut Wishes) -> BTreeSet<BlockId> {
         let most = (self.skew * HUGE as f64) as u64;
         let mut skewed: Vec<(u64, BlockId)> = Vec::new();
+        let mut waiting = BTreeSet::new();
         for (&block, walked) in &self.walked {
             self.searched += 1;
             let Some(info) = pages.block(block) else { continue };
@@ -307,7 +332,11 @@ impl HotnessWalk {
                 continue;
             }
             let hot = self.hot_pieces(block, pages);
-            if (1..=most).contains(&hot) {
+            if !(1..=most).contains(&hot) {
+                continue;
+            }
+            waiting.insert(block);
+            if 2 * walked.lasting >= hot {
                 skewed.push((walked.sum / hot, block));
             }
         }
@@ -317,7 +346,7 @@ impl HotnessWalk {
             self.split_wishes += 1;
             wishes.push(block.first_page(), Action::Split, Reason::PageSize);
         }
-        skewed.into_iter().map(|(_, block)| block).collect()
+        waiting
     }
 
     /// Blocks of 4 KiB pages that are hot in most of their pieces, all of them fast, are mapped huge again.
@@ -347,10 +376,10 @@ impl HotnessWalk {
         }
     }
 
-    /// Pages of fast memory that each space keeps whatever others want.
-    fn floors(&self, limit: u64, pages: &Pages) -> BTreeMap<SpaceId, u64> {
+    /// Pages of fast memory that each space keeps whatever others want, of those that may be in use at all.
+    fn floors(&self, target: u64, pages: &Pages) -> BTreeMap<SpaceId, u64> {
         let all = pages.footprint_of_all().max(1) as f64;
-        let part = |space| pages.footprint(space) as f64 / all * limit as f64 * self.floor;
+        let part = |space| pages.footprint(space) as f64 / all * target as f64 * self.floor;
         pages.spaces().map(|space| (space, part(space) as u64)).collect()
     }
 
@@ -361,10 +390,10 @@ impl HotnessWalk {
         let reserve = (limit as f64 * self.reserve) as u64;
         let target = limit.saturating_sub(reserve);
         let mut used = room.tiers[0].used;
-        let mut victims = Victims::new(self.floors(limit, pages), splitting, pages);
+        let mut victims = Victims::new(&self.lists, self.floors(target, pages), splitting, pages);
         // What is over the limit goes first, whatever comes in.
         while used > target {
-            let Some((unit, weight)) = victims.next(&self.lists, TOP_BIN + 1, None) else { break };
+            let Some((unit, weight)) = victims.next(TOP_BIN + 1, None) else { break };
             let reason = if self.lists.bin(unit) == 0 { Reason::Cold } else { Reason::OverLimit };
             if !wishes.move_to(unit, TierId::FAST.below(), reason) {
                 break;
@@ -373,162 +402,36 @@ impl HotnessWalk {
         }
         let spaces: Vec<SpaceId> = pages.spaces().collect();
         'hottest: for bin in (1..=TOP_BIN).rev() {
+            let below = (bin + 1).saturating_sub(self.margin);
             for &space in &spaces {
                 for unit in self.lists.newest_first(space, Side::Slow, bin) {
+                    if used >= target && victims.is_hopeless(space) {
+                        break;
+                    }
                     self.searched += 1;
                     if !victims.is_usable(unit) {
                         continue;
                     }
                     let weight = Self::weight(unit, pages);
-                    // A space below its floor takes what it is due from those above theirs.
-                    let poor = victims.is_poor(space, weight);
-                    let below = if poor { TOP_BIN + 1 } else { (bin + 1).saturating_sub(self.margin) };
-                    let mut out = Vec::new();
-                    let mut freed = 0;
-                    while used + weight > target + freed {
-                        let Some((other, heavy)) = victims.next(&self.lists, below, Some(space)) else { break };
-                        out.push((other, heavy));
-                        freed += heavy;
-                    }
-                    if used + weight > target + freed {
-                        let none = out.is_empty();
-                        victims.give_back(out);
-                        if none && !poor {
-                            // No victim is cold enough for this bin, so none is for a lower one.
-                            break 'hottest;
-                        }
-                        continue;
-                    }
+                    let need = (used + weight).saturating_sub(target);
+                    let Some(out) = victims.room_for(space, weight, need, below) else { continue };
                     if wishes.left() <= out.len() {
                         break 'hottest;
                     }
-                    for (other, _) in out {
+                    for (other, freed) in out {
                         let cold = self.lists.bin(other) == 0;
                         wishes.move_to(other, TierId::FAST.below(), if cold { Reason::Cold } else { Reason::MakeRoom });
+                        used = used.saturating_sub(freed);
                     }
-                    used = (used + weight).saturating_sub(freed);
+                    used += weight;
                     victims.came(space, weight);
                     wishes.move_to(unit, TierId::FAST, Reason::Hot);
                 }
             }
         }
-        self.searched += victims.searched;
-        self.floor_kept += victims.kept;
-    }
-}
-
-/// Fast units to give up, the coldest first, none from a space that would fall below its floor for another's sake.
-struct Victims<'a> {
-    pages: &'a Pages,
-    splitting: &'a BTreeSet<BlockId>,
-    spaces: Vec<Source>,
-    /// Victims that were taken and not needed.
-    spare: Vec<(PageId, u64)>,
-    searched: u64,
-    kept: u64,
-}
-
-/// A space, and how far its lists have been read.
-struct Source {
-    space: SpaceId,
-    floor: u64,
-    fast: u64,
-    bin: u32,
-    begun: bool,
-    at: Option<PageId>,
-}
-
-impl<'a> Victims<'a> {
-    fn new(floors: BTreeMap<SpaceId, u64>, splitting: &'a BTreeSet<BlockId>, pages: &'a Pages) -> Victims<'a> {
-        let spaces = floors
-            .into_iter()
-            .map(|(space, floor)| {
-                let fast = pages.used(space, TierId::FAST);
-                Source { space, floor, fast, bin: 0, begun: false, at: None }
-            })
-            .collect();
-        Victims { pages, splitting, spaces, spare: Vec::new(), searched: 0, kept: 0 }
-    }
-
-    fn is_usable(&self, unit: PageId) -> bool {
-        let page = &self.pages[unit];
-        !page.moving() && !page.pinned() && page.tier().is_some() && !self.splitting.contains(&unit.block())
-    }
-
-    fn source(&mut self, space: SpaceId) -> Option<&mut Source> {
-        self.spaces.iter_mut().find(|source| source.space == space)
-    }
-
-    /// Whether a space has less than its floor even with so many pages more.
-    fn is_poor(&self, space: SpaceId, weight: u64) -> bool {
-        self.spaces.iter().any(|source| source.space == space && source.fast + weight <= source.floor)
-    }
-
-    fn came(&mut self, space: SpaceId, weight: u64) {
-        if let Some(source) = self.source(space) {
-            source.fast += weight;
-        }
-    }
-
-    fn give_back(&mut self, units: Vec<(PageId, u64)>) {
-        for (unit, weight) in units {
-            let (space, _) = self.pages.locate(unit);
-            self.came(space, weight);
-            self.spare.push((unit, weight));
-        }
-    }
-
-    /// The next victim of a bin below `below`, and its pages. The space that asks may give up its own below its floor.
-    fn next(&mut self, lists: &HotnessLists, below: u32, asking: Option<SpaceId>) -> Option<(PageId, u64)> {
-        if let Some(at) = self.spare.iter().position(|(unit, _)| lists.bin(*unit) < below) {
-            let (unit, weight) = self.spare[at];
-            let (space, _) = self.pages.locate(unit);
-            let allowed = asking == Some(space)
-                || self.spaces.iter().any(|source| source.space == space && source.fast >= source.floor + weight);
-            if allowed {
-                self.spare.remove(at);
-                if let Some(source) = self.source(space) {
-                    source.fast -= weight.min(source.fast);
-                }
-                return Some((unit, weight));
-            }
-        }
-        loop {
-            // The space whose next victim is coldest, and of those the one furthest above its floor.
-            let source = self
-                .spaces
-                .iter_mut()
-                .filter(|source| source.bin < below && (asking == Some(source.space) || source.fast > source.floor))
-                .min_by_key(|source| (source.bin, u64::MAX - source.fast.saturating_sub(source.floor)))?;
-            source.at = match source.at {
-                Some(unit) => lists.newer(unit),
-                None if !source.begun => {
-                    source.begun = true;
-                    lists.oldest(source.space, Side::Fast, source.bin)
-                }
-                None => None,
-            };
-            let Some(unit) = source.at else {
-                (source.bin, source.begun) = (source.bin + 1, false);
-                if source.bin > TOP_BIN {
-                    source.bin = u32::MAX;
-                }
-                continue;
-            };
-            self.searched += 1;
-            let weight = HotnessWalk::weight(unit, self.pages);
-            if asking != Some(source.space) && source.fast < source.floor + weight {
-                self.kept += 1;
-                continue;
-            }
-            let (space, fast) = (source.space, source.fast);
-            if self.is_usable(unit) {
-                if let Some(source) = self.source(space) {
-                    source.fast = fast - weight.min(fast);
-                }
-                return Some((unit, weight));
-            }
-        }
+        let (searched, kept) = victims.counts();
+        self.searched += searched;
+        self.floor_kept += kept;
     }
 }
 
@@ -583,13 +486,13 @@ impl Policy for HotnessWalk {
         // A huge page is filed under the mean of its pieces: what a page of fast memory spent on it would serve.
         let walked: Vec<(BlockId, u64)> = self.walked.iter().map(|(block, walked)| (*block, walked.sum)).collect();
         for (block, sum) in walked {
-            let mean = u16::try_from(sum.div_ceil(HUGE)).unwrap_or(u16::MAX);
+            let mean = u16::try_from((sum * u64::from(COUNT)).div_ceil(HUGE)).unwrap_or(u16::MAX);
             if Self::is_filed_huge(block, pages) {
                 self.file(block.first_page(), mean, HUGE, pages);
             }
         }
-        if let Some(mean) = self.counted.1.checked_div(self.counted.0) {
-            self.worth = u16::try_from(mean).unwrap_or(u16::MAX).max(1);
+        if let Some(worth) = (self.counted.1 * u64::from(COUNT)).checked_div(self.counted.0) {
+            self.worth = u16::try_from(worth).unwrap_or(u16::MAX);
         }
         self.next_walk = now + self.period;
     }
@@ -735,6 +638,25 @@ mod tests {
     }
 
     #[test]
+    fn what_is_written_through_once_is_no_skew() {
+        let mut rig = rig(&[], &[600, 4096]);
+        rig.map(2048);
+        rig.born_huge(0, TierId::FAST);
+        (1..4).for_each(|block| rig.born_huge(block, SLOW));
+        // 32 pieces a walk are written, each walk the next; counters keep what is left of the walks before.
+        let mut left = [0u32; 512];
+        for step in 0..40usize {
+            let now = step % 16 * 32..(step % 16 + 1) * 32;
+            now.for_each(|piece| left[piece] += 500);
+            let counts: Vec<(u64, u32)> =
+                (0..).zip(left).filter(|(_, count)| *count > 0).map(|(piece, count)| (1024 + piece, count)).collect();
+            walk(&mut rig, &counts);
+            left.iter_mut().for_each(|count| *count >>= 1);
+        }
+        assert_eq!(rig.metric("splits_wished"), 0.0);
+    }
+
+    #[test]
     fn the_cold_pieces_of_a_fast_huge_page_make_room_and_dense_blocks_grow_together() {
         let mut rig = rig(&[("reserve", "0%")], &[1024, 4096]);
         rig.map(2048);
@@ -744,6 +666,7 @@ mod tests {
         // Block 0 is hot on eight pieces; block 1 is hot all over; of block 2 too many pieces are hot to split it.
         let mut counts: Vec<(u64, u32)> = (0..8).map(|piece| (piece * 64, 3000)).collect();
         counts.extend((512..1024).map(|vpn| (vpn, 100)));
+        walk(&mut rig, &counts);
         walk(&mut rig, &counts);
         let mut later: Vec<(u64, u32)> = (512..1024).map(|vpn| (vpn, 100)).collect();
         later.extend((1024..1536).map(|vpn| (vpn, 90)));

@@ -24,6 +24,7 @@ pub mod heat;
 pub mod hemem;
 pub mod hint_scanner;
 pub mod hotness_lists;
+mod hotness_victims;
 pub mod hotness_walk;
 pub mod huge_split;
 pub mod interleave;

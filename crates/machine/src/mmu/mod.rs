@@ -9,7 +9,8 @@
 //! counters, [`contention`] what updates from several cores cost, [`sweep`] how an operating system reads it all.
 //!
 //! Translation is that of [`crate::tlb`], with a TLB for 1 GiB entries beside it. What a walk reads passes through the
-//! caller's cache hierarchy ([`Lines`]), and so costs what the tier of the table costs where it is not cached.
+//! caller's cache hierarchy ([`Lines`]), and so costs what the tier of the table costs where it is not cached. Walks of one core
+//! overlap with its other loads as those do among each other, and with each other as long as a walker is free.
 
 pub mod contention;
 pub mod counters;
@@ -40,7 +41,7 @@ pub trait Lines {
 }
 
 /// One access, as the MMU sees it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Use {
     /// The page.
     pub page: u32,
@@ -50,6 +51,9 @@ pub struct Use {
     pub store: bool,
     /// Where it lies.
     pub tier: TierId,
+    /// Share of the time until the translation is there that the core waits for: 1 where the address came from the load before,
+    /// 1/n where n loads are under way at a time.
+    pub share: f64,
 }
 
 /// What a core did so far.
@@ -61,8 +65,10 @@ pub struct CoreTotals {
     pub walks: u64,
     /// Entries that walks read.
     pub entries: u64,
-    /// Nanoseconds it waited for walks.
+    /// Nanoseconds it waited for walks and for hits in the second level, queues included.
     pub walk_ns: f64,
+    /// Of these, for a walker to be free.
+    pub queued_ns: f64,
     /// Counters it updated.
     pub updates: u64,
     /// Nanoseconds it waited for their synchronisation.
@@ -76,10 +82,28 @@ struct Core {
     giant: [Associative; 2],
     last_giant: u32,
     walk_cache: WalkCache,
+    /// When each walker is free again, in the core's own nanoseconds.
+    walkers: Vec<f64>,
     /// Accesses to huge pages until the next that is counted, where every so-many-th is.
     left: u32,
     random: u64,
     totals: CoreTotals,
+}
+
+impl Core {
+    /// A walk that takes so long could begin at `from`. Returns how long it must wait for a walker.
+    #[inline]
+    fn walk(&mut self, from: f64, nanos: f64) -> f64 {
+        let (mut first, mut free) = (0, f64::INFINITY);
+        for (number, &at) in self.walkers.iter().enumerate() {
+            if at < free {
+                (first, free) = (number, at);
+            }
+        }
+        let begin = from.max(free);
+        self.walkers[first] = begin + nanos;
+        begin - from
+    }
 }
 
 /// See the module's header.
@@ -120,6 +144,7 @@ impl Mmu {
             ],
             last_giant: u32::MAX,
             walk_cache: WalkCache::default(),
+            walkers: vec![0.0; spec.tlb.walkers.max(1) as usize],
             left: 0,
             random: 0x9e37_79b9_7f4a_7c15 ^ (number as u64) << 32,
             totals: CoreTotals::default(),
@@ -164,7 +189,7 @@ impl Mmu {
         };
         let mut waited = 0.0;
         if found != Translation::First {
-            waited = self.missed(core, used, found, lines);
+            waited = self.missed(core, used, found, now, lines);
         }
         if used.size == Size::Huge && self.counted != 0 && self.is_counted(core, found) {
             waited += self.count(core, used.page, now + waited, lines);
@@ -216,12 +241,14 @@ impl Mmu {
 
     /// The slow half of `access`, apart so that the fast half stays small.
     #[inline(never)]
-    fn missed(&mut self, core: usize, used: Use, found: Translation, lines: &mut impl Lines) -> f64 {
-        let Use { page, size, store, tier } = used;
+    fn missed(&mut self, core: usize, used: Use, found: Translation, now: f64, lines: &mut impl Lines) -> f64 {
+        let Use { page, size, store, tier, share } = used;
         let second = self.spec.tlb.second_hit_ns + f64::from(self.spec.miss_cycles) * 1e9 / self.spec.frequency_hertz;
         if found == Translation::Second {
-            self.cores[core].totals.second_hits += 1;
-            return second;
+            let totals = &mut self.cores[core].totals;
+            totals.second_hits += 1;
+            totals.walk_ns += second * share;
+            return second * share;
         }
         if self.tables.size_of(page) != Some(size) {
             self.enter(page, size, tier);
@@ -235,16 +262,19 @@ impl Mmu {
             Size::Huge => 2,
             Size::Giant => 3,
         };
-        let mut waited = second;
+        let mut walk = 0.0;
         for level in (lowest..=top).rev() {
             let step: Step = self.tables.step(page, level);
             let changed = self.tables.mark(step, store);
             let (line, tier) = self.tables.line(step);
-            waited += lines.touch(line, changed, tier);
+            walk += lines.touch(line, changed, tier);
         }
+        let queued = core.walk(now + second, walk);
+        let waited = queued + (second + walk) * share;
         core.totals.walks += 1;
         core.totals.entries += u64::from(top - lowest + 1);
         core.totals.walk_ns += waited;
+        core.totals.queued_ns += queued;
         waited
     }
 

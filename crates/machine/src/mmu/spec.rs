@@ -11,6 +11,7 @@
 //! | when | every first-level TLB miss | hotness walk, section 5.4: the policy it costs |
 //! | update | 100 cycles | hotness walk, section 5.4: all of synchronisation |
 //! | paging-structure caches | 32 PDE, 4 PDPTE, 2 PML4E entries | Intel SDM volume 3, section 4.10.3 has the three; sizes are an assumption of the order that published reverse engineering found |
+//! | walks of a core under way at a time | 2 (`page_walkers` of the machine) | Intel optimization manual, Skylake microarchitecture |
 //! | 1 GiB entries | 4 first level, 16 second level | Intel optimization manual, Skylake Server core, TLB table |
 
 use std::str::FromStr;

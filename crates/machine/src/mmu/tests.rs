@@ -38,7 +38,7 @@ fn mmu(counters: Option<CounterSpec>) -> Mmu {
 }
 
 fn touch(mmu: &mut Mmu, core: usize, page: u32, size: Size) -> f64 {
-    mmu.access(core, Use { page, size, store: false, tier: TierId::FAST }, 0.0, &mut Plain::default())
+    mmu.access(core, Use { page, size, store: false, tier: TierId::FAST, share: 1.0 }, 0.0, &mut Plain::default())
 }
 
 fn walked(mmu: &mut Mmu, page: u32, size: Size) -> u64 {
@@ -73,8 +73,13 @@ fn a_walk_costs_what_its_tables_lie_on() {
         mmu.add_space(SpaceId(0), 0, 0);
         let mut lines = Plain::default();
         let slow_data = TierId(1);
-        mmu.access(0, Use { page: 3, size: Size::Small, store: false, tier: slow_data }, 0.0, &mut lines);
-        let waited = mmu.access(0, Use { page: 4, size: Size::Small, store: false, tier: slow_data }, 0.0, &mut lines);
+        mmu.access(0, Use { page: 3, size: Size::Small, store: false, tier: slow_data, share: 1.0 }, 0.0, &mut lines);
+        let waited = mmu.access(
+            0,
+            Use { page: 4, size: Size::Small, store: false, tier: slow_data, share: 1.0 },
+            0.0,
+            &mut lines,
+        );
         assert!((waited - (3.5 + nanos)).abs() < 1e-9, "{placement:?}: {waited}");
     }
 }
@@ -92,11 +97,11 @@ fn cycles_for_every_miss_are_charged_whatever_the_page_size() {
 fn accessed_bits_are_written_once_and_a_store_dirties_its_leaf() {
     let mut mmu = mmu(None);
     let mut lines = Plain::default();
-    mmu.access(0, Use { page: 3, size: Size::Small, store: false, tier: TierId::FAST }, 0.0, &mut lines);
+    mmu.access(0, Use { page: 3, size: Size::Small, store: false, tier: TierId::FAST, share: 1.0 }, 0.0, &mut lines);
     assert_eq!(lines.lines.iter().filter(|line| line.1).count(), 4, "four entries were marked");
     mmu.shootdown(3, Size::Small);
     lines.lines.clear();
-    mmu.access(0, Use { page: 3, size: Size::Small, store: true, tier: TierId::FAST }, 0.0, &mut lines);
+    mmu.access(0, Use { page: 3, size: Size::Small, store: true, tier: TierId::FAST, share: 1.0 }, 0.0, &mut lines);
     assert_eq!(lines.lines.iter().filter(|line| line.1).count(), 1, "only the leaf, which is dirty now");
 }
 
@@ -173,14 +178,24 @@ fn each_sampling_policy_counts_what_it_says() {
 fn a_counter_update_reads_and_writes_the_line_behind_the_pmd_table() {
     let mut mmu = mmu(Some(CounterSpec { when: When::Every, sync: Sync::Nothing, ..CounterSpec::default() }));
     let mut lines = Plain::default();
-    mmu.access(0, Use { page: 512 + 33, size: Size::Huge, store: false, tier: TierId::FAST }, 0.0, &mut lines);
+    mmu.access(
+        0,
+        Use { page: 512 + 33, size: Size::Huge, store: false, tier: TierId::FAST, share: 1.0 },
+        0.0,
+        &mut lines,
+    );
     let (first, _) = mmu.tables.counter_line(512);
     // 545 counters of two bytes: line 17.
     assert_eq!(lines.lines.last(), Some(&(first + 17, true, TierId::FAST)));
     assert_eq!(mmu.memory_bytes().1, 512 << 10, "a PMD table's counters, 16 bits each");
     lines.lines.clear();
     assert_eq!(
-        mmu.access(0, Use { page: 512 + 33, size: Size::Huge, store: false, tier: TierId::FAST }, 0.0, &mut lines),
+        mmu.access(
+            0,
+            Use { page: 512 + 33, size: Size::Huge, store: false, tier: TierId::FAST, share: 1.0 },
+            0.0,
+            &mut lines
+        ),
         0.0,
         "posted: nobody waits"
     );
@@ -192,7 +207,12 @@ fn coherent_updates_of_one_line_wait_for_each_other() {
     let mut mmu = mmu(Some(CounterSpec { when: When::Every, sync: Sync::Coherent, ..CounterSpec::default() }));
     let mut lines = Plain::default();
     let mut at = |mmu: &mut Mmu, core, now| {
-        mmu.access(core, Use { page: 5, size: Size::Huge, store: false, tier: TierId::FAST }, now, &mut lines)
+        mmu.access(
+            core,
+            Use { page: 5, size: Size::Huge, store: false, tier: TierId::FAST, share: 1.0 },
+            now,
+            &mut lines,
+        )
     };
     at(&mut mmu, 0, 0.0);
     at(&mut mmu, 1, 0.0);
@@ -258,4 +278,36 @@ fn the_same_accesses_give_the_same_state() {
         (sum.to_bits(), counts)
     };
     assert!(run() == run());
+}
+
+#[test]
+fn walks_overlap_up_to_the_number_of_walkers_and_a_third_waits_for_the_first() {
+    let mut mmu = mmu(None);
+    assert_eq!(mmu.spec().tlb.walkers, 2);
+    let mut lines = Plain::default();
+    let mut walk = |page: u32, share: f64, now: f64| {
+        mmu.access(0, Use { page, size: Size::Small, store: false, tier: TierId::FAST, share }, now, &mut lines)
+    };
+    // Four lines of 80 ns, of which a core with four loads under way waits for a quarter, as for the 3.5 ns before them.
+    assert!((walk(0, 0.25, 0.0) - 323.5 / 4.0).abs() < 1e-9);
+    // From here on one line a walk. The second walker has it at once.
+    assert!((walk(8, 0.25, 100.0) - 83.5 / 4.0).abs() < 1e-9);
+    // Walkers are busy until 323.5 and 183.5: whoever missed at 150 asks at 153.5 and waits 30 ns for the second.
+    assert!((walk(16, 0.25, 150.0) - (30.0 + 83.5 / 4.0)).abs() < 1e-9);
+    // A load that needs its address first waits for all of its walk.
+    assert!((walk(24, 1.0, 400.0) - 83.5).abs() < 1e-9);
+    let totals = *mmu.totals().next().unwrap();
+    assert!((totals.queued_ns - 30.0).abs() < 1e-9 && totals.walks == 4);
+    // A core that does nothing but walk is as fast as its walkers: one line a walk, two at a time.
+    let (mut now, begin) = (1000.0, 1000.0);
+    for page in 0..400u32 {
+        now += mmu.access(
+            0,
+            Use { page: 4096 + page * 8, size: Size::Small, store: false, tier: TierId::FAST, share: 0.25 },
+            now,
+            &mut lines,
+        );
+    }
+    let each = (now - begin) / 400.0;
+    assert!((each - 83.5 / 2.0).abs() < 2.0, "{each}");
 }

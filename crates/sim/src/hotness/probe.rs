@@ -85,7 +85,7 @@ pub struct HeatPicture {
     pub window_seconds: f64,
     /// Pages a row of `memory` covers.
     pub pages_per_row: u32,
-    /// A column for each window, or for some of them: the most heat of all memory, in at most 256 rows.
+    /// A column for each window, or for some of them: the most heat of all memory, in at most 256 rows. Of two processes, the first's.
     pub memory: Vec<Vec<f32>>,
     /// First page of the 2 MiB whose pieces `pieces` shows: the hottest at the end of the first window.
     pub block: Option<u32>,
@@ -245,6 +245,8 @@ impl Probe {
 
     fn paint(&mut self) {
         let picture = &mut self.picture;
+        // The second process lies 4 GiB behind the first: the picture is of the first.
+        let truth = &self.truth[..self.boundary.map_or(self.truth.len(), |at| self.truth.len().min(at as usize))];
         let [covers, held] = &mut self.column_windows;
         if held == covers && picture.memory.len() == COLUMNS {
             picture.fold();
@@ -253,22 +255,21 @@ impl Probe {
         }
         let begins = held == covers || picture.memory.is_empty();
         *held = if begins { 1 } else { *held + 1 };
-        while self.truth.len() > ROWS * picture.pages_per_row as usize {
+        while truth.len() > ROWS * picture.pages_per_row as usize {
             picture.pages_per_row *= 2;
             for column in &mut picture.memory {
                 *column = column.chunks(2).map(|pair| pair.iter().sum()).collect();
             }
         }
-        let rows: Vec<f32> =
-            self.truth.chunks(picture.pages_per_row as usize).map(|pages| pages.iter().sum()).collect();
+        let rows: Vec<f32> = truth.chunks(picture.pages_per_row as usize).map(|pages| pages.iter().sum()).collect();
         let add = |columns: &mut Vec<Vec<f32>>, column: Vec<f32>| match columns.pop() {
             Some(last) if !begins => columns.push(hotter(last, &column)),
             last => columns.extend(last.into_iter().chain([column])),
         };
         add(&mut picture.memory, rows);
         if self.windows >= 1 && picture.block.is_none() {
-            let sum = |block: usize| self.truth[block << BLOCK_SHIFT..(block + 1) << BLOCK_SHIFT].iter().sum::<f32>();
-            let blocks = self.truth.len() >> BLOCK_SHIFT;
+            let sum = |block: usize| truth[block << BLOCK_SHIFT..(block + 1) << BLOCK_SHIFT].iter().sum::<f32>();
+            let blocks = truth.len() >> BLOCK_SHIFT;
             picture.block =
                 (0..blocks).max_by(|a, b| sum(*a).total_cmp(&sum(*b))).map(|block| (block << BLOCK_SHIFT) as u32);
         }
@@ -278,7 +279,7 @@ impl Probe {
             if picture.pieces.is_empty() {
                 picture.pieces.resize(before, vec![0.0; BLOCK_PAGES as usize]);
             }
-            add(&mut picture.pieces, self.truth[first as usize..(first + BLOCK_PAGES) as usize].to_vec());
+            add(&mut picture.pieces, truth[first as usize..(first + BLOCK_PAGES) as usize].to_vec());
         }
     }
 }

@@ -21,7 +21,7 @@
 //! | cache that counter lines find | an eighth of the last level | Assumption: they share it with the program's data |
 
 use terrace_core::pages::Pages as CorePages;
-use terrace_core::units::{BLOCK_PAGES, BLOCK_SHIFT, BlockId, Bytes, PageId, SpaceId, TierId, Vpn};
+use terrace_core::units::{BLOCK_PAGES, BLOCK_SHIFT, Bytes, PageId, SpaceId, TierId, Vpn};
 use terrace_machine::cache::{Cache, Filtered, LINE_BYTES};
 use terrace_machine::mmu::When;
 use terrace_machine::mmu::counters::Counters;
@@ -40,6 +40,7 @@ const STORE_FACTOR: u32 = 503;
 const PCC_ENTRIES: usize = 128;
 const REGION_BYTES: u64 = 88;
 const GIB_PAGES: u64 = 1 << 18;
+const UNKNOWN: u32 = u32::MAX;
 
 /// One access as the trackers see it.
 #[derive(Clone, Copy, Debug)]
@@ -109,7 +110,10 @@ pub(crate) struct MemtisSplit {
     fast: Vec<bool>,
     hot_bin: usize,
     windows: u64,
-    known: u32,
+    /// First number of each block in its own record of pages; [`UNKNOWN`] where nothing was used yet.
+    blocks: Vec<u32>,
+    /// Pages it has records of.
+    known: u64,
 }
 
 impl Pebs {
@@ -173,6 +177,7 @@ impl Tracker {
                 fast: Vec::new(),
                 hot_bin: 1,
                 windows: 0,
+                blocks: Vec::new(),
                 known: 0,
             })),
             regions("telescope", true),
@@ -422,8 +427,7 @@ impl MemtisSplit {
         if !self.pebs.samples(access) {
             return;
         }
-        self.know(access.page, access.huge);
-        let page = PageId(access.page);
+        let page = self.know(access.page >> BLOCK_SHIFT, access.huge).plus(access.page & (BLOCK_PAGES - 1));
         let marked = self.heat.sample(page, &mut self.pages).is_some() && {
             let value = self.heat.value(page, &self.pages);
             terrace_policies::bins::visible_bin(terrace_policies::bins::fine_bin(value)) >= self.hot_bin
@@ -432,43 +436,46 @@ impl MemtisSplit {
         self.decision.sample(fast, marked);
     }
 
-    /// Its own record of pages has every block up to this page, huge where it is.
-    fn know(&mut self, page: u32, huge: bool) {
-        let space = SpaceId(0);
-        while self.known <= page {
-            let first = self.known;
-            let blocks = self.pages.map(space, Vpn(u64::from(first))..Vpn(u64::from(first + BLOCK_PAGES)));
-            for block in blocks {
-                self.pages.set_huge(block, huge);
-                for offset in 0..BLOCK_PAGES {
-                    self.pages.set_tier(block.first_page().plus(offset), Some(TierId::FAST));
-                }
-            }
-            self.known += BLOCK_PAGES;
-            self.heat.fit(&self.pages);
-            self.heat.refresh(PageId(first), &mut self.pages);
+    /// Its own record of pages has this block, huge if it is. Returns its first number there: between two processes lie numbers that
+    /// nobody uses.
+    fn know(&mut self, block: u32, huge: bool) -> PageId {
+        if self.blocks.len() <= block as usize {
+            self.blocks.resize(block as usize + 1, UNKNOWN);
         }
+        if self.blocks[block as usize] != UNKNOWN {
+            return PageId(self.blocks[block as usize]);
+        }
+        let start = u64::from(block << BLOCK_SHIFT);
+        for new in self.pages.map(SpaceId(0), Vpn(start)..Vpn(start + u64::from(BLOCK_PAGES))) {
+            self.blocks[block as usize] = new.first_page().0;
+            self.pages.set_huge(new, huge);
+            (0..BLOCK_PAGES).for_each(|offset| {
+                self.pages.set_tier(new.first_page().plus(offset), Some(TierId::FAST));
+            });
+        }
+        let first = PageId(self.blocks[block as usize]);
+        self.known += u64::from(BLOCK_PAGES);
+        self.heat.fit(&self.pages);
+        self.heat.refresh(first, &mut self.pages);
+        first
     }
 
     fn end_window(&mut self, uses: &Uses, fast: usize, management: &Management, out: &mut [f32]) {
-        if let Some(last) = uses.pages().checked_sub(1) {
-            self.know(last, uses.is_huge(last));
-        }
         self.windows += 1;
-        for block in (0..uses.pages().div_ceil(BLOCK_PAGES)).map(BlockId) {
-            let first = block.first_page();
-            let huge = self.pages.block(block).is_some_and(|info| info.huge);
-            for offset in 0..BLOCK_PAGES {
-                let page = first.plus(offset);
-                if let Some(out) = out.get_mut(page.index()) {
-                    // The counts start at 1: what was never sampled is not hot.
-                    let count = if huge {
-                        self.heat.unit_value(first, &self.pages)
-                    } else {
-                        self.heat.value(page, &self.pages)
-                    };
-                    *out = count.saturating_sub(1) as f32;
-                }
+        for (block, out) in (0..).zip(out.chunks_mut(BLOCK_PAGES as usize)) {
+            // Time begins at 1; what was used then or later has memory.
+            if !uses.used_block(block, 1) {
+                continue;
+            }
+            let first = self.know(block, uses.is_huge(block << BLOCK_SHIFT));
+            let huge = self.pages.block(first.block()).is_some_and(|info| info.huge);
+            for (offset, out) in (0..).zip(out) {
+                // The counts start at 1: what was never sampled is not hot.
+                let count = match huge {
+                    true => self.heat.unit_value(first, &self.pages),
+                    false => self.heat.value(first.plus(offset), &self.pages),
+                };
+                *out = count.saturating_sub(1) as f32;
             }
         }
         let capacity = fast as u64;
@@ -487,7 +494,7 @@ impl MemtisSplit {
         self.heat.give_back(changes);
         self.pebs.charge(management);
         // Cooling and the choice of splits look at every page.
-        self.pebs.cost.searched += u64::from(uses.pages());
+        self.pebs.cost.searched += self.known;
     }
 }
 
@@ -525,5 +532,28 @@ mod tests {
         assert_eq!((read, cleared), (2 + 512, 2));
         assert!(heat[..512].iter().all(|heat| *heat == 1.0), "all pieces look alike");
         assert_eq!((heat[600], heat[601]), (1.0, 0.0));
+    }
+
+    #[test]
+    fn memtis_keeps_records_of_what_is_used_and_of_nothing_between_two_processes() {
+        let management = terrace_machine::preset::Machine::preset("cxl-pond").unwrap().management;
+        let far = 1u32 << 20;
+        let mut all = Tracker::all(0.5, Bytes::mib(1), 80.0, 170.0);
+        let memtis = all.iter_mut().find(|tracker| tracker.name() == "memtis-split").unwrap();
+        let mut uses = Uses::default();
+        for page in [3, far + 700] {
+            uses.see(page, 1, true);
+            // 199 loads that reach memory are one sample.
+            for _ in 0..199 * 5 {
+                memtis.see(&Access { page, huge: true, store: false, missed: true, found: 0 });
+            }
+        }
+        let mut out = Vec::new();
+        memtis.end_window(&uses, 1, 100, &management, &mut out);
+        assert!(out[3] > 0.0 && out[3] == out[500], "a huge page is known as one");
+        assert_eq!((out[512], out[far as usize + 100]), (0.0, 0.0));
+        assert_eq!(out[far as usize + 700], out[3]);
+        let searched = memtis.cost().searched;
+        assert_eq!(searched, 2 * 512, "two huge pages, not the 4 GiB between them");
     }
 }

@@ -148,6 +148,8 @@ pub struct CoreReport {
     pub walk_entries: u64,
     /// Seconds it waited for walks and second-level hits.
     pub walk_seconds: f64,
+    /// Of these, for a walker to be free.
+    pub walk_queue_seconds: f64,
     /// Counters it updated.
     pub updates: u64,
     /// Seconds it waited for the synchronisation of counters.
@@ -205,6 +207,7 @@ impl MmuRun {
                 walk_share: share(totals.walks, core.accesses),
                 walk_entries: totals.entries,
                 walk_seconds: totals.walk_ns / 1e9,
+                walk_queue_seconds: totals.queued_ns / 1e9,
                 updates: totals.updates,
                 sync_seconds: totals.sync_ns / 1e9,
             })

@@ -123,7 +123,8 @@ impl Hot {
                 lines: table_lines,
                 left: &mut left,
             };
-            let used = Use { page, size, store, tier: TierId(tier as u8) };
+            let share = if wait == Wait::Dependent { 1.0 } else { overlap };
+            let used = Use { page, size, store, tier: TierId(tier as u8), share };
             let before = if probe.is_some() { walked(mmu, thread) } else { (0, 0) };
             let waited = mmu.access(thread, used, *clock + nanos, &mut hierarchy);
             work.stall_ns += waited;

@@ -132,6 +132,8 @@ pub(super) enum Quantity {
     Imbalance,
     /// Pairs: what the second takes more than the first, in the measured part.
     Overhead,
+    /// Runs on more and more cores: how much faster than the first, and the work imbalance, in the measured part.
+    Cores,
     /// Of the hottest tenth of address ranges, the share that is not among the hottest tenth a row of the heat map later.
     Drift,
     /// Pairs along growing fast memory: whether the gain is smaller at the end than at the beginning.
@@ -694,6 +696,14 @@ fn hotness_walk() -> Vec<Row> {
         let quantity = format!("PR, {what}, 1:3: what 100 cycles for every first-level miss cost");
         let source = "hotness walk figure 8 and section 5.4";
         add("HW.fig8", quantity, paper.to_owned(), source, value, Quantity::Overhead, vec![run(without), run(with)]);
+    }
+    for (name, setting) in [("PR", pagerank(true, 0.25)), ("BFS", search(true, 0.25)), ("MCF", mcf(true, 0.25))] {
+        let cases = [1, 2, 4, 8].map(|threads| run(Setting { threads, ..setting })).to_vec();
+        let quantity = format!("{name}, 2 MiB, 1:3, 1 to 8 cores: speed over one core, work imbalance");
+        let source =
+            "hotness walk section 4: scaling over cores was left out, as its simulation was too inaccurate for it";
+        let paper = "left out (no number)".to_owned();
+        add("HW.cores", quantity, paper, source, None, Quantity::Cores, cases);
     }
     for (id, name, setting) in [("HW.fig9", "MCF", mcf(true, 0.25)), ("HW.fig10", "PR", pagerank(true, 0.25))] {
         let quantity = format!("{name}: share of the hottest tenth of ranges that is no longer so at the next look");

@@ -149,14 +149,13 @@ pub(super) fn ours(row: &Row, reports: &[&Report]) -> Ours {
             }
         }
         Quantity::Imbalance => {
-            let accesses: Vec<f64> = cores(reports[0]).iter().map(|core| core.accesses).collect();
-            let most = accesses.iter().copied().fold(0.0, f64::max);
-            let value = most / mean(accesses.iter().copied()) - 1.0;
+            let (value, accesses) = imbalance(reports[0]);
             let list: Vec<String> = accesses.iter().map(|count| format!("{:.2}", count / 1e6)).collect();
             let text = format!("{:.1} % (millions of accesses a core: {})", value * 100.0, list.join(", "));
             let detail = Some(serde_json::json!({ "accesses": accesses }));
             Ours { value: Some(value), detail, text, verdict: ratio_verdict(value, row.value) }
         }
+        Quantity::Cores => over_cores(reports),
         Quantity::Drift => drift(reports[0]),
         Quantity::Best => {
             let factor = reports.chunks_exact(2).map(pairs).fold(0.0, f64::max);
@@ -380,6 +379,30 @@ fn cores(report: &Report) -> Vec<CoreWork> {
         }
     }
     work
+}
+
+/// The most accesses of a core over the mean, less one, and the accesses of each.
+fn imbalance(report: &Report) -> (f64, Vec<f64>) {
+    let accesses: Vec<f64> = cores(report).iter().map(|core| core.accesses).collect();
+    let most = accesses.iter().copied().fold(0.0, f64::max);
+    (most / mean(accesses.iter().copied()) - 1.0, accesses)
+}
+
+/// Each run beside the first, which has the fewest cores.
+fn over_cores(reports: &[&Report]) -> Ours {
+    let alone = measured(reports[0]);
+    let (mut list, mut detail) = (Vec::new(), Vec::new());
+    for report in reports {
+        let (uneven, accesses) = imbalance(report);
+        let (count, speed) = (accesses.len(), alone / measured(report));
+        let skew_ns = report.mmu.as_ref().map_or(0.0, |mmu| mmu.skew_ns);
+        list.push(format!("{count} cores {speed:.2}x, {:.1} %", uneven * 100.0));
+        detail.push(serde_json::json!({
+            "cores": count, "speed": speed, "imbalance": uneven, "accesses": accesses, "skew_ns": skew_ns
+        }));
+    }
+    let verdict = "the paper states no number".to_owned();
+    Ours { value: None, detail: Some(serde_json::Value::Array(detail)), text: list.join("; "), verdict }
 }
 
 /// How quickly heat moves: rows of the heat map within the measured parts.

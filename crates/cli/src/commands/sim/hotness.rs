@@ -58,7 +58,7 @@ pub(super) fn run(arguments: &SimHotnessArguments) -> anyhow::Result<ExitCode> {
     let plan = HotnessPlan { fast_share, window_ns };
     let report = score(&one.config, &plan, one.source.as_ref(), beside.as_ref()).map_err(failed)?;
     if let Some(path) = &arguments.heatmap {
-        let title = format!("Heat over time: {}", report.workload);
+        let title = format!("Heat over time: {}, {}", report.workload, units::bytes(one.config.footprint.get()));
         crate::report::sim::write_heat(path, &report.picture, &title)?;
     }
     if arguments.json {

@@ -90,3 +90,26 @@ fn axes_choose_units_with_short_labels() {
     assert_eq!(Scale::of_bytes(u64::MAX).unit, "TiB");
     assert_eq!((Scale::of_time(599.0).unit, Scale::of_time(601.0).unit, Scale::of_time(1e6).unit), ("s", "min", "h"));
 }
+
+#[test]
+fn the_picture_of_heat_has_its_title_key_and_axes_in_it() {
+    let columns = |rows: usize| -> Vec<Vec<f32>> {
+        (0..300).map(|step| (0..rows).map(|row| ((row * 7 + step) % 50 * (row % 3)) as f32).collect()).collect()
+    };
+    let picture = terrace_sim::hotness::HeatPicture {
+        window_seconds: 0.1,
+        pages_per_row: 32,
+        memory: columns(256),
+        block: Some(512),
+        pieces: columns(512),
+    };
+    let svg = hotness_picture(&picture, "Heat over time: gap-pr").unwrap().unwrap();
+    assert_eq!(fault(&svg), None);
+    for text in
+        ["\nHeat over time: gap-pr\n", "not used", "address (MiB)", "piece of 4 KiB", "time since the start", "98 uses"]
+    {
+        assert!(svg.contains(text), "{text} is not in it");
+    }
+    assert!(svg.matches("<rect").count() < 45_000, "{}", svg.matches("<rect").count());
+    assert!(hotness_picture(&terrace_sim::hotness::HeatPicture::default(), "").unwrap().is_none());
+}
