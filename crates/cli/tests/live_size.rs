@@ -131,9 +131,11 @@ fn a_tuned_program_ends_with_a_report() {
     ]);
     assert_eq!(done.code, 0, "{}", done.stderr);
     let report: Value = serde_json::from_str(&std::fs::read_to_string(file).unwrap()).unwrap();
-    for key in ["saved_share_mean", "saved_share_max", "loss", "loss_p95", "target_tau"] {
+    for key in ["saved_share_mean", "saved_share_max", "target_tau"] {
         assert!((0.0..=1.0).contains(&number(&report, &format!("/{key}"))), "{key}: {report}");
     }
+    // A window in which all that is out comes back may take several times as long.
+    assert!(number(&report, "/loss") >= 0.0 && number(&report, "/loss_p95") >= 0.0, "{report}");
     assert_eq!((number(&report, "/target_tau"), report["held_by"].as_str()), (0.05, Some("pages")));
     let intervals = report["intervals"].as_array().unwrap();
     assert!(intervals.len() >= 4, "{} decisions in 8 s", intervals.len());
