@@ -19,6 +19,7 @@ fn main() -> ExitCode {
             ("a_program_that_ends_before_the_first_interval", a_program_that_ends_before_the_first_interval),
             ("a_tuned_program_ends_with_a_report", a_tuned_program_ends_with_a_report),
             ("advice_moves_nothing", advice_moves_nothing),
+            ("advice_looks_at_every_page_in_every_window", advice_looks_at_every_page_in_every_window),
         ],
     )
 }
@@ -168,4 +169,37 @@ fn advice_moves_nothing() {
             assert!(low <= loss + 1e-9 && loss <= high + 1e-9, "{point}");
         }
     }
+}
+
+/// A quarter of the memory is in use all the time: so it is seen, and not as in use now and then.
+fn advice_looks_at_every_page_in_every_window() {
+    let program = std::env::current_exe().unwrap();
+    let terrace = program.parent().unwrap().parent().unwrap().join("terrace");
+    let place = tempfile::tempdir().unwrap();
+    let directory = place.path().join("report");
+    let done = run(&[
+        "size",
+        "advise",
+        "--duration",
+        "8s",
+        "--report",
+        directory.to_str().unwrap(),
+        "--",
+        terrace.to_str().unwrap(),
+        "workload",
+        "hot-cold",
+        "--size",
+        "64MiB",
+        "--duration",
+        "10s",
+        "--set",
+        "layout=scattered",
+    ]);
+    assert_eq!(done.code, 0, "{}", done.stderr);
+    let report: Value = serde_json::from_str(&std::fs::read_to_string(directory.join("report.json")).unwrap()).unwrap();
+    let pages: Vec<f64> =
+        report["profile"]["pages_by_windows"].as_array().unwrap().iter().map(|pages| pages.as_f64().unwrap()).collect();
+    let often: f64 = pages[pages.len() * 2 / 3..].iter().sum();
+    let share = often / pages.iter().sum::<f64>();
+    assert!((0.2..0.35).contains(&share), "{share} of the pages in two windows of three: {pages:?}");
 }
