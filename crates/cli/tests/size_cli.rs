@@ -119,6 +119,11 @@ fn bad_input_is_refused_before_anything_is_started() {
     misuse(&["size", "query", "--db", database, "--machine", "cxl-pond", "--vector", VECTOR], "not of cxl-pond");
     let cut = file("cut", &std::fs::read(database).unwrap()[..5000]);
     misuse(&["size", "query", "--db", &cut, "--vector", VECTOR], "damaged");
+    let mut bytes = std::fs::read(database).unwrap();
+    // Past the first page's header: within the figures.
+    bytes[2000] ^= 0x10;
+    let flipped = file("flipped", &bytes);
+    misuse(&["size", "tune", "--db", &flipped, "--machine", "optane-6252", "--", "touch", mark], "damaged");
     misuse(&["size", "query", "--vector", "1,2,3"], "expected 8 figures");
     misuse(&["size", "tune", "--every", "1ms", "--", "touch", mark], "--every");
     misuse(&["size", "advise", "--prices", "cheap", "--", "touch", mark], "--prices");

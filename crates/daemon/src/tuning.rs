@@ -215,6 +215,7 @@ impl LiveTuner {
             // The limit is a share of what the processes have, and grows with it; refaults are of pages that it put out.
             growth_share: 0.0,
             left_room: false,
+            return_seconds: self.refault_cost.map(|cost| footprint as f64 * cost.as_secs_f64()),
         })
     }
 

@@ -1,26 +1,34 @@
 //! Fast memory held down by the kernel's own watermarks: so much of it is kept free, and kswapd sees to that.
 //!
-//! In: how much of the fast nodes should be free. Out: `vm.min_free_kbytes`, set so that the low watermark is there; what stood in it
+//! In: how much of the fast nodes should be free. Out: `vm.min_free_kbytes`, set so that the marks are there; what stood in it
 //! comes back when this is dropped, and by the guard if Terrace is killed. Must not: raise the minimum above what is free, as programs would
 //! then reclaim in their own allocations, or run beside another Terrace that does the same.
 //!
-//! Source: Tuna, section 4: the low watermark is the memory to be kept free, the minimum eight tenths of it, so that kswapd does the work
-//! and no allocation waits. A stock kernel derives both of its upper marks from the minimum (admin-guide/sysctl/vm.rst,
+//! Source: Tuna, section 4: kswapd begins where less is free than should be, and ends where as much is. The paper's kernel was changed
+//! so that its low and high watermarks are the same. A stock kernel derives both from the minimum (admin-guide/sysctl/vm.rst,
 //! `min_free_kbytes` and `watermark_scale_factor`): with `gap = max(min / 4, zone * factor / 10,000)`, low is `min + gap` and high
-//! `min + 2 gap`. So low is where it should be, and reclaim goes on until a fifth more is free; the paper's kernel was
-//! changed to stop at low.
+//! `min + 2 gap`, and once begun it frees up to high: where much is free already, many times what was asked for. So the marks
+//! stand with high at what should be free. Where less is, low is raised to it for a moment, kswapd is woken, and the marks go back as soon
+//! as enough is free, which ends its work.
+//!
+//! It has to be woken: the kernel does so when an allocation finds a zone below its low mark, and a program that holds its memory
+//! makes none, or is served by the next node without waking anyone. Terrace makes one, bound to the node.
 //!
 //! The setting is for the whole machine. The kernel shares the minimum out among all zones by their size, so that slow nodes keep as large
-//! a share of theirs free; and it reclaims what it finds cold, whoever it belongs to, page cache first.
+//! a share of theirs free; and it reclaims what it finds cold, whoever it belongs to, page cache first. Slow nodes are used only if it may
+//! demote (`/sys/kernel/mm/numa/demotion_enabled`).
 
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use terrace_core::units::Bytes;
 
 use crate::guard::{Guard, GuardError, ProtectToken, Undo};
 use crate::pressure::meminfo_bytes;
+use crate::sys::placement::take_memory_from;
+use crate::sys::private_memory::PrivateMemory;
 
 const MINIMUM: &str = "proc/sys/vm/min_free_kbytes";
 const FACTOR: &str = "proc/sys/vm/watermark_scale_factor";
@@ -29,6 +37,10 @@ const FACTOR: &str = "proc/sys/vm/watermark_scale_factor";
 const OF_FREE: f64 = 0.95;
 /// A mark that differs by less is left: each change has the kernel compute the marks of all zones anew.
 const LEAST_CHANGE: f64 = 0.01;
+/// Longest that kswapd works at a time before marks and free memory are compared anew; what is managed meanwhile waits as long.
+const MOST_AT_A_TIME: Duration = Duration::from_millis(100);
+/// So often it is looked whether enough is free: kswapd frees some MiB in between.
+const LOOK: Duration = Duration::from_millis(1);
 
 /// Pages that the kernel has moved between tiers by itself since boot, of all programs (/proc/vmstat).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -84,6 +96,14 @@ pub enum WatermarkError {
     /// Another Terrace holds them.
     #[error("another Terrace holds fast memory down by the watermarks, and there is one setting for the whole machine")]
     InUse,
+    /// The kernel gave no page of a node.
+    #[error("node {node}: kswapd could not be woken: {source}")]
+    Wake {
+        /// The node.
+        node: u32,
+        /// What the kernel said.
+        source: io::Error,
+    },
     /// What would be changed could not be protected.
     #[error(transparent)]
     Guard(#[from] GuardError),
@@ -148,30 +168,68 @@ impl Watermarks {
     }
 
     /// Has the kernel keep `wanted` of the nodes free from now on, as far as what is free already allows; to be called again and
-    /// again. Returns the low mark as it is now.
+    /// again. Where less is free, kswapd works for up to a tenth of a second. Returns what is free then.
     ///
     /// # Errors
-    /// When the setting cannot be read or written.
+    /// When the setting cannot be read or written, or the kernel gives no page to wake kswapd by.
     pub fn keep_free(&mut self, wanted: Bytes) -> Result<Bytes, WatermarkError> {
-        let minimum = self.minimum(wanted, self.free()?);
+        let mut free = self.free()?;
+        if free < wanted && self.minimum(wanted, 1, free) > self.before {
+            self.write(self.minimum(wanted, 1, free))?;
+            let began = Instant::now();
+            let woken = self.wake();
+            while woken.is_ok() && free < wanted && began.elapsed() < MOST_AT_A_TIME {
+                std::thread::sleep(LOOK);
+                free = self.free()?;
+            }
+            self.write(self.minimum(wanted, 2, free))?;
+            woken?;
+            return Ok(free);
+        }
+        let minimum = self.minimum(wanted, 2, free);
         if minimum.abs_diff(self.set) as f64 > LEAST_CHANGE * self.set as f64 || minimum == self.before {
             self.write(minimum)?;
         }
-        Ok(self.low())
+        Ok(free)
     }
 
-    /// The low mark of the nodes.
-    pub fn low(&self) -> Bytes {
-        let minimum = Bytes::kib(self.set).share(self.part());
-        minimum + minimum.share(0.25).max(self.least_gap())
-    }
-
-    /// The setting in KiB, of all memory, for a low mark of the nodes.
-    fn minimum(&self, low: Bytes, free: Bytes) -> u64 {
-        // Eight tenths, or what the least gap leaves of it.
-        let minimum = low.share(0.8).min(low.saturating_sub(self.least_gap()));
+    /// The setting in KiB, of all memory, that puts a mark of the nodes at `free_wanted`: the low one, which is a gap above the
+    /// minimum, or the high one, which is two.
+    fn minimum(&self, wanted: Bytes, gaps: u32, free: Bytes) -> u64 {
+        let gaps = f64::from(gaps);
+        // A gap is a quarter of the minimum, or the least gap.
+        let minimum = wanted.share(1.0 / (1.0 + gaps / 4.0)).min(wanted.saturating_sub(self.least_gap().share(gaps)));
         let minimum = minimum.min(free.share(OF_FREE));
         ((minimum.get() as f64 / self.part() / 1024.0) as u64).max(self.before)
+    }
+
+    /// Wakes kswapd of each node by a page that must come from there.
+    fn wake(&self) -> Result<(), WatermarkError> {
+        // A tree that is not this machine's has no kswapd.
+        if self.root != Path::new("/") {
+            return Ok(());
+        }
+        self.nodes.iter().try_for_each(|&node| {
+            let touch = move || {
+                // For this thread alone, which ends here.
+                match take_memory_from(node) {
+                    // A kernel without nodes has one.
+                    Err(error) if error.kind() == io::ErrorKind::Unsupported => {}
+                    taken => taken?,
+                }
+                PrivateMemory::map(1).map(|mut page| page.write(0, 1))
+            };
+            let woken = std::thread::scope(|scope| scope.spawn(touch).join());
+            woken
+                .unwrap_or_else(|_| Err(io::Error::other("the thread that asked for it failed")))
+                .map_err(|source| WatermarkError::Wake { node, source })
+        })
+    }
+
+    /// The high mark of the nodes: kswapd, once begun, ends there.
+    pub fn high(&self) -> Bytes {
+        let minimum = Bytes::kib(self.set).share(self.part());
+        minimum + minimum.share(0.25).max(self.least_gap()).share(2.0)
     }
 
     /// What part of all memory the nodes are: the kernel shares the minimum out by size.
@@ -249,26 +307,36 @@ mod tests {
     }
 
     #[test]
-    fn the_low_mark_is_what_should_be_free_and_the_minimum_four_fifths_of_it() {
+    fn marks_stand_with_the_high_one_at_what_should_be_free() {
         let machine = machine(1, "4096\n");
         let mut marks = Watermarks::open(machine.root(), &[0]).unwrap();
         assert_eq!(setting(&machine), "4096\n", "nothing is changed before it is asked for");
-        let low = marks.keep_free(Bytes::mib(400)).unwrap();
-        assert_eq!(setting(&machine), (320 * 1024).to_string());
-        assert_eq!(low, Bytes::mib(400));
-        // More than is free is reached by and by: the minimum stays below what is free.
-        marks.keep_free(Bytes::mib(900)).unwrap();
-        assert_eq!(setting(&machine), ((512.0 * 1024.0 * 0.95) as u64).to_string());
+        // Minimum and two quarters of it: 300 MiB.
+        assert_eq!(marks.keep_free(Bytes::mib(300)).unwrap(), Bytes::mib(512));
+        assert_eq!(setting(&machine), (200 * 1024).to_string());
         marks.keep_free(Bytes::ZERO).unwrap();
         assert_eq!(setting(&machine), "4096", "never below what was there");
+    }
+
+    #[test]
+    fn what_is_missing_is_reclaimed_with_the_low_mark_there_and_the_minimum_below_what_is_free() {
+        let machine = machine(1, "4096");
+        let marks = Watermarks::open(machine.root(), &[0]).unwrap();
+        assert_eq!(marks.minimum(Bytes::mib(550), 1, Bytes::mib(512)), 440 * 1024);
+        // Much more than is free is reached by and by.
+        assert_eq!(marks.minimum(Bytes::mib(900), 1, Bytes::mib(512)), (512.0 * 1024.0 * 0.95) as u64);
+        let mut marks = marks;
+        // Nobody reclaims here: it gives up after a while, and marks that would have every allocation reclaim do not stay.
+        assert_eq!(marks.keep_free(Bytes::mib(550)).unwrap(), Bytes::mib(512));
+        assert_eq!(setting(&machine), (550.0_f64 * 1024.0 / 1.5).floor().to_string());
     }
 
     #[test]
     fn the_fast_node_gets_its_mark_though_the_setting_is_for_all() {
         let machine = machine(2, "4096");
         let mut marks = Watermarks::open(machine.root(), &[0]).unwrap();
-        assert_eq!(marks.keep_free(Bytes::mib(400)).unwrap(), Bytes::mib(400));
-        assert_eq!(setting(&machine), (640 * 1024).to_string());
+        marks.keep_free(Bytes::mib(300)).unwrap();
+        assert_eq!(setting(&machine), (400 * 1024).to_string());
     }
 
     #[test]
@@ -276,9 +344,8 @@ mod tests {
         // 10 % of the zone between two marks: 102.4 MiB of 1 GiB.
         let machine = machine(1, "4096").file(FACTOR, "1000");
         let mut marks = Watermarks::open(machine.root(), &[0]).unwrap();
-        let low = marks.keep_free(Bytes::mib(200)).unwrap();
-        assert!(low.get().abs_diff(Bytes::mib(200).get()) < 4096, "{low}");
-        assert_eq!(setting(&machine), ((200.0_f64 - 102.4) * 1024.0).floor().to_string());
+        marks.keep_free(Bytes::mib(300)).unwrap();
+        assert_eq!(setting(&machine), ((300.0_f64 - 204.8) * 1024.0).floor().to_string());
     }
 
     #[test]

@@ -20,7 +20,7 @@ use terrace_linux::watermarks::{WatermarkError, Watermarks};
 
 const HOLDER_ARGUMENT: &str = "__holder";
 const SETTING: &str = "/proc/sys/vm/min_free_kbytes";
-/// By so much the low mark is raised.
+/// By so much the high mark is raised.
 const MORE: Bytes = Bytes::mib(8);
 
 const TESTS: &[(&str, fn())] =
@@ -76,7 +76,7 @@ fn fast_nodes() -> Vec<u32> {
 /// A Terrace in small: the marks raised a little, until stdin closes or it is killed.
 fn hold() -> ExitCode {
     let mut marks = Watermarks::open(Path::new("/"), &fast_nodes()).unwrap();
-    let wanted = marks.low() + MORE;
+    let wanted = marks.high() + MORE;
     marks.keep_free(wanted).unwrap();
     println!("{}", setting());
     let mut line = String::new();

@@ -6,7 +6,9 @@
 //! A look at a page's mark says that it was accessed since the look before, not how often. A page accessed in `k` of `n` windows
 //! is taken to be accessed at the rate `-ln(1 - k/n)` a window, as accesses at random times are; one that was accessed in all of
 //! them at no less than `ln(2n)`. With a share `s` fast, the pages of the lowest rates are slow. Each such access touches at least one
-//! cache line and at most the 64 of a page: that is the interval. The expectation is their geometric mean, eight lines.
+//! cache line and at most the 64 of a page: that is the interval. How often a page is accessed that is in every window, marks do not
+//! say: at most, those pages share among them all that the CPU time has room for. The expectation is the geometric mean of least and
+//! most: eight lines for a page that is not in every window.
 //!
 //! Where slow memory is compressed, a touch is a fault, however many lines it accesses. That is expected of every touch, and is the most;
 //! the least is that each page in use comes back once and others leave in its place, so that it costs one fault in all windows.
@@ -21,8 +23,8 @@ use crate::microbench::Benchmark;
 use crate::model;
 use crate::vector::INTERVAL_SECONDS;
 
-/// Cache lines a touch of a page accesses: at least, expected, at most.
-const LINES_A_TOUCH: [f64; 3] = [1.0, 8.0, 64.0];
+/// Cache lines a touch of a page accesses: at least, and at most.
+const LINES_A_TOUCH: [f64; 2] = [1.0, 64.0];
 
 /// What was seen of a program.
 #[derive(Clone, Debug, Default, PartialEq, serde::Serialize)]
@@ -91,26 +93,52 @@ impl Profile {
         }
         (0..SIZES)
             .map(|place| {
-                let [loss_low, loss, loss_high] = LINES_A_TOUCH.map(|lines| self.loss(machine, share_at(place), lines));
-                Point { fast_share: share_at(place), loss, loss_low, loss_high }
+                let [loss_low, loss, loss_high] = [0.0, 0.5, 1.0].map(|most| self.loss(machine, share_at(place), most));
+                // Each splits the CPU time into waiting and computing by itself; where all three mean the same, rounding would
+                // put the least above the others.
+                Point {
+                    fast_share: share_at(place),
+                    loss,
+                    loss_low: loss_low.min(loss),
+                    loss_high: loss_high.max(loss),
+                }
             })
             .collect()
     }
 
-    fn loss(&self, machine: &Machine, share: f64, lines: f64) -> f64 {
+    /// Accesses in an interval to the `slow_pages` coldest pages and to all of them: the least for `most` 0, the most for 1, and between
+    /// them on a logarithmic scale. `room` is how many the CPU time has room for.
+    fn accesses(&self, slow_pages: u64, room: f64, most: f64) -> (f64, f64) {
+        let intervals = INTERVAL_SECONDS / self.window_seconds;
+        let [least_lines, most_lines] = LINES_A_TOUCH;
+        let between = |least: f64, high: f64| least.powf(1.0 - most) * high.max(least).powf(most);
+        let always = self.pages_by_windows.get(self.windows as usize).copied().unwrap_or(0);
+        let at_times = self.pages() - always;
+        let touches = |pages: u64| self.coldest_touches(pages.min(at_times)) * intervals;
+        // Each of those in every window, at least and at most.
+        let least = self.rate(self.windows as usize) * intervals * least_lines;
+        let left = (room - touches(at_times) * most_lines).max(0.0) / always.max(1) as f64;
+        let an_always = between(least, left);
+        let lines = between(least_lines, most_lines);
+        let of = |pages: u64| touches(pages) * lines + pages.saturating_sub(at_times) as f64 * an_always;
+        (of(slow_pages), of(self.pages()))
+    }
+
+    fn loss(&self, machine: &Machine, share: f64, most: f64) -> f64 {
         let intervals = INTERVAL_SECONDS / self.window_seconds;
         let slow_pages = self.pages() - (self.pages() as f64 * share).round() as u64;
-        let (cold, all) =
-            (self.coldest_touches(slow_pages) * intervals, self.coldest_touches(self.pages()) * intervals);
         let seconds = self.cpu_seconds / (f64::from(self.windows) * self.window_seconds) * INTERVAL_SECONDS;
         let processor = &machine.processor;
         let wait = machine.tiers[0].read_latency_ns / processor.memory_parallelism / 1e9;
         // No more accesses than the CPU time has room for.
-        let accesses = (all * lines).min(seconds / wait).max(1.0);
+        let room = seconds / wait;
+        let (cold, all) = self.accesses(slow_pages, room, most);
+        let accesses = all.min(room).max(1.0);
+        let touches = self.coldest_touches(slow_pages) * intervals;
         let slow = match model::slow_faults(machine) {
-            true if lines <= LINES_A_TOUCH[0] => cold.min(self.coldest_in_use(slow_pages) * intervals),
-            true => cold,
-            false => (cold * lines).min(accesses),
+            true if most == 0.0 => touches.min(self.coldest_in_use(slow_pages) * intervals),
+            true => touches,
+            false => cold.min(accesses),
         };
         let computing = (seconds - accesses * wait).max(0.0) * processor.frequency_hertz;
         let benchmark = |slow: f64| Benchmark {
@@ -180,6 +208,22 @@ mod tests {
             }
             assert!(curve.windows(2).all(|pair| pair[0].loss >= pair[1].loss - 1e-6), "{name}");
         }
+    }
+
+    #[test]
+    fn a_page_in_every_window_may_be_all_that_the_program_does() {
+        // A quarter of the pages is in use all the time, on two processors that do nothing else, as far as anybody knows.
+        let mut pages_by_windows = vec![0; 21];
+        (pages_by_windows[0], pages_by_windows[20]) = (75_000, 25_000);
+        let profile = Profile { windows: 20, window_seconds: 1.0, pages_by_windows, cpu_seconds: 40.0, threads: 2.0 };
+        let machine = Machine::preset("cxl-pond").unwrap();
+        let curve = profile.curve(&machine);
+        let of = |point: &Point| point.loss_high;
+        assert!((0.24..=0.26).contains(&least_share(&curve, 0.05, of)), "{}", least_share(&curve, 0.05, of));
+        // All of it slow: as much longer as the latencies differ.
+        let ratio = machine.tiers[model::slow_tier(&machine)].read_latency_ns / machine.tiers[0].read_latency_ns;
+        assert!(curve[0].loss_high > 0.8 * (ratio - 1.0), "{:?}", curve[0]);
+        assert!(curve[0].loss > 4.0 * curve[0].loss_low && curve[0].loss < curve[0].loss_high, "{:?}", curve[0]);
     }
 
     #[test]

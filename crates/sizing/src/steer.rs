@@ -73,6 +73,7 @@ impl Steer {
             used_share: share(after.fast_pages),
             growth_share: share(after.resident_pages.saturating_sub(before.resident_pages)),
             left_room,
+            return_seconds: None,
         })
     }
 }

@@ -20,6 +20,10 @@
 //! use, what the program grew by lately (twice: it may go on), and a margin is withheld at once. Where the program grows, the
 //! limit grows with it: what was found out is how many pages it can do without.
 //!
+//! Where a slow page comes back by a fault, what is withheld has a price that is known beforehand: all of it may come back at once, as
+//! when a program reads everything it has before it ends. So much is withheld at most that the mean would still be within the
+//! target then; and a step may be as large as one window can pay for.
+//!
 //! The first window is not acted on: it holds the program's start.
 
 use std::collections::VecDeque;
@@ -85,6 +89,9 @@ pub struct Window {
     pub growth_share: f64,
     /// Whether the limit left room: then nothing was slow because of it.
     pub left_room: bool,
+    /// Seconds that the program would wait if all of its full size were slow and came back at once; `None` where slow memory is
+    /// used in its place, or the price of a page is not known.
+    pub return_seconds: Option<f64>,
 }
 
 impl Window {
@@ -154,7 +161,7 @@ pub struct Summary {
     pub saved_share_mean: f64,
     /// The most that was saved in a window.
     pub saved_share_max: f64,
-    /// Observed loss, mean over time; `None` if nothing observed it.
+    /// Observed loss of the whole: time lost over the time it would have taken; `None` if nothing observed it.
     pub loss: Option<f64>,
     /// 95th percentile of the windows' observed losses.
     pub loss_p95: Option<f64>,
@@ -177,8 +184,8 @@ const STEP_OF_WITHHELD: [f64; 2] = [1.0, 0.25];
 const MOST_STEP: f64 = 0.05;
 /// Longest rest after the target was broken, in intervals.
 const MOST_REST: u32 = 16;
-/// For so many rests the size that held is not undercut.
-const WALL_RESTS: u64 = 8;
+/// For so many rests the size that held is not undercut: 20 s at first, with the paper's interval.
+const WALL_RESTS: u64 = 4;
 
 /// See the module's header.
 pub struct Tuner {
@@ -195,8 +202,10 @@ pub struct Tuner {
     held_well: Option<f64>,
     /// Not below this size, up to this window.
     wall: (f64, u64),
-    /// Loss times seconds, seconds observed; saved times seconds, seconds in all.
+    /// Seconds lost, and what the windows would have taken without; saved times seconds, seconds in all.
     sums: [f64; 4],
+    /// Seconds that may still be lost with the mean since the start within the target; not forgotten.
+    credit: f64,
     losses: Vec<f64>,
     saved_max: f64,
     intervals: Vec<Interval>,
@@ -217,6 +226,7 @@ impl Tuner {
             held_well: None,
             wall: (0.0, 0),
             sums: [0.0; 4],
+            credit: 0.0,
             losses: Vec::new(),
             saved_max: 0.0,
             intervals: Vec::new(),
@@ -251,8 +261,9 @@ impl Tuner {
             self.sums[2] += interval.saved_share * interval.window_seconds;
             self.sums[3] += interval.window_seconds;
             if let Some(loss) = interval.observed_loss {
-                self.sums[0] += loss * interval.window_seconds;
-                self.sums[1] += interval.window_seconds;
+                let without = interval.window_seconds / (1.0 + loss);
+                self.sums[0] += loss * without;
+                self.sums[1] += without;
                 self.losses.push(loss);
             }
         }
@@ -313,8 +324,11 @@ impl Tuner {
         self.sums[3] += seconds;
         self.saved_max = self.saved_max.max(saved);
         if let Some(loss) = window.loss_by_limit() {
-            self.sums[0] += loss * seconds;
-            self.sums[1] += seconds;
+            // A window ten times as slow did a tenth of a window's work.
+            let without = seconds / (1.0 + loss);
+            self.sums[0] += loss * without;
+            self.sums[1] += without;
+            self.credit += (self.config.tau - loss) * without;
             self.losses.push(loss);
         }
     }
@@ -359,7 +373,7 @@ impl Tuner {
                     // Nothing is learnt of the size while the program makes it another one.
                     return (self.share + window.growth_share).max(needed);
                 }
-                self.measured(loss, &answer.curve, window.held_share) + window.growth_share
+                self.measured(loss, &answer.curve, window).max(self.payable(window)) + window.growth_share
             }
             _ => answer.curve.least_share(self.config.tau),
         }
@@ -374,12 +388,20 @@ impl Tuner {
         tau * if near && self.losses.len() > 2 { AIM_LOW } else { AIM }
     }
 
-    fn measured(&mut self, loss: f64, curve: &Curve, held: f64) -> f64 {
-        let tau = self.config.tau;
+    /// The least share of which the mean could pay for all that is withheld, if it came back at once.
+    fn payable(&self, window: &Window) -> f64 {
+        window.return_seconds.map_or(0.0, |seconds| (1.0 - self.credit / seconds).min(1.0))
+    }
+
+    fn measured(&mut self, loss: f64, curve: &Curve, window: &Window) -> f64 {
+        let (tau, held) = (self.config.tau, window.held_share);
         let withheld = 1.0 - self.share;
         if loss > tau {
-            self.rest = (2 << self.breaks.min(8)).min(MOST_REST);
-            self.breaks += 1;
+            // What was out is still coming back while it rests: that is the same break.
+            if self.rest == 0 {
+                self.breaks += 1;
+            }
+            self.rest = (1 << self.breaks.clamp(1, 8)).min(MOST_REST);
             // The line from here to no loss at full size, met at half the target.
             let line = 1.0 - withheld * (0.5 * tau / loss).min(0.9);
             let back = self.held_well.take().filter(|well| *well > self.share + LEAST_STEP / 2.0);
@@ -404,7 +426,9 @@ impl Tuner {
         let (_, high) = self.ratio();
         let used_up = (loss / aim).clamp(0.0, 1.0);
         let [bold, careful] = STEP_OF_WITHHELD;
-        let step = (withheld * (bold + used_up * (careful - bold))).clamp(LEAST_STEP, MOST_STEP);
+        let paid = |seconds: f64| tau * self.config.interval.as_secs_f64() / seconds;
+        let most_step = window.return_seconds.map_or(MOST_STEP, |seconds| paid(seconds).max(MOST_STEP));
+        let step = (withheld * (bold + used_up * (careful - bold))).clamp(LEAST_STEP, most_step);
         let worst = self
             .seen
             .iter()
@@ -413,7 +437,7 @@ impl Tuner {
             .fold(loss, f64::max);
         let slope = self.slope(held, worst);
         let wall = if self.windows < self.wall.1 { self.wall.0 } else { 0.0 };
-        let floor = self.config.least_share.max(wall);
+        let floor = self.config.least_share.max(wall).max(self.payable(window));
         let fits = |share: f64| {
             let by_database = high * curve.loss(share);
             let by_line = worst + slope * (held.min(self.share) - share).max(0.0);
@@ -472,6 +496,7 @@ mod tests {
                 used_share: tuner.share(),
                 growth_share: 0.0,
                 left_room: false,
+                return_seconds: None,
             };
             tuner.decide(&window, &index).unwrap();
         }
@@ -548,6 +573,7 @@ mod tests {
                 used_share: used,
                 growth_share: growth,
                 left_room: true,
+                return_seconds: None,
             };
             tuner.decide(&window, &index).unwrap();
         }
@@ -574,12 +600,63 @@ mod tests {
                 used_share: share,
                 growth_share: 0.0,
                 left_room: false,
+                return_seconds: None,
             };
             tuner.decide(&window, &index).unwrap();
         }
         assert!(tuner.share() < 0.3, "{:?}", tuner.intervals().last());
         let summary = tuner.summary();
         assert!((0.3..0.5).contains(&summary.saved_share_max), "{summary:?}");
+    }
+
+    /// A program that touches nothing of half its memory for `windows` windows, and all of it in the next.
+    fn read_all_at_the_end(windows: u64, return_seconds: f64) -> Summary {
+        let index = Index::new(small(500)).unwrap();
+        let vector = ConfigVector::from_array([1e8, 1e5, 100.0, 100.0, 20.0, 1e9, 2.0, 8.0]);
+        let mut tuner = Tuner::new(TunerConfig::new(0.05, Mode::Measured));
+        let mut now = Time::ZERO;
+        for number in 0..=windows {
+            let share = tuner.share();
+            let lost = if number == windows { (1.0 - share) * return_seconds } else { 0.0 };
+            let length = Duration::from_secs_f64(2.5 + lost);
+            now = now + length;
+            let window = Window {
+                end: now,
+                length,
+                vector,
+                held_share: share,
+                saved_share: 1.0 - share,
+                loss: Some(lost / 2.5),
+                used_share: share,
+                growth_share: 0.0,
+                left_room: false,
+                return_seconds: Some(return_seconds),
+            };
+            tuner.decide(&window, &index).unwrap();
+        }
+        tuner.summary()
+    }
+
+    #[test]
+    fn the_mean_is_within_the_target_though_everything_comes_back_at_once() {
+        // 100 GiB of pages that come back at ten microseconds each, and 2 GiB.
+        for (return_seconds, windows) in [(262.0, 40), (262.0, 400), (5.2, 12), (5.2, 40)] {
+            let summary = read_all_at_the_end(windows, return_seconds);
+            let loss = summary.loss.unwrap();
+            assert!(loss > 0.0 && loss <= 0.05, "{return_seconds} s, {windows} windows: {summary:?}");
+            assert!(summary.saved_share_max > 0.01, "{summary:?}");
+        }
+        // A small program is not kept from what it can pay for.
+        assert!(read_all_at_the_end(12, 0.5).saved_share_max > 0.5);
+    }
+
+    #[test]
+    fn a_slow_window_counts_as_what_it_held_up_and_not_as_long_as_it_took() {
+        // 10 windows at full speed, and one that took ten times as long.
+        let loss = |number, _| Some(if number == 11 { 9.0 } else { 0.0 });
+        let summary = play(TunerConfig::new(0.05, Mode::Measured), 11, loss).summary();
+        // 2.25 s lost of 2.5, and 25.25 s without.
+        assert!((summary.loss.unwrap() - 2.25 / 25.25).abs() < 1e-9, "{summary:?}");
     }
 
     #[test]
@@ -607,6 +684,7 @@ mod tests {
             used_share: 1.0,
             growth_share: 0.0,
             left_room: true,
+            return_seconds: None,
         };
         assert_eq!(tuner.decide(&window, &index).unwrap(), 1.0);
         assert_eq!(tuner.intervals()[0].action, Action::Waited);

@@ -19,8 +19,8 @@ pub(crate) enum SizeCommand {
     Query(SizeQueryArguments),
     /// Run a program with as little fast memory as a target allows, and go on tuning while it runs.
     ///
-    /// Every interval the tuner sets how much fast memory the program keeps; Terrace demotes the coldest pages to that limit and
-    /// brings them back when it grows. The exit code is the program's.
+    /// Every interval the tuner sets how much fast memory the program keeps; Terrace demotes the coldest pages to that limit, and brings
+    /// pages back when the target was broken. The exit code is the program's.
     Tune(Box<SizeTuneArguments>),
     /// What less fast memory would cost a program, on every modelled machine, without having any of them.
     ///

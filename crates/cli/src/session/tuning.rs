@@ -3,18 +3,20 @@
 //! In: the manager, every interval. Out: a new limit of fast memory, set in the engine, and a report. Must not: decide;
 //! `terrace_sizing::Tuner` does, by the windows that `terrace_daemon::tuning` makes, as for the classes of the daemon.
 //!
-//! The limit is held by the engine, which demotes the program's coldest pages; or by the kernel's watermarks, if they were
+//! The limit is held by the engine, which demotes the program's coldest pages, and brings pages back when the target was broken: by
+//! its faults alone a program would have them back only when it has paid for each. Or it is held by the kernel's watermarks, if they were
 //! given: then so much of fast memory is kept free as would be if the program were at its limit, and the kernel demotes.
 
 use std::time::Duration;
 
 use serde::Serialize;
+use terrace_core::engine::Input;
 use terrace_core::policy::FastGoal;
 use terrace_core::units::{Bytes, TierId, Time};
 use terrace_daemon::tuning::{INPUTS, LiveTuner};
 use terrace_linux::manager::Manager;
 use terrace_linux::watermarks::Watermarks;
-use terrace_sizing::tuner::{Interval, Summary};
+use terrace_sizing::tuner::{Action, Interval, Summary};
 
 /// Someone who looks at a run at times of his own choice, and may change how much fast memory it keeps.
 pub(crate) trait Onlooker {
@@ -46,6 +48,9 @@ pub(crate) struct TuneReport {
     pub records: usize,
 }
 
+/// So often it is seen how far pages that are brought back have come: some tens of MiB.
+const LOOK: Duration = Duration::from_millis(50);
+
 /// A tuner, and what holds the limits that it sets.
 pub(crate) struct Steering {
     live: LiveTuner,
@@ -53,28 +58,40 @@ pub(crate) struct Steering {
     watermarks: Option<Watermarks>,
     /// The share that they hold the program to.
     held_to: f64,
+    /// The share up to which pages are being brought back, and when to see how far that is.
+    bringing_back: Option<(f64, Time)>,
 }
 
 impl Steering {
     pub(crate) fn new(live: LiveTuner, watermarks: Option<Watermarks>) -> Steering {
         let live = if watermarks.is_some() { live.counting_kernel_moves() } else { live };
-        Steering { live, watermarks, held_to: 1.0 }
+        Steering { live, watermarks, held_to: 1.0, bringing_back: None }
     }
 
-    /// Sets the marks by what is free now: as much as would be free if the program were at its limit.
+    /// Sets the marks by what is free now: as much as would be free if the program were at its limit, more or less than is.
     fn hold(&mut self, manager: &Manager) {
         let Some(marks) = &mut self.watermarks else { return };
         let pages = manager.engine().pages();
         let limit = (pages.footprint_of_all() as f64 * self.held_to).ceil() as u64;
-        let over = Bytes::of_pages(pages.used_in_all(TierId::FAST).saturating_sub(limit));
+        let (used, limit) = (Bytes::of_pages(pages.used_in_all(TierId::FAST)), Bytes::of_pages(limit));
         let set = match self.held_to < 1.0 {
-            true => marks.free().and_then(|free| marks.keep_free(free + over)),
+            true => marks.free().and_then(|free| marks.keep_free((free + used).saturating_sub(limit))),
             false => marks.keep_free(Bytes::ZERO),
         };
         if let Err(error) = set {
             // The marks stay where they are; the next look tries again.
             tracing::warn!(%error, "the watermarks could not be set");
         }
+    }
+
+    /// Brings pages back as long as there are some and the share is not reached; at each look, as not all come at the first try.
+    fn bring_back(&mut self, manager: &mut Manager) {
+        let Some((share, _)) = self.bringing_back else { return };
+        let engine = manager.engine();
+        let fast = engine.pages().used_in_all(TierId::FAST) as f64;
+        let wanted = fast < engine.pages().footprint_of_all() as f64 * share && engine.has_pages_to_bring_back();
+        manager.tell(Input::Drain(wanted));
+        self.bringing_back = wanted.then(|| (share, manager.now() + LOOK));
     }
 }
 
@@ -84,16 +101,23 @@ impl Onlooker for Steering {
     }
 
     fn due(&self) -> Time {
-        self.live.due()
+        self.bringing_back.map_or(self.live.due(), |(_, look)| look.min(self.live.due()))
     }
 
     fn look(&mut self, manager: &mut Manager) {
         self.hold(manager);
         match self.live.look(manager) {
             Some(share) if self.watermarks.is_some() => self.held_to = share,
-            Some(share) => manager.set_goal(FastGoal::Share(share)),
+            Some(share) => {
+                manager.set_goal(FastGoal::Share(share));
+                let broken = self.live.tuner().intervals().last().map(|interval| interval.action);
+                if broken == Some(Action::BackedOff) {
+                    self.bringing_back = Some((share, manager.now()));
+                }
+            }
             None => {}
         }
+        self.bring_back(manager);
     }
 }
 

@@ -128,6 +128,10 @@ pub(super) struct Outcome {
     pub peak_pages: u64,
     pub migrated_pages: u64,
     pub failed_promotions: u64,
+    /// Share of the accesses that slow memory served.
+    pub slow_share: f64,
+    /// Seconds of all threads that management took.
+    pub management_seconds: f64,
     pub vector: Option<ConfigVector>,
     pub summary: Option<Summary>,
     pub intervals: Vec<Interval>,
@@ -241,6 +245,9 @@ fn one(
         peak_pages,
         migrated_pages: Bytes::new(report.migrated_bytes).pages(),
         failed_promotions: report.failed_promotions,
+        slow_share: report.tier_accesses[1..].iter().sum::<u64>() as f64
+            / report.tier_accesses.iter().sum::<u64>().max(1) as f64,
+        management_seconds: report.management_seconds,
         vector: profile.vector(scale, peak_pages),
         summary: tuner.as_ref().map(|tuner| tuner.summary()),
         intervals: tuner.as_ref().map_or_else(Vec::new, |tuner| tuner.intervals().to_vec()),

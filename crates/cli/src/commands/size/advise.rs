@@ -56,7 +56,10 @@ pub(super) fn run(arguments: &SizeAdviseArguments) -> anyhow::Result<ExitCode> {
     };
     let mut profiler = Profiler::new(window);
     let onlooker: &mut dyn Onlooker = &mut profiler;
-    let (code, _) = run_with(&Plan::observe(target, watch, limit), Some(onlooker))?;
+    let mut plan = Plan::observe(target, watch, limit);
+    // Every page in every round: one that was not looked at in a window would count as not accessed in it.
+    plan.settings.insert("share".to_owned(), "100%".to_owned());
+    let (code, _) = run_with(&plan, Some(onlooker))?;
     let profile = profiler.profile();
     if profile.windows == 0 {
         let what = arguments.command.first().map_or_else(String::new, |name| name.to_string_lossy().into_owned());

@@ -5,16 +5,18 @@
 //!
 //! The slow array is moved to the slow tier before the clock starts. Where that is a node, slow accesses are loads from it, and both
 //! kinds of moves are made by a mover beside the threads. Where it is compressed swap, a visit to a slow page is a fault that
-//! brings the page back, a promotion is nothing but that, and the mover puts the pages that must stay slow out again.
+//! brings the page back, a promotion is nothing but that, and the mover puts the pages that must stay slow out again. A page that
+//! is on its way is not visited before it is there; the threads do something else, or wait, as programs wait for reclaim.
 
-use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+mod worker;
+
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use terrace_core::units::{PAGE_BYTES, TierId, Vpn};
-use terrace_linux::movers::{Mover, PageMove};
+use terrace_linux::movers::{MoveResult, Mover, PageMove};
 use terrace_linux::pagemap::{Pagemap, Residence};
 use terrace_linux::process::Process;
 use terrace_linux::topology::{TierKind, TierMap};
@@ -24,11 +26,17 @@ use terrace_sizing::simulated::Performed;
 use crate::session::machine::Machine;
 use crate::session::{Plan, TargetSpec};
 
+use worker::{Common, Done, Movable, Worker};
+
 const PAGE: usize = PAGE_BYTES as usize;
 /// Pages of one call to the mover.
 const BATCH: usize = 256;
 /// Pages that may wait for the mover; a thread that is further ahead waits, as a program does whose reclaim is behind.
 const WAITING: usize = 4096;
+/// The mover takes what there is after so long: a few page-outs' time, so that threads that wait for few pages do not wait for a batch.
+const LINGER: Duration = Duration::from_micros(100);
+/// So often a page is tried that does not leave, as one does that the kernel is just looking at; then it counts as not moved.
+const TRIES: u32 = 4;
 
 /// What a native run did.
 #[derive(Clone, Copy, Debug, serde::Serialize)]
@@ -101,8 +109,8 @@ impl Layout {
             at - pages..at
         };
         let (fast, demoted, overflow) =
-            (next(benchmark.fast_pages), next(benchmark.demotions), next(benchmark.overflow_pages));
-        let (slow, promoted) = (next(benchmark.slow_pages), next(benchmark.promotions));
+            (next(benchmark.fast_pages), next(benchmark.demoted_pages), next(benchmark.overflow_pages));
+        let (slow, promoted) = (next(benchmark.slow_pages), next(benchmark.promoted_pages));
         Layout { fast, demoted, overflow, slow, promoted, pages: at.max(benchmark.resident_pages) }
     }
 
@@ -122,18 +130,11 @@ fn run(benchmark: &Benchmark, tiers: &TierMap, mut mover: Box<dyn Mover>) -> any
     let base = Vpn((memory.as_ptr() as u64 + skip as u64) / PAGE_BYTES);
     let bytes = &memory[skip..skip + layout.pages as usize * PAGE];
     let me = Process::open(std::process::id())?;
-    let mut results = Vec::new();
-    let mut put = |mover: &mut Box<dyn Mover>, pages: &[u64], from: TierId, to: TierId| -> u64 {
-        let moves: Vec<PageMove> =
-            pages.iter().map(|page| PageMove { vpn: Vpn(base.0 + page), pages: 1, from, to }).collect();
-        results.clear();
-        mover.execute(&me, &moves, tiers, &mut results);
-        results.iter().map(|result| u64::from(result.done)).sum()
-    };
+    let mut moves = Moves { mover: &mut *mover, me: &me, tiers, base, slow, results: Vec::new() };
     // The slow array, and the idle pages behind it, leave before the clock starts.
     let begin: Vec<u64> = (layout.slow_from()..layout.pages).collect();
     for pages in begin.chunks(BATCH) {
-        put(&mut mover, pages, TierId::FAST, slow);
+        moves.make(pages, false);
     }
     let out = in_slow(base, layout.overflow.start..layout.promoted.end, faults)?;
     let wanted = layout.promoted.end - layout.overflow.start;
@@ -143,95 +144,135 @@ fn run(benchmark: &Benchmark, tiers: &TierMap, mut mover: Box<dyn Mover>) -> any
         tiers.tier(slow).name
     );
 
-    let (sender, receiver) = mpsc::sync_channel::<(u64, bool)>(WAITING);
+    let (sender, receiver) = mpsc::sync_channel::<Order>(WAITING);
     let before = me.stat()?;
-    let loads = AtomicU64::new(0);
-    let slow_visits = AtomicU64::new(0);
-    let computed = AtomicU64::new(0);
+    let under_way: Vec<AtomicBool> = (0..layout.pages).map(|_| AtomicBool::new(false)).collect();
+    let movable = Movable::new(&layout);
     let threads = u64::from(benchmark.threads.max(1));
+    let common =
+        Common { benchmark, layout: &layout, movable: &movable, under_way: &under_way, bytes, base, threads, faults };
+    let workers: Result<Vec<Worker>, _> =
+        (0..threads).map(|thread| Worker::new(common, thread, sender.clone())).collect();
+    let workers = workers.context("/proc/self/pagemap")?;
+    drop(sender);
     let began = Instant::now();
-    let mut moved = BTreeMap::from([(true, 0u64), (false, 0u64)]);
-    let mut again = 0;
-    std::thread::scope(|scope| {
-        for thread in 0..threads {
-            let (sender, layout, loads, slow_visits, computed) =
-                (sender.clone(), &layout, &loads, &slow_visits, &computed);
-            scope.spawn(move || {
-                let mut worker = Worker {
-                    benchmark,
-                    layout,
-                    bytes,
-                    thread,
-                    threads,
-                    faults,
-                    sender,
-                    loads: 0,
-                    slow_loads: 0,
-                    computed: 0,
-                    sum: 0,
-                };
-                worker.work();
-                loads.fetch_add(worker.loads, Ordering::Relaxed);
-                slow_visits.fetch_add(worker.slow_loads, Ordering::Relaxed);
-                computed.fetch_add(worker.computed, Ordering::Relaxed);
-            });
-        }
-        drop(sender);
-        // The mover: what threads hand over, in batches of one direction.
-        let mut waiting: Vec<(u64, bool)> = Vec::new();
-        let mut open = true;
-        while open || !waiting.is_empty() {
-            match receiver.recv() {
-                Ok(item) => waiting.push(item),
-                Err(_) => open = false,
-            }
-            while waiting.len() < BATCH
-                && let Ok(item) = receiver.try_recv()
-            {
-                waiting.push(item);
-            }
-            if waiting.len() < BATCH && open {
-                continue;
-            }
-            for up in [false, true] {
-                let pages: Vec<u64> =
-                    waiting.iter().filter(|(_, to_fast)| *to_fast == up).map(|(page, _)| *page).collect();
-                if pages.is_empty() {
-                    continue;
-                }
-                let (from, to) = if up { (slow, TierId::FAST) } else { (TierId::FAST, slow) };
-                let demoted: Vec<u64> = pages.iter().copied().filter(|page| layout.demoted.contains(page)).collect();
-                let others: Vec<u64> = pages.iter().copied().filter(|page| !layout.demoted.contains(page)).collect();
-                let done = put(&mut mover, &demoted, from, to);
-                let rest = put(&mut mover, &others, from, to);
-                *moved.entry(up).or_default() += if up { done + rest } else { done };
-                again += if up { 0 } else { rest };
-            }
-            waiting.clear();
-        }
+    let (moved, done) = std::thread::scope(|scope| {
+        let numbered = workers.into_iter().zip(0..);
+        let running: Vec<_> = numbered.map(|(worker, seed)| scope.spawn(move || worker.work(seed))).collect();
+        let moved = carry_out(&receiver, &mut moves, &under_way);
+        let done: Vec<Done> = running.into_iter().filter_map(|thread| thread.join().ok()).collect();
+        (moved, done)
     });
     let seconds = began.elapsed().as_secs_f64();
     let major_faults = me.stat()?.major_faults - before.major_faults;
-    // Where a touch promotes, the promoted pages are those that are in memory now.
-    let promotions = match faults {
-        true => layout.promoted.end - layout.promoted.start - in_slow(base, layout.promoted.clone(), faults)?,
-        false => moved[&true],
-    };
-    let slow_loads = if faults { major_faults } else { slow_visits.load(Ordering::Relaxed) };
+    let total = |of: fn(&Done) -> u64| done.iter().map(of).sum::<u64>();
+    let slow_loads = total(|done| done.slow_loads);
     Ok(Native {
         performed: Performed {
             seconds,
-            fast_accesses: loads.load(Ordering::Relaxed) - slow_visits.load(Ordering::Relaxed),
-            slow_accesses: slow_loads,
-            promotions,
-            demotions: moved[&false],
-            operations: computed.load(Ordering::Relaxed),
+            fast_accesses: total(|done| done.loads) - slow_loads,
+            slow_accesses: if faults { major_faults } else { slow_loads },
+            // Where a touch promotes, those whose page was out just before it.
+            promotions: if faults { total(|done| done.promotions) } else { moved.promoted },
+            demotions: moved.demoted,
+            operations: total(|done| done.computed),
         },
         slow_faults: faults,
         major_faults,
-        put_out_again: again,
+        put_out_again: moved.put_out_again,
         slow_tier: if faults { "compressed swap" } else { "a node" },
     })
+}
+
+/// Why a thread hands a page over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Why {
+    /// It came back by a slow access, and is to be slow.
+    PutOutAgain,
+    Demote,
+    Promote,
+}
+
+/// A page for the mover.
+#[derive(Clone, Copy, Debug)]
+struct Order {
+    page: u64,
+    why: Why,
+    tries: u32,
+}
+
+/// Moves that were made.
+#[derive(Clone, Copy, Debug, Default)]
+struct Moved {
+    promoted: u64,
+    demoted: u64,
+    put_out_again: u64,
+}
+
+/// The mover, with what it needs to be told.
+struct Moves<'a> {
+    mover: &'a mut dyn Mover,
+    me: &'a Process,
+    tiers: &'a TierMap,
+    base: Vpn,
+    slow: TierId,
+    results: Vec<MoveResult>,
+}
+
+impl Moves<'_> {
+    /// Moves pages up or down; one result each, in order.
+    fn make(&mut self, pages: &[u64], up: bool) -> &[MoveResult] {
+        let (from, to) = if up { (self.slow, TierId::FAST) } else { (TierId::FAST, self.slow) };
+        let one = |page: &u64| PageMove { vpn: Vpn(self.base.0 + page), pages: 1, from, to };
+        let moves: Vec<PageMove> = pages.iter().map(one).collect();
+        self.results.clear();
+        self.mover.execute(self.me, &moves, self.tiers, &mut self.results);
+        &self.results
+    }
+}
+
+/// Makes the moves that threads ask for, in batches of one direction, until the last thread has let go of its end.
+fn carry_out(receiver: &mpsc::Receiver<Order>, moves: &mut Moves, under_way: &[AtomicBool]) -> Moved {
+    let mut moved = Moved::default();
+    let mut waiting: Vec<Order> = Vec::new();
+    loop {
+        if waiting.is_empty() {
+            match receiver.recv() {
+                Ok(order) => waiting.push(order),
+                Err(_) => return moved,
+            }
+        }
+        while waiting.len() < BATCH
+            && let Ok(order) = receiver.recv_timeout(LINGER)
+        {
+            waiting.push(order);
+        }
+        // Neighbours leave in one call.
+        waiting.sort_unstable_by_key(|order| order.page);
+        let mut again = Vec::new();
+        for up in [false, true] {
+            let orders: Vec<Order> =
+                waiting.iter().copied().filter(|order| (order.why == Why::Promote) == up).collect();
+            if orders.is_empty() {
+                continue;
+            }
+            let pages: Vec<u64> = orders.iter().map(|order| order.page).collect();
+            for (order, result) in orders.into_iter().zip(moves.make(&pages, up)) {
+                if result.done == 0 && order.tries + 1 < TRIES {
+                    again.push(Order { tries: order.tries + 1, ..order });
+                    continue;
+                }
+                let count = match order.why {
+                    Why::PutOutAgain => &mut moved.put_out_again,
+                    Why::Demote => &mut moved.demoted,
+                    Why::Promote => &mut moved.promoted,
+                };
+                *count += u64::from(result.done);
+                under_way[order.page as usize].store(false, Ordering::Release);
+            }
+        }
+        waiting = again;
+    }
 }
 
 /// Pages of the range that are out of memory, where slow means swap.
@@ -257,113 +298,5 @@ fn fill(memory: &mut [u8]) {
         if let Some(last) = page.last_mut() {
             *last = 1;
         }
-    }
-}
-
-/// One thread with its part of everything.
-struct Worker<'a> {
-    benchmark: &'a Benchmark,
-    layout: &'a Layout,
-    bytes: &'a [u8],
-    thread: u64,
-    threads: u64,
-    faults: bool,
-    sender: mpsc::SyncSender<(u64, bool)>,
-    loads: u64,
-    /// Accesses that slow memory served: loads from a node, or visits that faulted.
-    slow_loads: u64,
-    computed: u64,
-    sum: u64,
-}
-
-impl Worker<'_> {
-    fn part(&self, amount: u64) -> u64 {
-        amount * (self.thread + 1) / self.threads - amount * self.thread / self.threads
-    }
-
-    fn pages(&self, range: &std::ops::Range<u64>) -> std::ops::Range<u64> {
-        let count = range.end - range.start;
-        range.start + count * self.thread / self.threads..range.start + count * (self.thread + 1) / self.threads
-    }
-
-    fn work(&mut self) {
-        let b = self.benchmark;
-        // Kinds of visits with what is left of each: fast, overflow, slow, promote, demote.
-        let visits = |accesses: u64, a_visit: u32| accesses.div_ceil(u64::from(a_visit.max(1)));
-        let mut left = [
-            self.part(visits(b.fast_accesses + b.spared_accesses, b.fast_accesses_a_visit)),
-            self.part(visits(b.overflow_accesses, b.fast_accesses_a_visit)),
-            self.part(visits(b.slow_accesses, b.slow_accesses_a_visit)),
-            self.part(b.promotions),
-            self.part(b.demotions),
-        ];
-        let ranges =
-            [&self.layout.fast, &self.layout.overflow, &self.layout.slow, &self.layout.promoted, &self.layout.demoted]
-                .map(|range| self.pages(range));
-        let mut at = [0u64; 5];
-        let each = b.operations as f64 / b.accesses().max(1) as f64;
-        let mut random = self.thread.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-        let mut due = 0.0;
-        loop {
-            let all: u64 = left.iter().sum();
-            if all == 0 {
-                break;
-            }
-            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            let mut drawn = ((u128::from(random >> 11) * u128::from(all)) >> 53) as u64;
-            let mut kind = 0;
-            while drawn >= left[kind] {
-                drawn -= left[kind];
-                kind += 1;
-            }
-            left[kind] -= 1;
-            let count = (ranges[kind].end - ranges[kind].start).max(1);
-            let (pass, page) = (at[kind] / count, ranges[kind].start + at[kind] % count);
-            at[kind] += 1;
-            let accesses = match kind {
-                0 | 1 => b.fast_accesses_a_visit,
-                2 => b.slow_accesses_a_visit,
-                3 => b.accesses_a_promotion,
-                _ => 1,
-            };
-            if ranges[kind].is_empty() {
-                continue;
-            }
-            for access in 0..accesses.max(1) {
-                let line = (pass + u64::from(access) * (64 / u64::from(accesses.clamp(1, 64)))) % 64;
-                let place = page as usize * PAGE + line as usize * 64;
-                self.sum = self.sum.wrapping_add(u64::from(std::hint::black_box(self.bytes)[place]));
-                self.loads += 1;
-                due += each;
-                while due >= 1.0 {
-                    // An integer multiplication and an addition that depend on what was loaded.
-                    self.sum = std::hint::black_box(self.sum.wrapping_mul(3).wrapping_add(1));
-                    self.computed += 1;
-                    due -= 1.0;
-                }
-            }
-            // One visit is one fault; from a node, every load is slow.
-            let slow = matches!(kind, 1..=3);
-            self.slow_loads += if !slow {
-                0
-            } else if self.faults {
-                1
-            } else {
-                u64::from(accesses)
-            };
-            let handed = match kind {
-                1 | 2 if self.faults => Some((page, false)),
-                3 if !self.faults => Some((page, true)),
-                4 => Some((page, false)),
-                _ => None,
-            };
-            // The mover is there until the last thread has let go of its end.
-            if let Some(item) = handed
-                && self.sender.send(item).is_err()
-            {
-                return;
-            }
-        }
-        std::hint::black_box(self.sum);
     }
 }

@@ -41,7 +41,7 @@ pub(super) fn run(arguments: &SizeTuneArguments) -> anyhow::Result<ExitCode> {
     let store::Ready { index, machine, .. } = store::index(&database)?;
     let mut config = TunerConfig::new(tau, if arguments.paper { Mode::Paper } else { Mode::Measured });
     config.interval = every;
-    let watermarks = if arguments.hold == "watermarks" { Some(watermarks()?) } else { None };
+    let watermarks = if arguments.hold == "watermarks" { Some(watermarks(&arguments.tier_slow)?) } else { None };
     let live = LiveTuner::new(config, Arc::new(index), machine.processor.frequency_hertz);
     let mut tuner = Steering::new(live, watermarks);
     let (code, run) = run_with(&plan, Some(&mut tuner))?;
@@ -68,15 +68,23 @@ pub(super) fn run(arguments: &SizeTuneArguments) -> anyhow::Result<ExitCode> {
     Ok(code)
 }
 
+/// Whether the kernel moves pages to slower nodes when it reclaims; otherwise it puts them into swap, or keeps them.
+const DEMOTION: &str = "/sys/kernel/mm/numa/demotion_enabled";
+
 /// The watermarks of the fastest tier's nodes, not yet changed.
-fn watermarks() -> anyhow::Result<Watermarks> {
+fn watermarks(tier_slow: &str) -> anyhow::Result<Watermarks> {
     let root = Path::new("/");
     let topology = Topology::discover(root)?;
-    let nodes = topology.tiers.first().and_then(|tier| match &tier.kind {
+    let mut by_nodes = topology.tiers.iter().filter_map(|tier| match &tier.kind {
         TierKind::Nodes { nodes } => Some(nodes.as_slice()),
         TierKind::Swap { .. } => None,
     });
-    let nodes = nodes.context("no node has memory: see terrace topology")?;
+    let nodes = by_nodes.next().context("no node has memory: see terrace topology")?;
+    let to_nodes = tier_slow.starts_with("node:") || (tier_slow == "auto" && by_nodes.next().is_some());
+    if to_nodes && std::fs::read_to_string(DEMOTION).is_ok_and(|text| text.trim() == "false") {
+        let why = format!("the kernel does not demote to slower nodes: echo true >{DEMOTION}, or use --hold pages");
+        return Err(misuse("--hold", "watermarks", why));
+    }
     Watermarks::open(root, nodes).context("--hold watermarks")
 }
 

@@ -2,6 +2,7 @@
 //!
 //! In: advice, decisions. Out: figures. Must not: hide the interval of what is known.
 
+use plotters::coord::types::RangedCoordf64;
 use plotters::prelude::*;
 use plotters::series::LineSeries;
 
@@ -15,6 +16,35 @@ use crate::commands::size::advise::Advice;
 const COLUMNS: usize = 3;
 /// Losses above this are off the drawing: nobody plans for them.
 const TOP: f64 = 0.5;
+
+type Chart<'a, 'b> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<RangedCoordf64, RangedCoordf64>>;
+
+/// A small drawing among others, from zero to the ends, with per cent upwards.
+fn chart<'a, 'b>(
+    area: &'a Drawing<'b>,
+    name: &str,
+    (width, top): (f64, f64),
+    x_name: &str,
+) -> anyhow::Result<Chart<'a, 'b>> {
+    let mut chart = ChartBuilder::on(area)
+        .caption(name, text())
+        .margin(10)
+        .margin_right(30)
+        .x_label_area_size(84)
+        .y_label_area_size(110)
+        .build_cartesian_2d(0.0..width, 0.0..top)
+        .map_err(failed)?;
+    Mesh {
+        x_labels: 5,
+        y_labels: 5,
+        x_format: &|value| short(*value),
+        y_format: &|value| format!("{} %", short(*value)),
+        x_name,
+        y_name: "",
+    }
+    .draw(&mut chart)?;
+    Ok(chart)
+}
 
 /// The figure.
 ///
@@ -34,23 +64,7 @@ pub(crate) fn curves(advice: &[Advice], tau: f64) -> anyhow::Result<Figure> {
     let rows = advice.len().div_ceil(COLUMNS).max(1);
     let svg = drawn(id, question, &answer, 440 * rows as u32, |root| {
         for (advice, area) in advice.iter().zip(root.split_evenly((rows, COLUMNS))) {
-            let mut chart = ChartBuilder::on(&area)
-                .caption(&advice.machine.name, text())
-                .margin(10)
-                .margin_right(30)
-                .x_label_area_size(84)
-                .y_label_area_size(110)
-                .build_cartesian_2d(0.0..100.0, 0.0..TOP * 100.0)
-                .map_err(failed)?;
-            Mesh {
-                x_labels: 5,
-                y_labels: 5,
-                x_format: &|value| short(*value),
-                y_format: &|value| format!("{} %", short(*value)),
-                x_name: "fast memory (% of resident)",
-                y_name: "",
-            }
-            .draw(&mut chart)?;
+            let mut chart = chart(&area, &advice.machine.name, (100.0, TOP * 100.0), "fast memory (% of resident)")?;
             let line = |of: fn(&Point) -> f64| -> Vec<(f64, f64)> {
                 advice.curve.iter().map(|point| (point.fast_share * 100.0, of(point).min(TOP) * 100.0)).collect()
             };
@@ -91,23 +105,7 @@ pub(crate) fn courses(of: &[Course<'_>], tau: f64, title: &str) -> anyhow::Resul
             let all = || course.paper.iter().chain(course.measured);
             let seconds = all().map(|interval| interval.seconds).fold(1.0, f64::max);
             let top = all().map(|interval| interval.saved_share).fold(4.0 * tau, f64::max) * 105.0;
-            let mut chart = ChartBuilder::on(area)
-                .caption(course.name, text())
-                .margin(10)
-                .margin_right(30)
-                .x_label_area_size(84)
-                .y_label_area_size(110)
-                .build_cartesian_2d(0.0..seconds, 0.0..top)
-                .map_err(failed)?;
-            Mesh {
-                x_labels: 5,
-                y_labels: 5,
-                x_format: &|value| short(*value),
-                y_format: &|value| format!("{} %", short(*value)),
-                x_name: "seconds",
-                y_name: "",
-            }
-            .draw(&mut chart)?;
+            let mut chart = chart(area, course.name, (seconds, top), "seconds")?;
             let line = |of: &[Interval], what: fn(&Interval) -> f64| -> Vec<(f64, f64)> {
                 of.iter().map(|interval| (interval.seconds, (what(interval) * 100.0).min(top))).collect()
             };

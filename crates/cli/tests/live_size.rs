@@ -1,0 +1,205 @@
+//! `terrace size` on this machine, with compressed swap as slow memory. Needs root and zram.
+//!
+//! In: nothing, or a part of a test's name. Out: one line a test; SKIPPED and why where it cannot be tried. Must not: leave
+//! anything behind; swap, zram and sysctls are compared before and after each test.
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test program: it speaks, and panics are its failures")]
+
+mod common;
+
+use std::process::ExitCode;
+
+use common::{Finished, machine_state, run, run_live_tests};
+use serde_json::Value;
+
+fn main() -> ExitCode {
+    run_live_tests(
+        "live_size",
+        &[
+            ("the_micro_benchmark_performs_what_was_asked_for", the_micro_benchmark_performs_what_was_asked_for),
+            ("a_program_that_ends_before_the_first_interval", a_program_that_ends_before_the_first_interval),
+            ("a_tuned_program_ends_with_a_report", a_tuned_program_ends_with_a_report),
+            ("advice_moves_nothing", advice_moves_nothing),
+            ("advice_looks_at_every_page_in_every_window", advice_looks_at_every_page_in_every_window),
+        ],
+    )
+}
+
+/// What was printed with `--json`, which is more than a line here.
+fn printed(done: &Finished) -> Value {
+    assert_eq!(done.code, 0, "{}", done.stderr);
+    serde_json::from_str(&done.stdout).unwrap_or_else(|error| panic!("{error}: {}", done.stdout))
+}
+
+fn number(value: &Value, pointer: &str) -> f64 {
+    value.pointer(pointer).and_then(Value::as_f64).unwrap_or_else(|| panic!("no number at {pointer} of {value}"))
+}
+
+/// Counted accesses, migrations and operations are within 2 % of what was asked for: where pages are visited about once, where few
+/// slow ones are visited over and over, and where more is moved than there are pages.
+fn the_micro_benchmark_performs_what_was_asked_for() {
+    for (vector, fast) in [
+        ("4e5,2e4,500,1000,10,128MiB,2,2", "70%"),
+        ("1e6,3e4,0,2000,3,64MiB,3,1", "80%"),
+        ("5e5,0,1500,0,40,96MiB,2,2", "90%"),
+        ("1e6,6e4,9000,9000,3,32MiB,2,2", "50%"),
+    ] {
+        let done = run(&[
+            "size",
+            "microbench",
+            "--executor",
+            "native",
+            "--tier-slow",
+            "zram:512MiB",
+            "--vector",
+            vector,
+            "--fast",
+            fast,
+            "--json",
+        ]);
+        let report = printed(&done);
+        assert_eq!(report["performed"]["slow_faults"], Value::Bool(true));
+        let visits = |accesses: &str, a_visit: &str| {
+            (number(&report, &format!("/asked/{accesses}")) / number(&report, &format!("/asked/{a_visit}")).max(1.0))
+                .ceil()
+        };
+        // A visit to a slow page is one fault; what else the visit does is served by fast memory.
+        let faults = visits("slow_accesses", "slow_accesses_a_visit")
+            + visits("overflow_accesses", "fast_accesses_a_visit")
+            + number(&report, "/asked/promotions");
+        let asked_in =
+            |names: &[&str]| -> f64 { names.iter().map(|name| number(&report, &format!("/asked/{name}"))).sum() };
+        let slow_pages_fast = asked_in(&["slow_accesses", "overflow_accesses"])
+            + asked_in(&["promotions"]) * asked_in(&["accesses_a_promotion"])
+            - faults;
+        let fast_accesses = asked_in(&["fast_accesses", "spared_accesses", "demotions"]) + slow_pages_fast;
+        for (what, asked, performed) in [
+            ("accesses in fast memory", fast_accesses, "fast_accesses"),
+            ("faults on slow pages", faults, "slow_accesses"),
+            ("promotions", number(&report, "/asked/promotions"), "promotions"),
+            ("demotions", number(&report, "/asked/demotions"), "demotions"),
+            ("operations", number(&report, "/asked/operations"), "operations"),
+        ] {
+            let performed = number(&report, &format!("/performed/{performed}"));
+            println!("    {vector} at {fast}: {what}: asked {asked}, performed {performed}");
+            assert!((performed - asked).abs() <= (0.02 * asked).max(2.0), "{vector}: {what}: {performed}, not {asked}");
+        }
+    }
+}
+
+/// Nothing was tuned, which is said with exit code 2; the machine is as before.
+fn a_program_that_ends_before_the_first_interval() {
+    let before = machine_state();
+    let done = run(&["size", "tune", "--tier-slow", "zram:128MiB", "--quiet", "--", "true"]);
+    assert_eq!(done.code, 2, "{}", done.stderr);
+    assert!(
+        done.stderr.contains("true: ") && done.stderr.contains("before the first interval of 2.5 s"),
+        "{}",
+        done.stderr
+    );
+    assert_eq!(machine_state(), before);
+    let done = run(&["size", "advise", "--", "true"]);
+    assert_eq!(done.code, 2, "{}", done.stderr);
+    assert!(done.stderr.contains("before the first window of 1s"), "{}", done.stderr);
+    assert_eq!(machine_state(), before);
+}
+
+/// The interfaces others rely on, and the program's own exit code.
+fn a_tuned_program_ends_with_a_report() {
+    let program = std::env::current_exe().unwrap();
+    let terrace = program.parent().unwrap().parent().unwrap().join("terrace");
+    let terrace = terrace.to_str().unwrap();
+    // The program speaks on stdout, too.
+    let place = tempfile::tempdir().unwrap();
+    let file = place.path().join("report.json");
+    let done = run(&[
+        "size",
+        "tune",
+        "--tier-slow",
+        "zram:256MiB",
+        "--every",
+        "1s",
+        "--quiet",
+        "--json-file",
+        file.to_str().unwrap(),
+        "--",
+        terrace,
+        "workload",
+        "hot-cold",
+        "--size",
+        "96MiB",
+        "--duration",
+        "8s",
+    ]);
+    assert_eq!(done.code, 0, "{}", done.stderr);
+    let report: Value = serde_json::from_str(&std::fs::read_to_string(file).unwrap()).unwrap();
+    for key in ["saved_share_mean", "saved_share_max", "target_tau"] {
+        assert!((0.0..=1.0).contains(&number(&report, &format!("/{key}"))), "{key}: {report}");
+    }
+    // A window in which all that is out comes back may take several times as long.
+    assert!(number(&report, "/loss") >= 0.0 && number(&report, "/loss_p95") >= 0.0, "{report}");
+    assert_eq!((number(&report, "/target_tau"), report["held_by"].as_str()), (0.05, Some("pages")));
+    let intervals = report["intervals"].as_array().unwrap();
+    assert!(intervals.len() >= 4, "{} decisions in 8 s", intervals.len());
+    let least = intervals.iter().map(|interval| number(interval, "/fast_share")).fold(1.0, f64::min);
+    assert!(least < 1.0, "a program with cold memory is tuned: {report}");
+}
+
+fn advice_moves_nothing() {
+    let done = run(&[
+        "size",
+        "advise",
+        "--json",
+        "--machines",
+        "cxl-pond,zram-vm",
+        "--duration",
+        "4s",
+        "--",
+        "sh",
+        "-c",
+        "head -c 40000000 /dev/zero | tail -c 1 >/dev/null; x=0; end=$(($(date +%s) + 6)); while [ $(date +%s) -lt $end ]; do x=$((x+1)); done",
+    ]);
+    let report = printed(&done);
+    let machines = report["machines"].as_array().unwrap();
+    assert_eq!(machines.len(), 2);
+    for machine in machines {
+        let curve = machine["curve"].as_array().unwrap();
+        assert_eq!(curve.len(), 100);
+        for point in curve {
+            let [low, loss, high] = ["/loss_low", "/loss", "/loss_high"].map(|key| number(point, key));
+            assert!(low <= loss + 1e-9 && loss <= high + 1e-9, "{point}");
+        }
+    }
+}
+
+/// A quarter of the memory is in use all the time: so it is seen, and not as in use now and then.
+fn advice_looks_at_every_page_in_every_window() {
+    let program = std::env::current_exe().unwrap();
+    let terrace = program.parent().unwrap().parent().unwrap().join("terrace");
+    let place = tempfile::tempdir().unwrap();
+    let directory = place.path().join("report");
+    let done = run(&[
+        "size",
+        "advise",
+        "--duration",
+        "8s",
+        "--report",
+        directory.to_str().unwrap(),
+        "--",
+        terrace.to_str().unwrap(),
+        "workload",
+        "hot-cold",
+        "--size",
+        "64MiB",
+        "--duration",
+        "10s",
+        "--set",
+        "layout=scattered",
+    ]);
+    assert_eq!(done.code, 0, "{}", done.stderr);
+    let report: Value = serde_json::from_str(&std::fs::read_to_string(directory.join("report.json")).unwrap()).unwrap();
+    let pages: Vec<f64> =
+        report["profile"]["pages_by_windows"].as_array().unwrap().iter().map(|pages| pages.as_f64().unwrap()).collect();
+    let often: f64 = pages[pages.len() * 2 / 3..].iter().sum();
+    let share = often / pages.iter().sum::<f64>();
+    assert!((0.2..0.35).contains(&share), "{share} of the pages in two windows of three: {pages:?}");
+}
