@@ -45,6 +45,12 @@ lab: build ## run every scenario on every kernel it names, and enter the results
 bpf: ## rebuild the shipped eBPF object (needs clang 14 or later)
 	@crates/bpf/build-object
 
+.PHONY: deb
+deb: build ## make the Debian package, and one with its debug symbols, into target/debian (needs cargo-deb 3)
+	@rm -rf target/package
+	@$(TERRACE) generate target/package
+	@$(CARGO) deb -p terrace-cli --no-build --dbgsym
+
 .PHONY: bench
 bench: build ## measure this machine: hot and cold memory, redis, peers (needs root; takes most of an hour)
 	@python3 benchmarks/run.py all

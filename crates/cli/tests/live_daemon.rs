@@ -157,6 +157,7 @@ fn a_bad_reload_changes_nothing() {
     std::fs::write(&path, more.replace("512MiB", "256MiB")).unwrap();
     let answer = daemon.ask(Verb::Reload {});
     assert_eq!(answer["needs_restart"], serde_json::json!(["memory.slow"]));
+    assert_eq!(daemon.ask(Verb::Reload {}), answer, "it is not forgotten");
     wait_until(PATIENCE, "the new classes show", || {
         let status = daemon.ask(Verb::Status {});
         status["classes"].as_array().unwrap().len() == 2
@@ -304,19 +305,23 @@ fn a_target_is_tuned_to() {
 
 /// Asks as a browser, as Prometheus and as a stranger do; one more connects and says nothing.
 const ASK: &str = r#"
-import base64, http.client, socket, ssl, sys
+import base64, hashlib, http.client, socket, ssl, sys
+served = set()
 port, certificate, token = int(sys.argv[1]), sys.argv[2], sys.argv[3]
 silent = [socket.create_connection(("127.0.0.1", port)) for _ in range(4)]
 context = ssl.create_default_context(cafile=certificate)
 def ask(path, **headers):
     connection = http.client.HTTPSConnection("127.0.0.1", port, context=context, timeout=20)
     connection.request("GET", path, headers=headers)
+    served.add(hashlib.sha256(connection.sock.getpeercert(True)).hexdigest()[:8])
     answer = connection.getresponse()
     body = answer.read()
     return f"{answer.status}:{len(body) > 100}"
 basic = base64.b64encode(b"anyone:" + token.encode()).decode()
 print(ask("/metrics"), ask("/metrics", Authorization="Bearer " + token), ask("/", Authorization="Basic " + basic),
-      ask("/api/v1/status", Authorization="Bearer " + token[:-1]), ask("/healthz"))
+      ask("/api/v1/status", Authorization="Bearer " + token[:-1]), ask("/healthz"),
+      ask("/metrics", Authorization="Bearer " + token, Host="evil.example"),
+      ask("/metrics", Authorization="Bearer " + token, Host=f"tiers.example:{port}"))
 try:
     http.client.HTTPConnection("127.0.0.1", port, timeout=20).request("GET", "/healthz")
     plain = socket.create_connection(("127.0.0.1", port)); plain.settimeout(20)
@@ -324,19 +329,24 @@ try:
     print("plain" if b"200 OK" in plain.recv(1000) else "refused")
 except OSError:
     print("refused")
+print(*served)
 "#;
 
 fn beyond_the_machine_a_token_and_tls_are_wanted() {
     let place = tempfile::tempdir().unwrap();
     let path = |name: &str| place.path().join(name).display().to_string();
-    let (certificate, key, token) = (path("certificate.pem"), path("key.pem"), path("token"));
-    let made = Command::new("openssl")
-        .args(["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=terrace.test"])
-        .args(["-addext", "subjectAltName=IP:127.0.0.1", "-addext", "basicConstraints=critical,CA:FALSE"])
-        .args(["-keyout", &key, "-out", &certificate])
-        .stderr(Stdio::null())
-        .status();
-    if !made.is_ok_and(|status| status.success()) {
+    let (certificate, old_certificate, key, token) =
+        (path("certificate.pem"), path("old.pem"), path("key.pem"), path("token"));
+    let make = || {
+        let made = Command::new("openssl")
+            .args(["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=terrace.test"])
+            .args(["-addext", "subjectAltName=IP:127.0.0.1,DNS:tiers.example"])
+            .args(["-addext", "basicConstraints=critical,CA:FALSE", "-keyout", &key, "-out", &certificate])
+            .stderr(Stdio::null())
+            .status();
+        made.is_ok_and(|status| status.success())
+    };
+    if !make() {
         println!(
             "SKIPPED beyond_the_machine_a_token_and_tls_are_wanted: there is no `openssl` to make a certificate with"
         );
@@ -365,10 +375,32 @@ fn beyond_the_machine_a_token_and_tls_are_wanted() {
     drop_in(&format!("token = \"{token}\"\ncertificate = \"{certificate}\"\nkey = \"{key}\"\n"));
     let daemon = Daemon::spawn_in(place, "", "64MiB", "500ms", |_| {});
     daemon.wait_until_it_answers();
-    let output = Command::new("python3").args(["-c", ASK, &port.to_string(), &certificate, secret]).output().unwrap();
-    let (told, trouble) =
-        (String::from_utf8(output.stdout).unwrap(), String::from_utf8_lossy(&output.stderr).into_owned());
-    println!("    {}", told.trim().replace('\n', "; over plain HTTP: "));
-    assert_eq!(told, "401:False 200:True 200:True 401:False 200:False\nrefused\n", "{trouble}{}", daemon.log());
+    let ask = |certificate: &str| {
+        let output =
+            Command::new("python3").args(["-c", ASK, &port.to_string(), certificate, secret]).output().unwrap();
+        let told = String::from_utf8(output.stdout).unwrap();
+        println!("    {}", told.trim().replace('\n', "; "));
+        let expected = "401:False 200:True 200:True 401:False 200:False 403:False 200:True\nrefused\n";
+        let served = told.strip_prefix(expected);
+        let trouble = String::from_utf8_lossy(&output.stderr).into_owned();
+        served.unwrap_or_else(|| panic!("{told}{trouble}{}", daemon.log())).trim().to_owned()
+    };
+    let first = ask(&certificate);
+    // A renewal in two steps. After the first the pair does not fit: nothing changes, and what was served is served on.
+    let old_key = std::fs::read(&key).unwrap();
+    std::fs::copy(&certificate, &old_certificate).unwrap();
+    assert!(make());
+    let new_key = std::fs::read(&key).unwrap();
+    std::fs::write(&key, &old_key).unwrap();
+    daemon.signal(Signal::HUP);
+    wait_until(PATIENCE, "a certificate without its key is refused", || {
+        daemon.happened("config").iter().any(|line| line.contains("nothing changed") && line.contains("metrics.key"))
+    });
+    assert_eq!(ask(&old_certificate), first);
+    std::fs::write(&key, &new_key).unwrap();
+    let answer = daemon.ask(Verb::Reload {});
+    assert_eq!(answer["needs_restart"], serde_json::json!([]));
+    assert_ne!(ask(&certificate), first, "the new one is served");
+    assert!(daemon.happened("config").iter().any(|line| line == "reloaded; a new certificate is served"));
     daemon.end();
 }

@@ -17,6 +17,7 @@ use common::{
     wait_for_state, wait_until, workload, workload_words, zram_of,
 };
 use rustix::process::{Pid, Signal, test_kill_process};
+use terrace_workloads::random::Random;
 
 const MIB: u64 = 1 << 20;
 const SIZE: &str = "96MiB";
@@ -44,26 +45,10 @@ fn from_environment(name: &str, otherwise: u64) -> u64 {
         .map_or(otherwise, |text| text.parse().unwrap_or_else(|_| panic!("{name}={text}: expected a number")))
 }
 
-/// SplitMix64 (Steele, Lea, Flood 2014): moments are random, and the same for the same seed.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut word = self.0;
-        word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        word ^ (word >> 31)
-    }
-
-    fn below(&mut self, limit: u64) -> u64 {
-        self.next() % limit
-    }
-}
-
 fn data_survive_kills_at_random_moments() {
     let (kills, seed) = (from_environment("TERRACE_KILLS", 8), from_environment("TERRACE_SEED", 1));
-    let mut random = Random(seed);
+    // Moments are random, and the same for the same seed.
+    let mut random = Random::new(seed, 0);
     println!("    {kills} kills, seed {seed}, program: {SIZE} for {PROGRAM_SECONDS} s");
     let (mut with_memory_out, mut slowest) = (0, Duration::ZERO);
     for kill in 1..=kills {

@@ -1,20 +1,27 @@
-//! Who may ask over the network: whoever knows the token, over TLS.
+//! Who may ask over the network: whoever knows the token, over TLS, for a name that is this machine's.
 //!
 //! In: the paths of a token, a certificate and its key. Out: whether a request is admitted, and what connections are encrypted with.
-//! Must not: tell by the time it takes how much of a token was right, or let a file that others may read pass for a secret.
+//! Must not: tell by the time it takes how much of a token was right, let a file that others may read pass for a secret, or put
+//! one new secret to work when another of them is bad.
 //!
 //! A person's browser and Prometheus give the token in different ways: `Authorization: Basic`, of which the password is the token and
 //! the user is not looked at, and `Authorization: Bearer`.
+//!
+//! A page of another site may have its own name point here (DNS rebinding). Its requests then carry that name, so only names are
+//! served that are this machine's: `localhost`, those that the certificate is for, and plain addresses, which no DNS can turn elsewhere.
 
 use std::io::{self, Read, Write};
+use std::net::IpAddr;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Instant;
 
 use anyhow::{Context, bail, ensure};
+use rustls::client::verify_server_name;
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::server::ParsedCertificate;
 
 /// Where the secrets lie.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -30,31 +37,63 @@ pub struct AccessPaths {
 /// Shorter tokens can be guessed: 32 hexadecimal digits are 128 bits.
 const SHORTEST_TOKEN: usize = 32;
 
-/// See the module's header.
+/// The secrets of one moment.
 #[derive(Clone, Default)]
 pub struct Access {
     token: Option<Vec<u8>>,
     /// What connections are encrypted with, if they are.
     pub tls: Option<Arc<rustls::ServerConfig>>,
+    /// The certificate, which says for which names this server answers, and those that vouch for it.
+    chain: Vec<CertificateDer<'static>>,
 }
 
 impl Access {
     /// Reads the secrets.
     ///
     /// # Errors
-    /// When a file cannot be read, is no such thing, or a secret may be read by others.
+    /// When a file cannot be read, is no such thing, a secret may be read by others, or a certificate and a key are not a pair.
     pub fn of(paths: &AccessPaths) -> anyhow::Result<Access> {
         let token = paths.token.as_deref().map(token).transpose()?;
-        let tls = match (&paths.certificate, &paths.key) {
-            (Some(certificate), Some(key)) => Some(Arc::new(tls(certificate, key)?)),
-            _ => None,
+        let (tls, chain) = match (&paths.certificate, &paths.key) {
+            (Some(certificate), Some(key)) => {
+                let (tls, chain) = tls(certificate, key)?;
+                (Some(Arc::new(tls)), chain)
+            }
+            _ => (None, Vec::new()),
         };
-        Ok(Access { token, tls })
+        Ok(Access { token, tls, chain })
     }
 
     /// Whether there is a token to know.
     pub fn is_guarded(&self) -> bool {
         self.token.is_some()
+    }
+
+    /// Whether this server answers for a name, as a request's `Host` has it.
+    pub fn answers_for(&self, host: &str) -> bool {
+        let name = match host.rsplit_once(':') {
+            Some((name, port)) if !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit()) => name,
+            _ => host,
+        };
+        if name.eq_ignore_ascii_case("localhost") {
+            return true;
+        }
+        let bare = name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(name);
+        if let Ok(address) = bare.parse::<IpAddr>() {
+            return address.is_loopback() || self.is_guarded();
+        }
+        let (Some(leaf), Ok(name)) = (self.chain.first(), ServerName::try_from(name)) else { return false };
+        ParsedCertificate::try_from(leaf).is_ok_and(|leaf| verify_server_name(&leaf, &name).is_ok())
+    }
+
+    /// What is another than before, in words; `None` if nothing is.
+    fn news(&self, before: &Access) -> Option<&'static str> {
+        match (self.token != before.token, self.chain != before.chain) {
+            (true, true) => Some("a new token is asked for, and a new certificate served"),
+            (true, false) => Some("a new token is asked for"),
+            (false, true) => Some("a new certificate is served"),
+            (false, false) => None,
+        }
     }
 
     /// Whether a request with this `Authorization` is admitted.
@@ -75,6 +114,44 @@ impl Access {
             return password.is_some_and(|password| same(password, token));
         }
         false
+    }
+}
+
+/// The secrets in force, and where they come from: a reload reads them anew, as a renewed certificate wants.
+pub struct Keys {
+    paths: AccessPaths,
+    now: RwLock<Arc<Access>>,
+}
+
+impl Keys {
+    /// Reads the secrets.
+    ///
+    /// # Errors
+    /// As [`Access::of`].
+    pub fn of(paths: &AccessPaths) -> anyhow::Result<Keys> {
+        Ok(Keys { now: RwLock::new(Arc::new(Access::of(paths)?)), paths: paths.clone() })
+    }
+
+    /// Those in force now.
+    pub fn now(&self) -> Arc<Access> {
+        // Whoever panicked held nothing half changed: a change is one assignment.
+        Arc::clone(&self.now.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Reads the files again; nothing is in force yet.
+    ///
+    /// # Errors
+    /// As [`Access::of`].
+    pub fn read_anew(&self) -> anyhow::Result<Access> {
+        Access::of(&self.paths)
+    }
+
+    /// Puts what was read in force for the connections to come. Returns what is new, in words.
+    pub fn take(&self, fresh: Access) -> Option<&'static str> {
+        let mut now = self.now.write().unwrap_or_else(PoisonError::into_inner);
+        let news = fresh.news(&now);
+        *now = Arc::new(fresh);
+        news
     }
 }
 
@@ -102,7 +179,7 @@ fn token(path: &Path) -> anyhow::Result<Vec<u8>> {
     Ok(token)
 }
 
-fn tls(certificate: &Path, key: &Path) -> anyhow::Result<rustls::ServerConfig> {
+fn tls(certificate: &Path, key: &Path) -> anyhow::Result<(rustls::ServerConfig, Vec<CertificateDer<'static>>)> {
     let told = || format!("metrics.certificate = \"{}\"", certificate.display());
     let chain: Vec<CertificateDer<'static>> =
         CertificateDer::pem_file_iter(certificate).with_context(told)?.collect::<Result<_, _>>().with_context(told)?;
@@ -111,8 +188,9 @@ fn tls(certificate: &Path, key: &Path) -> anyhow::Result<rustls::ServerConfig> {
         .with_context(|| format!("metrics.key = \"{}\"", key.display()))?;
     rustls::ServerConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
         .with_safe_default_protocol_versions()
-        .and_then(|builder| builder.with_no_client_auth().with_single_cert(chain, private))
+        .and_then(|builder| builder.with_no_client_auth().with_single_cert(chain.clone(), private))
         .with_context(|| format!("{}: with metrics.key = \"{}\"", told(), key.display()))
+        .map(|config| (config, chain))
 }
 
 /// Base64 with padding (RFC 4648, section 4); `None` for anything else.
@@ -195,7 +273,7 @@ mod tests {
     const TOKEN: &str = "0123456789abcdef0123456789abcdef";
 
     fn guarded() -> Access {
-        Access { token: Some(TOKEN.as_bytes().to_vec()), tls: None }
+        Access { token: Some(TOKEN.as_bytes().to_vec()), ..Access::default() }
     }
 
     #[test]

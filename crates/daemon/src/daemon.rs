@@ -27,9 +27,10 @@ use terrace_linux::topology::TierKind;
 use terrace_linux::topology::presence::Presence;
 use terrace_linux::usage::{Who, usage};
 
+use crate::access::Keys;
 use crate::bargain::Grant;
 use crate::class::{Running, State};
-use crate::config::{self, Class, Config, ConfigErrors, FastBudget, Source};
+use crate::config::{self, Class, Config, ConfigError, ConfigErrors, FastBudget, Source};
 use crate::explain::explain;
 use crate::protocol::{Code, Response, Verb};
 use crate::shared::{Order, Shared, wall_clock};
@@ -95,6 +96,8 @@ pub struct Daemon {
     paused: bool,
     fast_budget: Bytes,
     sizing: Sizing,
+    /// The secrets of the metrics' server, if there is one.
+    keys: Option<Arc<Keys>>,
 }
 
 #[derive(Default)]
@@ -116,6 +119,7 @@ impl Daemon {
         shared: Arc<Shared>,
         orders: Receiver<Order>,
         waker: UnixStream,
+        keys: Option<Arc<Keys>>,
     ) -> anyhow::Result<Daemon> {
         let sources = config::read_files(&path, false)?;
         let config = Config::of(&sources)?;
@@ -151,6 +155,7 @@ impl Daemon {
             paused: false,
             fast_budget: Bytes::ZERO,
             sizing: Sizing::Unasked,
+            keys,
         };
         daemon.shared.happened("state", None, format!("started; {}", daemon.watcher.how));
         if daemon.tiers.len() == 1 {
@@ -255,7 +260,11 @@ impl Daemon {
                 if Facts::read(pid).is_err() {
                     return;
                 }
-                self.shared.happened("fault", Some(class), format!("pid {pid} ({name}) is not managed: {reason}"));
+                // A class that has no tracker may have hundreds of processes: its reason is told once.
+                let told =
+                    self.refused.values().any(|one| one.class == class && one.reason == reason && one.pid != pid);
+                let why = if told { "for the same reason as others of its class" } else { reason.as_str() };
+                self.shared.happened("fault", Some(class), format!("pid {pid} ({name}) is not managed: {why}"));
                 if self.refused.len() < REFUSALS {
                     let class = class.to_owned();
                     self.refused.insert(pid, view::Refused { pid, name, class, reason });
@@ -561,11 +570,18 @@ impl Daemon {
 
     fn reload(&mut self) -> Result<Vec<&'static str>, ConfigErrors> {
         let sources = config::read_files(&self.path, false)?;
+        // All that can be refused comes first: a bad certificate changes nothing, and neither does a good one beside a bad file.
+        let fresh = self.keys.as_ref().map(|keys| keys.read_anew()).transpose().map_err(|error| {
+            ConfigErrors(vec![ConfigError { place: None, key: String::new(), problem: format!("{error:#}") }])
+        })?;
         let restart = self.take_in(sources, Vec::new())?;
-        let text = match restart.is_empty() {
-            true => "reloaded".to_owned(),
-            false => format!("reloaded; a restart is needed for {}", restart.join(", ")),
-        };
+        let mut text = "reloaded".to_owned();
+        if let Some(news) = self.keys.as_ref().zip(fresh).and_then(|(keys, fresh)| keys.take(fresh)) {
+            text = format!("{text}; {news}");
+        }
+        if !restart.is_empty() {
+            text = format!("{text}; a restart is needed for {}", restart.join(", "));
+        }
         self.shared.happened("config", None, text);
         Ok(restart)
     }
@@ -578,8 +594,9 @@ impl Daemon {
     ) -> Result<Vec<&'static str>, ConfigErrors> {
         let laid_over =
             overrides.iter().map(|(key, value)| Source { name: "<set>".to_owned(), text: written(key, value) });
-        let new = Config::of(&sources.iter().cloned().chain(laid_over).collect::<Vec<_>>())?;
+        let mut new = Config::of(&sources.iter().cloned().chain(laid_over).collect::<Vec<_>>())?;
         let restart = self.config.needs_restart(&new);
+        new.keep_until_restart(&self.config);
         let mut before: BTreeMap<String, Running> =
             self.classes.drain(..).map(|running| (running.class.name.clone(), running)).collect();
         let mut anew: Vec<String> = Vec::new();

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 
-use crate::access::{Access, AccessPaths, Deadline, Socket};
+use crate::access::{Access, AccessPaths, Deadline, Keys, Socket};
 use crate::config::Listen;
 use crate::metrics;
 use crate::shared::{Shared, why_none};
@@ -48,6 +48,8 @@ pub struct Http {
     path: Option<PathBuf>,
     /// Where it listens, as a person writes it.
     pub address: String,
+    /// The secrets in force, to be renewed when the configuration is read anew.
+    pub keys: Arc<Keys>,
 }
 
 impl Drop for Http {
@@ -72,12 +74,25 @@ impl Socket for UnixStream {
     }
 }
 
-/// What every connection comes through.
+/// What connections are served from.
+struct House {
+    shared: Arc<Shared>,
+    keys: Arc<Keys>,
+    /// Whether only names of this machine are served: nobody comes to a socket's path by a name.
+    by_name: bool,
+}
+
+/// What one connection comes through: the secrets are those of its beginning.
 struct Door {
     shared: Arc<Shared>,
-    access: Access,
-    /// Whether only names of this machine are served.
+    access: Arc<Access>,
     by_name: bool,
+}
+
+impl House {
+    fn door(&self) -> Door {
+        Door { shared: Arc::clone(&self.shared), access: self.keys.now(), by_name: self.by_name }
+    }
 }
 
 impl Http {
@@ -89,18 +104,17 @@ impl Http {
         if *listen == Listen::Off {
             return Ok(None);
         }
-        let access = Access::of(access)?;
+        let keys = Arc::new(Keys::of(access)?);
         match listen {
             Listen::Off => Ok(None),
             Listen::Tcp(address) => {
                 let listener = TcpListener::bind(address)
                     .with_context(|| format!("metrics.listen = \"{address}\": the address cannot be had"))?;
-                let scheme = if access.tls.is_some() { "https" } else { "http" };
+                let scheme = if keys.now().tls.is_some() { "https" } else { "http" };
                 let address = format!("{scheme}://{}", listener.local_addr()?);
-                // Whoever has the token did not come by a name that points here: browsers give it to the name it was given for.
-                let door = Arc::new(Door { shared, by_name: !access.is_guarded(), access });
-                spawn(move |open| serve_all(|| listener.accept().map(|(stream, _)| stream), &door, open))?;
-                Ok(Some(Http { path: None, address }))
+                let house = House { shared, keys: Arc::clone(&keys), by_name: true };
+                spawn(move |open| serve_all(|| listener.accept().map(|(stream, _)| stream), &house, open))?;
+                Ok(Some(Http { path: None, address, keys }))
             }
             Listen::Unix(path) => {
                 if UnixStream::connect(path).is_ok() {
@@ -109,9 +123,9 @@ impl Http {
                 let _ = std::fs::remove_file(path);
                 let listener =
                     UnixListener::bind(path).with_context(|| format!("{}: cannot be made", path.display()))?;
-                let door = Arc::new(Door { shared, by_name: false, access });
-                spawn(move |open| serve_all(|| listener.accept().map(|(stream, _)| stream), &door, open))?;
-                Ok(Some(Http { path: Some(path.clone()), address: format!("unix:{}", path.display()) }))
+                let house = House { shared, keys: Arc::clone(&keys), by_name: false };
+                spawn(move |open| serve_all(|| listener.accept().map(|(stream, _)| stream), &house, open))?;
+                Ok(Some(Http { path: Some(path.clone()), address: format!("unix:{}", path.display()), keys }))
             }
         }
     }
@@ -127,7 +141,7 @@ fn spawn(work: impl FnOnce(Arc<AtomicUsize>) + Send + 'static) -> anyhow::Result
 
 fn serve_all<S: Socket + 'static>(
     mut accept: impl FnMut() -> std::io::Result<S>,
-    door: &Arc<Door>,
+    house: &House,
     open: Arc<AtomicUsize>,
 ) {
     loop {
@@ -138,13 +152,13 @@ fn serve_all<S: Socket + 'static>(
         if open.fetch_add(1, Ordering::SeqCst) >= CONNECTIONS {
             open.fetch_sub(1, Ordering::SeqCst);
             // Under TLS there is nobody to talk to before the handshake, which would keep the others waiting.
-            if door.access.tls.is_none() {
+            if house.keys.now().tls.is_none() {
                 let _ = stream.patience(Duration::from_millis(100));
                 let _ = stream.write_all(&Answer::text(503, "too many connections").bytes(true));
             }
             continue;
         }
-        let (door, counted) = (Arc::clone(door), Open(Arc::clone(&open)));
+        let (door, counted) = (house.door(), Open(Arc::clone(&open)));
         let started = std::thread::Builder::new().name("http-peer".to_owned()).stack_size(STACK).spawn(move || {
             let _counted = counted;
             // A peer that breaks off, or is too slow, is let go.
@@ -257,11 +271,15 @@ fn answer(head: &[u8], door: &Door) -> Option<(Answer, bool)> {
             body,
         ));
     }
-    // A page of another site may have its name point here (DNS rebinding): only names that are always this machine's are served.
+    // Against DNS rebinding, see `access`. Behind a token as well: which names are right does not hang on what a browser sends along.
     let mut hosts = request.headers.iter().filter(|header| header.name.eq_ignore_ascii_case("host"));
     let host = hosts.next().and_then(|header| std::str::from_utf8(header.value).ok());
-    if door.by_name && !(host.is_some_and(is_this_machine) && hosts.next().is_none()) {
-        return Some((Answer::text(403, "ask for localhost, 127.0.0.1 or [::1]"), body));
+    if door.by_name && !(host.is_some_and(|host| door.access.answers_for(host)) && hosts.next().is_none()) {
+        let names = match door.access.tls {
+            Some(_) => "ask by address, or by a name that metrics.certificate is for",
+            None => "ask for localhost, 127.0.0.1 or [::1]",
+        };
+        return Some((Answer::text(403, names), body));
     }
     let target = request.path.unwrap_or("/");
     let (path, query) = target.split_once('?').unwrap_or((target, ""));
@@ -272,14 +290,6 @@ fn answer(head: &[u8], door: &Door) -> Option<(Answer, bool)> {
         return Some((Answer::text(401, how), body));
     }
     Some((route(path, query, &door.shared), body))
-}
-
-fn is_this_machine(host: &str) -> bool {
-    let name = match host.rsplit_once(':') {
-        Some((name, port)) if !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit()) => name,
-        _ => host,
-    };
-    name.eq_ignore_ascii_case("localhost") || matches!(name, "127.0.0.1" | "[::1]")
 }
 
 fn route(path: &str, query: &str, shared: &Shared) -> Answer {
@@ -342,7 +352,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn door(access: Access) -> Door {
-        Door { shared: Shared::new().unwrap().0, by_name: !access.is_guarded(), access }
+        Door { shared: Shared::new().unwrap().0, by_name: true, access: Arc::new(access) }
     }
 
     fn code(request: &str) -> Option<u16> {
@@ -350,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn a_guarded_server_asks_for_its_token_and_for_no_name() {
+    fn a_guarded_server_asks_for_its_token_and_answers_for_addresses() {
         let place = tempfile::tempdir().unwrap();
         let path = place.path().join("token");
         std::fs::write(&path, "t".repeat(32)).unwrap();
@@ -358,7 +368,7 @@ mod tests {
         let paths = AccessPaths { token: Some(path), ..AccessPaths::default() };
         let door = door(Access::of(&paths).unwrap());
         let ask = |path: &str, more: &str| {
-            let request = format!("GET {path} HTTP/1.1\r\nHost: tiers.example\r\n{more}\r\n");
+            let request = format!("GET {path} HTTP/1.1\r\nHost: 192.0.2.7:9464\r\n{more}\r\n");
             answer(request.as_bytes(), &door).unwrap().0
         };
         let refused = ask("/metrics", "");
@@ -367,6 +377,10 @@ mod tests {
         let right = format!("Authorization: Bearer {}\r\n", "t".repeat(32));
         assert_eq!((ask("/metrics", &right).code, ask("/", &right).code, ask("/healthz", "").code), (200, 200, 200));
         assert_eq!(ask("/api/v1/status", "Authorization: Bearer wrong\r\n").code, 401);
+        // The name of another, with the token all the same; and an address without one.
+        let rebound = format!("GET /metrics HTTP/1.1\r\nHost: evil.example\r\n{right}\r\n");
+        assert_eq!(answer(rebound.as_bytes(), &door).unwrap().0.code, 403);
+        assert_eq!(code("GET /metrics HTTP/1.1\r\nHost: 192.0.2.7:9464\r\n\r\n"), Some(403));
     }
 
     #[test]

@@ -61,6 +61,26 @@ fn other_machines_are_served_where_a_token_and_tls_guard_it() {
 }
 
 #[test]
+fn what_needs_a_restart_keeps_its_value_and_goes_on_needing_one() {
+    let before = of(&[("terrace.toml", "")]).unwrap();
+    let text = "[daemon]\nsocket = \"/a\"\ngroup = \"b\"\nevents = \"poll\"\n\
+                [memory]\nslow = \"zram:1GiB\"\ntiers = \"dram=node:0 cxl=node:1\"\ntracker = \"damon\"\n\
+                [metrics]\nlisten = \"off\"\ntoken = \"/t\"\ncertificate = \"/c\"\nkey = \"/k\"\n\
+                [sizing]\nmachine = \"cxl-170\"\ndatabase = \"/d\"\n[budget]\ncpu = \"7%\"\n";
+    let wanted = match of(&[("terrace.toml", text)]) {
+        Ok(wanted) => wanted,
+        Err(errors) => panic!("{errors}"),
+    };
+    let keys: Vec<&str> = schema::KEYS.iter().filter(|info| info.restart).map(|info| info.key).collect();
+    assert_eq!(before.needs_restart(&wanted), keys, "left: what is compared; right: the keys that say so");
+    let mut taken = wanted.clone();
+    taken.keep_until_restart(&before);
+    assert_eq!(before.needs_restart(&taken), <[&str; 0]>::default(), "the old values are in force");
+    assert_eq!(taken.cpu, 0.07, "all else is new");
+    assert_eq!(taken.needs_restart(&wanted), keys, "and the next reload says it again");
+}
+
+#[test]
 fn drop_ins_win_key_by_key() {
     let later = "[class.web]\nweight = 7\n[daemon]\npoll = \"5s\"\n";
     let config = of(&[("terrace.toml", TWO), ("conf.d/50-more.toml", later)]).unwrap();

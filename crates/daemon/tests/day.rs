@@ -22,6 +22,7 @@ use terrace_core::units::{BLOCK_PAGES, Bytes, SpaceId, TierId, Time, Vpn};
 use terrace_daemon::bargain::{self, Grant, Standing};
 use terrace_daemon::config::{Class, Config, Source};
 use terrace_policies::Settings;
+use terrace_workloads::random::Random;
 
 const SLOW: TierId = TierId(1);
 const HOUR: u64 = 3600;
@@ -52,23 +53,6 @@ goal = "50%"
 match = [{ pid = 4 }]
 goal = "never-slow"
 "#;
-
-/// SplitMix64 (Steele, Lea, Flood 2014).
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut word = self.0;
-        word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        word ^ (word >> 31)
-    }
-
-    fn below(&mut self, limit: u64) -> u64 {
-        self.next() % limit
-    }
-}
 
 /// A program: where each of its pages lies, and which of them it uses now.
 struct Program {
@@ -110,7 +94,7 @@ impl Tenant {
             activity: Activity::default(),
             active: 0,
             grant: Grant::default(),
-            random: Random(seed),
+            random: Random::new(seed, 0),
             refaults: 0,
             moved: 0,
             failures: 0,

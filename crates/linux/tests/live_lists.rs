@@ -36,7 +36,7 @@ use terrace_policies::Settings;
 
 const GROUP: &str = "/sys/fs/cgroup/terrace-lists";
 
-const TESTS: &[(&str, fn())] = &[
+const TESTS: &[common::LiveTest] = &[
     (
         "hot_pages_come_to_the_fast_node_and_the_counts_are_the_kernel_s",
         hot_pages_come_to_the_fast_node_and_the_counts_are_the_kernel_s,
@@ -59,28 +59,23 @@ fn main() -> ExitCode {
         patterned::run_child(&arguments[1..]);
         return ExitCode::SUCCESS;
     }
+    common::run_live_tests(TESTS, can_run, || ())
+}
+
+/// Whether there is all that they need.
+fn can_run() -> Option<()> {
     if !common::need_root("live_lists") {
-        return ExitCode::SUCCESS;
+        return None;
     }
     if let Err(reason) = KernelModule::open(1) {
         common::skipped("live_lists", &reason);
-        return ExitCode::SUCCESS;
+        return None;
     }
     if !Path::new("/sys/devices/system/node/node1").exists() {
         common::skipped("live_lists", "needs a second node with memory");
-        return ExitCode::SUCCESS;
+        return None;
     }
-    let filter = arguments.iter().find(|argument| !argument.starts_with('-'));
-    let mut failed = 0;
-    for (name, test) in TESTS {
-        if filter.is_some_and(|filter| !name.contains(filter.as_str())) {
-            continue;
-        }
-        let ok = std::panic::catch_unwind(test).is_ok();
-        println!("test {name} ... {}", if ok { "ok" } else { "FAILED" });
-        failed += u32::from(!ok);
-    }
-    if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    Some(())
 }
 
 // ---- what the tests share ----

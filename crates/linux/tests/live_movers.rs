@@ -8,6 +8,7 @@
 //! One after the other, and one run at a time (a lock in the temporary directory): swap belongs to the whole machine.
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test program: it speaks, and panics are its failures")]
 
+mod common;
 #[path = "common/patterned.rs"]
 mod patterned;
 
@@ -33,7 +34,7 @@ const HOLDER_ARGUMENT: &str = "__holder";
 const FAST: TierId = TierId(0);
 const SWAP: TierId = TierId(1);
 
-const TESTS: &[(&str, fn())] = &[
+const TESTS: &[common::LiveTest] = &[
     ("pages_go_out_and_come_back_unharmed", pages_go_out_and_come_back_unharmed),
     ("two_thousand_ranges_go_and_only_the_locked_stay", two_thousand_ranges_go_and_only_the_locked_stay),
     ("locked_memory_is_not_offered_and_does_not_move", locked_memory_is_not_offered_and_does_not_move),
@@ -61,36 +62,19 @@ fn main() -> ExitCode {
         Some(HOLDER_ARGUMENT) => return hold(),
         _ => {}
     }
-    if !rustix::process::geteuid().is_root() {
-        println!("SKIPPED live_movers: needs root");
-        return ExitCode::SUCCESS;
+    common::run_live_tests(TESTS, can_run, machine_state)
+}
+
+/// The lock of the machine's swap, where the tests can run.
+fn can_run() -> Option<std::fs::File> {
+    if !common::need_root("live_movers") {
+        return None;
     }
     if !terrace_linux::topology::declared::zram_is_there(Path::new("/")) {
-        println!("SKIPPED live_movers: this kernel has no zram (`modprobe zram`)");
-        return ExitCode::SUCCESS;
+        common::skipped("live_movers", "this kernel has no zram (`modprobe zram`)");
+        return None;
     }
-    let lock = std::fs::File::create(std::env::temp_dir().join("terrace-live-swap.lock")).unwrap();
-    lock.lock().unwrap();
-    let before = machine_state();
-    let filter = arguments.iter().find(|argument| !argument.starts_with('-'));
-    let mut failed = 0;
-    for (name, test) in TESTS {
-        if filter.is_some_and(|filter| !name.contains(filter.as_str())) {
-            continue;
-        }
-        let started = Instant::now();
-        let ended = std::panic::catch_unwind(test);
-        let after = machine_state();
-        let unchanged = after == before;
-        if !unchanged {
-            println!("left behind: {after:?} instead of {before:?}");
-        }
-        let good = ended.is_ok() && unchanged;
-        failed += u32::from(!good);
-        println!("test {name} ... {} ({:.2} s)", if good { "ok" } else { "FAILED" }, started.elapsed().as_secs_f64());
-    }
-    println!("test result: {failed} failed");
-    ExitCode::from(u8::from(failed > 0))
+    Some(common::whole_machine())
 }
 
 /// What must be as it was after every test: swap areas, zram devices, and whether each is set up.

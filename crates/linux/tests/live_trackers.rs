@@ -41,7 +41,7 @@ const CHILD_ARGUMENT: &str = "__toucher";
 const CHILD_PAGES: u64 = 8192;
 const NR_KDAMONDS: &str = "/sys/kernel/mm/damon/admin/kdamonds/nr_kdamonds";
 
-const TESTS: &[(&str, fn())] = &[
+const TESTS: &[common::LiveTest] = &[
     ("births_are_exact", births_are_exact),
     ("threads_that_ran_before_are_watched", threads_that_ran_before_are_watched),
     ("what_a_watched_program_starts_is_watched_once", what_a_watched_program_starts_is_watched_once),
@@ -70,20 +70,7 @@ fn main() -> ExitCode {
         touch_as_told();
         return ExitCode::SUCCESS;
     }
-    if !common::need_root("live_trackers") {
-        return ExitCode::SUCCESS;
-    }
-    let filter = arguments.iter().find(|argument| !argument.starts_with('-'));
-    let mut failed = 0;
-    for (name, test) in TESTS {
-        if filter.is_some_and(|filter| !name.contains(filter.as_str())) {
-            continue;
-        }
-        let ok = std::panic::catch_unwind(test).is_ok();
-        println!("test {name} ... {}", if ok { "ok" } else { "FAILED" });
-        failed += u32::from(!ok);
-    }
-    if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    common::run_live_tests(TESTS, || common::need_root("live_trackers").then_some(()), || ())
 }
 
 // ---- the child ----

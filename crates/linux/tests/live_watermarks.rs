@@ -23,7 +23,7 @@ const SETTING: &str = "/proc/sys/vm/min_free_kbytes";
 /// By so much the high mark is raised.
 const MORE: Bytes = Bytes::mib(8);
 
-const TESTS: &[(&str, fn())] =
+const TESTS: &[common::LiveTest] =
     &[("a_clean_end_puts_it_back", a_clean_end_puts_it_back), ("a_kill_puts_it_back", a_kill_puts_it_back)];
 
 fn main() -> ExitCode {
@@ -31,35 +31,21 @@ fn main() -> ExitCode {
     match arguments.first().map(String::as_str) {
         Some(GUARD_ARGUMENT) => return ExitCode::from(run_guardian(std::io::stdin())),
         Some(HOLDER_ARGUMENT) => return hold(),
-        Some("--list") => {
-            TESTS.iter().for_each(|(name, _)| println!("{name}: test"));
-            return ExitCode::SUCCESS;
-        }
         _ => {}
     }
+    common::run_live_tests(TESTS, can_run, setting)
+}
+
+/// The lock, where the setting can be changed: live tests of the command compare sysctls before and after, so not beside them.
+fn can_run() -> Option<std::fs::File> {
     if !common::need_root("live_watermarks") {
-        return ExitCode::SUCCESS;
+        return None;
     }
     if std::fs::File::options().write(true).open(SETTING).is_err() {
         common::skipped("live_watermarks", "vm.min_free_kbytes cannot be written here");
-        return ExitCode::SUCCESS;
+        return None;
     }
-    // Live tests of the command compare sysctls before and after: not beside them.
-    let lock = std::fs::File::create(std::env::temp_dir().join("terrace-live-swap.lock")).unwrap();
-    lock.lock().unwrap();
-    let filter = arguments.iter().find(|argument| !argument.starts_with('-'));
-    let mut failed = 0;
-    for (name, test) in TESTS {
-        if filter.is_some_and(|filter| !name.contains(filter.as_str())) {
-            continue;
-        }
-        let (before, began) = (setting(), Instant::now());
-        let good = std::panic::catch_unwind(test).is_ok() && setting() == before;
-        failed += u32::from(!good);
-        println!("test {name} ... {} ({:.2} s)", if good { "ok" } else { "FAILED" }, began.elapsed().as_secs_f64());
-    }
-    println!("test result: {failed} failed");
-    ExitCode::from(u8::from(failed > 0))
+    Some(common::whole_machine())
 }
 
 fn setting() -> u64 {

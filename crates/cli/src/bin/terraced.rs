@@ -85,7 +85,8 @@ fn run(arguments: &Arguments) -> anyhow::Result<()> {
     if let Some(http) = &http {
         tracing::info!(address = http.address, "metrics and the page are served");
     }
-    let daemon = Daemon::new(arguments.config.clone(), shared, orders, waker)?;
+    let keys = http.as_ref().map(|http| Arc::clone(&http.keys));
+    let daemon = Daemon::new(arguments.config.clone(), shared, orders, waker, keys)?;
     if let Err(error) = lock_own_memory() {
         tracing::warn!(%error, "memory cannot be locked (LimitMEMLOCK, CAP_IPC_LOCK): under pressure the daemon may be slow");
     }

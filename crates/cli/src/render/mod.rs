@@ -55,28 +55,32 @@ pub(crate) fn fitted(text: &str, width: usize) -> String {
     text.chars().take(width).collect()
 }
 
-/// A heading and lines under it, each begun with a dash and continued under itself; nothing if there are no lines.
-fn listed(heading: &str, lines: impl IntoIterator<Item = String>, width: usize) -> String {
+/// A heading and entries under it, each begun with a dash and continued under itself; nothing if there are none. The lines of an
+/// entry stay lines of their own.
+fn listed(heading: &str, entries: impl IntoIterator<Item = String>, width: usize) -> String {
     let room = width.saturating_sub(4).max(30);
     let mut text = String::new();
-    for line in lines {
+    for entry in entries {
         if text.is_empty() {
             text.push_str(&format!("\n{heading}\n"));
         }
         let mut head = "  - ";
-        let mut current = String::new();
-        for word in line.split_whitespace() {
-            if !current.is_empty() && current.chars().count() + 1 + word.chars().count() > room {
-                text.push_str(&format!("{head}{current}\n"));
-                head = "    ";
-                current.clear();
+        for line in entry.lines() {
+            let mut current = String::new();
+            for word in line.split_whitespace() {
+                if !current.is_empty() && current.chars().count() + 1 + word.chars().count() > room {
+                    text.push_str(&format!("{head}{current}\n"));
+                    head = "    ";
+                    current.clear();
+                }
+                if !current.is_empty() {
+                    current.push(' ');
+                }
+                current.push_str(word);
             }
-            if !current.is_empty() {
-                current.push(' ');
-            }
-            current.push_str(word);
+            text.push_str(&format!("{head}{current}\n"));
+            head = "    ";
         }
-        text.push_str(&format!("{head}{current}\n"));
     }
     text
 }
@@ -97,5 +101,9 @@ mod tests {
         let text = listed("Notes", ["one two three four five six seven eight nine ten eleven".to_owned()], 34);
         assert_eq!(text, "\nNotes\n  - one two three four five six\n    seven eight nine ten eleven\n");
         assert_eq!(listed("Notes", [], 34), "");
+        assert_eq!(
+            listed("Notes", ["none works:\n  one\n  two".to_owned()], 34),
+            "\nNotes\n  - none works:\n    one\n    two\n"
+        );
     }
 }

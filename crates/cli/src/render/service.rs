@@ -49,16 +49,32 @@ fn status_on(status: &Status, screen: &Screen) -> String {
         ]);
     }
     let _ = writeln!(text, "\n{table}\n\n{}", table_of_classes(status, screen));
-    let trouble = status.classes.iter().filter(|class| matches!(class.state.as_str(), "failed" | "stopped"));
-    let trouble = trouble.map(|class| format!("class {}: {}", class.name, class.reason.clone().unwrap_or_default()));
-    let refused = status
-        .refused
-        .iter()
-        .map(|one| format!("pid {} ({}) of class {} is not managed: {}", one.pid, one.name, one.class, one.reason));
     let rivals = status.rivals.iter().map(|rival| format!("{} ({}): {}", rival.name, rival.state, rival.effect));
-    let all = trouble.chain(refused).chain(rivals).chain(status.notes.iter().cloned());
+    let all = not_managed(status).into_iter().chain(rivals).chain(status.notes.iter().cloned());
     text.push_str(&listed("Needs a look", all, screen.width));
     text
+}
+
+/// Why classes and processes are not managed: an entry a reason, however many it keeps out.
+fn not_managed(status: &Status) -> Vec<String> {
+    let troubled = status.classes.iter().filter(|class| matches!(class.state.as_str(), "failed" | "stopped"));
+    let mut entries: Vec<String> =
+        troubled.map(|class| format!("class {}: {}", class.name, class.reason.clone().unwrap_or_default())).collect();
+    let mut groups: Vec<(&str, &str, Vec<String>)> = Vec::new();
+    for one in &status.refused {
+        let who = format!("pid {} ({})", one.pid, one.name);
+        match groups.iter_mut().find(|(class, reason, _)| (*class, *reason) == (&one.class, &one.reason)) {
+            Some((.., others)) => others.push(who),
+            None => groups.push((&one.class, &one.reason, vec![who])),
+        }
+    }
+    for (class, reason, who) in groups {
+        let told = status.classes.iter().any(|one| one.name == class && one.reason.as_deref() == Some(reason));
+        let reason = if told { "see above" } else { reason };
+        let are = if who.len() == 1 { "is" } else { "are" };
+        entries.push(format!("{} of class {class} {are} not managed: {reason}", who.join(", ")));
+    }
+    entries
 }
 
 /// `terrace classes`.
@@ -120,7 +136,7 @@ fn details(class: &Class) -> String {
         bytes(class.floor_bytes)
     );
     if let Some(reason) = &class.reason {
-        let _ = write!(text, "; {}: {reason}", class.state);
+        let _ = write!(text, "; {}: {}", class.state, reason.replace('\n', "\n  "));
     }
     let pages = |pages: u64| bytes(Bytes::of_pages(pages).get());
     let _ = write!(
@@ -240,6 +256,37 @@ pub(crate) fn span(seconds: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use terrace_daemon::view::Refused;
+
+    #[test]
+    fn a_reason_is_told_once_for_all_that_it_keeps_out() {
+        let refused = |pid: u32, class: &str, reason: &str| Refused {
+            pid,
+            name: format!("p{pid}"),
+            class: class.to_owned(),
+            reason: reason.to_owned(),
+        };
+        let class = Class {
+            name: "batch".to_owned(),
+            state: "failed".to_owned(),
+            reason: Some("no tracker works".to_owned()),
+            ..Class::default()
+        };
+        let refused = vec![
+            refused(7, "batch", "no tracker works"),
+            refused(8, "batch", "no tracker works"),
+            refused(9, "web", "a guest"),
+        ];
+        let status = Status { classes: vec![class], refused, ..Status::default() };
+        assert_eq!(
+            not_managed(&status),
+            [
+                "class batch: no tracker works",
+                "pid 7 (p7), pid 8 (p8) of class batch are not managed: see above",
+                "pid 9 (p9) of class web is not managed: a guest",
+            ]
+        );
+    }
 
     #[test]
     fn no_word_of_a_class_is_broken_on_a_screen_of_a_hundred_columns() {

@@ -358,6 +358,15 @@ impl Config {
         ];
         changed.into_iter().filter(|(_, changed)| *changed).map(|(key, _)| key).collect()
     }
+
+    /// Takes over from the configuration in force what only a restart changes, so that the next reload still says that one is needed.
+    pub fn keep_until_restart(&mut self, before: &Config) {
+        let before = before.clone();
+        (self.socket, self.group, self.events) = (before.socket, before.group, before.events);
+        (self.slow, self.tiers, self.tracker) = (before.slow, before.tiers, before.tracker);
+        (self.listen, self.access) = (before.listen, before.access);
+        (self.sizing_machine, self.sizing_database) = (before.sizing_machine, before.sizing_database);
+    }
 }
 
 fn known_tracker(text: &str) -> Result<Option<String>, String> {

@@ -121,19 +121,19 @@ pub const KEYS: &[KeyInfo] = &[
         "metrics.token",
         "none, or the path of a file",
         "\"none\"",
-        "A file that others may not read, with a token of 32 characters or more: whoever asks must give it, as a bearer token or as the password of any user.",
+        "A file that others may not read, with a token of 32 characters or more: whoever asks must give it, as a bearer token or as the password of any user. A reload reads the file anew; another path takes a restart.",
     ),
     fixed(
         "metrics.certificate",
         "none, or the path of a file",
         "\"none\"",
-        "The certificate of the address, and those that vouch for it (PEM): with it /metrics, /api/v1 and the page are served over TLS 1.3.",
+        "The certificate of the address, and those that vouch for it (PEM): with it /metrics, /api/v1 and the page are served over TLS 1.3, for the names that it is for and for addresses. A reload reads the file anew; another path takes a restart.",
     ),
     fixed(
         "metrics.key",
         "none, or the path of a file",
         "\"none\"",
-        "The private key of that certificate (PEM), in a file that others may not read.",
+        "The private key of that certificate (PEM), in a file that others may not read. A reload reads the file anew; another path takes a restart.",
     ),
     fixed(
         "sizing.machine",

@@ -1,6 +1,55 @@
-//! What the live tests share: the question whether this machine lets them run at all.
+//! What the live tests share: the question whether this machine lets them run at all, and how they are run where they have their own
+//! `main`.
 // Each test binary uses a part of it, and what was skipped is told to whoever reads the output.
 #![allow(dead_code, clippy::print_stdout)]
+
+use std::fmt::Debug;
+use std::process::ExitCode;
+use std::time::Instant;
+
+/// A live test: its name, and what is done; it fails by a panic.
+pub(crate) type LiveTest = (&'static str, fn());
+
+/// Runs the tests whose names contain the first word of the command line, one after another. `ready` says why not and returns
+/// `None` where they cannot run here; what it returns is held until the last one is over. `state` is what each must leave as it was.
+pub(crate) fn run_live_tests<H, S: PartialEq + Debug>(
+    tests: &[LiveTest],
+    ready: impl FnOnce() -> Option<H>,
+    state: impl Fn() -> S,
+) -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    if arguments.iter().any(|argument| argument == "--list") {
+        tests.iter().for_each(|(name, _)| println!("{name}: test"));
+        return ExitCode::SUCCESS;
+    }
+    let Some(_held) = ready() else { return ExitCode::SUCCESS };
+    let filter = arguments.iter().find(|argument| !argument.starts_with('-'));
+    let mut failed = 0;
+    for (name, test) in tests {
+        if filter.is_some_and(|filter| !name.contains(filter.as_str())) {
+            continue;
+        }
+        let (before, began) = (state(), Instant::now());
+        let ended = std::panic::catch_unwind(test);
+        let after = state();
+        if after != before {
+            println!("left behind: {after:?} instead of {before:?}");
+        }
+        let good = ended.is_ok() && after == before;
+        failed += u32::from(!good);
+        println!("test {name} ... {} ({:.2} s)", if good { "ok" } else { "FAILED" }, began.elapsed().as_secs_f64());
+    }
+    println!("test result: {failed} failed");
+    ExitCode::from(u8::from(failed > 0))
+}
+
+/// The lock of all tests that need the machine's swap, or compare settings of the whole machine; held until it is dropped.
+pub(crate) fn whole_machine() -> std::fs::File {
+    let path = std::env::temp_dir().join("terrace-live-swap.lock");
+    let lock = std::fs::File::create(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    lock.lock().unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    lock
+}
 
 /// Prints why a test did not run, in the form that CI counts.
 pub(crate) fn skipped(test: &str, reason: &str) {
