@@ -112,12 +112,12 @@ pub enum FastGoal {
 }
 
 impl FastGoal {
-    /// The goal in pages for a footprint, or `None` where it sets no number: where all may be fast, only capacity bounds it. (A number
-    /// would be that of the pages there are now, so that fast memory would seem full whenever a page is new.)
+    /// The goal in pages for a footprint, or `None` where it is as little as will do. Where all may be fast it is no bound at all, so that
+    /// only capacity bounds it: the pages there are now would make fast memory seem full whenever a page is new.
     pub fn limit(self, footprint: u64) -> Option<u64> {
         match self {
             FastGoal::Pages(pages) => Some(pages),
-            FastGoal::Share(share) if share >= 1.0 => None,
+            FastGoal::Share(share) if share >= 1.0 => Some(u64::MAX),
             FastGoal::Share(share) => Some((footprint as f64 * share).floor() as u64),
             FastGoal::Least => None,
         }

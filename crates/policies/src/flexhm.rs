@@ -161,7 +161,7 @@ impl FlexHm {
         let cold: u64 = fast.as_slice()[..line].iter().sum();
         let hot: u64 = slow.as_slice()[line.min(slow.as_slice().len())..].iter().sum();
         let pairs = pairs(&fast.as_slice()[..line], slow.as_slice(), line, usize::from(self.anti_thrash));
-        let limit = room.fast_limit.unwrap_or(room.tiers[0].capacity);
+        let limit = support::fast_limit(room);
         let bound = |identified: u64| {
             let share = (identified as f64 * self.share).floor() as u64;
             share.min(self.cap.pages(identified, limit))
