@@ -166,7 +166,7 @@ impl Advices<'_> {
     pub(crate) fn meaning(&self) -> String {
         let (fast, slow) = self.prices;
         format!(
-            "Least fast memory for a loss of {}, as expected, and at worst: if every touch of a page reads all of it. Fast memory costs {fast}, slow memory {slow}.",
+            "Least fast memory for a loss of {}, as expected, and at worst: if every touch of a page reads all of it, and pages in use all the time take all the time. Fast memory costs {fast}, slow memory {slow}.",
             percent(self.tau)
         )
     }
