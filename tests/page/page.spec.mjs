@@ -51,6 +51,18 @@ for (const scheme of ["light", "dark"]) {
   });
 }
 
+test("it fits a telephone, with letters that can be read", async ({ page }) => {
+  await page.setViewportSize({ width: 390, height: 800 });
+  await page.goto("/");
+  await expect.poll(() => page.evaluate(() => Number(document.getElementById("bins").dataset.bars || 0))).toBeGreaterThan(1);
+  expect(await page.evaluate(() => document.documentElement.scrollWidth)).toBeLessThanOrEqual(390);
+  const letters = await page.evaluate(() => [...document.querySelectorAll(".chart text")].map((text) => text.getBoundingClientRect().height));
+  expect(letters.length).toBeGreaterThan(5);
+  // 12 pixels of letter make a line of 13 or more; pictures that are scaled down make less.
+  expect(Math.min(...letters)).toBeGreaterThan(12);
+  await page.screenshot({ path: `${shots}/page-narrow.png`, fullPage: true });
+});
+
 test("it can be used by keyboard, and says what it shows", async ({ page }) => {
   await page.goto("/");
   await page.keyboard.press("Tab");

@@ -53,8 +53,8 @@ pub(crate) enum Command {
     Policies(OutputArguments),
     /// Ask the daemon, terraced, how it stands.
     Status(ReachArguments),
-    /// Ask the daemon for its classes in detail.
-    Classes(ReachArguments),
+    /// Ask the daemon for its classes in detail; of one class also how its pages spread over what the policy ranks them by.
+    Classes(OneClassArguments),
     /// Ask the daemon why a process, or a page of it, is where it is.
     Explain(ExplainArguments),
     /// Ask the daemon what happened.

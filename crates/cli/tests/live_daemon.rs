@@ -12,7 +12,7 @@ use std::process::{Command, ExitCode, Stdio};
 use std::time::Duration;
 
 use common::daemon::{Daemon, EAGER, MIB, class, ends_well, named, workload};
-use common::{PATIENCE, Running, run_live_tests, terrace, wait_until};
+use common::{PATIENCE, Running, run_live_tests, terrace, wait_until, zram_of};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use terrace_daemon::protocol::Verb;
@@ -27,6 +27,7 @@ fn main() -> ExitCode {
             ("programs_come_go_and_become_others", programs_come_go_and_become_others),
             ("promises_are_kept_and_audited", promises_are_kept_and_audited),
             ("proof_mode_takes_turns", proof_mode_takes_turns),
+            ("a_dry_run_sets_nothing_up_and_moves_nothing", a_dry_run_sets_nothing_up_and_moves_nothing),
             ("a_target_is_tuned_to", a_target_is_tuned_to),
             ("beyond_the_machine_a_token_and_tls_are_wanted", beyond_the_machine_a_token_and_tls_are_wanted),
         ],
@@ -152,6 +153,11 @@ fn a_bad_reload_changes_nothing() {
     daemon.signal(Signal::HUP);
     wait_until(PATIENCE, "the log says so as well", || daemon.log().contains("not reloaded, nothing changed"));
     assert_eq!(daemon.class("front")["goal"], before["goal"]);
+    let socket = daemon.place.path().join("socket");
+    let set = terrace().args(["set", "class.frnt.floor", "1MiB", "--socket"]).arg(&socket).output().unwrap();
+    let told = String::from_utf8(set.stderr).unwrap();
+    assert_eq!(set.status.code(), Some(2));
+    assert!(told.contains("there is no class frnt; there are: front"), "{told}");
 
     let more = good.replace("goal = \"best\"", "goal = \"50%\"\nweight = 7") + &class("other", "other", "");
     std::fs::write(&path, more.replace("512MiB", "256MiB")).unwrap();
@@ -273,6 +279,33 @@ fn proof_mode_takes_turns() {
     assert!(proof["pairs"].as_u64().unwrap() >= 1 && proof["verdict"] == "measuring", "{proof:#}");
     assert!(program.is_running());
     drop(program);
+    daemon.end();
+}
+
+fn a_dry_run_sets_nothing_up_and_moves_nothing() {
+    let daemon = Daemon::spawn(&class("front", "front", ""), "512MiB", "500ms", |command| {
+        command.arg("--dry-run");
+    });
+    daemon.wait_until_it_answers();
+    let program = workload("front", "64MiB", 25, &[]);
+    let mut would = 0;
+    wait_until(PATIENCE, "it says how much would move", || {
+        would = daemon.class("front")["failed_pages"]["dry_run"].as_u64().unwrap_or(0);
+        would > 5000
+    });
+    assert!(zram_of(daemon.pid()).is_none(), "no swap was set up");
+    let front = daemon.class("front");
+    assert_eq!((front["slow_bytes"].as_u64(), front["demoted_pages"].as_u64()), (Some(0), Some(0)), "{front:#}");
+    let socket = daemon.place.path().join("socket");
+    let told = terrace().args(["classes", "front", "--socket"]).arg(&socket).output().unwrap();
+    let told = String::from_utf8(told.stdout).unwrap();
+    println!("    {would} pages would move");
+    for part in ["pages that would not move: dry_run", "the policy's lines: cold at", "share of the recent past"] {
+        assert!(told.contains(part), "{part}: {told}");
+    }
+    let status = terrace().args(["status", "--socket"]).arg(&socket).output().unwrap();
+    assert!(String::from_utf8(status.stdout).unwrap().contains("dry run: nothing moves"));
+    ends_well(program, "front");
     daemon.end();
 }
 

@@ -24,12 +24,14 @@ fn main() -> ExitCode {
         "live_faults",
         &[
             ("a_fork_storm_and_ten_thousand_mappings", a_fork_storm_and_ten_thousand_mappings),
+            ("two_hundred_processes_of_two_thousand_mappings", two_hundred_processes_of_two_thousand_mappings),
             ("a_full_slow_tier_stops_nothing", a_full_slow_tier_stops_nothing),
             ("a_hostile_socket_disturbs_nobody", a_hostile_socket_disturbs_nobody),
             ("cgroups_come_go_and_are_moved_into", cgroups_come_go_and_are_moved_into),
             ("the_wall_clock_may_jump", the_wall_clock_may_jump),
             ("a_slow_tier_that_is_switched_off_stops_nothing", a_slow_tier_that_is_switched_off_stops_nothing),
             ("a_rival_that_comes_later_is_reported", a_rival_that_comes_later_is_reported),
+            ("a_kvm_guest_is_seen_by_what_sees_it_or_refused", a_kvm_guest_is_seen_by_what_sees_it_or_refused),
             ("data_survive_kills_of_the_daemon", data_survive_kills_of_the_daemon),
         ],
     )
@@ -76,6 +78,53 @@ fn a_fork_storm_and_ten_thousand_mappings() {
     many.kill().unwrap();
     many.wait().unwrap();
     wait_until(PATIENCE, "they are let go", || daemon.figure("all", "processes") == 0);
+    daemon.end();
+}
+
+/// Makes 2,000 mappings that cannot be merged, and 200 children that have them too and write a page of every second one.
+const FAMILY: &str = "import mmap,os,sys,time\n\
+                      held=[mmap.mmap(-1,8192,mmap.MAP_PRIVATE|mmap.MAP_ANONYMOUS,\n\
+                      \x20 (mmap.PROT_READ|mmap.PROT_WRITE) if i%2 else mmap.PROT_READ) for i in range(2000)]\n\
+                      for child in range(200):\n\
+                      \x20 if os.fork()==0:\n\
+                      \x20  [m.__setitem__(0,1) for m in held[1::2]]\n\
+                      \x20  sys.stdin.read()\n\
+                      \x20  assert all(m[0]==1 for m in held[1::2])\n\
+                      \x20  os._exit(0)\n\
+                      print('ready',flush=True)\n\
+                      sys.exit(sum(os.waitstatus_to_exitcode(os.wait()[1]) for child in range(200)))\n";
+
+fn two_hundred_processes_of_two_thousand_mappings() {
+    let place = tempfile::tempdir().unwrap();
+    let asked = Command::new("python3").args(["-c", "import sys; print(sys.executable)"]).output().unwrap();
+    let python = place.path().join(format!("family-{}", std::process::id()));
+    std::os::unix::fs::symlink(String::from_utf8(asked.stdout).unwrap().trim(), &python).unwrap();
+    let daemon =
+        Daemon::start(&format!("[class.family]\nmatch = [{{ name = {:?} }}]\n{EAGER}", python.file_name().unwrap()));
+    let before = status_bytes(daemon.pid(), "VmRSS").unwrap();
+    let mut family =
+        Command::new(&python).args(["-c", FAMILY]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut ready = [0; 5];
+    family.stdout.as_mut().unwrap().read_exact(&mut ready).unwrap();
+    wait_until(Duration::from_secs(120), "all are managed", || daemon.figure("family", "processes") == 201);
+    let walks = daemon.figure("family", "rounds");
+    wait_until(Duration::from_secs(120), "they are walked", || daemon.figure("family", "rounds") > walks + 2);
+    wait_until(Duration::from_secs(120), "what they left alone goes out", || {
+        daemon.figure("family", "slow_bytes") > 200 * MIB
+    });
+    let (class, after) = (daemon.class("family"), status_bytes(daemon.pid(), "VmRSS").unwrap());
+    println!(
+        "    {} walks of {:.2} s each; the daemon's memory went from {} to {} MiB",
+        class["rounds"],
+        class["round_seconds"].as_f64().unwrap() / class["rounds"].as_f64().unwrap(),
+        before / MIB,
+        after / MIB
+    );
+    assert!(after < before + 64 * MIB, "no unbounded growth: {before} to {after}");
+    // They look at every page they wrote, and end.
+    drop(family.stdin.take());
+    assert!(family.wait().unwrap().success(), "every page is right");
+    wait_until(PATIENCE, "they are let go", || daemon.figure("family", "processes") == 0);
     daemon.end();
 }
 
@@ -304,6 +353,51 @@ fn a_rival_that_comes_later_is_reported() {
     wait_until(Duration::from_secs(90), "and taken off the list when it is gone", || {
         daemon.ask(Verb::Status {})["rivals"].as_array().unwrap().len() == before
     });
+    daemon.end();
+}
+
+/// A virtual machine of QEMU that boots from nothing, and whether KVM runs it; `None` where there is none to be had.
+fn guest(accelerator: &str) -> Option<(Running, bool)> {
+    const QEMU: &str = "qemu-system-x86_64";
+    Command::new(QEMU).arg("--version").output().ok()?;
+    let quiet = ["-display", "none", "-serial", "null", "-monitor", "none", "-nic", "none"];
+    let mut command = Command::new(QEMU);
+    let mut program =
+        Running::start(command.args(["-m", "64", "-accel", accelerator]).args(quiet).stdin(Stdio::null()));
+    std::thread::sleep(Duration::from_secs(1));
+    let files = std::fs::read_dir(format!("/proc/{}/fd", program.pid())).into_iter().flatten().flatten();
+    let mut targets = files.filter_map(|file| std::fs::read_link(file.path()).ok());
+    let kvm = targets.any(|target| target.to_string_lossy().contains("kvm-vm"));
+    program.is_running().then_some((program, kvm))
+}
+
+fn a_kvm_guest_is_seen_by_what_sees_it_or_refused() {
+    let skipped = |why: &str| println!("SKIPPED a_kvm_guest_is_seen_by_what_sees_it_or_refused: {why}");
+    let Some((emulated, false)) = guest("tcg") else { return skipped("there is no qemu-system-x86_64") };
+    let Some((kvm, true)) = guest("kvm") else { return skipped("/dev/kvm is not there, or runs no guest") };
+    let of = |name: &str, pid: u32| format!("[class.{name}]\nmatch = [{{ guest = true, pid = {pid} }}]\n{EAGER}");
+    let daemon = Daemon::start(&format!("{}{}", of("emulated", emulated.pid()), of("kvm", kvm.pid())));
+    // What QEMU emulates is a program like any other.
+    wait_until(PATIENCE, "the emulated one is managed", || daemon.figure("emulated", "processes") == 1);
+    // What KVM runs marks its accesses elsewhere: never a tracker that is blind to them.
+    wait_until(PATIENCE, "the other one is managed or refused", || {
+        daemon.figure("kvm", "processes") == 1 || daemon.class("kvm")["state"] == "failed"
+    });
+    let class = daemon.class("kvm");
+    let tracker = class["tracker"].as_str().unwrap_or("none");
+    println!("    tracker {tracker}; {}", class["reason"].as_str().unwrap_or("managed"));
+    if daemon.figure("kvm", "processes") == 1 {
+        assert!(["damon", "idle-pages"].contains(&tracker), "{class:#}");
+    } else {
+        assert!(
+            class["reason"].as_str().unwrap().contains("KVM guest, whose accesses only damon and idle-pages see"),
+            "{class:#}"
+        );
+        let explained = daemon.ask(Verb::Explain { pid: kvm.pid(), address: None });
+        assert!(explained["why"].as_str().unwrap().contains("KVM guest"), "{explained:#}");
+    }
+    drop((emulated, kvm));
+    wait_until(PATIENCE, "both are let go", || daemon.figure("emulated", "processes") == 0);
     daemon.end();
 }
 

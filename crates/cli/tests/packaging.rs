@@ -81,3 +81,14 @@ fn all_that_the_package_holds_is_there() {
         assert!(Command::new("sh").arg("-n").arg(&path).status().unwrap().success(), "{script}");
     }
 }
+
+#[test]
+fn prometheus_takes_the_alert_rules() {
+    let rules = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/prometheus/terrace.rules.yml");
+    let Ok(output) = Command::new("promtool").args(["check", "rules"]).arg(rules).output() else {
+        println!("SKIPPED prometheus_takes_the_alert_rules: there is no promtool (apt install prometheus)");
+        return;
+    };
+    let told = [output.stdout, output.stderr].concat();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&told));
+}

@@ -273,7 +273,7 @@ impl Running {
         let mut manager = Manager::new(ManagerParts {
             engine: Engine::new(config, policy),
             tracker,
-            mover: machine.mover(true),
+            mover: machine.mover(),
             tiers: machine.tiers.clone(),
             zram: machine.zram,
             zram_is_ours: machine.held.has_zram(),
@@ -371,7 +371,10 @@ impl Running {
             let returned = ledger.refaults() - self.last.refaults;
             let (fast, slow) = self.tap.take_hits();
             let fast = fast.saturating_sub(returned);
-            self.hits = (self.hits.0 * keep + fast as f64, self.hits.1 * keep + (slow + returned) as f64);
+            // A drain touches every page that it brings back: those are not the program's accesses.
+            if self.state == State::Running {
+                self.hits = (self.hits.0 * keep + fast as f64, self.hits.1 * keep + (slow + returned) as f64);
+            }
         }
         for (route, pages) in ledger.moved() {
             let new = pages - self.last.moved.get(route).copied().unwrap_or(0);

@@ -110,12 +110,14 @@ struct Own {
 }
 
 impl Daemon {
-    /// Makes the machine ready and begins to watch processes; nothing is managed before [`Daemon::run`].
+    /// Makes the machine ready and begins to watch processes; nothing is managed before [`Daemon::run`]. Without `moves` nothing is
+    /// set up and nothing moves: what would move is counted as failed by the cause `dry_run`.
     ///
     /// # Errors
     /// When the configuration, the tiers or the slow tier cannot be had. Nothing is left behind then.
     pub fn new(
         path: PathBuf,
+        moves: bool,
         shared: Arc<Shared>,
         orders: Receiver<Order>,
         waker: UnixStream,
@@ -127,7 +129,7 @@ impl Daemon {
             Some(tiers) => Wanted::Tiers(tiers),
             None => Wanted::Slow(&config.slow),
         };
-        let machine = Machine::prepare(&wanted, true)?;
+        let machine = Machine::prepare(&wanted, moves)?;
         let never = [Some(std::process::id()), machine.held.guard_pid()];
         let watcher = Watcher::new(&config, never.into_iter().flatten())?;
         let now = Instant::now();
@@ -435,6 +437,11 @@ impl Daemon {
         });
         let resident = terrace_linux::process::Stat::read(std::process::id()).map_or(0, |stat| stat.resident.get());
         let mut notes = self.machine.notes.clone();
+        if !self.machine.moves {
+            notes.push(
+                "dry run: nothing moves; what would is counted as pages that would not move, cause dry_run".to_owned(),
+            );
+        }
         if self.watcher.lost() > 0 {
             notes.push(format!(
                 "process events were lost {} times; /proc was looked through instead",
@@ -526,12 +533,8 @@ impl Daemon {
     }
 
     fn put(&mut self, class: Option<&str>, state: State, what: &str) -> Response {
-        let names: Vec<String> = self.classes.iter().map(|running| running.class.name.clone()).collect();
-        if let Some(class) = class.filter(|class| !names.iter().any(|name| name == class)) {
-            return Response::failed(
-                Code::Unknown,
-                format!("there is no class {class}; there are: {}", names.join(", ")),
-            );
+        if let Some(class) = class.filter(|class| !self.classes.iter().any(|running| running.class.name == *class)) {
+            return self.no_class(class);
         }
         for running in self.classes.iter_mut().filter(|running| class.is_none_or(|class| running.class.name == class)) {
             // A class that runs nothing has nothing to pause; it keeps on waiting.
@@ -547,6 +550,11 @@ impl Daemon {
         Response::done(serde_json::json!({ "state": self.state() }))
     }
 
+    fn no_class(&self, class: &str) -> Response {
+        let names: Vec<&str> = self.classes.iter().map(|running| running.class.name.as_str()).collect();
+        Response::failed(Code::Unknown, format!("there is no class {class}; there are: {}", names.join(", ")))
+    }
+
     fn set(&mut self, key: &str, value: &str) -> Response {
         let Some(info) = config::schema::find(key) else {
             return Response::failed(Code::Unknown, format!("there is no key {key}; {}", config::similar(key)));
@@ -555,6 +563,12 @@ impl Daemon {
             let error =
                 format!("{key} cannot be changed while the daemon runs: write it into the configuration and restart");
             return Response::failed(Code::Failed, error);
+        }
+        // Written for a class that is not there, a key would begin a new one.
+        if let Some(name) = key.strip_prefix("class.").and_then(|rest| rest.split('.').next())
+            && !self.classes.iter().any(|running| running.class.name == name)
+        {
+            return self.no_class(name);
         }
         let mut overrides = self.overrides.clone();
         overrides.retain(|(old, _)| old != key);
@@ -644,7 +658,7 @@ impl Daemon {
     fn end(mut self, surroundings: &mut dyn Surroundings) -> anyhow::Result<()> {
         self.shared.happened("state", None, "stopping: what was moved comes back to fast memory");
         // Compressed swap of our own is emptied by taking it away, which the kernel does faster than page by page.
-        if !self.machine.held.has_zram() {
+        if self.machine.moves && !self.machine.held.has_zram() {
             let limit = Instant::now() + LAST_DRAIN;
             let generous = Grant { fast: u64::MAX >> 12, bandwidth: None, cpu: 1.0 };
             for class in self.classes.iter_mut().filter(|class| class.manager().is_some()) {

@@ -1,7 +1,7 @@
 //! The heat map of a class: which share of each stretch of memory was accessed, over the last minutes.
 //!
 //! In: walks, as the manager's tap sees them. Out: a [`crate::view::Heat`], and how many accesses fast memory served. Must not: grow with
-//! the memory or with time: rows grow coarser, old columns go.
+//! the memory, with processes or with time: rows grow coarser, old columns go, and of very many processes some are left out.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -16,6 +16,8 @@ const COLUMNS: usize = 60;
 const ROWS: usize = 128;
 /// A column; with 60 of them the map reaches back five minutes.
 const COLUMN: Duration = Duration::from_secs(5);
+/// With rows of 2^36 blocks a process has one: that is the largest address space there is, 57 bits of five-level page tables.
+const COARSEST: u32 = 36;
 
 #[derive(Clone, Copy, Default)]
 struct Cell {
@@ -53,10 +55,16 @@ impl HeatTap {
         (std::mem::take(&mut self.fast), std::mem::take(&mut self.slow))
     }
 
-    /// A process is gone; its rows go when their columns do.
+    /// The map. A process is gone; its rows go when their columns do, or when there are too many.
     pub fn map(&self, class: &str, pids: &BTreeMap<SpaceId, u32>) -> view::Heat {
-        let keys: BTreeSet<(SpaceId, u64)> =
-            self.columns.iter().flat_map(|column| column.cells.keys().copied()).collect();
+        let mut keys: BTreeSet<(SpaceId, u64)> = BTreeSet::new();
+        for key in self.columns.iter().rev().flat_map(|column| column.cells.keys()) {
+            if keys.len() >= ROWS && !keys.contains(key) {
+                continue;
+            }
+            keys.insert(*key);
+        }
+        let shown: BTreeSet<SpaceId> = keys.iter().map(|(space, _)| *space).collect();
         let bytes = 1u64 << (self.shift + BLOCK_SHIFT + PAGE_SHIFT);
         // Blocks are read in rotation, so a column misses some; they keep what was last seen of them for a while.
         let mut last: BTreeMap<(SpaceId, u64), (f32, usize)> = BTreeMap::new();
@@ -70,6 +78,7 @@ impl HeatTap {
         });
         view::Heat {
             class: class.to_owned(),
+            processes_left_out: pids.keys().filter(|space| !shown.contains(space)).count() as u64,
             cells: cells.collect(),
             columns: self.columns.iter().map(|column| column.began).collect(),
             rows: keys
@@ -87,6 +96,11 @@ impl Tap for HeatTap {
         }
         let number = (now.as_nanos() / COLUMN.as_nanos() as u64).max(1);
         if self.columns.back().is_none_or(|column| column.number < number) {
+            // The many processes that made it so coarse have left: what little is known goes, and it begins anew.
+            if self.shift == COARSEST && self.columns.iter().all(|column| column.cells.len() <= ROWS / 8) {
+                self.columns.clear();
+                self.shift = 0;
+            }
             let began = self.epoch + number as f64 * COLUMN.as_secs_f64();
             self.columns.push_back(Column { began, number, cells: BTreeMap::new() });
             if self.columns.len() > COLUMNS {
@@ -106,10 +120,13 @@ impl Tap for HeatTap {
             }
         }
         let Some(column) = self.columns.back_mut() else { return };
+        if self.shift == COARSEST && column.cells.len() >= ROWS && !column.cells.contains_key(&key) {
+            return;
+        }
         let cell = column.cells.entry(key).or_default();
         cell.pages += seen.pages;
         cell.accessed += seen.accessed;
-        if column.cells.len() > ROWS {
+        while self.shift < COARSEST && self.columns.back().is_some_and(|column| column.cells.len() > ROWS) {
             self.shift += 1;
             for column in &mut self.columns {
                 let mut coarser: BTreeMap<(SpaceId, u64), Cell> = BTreeMap::new();
@@ -120,6 +137,10 @@ impl Tap for HeatTap {
                 }
                 column.cells = coarser;
             }
+        }
+        // More processes than rows: the one that has just come is left out.
+        if let Some(column) = self.columns.back_mut().filter(|column| column.cells.len() > ROWS) {
+            column.cells.remove(&(space, first.0 >> (BLOCK_SHIFT + self.shift)));
         }
     }
 }
@@ -142,5 +163,45 @@ mod tests {
         let map = tap.map("web", &BTreeMap::from([(SpaceId(0), 7)]));
         assert!(map.cells.iter().flatten().all(|share| *share == 1.0) && map.rows.iter().any(|row| row.pid == 7));
         assert_eq!((tap.take_hits().0 > 0, tap.take_hits()), (true, (0, 0)));
+    }
+
+    #[test]
+    fn of_more_processes_than_rows_some_are_left_out_and_that_is_told() {
+        let mut tap = HeatTap::new(Time::ZERO);
+        let hot = vec![Sight::placed(TierId::FAST).with_accessed(true); 8];
+        // Heap, mappings and stack of each lie as far apart as they can.
+        let places = [0x5555_5555_5000u64, 0x7fff_f7d0_0000, 0x00ff_ffff_ffff_f000];
+        for second in (10..400).step_by(5) {
+            for process in 0..300u32 {
+                for place in places {
+                    let now = Time::ZERO + Duration::from_secs(second);
+                    tap.scan(
+                        now,
+                        SpaceId(process + second as u32 / 100 * 50),
+                        Vpn(place >> PAGE_SHIFT),
+                        &hot,
+                        Some(COLUMN),
+                    );
+                }
+            }
+        }
+        assert_eq!(tap.shift, COARSEST);
+        assert!(tap.columns.iter().all(|column| column.cells.len() <= ROWS));
+        let pids: BTreeMap<SpaceId, u32> = (150..450).map(|space| (SpaceId(space), space)).collect();
+        let map = tap.map("web", &pids);
+        assert_eq!((map.rows.len(), map.processes_left_out), (ROWS, 300 - ROWS as u64));
+        assert!(map.cells.iter().all(|column| column.len() == ROWS));
+        assert!(
+            map.rows.iter().all(|row| row.address == 0 && row.pid > 0),
+            "those of now are shown, not those who left"
+        );
+        // All but one leave; when their columns are gone, its map is as fine as ever.
+        for second in (400..1000).step_by(5) {
+            for place in places {
+                let now = Time::ZERO + Duration::from_secs(second);
+                tap.scan(now, SpaceId(449), Vpn(place >> PAGE_SHIFT), &hot, Some(COLUMN));
+            }
+        }
+        assert_eq!((tap.shift, tap.map("web", &pids).rows.len()), (0, 3));
     }
 }

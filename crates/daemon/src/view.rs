@@ -286,6 +286,8 @@ pub struct Heat {
     pub rows: Vec<HeatRow>,
     /// By column, then row: the share of the row's pages that were accessed, 0 to 1; -1 where nothing was looked at.
     pub cells: Vec<Vec<f32>>,
+    /// Processes for which there is no row: there are 128 at most.
+    pub processes_left_out: u64,
 }
 
 /// How a class's pages spread over what its policy ranks them by.

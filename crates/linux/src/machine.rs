@@ -45,6 +45,8 @@ pub struct Machine {
     pub notes: Vec<String>,
     /// What was set up.
     pub held: Held,
+    /// Whether pages move; otherwise what would move is only said.
+    pub moves: bool,
 }
 
 /// What was set up, in the order it must be undone.
@@ -125,7 +127,7 @@ impl Machine {
             (None, _) => Some(NODE_RATE),
         };
         let rest = if tiers.swap_tier().is_some() { GovernorConfig::default().rest } else { NODE_REST };
-        Ok(Machine { tiers, zram, default_rate, refault_cost, rest, notes: topology.notes, held })
+        Ok(Machine { tiers, zram, default_rate, refault_cost, rest, notes: topology.notes, held, moves })
     }
 
     /// Whether anything could move on a machine with this slow memory, without setting anything up.
@@ -144,9 +146,9 @@ impl Machine {
         Ok(resolved.zram_to_set_up.is_some() || resolved.topology.tiers.len() > 1)
     }
 
-    /// A mover for these tiers; without `moves` one that only says what it would do.
-    pub fn mover(&self, moves: bool) -> Box<dyn Mover> {
-        Box::new(if moves { Movers::for_tiers(&self.tiers, STALL_DEADLINE) } else { Movers::dry_run() })
+    /// A mover for these tiers; where nothing is to move, one that only says what it would do.
+    pub fn mover(&self) -> Box<dyn Mover> {
+        Box::new(if self.moves { Movers::for_tiers(&self.tiers, STALL_DEADLINE) } else { Movers::dry_run() })
     }
 
     /// A tracker that has proven itself, completed by refaults where it does not find them itself; with one line for each

@@ -29,6 +29,7 @@ use terrace_core::policy::{Cadence, Metric, Needs, Policy, Room, Round};
 use terrace_core::units::{BLOCK_PAGES, BlockId, Bytes, PageId, TierId, Time};
 
 use crate::ranking::Tally;
+use crate::support;
 use crate::{PolicyInfo, SettingInfo, Settings, SettingsError};
 
 /// The policy's entry in the registry.

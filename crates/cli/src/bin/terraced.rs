@@ -34,6 +34,9 @@ struct Arguments {
     /// The configuration; drop-ins lie in conf.d beside it.
     #[arg(long, value_name = "FILE", default_value = config::DEFAULT_PATH)]
     config: PathBuf,
+    /// Watch and decide, and move nothing: `terrace classes` then says how much would move, as cause dry_run.
+    #[arg(long)]
+    dry_run: bool,
     /// Say more in the log (twice: still more).
     #[arg(short, long, action = clap::ArgAction::Count)]
     verbose: u8,
@@ -86,7 +89,7 @@ fn run(arguments: &Arguments) -> anyhow::Result<()> {
         tracing::info!(address = http.address, "metrics and the page are served");
     }
     let keys = http.as_ref().map(|http| Arc::clone(&http.keys));
-    let daemon = Daemon::new(arguments.config.clone(), shared, orders, waker, keys)?;
+    let daemon = Daemon::new(arguments.config.clone(), !arguments.dry_run, shared, orders, waker, keys)?;
     if let Err(error) = lock_own_memory() {
         tracing::warn!(%error, "memory cannot be locked (LimitMEMLOCK, CAP_IPC_LOCK): under pressure the daemon may be slow");
     }

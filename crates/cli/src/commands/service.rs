@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use terrace_daemon::client::{Client, ClientError};
 use terrace_daemon::protocol::{Code, Verb};
-use terrace_daemon::view::{Explanation, Happening, Status};
+use terrace_daemon::view::{Bins, Explanation, Happening, Status};
 
 use crate::args::{ExplainArguments, HistoryArguments, OneClassArguments, Reach, ReachArguments, SetArguments};
 use crate::options::{Misuse, misuse};
@@ -16,12 +16,24 @@ pub(super) fn status(arguments: &ReachArguments) -> anyhow::Result<ExitCode> {
     show::<Status>(&arguments.reach, Verb::Status {}, service::status)
 }
 
-pub(super) fn classes(arguments: &ReachArguments) -> anyhow::Result<ExitCode> {
-    let status: Status = ask(&arguments.reach, Verb::Status {})?;
+pub(super) fn classes(arguments: &OneClassArguments) -> anyhow::Result<ExitCode> {
+    let mut status: Status = ask(&arguments.reach, Verb::Status {})?;
+    let mut bins = None;
+    if let Some(class) = &arguments.class {
+        let names: Vec<String> = status.classes.iter().map(|one| one.name.clone()).collect();
+        status.classes.retain(|one| one.name == *class);
+        let Some(one) = status.classes.first() else {
+            return Err(Misuse(format!("there is no class {class}; there are: {}", names.join(", "))).into());
+        };
+        // Before the first walk there is nothing to spread.
+        if one.rounds > 0 && !arguments.reach.json {
+            bins = Some(ask::<Bins>(&arguments.reach, Verb::Bins { class: class.clone() })?);
+        }
+    }
     if arguments.reach.json {
         super::print_json(&status.classes)?;
     } else {
-        super::print_text(&service::classes(&status))?;
+        super::print_text(&service::classes(&status, bins.as_ref()))?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -5,7 +5,7 @@
 use std::fmt::Write;
 
 use terrace_core::units::Bytes;
-use terrace_daemon::view::{Class, Explanation, Happening, Status};
+use terrace_daemon::view::{Bins, Class, Explanation, Happening, Status};
 
 use super::{Screen, listed};
 
@@ -77,12 +77,47 @@ fn not_managed(status: &Status) -> Vec<String> {
     entries
 }
 
-/// `terrace classes`.
-pub(crate) fn classes(status: &Status) -> String {
+/// `terrace classes`; `bins` are those of the class that was asked for.
+pub(crate) fn classes(status: &Status, bins: Option<&Bins>) -> String {
     let screen = Screen::of(std::io::stdout());
     let mut text = format!("{}\n", table_of_classes(status, &screen));
     for class in &status.classes {
         text.push_str(&details(class));
+    }
+    if let Some(bins) = bins {
+        text.push_str(&histogram(bins, &screen));
+    }
+    text
+}
+
+/// How the pages of a class spread over what its policy ranks them by.
+fn histogram(bins: &Bins, screen: &Screen) -> String {
+    if let Some(note) = &bins.note {
+        return format!("\n{note}\n");
+    }
+    let (fast, slow) = if screen.unicode { ('\u{2588}', '\u{2591}') } else { ('#', '.') };
+    let most = bins.bins.iter().map(|bin| bin.bytes).max().unwrap_or(0).max(1);
+    // Beside the figures; whatever is there is seen.
+    let room = screen.width.saturating_sub(36).clamp(10, 60) as u64;
+    let bar = |amount: u64, sign: char| {
+        let length = (amount * room / most).max(u64::from(amount > 0));
+        std::iter::repeat_n(sign, length as usize).collect::<String>()
+    };
+    let mut text =
+        format!("\n{}\n{:>8} {:>12} {:>12}  {fast} fast {slow} slower\n", bins.ranked_by, "from", "fast", "slower");
+    for bin in &bins.bins {
+        // Where the policy does not tell, all of it is drawn as fast memory is, and no column claims it.
+        let (first, second) = match bin.fast_bytes {
+            Some(fast) => (bytes(fast), bytes(bin.bytes - fast)),
+            None => (bytes(bin.bytes), "in any tier".to_owned()),
+        };
+        let slower = bin.fast_bytes.map_or(0, |fast| bin.bytes - fast);
+        let bars = format!("{}{}", bar(bin.bytes - slower, fast), bar(slower, slow));
+        let _ = writeln!(text, "{:>8.2} {first:>12} {second:>12}  {bars}", bin.from);
+    }
+    let lines: Vec<String> = bins.thresholds.iter().map(|line| format!("{} at {:.2}", line.name, line.at)).collect();
+    if !lines.is_empty() {
+        let _ = writeln!(text, "the policy's lines: {}", lines.join(", "));
     }
     text
 }
@@ -256,7 +291,24 @@ pub(crate) fn span(seconds: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use terrace_daemon::view::Refused;
+    use terrace_daemon::view::{Bin, Refused, Threshold};
+
+    #[test]
+    fn the_histogram_of_a_class_shows_every_bin_and_where_its_bytes_lie() {
+        let bin = |from: f64, bytes: u64, fast: u64| Bin { from, to: None, bytes, fast_bytes: Some(fast) };
+        let bins = Bins {
+            ranked_by: "use".to_owned(),
+            bins: vec![bin(0.0, 60 << 20, 0), bin(0.5, 4096, 4096), bin(0.75, 30 << 20, 20 << 20)],
+            thresholds: vec![Threshold { name: "cold".to_owned(), at: 0.25 }],
+            ..Bins::default()
+        };
+        let text = histogram(&bins, &Screen { width: 96, unicode: false });
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines[3], format!("    0.00          0 B     60.0 MiB  {}", ".".repeat(60)));
+        assert_eq!(lines[4], "    0.50      4.0 KiB          0 B  #", "however little, it is seen");
+        assert_eq!(lines[5], format!("    0.75     20.0 MiB     10.0 MiB  {}{}", "#".repeat(20), ".".repeat(10)));
+        assert_eq!(lines[6], "the policy's lines: cold at 0.25");
+    }
 
     #[test]
     fn a_reason_is_told_once_for_all_that_it_keeps_out() {

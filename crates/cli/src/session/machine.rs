@@ -64,8 +64,8 @@ impl Machine {
         }
         let ready = Ready::prepare(&wanted, plan.moves).map_err(understood)?;
         let (tracker, tracker_reasons) = ready.complete(tracker, tracker_reasons);
-        let mover = ready.mover(plan.moves);
-        let Ready { tiers, zram, default_rate, refault_cost, rest, notes, held } = ready;
+        let mover = ready.mover();
+        let Ready { tiers, zram, default_rate, refault_cost, rest, notes, held, .. } = ready;
         let facts = Facts { tracker: tracker.name().to_owned(), tracker_reasons, notes, refault_cost };
         Ok(Machine { parts: Parts { tiers, tracker, mover, zram }, held, facts, default_rate, refault_cost, rest })
     }

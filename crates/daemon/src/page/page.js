@@ -80,33 +80,41 @@ function showStatus(status) {
 
 function showTimeline(timeline) {
   const svg = byId("tiers");
-  const [width, height] = [600, 200];
-  svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
   const points = timeline.points;
-  svg.replaceChildren();
   const sums = points.map((point) => point.tier_bytes.reduce((sum, one) => sum + one, 0));
   const most = Math.max(1, ...sums);
-  for (const share of [0.25, 0.5, 0.75]) svg.append(shape("line", { class: "axis", x1: 0, x2: width, y1: height * share, y2: height * share }));
-  const across = (index) => (points.length < 2 ? 0 : (index / (points.length - 1)) * width);
+  measure(svg, 190);
+  const up = (amount) => BOX.bottom - (amount / most) * (BOX.bottom - BOX.top);
+  // A mark at each whole number of KiB, MiB or GiB that is a power of two, four of them at most.
+  const step = 2 ** Math.ceil(Math.log2(most / 4));
+  const marks = [];
+  for (let amount = step; amount <= most; amount += step) marks.push({ y: up(amount), text: bytes(amount) });
+  const last = points[points.length - 1];
+  const span = points.length > 1 ? Math.round(last.time - points[0].time) : 0;
+  const across = (index) => BOX.left + (points.length < 2 ? 0 : (index / (points.length - 1)) * (BOX.right - BOX.left));
+  svg.replaceChildren();
   const below = points.map(() => 0);
   timeline.tiers.forEach((_, tier) => {
     const top = points.map((point, index) => below[index] + (point.tier_bytes[tier] || 0));
-    const up = top.map((value, index) => `${across(index).toFixed(1)},${(height - (value / most) * height).toFixed(1)}`);
-    const down = below.map((value, index) => `${across(index).toFixed(1)},${(height - (value / most) * height).toFixed(1)}`).reverse();
-    svg.append(shape("polygon", { class: "f" + Math.min(tier, 4), points: [...up, ...down].join(" ") }));
+    const above = top.map((value, index) => `${across(index).toFixed(1)},${up(value).toFixed(1)}`);
+    const under = below.map((value, index) => `${across(index).toFixed(1)},${up(value).toFixed(1)}`).reverse();
+    svg.append(shape("polygon", { class: "f" + Math.min(tier, 4), points: [...above, ...under].join(" ") }));
     top.forEach((value, index) => { below[index] = value; });
   });
-  const last = points[points.length - 1];
+  frame(svg, marks, "");
+  if (span > 0) label(svg, BOX.left, BOX.bottom + 16, ago(span), "");
+  label(svg, BOX.right, BOX.bottom + 16, "now", "end");
   byId("tiers-legend").replaceChildren(...timeline.tiers.map((name, tier) => {
     const text = `${name}: ${last ? bytes(last.tier_bytes[tier] || 0) : "–"}`;
     return sign("f" + Math.min(tier, 4), text);
   }));
-  const span = points.length > 1 ? Math.round(last.time - points[0].time) : 0;
   byId("tiers-text").textContent = last
-    ? `The last ${span} seconds; the top of the figure is ${bytes(most)}. ${last.occupied_bytes ? "Compressed memory takes " + bytes(last.occupied_bytes) + ". " : ""}` +
+    ? (last.occupied_bytes ? `Compressed memory takes ${bytes(last.occupied_bytes)}. ` : "") +
       `Moved so far: ${bytes(last.demoted_pages * 4096)} to slower memory, ${bytes(last.promoted_pages * 4096)} to faster; ${last.refaults.toLocaleString("en")} pages came back by themselves.`
     : "Nothing is known yet.";
 }
+
+const ago = (seconds) => (seconds < 120 ? `${seconds} seconds ago` : `${Math.round(seconds / 60)} minutes ago`);
 
 // From not used to all used; both ends can be told from the background and from each other without colour, by lightness.
 function colour(share) {
@@ -126,14 +134,20 @@ function showHeat(heat) {
   if (columns * rows === 0) {
     state.at = null;
     byId("heat-text").textContent = "No walk of this class's memory has been made yet.";
+    byId("heat-from").textContent = "";
     return;
   }
+  byId("heat-from").textContent = ago(Math.round(Date.now() / 1000 - heat.columns[0]));
   const [wide, high] = [canvas.width / columns, canvas.height / rows];
   heat.cells.forEach((column, x) => column.forEach((share, y) => {
     if (share < 0) return;
     pen.fillStyle = `rgb(${colour(share).join(",")})`;
     pen.fillRect(Math.floor(x * wide), Math.floor(y * high), Math.ceil(wide), Math.ceil(high));
   }));
+  // A line where one process ends and the next begins.
+  pen.fillStyle = getComputedStyle(document.body).color;
+  const pids = heat.rows.map((row) => row.pid).filter((pid, y, all) => y === 0 || all[y - 1] !== pid);
+  heat.rows.forEach((row, y) => { if (y > 0 && heat.rows[y - 1].pid !== row.pid) pen.fillRect(0, Math.floor(y * high) - 1, canvas.width, 2); });
   if (state.at) {
     state.at = [Math.min(state.at[0], columns - 1), Math.min(state.at[1], rows - 1)];
     pen.lineWidth = 2;
@@ -141,7 +155,10 @@ function showHeat(heat) {
     pen.strokeRect(state.at[0] * wide + 1, state.at[1] * high + 1, Math.max(wide - 2, 2), Math.max(high - 2, 2));
     pointAt(state.at);
   } else {
-    byId("heat-text").textContent = `${rows} stretches of ${bytes(heat.rows[0].bytes)}, ${columns} columns. ` +
+    const named = pids.slice(0, 8).join(", ") + (pids.length > 8 ? ` and ${pids.length - 8} more` : "");
+    const stretches = heat.rows[0].bytes < 2 ** 46 ? `${rows} stretches of ${bytes(heat.rows[0].bytes)}` : "one row a process";
+    const out = heat.processes_left_out ? `; ${heat.processes_left_out} more processes are not shown` : "";
+    byId("heat-text").textContent = `From the top: pid ${named}; ${stretches}${out}. ` +
       "Point at the map, or move over it with the arrow keys.";
   }
 }
@@ -154,16 +171,32 @@ function pointAt([x, y]) {
     (share < 0 ? "not looked at" : percent(share, 0) + " of the pages used");
 }
 
-// A chart's frame: axes with their marks; answers where a value lies. Room for text is left below and on the left.
-const BOX = { left: 62, right: 510, top: 16, bottom: 222 };
+// Where a chart lies in its picture, in pixels of the screen, so that its letters are as large on a telephone as on a desk. Room for
+// text is left below and on the left.
+const BOX = { left: 66, right: 510, top: 16, bottom: 222 };
+function measure(svg, bottom) {
+  const wide = Math.max(Math.round(svg.parentElement.clientWidth), 240);
+  BOX.right = wide - 20;
+  BOX.bottom = bottom;
+  svg.setAttribute("viewBox", `0 0 ${wide} ${bottom + 22}`);
+}
+
+// Its axes with their marks, and what stands below in as many lines as it needs.
 function frame(svg, marks, unit) {
-  svg.replaceChildren();
   for (const { y, text } of marks) {
     svg.append(shape("line", { class: "axis", x1: BOX.left, x2: BOX.right, y1: y, y2: y }));
     label(svg, BOX.left - 6, y + 4, text, "end");
   }
   svg.append(shape("line", { class: "axis", x1: BOX.left, x2: BOX.right, y1: BOX.bottom, y2: BOX.bottom }));
-  label(svg, (BOX.left + BOX.right) / 2, 256, unit, "middle");
+  const [wide, lines] = [BOX.right + 20, [""]];
+  for (const word of unit.split(" ")) {
+    const longer = `${lines[lines.length - 1]} ${word}`.trim();
+    // A letter of 12 pixels is hardly ever wider than 6.5.
+    if (longer.length * 6.5 <= wide) lines[lines.length - 1] = longer;
+    else lines.push(word);
+  }
+  if (unit) lines.forEach((line, index) => label(svg, wide / 2, BOX.bottom + 34 + 15 * index, line, "middle"));
+  svg.setAttribute("viewBox", `0 0 ${wide} ${BOX.bottom + (unit ? 26 + 15 * lines.length : 22)}`);
 }
 
 function label(svg, x, y, text, kind) {
@@ -186,6 +219,8 @@ function showBins(view) {
     byId("bins-text").textContent = view && view.note ? view.note : "No walk of this class's memory has been made yet.";
     return;
   }
+  svg.replaceChildren();
+  measure(svg, 222);
   const least = 4096;
   const most = Math.max(least * 1024, ...view.bins.map((bin) => bin.bytes));
   const height = (amount) => (amount <= least ? 0 : (Math.log(amount / least) / Math.log(most / least)) * (BOX.bottom - BOX.top));
@@ -200,7 +235,7 @@ function showBins(view) {
     bars += 1;
     svg.append(shape("rect", { class: kind, x: x.toFixed(1), y: (BOX.bottom - high).toFixed(1), width: width.toFixed(1), height: high.toFixed(1) }));
   };
-  const every = Math.ceil(view.bins.length / 8);
+  const every = Math.ceil(view.bins.length / Math.max(Math.floor((BOX.right - BOX.left) / 55), 2));
   view.bins.forEach((bin, index) => {
     const x = BOX.left + index * wide;
     if (bin.fast_bytes === null) {
@@ -261,12 +296,18 @@ function showSizing(view, chosen) {
       : chosen.tuned.waits || "The first window is not over yet.";
     return;
   }
+  svg.replaceChildren();
+  measure(svg, 222);
   const seen = view.decisions.map((one, index) => [index > 0 ? view.decisions[index - 1].fast_share : 1, one.observed_loss])
     .filter(([, loss]) => loss !== null);
   const most = Math.max(view.tau * 3, ...seen.map(([, loss]) => Math.min(loss, view.tau * 10)));
   const across = (share) => BOX.left + share * (BOX.right - BOX.left);
   const up = (loss) => BOX.bottom - (Math.min(Math.max(loss, 0), most) / most) * (BOX.bottom - BOX.top);
-  const marks = [0.25, 0.5, 0.75, 1].map((share) => ({ y: up(most * share), text: percent(most * share, most < 0.04 ? 2 : 1) }));
+  // Marks at 1, 2 or 5 times a power of ten, five of them at most.
+  const tenth = 10 ** Math.floor(Math.log10(most / 2));
+  const step = [1, 2, 5, 10].map((times) => times * tenth).find((one) => most / one <= 5.01);
+  const marks = [];
+  for (let count = 1; count * step <= most * 1.001; count += 1) marks.push({ y: up(count * step), text: percent(count * step, step < 0.001 ? 2 : step < 0.01 ? 1 : 0) });
   frame(svg, marks, "share of its memory that is fast; upwards: how much slower");
   for (const share of [0, 0.25, 0.5, 0.75, 1]) label(svg, across(share), BOX.bottom + 16, percent(share, 0), "middle");
   const points = view.curve.map((loss, index) => `${across((index + 1) / view.curve.length).toFixed(1)},${up(loss).toFixed(1)}`);
