@@ -134,6 +134,8 @@ pub(crate) struct Probe {
     boundary: Option<u32>,
     management: Management,
     pub(crate) picture: HeatPicture,
+    /// Pages the picture covers.
+    shown: usize,
     /// Windows that a column of the picture covers, and those that the last one has.
     column_windows: [u32; 2],
 }
@@ -163,6 +165,7 @@ impl Probe {
             boundary,
             management,
             picture: HeatPicture { window_seconds: window_ns as f64 / 1e9, pages_per_row: 1, ..HeatPicture::default() },
+            shown: 0,
             column_windows: [1, 1],
         }
     }
@@ -244,9 +247,18 @@ impl Probe {
     }
 
     fn paint(&mut self) {
+        // The second process lies 4 GiB behind the first: the picture is of the first, as far as it has been used.
+        let end = match self.boundary {
+            None => self.truth.len(),
+            Some(boundary) => {
+                let first = &self.truth[..self.truth.len().min(boundary as usize)];
+                let used = first.iter().rposition(|heat| *heat > 0.0).map_or(0, |last| last + 1);
+                used.next_multiple_of(BLOCK_PAGES as usize).min(first.len())
+            }
+        };
+        self.shown = self.shown.max(end);
         let picture = &mut self.picture;
-        // The second process lies 4 GiB behind the first: the picture is of the first.
-        let truth = &self.truth[..self.boundary.map_or(self.truth.len(), |at| self.truth.len().min(at as usize))];
+        let truth = &self.truth[..self.shown];
         let [covers, held] = &mut self.column_windows;
         if held == covers && picture.memory.len() == COLUMNS {
             picture.fold();
@@ -343,6 +355,23 @@ mod tests {
         assert_eq!((picture.block, picture.pieces.len()), (Some(512), picture.memory.len()));
         let hot: Vec<usize> = (0..picture.pieces.len()).filter(|at| picture.pieces[*at][700 - 512] > 100.0).collect();
         assert_eq!(hot, [1100 / 4], "where it was hot, and nowhere else");
+    }
+
+    #[test]
+    fn the_picture_of_two_processes_is_of_the_first_and_not_of_what_lies_between_them() {
+        let management = terrace_machine::preset::Machine::preset("cxl-pond").unwrap().management;
+        let boundary = 1u32 << 20;
+        let mut probe = Probe::new(Vec::new(), 0.5, 1_000_000_000, Some(boundary), management);
+        probe.truth = vec![0.0; boundary as usize + 512];
+        (probe.truth[600], probe.truth[boundary as usize + 7]) = (9.0, 1000.0);
+        for window in 0..3 {
+            probe.windows = window;
+            probe.paint();
+        }
+        let picture = &probe.picture;
+        assert_eq!(picture.memory[2].len() * picture.pages_per_row as usize, 1024);
+        assert_eq!(picture.memory[2].iter().sum::<f32>(), 9.0);
+        assert_eq!(picture.block, Some(512));
     }
 
     #[test]
