@@ -176,7 +176,7 @@ fn details(class: &Class) -> String {
     let pages = |pages: u64| bytes(Bytes::of_pages(pages).get());
     let _ = write!(
         text,
-        "\n  moved {} to slower and {} to faster memory; {} pages came back, {} of them soon\n  {} walks, CPU {:.1} s, longest call that moved {:.1} ms",
+        "\n  moved {} to slower and {} to faster memory; {} pages came back by themselves, {} demotions turned out wrong\n  {} walks, CPU {:.1} s, longest call that moved {:.1} ms",
         pages(class.demoted_pages),
         pages(class.promoted_pages),
         class.refaults,
