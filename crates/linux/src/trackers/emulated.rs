@@ -5,7 +5,7 @@
 //!
 //! The device is `ivshmem-plain`, whose second memory region is a file of the host. Its first page is laid out as that of a perf
 //! ring (`struct perf_event_mmap_page`): the head is the plugin's, the tail ours. From the middle of that page on stand the words
-//! of [`Word`]. The records are samples in the layout of the `samples` tracker; their identifier says what was sampled
+//! of `Word`. The records are samples in the layout of the `samples` tracker; their identifier says what was sampled
 //! (1 loads, 2 stores), and their process is 0: the plugin sees addresses and no processes.
 
 use std::fs::{self, OpenOptions};
