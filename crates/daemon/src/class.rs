@@ -262,12 +262,10 @@ impl Running {
             tiers: machine.tiers.tiers().iter().map(|tier| tier.capacity_bytes.pages()).collect(),
             goal: FastGoal::Pages(u64::MAX),
             governor: GovernorConfig {
-                rate: machine.default_rate,
                 // A target is a budget, too; the tuner stays below it.
                 stall_budget: class.tau.unwrap_or(class.max_stall),
                 refault_cost: self.refault_cost,
-                rest: machine.rest,
-                ..GovernorConfig::default()
+                ..machine.governor()
             },
         };
         let mut manager = Manager::new(ManagerParts {

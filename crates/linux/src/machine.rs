@@ -39,8 +39,6 @@ pub struct Machine {
     pub default_rate: Option<Bytes>,
     /// What one refault costs, as measured just now.
     pub refault_cost: Option<Duration>,
-    /// How long a page stays after a move. Between nodes a mistake costs slower accesses and a copy, not a fault.
-    pub rest: Duration,
     /// What was odd about the machine.
     pub notes: Vec<String>,
     /// What was set up.
@@ -126,8 +124,19 @@ impl Machine {
             (Some(_), _) => Some(SWAP_RATE),
             (None, _) => Some(NODE_RATE),
         };
-        let rest = if tiers.swap_tier().is_some() { GovernorConfig::default().rest } else { NODE_REST };
-        Ok(Machine { tiers, zram, default_rate, refault_cost, rest, notes: topology.notes, held, moves })
+        Ok(Machine { tiers, zram, default_rate, refault_cost, notes: topology.notes, held, moves })
+    }
+
+    /// How moves should be governed on it, unless somebody says otherwise.
+    pub fn governor(&self) -> GovernorConfig {
+        let usual = GovernorConfig::default();
+        GovernorConfig {
+            rate: self.default_rate,
+            refault_cost: self.refault_cost.unwrap_or(usual.refault_cost),
+            // Between nodes a mistake costs slower accesses and a copy, not a fault.
+            rest: if self.tiers.swap_tier().is_some() { usual.rest } else { NODE_REST },
+            ..usual
+        }
     }
 
     /// Whether anything could move on a machine with this slow memory, without setting anything up.

@@ -614,8 +614,9 @@ impl Manager {
         if tiers.len() < 2 {
             return;
         }
+        let zoneinfo = std::fs::read_to_string("/proc/zoneinfo").unwrap_or_default();
         for (tier, capacity, nodes) in tiers {
-            let left = nodes.iter().map(|node| available_memory(Path::new("/"), *node).map(Bytes::pages));
+            let left = nodes.iter().map(|node| available_memory(Path::new("/"), *node, &zoneinfo).map(Bytes::pages));
             let Some(left) = left.sum::<Option<u64>>() else { continue };
             let used = self.parts.engine.pages().used_in_all(tier);
             self.drain_engine(Input::Capacity(tier, capacity.min(used + left)));

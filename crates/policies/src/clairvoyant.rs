@@ -272,6 +272,14 @@ mod tests {
     use super::*;
     use crate::rig::{Rig, SLOW, SPACE};
 
+    /// 50 fast pages.
+    fn fast_50(settings: &[(&str, &str)]) -> Rig {
+        let policy = crate::build("clairvoyant", Settings::from_pairs(settings.iter().copied())).unwrap();
+        let mut rig = Rig::new(policy, &[50, 1000]);
+        rig.map(512);
+        rig
+    }
+
     /// Before second 10 the pages 100 to 149 are used 100 times in each stretch that is asked for, later the pages 200 to 249.
     struct Switch;
 
@@ -285,9 +293,7 @@ mod tests {
     #[test]
     fn pages_are_there_before_they_are_used_and_only_exchanges_that_pay_are_made() {
         let check = |gain: &str, moved: bool| {
-            let policy = crate::build("clairvoyant", Settings::from_pairs([("gain", gain)])).unwrap();
-            let mut rig = Rig::new(policy, &[50, 1000]);
-            rig.map(512);
+            let mut rig = fast_50(&[("gain", gain)]);
             rig.born(0..50, TierId::FAST);
             rig.born(50..300, SLOW);
             assert!(rig.engine.foresee(Box::new(Switch)));
@@ -318,16 +324,14 @@ mod tests {
 
     #[test]
     fn what_is_used_soon_is_not_given_up_for_what_is_used_more_later() {
-        let mut rig = Rig::new(crate::build("clairvoyant", Settings::default()).unwrap(), &[50, 1000]);
-        rig.map(512);
+        let mut rig = fast_50(&[]);
         rig.born(100..150, TierId::FAST);
         rig.born(200..250, SLOW);
         assert!(rig.engine.foresee(Box::new(Later)));
         rig.pass(Duration::from_secs(3));
         assert_eq!((rig.tier(120), rig.promotions), (Some(TierId::FAST), 0));
         // Where what is fast has no use at all, they come.
-        let mut rig = Rig::new(crate::build("clairvoyant", Settings::default()).unwrap(), &[50, 1000]);
-        rig.map(512);
+        let mut rig = fast_50(&[]);
         rig.born(300..350, TierId::FAST);
         rig.born(200..250, SLOW);
         assert!(rig.engine.foresee(Box::new(Later)));
@@ -337,8 +341,7 @@ mod tests {
 
     #[test]
     fn room_is_made_for_pages_that_are_about_to_be_born() {
-        let mut rig = Rig::new(crate::build("clairvoyant", Settings::default()).unwrap(), &[50, 1000]);
-        rig.map(512);
+        let mut rig = fast_50(&[]);
         rig.born(0..50, TierId::FAST);
         assert!(rig.engine.foresee(Box::new(Switch)));
         rig.pass(Duration::from_secs(3));

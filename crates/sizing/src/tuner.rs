@@ -257,15 +257,20 @@ impl Tuner {
         self.intervals.drain(..self.intervals.len() - windows);
         self.sums = [0.0; 4];
         self.losses.clear();
-        for interval in &self.intervals {
-            self.sums[2] += interval.saved_share * interval.window_seconds;
-            self.sums[3] += interval.window_seconds;
-            if let Some(loss) = interval.observed_loss {
-                let without = interval.window_seconds / (1.0 + loss);
-                self.sums[0] += loss * without;
-                self.sums[1] += without;
-                self.losses.push(loss);
-            }
+        for place in 0..self.intervals.len() {
+            let Interval { saved_share, window_seconds, observed_loss, .. } = self.intervals[place];
+            self.sum_up(saved_share, window_seconds, observed_loss);
+        }
+    }
+
+    fn sum_up(&mut self, saved: f64, seconds: f64, loss: Option<f64>) {
+        self.sums[2] += saved * seconds;
+        self.sums[3] += seconds;
+        if let Some(loss) = loss {
+            let without = without_loss(seconds, loss);
+            self.sums[0] += loss * without;
+            self.sums[1] += without;
+            self.losses.push(loss);
         }
     }
 
@@ -319,18 +324,10 @@ impl Tuner {
     }
 
     fn account(&mut self, window: &Window, seconds: f64) {
-        let saved = window.saved_share;
-        self.sums[2] += saved * seconds;
-        self.sums[3] += seconds;
-        self.saved_max = self.saved_max.max(saved);
-        if let Some(loss) = window.loss_by_limit() {
-            // A window ten times as slow did a tenth of a window's work.
-            let without = seconds / (1.0 + loss);
-            self.sums[0] += loss * without;
-            self.sums[1] += without;
-            self.credit += (self.config.tau - loss) * without;
-            self.losses.push(loss);
-        }
+        let loss = window.loss_by_limit();
+        self.sum_up(window.saved_share, seconds, loss);
+        self.saved_max = self.saved_max.max(window.saved_share);
+        self.credit += loss.map_or(0.0, |loss| (self.config.tau - loss) * without_loss(seconds, loss));
     }
 
     /// Takes in how right the prediction was.
@@ -473,6 +470,11 @@ impl Tuner {
             target_tau: self.config.tau,
         }
     }
+}
+
+/// What a window would have taken without its loss: one that is ten times as slow did a tenth of a window's work.
+fn without_loss(seconds: f64, loss: f64) -> f64 {
+    seconds / (1.0 + loss)
 }
 
 #[cfg(test)]

@@ -6,8 +6,8 @@
 use std::time::Duration;
 
 use anyhow::Context;
+use terrace_core::governor::GovernorConfig;
 use terrace_core::policy::Needs;
-use terrace_core::units::Bytes;
 use terrace_linux::doctor::choose_tracker;
 use terrace_linux::machine::{Held, Machine as Ready, MachineError, Wanted};
 use terrace_linux::movers::Mover;
@@ -24,12 +24,10 @@ pub(crate) struct Machine {
     pub parts: Parts,
     pub held: Held,
     pub facts: Facts,
-    /// Used where the user sets no rate.
-    pub default_rate: Option<Bytes>,
+    /// How moves are governed, unless the user says otherwise.
+    pub governor: GovernorConfig,
     /// What one refault costs, as measured just now.
     pub refault_cost: Option<Duration>,
-    /// How long a page stays after a move.
-    pub rest: Duration,
 }
 
 /// What the manager is made of.
@@ -64,10 +62,10 @@ impl Machine {
         }
         let ready = Ready::prepare(&wanted, plan.moves).map_err(understood)?;
         let (tracker, tracker_reasons) = ready.complete(tracker, tracker_reasons);
-        let mover = ready.mover();
-        let Ready { tiers, zram, default_rate, refault_cost, rest, notes, held, .. } = ready;
+        let (mover, governor) = (ready.mover(), ready.governor());
+        let Ready { tiers, zram, refault_cost, notes, held, .. } = ready;
         let facts = Facts { tracker: tracker.name().to_owned(), tracker_reasons, notes, refault_cost };
-        Ok(Machine { parts: Parts { tiers, tracker, mover, zram }, held, facts, default_rate, refault_cost, rest })
+        Ok(Machine { parts: Parts { tiers, tracker, mover, zram }, held, facts, governor, refault_cost })
     }
 
     /// Undoes what was set up.

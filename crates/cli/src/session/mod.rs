@@ -120,11 +120,9 @@ pub(crate) fn run_with(plan: &Plan, mut onlooker: Option<&mut dyn Onlooker>) -> 
         tiers: tiers.tiers().iter().map(|tier| tier.capacity_bytes.pages()).collect(),
         goal: plan.goal,
         governor: GovernorConfig {
-            rate: plan.rate.or(machine.default_rate),
+            rate: plan.rate.or(machine.governor.rate),
             stall_budget: plan.stall_budget,
-            refault_cost: machine.refault_cost.unwrap_or(GovernorConfig::default().refault_cost),
-            rest: machine.rest,
-            ..GovernorConfig::default()
+            ..machine.governor
         },
     };
     let parts = ManagerParts {

@@ -112,28 +112,14 @@ pub(crate) fn free_memory(root: &Path, number: u32) -> Option<Bytes> {
 
 /// What of a node's memory can still be taken: the kernel's estimate MemAvailable (Documentation/filesystems/proc.rst) for one node, without
 /// slabs. Free memory above the low watermarks, and of the file cache what is more than half of it or than those watermarks.
-pub(crate) fn available_memory(root: &Path, number: u32) -> Option<Bytes> {
+/// `zoneinfo` is what /proc/zoneinfo says.
+pub(crate) fn available_memory(root: &Path, number: u32, zoneinfo: &str) -> Option<Bytes> {
     let text = std::fs::read_to_string(root.join(format!("sys/devices/system/node/node{number}/meminfo"))).ok()?;
-    let zoneinfo = std::fs::read_to_string(root.join("proc/zoneinfo")).unwrap_or_default();
-    let low = Bytes::of_pages(zone_pages(&zoneinfo, number, "low")).get();
+    let low = zone_lines(zoneinfo, number).filter(|(field, _)| *field == "low");
+    let low = Bytes::of_pages(low.filter_map(|(_, pages)| pages.parse::<u64>().ok()).sum()).get();
     let amount = |name: &str| meminfo_bytes(&text, name).unwrap_or_default().get();
     let files = amount("Active(file):") + amount("Inactive(file):");
     Some(Bytes::new(amount("MemFree:").saturating_sub(low) + (files - low.min(files / 2))))
-}
-
-/// The sum of a figure over a node's zones, as /proc/zoneinfo has it.
-fn zone_pages(zoneinfo: &str, number: u32, name: &str) -> u64 {
-    let mut ours = false;
-    let mut sum = 0;
-    for line in zoneinfo.lines() {
-        let mut fields = line.split_ascii_whitespace();
-        match (fields.next(), fields.next()) {
-            (Some("Node"), Some(node)) => ours = node.trim_end_matches(',').parse() == Ok(number),
-            (Some(field), Some(pages)) if ours && field == name => sum += pages.parse().unwrap_or(0),
-            _ => {}
-        }
-    }
-    sum
 }
 
 fn read_node(root: &Path, number: u32, block_bytes: Option<u64>, zoneinfo: &str) -> Result<Node, TopologyError> {
@@ -173,21 +159,29 @@ fn read_node(root: &Path, number: u32, block_bytes: Option<u64>, zoneinfo: &str)
     })
 }
 
+/// The first two words of each line about a node's zones; the line that begins a zone is one of them.
+fn zone_lines(zoneinfo: &str, number: u32) -> impl Iterator<Item = (&str, &str)> {
+    let mut ours = false;
+    zoneinfo.lines().filter_map(move |line| {
+        let mut fields = line.split_ascii_whitespace();
+        let (first, second) = (fields.next()?, fields.next()?);
+        if first == "Node" {
+            ours = second.trim_end_matches(',').parse() == Ok(number);
+        }
+        ours.then_some((first, second))
+    })
+}
+
 /// The frames that a node's zones span, from /proc/zoneinfo: used where memory cannot be hot-plugged, so that /sys has
 /// no memory blocks. Spans may hold holes, which is harmless: no page lies in a hole.
 fn zone_frames(zoneinfo: &str, number: u32) -> Vec<Range<u64>> {
     let mut frames = Vec::new();
-    let mut ours = false;
     let mut spanned = 0;
-    for line in zoneinfo.lines() {
-        let mut fields = line.split_ascii_whitespace();
-        match (fields.next(), fields.next()) {
-            (Some("Node"), Some(node)) => {
-                ours = node.trim_end_matches(',').parse() == Ok(number);
-                spanned = 0;
-            }
-            (Some("spanned"), Some(pages)) => spanned = pages.parse().unwrap_or(0),
-            (Some("start_pfn:"), Some(start)) if ours && spanned > 0 => {
+    for line in zone_lines(zoneinfo, number) {
+        match line {
+            ("Node", _) => spanned = 0,
+            ("spanned", pages) => spanned = pages.parse().unwrap_or(0),
+            ("start_pfn:", start) if spanned > 0 => {
                 if let Ok(start) = start.parse::<u64>() {
                     frames.push(start..start + spanned);
                 }
@@ -252,15 +246,17 @@ Node 1, zone  Movable
             let root = tempfile::tempdir().unwrap();
             let node = root.path().join("sys/devices/system/node/node0");
             std::fs::create_dir_all(&node).unwrap();
-            std::fs::create_dir(root.path().join("proc")).unwrap();
             let meminfo = format!(
                 "Node 0 MemFree: {free_kib} kB\nNode 0 Active(file): 0 kB\nNode 0 Inactive(file): {files_kib} kB\n"
             );
             std::fs::write(node.join("meminfo"), meminfo).unwrap();
             let zones =
                 "Node 0, zone DMA\n  min 1\n  low 100\nNode 0, zone Normal\n  low 156\nNode 1, zone Normal\n  low 9\n";
-            std::fs::write(root.path().join("proc/zoneinfo"), zones).unwrap();
-            assert_eq!(available_memory(root.path(), 0), Some(left), "{free_kib} KiB free, {files_kib} of files");
+            assert_eq!(
+                available_memory(root.path(), 0, zones),
+                Some(left),
+                "{free_kib} KiB free, {files_kib} of files"
+            );
         };
         check(1024, 0, Bytes::ZERO);
         check(4096, 0, Bytes::mib(3));

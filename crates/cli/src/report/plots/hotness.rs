@@ -6,6 +6,7 @@
 use plotters::prelude::*;
 use terrace_sim::hotness::HeatPicture;
 
+use super::shades::{LABELS, MARGIN, Shades};
 use super::*;
 
 /// Cells of a panel at most, across and up.
@@ -13,7 +14,7 @@ const CELLS: (usize, usize) = (160, 128);
 /// Height of the title and the key above the panels.
 const HEAD: u32 = 170;
 /// Left end of the panels' drawing, beneath which title and key begin.
-const LEFT: i32 = 180;
+const LEFT: i32 = (MARGIN + LABELS) as i32;
 
 /// The picture; `None` where nothing was recorded.
 ///
@@ -34,18 +35,11 @@ pub(crate) fn hotness_picture(picture: &HeatPicture, title: &str) -> anyhow::Res
         let bytes = rows as u64 * u64::from(picture.pages_per_row) * 4096;
         let memory = Scale::of_bytes(bytes);
         let row = units::bytes(u64::from(picture.pages_per_row) * 4096);
-        let all = Grid {
-            columns: &picture.memory,
-            rows,
-            seconds,
-            top: memory.of(bytes as f64),
-            y_name: format!("address ({})", memory.unit),
-        };
-        panel(&upper, &all, |most| format!("All memory: hottest {row}: {most}"))?;
+        let all = panel(&picture.memory, rows, seconds, memory.of(bytes as f64), format!("address ({})", memory.unit));
+        all(&format!("All memory: hottest {row}")).draw(&upper)?;
         let place = picture.block.map_or_else(String::new, |page| format!(" at page {page}"));
-        let y_name = "piece of 4 KiB".to_owned();
-        let block = Grid { columns: &picture.pieces, rows: 512, seconds, top: 512.0, y_name };
-        panel(&lower, &block, |most| format!("The 2 MiB{place}, hottest after the first walk: hottest piece: {most}"))
+        let block = panel(&picture.pieces, 512, seconds, 512.0, "piece of 4 KiB".to_owned());
+        block(&format!("The 2 MiB{place}, hottest after the first walk: hottest piece")).draw(&lower)
     })
 }
 
@@ -66,51 +60,18 @@ fn key(area: &Drawing<'_>, title: &str) -> anyhow::Result<()> {
     area.draw(&Text::new(label, (after, middle), text_at(HPos::Left, VPos::Center))).map_err(failed)
 }
 
-/// What a panel shows.
-struct Grid<'a> {
-    columns: &'a [Vec<f32>],
-    rows: usize,
-    seconds: f64,
-    /// The upper end of the vertical axis.
-    top: f64,
-    y_name: String,
-}
-
-fn panel(area: &Drawing<'_>, of: &Grid<'_>, caption: impl Fn(&str) -> String) -> anyhow::Result<()> {
-    let &Grid { columns, rows, seconds, top, ref y_name } = of;
+/// A panel of `rows` rows, the vertical axis of which ends at `top`; wants the words before its hottest use.
+fn panel(columns: &[Vec<f32>], rows: usize, seconds: f64, top: f64, y_name: String) -> impl FnOnce(&str) -> Shades {
     let hottest = columns.iter().flatten().copied().fold(0.0, f32::max);
-    let time = Scale::of_time(seconds);
-    let mut chart = ChartBuilder::on(area)
-        .caption(caption(&format!("{} uses", units::count(hottest.round() as u64))), text())
-        .margin(10)
-        .margin_right(40)
-        .x_label_area_size(84)
-        .y_label_area_size(LEFT - 10)
-        .build_cartesian_2d(0.0..time.of(seconds), 0.0..top)
-        .map_err(failed)?;
-    let x_name = format!("time since the start, at full size ({})", time.unit);
-    let format = |value: &f64| short(*value);
-    Mesh { x_labels: 10, y_labels: 6, x_format: &format, y_format: &format, x_name: &x_name, y_name }
-        .draw(&mut chart)?;
     let grid = shrunk(columns, rows);
-    let most = grid.iter().flatten().copied().fold(0.0, f32::max);
-    let steps = (HEAT.len() - 1) as f32;
-    let shade = |heat: f32| if most > 0.0 { (steps * heat.ln_1p() / most.ln_1p()).ceil() as usize } else { 0 };
-    let width = time.of(seconds) / grid.len().max(1) as f64;
-    for (number, column) in grid.iter().enumerate() {
-        let height = top / column.len() as f64;
-        let mut from = 0;
-        while from < column.len() {
-            let colour = shade(column[from]);
-            let to = (from..column.len()).find(|&row| shade(column[row]) != colour).unwrap_or(column.len());
-            let low = (number as f64 * width, from as f64 * height);
-            let high = ((number + 1) as f64 * width, to as f64 * height);
-            let ink = HEAT[colour.min(HEAT.len() - 1)].filled();
-            chart.draw_series([Rectangle::new([low, high], ink)]).map_err(failed)?;
-            from = to;
-        }
+    let across = grid.len() as f64;
+    let step = top / grid.first().map_or(1, Vec::len) as f64;
+    let ends = (1..=grid.len()).map(|column| seconds * column as f64 / across).collect();
+    let columns = grid.into_iter().map(|column| column.into_iter().map(f64::from).collect()).collect();
+    move |title| {
+        let title = format!("{title}: {} uses", units::count(hottest.round() as u64));
+        Shades { title, ends, columns, step, y_name, line: None }
     }
-    Ok(())
 }
 
 /// No more cells than [`CELLS`]: neighbours are averaged.

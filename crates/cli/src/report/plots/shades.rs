@@ -7,6 +7,11 @@ use plotters::series::LineSeries;
 
 use super::*;
 
+/// Room for the labels left of a panel's cells.
+pub(super) const LABELS: u32 = 170;
+/// Room around a panel.
+pub(super) const MARGIN: u32 = 10;
+
 /// One panel of shaded cells.
 pub(super) struct Shades {
     /// What it is of.
@@ -34,16 +39,15 @@ pub(super) fn shades(
     counted: &str,
     panels: &[Shades],
 ) -> anyhow::Result<Figure> {
-    let panels: Vec<(&Shades, f64)> = panels.iter().map(|panel| (panel, panel.most())).collect();
-    let most = panels.iter().map(|(_, most)| *most).fold(0.0, f64::max);
+    let most = panels.iter().map(Shades::most).fold(0.0, f64::max);
     if most <= 0.0 {
         let answer = "Nothing was recorded: the run ended before the first point was taken.".to_owned();
         return Ok(Figure { id, question, answer, legend: Vec::new(), svg: None });
     }
     let height = HEIGHT * panels.len() as u32;
     let svg = drawn(id, question, &answer, height, |root| {
-        for ((panel, most), area) in panels.iter().zip(root.split_evenly((panels.len(), 1))) {
-            panel.draw(&area, *most)?;
+        for (panel, area) in panels.iter().zip(root.split_evenly((panels.len(), 1))) {
+            panel.draw(&area)?;
         }
         Ok(())
     })?;
@@ -58,16 +62,21 @@ impl Shades {
         self.columns.iter().flatten().copied().fold(0.0, f64::max)
     }
 
-    fn draw(&self, area: &Drawing<'_>, most: f64) -> anyhow::Result<()> {
+    /// Draws the panel; a shade is a share of its highest count, on a scale of logarithms.
+    ///
+    /// # Errors
+    /// When it cannot be drawn.
+    pub(super) fn draw(&self, area: &Drawing<'_>) -> anyhow::Result<()> {
+        let most = self.most();
         let seconds = self.ends.last().copied().unwrap_or(1.0);
         let rows = self.columns.iter().map(Vec::len).max().unwrap_or(1);
         let time = Scale::of_time(seconds);
         let mut chart = ChartBuilder::on(area)
             .caption(&self.title, text())
-            .margin(10)
+            .margin(MARGIN)
             .margin_right(40)
             .x_label_area_size(84)
-            .y_label_area_size(170)
+            .y_label_area_size(LABELS)
             .build_cartesian_2d(0.0..time.of(seconds), 0.0..rows as f64 * self.step)
             .map_err(failed)?;
         let x_name = format!("time since the start, at full size ({})", time.unit);

@@ -4,9 +4,8 @@
 
 use plotters::prelude::*;
 use plotters::series::LineSeries;
-use terrace_policies::BOUNDS;
 use terrace_sim::Report;
-use terrace_sim::compare::{Cell, Course, Summary};
+use terrace_sim::compare::{Cell, Course, Geomean, Summary};
 use terrace_sim::heat::HeatMap;
 use terrace_sim::series::Series;
 
@@ -96,11 +95,11 @@ fn bars(cells: &[Cell], summary: &Summary) -> anyhow::Result<Figure> {
     };
     let answer =
         "Run time over that with everything in fast memory, mean of the seeds: 1 is as good as it gets.".to_owned();
-    let by_setting: Vec<(String, Vec<(&str, f64)>)> = settings
+    let by_setting: Vec<(String, Vec<(&Geomean, f64)>)> = settings
         .iter()
         .map(|setting| {
-            let policies = summary.geomean.iter().map(|mean| mean.policy.as_str());
-            let mut bars: Vec<_> = policies.filter_map(|policy| Some((policy, mean(setting, policy)?))).collect();
+            let policies = summary.geomean.iter();
+            let mut bars: Vec<_> = policies.filter_map(|one| Some((one, mean(setting, &one.policy)?))).collect();
             bars.sort_by(|a, b| a.1.total_cmp(&b.1));
             (format!("{}, {} fast", setting.0, setting.1), bars)
         })
@@ -132,12 +131,12 @@ fn bars(cells: &[Cell], summary: &Summary) -> anyhow::Result<Figure> {
             root.draw(&Text::new(setting.clone(), (left, y), text_at(HPos::Left, VPos::Center))).map_err(failed)?;
             for (number, (policy, value)) in bars.iter().enumerate() {
                 let middle = top - number as f64 - 1.5;
-                let ink = if BOUNDS.contains(policy) { AXIS } else { FAST };
+                let ink = if policy.bound { AXIS } else { FAST };
                 let bar = Rectangle::new([(0.0, middle - 0.4), (*value, middle + 0.4)], ink.filled());
                 chart.draw_series([bar]).map_err(failed)?;
                 let (end, y) = chart.backend_coord(&(*value, middle));
                 let label = |text: String, x, side| Text::new(text, (x, y), text_at(side, VPos::Center));
-                root.draw(&label((*policy).to_owned(), left - 12, HPos::Right)).map_err(failed)?;
+                root.draw(&label(policy.policy.clone(), left - 12, HPos::Right)).map_err(failed)?;
                 root.draw(&label(format!("{value:.2}"), end + 10, HPos::Left)).map_err(failed)?;
             }
             top -= (bars.len() + 2) as f64;
