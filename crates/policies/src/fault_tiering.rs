@@ -16,17 +16,22 @@ use terrace_core::observation::{Observation, Scan, Seen};
 use terrace_core::pages::Pages;
 use terrace_core::plan::{Action, Failure, Outcome, Reason, Wish, Wishes};
 use terrace_core::policy::{Cadence, Kernel, Metric, Needs, Policy, Room, Round};
-use terrace_core::units::{BlockId, PageId, SpaceId, TierId, Time, Vpn};
+use terrace_core::units::{BlockId, Bytes, PageId, SpaceId, TierId, Time, Vpn};
 
 use crate::hint_scanner::HintScanner;
 use crate::kernel_reclaim::{OwnReclaim, RECLAIM, SCAN, ZoneMarks};
-use crate::support;
+use crate::support::{self, scaled_pages};
 use crate::{Settings, SettingsError};
 
 const QUEUED: u16 = 0x8000;
 const DEMOTED: u16 = 0x4000;
 const JUDGE: u16 = 0x00ff;
 const WAS_FAST: u8 = 1;
+
+/// The larger of 1 GiB and a sixteenth of the node above a watermark (specification section 8).
+fn is_plenty(free: u64, capacity: u64, watermark: u64, scale: u32) -> bool {
+    free > watermark + scaled_pages(Bytes::gib(1), scale).max(capacity / 16)
+}
 
 /// A hint fault on a slow page.
 #[derive(Clone, Copy, Debug)]
@@ -363,6 +368,12 @@ impl FaultTiering {
         self.capacity.map(|capacity| ZoneMarks::new(capacity, self.scale, &self.kernel))
     }
 
+    /// Whether fast memory has so much free above a watermark that choosing what to promote is pointless.
+    pub fn has_plenty(&self, pages: &Pages, watermark: impl Fn(ZoneMarks) -> u64) -> bool {
+        let (Some((free, capacity)), Some(marks)) = (self.fast_free(pages), self.marks()) else { return false };
+        is_plenty(free, capacity, watermark(marks), self.scale)
+    }
+
     /// Moves were carried out, or failed. Returns the pages demoted.
     pub fn outcome(&mut self, now: Time, done: &[Outcome], pages: &mut Pages) -> u64 {
         let mut demoted = 0;
@@ -501,5 +512,17 @@ impl FaultTiering {
             Metric { name: "hint_scan_period_seconds", value: period },
             Metric { name: "metadata_bytes_per_page", value: 8.0 + own },
         ]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn plenty_is_a_gibibyte_or_a_sixteenth() {
+        let gib = Bytes::gib(1).pages();
+        assert!(is_plenty(gib + 11, 8 * gib, 10, 1) && !is_plenty(gib + 10, 8 * gib, 10, 1));
+        assert!(!is_plenty(2 * gib, 64 * gib, 10, 1) && is_plenty(5 * gib, 64 * gib, 10, 1));
     }
 }

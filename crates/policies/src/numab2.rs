@@ -68,7 +68,6 @@ pub struct Mode2 {
     window_began: Option<Time>,
     candidates_at_window: u64,
     limited: u64,
-    scale: u32,
 }
 
 impl Mode2 {
@@ -87,7 +86,6 @@ impl Mode2 {
             window_began: None,
             candidates_at_window: 0,
             limited: 0,
-            scale: 1,
         })
     }
 
@@ -120,12 +118,6 @@ impl Mode2 {
     }
 }
 
-/// Whether fast memory has so much free above a watermark that selecting pages is pointless: the larger of 1 GiB and a
-/// sixteenth of the node. Shared by mode 2 and Tiering-0.8.
-pub fn has_plenty(free: u64, capacity: u64, watermark: u64, scale: u32) -> bool {
-    free > watermark + scaled_pages(Bytes::gib(1), scale).max(capacity / 16)
-}
-
 impl Judge for Mode2 {
     fn name(&self) -> &'static str {
         INFO.name
@@ -134,9 +126,7 @@ impl Judge for Mode2 {
     fn judge(&mut self, fault: SlowFault, tiering: &mut FaultTiering, pages: &mut Pages) {
         let range = pages.unit(fault.page);
         let count = u64::from(range.end.0 - range.start.0);
-        if let (Some((free, capacity)), Some(marks)) = (tiering.fast_free(pages), tiering.marks())
-            && has_plenty(free, capacity, marks.goal, self.scale)
-        {
+        if tiering.has_plenty(pages, |marks| marks.goal) {
             self.threshold = self.default;
             tiering.promote(fault.now, fault.page, pages);
             return;
@@ -148,7 +138,6 @@ impl Judge for Mode2 {
     }
 
     fn set_scale(&mut self, factor: u32) {
-        self.scale = factor;
         self.rate = scaled_pages(self.full_rate, factor);
     }
 
@@ -192,12 +181,5 @@ mod tests {
         assert_eq!(admitted, 255, "256 pages a second, the last one at the limit");
         let later = Time::ZERO + Duration::from_millis(1001);
         assert!(judge.admit(later, 1));
-    }
-
-    #[test]
-    fn plenty_is_a_gibibyte_or_a_sixteenth() {
-        let gib = Bytes::gib(1).pages();
-        assert!(has_plenty(gib + 11, 8 * gib, 10, 1) && !has_plenty(gib + 10, 8 * gib, 10, 1));
-        assert!(!has_plenty(2 * gib, 64 * gib, 10, 1) && has_plenty(5 * gib, 64 * gib, 10, 1));
     }
 }

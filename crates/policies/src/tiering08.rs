@@ -28,7 +28,6 @@ use terrace_core::units::{Bytes, Time};
 use crate::fault_tiering::{FaultPolicy, FaultTiering, Judge, SlowFault};
 use crate::hint_scanner::{self, SLOW_TIERS};
 use crate::kernel_reclaim::{self, TIERING08_ROOM};
-use crate::numab2::has_plenty;
 use crate::support::size;
 use crate::{PolicyInfo, SettingInfo, Settings, SettingsError};
 
@@ -89,7 +88,6 @@ pub struct Tiering08 {
     write_bias: f64,
     adjust: Duration,
     demoted_threshold: u64,
-    scale: u32,
     /// Since the last adjustment of the threshold.
     since: Option<Time>,
     candidates: u64,
@@ -114,7 +112,6 @@ impl Tiering08 {
             write_bias: settings.number("write_bias", 2.0, 1.0..=100.0)?,
             adjust: settings.duration("adjust", Duration::from_secs(60))?,
             demoted_threshold: settings.number("demoted_threshold", 16u64, 0..=1_000_000)?,
-            scale: 1,
             since: None,
             candidates: 0,
             tries: 0,
@@ -178,9 +175,7 @@ impl Judge for Tiering08 {
     fn judge(&mut self, fault: SlowFault, tiering: &mut FaultTiering, pages: &mut Pages) {
         let range = pages.unit(fault.page);
         let count = u64::from(range.end.0 - range.start.0);
-        if let (Some((free, capacity)), Some(marks)) = (tiering.fast_free(pages), tiering.marks())
-            && has_plenty(free, capacity, marks.high, self.scale)
-        {
+        if tiering.has_plenty(pages, |marks| marks.high) {
             self.threshold = self.default;
             tiering.promote(fault.now, fault.page, pages);
             return;
@@ -201,7 +196,6 @@ impl Judge for Tiering08 {
     }
 
     fn set_scale(&mut self, factor: u32) {
-        self.scale = factor;
         self.rate = self.full_rate.pages() as f64 / f64::from(factor.max(1));
     }
 

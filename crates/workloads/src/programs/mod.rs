@@ -16,6 +16,7 @@ mod mcf;
 mod memcached;
 mod mis;
 mod npb_ft;
+mod npb_grid;
 mod npb_lu;
 mod npb_sp;
 mod scan_random;

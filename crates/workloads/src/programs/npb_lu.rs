@@ -9,9 +9,9 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use super::npb_grid::{Grid, Solved, Vector, set_vector, vector};
 use crate::memory::{Array, Lane, Memory, Schedule, block_of};
-use crate::random::mix;
-use crate::registry::{Answer, Program, Settings, WorkloadError, WorkloadInfo, check};
+use crate::registry::{Answer, Program, Settings, WorkloadError, WorkloadInfo};
 
 /// Bytes of a point.
 const POINT_BYTES: u64 = 17 * 8;
@@ -34,76 +34,17 @@ pub(super) const INFO: WorkloadInfo = WorkloadInfo {
     build: |settings| Ok(Box::new(Relaxation::new(settings)?)),
 };
 
-/// The five unknowns of a point.
-pub(super) type Vector = [f64; 5];
 type Matrix = [Vector; 5];
 
-/// Reads a point's vector: 40 bytes, seen by cache line.
-#[inline]
-pub(super) fn vector<L: Lane>(array: &Array<f64>, lane: &mut L, point: usize) -> Vector {
-    let mut out = [0.0; 5];
-    let mut place = 0;
-    array.read_span(lane, point * 5..point * 5 + 5, |value| {
-        out[place] = value;
-        place += 1;
-    });
-    out
-}
-
-/// Writes a point's vector.
-#[inline]
-pub(super) fn set_vector<L: Lane>(array: &Array<f64>, lane: &mut L, point: usize, value: &Vector) {
-    array.write_span(lane, point * 5..point * 5 + 5, |index| value[index - point * 5]);
-}
-
-/// The grid, near a cube, whose number of points is nearest to `points`.
-pub(super) fn grid_of(points: u64) -> [usize; 3] {
-    let x = (points as f64).cbrt().round().max(4.0) as usize;
-    let y = (points as f64 / x as f64).sqrt().round().max(4.0) as usize;
-    [x, y, ((points as f64 / (x * y) as f64).round() as usize).max(4)]
-}
-
-/// The exact solution: smooth, zero outside the grid, a different wave for each unknown.
-pub(super) fn exact(grid: [usize; 3], seed: u64, at: [usize; 3]) -> Vector {
-    let mut out = [0.0; 5];
-    for (unknown, out) in out.iter_mut().enumerate() {
-        let mut product = 1.0;
-        for axis in 0..3 {
-            let waves = 1 + (mix(seed ^ (unknown * 3 + axis) as u64) % 3) as usize;
-            let phase = (at[axis] + 1) as f64 / (grid[axis] + 1) as f64;
-            product *= (std::f64::consts::PI * waves as f64 * phase).sin();
-        }
-        *out = product * (1.0 + 0.2 * unknown as f64);
-    }
-    out
-}
-
 struct Relaxation {
-    grid: [usize; 3],
+    grid: Grid,
     iterations: u64,
-    seed: u64,
 }
 
 impl Relaxation {
     fn new(settings: &Settings<'_>) -> Result<Relaxation, WorkloadError> {
-        let grid = grid_of(settings.size() / POINT_BYTES);
-        Ok(Relaxation { grid, iterations: settings.operations().unwrap_or(10), seed: settings.seed() })
-    }
-
-    fn points(&self) -> usize {
-        self.grid.iter().product()
-    }
-
-    fn point(&self, at: [usize; 3]) -> usize {
-        at[0] + self.grid[0] * (at[1] + self.grid[1] * at[2])
-    }
-
-    fn strides(&self) -> [usize; 3] {
-        [1, self.grid[0], self.grid[0] * self.grid[1]]
-    }
-
-    fn place(&self, point: usize) -> [usize; 3] {
-        [point % self.grid[0], point / self.grid[0] % self.grid[1], point / (self.grid[0] * self.grid[1])]
+        let grid = Grid::new(settings.size() / POINT_BYTES, settings.seed());
+        Ok(Relaxation { grid, iterations: settings.operations().unwrap_or(10) })
     }
 }
 
@@ -175,19 +116,19 @@ struct Arrays {
 impl Relaxation {
     /// The operator at a point, given a way to read the solution there and beside it.
     fn operator(&self, at: [usize; 3], qs: f64, rho: f64, mut read: impl FnMut(usize) -> Vector) -> Vector {
-        let point = self.point(at);
+        let point = self.grid.point(at);
         let here = read(point);
         let block = diagonal(rho);
         let mut out = [0.0; 5];
         for (row, out) in out.iter_mut().enumerate() {
             *out = (0..5).map(|column| block[row][column] * here[column]).sum();
         }
-        for (axis, stride) in self.strides().into_iter().enumerate() {
+        for (axis, stride) in self.grid.strides().into_iter().enumerate() {
             if at[axis] > 0 {
                 let below = toward(axis, -1.0, qs, &read(point - stride));
                 (0..5).for_each(|m| out[m] -= below[m]);
             }
-            if at[axis] + 1 < self.grid[axis] {
+            if at[axis] + 1 < self.grid.extent[axis] {
                 let above = toward(axis, 1.0, qs, &read(point + stride));
                 (0..5).for_each(|m| out[m] -= above[m]);
             }
@@ -197,9 +138,9 @@ impl Relaxation {
 
     /// Residual into rsd; returns its norm.
     fn right_side<M: Memory>(&self, memory: &mut M, arrays: &Arrays) -> f64 {
-        let rows = self.grid[1] * self.grid[2];
+        let rows = self.grid.rows();
         memory.parallel(rows, 1, Schedule::Blocks, |lane, range| {
-            for point in range.start * self.grid[0]..range.end * self.grid[0] {
+            for point in self.grid.points_of(range) {
                 let u = vector(&arrays.u, lane, point);
                 lane.compute(12);
                 arrays.qs.set(lane, point, qs_of(&u));
@@ -208,10 +149,10 @@ impl Relaxation {
         });
         let mut sums = vec![0.0f64; memory.threads()];
         memory.parallel_with(&mut sums, rows, 1, Schedule::Blocks, |lane, sum, range| {
-            for point in range.start * self.grid[0]..range.end * self.grid[0] {
+            for point in self.grid.points_of(range) {
                 let (qs, rho) = (arrays.qs.get(lane, point), arrays.rho_i.get(lane, point));
                 let mut rsd = vector(&arrays.frct, lane, point);
-                let applied = self.operator(self.place(point), qs, rho, |point| vector(&arrays.u, lane, point));
+                let applied = self.operator(self.grid.place(point), qs, rho, |point| vector(&arrays.u, lane, point));
                 for m in 0..5 {
                     rsd[m] -= applied[m];
                     *sum += rsd[m] * rsd[m];
@@ -220,12 +161,12 @@ impl Relaxation {
                 set_vector(&arrays.rsd, lane, point, &rsd);
             }
         });
-        (sums.iter().sum::<f64>() / self.points() as f64).sqrt()
+        (sums.iter().sum::<f64>() / self.grid.points() as f64).sqrt()
     }
 
     /// One triangular sweep over rsd. Threads have blocks of rows; a thread may do a plane when the thread before it has.
     fn sweep<M: Memory>(&self, memory: &mut M, arrays: &Arrays, upper: bool) {
-        let [nx, ny, nz] = self.grid;
+        let [nx, ny, nz] = self.grid.extent;
         let threads = memory.threads().min(ny);
         let done: Vec<AtomicUsize> = (0..threads).map(|_| AtomicUsize::new(0)).collect();
         let mut planes = vec![0usize; threads];
@@ -254,11 +195,11 @@ impl Relaxation {
 
     #[inline]
     fn relax<L: Lane>(&self, lane: &mut L, arrays: &Arrays, at: [usize; 3], upper: bool) {
-        let point = self.point(at);
+        let point = self.grid.point(at);
         let (qs, rho) = (arrays.qs.get(lane, point), arrays.rho_i.get(lane, point));
         let mut sum = [0.0; 5];
-        for (axis, stride) in self.strides().into_iter().enumerate() {
-            let inside = if upper { at[axis] + 1 < self.grid[axis] } else { at[axis] > 0 };
+        for (axis, stride) in self.grid.strides().into_iter().enumerate() {
+            let inside = if upper { at[axis] + 1 < self.grid.extent[axis] } else { at[axis] > 0 };
             if inside {
                 let beside = if upper { point + stride } else { point - stride };
                 let v = vector(&arrays.rsd, lane, beside);
@@ -280,26 +221,15 @@ impl Relaxation {
 
     /// The right side at a point that makes the exact solution exact.
     fn made_right_side(&self, point: usize) -> Vector {
-        let read = |point| exact(self.grid, self.seed, self.place(point));
+        let read = |point| self.grid.exact(point);
         let u = read(point);
-        self.operator(self.place(point), qs_of(&u), rho_of(&u), read)
-    }
-
-    fn distance(&self, arrays: &Arrays) -> f64 {
-        let mut sum = 0.0;
-        for point in 0..self.points() {
-            let exact = exact(self.grid, self.seed, self.place(point));
-            for (m, exact) in exact.iter().enumerate() {
-                sum += (arrays.u.peek(point * 5 + m) - exact).powi(2);
-            }
-        }
-        (sum / self.points() as f64).sqrt()
+        self.operator(self.grid.place(point), qs_of(&u), rho_of(&u), read)
     }
 }
 
 impl Program for Relaxation {
     fn run<M: Memory>(&mut self, memory: &mut M) -> Result<Answer, WorkloadError> {
-        let points = self.points();
+        let points = self.grid.points();
         memory.phase("init");
         let arrays = Arrays {
             u: memory.allocate("u", 5 * points),
@@ -309,15 +239,15 @@ impl Program for Relaxation {
             rho_i: memory.allocate("rho_i", points),
         };
         let this = &*self;
-        let rows = this.grid[1] * this.grid[2];
+        let rows = this.grid.rows();
         memory.parallel(rows, 1, Schedule::Blocks, |lane, range| {
-            for point in range.start * this.grid[0]..range.end * this.grid[0] {
+            for point in this.grid.points_of(range) {
                 set_vector(&arrays.u, lane, point, &[0.0; 5]);
                 lane.compute(1500);
                 set_vector(&arrays.frct, lane, point, &this.made_right_side(point));
             }
         });
-        let start_distance = self.distance(&arrays);
+        let start_distance = self.grid.distance(&arrays.u);
 
         memory.phase("iterate");
         let first = self.right_side(memory, &arrays);
@@ -327,7 +257,7 @@ impl Program for Relaxation {
             self.sweep(memory, &arrays, false);
             self.sweep(memory, &arrays, true);
             memory.parallel(rows, 1, Schedule::Blocks, |lane, range| {
-                for point in range.start * self.grid[0]..range.end * self.grid[0] {
+                for point in self.grid.points_of(range) {
                     let change = vector(&arrays.rsd, lane, point);
                     let mut u = vector(&arrays.u, lane, point);
                     (0..5).for_each(|m| u[m] += factor * change[m]);
@@ -339,27 +269,16 @@ impl Program for Relaxation {
         }
 
         memory.phase("verify");
-        for point in 0..points {
-            let found: Vector = std::array::from_fn(|m| arrays.frct.peek(5 * point + m));
-            check(INFO.name, found == self.made_right_side(point), || {
-                format!("the right side at point {point} has changed")
-            })?;
-        }
-        let bound = RATE.powi(self.iterations as i32).max(1e-10);
-        let fallen = last / first;
-        check(INFO.name, fallen <= bound, || {
-            format!("the residual is {fallen:.3e} of the first after {} iterations, over {bound:.3e}", self.iterations)
-        })?;
-        let nearer = self.distance(&arrays) / start_distance;
-        check(INFO.name, nearer <= 2.0 * bound, || {
-            format!("the distance to the exact solution is {nearer:.3e} of the first, over {:.3e}", 2.0 * bound)
-        })?;
-        let checksum = (0..5 * points).fold(0u64, |sum, index| mix(sum ^ arrays.u.peek(index).to_bits()));
-        Ok(Answer {
-            operations: self.iterations,
-            checksum,
-            verified: "the right side; the fall of the residual and of the distance to the exact solution",
-            figures: vec![("points", points as f64), ("residual left", fallen), ("distance left", nearer)],
-        })
+        let solved = Solved {
+            workload: INFO.name,
+            grid: &self.grid,
+            solution: &arrays.u,
+            right_side: &arrays.frct,
+            iterations: self.iterations,
+            rate: RATE,
+            residuals: [first, last],
+            start_distance,
+        };
+        solved.judge(|point| self.made_right_side(point))
     }
 }

@@ -8,10 +8,9 @@
 //! lines; transform back and add), "verify". Check: the right side is as made; the residual and
 //! the distance to the exact solution have fallen.
 
-use super::npb_lu::{Vector, exact, grid_of, set_vector, vector};
+use super::npb_grid::{Grid, Solved, Vector, set_vector, vector};
 use crate::memory::{Array, Lane, Memory, Schedule};
-use crate::random::mix;
-use crate::registry::{Answer, Program, Settings, WorkloadError, WorkloadInfo, check};
+use crate::registry::{Answer, Program, Settings, WorkloadError, WorkloadInfo};
 
 /// Bytes of a point.
 const POINT_BYTES: u64 = 22 * 8;
@@ -36,27 +35,14 @@ pub(super) const INFO: WorkloadInfo = WorkloadInfo {
 };
 
 struct Alternating {
-    grid: [usize; 3],
+    grid: Grid,
     iterations: u64,
-    seed: u64,
 }
 
 impl Alternating {
     fn new(settings: &Settings<'_>) -> Result<Alternating, WorkloadError> {
-        let grid = grid_of(settings.size() / POINT_BYTES);
-        Ok(Alternating { grid, iterations: settings.operations().unwrap_or(10), seed: settings.seed() })
-    }
-
-    fn points(&self) -> usize {
-        self.grid.iter().product()
-    }
-
-    fn place(&self, point: usize) -> [usize; 3] {
-        [point % self.grid[0], point / self.grid[0] % self.grid[1], point / (self.grid[0] * self.grid[1])]
-    }
-
-    fn strides(&self) -> [usize; 3] {
-        [1, self.grid[0], self.grid[0] * self.grid[1]]
+        let grid = Grid::new(settings.size() / POINT_BYTES, settings.seed());
+        Ok(Alternating { grid, iterations: settings.operations().unwrap_or(10) })
     }
 }
 
@@ -144,7 +130,7 @@ struct Arrays {
 impl Alternating {
     /// The operator at a point, in the solution's own coordinates.
     fn operator(&self, at: [usize; 3], near: &Beside, mut read: impl FnMut(usize) -> Vector) -> Vector {
-        let strides = self.strides();
+        let strides = self.grid.strides();
         let point = at[0] + at[1] * strides[1] + at[2] * strides[2];
         let third = reaction(near.qs, near.rho_i, near.square);
         let here = reflect(&read(point));
@@ -154,7 +140,8 @@ impl Alternating {
             let rows = speeds.map(|speed| row(speed, third));
             (0..5).for_each(|m| sum[m] += rows[m][2] * here[m]);
             for offset in [0usize, 1, 3, 4] {
-                let Some(place) = (at[axis] + offset).checked_sub(2).filter(|&place| place < self.grid[axis]) else {
+                let Some(place) = (at[axis] + offset).checked_sub(2).filter(|&place| place < self.grid.extent[axis])
+                else {
                     continue;
                 };
                 let v = reflect(&read(point + place * strides[axis] - at[axis] * strides[axis]));
@@ -166,9 +153,9 @@ impl Alternating {
 
     /// Auxiliary fields, then the residual times the step into rhs; returns the residual's norm.
     fn right_side<M: Memory>(&self, memory: &mut M, arrays: &Arrays) -> f64 {
-        let rows = self.grid[1] * self.grid[2];
+        let rows = self.grid.rows();
         memory.parallel(rows, 1, Schedule::Blocks, |lane, range| {
-            for point in range.start * self.grid[0]..range.end * self.grid[0] {
+            for point in self.grid.points_of(range) {
                 let near = beside(&vector(&arrays.u, lane, point));
                 lane.compute(40);
                 for axis in 0..3 {
@@ -182,10 +169,10 @@ impl Alternating {
         });
         let mut sums = vec![0.0f64; memory.threads()];
         memory.parallel_with(&mut sums, rows, 1, Schedule::Blocks, |lane, sum, range| {
-            for point in range.start * self.grid[0]..range.end * self.grid[0] {
+            for point in self.grid.points_of(range) {
                 let near = arrays.beside(lane, point);
                 let mut rhs = vector(&arrays.forcing, lane, point);
-                let applied = self.operator(self.place(point), &near, |point| vector(&arrays.u, lane, point));
+                let applied = self.operator(self.grid.place(point), &near, |point| vector(&arrays.u, lane, point));
                 for m in 0..5 {
                     rhs[m] -= applied[m];
                     *sum += rhs[m] * rhs[m];
@@ -195,20 +182,20 @@ impl Alternating {
                 set_vector(&arrays.rhs, lane, point, &rhs);
             }
         });
-        (sums.iter().sum::<f64>() / self.points() as f64).sqrt()
+        (sums.iter().sum::<f64>() / self.grid.points() as f64).sqrt()
     }
 
     /// Solves the lines along an axis, in place in rhs. The x lines come first and transform on the way in; the z lines
     /// come last and transform back, which is NPB's txinvr and tzetar.
     fn lines<M: Memory>(&self, memory: &mut M, arrays: &Arrays, axis: usize) {
-        let strides = self.strides();
-        let length = self.grid[axis];
-        let (stride, together) = (strides[axis], if axis == 0 { 1 } else { LINES_TOGETHER.min(self.grid[0]) });
+        let strides = self.grid.strides();
+        let length = self.grid.extent[axis];
+        let (stride, together) = (strides[axis], if axis == 0 { 1 } else { LINES_TOGETHER.min(self.grid.extent[0]) });
         // Lines of a batch differ in x; batches go over x and the remaining axis (y for z lines, z for y lines).
         let (across, other) = match axis {
-            0 => (1, self.grid[1] * self.grid[2]),
-            1 => (self.grid[0].div_ceil(together), self.grid[2]),
-            _ => (self.grid[0].div_ceil(together), self.grid[1]),
+            0 => (1, self.grid.extent[1] * self.grid.extent[2]),
+            1 => (self.grid.extent[0].div_ceil(together), self.grid.extent[2]),
+            _ => (self.grid.extent[0].div_ceil(together), self.grid.extent[1]),
         };
         let other_stride = [strides[1], strides[2], strides[1]][axis];
         memory.parallel(across * other, 1, Schedule::Blocks, |lane, range| {
@@ -217,7 +204,7 @@ impl Alternating {
             let (mut one_rows, mut one_right) = (vec![[0.0; 5]; length], vec![0.0; length]);
             for batch in range {
                 let first = batch % across * together;
-                let width = if axis == 0 { 1 } else { together.min(self.grid[0] - first) };
+                let width = if axis == 0 { 1 } else { together.min(self.grid.extent[0] - first) };
                 let start = if axis == 0 { batch * other_stride } else { first + batch / across * other_stride };
                 for place in 0..length {
                     for line in 0..width {
@@ -261,19 +248,8 @@ impl Alternating {
 
     /// The right side at a point that makes the exact solution exact.
     fn made_right_side(&self, point: usize) -> Vector {
-        let read = |point| exact(self.grid, self.seed, self.place(point));
-        self.operator(self.place(point), &beside(&read(point)), read)
-    }
-
-    fn distance(&self, arrays: &Arrays) -> f64 {
-        let mut sum = 0.0;
-        for point in 0..self.points() {
-            let exact = exact(self.grid, self.seed, self.place(point));
-            for (m, exact) in exact.iter().enumerate() {
-                sum += (arrays.u.peek(point * 5 + m) - exact).powi(2);
-            }
-        }
-        (sum / self.points() as f64).sqrt()
+        let read = |point| self.grid.exact(point);
+        self.operator(self.grid.place(point), &beside(&read(point)), read)
     }
 }
 
@@ -291,7 +267,7 @@ impl Arrays {
 
 impl Program for Alternating {
     fn run<M: Memory>(&mut self, memory: &mut M) -> Result<Answer, WorkloadError> {
-        let points = self.points();
+        let points = self.grid.points();
         memory.phase("init");
         let arrays = Arrays {
             u: memory.allocate("u", 5 * points),
@@ -304,15 +280,15 @@ impl Program for Alternating {
             square: memory.allocate("square", points),
         };
         let this = &*self;
-        let rows = this.grid[1] * this.grid[2];
+        let rows = this.grid.rows();
         memory.parallel(rows, 1, Schedule::Blocks, |lane, range| {
-            for point in range.start * this.grid[0]..range.end * this.grid[0] {
+            for point in this.grid.points_of(range) {
                 set_vector(&arrays.u, lane, point, &[0.0; 5]);
                 lane.compute(2500);
                 set_vector(&arrays.forcing, lane, point, &this.made_right_side(point));
             }
         });
-        let start_distance = self.distance(&arrays);
+        let start_distance = self.grid.distance(&arrays.u);
 
         memory.phase("iterate");
         let first = self.right_side(memory, &arrays);
@@ -320,7 +296,7 @@ impl Program for Alternating {
         for _ in 0..self.iterations {
             (0..3).for_each(|axis| self.lines(memory, &arrays, axis));
             memory.parallel(rows, 1, Schedule::Blocks, |lane, range| {
-                for point in range.start * self.grid[0]..range.end * self.grid[0] {
+                for point in self.grid.points_of(range) {
                     let change = vector(&arrays.rhs, lane, point);
                     let mut u = vector(&arrays.u, lane, point);
                     (0..5).for_each(|m| u[m] += change[m]);
@@ -332,28 +308,17 @@ impl Program for Alternating {
         }
 
         memory.phase("verify");
-        for point in 0..points {
-            let found: Vector = std::array::from_fn(|m| arrays.forcing.peek(5 * point + m));
-            check(INFO.name, found == self.made_right_side(point), || {
-                format!("the right side at point {point} has changed")
-            })?;
-        }
-        let bound = RATE.powi(self.iterations as i32).max(1e-10);
-        let fallen = last / first;
-        check(INFO.name, fallen <= bound, || {
-            format!("the residual is {fallen:.3e} of the first after {} steps, over {bound:.3e}", self.iterations)
-        })?;
-        let nearer = self.distance(&arrays) / start_distance;
-        check(INFO.name, nearer <= 2.0 * bound, || {
-            format!("the distance to the exact solution is {nearer:.3e} of the first, over {:.3e}", 2.0 * bound)
-        })?;
-        let checksum = (0..5 * points).fold(0u64, |sum, index| mix(sum ^ arrays.u.peek(index).to_bits()));
-        Ok(Answer {
-            operations: self.iterations,
-            checksum,
-            verified: "the right side; the fall of the residual and of the distance to the exact solution",
-            figures: vec![("points", points as f64), ("residual left", fallen), ("distance left", nearer)],
-        })
+        let solved = Solved {
+            workload: INFO.name,
+            grid: &self.grid,
+            solution: &arrays.u,
+            right_side: &arrays.forcing,
+            iterations: self.iterations,
+            rate: RATE,
+            residuals: [first, last],
+            start_distance,
+        };
+        solved.judge(|point| self.made_right_side(point))
     }
 }
 
