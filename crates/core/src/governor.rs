@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::pages::{Page, Pages};
-use crate::plan::{Action, Move, Reason, Wish};
+use crate::plan::{Action, Move, Reason, Veto, Wish};
 use crate::policy::TierUse;
 use crate::units::{Bytes, SpaceId, TierId, Time};
 
@@ -70,41 +70,6 @@ pub struct Pressure {
     pub stall_share: Option<f64>,
     /// Stored size over original size inverted: how many bytes one byte of the slow tier holds; `None` if it does not compress.
     pub compression: Option<f64>,
-}
-
-/// Why a wish was not granted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Veto {
-    /// The page is not where the wish thought, is gone, or is on its way already.
-    Stale,
-    /// A move of this page failed for good.
-    Pinned,
-    /// It moved a short while ago.
-    Resting,
-    /// The destination, or the limit of fast memory, has no room.
-    NoRoom,
-    /// The space is at its floor.
-    Floor,
-    /// The space is at its ceiling.
-    Ceiling,
-    /// Page-outs are stopped: refaults cost too much, or the slow tier saves too little.
-    Braked,
-}
-
-impl Veto {
-    /// The reason as reports name it.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Veto::Stale => "stale",
-            Veto::Pinned => "pinned",
-            Veto::Resting => "resting",
-            Veto::NoRoom => "no_room",
-            Veto::Floor => "floor",
-            Veto::Ceiling => "ceiling",
-            Veto::Braked => "braked",
-        }
-    }
 }
 
 /// Why page-outs are stopped.

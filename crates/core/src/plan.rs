@@ -1,6 +1,6 @@
 //! From wish to outcome: what a policy asks for, what the governor allows, what became of it.
 //!
-//! In: nothing. Out: the types [`Wish`], [`Plan`], [`Move`], [`Outcome`]. Must not: judge.
+//! In: nothing. Out: the types [`Wish`], [`Veto`], [`Plan`], [`Move`], [`Outcome`]. Must not: judge.
 
 use crate::units::{PageId, TierId};
 
@@ -125,6 +125,41 @@ pub struct Plan {
     pub number: u64,
     /// The moves.
     pub moves: Vec<Move>,
+}
+
+/// Why a wish was not granted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Veto {
+    /// The page is not where the wish thought, is gone, or is on its way already.
+    Stale,
+    /// A move of this page failed for good.
+    Pinned,
+    /// It moved a short while ago.
+    Resting,
+    /// The destination, or the limit of fast memory, has no room.
+    NoRoom,
+    /// The space is at its floor.
+    Floor,
+    /// The space is at its ceiling.
+    Ceiling,
+    /// Page-outs are stopped: refaults cost too much, or the slow tier saves too little.
+    Braked,
+}
+
+impl Veto {
+    /// The reason as reports name it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Veto::Stale => "stale",
+            Veto::Pinned => "pinned",
+            Veto::Resting => "resting",
+            Veto::NoRoom => "no_room",
+            Veto::Floor => "floor",
+            Veto::Ceiling => "ceiling",
+            Veto::Braked => "braked",
+        }
+    }
 }
 
 /// Why a move did not happen.

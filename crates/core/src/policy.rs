@@ -6,10 +6,9 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use crate::governor::Veto;
 use crate::observation::Seen;
 use crate::pages::Pages;
-use crate::plan::{Outcome, Wish, Wishes};
+use crate::plan::{Outcome, Veto, Wish, Wishes};
 use crate::units::{BlockId, Bytes, PageId, SpaceId, TierId, Time};
 
 /// Which observations a policy lives on. The driver chooses trackers by it, and refuses a policy none can serve.

@@ -6,9 +6,8 @@
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
-use crate::apt::Apt;
+use crate::apt::{Apt, debian_release};
 use crate::error::{LabError, file_error};
-use crate::module_build::debian_release;
 use crate::vmlinux;
 
 /// The version that stands for the newest kernel in Debian.

@@ -79,45 +79,9 @@ fn prepare(root: &Path) -> Result<(), LabError> {
     Ok(())
 }
 
-/// The release of Debian whose compiler built a kernel: what apt takes for its default release.
-pub(crate) fn debian_release(kernel: &str) -> &'static str {
-    // 6.1.0-56-amd64 is bookworm's own, 6.12.117+deb12-amd64 a backport to it; the security archive counts with it.
-    let stable = kernel.contains("+deb12") || kernel.starts_with("6.1.");
-    if stable { "/^bookworm/" } else { "sid" }
-}
-
-/// The packages of `apt-get --print-uris`, as apt-get download takes them, without kernel images: those are only there because the
-/// headers depend on them.
-pub(crate) fn packages(uris: &str) -> Vec<String> {
-    let files = uris.lines().filter_map(|line| line.split_whitespace().nth(1));
-    let named = files.filter_map(|file| {
-        let mut parts = file.split('_');
-        let (name, version) = (parts.next()?, parts.next()?.replace("%3a", ":"));
-        (!name.starts_with("linux-image")).then(|| format!("{name}={version}"))
-    });
-    named.collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn packages_are_read_off_what_apt_would_fetch() {
-        let uris = "'http://a.example/linux-headers-6.12.9-amd64_6.12.9-1~deb12u1_amd64.deb' linux-headers-6.12.9-amd64_6.12.9-1~deb12u1_amd64.deb 327 SHA256:0\n\
-                    'http://a.example/gcc_4%3a12.2.0-3_amd64.deb' gcc_4%3a12.2.0-3_amd64.deb 5 SHA256:1\n\
-                    'http://a.example/linux-image-6.12.9-amd64_6_amd64.deb' linux-image-6.12.9-amd64_6_amd64.deb 9 SHA256:2\n";
-        assert_eq!(packages(uris), ["linux-headers-6.12.9-amd64=6.12.9-1~deb12u1", "gcc=4:12.2.0-3"]);
-    }
-
-    #[test]
-    fn a_kernel_is_built_for_with_its_own_debians_compiler() {
-        for (kernel, release) in
-            [("6.1.0-56-amd64", "/^bookworm/"), ("6.12.117+deb12-amd64", "/^bookworm/"), ("7.2.13+deb14-amd64", "sid")]
-        {
-            assert_eq!(debian_release(kernel), release);
-        }
-    }
 
     #[test]
     fn a_folder_without_a_module_is_told() {

@@ -11,10 +11,9 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use terrace_core::governor::Veto;
 use terrace_core::observation::{Observation, Scan, Seen};
 use terrace_core::pages::Pages;
-use terrace_core::plan::{Action, Failure, Outcome, Reason, Wish, Wishes};
+use terrace_core::plan::{Action, Failure, Outcome, Reason, Veto, Wish, Wishes};
 use terrace_core::policy::{Cadence, Kernel, Metric, Needs, Policy, Room, Round};
 use terrace_core::units::{BlockId, Bytes, PageId, SpaceId, TierId, Time, Vpn};
 

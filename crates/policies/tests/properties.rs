@@ -9,10 +9,10 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use terrace_core::engine::{Engine, EngineConfig, Input, Output};
-use terrace_core::governor::{GovernorConfig, Veto};
+use terrace_core::governor::GovernorConfig;
 use terrace_core::observation::{Access, Observation, Scan, Seen, Sight};
 use terrace_core::pages::Pages;
-use terrace_core::plan::{Action, Failure, Move, Outcome, Wish, Wishes};
+use terrace_core::plan::{Action, Failure, Move, Outcome, Veto, Wish, Wishes};
 use terrace_core::policy::{Cadence, FastGoal, Kernel, Metric, Needs, Oracle, Policy, Room, Round};
 use terrace_core::units::{BlockId, PageId, SpaceId, TierId, Time, Vpn};
 use terrace_policies::{POLICIES, Settings, build};

@@ -11,10 +11,9 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use terrace_core::governor::Veto;
 use terrace_core::observation::Seen;
 use terrace_core::pages::Pages;
-use terrace_core::plan::{Outcome, Reason, Wish, Wishes};
+use terrace_core::plan::{Outcome, Reason, Veto, Wish, Wishes};
 use terrace_core::policy::{Cadence, Kernel, Metric, Needs, Policy, Room};
 use terrace_core::units::{BlockId, Bytes, PageId, SpaceId, TierId, Time, Vpn};
 use terrace_machine::load::Wait;

@@ -7,6 +7,7 @@ pub(super) mod sim;
 
 use std::collections::BTreeMap;
 
+use super::markup::escape;
 use super::plots::{self, Figure};
 use super::{Report, text, units};
 
@@ -54,24 +55,6 @@ pub(crate) fn page(report: &Report) -> anyhow::Result<String> {
         ("schema_version", report.schema_version.to_string()),
     ];
     Ok(filled(TEMPLATE, &parts))
-}
-
-/// Text that stays text in HTML, within elements and within attributes.
-pub(crate) fn escape(text: &str) -> String {
-    let mut escaped = String::with_capacity(text.len());
-    for character in text.chars() {
-        match character {
-            '&' => escaped.push_str("&amp;"),
-            '<' => escaped.push_str("&lt;"),
-            '>' => escaped.push_str("&gt;"),
-            '"' => escaped.push_str("&quot;"),
-            '\'' => escaped.push_str("&#39;"),
-            // Control characters are no legal HTML text, not even as references.
-            character if character.is_control() && !matches!(character, '\n' | '\t') => escaped.push('\u{FFFD}'),
-            character => escaped.push(character),
-        }
-    }
-    escaped
 }
 
 /// The template with its `{{names}}` replaced, once from left to right: what is put in is not looked at again.

@@ -8,6 +8,7 @@ mod files;
 mod heat;
 mod html;
 pub(crate) mod lab;
+mod markup;
 mod places;
 mod plots;
 pub(crate) mod sim;

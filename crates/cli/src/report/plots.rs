@@ -169,7 +169,7 @@ fn drawn(
     }
     // The opening tag fixes the size in pixels and has no room for a title; everything after it is the drawing.
     let body = svg.split_once('>').map(|(_, body)| body).ok_or_else(|| anyhow!("the plot {id:?} came out empty"))?;
-    let (title, description) = (super::html::escape(title), super::html::escape(description));
+    let (title, description) = (super::markup::escape(title), super::markup::escape(description));
     Ok(Some(format!(
         "<svg viewBox=\"0 0 {WIDTH} {height}\" role=\"img\" aria-labelledby=\"{id}-title {id}-description\" \
          xmlns=\"http://www.w3.org/2000/svg\"><title id=\"{id}-title\">{title}</title>\

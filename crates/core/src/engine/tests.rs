@@ -193,7 +193,7 @@ fn a_floor_and_a_ceiling_of_all_spaces_together_hold() {
     engine.handle(at(99), Input::TotalLimits(SpaceLimits { floor: 300, ceiling: 350 }));
     show(&mut engine, at(100), 100, |_| Some(TierId::FAST));
     assert_eq!(carry_out(&mut engine, at(100)).len(), 212, "512 less the floor");
-    assert_eq!(engine.governor().vetoes()[&crate::governor::Veto::Floor], 200);
+    assert_eq!(engine.governor().vetoes()[&crate::plan::Veto::Floor], 200);
     // All are accessed now: what may come back stops at the ceiling.
     show(&mut engine, at(200), 512, |page| Some(if (100..312).contains(&page) { SLOW } else { TierId::FAST }));
     carry_out(&mut engine, at(200));
