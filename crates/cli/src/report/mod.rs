@@ -4,6 +4,7 @@
 //! docs/reference/report.md), report.html and the lines a person sees at the end. Must not: compute a figure that was
 //! not measured, or mix estimates with measurements without saying so.
 
+pub(crate) mod advice;
 mod files;
 mod heat;
 mod html;

@@ -8,9 +8,9 @@ use anyhow::Context;
 use terrace_sim::Report;
 use terrace_sim::compare::{Cell, Course as RunCourse, Summary};
 
+use super::advice::Advices;
 pub(crate) use super::plots::sizing::Course;
 use super::{files, html, plots};
-use crate::commands::size::advise::Advices;
 
 /// Writes report.json and report.html of one run.
 ///

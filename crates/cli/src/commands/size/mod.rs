@@ -11,7 +11,7 @@ use terrace_sizing::vector::{DIMENSIONS, NAMES};
 use crate::args::SizeCommand;
 use crate::options::misuse;
 
-pub(crate) mod advise;
+mod advise;
 mod build;
 mod microbench;
 mod native;

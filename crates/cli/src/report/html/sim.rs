@@ -6,7 +6,7 @@ use terrace_sim::Report;
 use terrace_sim::compare::{Cell, Summary};
 
 use super::{TEMPLATE, data_table, escape, fact_table, figure, plots};
-use crate::commands::size::advise::{Advices, COLUMNS};
+use crate::report::advice::{Advices, COLUMNS};
 use crate::report::plots::Figure;
 use crate::report::units;
 

@@ -10,7 +10,7 @@ use super::*;
 use terrace_sizing::advise::Point;
 use terrace_sizing::tuner::Interval;
 
-use crate::commands::size::advise::Advice;
+use crate::report::advice::Advice;
 
 /// Columns of drawings.
 const COLUMNS: usize = 3;
