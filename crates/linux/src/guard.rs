@@ -18,7 +18,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use crate::sys;
-use crate::zram::{ZramError, ZramIdentity};
+use crate::zram::device::{ZramError, ZramIdentity};
 
 /// The first argument that makes a program a guardian. Its `main` must hand over to [`run_guardian`] when it sees it.
 pub const GUARD_ARGUMENT: &str = "__guard";

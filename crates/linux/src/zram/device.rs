@@ -1,13 +1,11 @@
-//! Compressed swap for a run: a zram device of Terrace's own, set up and taken away again.
+//! A zram device of Terrace's own: which one it is beyond doubt, its swap header, and how it is taken away.
 //!
-//! In: a size and a priority. Out: a [`ZramSwap`] that is active, and is gone when dropped. Must not: touch a device
-//! that it did not add itself, in use or not, nor leave one behind without saying so.
+//! In: a device's number. Out: its removal, whoever asks for it: the run that set it up, the guard, or a later one. Must
+//! not: touch a device that Terrace did not add, in use or not.
 //!
-//! The device is always a new one (`hot_add`): /dev/zram0 may look unused and still be meant for someone. Its swap
-//! header carries the label `terrace-PID`, so that [`leftovers`] can tell one whose owner was killed; the guard (see
-//! `guard`) normally removes it within seconds. The header is written by util-linux's mkswap where it is installed,
-//! because it keeps up with the format; the one page it comes to is written here otherwise, so that a slim container
-//! needs no tools.
+//! The swap header carries the label `terrace-PID`, so that [`leftovers`] can tell a device whose owner was killed. It is written by
+//! util-linux's mkswap where it is installed, because it keeps up with the format; the one page it comes to is written here
+//! otherwise, so that a slim container needs no tools.
 
 use std::ffi::CString;
 use std::io;
@@ -18,37 +16,14 @@ use std::time::Duration;
 
 use terrace_core::units::{Bytes, PAGE_BYTES};
 
-use crate::guard::{Guard, GuardError, ProtectToken, Undo};
 use crate::pressure::{ZramUse, meminfo_bytes};
 use crate::sys;
 use crate::topology::swap::{SwapArea, read_swaps};
 
 /// The label of Terrace's swap areas begins with this; the owner's pid follows. A label holds 16 bytes at most.
 const LABEL: &str = "terrace-";
-/// Compressors from best to worst for a swap tier: speed counts more than density, a refault waits for it.
-const ALGORITHMS: [&str; 4] = ["lz4", "lzo-rle", "lzo", "zstd"];
 /// Memory that taking pages back must leave free, as a share of what comes back: page tables and the kernel's own.
 const TAKE_BACK_MARGIN: f64 = 0.05;
-
-/// What to set up.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ZramOptions {
-    /// How much it holds, before compression.
-    pub size: Bytes,
-    /// Its swap priority, 0 to 32767. `None`: one more than the highest there is. Priorities are global: page-outs of
-    /// every program go to the area with the highest one, so with a lower priority than another area's the pages that
-    /// Terrace moves would end up there instead; with the highest, other programs' page-outs come here too.
-    pub priority: Option<u16>,
-    /// The compressor. `None`: lz4, or the fastest that the kernel has.
-    pub algorithm: Option<String>,
-}
-
-impl ZramOptions {
-    /// Room for so many bytes, the rest as is best.
-    pub fn of_size(size: Bytes) -> ZramOptions {
-        ZramOptions { size, priority: None, algorithm: None }
-    }
-}
 
 /// Why compressed swap could not be set up or taken away.
 #[derive(Debug, thiserror::Error)]
@@ -117,146 +92,9 @@ pub enum ZramError {
         /// What the kernel said.
         source: io::Error,
     },
-    /// The guard could not take the device under its protection.
-    #[error(transparent)]
-    Guard(#[from] GuardError),
-}
-
-/// An active compressed swap area that belongs to this process. Dropping it takes it away.
-#[derive(Debug)]
-pub struct ZramSwap {
-    identity: ZramIdentity,
-    size: Bytes,
-    algorithm: String,
-    priority: u16,
-    token: Option<ProtectToken>,
-    active: bool,
-}
-
-impl ZramSwap {
-    /// Adds a zram device, makes it swap, and switches it on. With a guard, it is removed even if this process is killed.
-    ///
-    /// # Errors
-    /// When the module, the rights, the memory or the compressor are missing; nothing is left behind then.
-    pub fn set_up(options: &ZramOptions, guard: Option<&Guard>) -> Result<ZramSwap, ZramError> {
-        let least = Bytes::mib(1);
-        if options.size < least || options.size > Bytes::gib(1 << 20) {
-            return Err(ZramError::Size { size: options.size, least });
-        }
-        let swaps = read_swaps(Path::new("/")).map_err(|source| step("/proc/swaps", source))?;
-        let priority = options.priority.map_or_else(|| priority_above(&swaps), |wanted| wanted.min(32767));
-        let identity = ZramIdentity::add()?;
-        // From here on, leaving by `?` drops the device and thereby removes it.
-        let mut swap =
-            ZramSwap { identity, size: options.size, algorithm: String::new(), priority, token: None, active: true };
-        if let Some(guard) = guard {
-            swap.token = Some(guard.protect(Undo::SwapOffZram { zram: swap.identity.clone() })?);
-        }
-        swap.algorithm = swap.configure(options)?;
-        swap.switch_on()?;
-        tracing::info!(
-            device = %swap.identity.device().display(),
-            size = %swap.size,
-            algorithm = swap.algorithm,
-            priority,
-            "compressed swap is on"
-        );
-        Ok(swap)
-    }
-
-    /// Its device file, such as /dev/zram1.
-    pub fn device(&self) -> PathBuf {
-        self.identity.device()
-    }
-
-    /// Which device it is, beyond doubt.
-    pub fn identity(&self) -> &ZramIdentity {
-        &self.identity
-    }
-
-    /// Its number: 1 for /dev/zram1.
-    pub fn id(&self) -> u32 {
-        self.identity.id
-    }
-
-    /// How much it holds, before compression.
-    pub fn size(&self) -> Bytes {
-        self.size
-    }
-
-    /// Its compressor.
-    pub fn algorithm(&self) -> &str {
-        &self.algorithm
-    }
-
-    /// Its swap priority.
-    pub fn priority(&self) -> u16 {
-        self.priority
-    }
-
-    /// What it holds now, and what memory that takes.
-    ///
-    /// # Errors
-    /// When the device was taken away by someone else.
-    pub fn usage(&self) -> Result<ZramUse, crate::pressure::PressureError> {
-        ZramUse::read(Path::new("/"), self.identity.id)
-    }
-
-    /// Takes every page back into memory and removes the device.
-    ///
-    /// # Errors
-    /// When memory does not suffice, or someone holds the device; it then stays as it is, and the error says what to do.
-    pub fn tear_down(mut self) -> Result<(), ZramError> {
-        self.take_away()
-    }
-
-    fn configure(&self, options: &ZramOptions) -> Result<String, ZramError> {
-        let choices = self.identity.read("comp_algorithm")?;
-        let available: Vec<&str> = choices.split_ascii_whitespace().map(|name| name.trim_matches(['[', ']'])).collect();
-        let algorithm = match &options.algorithm {
-            Some(wanted) => available.iter().find(|name| *name == wanted).copied(),
-            None => ALGORITHMS.iter().find(|name| available.contains(name)).or(available.first()).copied(),
-        };
-        let algorithm = algorithm.ok_or_else(|| ZramError::Algorithm {
-            wanted: options.algorithm.clone().unwrap_or_default(),
-            available: available.join(", "),
-        })?;
-        self.identity.write("comp_algorithm", algorithm)?;
-        let whole_pages = Bytes::of_pages(options.size.pages());
-        self.identity.write("disksize", &whole_pages.get().to_string())?;
-        make_swap(&self.identity.device(), whole_pages)?;
-        Ok(algorithm.to_owned())
-    }
-
-    fn switch_on(&self) -> Result<(), ZramError> {
-        let device = self.identity.device();
-        sys::swapon(&path_text(&device), self.priority)
-            .map_err(|source| step(&format!("swapon {}", device.display()), source))
-    }
-
-    fn take_away(&mut self) -> Result<(), ZramError> {
-        if !self.active {
-            return Ok(());
-        }
-        self.identity.take_away()?;
-        self.active = false;
-        if let Some(token) = self.token.take() {
-            // If the guard cannot be told, it finds the device gone, which is what it would have seen to.
-            if let Err(error) = token.forget() {
-                tracing::debug!(%error, "the guard was not told that its record is done");
-            }
-        }
-        Ok(())
-    }
-}
-
-impl Drop for ZramSwap {
-    fn drop(&mut self) {
-        if let Err(error) = self.take_away() {
-            // The guard, if there is one, still has its record and goes on trying.
-            tracing::error!(%error, "compressed swap could not be taken away");
-        }
-    }
+    /// Nobody would see to its removal if this process were killed.
+    #[error("{0}")]
+    Unprotected(Box<dyn std::error::Error + Send + Sync>),
 }
 
 /// One instance of a zram device: the number may be given to another one later, the sequence number never is.
@@ -269,7 +107,8 @@ pub struct ZramIdentity {
 }
 
 impl ZramIdentity {
-    fn add() -> Result<ZramIdentity, ZramError> {
+    /// Adds a device.
+    pub(super) fn add() -> Result<ZramIdentity, ZramError> {
         let control = Path::new("/sys/class/zram-control");
         if !control.exists() {
             return Err(ZramError::NoModule);
@@ -357,16 +196,16 @@ impl ZramIdentity {
         Err(ZramError::Busy { device: self.device().display().to_string(), step: what, remedy: self.remedy() })
     }
 
-    fn directory(&self) -> PathBuf {
+    pub(super) fn directory(&self) -> PathBuf {
         PathBuf::from(format!("/sys/block/zram{}", self.id))
     }
 
-    fn read(&self, file: &str) -> Result<String, ZramError> {
+    pub(super) fn read(&self, file: &str) -> Result<String, ZramError> {
         let path = self.directory().join(file);
         std::fs::read_to_string(&path).map_err(|source| step(&path.display().to_string(), source))
     }
 
-    fn write(&self, file: &str, value: &str) -> Result<(), ZramError> {
+    pub(super) fn write(&self, file: &str, value: &str) -> Result<(), ZramError> {
         let path = self.directory().join(file);
         std::fs::write(&path, value).map_err(|source| step(&format!("writing {value} to {}", path.display()), source))
     }
@@ -410,25 +249,19 @@ fn diskseq(id: u32) -> Option<u64> {
     std::fs::read_to_string(format!("/sys/block/zram{id}/diskseq")).ok()?.trim().parse().ok()
 }
 
-/// One more than the highest priority of the active areas. Areas without one of their own have negative priorities.
-fn priority_above(swaps: &[SwapArea]) -> u16 {
-    let highest = swaps.iter().map(|area| area.priority).max().unwrap_or(-1);
-    u16::try_from(highest.saturating_add(1).clamp(0, 32767)).unwrap_or(0)
-}
-
-fn step(what: &str, source: io::Error) -> ZramError {
+pub(super) fn step(what: &str, source: io::Error) -> ZramError {
     match source.raw_os_error() {
         Some(libc::EPERM | libc::EACCES) => ZramError::NotPermitted { step: what.to_owned() },
         _ => ZramError::Step { step: what.to_owned(), source },
     }
 }
 
-fn path_text(path: &Path) -> CString {
+pub(super) fn path_text(path: &Path) -> CString {
     CString::new(path.as_os_str().as_encoded_bytes()).expect("a path that Terrace made up has no zero byte")
 }
 
 /// Makes the device a swap area, labelled with this process's pid.
-fn make_swap(device: &Path, size: Bytes) -> Result<(), ZramError> {
+pub(super) fn make_swap(device: &Path, size: Bytes) -> Result<(), ZramError> {
     let label = format!("{LABEL}{}", std::process::id());
     let tool = ["/usr/sbin/mkswap", "/sbin/mkswap"].into_iter().find(|path| Path::new(path).exists());
     let Some(tool) = tool else { return write_header(device, size, &label) };
@@ -460,7 +293,7 @@ fn header(size: Bytes, label: &str) -> Vec<u8> {
     page
 }
 
-fn write_header(device: &Path, size: Bytes, label: &str) -> Result<(), ZramError> {
+pub(super) fn write_header(device: &Path, size: Bytes, label: &str) -> Result<(), ZramError> {
     let write = || {
         let file = std::fs::File::options().write(true).open(device)?;
         file.write_all_at(&header(size, label), 0)?;
@@ -513,55 +346,6 @@ mod tests {
         let output = std::process::Command::new(tool).arg(file.path()).output().unwrap();
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         assert!(text.contains("terrace-77"), "{text} {}", String::from_utf8_lossy(&output.stderr));
-    }
-
-    #[test]
-    fn the_kernel_takes_our_header_for_a_swap_area() {
-        let name = "the_kernel_takes_our_header_for_a_swap_area";
-        if !rustix::process::geteuid().is_root() || !Path::new("/sys/class/zram-control").exists() {
-            eprintln!("SKIPPED {name}: needs root and zram");
-            return;
-        }
-        // The same lock as the live tests: they look at which zram devices there are.
-        let lock = std::fs::File::create(std::env::temp_dir().join("terrace-live-swap.lock")).unwrap();
-        lock.lock().unwrap();
-        let size = Bytes::mib(8);
-        let identity = ZramIdentity::add().unwrap();
-        let mut swap = ZramSwap { identity, size, algorithm: String::new(), priority: 0, token: None, active: true };
-        swap.identity.write("disksize", &size.get().to_string()).unwrap();
-        write_header(&swap.device(), size, "terrace-1").unwrap();
-        swap.switch_on().unwrap();
-        let area = read_swaps(Path::new("/")).unwrap();
-        let area = area.iter().find(|area| Path::new(&area.device) == swap.device()).unwrap().clone();
-        assert_eq!(area.size_bytes, Bytes::of_pages(size.pages() - 1), "all but the header's page");
-        // Another instance under the same number is not ours, and stays.
-        let other = ZramIdentity { diskseq: Some(u64::MAX), ..swap.identity.clone() };
-        assert!(matches!(other.take_away(), Err(ZramError::NotOurs { .. })));
-        assert!(swap.identity.directory().exists());
-        swap.take_away().unwrap();
-        assert!(!swap.identity.directory().exists());
-    }
-
-    #[test]
-    fn the_priority_is_above_all_others_and_stays_in_range() {
-        let area = |priority| SwapArea {
-            device: "/dev/sda2".to_owned(),
-            compressed: false,
-            size_bytes: Bytes::gib(1),
-            used_bytes: Bytes::ZERO,
-            priority,
-        };
-        assert_eq!(priority_above(&[]), 0);
-        assert_eq!(priority_above(&[area(-2)]), 0);
-        assert_eq!(priority_above(&[area(5), area(100)]), 101);
-        assert_eq!(priority_above(&[area(32767)]), 32767);
-    }
-
-    #[test]
-    fn a_size_of_nothing_is_refused_before_anything_is_touched() {
-        let error = ZramSwap::set_up(&ZramOptions::of_size(Bytes::ZERO), None).unwrap_err();
-        assert!(matches!(error, ZramError::Size { .. }));
-        assert!(error.to_string().contains("zram:2GiB"), "{error}");
     }
 
     #[test]

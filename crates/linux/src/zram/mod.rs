@@ -1,0 +1,242 @@
+//! Compressed swap for a run: a zram device of Terrace's own, set up and taken away again.
+//!
+//! In: a size and a priority. Out: a [`ZramSwap`] that is active, and is gone when dropped. Must not: touch a device
+//! that it did not add itself, in use or not, nor leave one behind without saying so.
+//!
+//! The device is always a new one (`hot_add`): /dev/zram0 may look unused and still be meant for someone. If its owner is killed
+//! the guard (see [`crate::guard`]) removes it within seconds.
+
+pub(crate) mod device;
+
+use std::path::{Path, PathBuf};
+
+use terrace_core::units::Bytes;
+
+use crate::guard::{Guard, ProtectToken, Undo};
+use crate::pressure::ZramUse;
+use crate::sys;
+use crate::topology::swap::{SwapArea, read_swaps};
+
+pub use device::{Leftover, ZramError, ZramIdentity, belongs_to_a_run, leftovers};
+use device::{make_swap, path_text, step};
+
+/// Compressors from best to worst for a swap tier: speed counts more than density, a refault waits for it.
+const ALGORITHMS: [&str; 4] = ["lz4", "lzo-rle", "lzo", "zstd"];
+/// What to set up.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ZramOptions {
+    /// How much it holds, before compression.
+    pub size: Bytes,
+    /// Its swap priority, 0 to 32767. `None`: one more than the highest there is. Priorities are global: page-outs of
+    /// every program go to the area with the highest one, so with a lower priority than another area's the pages that
+    /// Terrace moves would end up there instead; with the highest, other programs' page-outs come here too.
+    pub priority: Option<u16>,
+    /// The compressor. `None`: lz4, or the fastest that the kernel has.
+    pub algorithm: Option<String>,
+}
+
+impl ZramOptions {
+    /// Room for so many bytes, the rest as is best.
+    pub fn of_size(size: Bytes) -> ZramOptions {
+        ZramOptions { size, priority: None, algorithm: None }
+    }
+}
+
+/// An active compressed swap area that belongs to this process. Dropping it takes it away.
+#[derive(Debug)]
+pub struct ZramSwap {
+    identity: ZramIdentity,
+    size: Bytes,
+    algorithm: String,
+    priority: u16,
+    token: Option<ProtectToken>,
+    active: bool,
+}
+
+impl ZramSwap {
+    /// Adds a zram device, makes it swap, and switches it on. With a guard, it is removed even if this process is killed.
+    ///
+    /// # Errors
+    /// When the module, the rights, the memory or the compressor are missing; nothing is left behind then.
+    pub fn set_up(options: &ZramOptions, guard: Option<&Guard>) -> Result<ZramSwap, ZramError> {
+        let least = Bytes::mib(1);
+        if options.size < least || options.size > Bytes::gib(1 << 20) {
+            return Err(ZramError::Size { size: options.size, least });
+        }
+        let swaps = read_swaps(Path::new("/")).map_err(|source| step("/proc/swaps", source))?;
+        let priority = options.priority.map_or_else(|| priority_above(&swaps), |wanted| wanted.min(32767));
+        let identity = ZramIdentity::add()?;
+        // From here on, leaving by `?` drops the device and thereby removes it.
+        let mut swap =
+            ZramSwap { identity, size: options.size, algorithm: String::new(), priority, token: None, active: true };
+        if let Some(guard) = guard {
+            let undo = Undo::SwapOffZram { zram: swap.identity.clone() };
+            swap.token = Some(guard.protect(undo).map_err(|error| ZramError::Unprotected(error.into()))?);
+        }
+        swap.algorithm = swap.configure(options)?;
+        swap.switch_on()?;
+        tracing::info!(
+            device = %swap.identity.device().display(),
+            size = %swap.size,
+            algorithm = swap.algorithm,
+            priority,
+            "compressed swap is on"
+        );
+        Ok(swap)
+    }
+
+    /// Its device file, such as /dev/zram1.
+    pub fn device(&self) -> PathBuf {
+        self.identity.device()
+    }
+
+    /// Which device it is, beyond doubt.
+    pub fn identity(&self) -> &ZramIdentity {
+        &self.identity
+    }
+
+    /// Its number: 1 for /dev/zram1.
+    pub fn id(&self) -> u32 {
+        self.identity.id
+    }
+
+    /// How much it holds, before compression.
+    pub fn size(&self) -> Bytes {
+        self.size
+    }
+
+    /// Its compressor.
+    pub fn algorithm(&self) -> &str {
+        &self.algorithm
+    }
+
+    /// Its swap priority.
+    pub fn priority(&self) -> u16 {
+        self.priority
+    }
+
+    /// What it holds now, and what memory that takes.
+    ///
+    /// # Errors
+    /// When the device was taken away by someone else.
+    pub fn usage(&self) -> Result<ZramUse, crate::pressure::PressureError> {
+        ZramUse::read(Path::new("/"), self.identity.id)
+    }
+
+    /// Takes every page back into memory and removes the device.
+    ///
+    /// # Errors
+    /// When memory does not suffice, or someone holds the device; it then stays as it is, and the error says what to do.
+    pub fn tear_down(mut self) -> Result<(), ZramError> {
+        self.take_away()
+    }
+
+    fn configure(&self, options: &ZramOptions) -> Result<String, ZramError> {
+        let choices = self.identity.read("comp_algorithm")?;
+        let available: Vec<&str> = choices.split_ascii_whitespace().map(|name| name.trim_matches(['[', ']'])).collect();
+        let algorithm = match &options.algorithm {
+            Some(wanted) => available.iter().find(|name| *name == wanted).copied(),
+            None => ALGORITHMS.iter().find(|name| available.contains(name)).or(available.first()).copied(),
+        };
+        let algorithm = algorithm.ok_or_else(|| ZramError::Algorithm {
+            wanted: options.algorithm.clone().unwrap_or_default(),
+            available: available.join(", "),
+        })?;
+        self.identity.write("comp_algorithm", algorithm)?;
+        let whole_pages = Bytes::of_pages(options.size.pages());
+        self.identity.write("disksize", &whole_pages.get().to_string())?;
+        make_swap(&self.identity.device(), whole_pages)?;
+        Ok(algorithm.to_owned())
+    }
+
+    fn switch_on(&self) -> Result<(), ZramError> {
+        let device = self.identity.device();
+        sys::swapon(&path_text(&device), self.priority)
+            .map_err(|source| step(&format!("swapon {}", device.display()), source))
+    }
+
+    fn take_away(&mut self) -> Result<(), ZramError> {
+        if !self.active {
+            return Ok(());
+        }
+        self.identity.take_away()?;
+        self.active = false;
+        if let Some(token) = self.token.take() {
+            // If the guard cannot be told, it finds the device gone, which is what it would have seen to.
+            if let Err(error) = token.forget() {
+                tracing::debug!(%error, "the guard was not told that its record is done");
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for ZramSwap {
+    fn drop(&mut self) {
+        if let Err(error) = self.take_away() {
+            // The guard, if there is one, still has its record and goes on trying.
+            tracing::error!(%error, "compressed swap could not be taken away");
+        }
+    }
+}
+
+/// One more than the highest priority of the active areas. Areas without one of their own have negative priorities.
+fn priority_above(swaps: &[SwapArea]) -> u16 {
+    let highest = swaps.iter().map(|area| area.priority).max().unwrap_or(-1);
+    u16::try_from(highest.saturating_add(1).clamp(0, 32767)).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::device::write_header;
+    use super::*;
+
+    #[test]
+    fn the_kernel_takes_our_header_for_a_swap_area() {
+        let name = "the_kernel_takes_our_header_for_a_swap_area";
+        if !rustix::process::geteuid().is_root() || !Path::new("/sys/class/zram-control").exists() {
+            eprintln!("SKIPPED {name}: needs root and zram");
+            return;
+        }
+        // The same lock as the live tests: they look at which zram devices there are.
+        let lock = std::fs::File::create(std::env::temp_dir().join("terrace-live-swap.lock")).unwrap();
+        lock.lock().unwrap();
+        let size = Bytes::mib(8);
+        let identity = ZramIdentity::add().unwrap();
+        let mut swap = ZramSwap { identity, size, algorithm: String::new(), priority: 0, token: None, active: true };
+        swap.identity.write("disksize", &size.get().to_string()).unwrap();
+        write_header(&swap.device(), size, "terrace-1").unwrap();
+        swap.switch_on().unwrap();
+        let area = read_swaps(Path::new("/")).unwrap();
+        let area = area.iter().find(|area| Path::new(&area.device) == swap.device()).unwrap().clone();
+        assert_eq!(area.size_bytes, Bytes::of_pages(size.pages() - 1), "all but the header's page");
+        // Another instance under the same number is not ours, and stays.
+        let other = ZramIdentity { diskseq: Some(u64::MAX), ..swap.identity.clone() };
+        assert!(matches!(other.take_away(), Err(ZramError::NotOurs { .. })));
+        assert!(swap.identity.directory().exists());
+        swap.take_away().unwrap();
+        assert!(!swap.identity.directory().exists());
+    }
+
+    #[test]
+    fn the_priority_is_above_all_others_and_stays_in_range() {
+        let area = |priority| SwapArea {
+            device: "/dev/sda2".to_owned(),
+            compressed: false,
+            size_bytes: Bytes::gib(1),
+            used_bytes: Bytes::ZERO,
+            priority,
+        };
+        assert_eq!(priority_above(&[]), 0);
+        assert_eq!(priority_above(&[area(-2)]), 0);
+        assert_eq!(priority_above(&[area(5), area(100)]), 101);
+        assert_eq!(priority_above(&[area(32767)]), 32767);
+    }
+
+    #[test]
+    fn a_size_of_nothing_is_refused_before_anything_is_touched() {
+        let error = ZramSwap::set_up(&ZramOptions::of_size(Bytes::ZERO), None).unwrap_err();
+        assert!(matches!(error, ZramError::Size { .. }));
+        assert!(error.to_string().contains("zram:2GiB"), "{error}");
+    }
+}
