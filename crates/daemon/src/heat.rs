@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use terrace_core::observation::Sight;
 use terrace_core::units::{BLOCK_SHIFT, PAGE_SHIFT, SpaceId, TierId, Time, Vpn};
-use terrace_linux::manager::Tap;
+use terrace_linux::tap::Tap;
 
 use crate::view::{self, HeatRow};
 

@@ -10,7 +10,7 @@ use terrace_core::observation::{Observation, Scan, Seen, Sight};
 use terrace_core::policy::Round;
 use terrace_core::units::{PageId, SpaceId, TierId, Time, Vpn};
 
-use crate::manager::Tap;
+use crate::tap::Tap;
 use crate::trackers::{Event, Sink};
 
 /// Turns what the tracker sees by address into what the engine knows by page.

@@ -24,6 +24,7 @@ pub mod process_events;
 pub mod processes;
 pub mod rights;
 pub mod sys;
+pub mod tap;
 pub mod topology;
 pub mod trackers;
 pub mod usage;

@@ -16,7 +16,6 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use terrace_core::arbiter::Allowance;
 use terrace_core::engine::{Engine, Input, Output};
 use terrace_core::governor::Pressure;
-use terrace_core::observation::Sight;
 use terrace_core::plan::{Action, Failure, Move, Outcome, Plan};
 use terrace_core::policy::{Cadence, FastGoal, ListMark, Round};
 use terrace_core::units::{Bytes, SpaceId, TierId, Time, Vpn};
@@ -27,6 +26,7 @@ use crate::kernel_module::Slot;
 use crate::movers::{MoveResult, Mover, PageMove};
 use crate::pressure::PressureReading;
 use crate::process::{MemoryRange, Process, ProcessError, RangeOptions};
+use crate::tap::{NoTap, Tap};
 use crate::topology::nodes::available_memory;
 use crate::topology::{Tier, TierKind, TierMap};
 use crate::trackers::places::{Places, pause_after};
@@ -50,19 +50,6 @@ pub struct ManagerParts {
     pub ranges: RangeOptions,
     /// The kernel's own page lists, for a policy that orders those and leaves the moving to the kernel.
     pub kernel_lists: Option<KernelLists>,
-}
-
-/// Looks on while the manager works, for heat maps and recordings.
-pub trait Tap {
-    /// A stretch of a walk, before the engine sees it.
-    fn scan(&mut self, now: Time, space: SpaceId, first: Vpn, sights: &[Sight], window: Option<Duration>);
-}
-
-/// The tap of a run that records nothing.
-pub struct NoTap;
-
-impl Tap for NoTap {
-    fn scan(&mut self, _: Time, _: SpaceId, _: Vpn, _: &[Sight], _: Option<Duration>) {}
 }
 
 /// Figures of the run so far.

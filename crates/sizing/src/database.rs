@@ -21,9 +21,8 @@ use parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
 use parquet::schema::types::Type;
 
 use crate::curve::{Curve, SIZES};
-use crate::index::ZScore;
 use crate::microbench::FastDivisor;
-use crate::vector::{ConfigVector, DIMENSIONS, NAMES};
+use crate::vector::{ConfigVector, DIMENSIONS, NAMES, ZScore};
 
 /// The version of the format and of what the numbers mean. A change to the micro-benchmark or its model is a new one.
 pub const VERSION: u32 = 1;

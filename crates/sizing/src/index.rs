@@ -21,41 +21,6 @@ const SPACING_QUANTILE: f64 = 0.99;
 /// And by this factor: the interior of a lattice is at most about so much further from a point than the points from each other.
 const SPACING_FACTOR: f64 = 2.0;
 
-/// Means and standard deviations of the features.
-#[derive(Clone, Copy, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
-pub struct ZScore {
-    /// Means.
-    pub mean: [f64; DIMENSIONS],
-    /// Standard deviations; 1 where a feature does not vary.
-    pub deviation: [f64; DIMENSIONS],
-}
-
-impl ZScore {
-    /// Of these vectors.
-    pub fn of(vectors: &[ConfigVector]) -> ZScore {
-        let (mut mean, mut square) = ([0.0; DIMENSIONS], [0.0; DIMENSIONS]);
-        let count = vectors.len().max(1) as f64;
-        for features in vectors.iter().map(ConfigVector::features) {
-            for k in 0..DIMENSIONS {
-                mean[k] += features[k] / count;
-            }
-        }
-        for features in vectors.iter().map(ConfigVector::features) {
-            for k in 0..DIMENSIONS {
-                square[k] += (features[k] - mean[k]).powi(2) / count;
-            }
-        }
-        let deviation = square.map(|square| if square > 1e-18 { square.sqrt() } else { 1.0 });
-        ZScore { mean, deviation }
-    }
-
-    /// The z-scores of a vector.
-    pub fn apply(&self, vector: &ConfigVector) -> [f32; DIMENSIONS] {
-        let features = vector.features();
-        std::array::from_fn(|k| ((features[k] - self.mean[k]) / self.deviation[k]) as f32)
-    }
-}
-
 /// A record that was found.
 #[derive(Clone, Copy, Debug, PartialEq, serde::Serialize)]
 pub struct Neighbour {

@@ -9,8 +9,8 @@
 //! number of edges, and with it the footprint, is exact.
 
 use crate::memory::{Array, Lane, Memory, Schedule};
+use crate::program::{Settings, WorkloadError};
 use crate::random::{Permutation, mix};
-use crate::registry::{Settings, WorkloadError};
 
 /// Kind of graph.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

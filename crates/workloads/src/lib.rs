@@ -13,6 +13,7 @@ mod ahead;
 pub mod graph;
 pub mod memory;
 pub mod native;
+pub mod program;
 pub mod programs;
 pub mod random;
 pub mod registry;
@@ -22,7 +23,6 @@ pub mod tree;
 
 pub use memory::{Array, Lane, Memory, Progress, Schedule};
 pub use native::{Clock, Executor, NativeMemory, Sequential};
-pub use registry::{
-    Answer, Parameters, Workload, WorkloadError, WorkloadInfo, build, run_native, run_traced, workloads,
-};
+pub use program::{Answer, Parameters, Workload, WorkloadError, WorkloadInfo};
+pub use registry::{build, run_native, run_traced, workloads};
 pub use traced::{Access, AccessSink, Fault, Region, TraceSummary, TracedMemory};

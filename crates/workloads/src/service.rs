@@ -4,7 +4,7 @@
 //! runs a report each second of how long they took. Must not: know what the operation does.
 
 use crate::memory::{Lane, Memory, Progress};
-use crate::registry::Settings;
+use crate::program::Settings;
 
 /// How much of an operation to run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -10,7 +10,8 @@ use std::time::Duration;
 use terrace_core::ledger::Route;
 use terrace_core::observation::Sight;
 use terrace_core::units::{BLOCK_SHIFT, Bytes, SpaceId, TierId, Time, Vpn};
-use terrace_linux::manager::{Manager, Tap};
+use terrace_linux::manager::Manager;
+use terrace_linux::tap::Tap;
 use terrace_linux::topology::TierKind;
 use terrace_linux::usage::{Who, usage};
 

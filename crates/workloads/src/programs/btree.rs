@@ -7,8 +7,8 @@
 //! element; a walk of the leaves meets every key once, in order, with its element whole; keys never inserted are absent.
 
 use crate::memory::{Lane, Memory};
+use crate::program::{Answer, Program, Settings, WorkloadError, WorkloadInfo, check, wrong};
 use crate::random::{Random, mix};
-use crate::registry::{Answer, Program, Settings, WorkloadError, WorkloadInfo, check, wrong};
 use crate::service::{Budget, serve};
 use crate::tree::{Heap, Tree};
 

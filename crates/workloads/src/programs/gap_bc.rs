@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use super::gap_bfs::{NONE, append, plain_depths};
 use crate::graph::{Graph, GraphShape};
 use crate::memory::{Array, Lane, Memory, Schedule};
+use crate::program::{Answer, Program, Settings, WorkloadError, WorkloadInfo, check, wrong};
 use crate::random::{Random, mix};
-use crate::registry::{Answer, Program, Settings, WorkloadError, WorkloadInfo, check, wrong};
 
 pub(super) const INFO: WorkloadInfo = WorkloadInfo {
     name: "gap-bc",

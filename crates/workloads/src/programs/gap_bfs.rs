@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use crate::graph::{Graph, GraphShape};
 use crate::memory::{Array, Lane, Memory, Schedule};
+use crate::program::{Answer, Program, Settings, WorkloadError, WorkloadInfo, check, wrong};
 use crate::random::{Random, mix};
-use crate::registry::{Answer, Program, Settings, WorkloadError, WorkloadInfo, check, wrong};
 
 /// Top-down turns bottom-up when the frontier has more than one part in ALPHA of the unexplored edges.
 const ALPHA: u64 = 15;

@@ -8,8 +8,8 @@
 
 use crate::graph::{Graph, GraphKind, GraphShape};
 use crate::memory::{Array, Lane, Memory, Schedule};
+use crate::program::{Answer, Program, Settings, WorkloadError, WorkloadInfo, check, wrong};
 use crate::random::mix;
-use crate::registry::{Answer, Program, Settings, WorkloadError, WorkloadInfo, check, wrong};
 
 const DAMPING: f64 = 0.85;
 const TOLERANCE: f64 = 1e-4;

@@ -12,8 +12,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
 use crate::graph::{GraphKind, GraphShape};
 use crate::memory::{Array, Lane, Memory, Schedule};
+use crate::program::{Answer, Program, Settings, WorkloadError, WorkloadInfo, check};
 use crate::random::{Random, mix};
-use crate::registry::{Answer, Program, Settings, WorkloadError, WorkloadInfo, check};
 
 const NONE: u64 = u64::MAX;
 

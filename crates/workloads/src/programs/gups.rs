@@ -8,8 +8,8 @@
 use super::hot_set::{HotSet, PAGE_BYTES, PAGE_WORDS};
 use crate::ahead::Ahead;
 use crate::memory::{Array, Lane, Memory, Schedule};
+use crate::program::{Answer, Program, Settings, WorkloadError, WorkloadInfo, check};
 use crate::random::{Random, mix};
-use crate::registry::{Answer, Program, Settings, WorkloadError, WorkloadInfo, check};
 use crate::service::{Budget, serve};
 
 const OPTIONS: &[(&str, &str)] = &[

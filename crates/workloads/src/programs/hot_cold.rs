@@ -9,8 +9,8 @@ use super::gups::{serve_in_parts, shifts};
 use super::hot_set::{HotSet, PAGE_BYTES, PAGE_WORDS};
 use crate::ahead::Ahead;
 use crate::memory::{Array, Lane, Memory, Schedule};
+use crate::program::{Answer, Program, Settings, WorkloadError, WorkloadInfo, check};
 use crate::random::{Random, mix};
-use crate::registry::{Answer, Program, Settings, WorkloadError, WorkloadInfo, check};
 use crate::service::{Budget, serve};
 
 pub(super) const INFO: WorkloadInfo = WorkloadInfo {

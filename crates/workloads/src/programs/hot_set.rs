@@ -2,8 +2,8 @@
 //!
 //! In: pages, the hot share, how it lies. Out: the page of the n-th hot place. Must not: touch memory.
 
+use crate::program::{Settings, WorkloadError};
 use crate::random::Permutation;
-use crate::registry::{Settings, WorkloadError};
 
 /// Bytes of a page.
 pub(super) const PAGE_BYTES: u64 = 4096;

@@ -10,8 +10,8 @@
 //! rows, is the one the solver has, fell in every iteration, and ends below its start, and the gradient has shrunk.
 
 use crate::memory::{Array, Lane, Memory, Schedule};
+use crate::program::{Answer, Program, Settings, WorkloadError, WorkloadInfo, check};
 use crate::random::{Permutation, Random, Zipf, mix};
-use crate::registry::{Answer, Program, Settings, WorkloadError, WorkloadInfo, check};
 
 /// Features a row has, one from each field.
 const FIELDS: usize = 11;

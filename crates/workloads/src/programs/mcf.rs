@@ -9,8 +9,8 @@
 //! carries any, and reduced costs prove that no cheaper flow exists.
 
 use crate::memory::{Array, Lane, Memory};
+use crate::program::{Answer, Program, Settings, WorkloadError, WorkloadInfo, check};
 use crate::random::{Random, mix};
-use crate::registry::{Answer, Program, Settings, WorkloadError, WorkloadInfo, check};
 
 /// Words of an arc: tail, head, cost, capacity, flow, state.
 const ARC_WORDS: usize = 6;

@@ -8,8 +8,8 @@
 
 use crate::ahead::Ahead;
 use crate::memory::{Array, Lane, Memory};
+use crate::program::{Answer, Program, Settings, WorkloadError, WorkloadInfo, check};
 use crate::random::{Permutation, Random, Zipf, mix};
-use crate::registry::{Answer, Program, Settings, WorkloadError, WorkloadInfo, check};
 use crate::service::{Budget, serve};
 
 pub(super) const INFO: WorkloadInfo = WorkloadInfo {

@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use super::gap_bfs::append;
 use crate::graph::{Graph, GraphShape};
 use crate::memory::{Array, Lane, Memory, Schedule};
+use crate::program::{Answer, Program, Settings, WorkloadError, WorkloadInfo, check, wrong};
 use crate::random::{Permutation, mix};
-use crate::registry::{Answer, Program, Settings, WorkloadError, WorkloadInfo, check, wrong};
 
 const UNDECIDED: u32 = 0;
 const MEMBER: u32 = 1;

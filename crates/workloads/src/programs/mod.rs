@@ -26,7 +26,7 @@ mod silo_tpcc;
 mod sysbench;
 mod xsbench;
 
-use crate::registry::WorkloadInfo;
+use crate::program::WorkloadInfo;
 
 /// All workloads.
 pub const ALL: &[WorkloadInfo] = &[

@@ -10,7 +10,7 @@
 use std::f64::consts::PI;
 
 use crate::memory::{Array, Lane, Memory, Schedule};
-use crate::registry::{Answer, Program, Settings, WorkloadError, WorkloadInfo, check};
+use crate::program::{Answer, Program, Settings, WorkloadError, WorkloadInfo, check};
 
 /// Diffusivity of the equation.
 const ALPHA: f64 = 1e-6;

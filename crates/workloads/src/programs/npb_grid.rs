@@ -6,8 +6,8 @@
 use std::ops::Range;
 
 use crate::memory::{Array, Lane};
+use crate::program::{Answer, WorkloadError, check};
 use crate::random::mix;
-use crate::registry::{Answer, WorkloadError, check};
 
 /// The five unknowns of a point.
 pub(super) type Vector = [f64; 5];

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::npb_grid::{Grid, Solved, Vector, set_vector, vector};
 use crate::memory::{Array, Lane, Memory, Schedule, block_of};
-use crate::registry::{Answer, Program, Settings, WorkloadError, WorkloadInfo};
+use crate::program::{Answer, Program, Settings, WorkloadError, WorkloadInfo};
 
 /// Bytes of a point.
 const POINT_BYTES: u64 = 17 * 8;

@@ -10,7 +10,7 @@
 
 use super::npb_grid::{Grid, Solved, Vector, set_vector, vector};
 use crate::memory::{Array, Lane, Memory, Schedule};
-use crate::registry::{Answer, Program, Settings, WorkloadError, WorkloadInfo};
+use crate::program::{Answer, Program, Settings, WorkloadError, WorkloadInfo};
 
 /// Bytes of a point.
 const POINT_BYTES: u64 = 22 * 8;

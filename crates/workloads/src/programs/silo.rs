@@ -8,8 +8,8 @@
 
 use super::silo_engine::{Database, Refused, Transaction};
 use crate::memory::{Lane, Memory};
+use crate::program::{Answer, Program, Settings, WorkloadError, WorkloadInfo, check, wrong};
 use crate::random::{Permutation, Random, Zipf, mix};
-use crate::registry::{Answer, Program, Settings, WorkloadError, WorkloadInfo, check, wrong};
 use crate::service::{Budget, serve_steps};
 
 pub(super) const INFO: WorkloadInfo = WorkloadInfo {

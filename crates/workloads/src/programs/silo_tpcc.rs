@@ -12,8 +12,8 @@
 
 use super::silo_engine::{Database, INDEX_BYTES, Refused, Transaction};
 use crate::memory::{Lane, Memory};
+use crate::program::{Answer, Program, Settings, WorkloadError, WorkloadInfo, check, wrong};
 use crate::random::{Random, mix};
-use crate::registry::{Answer, Program, Settings, WorkloadError, WorkloadInfo, check, wrong};
 use crate::service::{Budget, serve_steps};
 
 pub(super) const INFO: WorkloadInfo = WorkloadInfo {

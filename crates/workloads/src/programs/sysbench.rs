@@ -8,8 +8,8 @@
 
 use crate::ahead::Ahead;
 use crate::memory::{Array, Lane, Memory, Schedule};
+use crate::program::{Answer, Program, Settings, WorkloadError, WorkloadInfo, check};
 use crate::random::{Random, mix};
-use crate::registry::{Answer, Program, Settings, WorkloadError, WorkloadInfo, check};
 use crate::service::{Budget, serve};
 
 /// Standard deviation as a share of the range: 0.1 / Φ⁻¹(0.9).

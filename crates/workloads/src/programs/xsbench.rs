@@ -9,8 +9,8 @@
 //! energies are in order.
 
 use crate::memory::{Array, Lane, Memory};
+use crate::program::{Answer, Program, Settings, WorkloadError, WorkloadInfo, check};
 use crate::random::{Random, mix};
-use crate::registry::{Answer, Program, Settings, WorkloadError, WorkloadInfo, check};
 use crate::service::{Budget, serve};
 
 /// Words of a nuclide's grid point: energy, total, elastic, absorption, fission, nu-fission.
