@@ -141,7 +141,10 @@ pub fn orders(class: &Class, standing: &Standing, grant: &Grant) -> Orders {
 /// finer, a hundredth each, and it waits for each to be taken: of those a quarter is enough.
 pub fn differs(old: FastGoal, new: FastGoal, tuned: bool) -> bool {
     match (old, new) {
-        (FastGoal::Pages(old), FastGoal::Pages(new)) if tuned => old.abs_diff(new) > old / 400,
+        // The tuner paces page-outs by small steps; many of them at once would cost what it means to avoid.
+        (FastGoal::Pages(old), FastGoal::Pages(new)) if tuned => {
+            old.abs_diff(new) > (old / 400).min(Bytes::mib(4).pages())
+        }
         (FastGoal::Pages(old), FastGoal::Pages(new)) => old.abs_diff(new) > (old / 100).max(Bytes::mib(1).pages()),
         (old, new) => old != new,
     }

@@ -16,6 +16,7 @@ use terrace_core::policy::FastGoal;
 use terrace_core::units::{Bytes, SpaceId, TierId};
 use terrace_linux::machine::Machine;
 use terrace_linux::manager::{Manager, ManagerParts};
+use terrace_linux::move_cost::MoveCost;
 use terrace_linux::process::RangeOptions;
 use terrace_linux::trackers::{TrackError, accessed_bits, walker};
 use terrace_linux::usage::{lock_own_memory, unlock_own_memory};
@@ -103,6 +104,7 @@ pub struct Running {
     retry_at: Option<Instant>,
     heat_at: Option<Instant>,
     refault_cost: Duration,
+    move_cost: MoveCost,
 }
 
 /// A class whose tracker failed is tried again after so long.
@@ -136,6 +138,7 @@ impl Running {
             retry_at: None,
             heat_at: None,
             refault_cost: GovernorConfig::default().refault_cost,
+            move_cost: MoveCost::default(),
         }
     }
 
@@ -257,7 +260,8 @@ impl Running {
             tracing::debug!(class = class.name, "{reason}");
         }
         self.tracker = Some(tracker.name().to_owned());
-        self.refault_cost = machine.refault_cost.unwrap_or(self.refault_cost);
+        self.refault_cost = machine.move_cost.refault.unwrap_or(self.refault_cost);
+        self.move_cost = machine.move_cost;
         let config = EngineConfig {
             tiers: machine.tiers.tiers().iter().map(|tier| tier.capacity_bytes.pages()).collect(),
             goal: FastGoal::Pages(u64::MAX),
@@ -294,6 +298,11 @@ impl Running {
     /// Changes what the class is doing, and lets its manager know.
     pub fn set_state(&mut self, state: State) {
         self.state = state;
+        if self.state != State::Running
+            && let Some(tuner) = &mut self.tuner
+        {
+            tuner.interrupt();
+        }
         let Some(manager) = &mut self.manager else { return };
         manager.tell(Input::Drain(self.state == State::Draining));
         manager.hold(!matches!(self.state, State::Running | State::Draining | State::Waiting));
@@ -305,9 +314,14 @@ impl Running {
     /// When the tracker broke.
     pub fn turn(&mut self) -> Result<Option<Duration>, TrackError> {
         let Some(manager) = &mut self.manager else { return Ok(None) };
+        // A break of the target has pages brought back by the engine, as a drain does; an order to drain, hold or pause comes first.
+        let again = match (&mut self.tuner, &self.state) {
+            (Some(tuner), State::Running) => tuner.bring_back(manager),
+            _ => None,
+        };
         match manager.turn(&mut self.tap) {
             Ok(at) => {
-                let wait = at.since(manager.now());
+                let wait = again.map_or(at, |again| again.min(at)).since(manager.now());
                 self.settle();
                 Ok(Some(wait))
             }
@@ -369,8 +383,8 @@ impl Running {
             let returned = ledger.refaults() - self.last.refaults;
             let (fast, slow) = self.tap.take_hits();
             let fast = fast.saturating_sub(returned);
-            // A drain touches every page that it brings back: those are not the program's accesses.
-            if self.state == State::Running {
+            // Bringing pages back touches every one of them: those are not the program's accesses.
+            if self.state == State::Running && !self.tuner.as_ref().is_some_and(LiveTuner::brings_back) {
                 self.hits = (self.hits.0 * keep + fast as f64, self.hits.1 * keep + (slow + returned) as f64);
             }
         }
@@ -530,7 +544,7 @@ impl Running {
     pub fn begin_tuning(&mut self, index: Arc<Index>, frequency_hertz: f64) {
         let Some(tau) = self.class.tau else { return };
         let mut tuner = LiveTuner::new(TunerConfig::new(tau, Mode::Measured), index, frequency_hertz);
-        tuner.begin(Some(self.refault_cost));
+        tuner.begin(MoveCost { refault: Some(self.refault_cost), ..self.move_cost });
         self.tuner = Some(tuner);
         // It is shown at once.
         self.heat_at = None;
@@ -538,13 +552,14 @@ impl Running {
 
     /// Lets the tuner look. Returns a line where the target was broken.
     fn tune(&mut self) -> Option<String> {
-        let (Some(tuner), Some(manager)) = (&mut self.tuner, &self.manager) else { return None };
+        let (Some(tuner), Some(manager)) = (&mut self.tuner, &mut self.manager) else { return None };
         if self.state != State::Running {
             tuner.interrupt();
             return None;
         }
         let before = tuner.tuner().share();
         let share = tuner.look(manager)?;
+        tuner.answer(manager.now());
         tuner.forget_all_but(WINDOWS);
         let last = tuner.tuner().intervals().last()?;
         (last.action == Action::BackedOff).then(|| {

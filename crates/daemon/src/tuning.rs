@@ -6,16 +6,30 @@
 //!
 //! Where there are no counters of accesses by tier, as in most virtual machines, the vector is estimated: pages that a tracker
 //! saw accessed within the interval count as the accesses that would keep them fast (the threshold times their number), pages that
-//! came back by a fault as slow accesses and promotions, and the program's CPU time as its operations. The loss of a window is
-//! the time those faults cost, as a refault was measured at the start, over what is left of the CPU time.
+//! came back by a fault as slow accesses and promotions, and the program's CPU time as its operations.
+//!
+//! The loss of a window is what the processes lost over what is left of their CPU time, in the parts of [`Loss`]:
+//! - faults on pages that came back, at the cost of one, and as many page-outs as took those pages' places;
+//! - all other page-outs, at what one takes of a thread that runs meanwhile, for each thread that ran. Both costs were measured
+//!   at the start;
+//! - processor time that management took while somebody waited for a processor, the kernel's reclaim included where it holds the
+//!   limit. The processes are taken to have waited for their part of all that ran. At most all of it was theirs, at least none.
+//!
+//! What is not seen: caches that compressing empties, and memory bandwidth that it takes.
+//!
+//! When the target was broken pages are brought back at once: by its faults alone a program would have them back only when it
+//! has paid for each.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::time::{Duration, Instant};
 
+use terrace_core::engine::{Engine, Input};
 use terrace_core::units::{Bytes, TierId, Time};
 use terrace_linux::manager::Manager;
+use terrace_linux::move_cost::MoveCost;
+use terrace_linux::processors::ProcessorUse;
 use terrace_linux::watermarks::KernelMoves;
 use terrace_machine::preset::Machine;
 use terrace_policies::age::idle_time;
@@ -23,7 +37,7 @@ use terrace_sizing::database::{Origin, machine_checksum};
 use terrace_sizing::microbench::FastDivisor;
 use terrace_sizing::sampling::Design;
 use terrace_sizing::steer::FIXED_THRESHOLD;
-use terrace_sizing::tuner::{Action, Interval, Tuner, TunerConfig, Window};
+use terrace_sizing::tuner::{Action, Interval, Loss, Tuner, TunerConfig, Window};
 use terrace_sizing::{ConfigVector, Curve, Database, Index, model};
 
 use crate::view;
@@ -37,6 +51,10 @@ struct Reading {
     demoted: u64,
     kernel: KernelMoves,
     cpu_seconds: f64,
+    /// Of the manager's own: processor time, and that part of it in which pages moved.
+    own: Duration,
+    moving: Duration,
+    processors: Option<ProcessorUse>,
 }
 
 /// See the module's header.
@@ -44,17 +62,26 @@ pub struct LiveTuner {
     tuner: Tuner,
     index: Arc<Index>,
     frequency_hertz: f64,
-    refault_cost: Option<Duration>,
+    costs: MoveCost,
+    /// What a page-out costs the processes of late, waiting for processors included, in seconds; as measured at first.
+    page_out_seconds: Option<f64>,
     counts_kernel_moves: bool,
     last: Option<Reading>,
     due: Time,
     curve: Option<Curve>,
     held_share: f64,
+    /// The share up to which pages are being brought back, and when to see how far that is.
+    bringing_back: Option<(f64, Time)>,
 }
+
+/// So often it is seen how far pages that are brought back have come: some tens of MiB.
+const LOOK: Duration = Duration::from_millis(50);
 
 /// Where a live run's vector comes from without counters.
 pub const INPUTS: &str = "estimated: accesses by tier from the tracker's marks and from refaults, operations from CPU time; no hardware counters";
 
+/// With fewer page-outs in a window their price says more of other things.
+const LEAST_PAGES_TO_LEARN: f64 = 256.0;
 /// Decisions that are shown.
 const DECISIONS: usize = 120;
 /// A look passes over all pages, at about a nanosecond each: with much memory looks are made more seldom, so that they take one
@@ -68,18 +95,26 @@ impl LiveTuner {
             tuner: Tuner::new(config),
             index,
             frequency_hertz,
-            refault_cost: None,
+            costs: MoveCost::default(),
+            page_out_seconds: None,
             counts_kernel_moves: false,
             last: None,
             due: Time::ZERO,
             curve: None,
             held_share: 1.0,
+            bringing_back: None,
         }
     }
 
-    /// What one refault costs on this machine, if it was measured: without it no loss is observed.
-    pub fn begin(&mut self, refault_cost: Option<Duration>) {
-        self.refault_cost = refault_cost;
+    /// What moves cost on this machine, if that was measured: without the cost of a refault no loss is observed.
+    pub fn begin(&mut self, costs: MoveCost) {
+        self.costs = costs;
+        self.page_out_seconds = costs.page_out.map(|cost| cost.median.as_secs_f64());
+    }
+
+    /// What moves cost.
+    pub fn costs(&self) -> MoveCost {
+        self.costs
     }
 
     /// What the kernel moves by itself counts as well: for machines where the kernel holds the limit.
@@ -88,9 +123,43 @@ impl LiveTuner {
         LiveTuner { counts_kernel_moves: true, ..self }
     }
 
-    /// When it wants to look next.
+    /// When it wants to look next, or to see how far pages that are brought back have come.
     pub fn due(&self) -> Time {
-        self.due
+        self.bringing_back.map_or(self.due, |(_, look)| look.min(self.due))
+    }
+
+    /// Has pages brought back if the latest decision was that the target is broken. For who holds the limit by pages.
+    pub fn answer(&mut self, now: Time) {
+        let last = self.tuner.intervals().last();
+        if let Some(broken) = last.filter(|interval| interval.action == Action::BackedOff) {
+            self.bringing_back = Some((broken.fast_share, now));
+        }
+    }
+
+    /// Brings pages back as long as there are some and the share is not reached; at each look, as not all come at the first try.
+    /// Returns when to look again, if it goes on.
+    pub fn bring_back(&mut self, manager: &mut Manager) -> Option<Time> {
+        if let Some(drain) = self.order(manager.engine(), manager.now()) {
+            manager.tell(Input::Drain(drain));
+        }
+        self.bringing_back.map(|(_, look)| look)
+    }
+
+    /// What the engine is to be told now, if anything: to bring pages back, or that it is enough.
+    fn order(&mut self, engine: &Engine, now: Time) -> Option<bool> {
+        let (share, look) = self.bringing_back?;
+        if now < look {
+            return None;
+        }
+        let (fast, all) = (engine.pages().used_in_all(TierId::FAST), engine.pages().footprint_of_all());
+        let wanted = engine.has_pages_to_bring_back() && (fast as f64) < all as f64 * share;
+        self.bringing_back = wanted.then(|| (share, now + LOOK));
+        Some(wanted)
+    }
+
+    /// Whether pages are being brought back.
+    pub fn brings_back(&self) -> bool {
+        self.bringing_back.is_some()
     }
 
     /// The decisions so far.
@@ -125,9 +194,10 @@ impl LiveTuner {
         }
     }
 
-    /// The current window tells nothing: management was interrupted within it.
+    /// The current window tells nothing: management was interrupted within it. What was brought back for its sake is left as it is.
     pub fn interrupt(&mut self) {
         self.last = None;
+        self.bringing_back = None;
     }
 
     /// Looks, if it is time. The share of the footprint that should be fast from now on, if that was decided.
@@ -146,9 +216,13 @@ impl LiveTuner {
             demoted: ledger.demoted(),
             kernel: self.kernel_moves(),
             cpu_seconds: manager.stats().cpu_ticks as f64 / rustix::param::clock_ticks_per_second() as f64,
+            own: manager.stats().cpu,
+            moving: manager.stats().move_time,
+            processors: ProcessorUse::read(Path::new("/"), self.counts_kernel_moves),
         };
         let before = self.last.replace(reading)?;
         let window = self.window(manager, &before, &reading)?;
+        self.learn_price(&window);
         self.held_share = 1.0 - window.saved_share;
         let asked = window.vector.over_interval(window.length.as_secs_f64());
         if let Ok(answer) = self.index.query(&asked, self.tuner.config().neighbours) {
@@ -164,6 +238,14 @@ impl LiveTuner {
                 None
             }
         }
+    }
+
+    /// Page-outs cost more than their interruptions where processors are short: as much as they were seen to.
+    fn learn_price(&mut self, window: &Window) {
+        let Some(loss) = window.loss.filter(|_| window.vector.demotions >= LEAST_PAGES_TO_LEARN) else { return };
+        let seen = loss.moving * window.length.as_secs_f64() / window.vector.demotions;
+        let measured = self.costs.page_out.map_or(0.0, |cost| cost.median.as_secs_f64());
+        self.page_out_seconds = Some(f64::midpoint(self.page_out_seconds.unwrap_or(seen), seen).max(measured));
     }
 
     fn window(&self, manager: &Manager, before: &Reading, now: &Reading) -> Option<Window> {
@@ -200,22 +282,30 @@ impl LiveTuner {
         // Compressed memory lies in fast memory, too: what it takes is not saved.
         let occupied = self.occupied(manager, footprint - fast);
         let share = |amount: u64| (amount as f64 / footprint as f64).min(1.0);
-        let loss = self.refault_cost.filter(|_| cpu > 0.0).map(|cost| {
-            let lost = refaults as f64 * cost.as_secs_f64();
-            lost / (cpu - lost).max(cpu * 0.01)
-        });
+        let moved_out = vector.demotions as u64;
+        let passed = Passed {
+            seconds: length.as_secs_f64(),
+            cpu,
+            refaults,
+            moved_out,
+            own: now.own.saturating_sub(before.own).as_secs_f64(),
+            moving: now.moving.saturating_sub(before.moving).as_secs_f64(),
+            processors: now.processors.zip(before.processors).map(|(now, before)| now.since(&before)),
+        };
         Some(Window {
             end: now.at,
             length,
             vector,
             held_share: share(fast),
             saved_share: 1.0 - share(fast + occupied),
-            loss,
+            loss: passed.loss(&self.costs),
             used_share: share(fast),
             // The limit is a share of what the processes have, and grows with it; refaults are of pages that it put out.
             growth_share: 0.0,
             left_room: false,
-            return_seconds: self.refault_cost.map(|cost| footprint as f64 * cost.as_secs_f64()),
+            return_seconds: self.costs.refault.map(|cost| footprint as f64 * cost.as_secs_f64()),
+            // Of each thread that runs, as much; and a loss is a share of what they run.
+            move_seconds: self.page_out_seconds.map(|cost| footprint as f64 * cost),
         })
     }
 
@@ -230,6 +320,59 @@ impl LiveTuner {
         let Some(zram) = manager.stats().pressure.zram else { return 0 };
         let stored = zram.orig_data_bytes.pages().max(1);
         (zram.mem_used_bytes.pages() as f64 * (slow as f64 / stored as f64).min(1.0)) as u64
+    }
+}
+
+/// What passed in a window, as far as it says what the processes lost.
+#[derive(Clone, Copy, Debug)]
+struct Passed {
+    seconds: f64,
+    /// CPU time of the processes.
+    cpu: f64,
+    refaults: u64,
+    moved_out: u64,
+    /// Processor time of the manager, and time in which it moved pages.
+    own: f64,
+    moving: f64,
+    processors: Option<ProcessorUse>,
+}
+
+impl Passed {
+    /// The loss; `None` where the cost of a refault is not known, or nothing ran.
+    fn loss(&self, costs: &MoveCost) -> Option<Loss> {
+        let refault = costs.refault?.as_secs_f64();
+        if self.cpu <= 0.0 || self.seconds <= 0.0 {
+            return None;
+        }
+        let back = self.refaults as f64 * refault;
+        // A page-out interrupts each thread that runs.
+        let threads = self.cpu / self.seconds;
+        let out = costs.page_out.unwrap_or_default();
+        let [low, median, high] = [out.low, out.median, out.high].map(|cost| cost.as_secs_f64() * threads);
+        let replaced = self.moved_out.min(self.refaults) as f64;
+        let (taken, most_taken) = self.taken();
+        // Of the processor time that was taken, so much went into moves.
+        let of_moves = if self.own > 0.0 { (self.moving / self.own).min(1.0) } else { 0.0 };
+        let out_pages = self.moved_out as f64;
+        // Faults and interruptions are within the CPU time, waiting is not.
+        let without = (self.cpu - back - out_pages * median).max(self.cpu * 0.01);
+        Some(Loss {
+            standing: (back + replaced * median) / without,
+            moving: ((out_pages - replaced) * median + taken * of_moves) / without,
+            managing: taken * (1.0 - of_moves) / without,
+            low: (back + out_pages * low) / without,
+            high: (back + out_pages * high + most_taken) / without,
+        })
+    }
+
+    /// Processor time that management took of the processes, and at most.
+    fn taken(&self) -> (f64, f64) {
+        let Some(processors) = self.processors else { return (0.0, self.own) };
+        let all = self.own + processors.reclaim.as_secs_f64();
+        // Nobody waited for longer because of management than it ran.
+        let most = processors.waited.map_or(all, |waited| all.min(waited.as_secs_f64()));
+        let others = (processors.busy.as_secs_f64() - all).max(self.cpu);
+        (most * self.cpu / others, most)
     }
 }
 
@@ -333,4 +476,169 @@ fn modelled(machine: &Machine) -> Result<Database, String> {
         fast_divisor: FastDivisor::default(),
     };
     Database::new(origin, vectors, seconds).map_err(|error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use terrace_core::engine::{EngineConfig, Output};
+    use terrace_core::governor::GovernorConfig;
+    use terrace_core::observation::{Scan, Seen, Sight};
+    use terrace_core::plan::{Move, Outcome};
+    use terrace_core::policy::{FastGoal, Round};
+    use terrace_core::units::{BLOCK_PAGES, SpaceId, Vpn};
+    use terrace_linux::move_cost::Interval as Measured;
+    use terrace_policies::Settings;
+    use terrace_sizing::tuner::Mode;
+
+    use super::*;
+
+    const MICRO: f64 = 1e-6;
+
+    fn costs() -> MoveCost {
+        let out = Measured {
+            median: Duration::from_micros(10),
+            low: Duration::from_micros(8),
+            high: Duration::from_micros(14),
+        };
+        MoveCost { refault: Some(Duration::from_micros(9)), page_out: Some(out) }
+    }
+
+    fn processors(busy: f64, waited: Option<f64>) -> Option<ProcessorUse> {
+        let [busy, reclaim] = [busy, 0.0].map(Duration::from_secs_f64);
+        Some(ProcessorUse { busy, waited: waited.map(Duration::from_secs_f64), reclaim })
+    }
+
+    /// A second of a program with one thread that runs all the time, and a processor to spare.
+    fn second() -> Passed {
+        let processors = processors(1.3, Some(0.0));
+        Passed { seconds: 1.0, cpu: 1.0, refaults: 0, moved_out: 0, own: 0.3, moving: 0.2, processors }
+    }
+
+    #[test]
+    fn page_outs_cost_each_thread_that_runs_though_nothing_comes_back() {
+        let one = Passed { moved_out: 13_000, ..second() }.loss(&costs()).unwrap();
+        let lost = 13_000.0 * 10.0 * MICRO;
+        assert!((one.moving - lost / (1.0 - lost)).abs() < 1e-9, "{one:?}");
+        assert_eq!((one.standing, one.managing), (0.0, 0.0));
+        assert!(one.low < one.total() && one.total() < one.high, "{one:?}");
+        // Two threads lose twice the time, of twice the time; one that hardly runs loses hardly anything.
+        let two = Passed { cpu: 2.0, moved_out: 13_000, ..second() }.loss(&costs()).unwrap();
+        assert!((two.moving - one.moving).abs() < 1e-9, "{two:?}");
+        // On one processor there is no other to interrupt.
+        let none = Passed { moved_out: 13_000, ..second() }.loss(&MoveCost { page_out: None, ..costs() }).unwrap();
+        assert_eq!(none.total(), 0.0);
+    }
+
+    #[test]
+    fn page_outs_in_the_place_of_pages_that_came_back_are_the_sizes() {
+        let loss = Passed { refaults: 1000, moved_out: 1500, ..second() }.loss(&costs()).unwrap();
+        let without = 1.0 - (1000.0 * 9.0 + 1500.0 * 10.0) * MICRO;
+        assert!((loss.standing - 1000.0 * 19.0 * MICRO / without).abs() < 1e-9, "{loss:?}");
+        assert!((loss.moving - 500.0 * 10.0 * MICRO / without).abs() < 1e-9, "{loss:?}");
+    }
+
+    #[test]
+    fn processor_time_counts_as_taken_while_somebody_waits_for_some() {
+        // Two processors, a server and its load: what management runs they wait for, one as long as the other.
+        let busy = Passed { processors: processors(2.0, Some(0.9)), ..second() };
+        let loss = busy.loss(&costs()).unwrap();
+        let taken = 0.3 * 1.0 / 1.7;
+        assert!((loss.total() - taken).abs() < 1e-9 && (loss.high - 0.3).abs() < 1e-9, "{loss:?}");
+        assert!((loss.moving - taken * 2.0 / 3.0).abs() < 1e-9 && loss.standing == 0.0 && loss.low == 0.0, "{loss:?}");
+        let hardly = Passed { processors: processors(1.5, Some(0.01)), ..second() };
+        assert!(hardly.loss(&costs()).unwrap().high <= 0.01 + 1e-9);
+        // Where waiting is not counted, it may have been all of it.
+        let unknown = Passed { processors: processors(1.3, None), ..second() };
+        assert!((unknown.loss(&costs()).unwrap().high - 0.3).abs() < 1e-9);
+    }
+
+    #[test]
+    fn without_the_cost_of_a_refault_or_a_program_that_runs_nothing_is_observed() {
+        assert_eq!(second().loss(&MoveCost::default()), None);
+        assert_eq!(Passed { cpu: 0.0, ..second() }.loss(&costs()), None);
+    }
+
+    const SLOW: TierId = TierId(1);
+
+    /// An engine whose policy has put half of a block's pages into slow memory.
+    fn half_out() -> Engine {
+        let config = EngineConfig {
+            tiers: vec![1 << 20, 1 << 20],
+            goal: FastGoal::Share(0.5),
+            governor: GovernorConfig::default(),
+        };
+        let policy = terrace_policies::build("age", Settings::default()).unwrap();
+        let mut engine = Engine::new(config, policy);
+        engine.handle(Time::ZERO, Input::Mapped(SpaceId(0), Vpn(0)..Vpn(u64::from(BLOCK_PAGES))));
+        for second in 1..=3 {
+            let now = Time::ZERO + Duration::from_secs(60 * second);
+            let first = engine.pages().find(SpaceId(0), Vpn(0)).unwrap();
+            let sights = vec![Sight::placed(TierId::FAST); BLOCK_PAGES as usize];
+            let scan = Scan { first, sights: &sights, window: Some(Duration::from_secs(60)), cleared: true };
+            engine.handle(now, Input::Seen(Seen::Scan(scan)));
+            engine.handle(now, Input::Round(Round { pages: u64::from(BLOCK_PAGES), ..Round::default() }));
+            carry_out(&mut engine, now);
+        }
+        assert_eq!(engine.pages().used_in_all(SLOW), u64::from(BLOCK_PAGES) / 2);
+        engine
+    }
+
+    /// Carries out what the engine wants moved now; how many pages that were.
+    fn carry_out(engine: &mut Engine, now: Time) -> u64 {
+        let mut moved = 0;
+        loop {
+            match engine.poll(now) {
+                Output::Wake(_) => return moved,
+                Output::Move(plan) => {
+                    let done = |&item: &Move| Outcome { item, done: item.pages, failure: None };
+                    let outcomes: Vec<Outcome> = plan.moves.iter().map(done).collect();
+                    moved += plan.moves.iter().map(|item| u64::from(item.pages)).sum::<u64>();
+                    engine.handle(now, Input::Moved(&outcomes));
+                }
+                Output::Track(_) => {}
+            }
+        }
+    }
+
+    #[test]
+    fn a_broken_target_brings_pages_back_at_once_and_up_to_the_share() {
+        let index = Arc::new(Index::new(modelled(&Machine::preset("zram-vm").unwrap()).unwrap()).unwrap());
+        let mut live = LiveTuner::new(TunerConfig::new(0.05, Mode::Measured), index.clone(), 2.5e9);
+        let mut engine = half_out();
+        let now = Time::ZERO + Duration::from_secs(200);
+        live.answer(now);
+        assert_eq!(live.order(&engine, now), None, "nothing was broken");
+        // Three windows in which the size holds, so that it shrinks, and one in which it does not.
+        for number in 1..=4u64 {
+            let standing = if number == 4 { 0.4 } else { 0.0 };
+            let window = Window {
+                end: Time::from_nanos(number * 2_500_000_000),
+                length: Duration::from_millis(2500),
+                vector: ConfigVector::from_array([1e6, 1e3, 0.0, 0.0, 20.0, 1e9, 2.0, 1.0]),
+                held_share: live.tuner.share(),
+                saved_share: 1.0 - live.tuner.share(),
+                loss: Some(Loss::of_size(standing)),
+                used_share: live.tuner.share(),
+                growth_share: 0.0,
+                left_room: false,
+                return_seconds: None,
+                move_seconds: None,
+            };
+            live.tuner.decide(&window, &index).unwrap();
+        }
+        let share = live.tuner.share();
+        live.answer(now);
+        assert!(live.brings_back() && share > 0.9, "{:?}", live.tuner.intervals().last());
+        assert_eq!(live.order(&engine, now), Some(true));
+        engine.handle(now, Input::Drain(true));
+        assert!(carry_out(&mut engine, now) >= 200, "they do not wait for faults, and rest from no move");
+        assert_eq!(live.order(&engine, now), None, "it is looked again in a moment");
+        let later = now + LOOK;
+        assert_eq!(live.order(&engine, later), Some(false), "enough is back");
+        assert!(!live.brings_back() && live.order(&engine, later + LOOK).is_none());
+        // Another order in between ends it.
+        live.answer(later);
+        live.interrupt();
+        assert_eq!(live.order(&engine, later), None);
+    }
 }

@@ -1,19 +1,20 @@
-//! A machine made ready for management: its tiers, compressed swap if it is to be set up, and what a refault costs on it.
+//! A machine made ready for management: its tiers, compressed swap if it is to be set up, and what moves cost on it.
 //!
 //! In: what is wanted for slow memory. Out: a [`Machine`], and what must be released afterwards. Must not: change anything that
 //! cannot be put back; the guard knows of every change before it is made.
 
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use terrace_core::governor::GovernorConfig;
 use terrace_core::policy::Needs;
-use terrace_core::units::{Bytes, PAGE_BYTES, TierId, Vpn};
+use terrace_core::units::{Bytes, TierId};
 
 use crate::doctor::{ChooseError, choose_tracker};
 use crate::guard::{Guard, GuardError};
-use crate::movers::{Mover, Movers, PageMove};
-use crate::process::{Process, ProcessError};
+use crate::move_cost::{self, MoveCost};
+use crate::movers::{Mover, Movers};
+use crate::process::ProcessError;
 use crate::topology::declared::{DeclaredTier, SlowTier, zram_is_there};
 use crate::topology::{Tier, TierKind, TierMap, Topology, TopologyError};
 use crate::trackers::pair::with_refaults;
@@ -37,8 +38,8 @@ pub struct Machine {
     pub zram: Option<u32>,
     /// Used where the user sets no rate: bytes a second.
     pub default_rate: Option<Bytes>,
-    /// What one refault costs, as measured just now.
-    pub refault_cost: Option<Duration>,
+    /// What moves to and from swap cost, as measured just now.
+    pub move_cost: MoveCost,
     /// What was odd about the machine.
     pub notes: Vec<String>,
     /// What was set up.
@@ -115,16 +116,16 @@ impl Machine {
         }
         let tiers = topology.tier_map()?;
         zram = zram.or_else(|| zram_number(&tiers));
-        let refault_cost = match tiers.swap_tier() {
-            Some(swap) if moves => refault_cost(&tiers, swap)?,
-            _ => None,
+        let move_cost = match tiers.swap_tier() {
+            Some(swap) if moves => move_cost::measure(&tiers, swap, STALL_DEADLINE)?,
+            _ => MoveCost::default(),
         };
         let default_rate = match (tiers.swap_tier(), tiers.tiers().len()) {
             (_, 1) => None,
             (Some(_), _) => Some(SWAP_RATE),
             (None, _) => Some(NODE_RATE),
         };
-        Ok(Machine { tiers, zram, default_rate, refault_cost, notes: topology.notes, held, moves })
+        Ok(Machine { tiers, zram, default_rate, move_cost, notes: topology.notes, held, moves })
     }
 
     /// How moves should be governed on it, unless somebody says otherwise.
@@ -132,7 +133,7 @@ impl Machine {
         let usual = GovernorConfig::default();
         GovernorConfig {
             rate: self.default_rate,
-            refault_cost: self.refault_cost.unwrap_or(usual.refault_cost),
+            refault_cost: self.move_cost.refault.unwrap_or(usual.refault_cost),
             // Between nodes a mistake costs slower accesses and a copy, not a fault.
             rest: if self.tiers.swap_tier().is_some() { usual.rest } else { NODE_REST },
             ..usual
@@ -230,36 +231,4 @@ fn zram_number(tiers: &TierMap) -> Option<u32> {
         TierKind::Swap { device, .. } => device.strip_prefix("/dev/zram")?.parse().ok(),
         TierKind::Nodes { .. } => None,
     }
-}
-
-/// Measures what one refault costs: pages of our own go out and are touched. The median of single touches is taken, since
-/// on a shared machine the mean counts other programs' time. `None` if nothing of it left (then the mover will say why).
-fn refault_cost(tiers: &TierMap, swap: TierId) -> Result<Option<Duration>, ProcessError> {
-    const PAGES: usize = 1024;
-    let page = PAGE_BYTES as usize;
-    let mut memory = vec![0u8; (PAGES + 1) * page];
-    // Compressible about 2:1, as ordinary data is: half of each page is noise.
-    let mut state = 0x9e37_79b9_7f4a_7c15u64;
-    for chunk in memory.chunks_exact_mut(page) {
-        for byte in &mut chunk[..page / 2] {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            *byte = (state >> 56) as u8;
-        }
-    }
-    let first = (memory.as_ptr() as u64).div_ceil(PAGE_BYTES);
-    let skip = (first * PAGE_BYTES - memory.as_ptr() as u64) as usize;
-    let moves: Vec<PageMove> = (0..PAGES as u64)
-        .map(|offset| PageMove { vpn: Vpn(first + offset), pages: 1, from: TierId::FAST, to: swap })
-        .collect();
-    let me = Process::open(std::process::id())?;
-    let mut results = Vec::new();
-    Movers::for_tiers(tiers, STALL_DEADLINE).execute(&me, &moves, tiers, &mut results);
-    let mut costs: Vec<Duration> = Vec::new();
-    for (number, _) in results.iter().enumerate().filter(|(_, result)| result.done == 1) {
-        let began = Instant::now();
-        std::hint::black_box(std::hint::black_box(&memory)[skip + number * page]);
-        costs.push(began.elapsed());
-    }
-    costs.sort_unstable();
-    Ok((costs.len() >= PAGES / 4).then(|| costs[costs.len() / 2]))
 }

@@ -9,7 +9,7 @@ use terrace_machine::scale::Scale;
 use terrace_sim::tuning::{Counters, Tuning};
 
 use crate::index::Index;
-use crate::tuner::{Tuner, Window, leaves_room};
+use crate::tuner::{Loss, Tuner, Window, leaves_room};
 use crate::vector::ConfigVector;
 
 /// TPP's threshold, which does not change: the second fault promotes (TPP, ASPLOS 2023).
@@ -69,11 +69,13 @@ impl Steer {
             vector,
             held_share,
             saved_share: 1.0 - held_share,
-            loss: loss_between(before, after),
+            // TPP and its like go on moving pages as long as a size holds: all of it is the size's.
+            loss: loss_between(before, after).map(Loss::of_size),
             used_share: share(after.fast_pages),
             growth_share: share(after.resident_pages.saturating_sub(before.resident_pages)),
             left_room,
             return_seconds: None,
+            move_seconds: None,
         })
     }
 }

@@ -20,6 +20,11 @@
 //! use, what the program grew by lately (twice: it may go on), and a margin is withheld at once. Where the program grows, the
 //! limit grows with it: what was found out is how many pages it can do without.
 //!
+//! A loss has three parts ([`Loss`]). What is slow at a size costs again in every window: that is the size's, and by it sizes are
+//! judged. What moving pages out costs is paid once, and what managing costs at all is there at any size: both count against the
+//! target and slow the tuner down, but no size is given up for them, as bringing pages back would only cost more. A step is no
+//! larger than what is left of the target pays for moving it.
+//!
 //! Where a slow page comes back by a fault, what is withheld has a price that is known beforehand: all of it may come back at once, as
 //! when a program reads everything it has before it ends. So much is withheld at most that the mean would still be within the
 //! target then; and a step may be as large as one window can pay for.
@@ -81,8 +86,8 @@ pub struct Window {
     /// Share of the full size that this saved: what is not held, less what slow memory takes of fast memory (compressed memory
     /// lies in it).
     pub saved_share: f64,
-    /// How much longer it took than with everything fast, if that was observed; 0.05 is 5 %.
-    pub loss: Option<f64>,
+    /// How much longer it took than with everything fast and unmanaged, if that was observed.
+    pub loss: Option<Loss>,
     /// Share of the full size that was in use in fast memory at its end.
     pub used_share: f64,
     /// Share of the full size that the program grew by in it.
@@ -92,12 +97,47 @@ pub struct Window {
     /// Seconds that the program would wait if all of its full size were slow and came back at once; `None` where slow memory is
     /// used in its place, or the price of a page is not known.
     pub return_seconds: Option<f64>,
+    /// Seconds that the program would lose if all of its full size was moved to slow memory; `None` where that costs it nothing
+    /// that is known.
+    pub move_seconds: Option<f64>,
 }
 
 impl Window {
     /// How much longer it took because of the limit, if that was observed.
-    pub fn loss_by_limit(&self) -> Option<f64> {
-        self.loss.map(|loss| if self.left_room { 0.0 } else { loss })
+    pub fn loss_by_limit(&self) -> Option<Loss> {
+        self.loss.map(|loss| if self.left_room { loss.without_standing() } else { loss })
+    }
+}
+
+/// How much longer a window took than it would have without: each part over that time; 0.05 is 5 %.
+#[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize)]
+pub struct Loss {
+    /// By what is slow at this size: lost again in each window that the size stays.
+    pub standing: f64,
+    /// By changing the size: pages that went to slow memory, and not in the place of others that came back. Lost once.
+    pub moving: f64,
+    /// By managing at all, at any size: processor time that the program would have had.
+    pub managing: f64,
+    /// Lower end of the interval in which the sum lies.
+    pub low: f64,
+    /// Its upper end.
+    pub high: f64,
+}
+
+impl Loss {
+    /// A loss that is known for sure, and the size's alone.
+    pub const fn of_size(loss: f64) -> Loss {
+        Loss { standing: loss, moving: 0.0, managing: 0.0, low: loss, high: loss }
+    }
+
+    /// All of it.
+    pub fn total(&self) -> f64 {
+        self.standing + self.moving + self.managing
+    }
+
+    fn without_standing(self) -> Loss {
+        let [low, high] = [self.low, self.high].map(|end| (end - self.standing).max(0.0));
+        Loss { standing: 0.0, low, high, ..self }
     }
 }
 
@@ -138,8 +178,10 @@ pub struct Interval {
     pub saved_share: f64,
     /// Whether the limit left room in it, so that nothing of the loss is the limit's.
     pub left_room: bool,
-    /// Observed loss of the window, by the limit.
+    /// Observed loss of the window, by the limit: all of it.
     pub observed_loss: Option<f64>,
+    /// Its parts, and the interval in which it lies.
+    pub loss: Option<Loss>,
     /// What the database predicts for the size of the window.
     pub predicted_loss: Option<f64>,
     /// The interval of observed over predicted loss.
@@ -163,6 +205,10 @@ pub struct Summary {
     pub saved_share_max: f64,
     /// Observed loss of the whole: time lost over the time it would have taken; `None` if nothing observed it.
     pub loss: Option<f64>,
+    /// Lower end of the interval in which that lies, and the upper end: by what cannot be told from within.
+    pub loss_low: Option<f64>,
+    /// Its upper end.
+    pub loss_high: Option<f64>,
     /// 95th percentile of the windows' observed losses.
     pub loss_p95: Option<f64>,
     /// The target.
@@ -187,6 +233,19 @@ const MOST_REST: u32 = 16;
 /// For so many rests the size that held is not undercut: 20 s at first, with the paper's interval.
 const WALL_RESTS: u64 = 4;
 
+/// What is summed up over the windows.
+#[derive(Clone, Copy, Debug, Default)]
+struct Sums {
+    /// Seconds lost: at least, as estimated, at most.
+    lost: [f64; 3],
+    /// What the windows would have taken without.
+    without: f64,
+    /// Saved share times seconds.
+    saved: f64,
+    /// Seconds in all.
+    seconds: f64,
+}
+
 /// See the module's header.
 pub struct Tuner {
     config: TunerConfig,
@@ -202,8 +261,9 @@ pub struct Tuner {
     held_well: Option<f64>,
     /// Not below this size, up to this window.
     wall: (f64, u64),
-    /// Seconds lost, and what the windows would have taken without; saved times seconds, seconds in all.
-    sums: [f64; 4],
+    /// What managing costs of late.
+    managing: f64,
+    sums: Sums,
     /// Seconds that may still be lost with the mean since the start within the target; not forgotten.
     credit: f64,
     losses: Vec<f64>,
@@ -225,7 +285,8 @@ impl Tuner {
             breaks: 0,
             held_well: None,
             wall: (0.0, 0),
-            sums: [0.0; 4],
+            managing: 0.0,
+            sums: Sums::default(),
             credit: 0.0,
             losses: Vec::new(),
             saved_max: 0.0,
@@ -255,22 +316,24 @@ impl Tuner {
             return;
         }
         self.intervals.drain(..self.intervals.len() - windows);
-        self.sums = [0.0; 4];
+        self.sums = Sums::default();
         self.losses.clear();
         for place in 0..self.intervals.len() {
-            let Interval { saved_share, window_seconds, observed_loss, .. } = self.intervals[place];
-            self.sum_up(saved_share, window_seconds, observed_loss);
+            let Interval { saved_share, window_seconds, loss, .. } = self.intervals[place];
+            self.sum_up(saved_share, window_seconds, loss);
         }
     }
 
-    fn sum_up(&mut self, saved: f64, seconds: f64, loss: Option<f64>) {
-        self.sums[2] += saved * seconds;
-        self.sums[3] += seconds;
+    fn sum_up(&mut self, saved: f64, seconds: f64, loss: Option<Loss>) {
+        self.sums.saved += saved * seconds;
+        self.sums.seconds += seconds;
         if let Some(loss) = loss {
-            let without = without_loss(seconds, loss);
-            self.sums[0] += loss * without;
-            self.sums[1] += without;
-            self.losses.push(loss);
+            let without = without_loss(seconds, loss.total());
+            for (sum, loss) in self.sums.lost.iter_mut().zip([loss.low, loss.total(), loss.high]) {
+                *sum += loss * without;
+            }
+            self.sums.without += without;
+            self.losses.push(loss.total());
         }
     }
 
@@ -297,7 +360,7 @@ impl Tuner {
                 let share = self.next_share(window, &answer).clamp(self.config.least_share, 1.0);
                 action = match share - self.share {
                     change if change < -1e-9 => Action::Shrunk,
-                    change if change > 1e-9 && window.loss_by_limit().is_some_and(|loss| loss > self.config.tau) => {
+                    change if change > 1e-9 && window.loss_by_limit().is_some_and(|loss| self.is_broken(loss)) => {
                         Action::BackedOff
                     }
                     change if change > 1e-9 => Action::Grew,
@@ -312,7 +375,8 @@ impl Tuner {
             window_seconds: seconds,
             saved_share: window.saved_share,
             left_room: window.left_room,
-            observed_loss: window.loss_by_limit(),
+            observed_loss: window.loss_by_limit().map(|loss| loss.total()),
+            loss: window.loss_by_limit(),
             predicted_loss: predicted,
             ratio_low,
             ratio_high,
@@ -327,12 +391,22 @@ impl Tuner {
         let loss = window.loss_by_limit();
         self.sum_up(window.saved_share, seconds, loss);
         self.saved_max = self.saved_max.max(window.saved_share);
-        self.credit += loss.map_or(0.0, |loss| (self.config.tau - loss) * without_loss(seconds, loss));
+        self.credit += loss.map_or(0.0, |loss| (self.config.tau - loss.total()) * without_loss(seconds, loss.total()));
+        if let Some(loss) = loss {
+            self.managing = if self.windows <= 1 { loss.managing } else { f64::midpoint(self.managing, loss.managing) };
+        }
+    }
+
+    /// Whether a larger size is the answer to a loss: what managing costs leaves that much less to the size, but half of the target at
+    /// least, as a size does not change it.
+    fn is_broken(&self, loss: Loss) -> bool {
+        loss.standing > self.config.tau - self.managing.min(self.config.tau / 2.0)
     }
 
     /// Takes in how right the prediction was.
     fn learn(&mut self, window: &Window, curve: &Curve) {
         let Some(loss) = window.loss_by_limit() else { return };
+        let loss = loss.standing;
         self.seen.push_back((window.held_share, loss));
         let predicted = curve.loss(window.held_share);
         // With next to nothing withheld both are noise.
@@ -366,7 +440,7 @@ impl Tuner {
                     return needed;
                 }
                 let growing = window.growth_share >= LEAST_STEP;
-                if growing && loss <= self.config.tau {
+                if growing && !self.is_broken(loss) {
                     // Nothing is learnt of the size while the program makes it another one.
                     return (self.share + window.growth_share).max(needed);
                 }
@@ -380,20 +454,24 @@ impl Tuner {
     fn aim(&self) -> f64 {
         let tau = self.config.tau;
         let broken = self.losses.iter().filter(|&&loss| loss > tau).count();
-        let mean = self.sums[0] / self.sums[1].max(f64::MIN_POSITIVE);
+        let mean = self.sums.lost[1] / self.sums.without.max(f64::MIN_POSITIVE);
         let near = broken as f64 > 0.05 * self.losses.len() as f64 || mean > AIM * tau;
         tau * if near && self.losses.len() > 2 { AIM_LOW } else { AIM }
     }
 
-    /// The least share of which the mean could pay for all that is withheld, if it came back at once.
+    /// The least share of which the mean could pay for all that is withheld, if it came back at once, and for moving it there.
     fn payable(&self, window: &Window) -> f64 {
-        window.return_seconds.map_or(0.0, |seconds| (1.0 - self.credit / seconds).min(1.0))
+        let Some(back) = window.return_seconds else { return 0.0 };
+        let away = window.move_seconds.unwrap_or(0.0);
+        let least = (1.0 - self.credit / back).min(1.0);
+        if least >= self.share { least } else { (back + self.share * away - self.credit) / (back + away) }
     }
 
-    fn measured(&mut self, loss: f64, curve: &Curve, window: &Window) -> f64 {
+    fn measured(&mut self, loss: Loss, curve: &Curve, window: &Window) -> f64 {
         let (tau, held) = (self.config.tau, window.held_share);
         let withheld = 1.0 - self.share;
-        if loss > tau {
+        let (broken, total, loss) = (self.is_broken(loss), loss.total(), loss.standing);
+        if broken {
             // What was out is still coming back while it rests: that is the same break.
             if self.rest == 0 {
                 self.breaks += 1;
@@ -406,8 +484,15 @@ impl Tuner {
             self.wall = (share.min(1.0), self.windows + u64::from(self.rest) * WALL_RESTS);
             return share;
         }
+        // What one window's target pays for moving.
+        let moved = |budget: f64| {
+            let pays =
+                |seconds: f64| budget.max(0.0) * self.config.interval.as_secs_f64() / seconds.max(f64::MIN_POSITIVE);
+            window.move_seconds.map_or(1.0, pays)
+        };
+        let on_its_way = LEAST_STEP.min(moved(tau));
         // Sizes that are on their way down were not held yet.
-        if held <= self.share + LEAST_STEP {
+        if held <= self.share + on_its_way {
             self.held_well = Some(self.share);
         }
         if self.rest > 0 {
@@ -415,8 +500,9 @@ impl Tuner {
             return self.share;
         }
         self.breaks = self.breaks.saturating_sub(u32::from(self.windows.is_multiple_of(u64::from(MOST_REST))));
-        // A limit that is not reached yet was not observed; what is on its way is waited for.
-        if held > self.share + LEAST_STEP {
+        // A limit that is not reached yet was not observed; what is on its way is waited for. And what moved too fast, or managing, may
+        // have cost more than the target has: no more is moved until it does not.
+        if held > self.share + on_its_way || total > tau {
             return self.share;
         }
         let aim = self.aim();
@@ -425,7 +511,8 @@ impl Tuner {
         let [bold, careful] = STEP_OF_WITHHELD;
         let paid = |seconds: f64| tau * self.config.interval.as_secs_f64() / seconds;
         let most_step = window.return_seconds.map_or(MOST_STEP, |seconds| paid(seconds).max(MOST_STEP));
-        let step = (withheld * (bold + used_up * (careful - bold))).clamp(LEAST_STEP, most_step);
+        let most_step = most_step.min(moved(aim - self.managing - loss));
+        let step = (withheld * (bold + used_up * (careful - bold))).clamp(LEAST_STEP.min(most_step), most_step);
         let worst = self
             .seen
             .iter()
@@ -438,7 +525,9 @@ impl Tuner {
         let fits = |share: f64| {
             let by_database = high * curve.loss(share);
             let by_line = worst + slope * (held.min(self.share) - share).max(0.0);
-            by_database.max(by_line) <= aim
+            let move_again =
+                window.move_seconds.unwrap_or(0.0) * (self.share - share) / self.config.interval.as_secs_f64();
+            by_database.max(by_line) + self.managing + move_again <= aim
         };
         // The furthest of ten places within the step that fits.
         (1..=10)
@@ -458,14 +547,17 @@ impl Tuner {
 
     /// The run so far, summed up.
     pub fn summary(&self) -> Summary {
-        let [loss, observed, saved, seconds] = self.sums;
+        let Sums { lost, without, saved, seconds } = self.sums;
+        let [low, loss, high] = lost.map(|lost| (without > 0.0).then(|| lost / without));
         let mut losses = self.losses.clone();
         losses.sort_by(f64::total_cmp);
         let place = ((losses.len() as f64 * 0.95).ceil() as usize).saturating_sub(1);
         Summary {
             saved_share_mean: if seconds > 0.0 { saved / seconds } else { 0.0 },
             saved_share_max: self.saved_max,
-            loss: (observed > 0.0).then(|| loss / observed),
+            loss,
+            loss_low: low,
+            loss_high: high,
             loss_p95: losses.get(place).copied(),
             target_tau: self.config.tau,
         }
@@ -494,11 +586,12 @@ mod tests {
                 vector,
                 held_share: tuner.share(),
                 saved_share: 1.0 - tuner.share(),
-                loss: loss(number, tuner.share()),
+                loss: loss(number, tuner.share()).map(Loss::of_size),
                 used_share: tuner.share(),
                 growth_share: 0.0,
                 left_room: false,
                 return_seconds: None,
+                move_seconds: None,
             };
             tuner.decide(&window, &index).unwrap();
         }
@@ -571,11 +664,12 @@ mod tests {
                 vector,
                 held_share: tuner.share(),
                 saved_share: 1.0 - tuner.share(),
-                loss: Some(0.8),
+                loss: Some(Loss::of_size(0.8)),
                 used_share: used,
                 growth_share: growth,
                 left_room: true,
                 return_seconds: None,
+                move_seconds: None,
             };
             tuner.decide(&window, &index).unwrap();
         }
@@ -598,11 +692,12 @@ mod tests {
                 held_share: share,
                 // Everything that is out compresses two to one, and costs nothing.
                 saved_share: (1.0 - share) / 2.0,
-                loss: Some(0.0),
+                loss: Some(Loss::of_size(0.0)),
                 used_share: share,
                 growth_share: 0.0,
                 left_room: false,
                 return_seconds: None,
+                move_seconds: None,
             };
             tuner.decide(&window, &index).unwrap();
         }
@@ -628,11 +723,12 @@ mod tests {
                 vector,
                 held_share: share,
                 saved_share: 1.0 - share,
-                loss: Some(lost / 2.5),
+                loss: Some(Loss::of_size(lost / 2.5)),
                 used_share: share,
                 growth_share: 0.0,
                 left_room: false,
                 return_seconds: Some(return_seconds),
+                move_seconds: None,
             };
             tuner.decide(&window, &index).unwrap();
         }
@@ -650,6 +746,72 @@ mod tests {
         }
         // A small program is not kept from what it can pay for.
         assert!(read_all_at_the_end(12, 0.5).saved_share_max > 0.5);
+    }
+
+    /// A program half of which is cold, whose pages cost it `price` seconds for all of them as they go out, managed for `managing`.
+    fn move_out(windows: u64, price: f64, managing: f64) -> Tuner {
+        let index = Index::new(small(500)).unwrap();
+        let vector = ConfigVector::from_array([1e8, 1e5, 100.0, 100.0, 20.0, 1e9, 2.0, 8.0]);
+        let mut tuner = Tuner::new(TunerConfig::new(0.05, Mode::Measured));
+        let mut held = 1.0;
+        for number in 1..=windows {
+            let share = tuner.share();
+            let moved = f64::max(held - share, 0.0);
+            held = share;
+            let standing = (0.5 - share).max(0.0) * 2.0;
+            let moving = moved * price / 2.5;
+            let loss = standing + moving + managing;
+            let window = Window {
+                end: Time::from_nanos(number * 2_500_000_000),
+                length: Duration::from_millis(2500),
+                vector,
+                held_share: share,
+                saved_share: 1.0 - share,
+                loss: Some(Loss { standing, moving, managing, low: loss * 0.5, high: loss * 1.5 }),
+                used_share: share,
+                growth_share: 0.0,
+                left_room: false,
+                return_seconds: Some(price),
+                move_seconds: Some(price),
+            };
+            tuner.decide(&window, &index).unwrap();
+        }
+        tuner
+    }
+
+    #[test]
+    fn pages_go_out_no_faster_than_the_target_pays_for_and_none_comes_back_for_it() {
+        // 1 GiB and 100 GiB at ten microseconds a page.
+        for (price, saved) in [(2.6, 0.3), (262.0, 0.01)] {
+            let tuner = move_out(200, price, 0.0);
+            let summary = tuner.summary();
+            let loss = summary.loss.unwrap();
+            assert!(loss <= 0.05 && summary.loss_p95.unwrap() <= 0.05, "{summary:?}");
+            assert!(summary.saved_share_max > saved, "{price}: {summary:?}");
+            assert!((summary.loss_low.unwrap() - loss * 0.5).abs() < 1e-9 && summary.loss_high.unwrap() > loss);
+            let grew = tuner.intervals().iter().filter(|interval| interval.action == Action::BackedOff).count();
+            assert_eq!(grew, 0, "moving is no reason to bring pages back");
+        }
+    }
+
+    #[test]
+    fn what_managing_costs_slows_the_tuner_down_and_is_no_reason_to_bring_pages_back() {
+        let [free, dear, too_dear] = [0.0, 0.03, 0.08].map(|managing| move_out(60, 2.6, managing));
+        assert!(dear.summary().saved_share_mean < free.summary().saved_share_mean);
+        assert!(dear.summary().saved_share_mean > 0.01 && dear.summary().loss.unwrap() <= 0.05, "{:?}", dear.summary());
+        assert_eq!(too_dear.share(), 1.0, "nothing is begun that the target cannot pay for");
+        for tuner in [dear, too_dear] {
+            assert!(tuner.intervals().iter().all(|interval| interval.action != Action::BackedOff));
+        }
+    }
+
+    #[test]
+    fn where_managing_takes_half_the_target_a_size_may_take_the_other_half() {
+        let mut tuner = move_out(30, 2.6, 0.04);
+        let broken = |tuner: &Tuner, standing| tuner.is_broken(Loss { standing, managing: 0.04, ..Loss::default() });
+        assert!(!broken(&tuner, 0.024) && broken(&tuner, 0.026));
+        tuner.managing = 0.01;
+        assert!(!broken(&tuner, 0.039) && broken(&tuner, 0.041));
     }
 
     #[test]
@@ -687,6 +849,7 @@ mod tests {
             growth_share: 0.0,
             left_room: true,
             return_seconds: None,
+            move_seconds: None,
         };
         assert_eq!(tuner.decide(&window, &index).unwrap(), 1.0);
         assert_eq!(tuner.intervals()[0].action, Action::Waited);

@@ -10,6 +10,7 @@ use terrace_core::governor::GovernorConfig;
 use terrace_core::policy::Needs;
 use terrace_linux::doctor::choose_tracker;
 use terrace_linux::machine::{Held, Machine as Ready, MachineError, Wanted};
+use terrace_linux::move_cost::MoveCost;
 use terrace_linux::movers::Mover;
 use terrace_linux::rights::Rights;
 use terrace_linux::topology::TierMap;
@@ -26,8 +27,8 @@ pub(crate) struct Machine {
     pub facts: Facts,
     /// How moves are governed, unless the user says otherwise.
     pub governor: GovernorConfig,
-    /// What one refault costs, as measured just now.
-    pub refault_cost: Option<Duration>,
+    /// What moves cost, as measured just now.
+    pub move_cost: MoveCost,
 }
 
 /// What the manager is made of.
@@ -63,9 +64,10 @@ impl Machine {
         let ready = Ready::prepare(&wanted, plan.moves).map_err(understood)?;
         let (tracker, tracker_reasons) = ready.complete(tracker, tracker_reasons);
         let (mover, governor) = (ready.mover(), ready.governor());
-        let Ready { tiers, zram, refault_cost, notes, held, .. } = ready;
-        let facts = Facts { tracker: tracker.name().to_owned(), tracker_reasons, notes, refault_cost };
-        Ok(Machine { parts: Parts { tiers, tracker, mover, zram }, held, facts, governor, refault_cost })
+        let Ready { tiers, zram, move_cost, notes, held, .. } = ready;
+        let facts =
+            Facts { tracker: tracker.name().to_owned(), tracker_reasons, notes, refault_cost: move_cost.refault };
+        Ok(Machine { parts: Parts { tiers, tracker, mover, zram }, held, facts, governor, move_cost })
     }
 
     /// Undoes what was set up.

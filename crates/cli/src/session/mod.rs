@@ -139,7 +139,7 @@ pub(crate) fn run_with(plan: &Plan, mut onlooker: Option<&mut dyn Onlooker>) -> 
     let mut target = Target::start(&plan.target)?;
     let mut recorder = Recorder::new(manager.now(), plan);
     if let Some(onlooker) = &mut onlooker {
-        onlooker.begin(machine.refault_cost);
+        onlooker.begin(machine.move_cost);
     }
     let broke = manage(plan, &mut manager, &mut target, &mut recorder, onlooker);
     if broke.is_err() {

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use terrace_core::units::{BLOCK_PAGES, TierId, Time};
 use terrace_linux::manager::Manager;
+use terrace_linux::move_cost::MoveCost;
 use terrace_policies::age::idle_time;
 use terrace_sizing::advise::Profile;
 
@@ -36,7 +37,7 @@ impl Profiler {
 }
 
 impl Onlooker for Profiler {
-    fn begin(&mut self, _refault_cost: Option<Duration>) {}
+    fn begin(&mut self, _costs: MoveCost) {}
 
     fn due(&self) -> Time {
         self.due

@@ -7,21 +7,19 @@
 //! its faults alone a program would have them back only when it has paid for each. Or it is held by the kernel's watermarks, if they were
 //! given: then so much of fast memory is kept free as would be if the program were at its limit, and the kernel demotes.
 
-use std::time::Duration;
-
 use serde::Serialize;
-use terrace_core::engine::Input;
 use terrace_core::policy::FastGoal;
 use terrace_core::units::{Bytes, TierId, Time};
 use terrace_daemon::tuning::{INPUTS, LiveTuner};
 use terrace_linux::manager::Manager;
+use terrace_linux::move_cost::MoveCost;
 use terrace_linux::watermarks::Watermarks;
-use terrace_sizing::tuner::{Action, Interval, Summary};
+use terrace_sizing::tuner::{Interval, Summary};
 
 /// Someone who looks at a run at times of his own choice, and may change how much fast memory it keeps.
 pub(crate) trait Onlooker {
-    /// The run begins; what one refault costs on this machine, if it was measured.
-    fn begin(&mut self, refault_cost: Option<Duration>);
+    /// The run begins; what moves cost on this machine, as far as it was measured.
+    fn begin(&mut self, costs: MoveCost);
     /// When it wants to look next.
     fn due(&self) -> Time;
     /// Looks.
@@ -37,6 +35,10 @@ pub(crate) struct TuneReport {
     pub loss_observed: bool,
     /// Where the inputs came from.
     pub inputs: &'static str,
+    /// What moves cost on this machine, as measured at the start; `None` where that was not measured.
+    pub refault_microseconds: Option<f64>,
+    /// Of a page-out, what it takes of each thread that runs meanwhile: lower end, median, upper end.
+    pub page_out_microseconds: Option<[f64; 3]>,
     /// What held the limit: `pages` or `watermarks`.
     pub held_by: &'static str,
     /// Decisions in order.
@@ -48,9 +50,6 @@ pub(crate) struct TuneReport {
     pub records: usize,
 }
 
-/// So often it is seen how far pages that are brought back have come: some tens of MiB.
-const LOOK: Duration = Duration::from_millis(50);
-
 /// A tuner, and what holds the limits that it sets.
 pub(crate) struct Steering {
     live: LiveTuner,
@@ -58,14 +57,12 @@ pub(crate) struct Steering {
     watermarks: Option<Watermarks>,
     /// The share that they hold the program to.
     held_to: f64,
-    /// The share up to which pages are being brought back, and when to see how far that is.
-    bringing_back: Option<(f64, Time)>,
 }
 
 impl Steering {
     pub(crate) fn new(live: LiveTuner, watermarks: Option<Watermarks>) -> Steering {
         let live = if watermarks.is_some() { live.counting_kernel_moves() } else { live };
-        Steering { live, watermarks, held_to: 1.0, bringing_back: None }
+        Steering { live, watermarks, held_to: 1.0 }
     }
 
     /// Sets the marks by what is free now: as much as would be free if the program were at its limit, more or less than is.
@@ -83,25 +80,15 @@ impl Steering {
             tracing::warn!(%error, "the watermarks could not be set");
         }
     }
-
-    /// Brings pages back as long as there are some and the share is not reached; at each look, as not all come at the first try.
-    fn bring_back(&mut self, manager: &mut Manager) {
-        let Some((share, _)) = self.bringing_back else { return };
-        let engine = manager.engine();
-        let fast = engine.pages().used_in_all(TierId::FAST) as f64;
-        let wanted = fast < engine.pages().footprint_of_all() as f64 * share && engine.has_pages_to_bring_back();
-        manager.tell(Input::Drain(wanted));
-        self.bringing_back = wanted.then(|| (share, manager.now() + LOOK));
-    }
 }
 
 impl Onlooker for Steering {
-    fn begin(&mut self, refault_cost: Option<Duration>) {
-        self.live.begin(refault_cost);
+    fn begin(&mut self, costs: MoveCost) {
+        self.live.begin(costs);
     }
 
     fn due(&self) -> Time {
-        self.bringing_back.map_or(self.live.due(), |(_, look)| look.min(self.live.due()))
+        self.live.due()
     }
 
     fn look(&mut self, manager: &mut Manager) {
@@ -110,14 +97,11 @@ impl Onlooker for Steering {
             Some(share) if self.watermarks.is_some() => self.held_to = share,
             Some(share) => {
                 manager.set_goal(FastGoal::Share(share));
-                let broken = self.live.tuner().intervals().last().map(|interval| interval.action);
-                if broken == Some(Action::BackedOff) {
-                    self.bringing_back = Some((share, manager.now()));
-                }
+                self.live.answer(manager.now());
             }
             None => {}
         }
-        self.bring_back(manager);
+        self.live.bring_back(manager);
     }
 }
 
@@ -133,11 +117,15 @@ pub(crate) fn report(steering: &Steering, footprint_bytes: u64) -> TuneReport {
         summary.loss = (!predicted.is_empty()).then(|| predicted.iter().sum::<f64>() / predicted.len() as f64);
     }
     let database = live.index().database();
+    let costs = live.costs();
+    let micros = |time: std::time::Duration| time.as_secs_f64() * 1e6;
     TuneReport {
         saved_bytes_mean: (summary.saved_share_mean * footprint_bytes as f64) as u64,
         summary,
         loss_observed: observed,
         inputs: INPUTS,
+        refault_microseconds: costs.refault.map(micros),
+        page_out_microseconds: costs.page_out.map(|cost| [cost.low, cost.median, cost.high].map(micros)),
         held_by: if steering.watermarks.is_some() { "watermarks" } else { "pages" },
         intervals: tuner.intervals().to_vec(),
         machine: database.meta().machine.clone(),

@@ -27,6 +27,7 @@ use terrace_workloads::Parameters;
 
 use crate::report::sim::Course;
 
+mod oracle;
 mod rows;
 
 pub(super) use rows::{Row, rows};
@@ -125,6 +126,7 @@ impl fmt::Display for Case {
 #[derive(Clone, Debug)]
 pub(super) struct Outcome {
     pub seconds: f64,
+    pub full_size_seconds: f64,
     pub peak_pages: u64,
     pub migrated_pages: u64,
     pub failed_promotions: u64,
@@ -133,6 +135,8 @@ pub(super) struct Outcome {
     /// Seconds of all threads that management took.
     pub management_seconds: f64,
     pub vector: Option<ConfigVector>,
+    /// Work, time and resident pages over time, of runs that are not tuned.
+    pub course: oracle::Course,
     pub summary: Option<Summary>,
     pub intervals: Vec<Interval>,
 }
@@ -224,9 +228,12 @@ fn one(
     let profile = Arc::new(Mutex::new(Profile::default()));
     let mut tuner = None;
     let tuning: Box<dyn Tuning> = match case.kind {
-        Kind::Full => Box::new(Profiler(profile.clone())),
+        Kind::Full => Box::new(Profiler { profile: profile.clone(), limit: None }),
         Kind::Pond(_) => Box::new(FixedLimit::new(u64::MAX)),
-        Kind::Fixed(size) => Box::new(FixedLimit::new((full as f64 * f64::from(size) / 1000.0) as u64)),
+        Kind::Fixed(size) => {
+            let limit = (full as f64 * f64::from(size) / 1000.0) as u64;
+            Box::new(Profiler { profile: profile.clone(), limit: Some(limit) })
+        }
         Kind::Tuned(measured, tau, interval) => {
             let mode = if measured { Mode::Measured } else { Mode::Paper };
             let mut config = TunerConfig::new(f64::from(tau) / 1000.0, mode);
@@ -242,6 +249,7 @@ fn one(
     let peak_pages = Bytes::new(report.footprint_bytes).pages();
     Ok(Outcome {
         seconds: report.seconds,
+        full_size_seconds: report.full_size_seconds,
         peak_pages,
         migrated_pages: Bytes::new(report.migrated_bytes).pages(),
         failed_promotions: report.failed_promotions,
@@ -249,6 +257,7 @@ fn one(
             / report.tier_accesses.iter().sum::<u64>().max(1) as f64,
         management_seconds: report.management_seconds,
         vector: profile.vector(scale, peak_pages),
+        course: profile.course.clone(),
         summary: tuner.as_ref().map(|tuner| tuner.summary()),
         intervals: tuner.as_ref().map_or_else(Vec::new, |tuner| tuner.intervals().to_vec()),
     })
@@ -265,11 +274,12 @@ fn usual_operations(app: App, size: u64) -> u64 {
     }
 }
 
-/// First and last counters of a run.
+/// First and last counters of a run, and how it went between them.
 #[derive(Default)]
 struct Profile {
     first: Option<Counters>,
     last: Option<Counters>,
+    course: oracle::Course,
 }
 
 impl Profile {
@@ -282,18 +292,25 @@ impl Profile {
     }
 }
 
-/// Looks twice an interval, so that the last look is near the end.
-struct Profiler(Arc<Mutex<Profile>>);
+/// Looks several times an interval, so that the last look is near the end, and sets a limit once, at the start.
+struct Profiler {
+    profile: Arc<Mutex<Profile>>,
+    limit: Option<u64>,
+}
+
+/// The shortest runs, of some 15 s, are to be cut into forty parts.
+const LOOK: Duration = Duration::from_millis(250);
 
 impl Tuning for Profiler {
     fn due(&self) -> Time {
-        let profile = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        profile.last.map_or(Time::ZERO, |last| last.now + Duration::from_millis(1250))
+        let profile = self.profile.lock().unwrap_or_else(PoisonError::into_inner);
+        profile.last.map_or(Time::ZERO, |last| last.now + LOOK)
     }
     fn tune(&mut self, counters: &Counters) -> Option<u64> {
-        let mut profile = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut profile = self.profile.lock().unwrap_or_else(PoisonError::into_inner);
         profile.first.get_or_insert(*counters);
         profile.last = Some(*counters);
-        None
+        profile.course.points.push((counters.operations, counters.now.as_secs_f64(), counters.resident_pages));
+        self.limit.take()
     }
 }

@@ -69,7 +69,7 @@ pub(super) fn run(arguments: &SizeTuneArguments) -> anyhow::Result<ExitCode> {
 }
 
 /// Whether the kernel moves pages to slower nodes when it reclaims; otherwise it puts them into swap, or keeps them.
-const DEMOTION: &str = "/sys/kernel/mm/numa/demotion_enabled";
+const DEMOTION: &str = "sys/kernel/mm/numa/demotion_enabled";
 
 /// The watermarks of the fastest tier's nodes, not yet changed.
 fn watermarks(tier_slow: &str) -> anyhow::Result<Watermarks> {
@@ -81,11 +81,29 @@ fn watermarks(tier_slow: &str) -> anyhow::Result<Watermarks> {
     });
     let nodes = by_nodes.next().context("no node has memory: see terrace topology")?;
     let to_nodes = tier_slow.starts_with("node:") || (tier_slow == "auto" && by_nodes.next().is_some());
-    if to_nodes && std::fs::read_to_string(DEMOTION).is_ok_and(|text| text.trim() == "false") {
-        let why = format!("the kernel does not demote to slower nodes: echo true >{DEMOTION}, or use --hold pages");
-        return Err(misuse("--hold", "watermarks", why));
+    if to_nodes {
+        kernel_demotes(root)?;
     }
     Watermarks::open(root, nodes).context("--hold watermarks")
+}
+
+/// An error if the kernel below `root` would not demote to slower nodes. Switch and demotion came together, with 5.15
+/// (Documentation/ABI/testing/sysfs-kernel-mm-numa): a kernel without the one does not do the other.
+fn kernel_demotes(root: &Path) -> anyhow::Result<()> {
+    match std::fs::read_to_string(root.join(DEMOTION)) {
+        Ok(text) if !matches!(text.trim(), "false" | "0") => Ok(()),
+        Ok(_) => {
+            let why =
+                format!("the kernel does not demote to slower nodes: echo true >/{DEMOTION}, or use --hold pages");
+            Err(misuse("--hold", "watermarks", why))
+        }
+        Err(error) => {
+            let why = format!(
+                "/{DEMOTION}: {error}: the kernel cannot demote to slower nodes, which takes Linux 5.15 or newer; use --hold pages"
+            );
+            Err(misuse("--hold", "watermarks", why))
+        }
+    }
 }
 
 fn plan(arguments: &SizeTuneArguments) -> anyhow::Result<Plan> {
@@ -129,8 +147,11 @@ fn closing_lines(report: &TuneReport, footprint: u64) -> String {
     );
     text += &match (summary.loss, summary.loss_p95) {
         (Some(loss), Some(p95)) if report.loss_observed => format!(
-            "slowdown: {} on average, {} in the worst of 20 windows, by the cost of pages that came back (target {})\n",
+            "slowdown: {} on average ({} to {}), {} in the worst of 20 windows, by pages that came back, page-outs, and waiting for \
+             processors (target {})\n",
             percent(loss),
+            percent(summary.loss_low.unwrap_or(loss)),
+            percent(summary.loss_high.unwrap_or(loss)),
             percent(p95),
             percent(summary.target_tau)
         ),
@@ -142,4 +163,30 @@ fn closing_lines(report: &TuneReport, footprint: u64) -> String {
         _ => "slowdown: unknown\n".to_owned(),
     };
     text + &format!("{} decisions; inputs {}\n", report.intervals.len(), report.inputs)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kernel_that_does_not_demote_is_refused_with_what_to_do() {
+        let root = tempfile::tempdir().unwrap();
+        let told = kernel_demotes(root.path()).unwrap_err().to_string();
+        assert!(told.contains("5.15") && told.contains("--hold pages"), "a kernel without the switch: {told}");
+        let file = root.path().join(DEMOTION);
+        std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+        for (text, demotes) in [("true\n", true), ("1\n", true), ("false\n", false), ("0\n", false)] {
+            std::fs::write(&file, text).unwrap();
+            let found = kernel_demotes(root.path());
+            assert_eq!(found.is_ok(), demotes, "{text:?}");
+            if let Err(error) = found {
+                let told = error.to_string();
+                assert!(
+                    told.contains("--hold") && told.contains("echo true >/sys/kernel/mm/numa/demotion_enabled"),
+                    "{told}"
+                );
+            }
+        }
+    }
 }

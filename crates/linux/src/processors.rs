@@ -1,0 +1,111 @@
+//! Processors: how busy all of them were, how long someone waited for one, and what the kernel's reclaim took.
+//!
+//! In: /proc/stat, /proc/pressure/cpu, /proc/PID/stat of kswapd. Out: [`ProcessorUse`], sums since boot. Must not: judge it.
+
+use std::path::Path;
+use std::time::Duration;
+
+/// Sums since boot; two readings make a window.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ProcessorUse {
+    /// Processor time spent on anything, over all processors (proc_stat(5): all but idle, iowait and what hypervisors took).
+    pub busy: Duration,
+    /// Time in which some task that could have run waited for a processor (Documentation/accounting/psi.rst, cpu, some); `None` where
+    /// the kernel does not count it (booted without psi=1).
+    pub waited: Option<Duration>,
+    /// Processor time of the kernel's reclaim threads; none where the kernel does not list a thread's children (CONFIG_PROC_CHILDREN),
+    /// which distributions' kernels do.
+    pub reclaim: Duration,
+}
+
+impl ProcessorUse {
+    /// Reads them, the kernel's reclaim only if asked for: its threads have to be looked for. `None` if /proc/stat does not say.
+    pub fn read(root: &Path, with_reclaim: bool) -> Option<ProcessorUse> {
+        let hertz = rustix::param::clock_ticks_per_second() as f64;
+        let text = std::fs::read_to_string(root.join("proc/stat")).ok()?;
+        let line = text.lines().find_map(|line| line.strip_prefix("cpu "))?;
+        let fields: Vec<u64> = line.split_ascii_whitespace().map_while(|field| field.parse().ok()).collect();
+        // user, nice, system, idle, iowait, irq, softirq; guests' time is within user and nice.
+        let [user, nice, system, _, _, irq, softirq] = *fields.first_chunk::<7>()?;
+        let seconds = |ticks: u64| Duration::from_secs_f64(ticks as f64 / hertz);
+        let waited = std::fs::read_to_string(root.join("proc/pressure/cpu")).ok().and_then(|text| {
+            let some = text.lines().find(|line| line.starts_with("some"))?;
+            some.split_once("total=")?.1.trim().parse().ok().map(Duration::from_micros)
+        });
+        let reclaim = if with_reclaim { seconds(kswapd_ticks(root)) } else { Duration::ZERO };
+        Some(ProcessorUse { busy: seconds(user + nice + system + irq + softirq), waited, reclaim })
+    }
+
+    /// What changed since an earlier reading.
+    #[must_use]
+    pub fn since(&self, before: &ProcessorUse) -> ProcessorUse {
+        ProcessorUse {
+            busy: self.busy.saturating_sub(before.busy),
+            waited: self.waited.zip(before.waited).map(|(now, before)| now.saturating_sub(before)),
+            reclaim: self.reclaim.saturating_sub(before.reclaim),
+        }
+    }
+}
+
+/// Ticks of all kswapd threads: one a node, children of kthreadd, pid 2.
+fn kswapd_ticks(root: &Path) -> u64 {
+    let children = std::fs::read_to_string(root.join("proc/2/task/2/children")).unwrap_or_default();
+    let ticks = children.split_ascii_whitespace().filter_map(|pid| {
+        let stat = std::fs::read_to_string(root.join(format!("proc/{pid}/stat"))).ok()?;
+        let (name, rest) = stat.rsplit_once(") ")?;
+        if !name.split_once('(')?.1.starts_with("kswapd") {
+            return None;
+        }
+        // proc_pid_stat(5): utime and stime are fields 14 and 15, the state behind the name is field 3.
+        let mut fields = rest.split_ascii_whitespace().skip(11).map_while(|field| field.parse::<u64>().ok());
+        Some(fields.next()? + fields.next()?)
+    });
+    ticks.sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tree(files: &[(&str, &str)]) -> tempfile::TempDir {
+        let root = tempfile::tempdir().unwrap();
+        for (path, text) in files {
+            let path = root.path().join(path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        }
+        root
+    }
+
+    const STAT: &str = "cpu  100 20 30 4000 50 6 7 80 9 0\ncpu0 1 2 3 4 5 6 7 8 9 0\n";
+
+    #[test]
+    fn all_figures_are_read() {
+        let stat =
+            |name: &str, user: u64| format!("7 ({name}) S 2 0 0 0 -1 2129984 0 0 0 0 {user} 3 0 0 20 0 1 0 9 0 0\n");
+        let root = tree(&[
+            ("proc/stat", STAT),
+            ("proc/pressure/cpu", "some avg10=0.00 avg60=0.00 avg300=0.00 total=2500000\nfull avg10=0.00 total=1\n"),
+            ("proc/2/task/2/children", "3 7 8 "),
+            ("proc/3/stat", &stat("kthreadd) x", 1000)),
+            ("proc/7/stat", &stat("kswapd0", 40)),
+            ("proc/8/stat", &stat("kswapd1", 7)),
+        ]);
+        let hertz = rustix::param::clock_ticks_per_second() as f64;
+        let found = ProcessorUse::read(root.path(), true).unwrap();
+        assert_eq!(found.busy, Duration::from_secs_f64(163.0 / hertz));
+        assert_eq!(found.waited, Some(Duration::from_millis(2500)));
+        assert_eq!(found.reclaim, Duration::from_secs_f64(53.0 / hertz));
+        assert_eq!(ProcessorUse::read(root.path(), false).unwrap().reclaim, Duration::ZERO);
+        let none = found.since(&found);
+        assert_eq!((none.busy, none.waited), (Duration::ZERO, Some(Duration::ZERO)));
+    }
+
+    #[test]
+    fn without_pressure_the_rest_is_read_and_without_stat_nothing() {
+        let root = tree(&[("proc/stat", STAT)]);
+        let found = ProcessorUse::read(root.path(), true).unwrap();
+        assert_eq!((found.waited, found.reclaim), (None, Duration::ZERO));
+        assert_eq!(ProcessorUse::read(&root.path().join("nowhere"), false), None);
+    }
+}
