@@ -1,0 +1,63 @@
+//! `terrace lab compare`, once, with a small program: what an evaluator runs to see who serves more from fast memory.
+//!
+//! It boots two guests, so it runs when CI=true or TERRACE_LAB=1; it needs QEMU, its plugin and a Debian archive.
+#![allow(clippy::unwrap_used, clippy::print_stdout)]
+
+use std::path::Path;
+use std::process::Command;
+
+use terrace_lab::Cache;
+
+const KERNEL: &str = "6.12";
+
+/// Why it cannot run here.
+fn missing(plugin: &Path, terrace: &Path) -> Option<String> {
+    let wanted = |name: &str, value: &str| std::env::var(name).is_ok_and(|given| given == value);
+    if !wanted("CI", "true") && !wanted("TERRACE_LAB", "1") {
+        return Some("takes a minute or two: set TERRACE_LAB=1 to run it".to_owned());
+    }
+    if let Err(error) = terrace_lab::plugin::check("qemu-system-x86_64", "qemu-system-x86") {
+        return Some(error.to_string());
+    }
+    for (file, make) in [(plugin, "make qemu-plugin"), (terrace, "make build")] {
+        if !file.exists() {
+            return Some(format!("there is no {}: `{make}` makes it", file.display()));
+        }
+    }
+    if !Path::new("/usr/bin/numactl").exists() {
+        return Some("numactl is not installed".to_owned());
+    }
+    // Without a network there is no kernel; everything after that must work.
+    let fetched = Cache::of_user().and_then(|cache| cache.busybox().and_then(|_| cache.kernel(KERNEL, false)));
+    fetched.err().map(|error| error.to_string())
+}
+
+#[test]
+fn a_scattered_hot_set_is_served_fast_under_terrace_and_not_without() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap();
+    let plugin = root.join("qemu-plugin/target/release/libterrace_qemu_plugin.so");
+    let terrace = root.join("target/release/terrace");
+    if let Some(reason) = missing(&plugin, &terrace) {
+        println!("SKIPPED a_scattered_hot_set_is_served_fast: {}", reason.lines().next().unwrap_or_default());
+        return;
+    }
+    let output = Command::new(&terrace)
+        .args(["lab", "compare", "--kernel", KERNEL, "--workload", "hot-cold", "--size", "32MiB", "--fast", "40%"])
+        .args(["--operations", "4000000", "--managers", "none,terrace:age", "--json"])
+        .env("TERRACE_QEMU_PLUGIN", &plugin)
+        .env("TERRACE_BINARY", &terrace)
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let rows = report["rows"].as_array().unwrap();
+    let row = |manager: &str| rows.iter().find(|row| row["manager"] == manager).unwrap();
+    let late = |manager: &str| row(manager)["fast_hit_share_late"].as_f64().unwrap();
+    println!("late fast share: {:.2} under nobody, {:.2} under Terrace", late("none"), late("terrace"));
+    // A quarter of the pages is hot and 40 % of the memory is fast: first touch serves about as much of it, whoever knows it nearly all.
+    assert!((0.25..0.55).contains(&late("none")), "{rows:#?}");
+    assert!(late("terrace") > late("none") + 0.2, "{rows:#?}");
+    // All of it is counted by the plugin, for both alike.
+    assert_eq!(row("none")["accesses"], row("terrace")["accesses"]);
+    assert!(row("terrace")["promoted_pages"].as_u64().unwrap() > 500, "{rows:#?}");
+}
