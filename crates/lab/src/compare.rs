@@ -8,7 +8,7 @@
 //! which the plugin tells its accesses from all others. Time is by instructions, so a row comes out the same each time.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde_json::Value;
@@ -34,9 +34,45 @@ const SAMPLE_MEMORY: Bytes = Bytes::mib(2);
 /// Nanoseconds of an instruction where every access is counted: about what it takes the host then, so that guest time and wall
 /// time stay alike.
 const COUNTED_INSTRUCTION: u32 = 8;
-/// How fast a scanner looks, for all that look: ours and the kernel's. The kernel's own default is a second and more, our policies'
-/// more still; guests are too slow to wait for that.
-const LOOK_MILLISECONDS: u64 = 500;
+/// A program of this size is what managers' usual settings are for: the systems' papers use programs of 30 to 120 GiB.
+const FULL_SIZE: Bytes = Bytes::gib(64);
+/// How many times longer the guest takes for an instruction than a processor of 2.5 GHz that ends one a cycle (0.4 ns).
+const SLOWER: u64 = COUNTED_INSTRUCTION as u64 * 10 / 4;
+/// The folder of the module with FlexHM's kernel part, which the tracker `walker` is of.
+const WALKER: &str = "kmod/terrace_mm";
+/// Looks at all of a guest's pages come no closer: what walking its tables takes the guest should be a small part of that.
+const LEAST_BETWEEN_WALKS: Duration = Duration::from_millis(10);
+
+/// How a guest's run differs from one of full size, so that usual settings can be brought to its measure, in the same way for all managers.
+///
+/// A program of a thousandth of the size that does a thousandth of the work goes through the same phases a thousand times sooner, in so
+/// many fewer samples; the guest's processor is slower. Settings that are times are multiplied by the one and divided by the other,
+/// settings that count samples are divided.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Measure {
+    /// Full size over this one.
+    smaller: f64,
+}
+
+impl Measure {
+    fn of(size: Bytes) -> Measure {
+        Measure { smaller: (FULL_SIZE.get() as f64 / size.get() as f64).max(1.0) }
+    }
+
+    fn time(self, full: Duration) -> Duration {
+        full.mul_f64((SLOWER as f64 / self.smaller).min(1.0)).max(Duration::from_millis(1))
+    }
+
+    fn samples(self, full: u64) -> u64 {
+        ((full as f64 / self.smaller).round() as u64).max(1)
+    }
+
+    /// Time that the kernel's hint scanner takes for a pass: 256 MiB each 100 ms, the closest its usual settings let it come.
+    fn kernel_pass(self) -> Duration {
+        let steps = FULL_SIZE.get() / Bytes::mib(256).get();
+        self.time(Duration::from_millis(100 * steps))
+    }
+}
 
 /// Who manages memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,7 +89,7 @@ pub enum Manager {
     Terrace {
         /// The policy.
         policy: String,
-        /// Its settings, KEY=VALUE.
+        /// Settings that were asked for, KEY=VALUE.
         settings: Vec<String>,
         /// Policy and settings as they were asked for, for rows.
         label: String,
@@ -68,31 +104,11 @@ impl Manager {
     }
 
     /// Reads a name: none, interleave, numa_balancing=1, numa_balancing=2, damon, or terrace:POLICY, which may be followed by
-    /// settings that differ from those that suit a guest: terrace:flexhm:i=20ms:e=2s.
+    /// settings that go before those of the guest's measure: terrace:flexhm:i=20ms:e=2s.
     ///
     /// # Errors
     /// With what is expected.
     pub fn parse(text: &str) -> Result<Manager, String> {
-        let every = format!("{LOOK_MILLISECONDS}ms");
-        let texts = |texts: &[&str]| texts.iter().map(|&text| text.to_owned()).collect::<Vec<String>>();
-        let settings = |policy: &str| -> Vec<String> {
-            match policy {
-                // A mark says used or not. A guest uses all of its few pages within the half second, so looks must be shorter
-                // for marks to differ; decisions come at the pace of the others.
-                "age" => texts(&["interval=50ms", "adaptive=off", "share=100%", "idle=2s", "half_life=2s"]),
-                "flexhm" => texts(&["i=50ms", "e=1s"]),
-                // A run has some 10,000 samples, where those the papers' numbers are for have hundreds of millions.
-                "flexmem" => vec![
-                    "adapt_samples=500".into(),
-                    "cool_samples=10000".into(),
-                    format!("scan_min={every}"),
-                    format!("scan_delay={every}"),
-                ],
-                "memtis" => texts(&["adapt_samples=500", "cool_samples=10000"]),
-                "tieredmms" => texts(&["threshold_period=500", "cool_period=10000"]),
-                _ => Vec::new(),
-            }
-        };
         match text {
             "none" => Ok(Manager::Nothing),
             "interleave" => Ok(Manager::Interleave),
@@ -103,9 +119,11 @@ impl Manager {
                 Some(label) => {
                     let mut parts = label.split(':');
                     let policy = parts.next().unwrap_or_default().to_owned();
-                    // What is given later goes before.
-                    let settings = settings(&policy).into_iter().chain(parts.map(str::to_owned)).collect();
-                    Ok(Manager::Terrace { policy, settings, label: label.to_owned() })
+                    Ok(Manager::Terrace {
+                        policy,
+                        settings: parts.map(str::to_owned).collect(),
+                        label: label.to_owned(),
+                    })
                 }
                 None => Err(format!(
                     "{text:?} is no manager: expected none, interleave, numa_balancing=1, numa_balancing=2, damon or terrace:POLICY[:KEY=VALUE...]"
@@ -139,10 +157,11 @@ impl Manager {
     }
 
     /// What is done before the program begins.
-    fn before(&self) -> String {
-        let scanner = "cd /sys/kernel/debug/sched/numa_balancing || exit 1\n";
+    fn before(&self, measure: Measure) -> String {
+        let pass = measure.kernel_pass().as_millis();
         let paced = format!(
-            "{scanner}echo {LOOK_MILLISECONDS} >scan_delay_ms\necho {LOOK_MILLISECONDS} >scan_period_min_ms\ncd /\n"
+            "cd /sys/kernel/debug/sched/numa_balancing || exit 1\n\
+             echo {pass} >scan_delay_ms\necho {pass} >scan_period_min_ms\ncd /\n"
         );
         match self {
             Manager::NumaBalancing(1) => format!("{paced}echo 1 >/proc/sys/kernel/numa_balancing || exit 1\n"),
@@ -150,6 +169,55 @@ impl Manager {
                 "{paced}echo 1 >/sys/kernel/mm/numa/demotion_enabled || exit 1\necho 2 >/proc/sys/kernel/numa_balancing || exit 1\n"
             ),
             _ => String::new(),
+        }
+    }
+
+    /// A policy's settings in a guest: its usual ones at the guest's measure, and then those that were asked for, which go before.
+    fn settings(&self, measure: Measure) -> Vec<String> {
+        let Manager::Terrace { policy, settings, .. } = self else { return Vec::new() };
+        let time = |milliseconds: u64| measure.time(Duration::from_millis(milliseconds));
+        let millis = |key: &str, time: Duration| format!("{key}={}ms", time.as_millis());
+        let samples = |key: &str, full: u64| format!("{key}={}", measure.samples(full));
+        let walks = |milliseconds: u64| time(milliseconds).max(LEAST_BETWEEN_WALKS);
+        let pass = measure.kernel_pass();
+        let usual = match policy.as_str() {
+            "age" => vec![
+                millis("interval", walks(1000)),
+                millis("idle", walks(12_000)),
+                millis("half_life", walks(8000)),
+                "adaptive=off".to_owned(),
+                "share=100%".to_owned(),
+            ],
+            "flexhm" => vec![millis("i", walks(100)), millis("e", walks(10_000))],
+            "flexmem" => vec![
+                samples("adapt_samples", 100_000),
+                samples("cool_samples", 2_000_000),
+                millis("period", time(500)),
+                "reserve=3%".to_owned(),
+                millis("scan_min", pass),
+                millis("scan_delay", pass),
+            ],
+            "memtis" => vec![
+                samples("adapt_samples", 100_000),
+                samples("cool_samples", 2_000_000),
+                millis("period", time(500)),
+                "reserve=3%".to_owned(),
+            ],
+            "tieredmms" => vec![
+                samples("threshold_period", 100_000),
+                samples("cool_period", 2_000_000),
+                millis("period", time(500)),
+            ],
+            _ => Vec::new(),
+        };
+        usual.into_iter().chain(settings.iter().cloned()).collect()
+    }
+
+    /// Kernel modules that are part of a manager, as folders of this repository.
+    fn modules(&self) -> Vec<PathBuf> {
+        match self.policy() {
+            Some("flexhm") => vec![PathBuf::from(WALKER)],
+            _ => Vec::new(),
         }
     }
 }
@@ -318,7 +386,7 @@ impl Job {
             name: format!("compare-{}-{}", self.workload, self.manager.name()),
             description: "one run of a comparison".to_owned(),
             kernels: vec![self.kernel.clone()],
-            module_sources: Vec::new(),
+            module_sources: self.manager.modules(),
             huge_pages: Some("never".to_owned()),
             numa_balancing: Some(0),
             modules: Vec::new(),
@@ -352,7 +420,8 @@ impl Job {
             set(&self.workload_settings)
         );
         let mut text = format!("leave_free 0 {} || exit 1\n", self.fast.get() >> 10);
-        text += &self.manager.before();
+        let measure = Measure::of(self.size);
+        text += &self.manager.before(measure);
         text += &format!(
             "cpu_now cpu_before\nvmstat_now before\n\
              (ulimit -s unlimited; {interleaved}{program} >/tmp/workload 2>&1; echo $? >/tmp/exit) &\n\
@@ -362,13 +431,14 @@ impl Job {
             Manager::Damon => {
                 format!("damon_tiering {} {} || exit 1\n", machine.fast.get(), (machine.fast + machine.slow).get())
             }
-            // A policy of its own memory, not a cpuset: that would forbid it to move pages to node 0.
-            Manager::Terrace { policy, settings, .. } => format!(
-                "numactl --preferred=1 terrace attach --pid $pid --quiet --policy {policy} --tier-slow node:1 --fast {}{} \
+            // A policy of its own memory, not a cpuset: that would forbid it to move pages to node 0. With balancing, since the kernel's
+            // scanner passes over memory of other policies, and the tracker of hint faults is tried on Terrace's own.
+            Manager::Terrace { policy, .. } => format!(
+                "numactl --balancing --membind=1 terrace attach --pid $pid --quiet --policy {policy} --tier-slow node:1 --fast {}{} \
                  --json-file $OUT/run.json &\n\
                  manager=$!\n",
                 self.fast.get(),
-                set(settings)
+                set(&self.manager.settings(measure))
             ),
             _ => String::new(),
         };
@@ -509,12 +579,13 @@ mod tests {
         assert!(nothing.contains("--seed 7 --operations 1000 --set hot=10%"), "{nothing}");
         for (manager, line) in [
             ("numa_balancing=2", "echo 2 >/proc/sys/kernel/numa_balancing"),
+            ("numa_balancing=2", "echo 500 >scan_delay_ms\necho 500 >scan_period_min_ms"),
             ("numa_balancing=1", "echo 1 >/proc/sys/kernel/numa_balancing"),
             ("interleave", "numactl --interleave=all terrace workload"),
             ("damon", "damon_tiering"),
             ("terrace:age", "--policy age --tier-slow node:1 --fast 20131"),
-            ("terrace:flexmem", "--set adapt_samples=500"),
-            ("terrace:flexhm:r=5", "--set e=1s --set r=5"),
+            ("terrace:flexmem", "--set adapt_samples=98 --set cool_samples=1953 --set period=9ms --set reserve=3%"),
+            ("terrace:flexhm:r=5", "--set i=10ms --set e=195ms --set r=5"),
         ] {
             let text = script(manager);
             assert!(text.contains(line) && !nothing.contains(line), "{manager}: {text}");
