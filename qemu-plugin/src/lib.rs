@@ -8,6 +8,8 @@
 
 #[cfg(not(test))]
 mod api;
+#[path = "../../crates/linux/src/trackers/emulated_ring.rs"]
+mod emulated_ring;
 mod options;
 mod record;
 mod samples;

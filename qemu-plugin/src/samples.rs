@@ -3,7 +3,7 @@
 //! In: accesses that missed the modelled cache, and stores. Out: records in a file that QEMU shows to the guest as a device
 //! (`ivshmem-plain`), in the form of a perf ring. Must not: call into QEMU, or sample what the guest did not ask for.
 //!
-//! The guest's side is `crates/linux/src/trackers/emulated.rs`, which says how the first page is laid out. The file is written with
+//! The guest's side is `crates/linux/src/trackers/emulated.rs`; what both must agree on is in one file (`emulated_ring`). The file is written with
 //! system calls and not mapped: QEMU maps it, and the kernel keeps both views one.
 
 use std::fs::{File, OpenOptions};
@@ -11,15 +11,12 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-/// "TERRSMPL", little-endian.
-const MAGIC: u64 = u64::from_le_bytes(*b"TERRSMPL");
-const VERSION: u64 = 1;
+use crate::emulated_ring::{LOADS, MAGIC, STORES, VERSION, WORDS_OFFSET, Word};
+
 const PAGE: u64 = 4096;
 /// Where `struct perf_event_mmap_page` has the ends of what is written and of what was read.
 const HEAD: u64 = 1024;
 const TAIL: u64 = 1032;
-/// Where the words of control begin: magic, version, data pages, and the two periods.
-const WORDS: u64 = 2048;
 /// PERF_RECORD_SAMPLE and PERF_RECORD_LOST.
 const SAMPLE: u32 = 9;
 const LOST: u32 = 2;
@@ -36,9 +33,24 @@ const IDLE_LOOK: u64 = 256;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// A load that missed the cache.
-    Load = 1,
+    Load = LOADS as isize,
     /// A store.
-    Store = 2,
+    Store = STORES as isize,
+}
+
+impl Kind {
+    /// The word in which the guest says how often it wants one.
+    const fn period(self) -> Word {
+        match self {
+            Kind::Load => Word::LoadPeriod,
+            Kind::Store => Word::StorePeriod,
+        }
+    }
+}
+
+/// Where a word of control lies in the file.
+const fn at(word: Word) -> u64 {
+    WORDS_OFFSET + 8 * word as u64
 }
 
 /// The ring, seen from its writer.
@@ -75,8 +87,11 @@ impl SampleRing {
             countdown: [IDLE_LOOK; 2],
             periods: [0; 2],
         };
-        for (index, word) in [MAGIC, VERSION, data_pages, 0, 0].into_iter().enumerate() {
-            ring.set_word(WORDS + 8 * index as u64, word)?;
+        for (place, word) in [(Word::Magic, MAGIC), (Word::Version, VERSION), (Word::DataPages, data_pages)] {
+            ring.set_word(at(place), word)?;
+        }
+        for kind in [Kind::Load, Kind::Store] {
+            ring.set_word(at(kind.period()), 0)?;
         }
         ring.set_word(HEAD, 0)?;
         ring.set_word(TAIL, 0)?;
@@ -98,7 +113,7 @@ impl SampleRing {
     fn due(&mut self, kind: Kind, address: u64) -> io::Result<()> {
         let which = kind as usize - 1;
         let period = self.periods[which];
-        self.periods[which] = self.word(WORDS + 8 * (3 + which as u64))?;
+        self.periods[which] = self.word(at(kind.period()))?;
         self.countdown[which] = if self.periods[which] > 0 { self.periods[which] } else { IDLE_LOOK };
         if period == 0 {
             return Ok(());
@@ -158,12 +173,12 @@ mod tests {
     #[test]
     fn every_so_many_th_is_written_once_the_guest_asks() {
         let (mut ring, path) = ring("periods", 16);
-        assert_eq!((ring.word(WORDS).unwrap(), ring.word(WORDS + 16).unwrap()), (MAGIC, 8));
+        assert_eq!((ring.word(at(Word::Magic)).unwrap(), ring.word(at(Word::DataPages)).unwrap()), (MAGIC, 8));
         for address in 0..IDLE_LOOK {
             ring.event(Kind::Load, address).unwrap();
         }
         assert_eq!(ring.head, 0, "nobody asked");
-        ring.set_word(WORDS + 24, 100).unwrap();
+        ring.set_word(at(Word::LoadPeriod), 100).unwrap();
         for address in 0..IDLE_LOOK + 250 {
             ring.event(Kind::Load, address).unwrap();
         }
@@ -178,7 +193,7 @@ mod tests {
     #[test]
     fn what_finds_no_room_is_counted_and_told_later_and_records_wrap() {
         let (mut ring, path) = ring("lost", 2);
-        ring.set_word(WORDS + 32, 1).unwrap();
+        ring.set_word(at(Word::StorePeriod), 1).unwrap();
         // The first look takes the period up, then every store is one.
         for address in 0..IDLE_LOOK + 100 {
             ring.event(Kind::Store, address).unwrap();

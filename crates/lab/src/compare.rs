@@ -17,6 +17,8 @@ use terrace_core::units::{Bytes, PAGE_BYTES};
 use crate::error::{LabError, file_error};
 use crate::lab::{Extras, Lab, ScenarioReport};
 use crate::machine::{Machine, Topology};
+pub use crate::manager::Manager;
+use crate::manager::Measure;
 use crate::plugin;
 use crate::scenario::{GuestFile, Scenario, Step};
 
@@ -33,126 +35,7 @@ const BESIDES: Bytes = Bytes::mib(384);
 const SAMPLE_MEMORY: Bytes = Bytes::mib(2);
 /// Nanoseconds of an instruction where every access is counted: about what it takes the host then, so that guest time and wall
 /// time stay alike.
-const COUNTED_INSTRUCTION: u32 = 8;
-/// How fast a scanner looks, for all that look: ours and the kernel's. The kernel's own default is a second and more, our policies'
-/// more still; guests are too slow to wait for that.
-const LOOK_MILLISECONDS: u64 = 500;
-
-/// Who manages memory.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Manager {
-    /// Nobody: pages stay where they were first touched, on node 0 while it has room.
-    Nothing,
-    /// Nobody; pages are laid out in turns on both nodes (numactl).
-    Interleave,
-    /// The kernel's NUMA balancing: 1 for balancing, 2 for tiering with demotion.
-    NumaBalancing(u8),
-    /// DAMON's migrate_hot and migrate_cold.
-    Damon,
-    /// Terrace with this policy and these settings.
-    Terrace {
-        /// The policy.
-        policy: String,
-        /// Its settings, KEY=VALUE.
-        settings: Vec<String>,
-        /// Policy and settings as they were asked for, for rows.
-        label: String,
-    },
-}
-
-impl Manager {
-    /// The managers that are compared unless others are named.
-    pub fn usual() -> Vec<Manager> {
-        let names = "none,interleave,numa_balancing=1,numa_balancing=2,damon,terrace:age,terrace:flexhm";
-        names.split(',').filter_map(|name| Manager::parse(name).ok()).collect()
-    }
-
-    /// Reads a name: none, interleave, numa_balancing=1, numa_balancing=2, damon, or terrace:POLICY, which may be followed by
-    /// settings that differ from those that suit a guest: terrace:flexhm:i=20ms:e=2s.
-    ///
-    /// # Errors
-    /// With what is expected.
-    pub fn parse(text: &str) -> Result<Manager, String> {
-        let every = format!("{LOOK_MILLISECONDS}ms");
-        let texts = |texts: &[&str]| texts.iter().map(|&text| text.to_owned()).collect::<Vec<String>>();
-        let settings = |policy: &str| -> Vec<String> {
-            match policy {
-                // A mark says used or not. A guest uses all of its few pages within the half second, so looks must be shorter
-                // for marks to differ; decisions come at the pace of the others.
-                "age" => texts(&["interval=50ms", "adaptive=off", "share=100%", "idle=2s", "half_life=2s"]),
-                "flexhm" => texts(&["i=50ms", "e=1s"]),
-                // A run has some 10,000 samples, where those the papers' numbers are for have hundreds of millions.
-                "flexmem" => vec![
-                    "adapt_samples=500".into(),
-                    "cool_samples=10000".into(),
-                    format!("scan_min={every}"),
-                    format!("scan_delay={every}"),
-                ],
-                "memtis" => texts(&["adapt_samples=500", "cool_samples=10000"]),
-                "tieredmms" => texts(&["threshold_period=500", "cool_period=10000"]),
-                _ => Vec::new(),
-            }
-        };
-        match text {
-            "none" => Ok(Manager::Nothing),
-            "interleave" => Ok(Manager::Interleave),
-            "numa_balancing=1" => Ok(Manager::NumaBalancing(1)),
-            "numa_balancing=2" => Ok(Manager::NumaBalancing(2)),
-            "damon" => Ok(Manager::Damon),
-            _ => match text.strip_prefix("terrace:").filter(|label| !label.is_empty()) {
-                Some(label) => {
-                    let mut parts = label.split(':');
-                    let policy = parts.next().unwrap_or_default().to_owned();
-                    // What is given later goes before.
-                    let settings = settings(&policy).into_iter().chain(parts.map(str::to_owned)).collect();
-                    Ok(Manager::Terrace { policy, settings, label: label.to_owned() })
-                }
-                None => Err(format!(
-                    "{text:?} is no manager: expected none, interleave, numa_balancing=1, numa_balancing=2, damon or terrace:POLICY[:KEY=VALUE...]"
-                )),
-            },
-        }
-    }
-
-    /// Its name in rows.
-    pub fn name(&self) -> String {
-        match self {
-            Manager::Nothing => "none".to_owned(),
-            Manager::Interleave => "interleave".to_owned(),
-            Manager::NumaBalancing(mode) => format!("numa_balancing={mode}"),
-            Manager::Damon => "damon".to_owned(),
-            Manager::Terrace { .. } => "terrace".to_owned(),
-        }
-    }
-
-    /// Its name with policy and settings.
-    pub fn label(&self) -> String {
-        self.policy().map_or_else(|| self.name(), |policy| format!("{}:{policy}", self.name()))
-    }
-
-    /// The policy, where there is one to name.
-    pub fn policy(&self) -> Option<&str> {
-        match self {
-            Manager::Terrace { policy, .. } => Some(policy),
-            _ => None,
-        }
-    }
-
-    /// What is done before the program begins.
-    fn before(&self) -> String {
-        let scanner = "cd /sys/kernel/debug/sched/numa_balancing || exit 1\n";
-        let paced = format!(
-            "{scanner}echo {LOOK_MILLISECONDS} >scan_delay_ms\necho {LOOK_MILLISECONDS} >scan_period_min_ms\ncd /\n"
-        );
-        match self {
-            Manager::NumaBalancing(1) => format!("{paced}echo 1 >/proc/sys/kernel/numa_balancing || exit 1\n"),
-            Manager::NumaBalancing(_) => format!(
-                "{paced}echo 1 >/sys/kernel/mm/numa/demotion_enabled || exit 1\necho 2 >/proc/sys/kernel/numa_balancing || exit 1\n"
-            ),
-            _ => String::new(),
-        }
-    }
-}
+pub(crate) const COUNTED_INSTRUCTION: u32 = 8;
 
 /// One run.
 #[derive(Clone, Debug)]
@@ -318,7 +201,7 @@ impl Job {
             name: format!("compare-{}-{}", self.workload, self.manager.name()),
             description: "one run of a comparison".to_owned(),
             kernels: vec![self.kernel.clone()],
-            module_sources: Vec::new(),
+            module_sources: self.manager.modules(),
             huge_pages: Some("never".to_owned()),
             numa_balancing: Some(0),
             modules: Vec::new(),
@@ -352,7 +235,8 @@ impl Job {
             set(&self.workload_settings)
         );
         let mut text = format!("leave_free 0 {} || exit 1\n", self.fast.get() >> 10);
-        text += &self.manager.before();
+        let measure = Measure::of(self.size);
+        text += &self.manager.before(measure);
         text += &format!(
             "cpu_now cpu_before\nvmstat_now before\n\
              (ulimit -s unlimited; {interleaved}{program} >/tmp/workload 2>&1; echo $? >/tmp/exit) &\n\
@@ -362,13 +246,14 @@ impl Job {
             Manager::Damon => {
                 format!("damon_tiering {} {} || exit 1\n", machine.fast.get(), (machine.fast + machine.slow).get())
             }
-            // A policy of its own memory, not a cpuset: that would forbid it to move pages to node 0.
-            Manager::Terrace { policy, settings, .. } => format!(
-                "numactl --preferred=1 terrace attach --pid $pid --quiet --policy {policy} --tier-slow node:1 --fast {}{} \
+            // A policy of its own memory, not a cpuset: that would forbid it to move pages to node 0. With balancing, since the kernel's
+            // scanner passes over memory of other policies, and the tracker of hint faults is tried on Terrace's own.
+            Manager::Terrace { policy, .. } => format!(
+                "numactl --balancing --membind=1 terrace attach --pid $pid --quiet --policy {policy} --tier-slow node:1 --fast {}{} \
                  --json-file $OUT/run.json &\n\
                  manager=$!\n",
                 self.fast.get(),
-                set(settings)
+                set(&self.manager.settings(measure))
             ),
             _ => String::new(),
         };
@@ -509,20 +394,18 @@ mod tests {
         assert!(nothing.contains("--seed 7 --operations 1000 --set hot=10%"), "{nothing}");
         for (manager, line) in [
             ("numa_balancing=2", "echo 2 >/proc/sys/kernel/numa_balancing"),
+            ("numa_balancing=2", "echo 500 >scan_delay_ms\necho 500 >scan_period_min_ms"),
             ("numa_balancing=1", "echo 1 >/proc/sys/kernel/numa_balancing"),
             ("interleave", "numactl --interleave=all terrace workload"),
             ("damon", "damon_tiering"),
             ("terrace:age", "--policy age --tier-slow node:1 --fast 20131"),
-            ("terrace:flexmem", "--set adapt_samples=500"),
-            ("terrace:flexhm:r=5", "--set e=1s --set r=5"),
+            ("terrace:flexmem", "--set adapt_samples=98 --set cool_samples=1953 --set period=9ms --set reserve=3%"),
+            ("terrace:flexhm:r=5", "--set i=10ms --set e=195ms --set r=5"),
         ] {
             let text = script(manager);
             assert!(text.contains(line) && !nothing.contains(line), "{manager}: {text}");
             assert_eq!(job(manager).machine().unwrap(), job("none").machine().unwrap());
         }
-        assert_eq!(Manager::usual().len(), 7);
-        assert!(Manager::parse("tpp").unwrap_err().contains("numa_balancing=2"));
-        assert!(Manager::parse("terrace:").is_err());
     }
 
     #[test]

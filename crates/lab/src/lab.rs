@@ -107,7 +107,11 @@ impl Lab {
             return PathBuf::from(path);
         }
         let own = std::env::current_exe().ok().filter(|path| path.file_name().is_some_and(|name| name == "terrace"));
-        own.unwrap_or_else(|| PathBuf::from("target/release/terrace"))
+        own.unwrap_or_else(|| {
+            let path = PathBuf::from("target/release/terrace");
+            tracing::warn!(path = %path.display(), "this program is not called terrace, so guests get this one; TERRACE_BINARY or --binary names another");
+            path
+        })
     }
 
     /// Runs a scenario on a kernel, its first one unless another is asked for.

@@ -6,6 +6,7 @@
 //! Everything that the headers package depends on is fetched like a kernel and unpacked into a small root of its own, once a
 //! kernel; make runs in there (`unshare`, `chroot`). Without root the kernel must let users have namespaces.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
@@ -43,13 +44,27 @@ pub(crate) fn build(cache: &Cache, kernel: &Kernel, source: &Path) -> Result<Vec
         fs::remove_dir_all(&folder).map_err(file_error(&folder))?;
     }
     fs::create_dir(&folder).map_err(file_error(&folder))?;
+    let mut sources = BTreeMap::new();
     for entry in fs::read_dir(source).map_err(file_error(source))? {
         let path = entry.map_err(file_error(source))?.path();
         let wanted = path.extension().is_some_and(|ending| ending == "c" || ending == "h");
         if wanted || path.ends_with("Kbuild") {
-            let to = folder.join(path.file_name().unwrap_or_default());
-            fs::copy(&path, &to).map_err(file_error(&path))?;
+            let file = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            sources.insert(file, fs::read(&path).map_err(file_error(&path))?);
         }
+    }
+    // What was built before from the same bytes need not be built again; the whole source is compared, not a sum of it.
+    let (built, built_from) = (root.join(format!("{name}.ko")), root.join(format!("{name}.source")));
+    let text = sources.iter().flat_map(|(file, bytes)| [file.as_bytes(), b"\n", bytes.as_slice(), b"\n"].concat());
+    let text: Vec<u8> = text.collect();
+    if fs::read(&built_from).is_ok_and(|before| before == text)
+        && let Ok(module) = fs::read(&built)
+    {
+        return Ok(module);
+    }
+    for (file, bytes) in &sources {
+        let to = folder.join(file);
+        fs::write(&to, bytes).map_err(file_error(&to))?;
     }
     tracing::info!(module = name, kernel = kernel.release, "building");
     let mut command = Command::new("unshare");
@@ -61,7 +76,12 @@ pub(crate) fn build(cache: &Cache, kernel: &Kernel, source: &Path) -> Result<Vec
     command.env("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin");
     output_of(&mut command, "util-linux")?;
     let module = folder.join(format!("{name}.ko"));
-    fs::read(&module).map_err(file_error(&module))
+    let module = fs::read(&module).map_err(file_error(&module))?;
+    // The source last: a module without it is built anew.
+    let _ = fs::remove_file(&built_from);
+    fs::write(&built, &module).map_err(file_error(&built))?;
+    fs::write(&built_from, text).map_err(file_error(&built_from))?;
+    Ok(module)
 }
 
 /// Makes of unpacked packages a root in which programs run.

@@ -15,7 +15,7 @@
 //! | `beta` | 0.20 | not stated; the paper varies it from 10 % to 40 % (A2) |
 //! | `countdown` | 5 | section 5 |
 //! | alpha | 1 at first, then 1 - m/tp, kept while tp = 0 | section 6, equation 3 (A5) |
-//! | promotion leaves free | 3 % (100 to 1500 MiB) | as MEMTIS |
+//! | promotion leaves free | 3 % (100 to 1500 MiB) | as MEMTIS; at most a tenth of the memory (`reserve`) |
 //! | sampling periods | as MEMTIS, held to its quota | section 5 |
 //! | `touches` | 2 | section 2.2: to be on the active list a page is accessed twice |
 //! | hint scanner | 256 MiB a step, period by resident size | section 5 and the kernel (A10) |
@@ -103,6 +103,7 @@ pub const INFO: PolicyInfo = PolicyInfo {
             default: "30",
             meaning: "permil of a processor for the sampler; 0 holds it to nothing",
         },
+        support::RESERVE,
         hint_scanner::SETTINGS[0],
         hint_scanner::SETTINGS[1],
         hint_scanner::SETTINGS[2],
@@ -136,6 +137,7 @@ enum Warm {
 /// See the module's header.
 pub struct FlexMem {
     scale: u32,
+    reserve: Option<f64>,
     full: Amounts,
     k: f64,
     beta: f64,
@@ -241,6 +243,7 @@ impl FlexMem {
         let quota = settings.number("quota", 30u64, 0..=1000)?;
         Ok(FlexMem {
             scale: 1,
+            reserve: support::reserve(settings)?,
             full,
             amounts: full,
             k: settings.number("k", 0.5, 0.01..=1.0)?,
@@ -289,6 +292,10 @@ impl FlexMem {
     /// The hot threshold and the lowest warm bin.
     pub fn thresholds(&self) -> (usize, usize) {
         (self.hot, self.warm_bin)
+    }
+
+    fn marks(&self, limit: u64) -> MemtisMarks {
+        MemtisMarks::new(limit, self.scale, self.reserve)
     }
 
     /// Keeps the lists in step with the histogram.
@@ -368,8 +375,7 @@ impl FlexMem {
         let Some(limit) = self.limit else { return };
         self.threshold_due = false;
         let sizes = self.heat.histogram();
-        let capacity =
-            if self.fixed_demotion { limit.saturating_sub(MemtisMarks::new(limit, self.scale).promote) } else { limit };
+        let capacity = if self.fixed_demotion { limit.saturating_sub(self.marks(limit).promote) } else { limit };
         let found = fit(&sizes, capacity);
         self.hot = found.lowest.clamp(1, BINS - 1);
         self.warm_bin = match self.warm {
@@ -394,7 +400,7 @@ impl FlexMem {
         (self.failed, self.mistaken, self.promoted_by_faults) = (Failures::default(), 0, 0);
         self.totals.intervals += 1;
         let used = room.tiers[0].used;
-        let marks = MemtisMarks::new(limit, self.scale);
+        let marks = self.marks(limit);
         if self.fixed_demotion {
             let need = marks.need(limit, used, self.hot_slow());
             return Interval { open: true, rate: need, cold_left: need, warm_left: 0 };
@@ -412,7 +418,7 @@ impl FlexMem {
     /// An allocation that finds fast memory short wakes the migration thread, as often as MEMTIS's.
     fn on_born(&mut self, now: Time, tier: TierId, pages: &Pages) {
         let Some(limit) = self.limit.filter(|_| self.direct) else { return };
-        let short = pages.used_in_all(TierId::FAST) + MemtisMarks::new(limit, self.scale).demote >= limit;
+        let short = pages.used_in_all(TierId::FAST) + self.marks(limit).demote >= limit;
         if (tier > TierId::FAST || short) && self.room_at.is_none() {
             let gap = self.period / memtis::DIRECT_GAP;
             self.room_at = Some(self.made_room.map_or(now, |last| (last + gap).max(now)));
@@ -423,9 +429,9 @@ impl FlexMem {
     fn make_room(&mut self, now: Time, room: &Room<'_>, pages: &mut Pages, wishes: &mut Wishes) {
         (self.room_at, self.made_room) = (None, Some(now));
         let limit = support::fast_limit(room);
-        let need = (room.tiers[0].used + MemtisMarks::new(limit, self.scale).promote).saturating_sub(limit);
+        let need = (room.tiers[0].used + self.marks(limit).promote).saturating_sub(limit);
         if need > 0 {
-            let left = need + support::scaled_pages(memtis::DIRECT_EXTRA, self.scale);
+            let left = need + self.marks(limit).direct_extra;
             self.interval.cold_left = left;
             self.demote(pages, wishes);
             self.interval.cold_left = 0;
@@ -485,7 +491,7 @@ impl FlexMem {
     /// Promotes in turn from the active list and the hot bins until fast memory is full. What is left over has failed.
     fn promote(&mut self, room: &Room<'_>, freed: u64, pages: &mut Pages, wishes: &mut Wishes) {
         let limit = support::fast_limit(room);
-        let reserve = MemtisMarks::new(limit, self.scale).promote;
+        let reserve = self.marks(limit).promote;
         let mut left = (limit + freed).saturating_sub(room.tiers[0].used + reserve);
         self.serial = if self.serial == 0xff { 1 } else { self.serial + 1 };
         let mark = self.serial << 8;

@@ -81,14 +81,13 @@ pub const INFO: PolicyInfo = PolicyInfo {
             default: "270",
             meaning: "latency of slow memory in the split formula; 170 for CXL",
         },
+        support::RESERVE,
     ],
     build: |settings| Ok(Box::new(Memtis::new(settings)?)),
 };
 
 /// Share of the capacity below which the hot set is under-filled, so that a bin is kept warm.
 const WARM_BELOW: f64 = 0.75;
-/// What a directly woken demoter frees beyond the watermark.
-pub(crate) const DIRECT_EXTRA: Bytes = Bytes::mib(50);
 /// Direct wakes come no closer than this part of the period: the thread is busy with the one before.
 pub(crate) const DIRECT_GAP: u32 = 50;
 /// Policy mark in `heat`: the page's own count was hot by the threshold of base pages when last sampled.
@@ -97,6 +96,7 @@ const MAY_BE_HOT: u16 = 1;
 /// See the module's header.
 pub struct Memtis {
     scale: u32,
+    reserve: Option<f64>,
     full: Amounts,
     split: bool,
     warm: bool,
@@ -156,6 +156,7 @@ impl Memtis {
         let quota = settings.number("quota", 30u64, 0..=1000)?;
         Ok(Memtis {
             scale: 1,
+            reserve: support::reserve(settings)?,
             full,
             split,
             warm: settings.switch("warm", true)?,
@@ -189,6 +190,10 @@ impl Memtis {
     /// The hot threshold, the lowest warm bin, and the threshold of base pages.
     pub fn thresholds(&self) -> (usize, usize, usize) {
         (self.hot, self.warm_bin, self.base_hot)
+    }
+
+    fn marks(&self, limit: u64) -> MemtisMarks {
+        MemtisMarks::new(limit, self.scale, self.reserve)
     }
 
     fn bin(&self, unit: PageId, pages: &Pages) -> usize {
@@ -243,7 +248,7 @@ impl Memtis {
 
     fn adapt(&mut self) {
         let Some(limit) = self.limit else { return };
-        let capacity = limit.saturating_sub(MemtisMarks::new(limit, self.scale).promote);
+        let capacity = limit.saturating_sub(self.marks(limit).promote);
         let found = fit(&self.heat.histogram(), capacity);
         let bin = found.lowest.clamp(1, BINS - 1);
         let base = fit(&self.heat.base_histogram(), capacity).lowest.clamp(1, BINS - 1);
@@ -311,14 +316,10 @@ impl Memtis {
     /// The demoter: what it frees, in 4 KiB pages.
     fn demote(&mut self, room: &Room<'_>, hot_slow: u64, pages: &Pages, wishes: &mut Wishes) -> u64 {
         let (limit, used) = (support::fast_limit(room), room.tiers[0].used);
-        let marks = MemtisMarks::new(limit, self.scale);
+        let marks = self.marks(limit);
         let above = |free: u64| (used + free).saturating_sub(limit);
         let direct = std::mem::take(&mut self.direct) && above(marks.promote) > 0;
-        let need = if direct {
-            above(marks.promote) + support::scaled_pages(DIRECT_EXTRA, self.scale)
-        } else {
-            marks.need(limit, used, hot_slow)
-        };
+        let need = if direct { above(marks.promote) + marks.direct_extra } else { marks.need(limit, used, hot_slow) };
         if need == 0 {
             return 0;
         }
@@ -351,7 +352,7 @@ impl Memtis {
 
     fn promote(&mut self, room: &Room<'_>, freed: u64, pages: &Pages, wishes: &mut Wishes) {
         let limit = support::fast_limit(room);
-        let marks = MemtisMarks::new(limit, self.scale);
+        let marks = self.marks(limit);
         let mut left = (limit + freed).saturating_sub(marks.promote + room.tiers[0].used);
         for tier in 1..room.tiers.len() as u8 {
             for unit in self.lru.tail_to_head(Place::active(TierId(tier))) {
@@ -371,7 +372,7 @@ impl Memtis {
     /// An allocation that finds fast memory short wakes the demoter.
     fn on_born(&mut self, now: Time, tier: TierId, pages: &Pages) {
         let Some(limit) = self.limit else { return };
-        let short = pages.used_in_all(TierId::FAST) + MemtisMarks::new(limit, self.scale).demote >= limit;
+        let short = pages.used_in_all(TierId::FAST) + self.marks(limit).demote >= limit;
         if tier > TierId::FAST || short {
             self.direct = true;
             let earliest = self.last_direct.map_or(now, |last| (last + self.period / DIRECT_GAP).max(now));

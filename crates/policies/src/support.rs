@@ -8,7 +8,7 @@ use terrace_core::pages::Pages;
 use terrace_core::policy::Room;
 use terrace_core::units::{BLOCK_PAGES, Bytes, PageId, SpaceId, TierId, Vpn};
 
-use crate::{Settings, SettingsError};
+use crate::{SettingInfo, Settings, SettingsError};
 
 /// Takes a size of at least one page; of a full-size machine, returned as it is.
 ///
@@ -49,23 +49,51 @@ pub fn first_below(room: &Room<'_>) -> TierId {
 /// MEMTIS's watermarks of free fast memory, in 4 KiB pages.
 ///
 /// Source: MEMTIS code (specification section 6): demotion at 2 % of the limit, clamped to 50 to 1000 MiB, promotion at
-/// 3 %, clamped to 100 to 1500 MiB.
+/// 3 %, clamped to 100 to 1500 MiB; a direct demotion frees 50 MiB more.
+///
+/// One departure: the lower clamps are at most a twentieth and a tenth of the limit, and the 50 MiB at most half of what promotion
+/// leaves. On fast memory of 1000 MiB or more nothing differs; on 100 MiB and less MEMTIS would keep all of it free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemtisMarks {
     /// Demotion starts when less than this is free.
     pub demote: u64,
     /// Demotion frees up to this, and promotion leaves it free.
     pub promote: u64,
+    /// What a directly woken demotion frees beyond that.
+    pub direct_extra: u64,
+}
+
+/// The setting of these watermarks.
+pub const RESERVE: SettingInfo = SettingInfo {
+    key: "reserve",
+    default: "auto",
+    meaning: "fast memory that promotion leaves free; auto is 3 %, 100 to 1500 MiB and at most a tenth; demotion starts at two thirds",
+};
+
+/// Reads [`RESERVE`]: `None` is auto.
+///
+/// # Errors
+/// When the value is neither auto nor a share below one half.
+pub fn reserve(settings: &mut Settings) -> Result<Option<f64>, SettingsError> {
+    settings.take(RESERVE.key, None, "auto or a share below 50%", |text| match text {
+        "auto" => Some(None),
+        share => terrace_core::units::parse_share(share).ok().filter(|share| *share < 0.5).map(Some),
+    })
 }
 
 impl MemtisMarks {
-    /// The marks for a limit of fast pages.
-    pub fn new(limit: u64, scale: u32) -> MemtisMarks {
-        let mark = |share: f64, low: u64, high: u64| {
-            let pages = (limit as f64 * share).floor() as u64;
-            pages.clamp(scaled_pages(Bytes::mib(low), scale), scaled_pages(Bytes::mib(high), scale))
+    /// The marks for a limit of fast pages; `reserve` is a share of it, or `None` for MEMTIS's own.
+    pub fn new(limit: u64, scale: u32, reserve: Option<f64>) -> MemtisMarks {
+        let share = |share: f64| (limit as f64 * share).floor() as u64;
+        let mark = |wanted: f64, low: u64, small: u64, high: u64| {
+            let low = scaled_pages(Bytes::mib(low), scale).min(limit / small);
+            share(wanted).clamp(low, scaled_pages(Bytes::mib(high), scale))
         };
-        MemtisMarks { demote: mark(0.02, 50, 1000).min(limit), promote: mark(0.03, 100, 1500).min(limit) }
+        let (demote, promote) = match reserve {
+            Some(reserve) => (share(reserve * 2.0 / 3.0), share(reserve)),
+            None => (mark(0.02, 50, 20, 1000), mark(0.03, 100, 10, 1500)),
+        };
+        MemtisMarks { demote, promote, direct_extra: scaled_pages(Bytes::mib(50), scale).min(promote / 2) }
     }
 }
 
@@ -118,13 +146,28 @@ mod tests {
     #[test]
     fn memtis_marks_are_shares_within_clamps_that_scale_along() {
         let check = |limit: Bytes, scale: u32, demote: Bytes, promote: Bytes| {
-            let marks = MemtisMarks::new(limit.pages(), scale);
+            let marks = MemtisMarks::new(limit.pages(), scale, None);
             assert_eq!((marks.demote, marks.promote), (demote.pages(), promote.pages()), "{limit} at {scale}");
         };
         check(Bytes::gib(10), 1, Bytes::gib(10).share(0.02), Bytes::gib(10).share(0.03));
         check(Bytes::gib(1), 1, Bytes::mib(50), Bytes::mib(100));
         check(Bytes::gib(100), 1, Bytes::mib(1000), Bytes::mib(1500));
+        check(Bytes::mib(1000), 1, Bytes::mib(50), Bytes::mib(100));
         check(Bytes::gib(1), 64, Bytes::kib(1000 * 1024 / 64), Bytes::kib(1500 * 1024 / 64));
+        // Less than MEMTIS keeps free: a part of it is kept.
+        check(Bytes::mib(20), 1, Bytes::mib(1), Bytes::mib(2));
+        assert_eq!(MemtisMarks::new(Bytes::mib(20).pages(), 1, None).direct_extra, Bytes::mib(1).pages());
+        assert_eq!(MemtisMarks::new(Bytes::gib(4).pages(), 1, None).direct_extra, Bytes::mib(50).pages());
+    }
+
+    #[test]
+    fn a_reserve_that_was_asked_for_is_the_share_it_says() {
+        let marks = MemtisMarks::new(1000, 1, Some(0.03));
+        assert_eq!((marks.demote, marks.promote, marks.direct_extra), (20, 30, 15));
+        for (text, wanted) in [("auto", Some(None)), ("3%", Some(Some(0.03))), ("60%", None), ("some", None)] {
+            let mut settings = Settings::from_pairs([("reserve", text)]);
+            assert_eq!(reserve(&mut settings).ok(), wanted, "{text}");
+        }
     }
 
     #[test]

@@ -149,6 +149,9 @@ pub(crate) struct LabCompareArguments {
     /// How many seeds each is run with.
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=100))]
     pub seeds: u64,
+    /// The first of these seeds; the others follow it.
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=u64::from(u32::MAX)))]
+    pub first_seed: u64,
     /// Footprint of the workload.
     #[arg(long, default_value = "64MiB", value_name = "BYTES")]
     pub size: String,

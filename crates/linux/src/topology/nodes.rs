@@ -111,15 +111,32 @@ pub(crate) fn free_memory(root: &Path, number: u32) -> Option<Bytes> {
 }
 
 /// What of a node's memory can still be taken: the kernel's estimate MemAvailable (Documentation/filesystems/proc.rst) for one node, without
-/// slabs. Free memory above the low watermarks, and of the file cache what is more than half of it or than those watermarks.
-/// `zoneinfo` is what /proc/zoneinfo says.
+/// slabs. Of each zone the free memory above its low watermark and above what it keeps back from allocations that could be met
+/// by a higher zone (`lowmem_reserve`, "protection"; a program's could), and of the file cache what is more than half of it or than those
+/// watermarks. `zoneinfo` is what /proc/zoneinfo says.
 pub(crate) fn available_memory(root: &Path, number: u32, zoneinfo: &str) -> Option<Bytes> {
     let text = std::fs::read_to_string(root.join(format!("sys/devices/system/node/node{number}/meminfo"))).ok()?;
-    let low = zone_lines(zoneinfo, number).filter(|(field, _)| *field == "low");
-    let low = Bytes::of_pages(low.filter_map(|(_, pages)| pages.parse::<u64>().ok()).sum()).get();
+    let (mut free_above, mut low_of_all) = (0u64, 0u64);
+    let (mut free, mut low) = (0u64, 0u64);
+    for line in node_lines(zoneinfo, number) {
+        let mut words = line.split_ascii_whitespace();
+        let value = |word: Option<&str>| word.and_then(|word| word.parse().ok()).unwrap_or(0);
+        match (words.next(), words.next()) {
+            (Some("pages"), Some("free")) => free = value(words.next()),
+            (Some("low"), word) => low = value(word),
+            // The last of a zone's lines that matter, on every kernel.
+            (Some("protection:"), _) => {
+                let numbers = line.split(['(', ',', ')']).filter_map(|word| word.trim().parse::<u64>().ok());
+                free_above += free.saturating_sub(low + numbers.max().unwrap_or(0));
+                low_of_all += low;
+            }
+            _ => {}
+        }
+    }
     let amount = |name: &str| meminfo_bytes(&text, name).unwrap_or_default().get();
     let files = amount("Active(file):") + amount("Inactive(file):");
-    Some(Bytes::new(amount("MemFree:").saturating_sub(low) + (files - low.min(files / 2))))
+    let low_of_all = Bytes::of_pages(low_of_all).get();
+    Some(Bytes::of_pages(free_above) + Bytes::new(files - low_of_all.min(files / 2)))
 }
 
 fn read_node(root: &Path, number: u32, block_bytes: Option<u64>, zoneinfo: &str) -> Result<Node, TopologyError> {
@@ -159,16 +176,23 @@ fn read_node(root: &Path, number: u32, block_bytes: Option<u64>, zoneinfo: &str)
     })
 }
 
-/// The first two words of each line about a node's zones; the line that begins a zone is one of them.
-fn zone_lines(zoneinfo: &str, number: u32) -> impl Iterator<Item = (&str, &str)> {
+/// The lines about a node's zones; the line that begins a zone is one of them.
+fn node_lines(zoneinfo: &str, number: u32) -> impl Iterator<Item = &str> {
     let mut ours = false;
-    zoneinfo.lines().filter_map(move |line| {
+    zoneinfo.lines().filter(move |line| {
         let mut fields = line.split_ascii_whitespace();
-        let (first, second) = (fields.next()?, fields.next()?);
-        if first == "Node" {
+        if let (Some("Node"), Some(second)) = (fields.next(), fields.next()) {
             ours = second.trim_end_matches(',').parse() == Ok(number);
         }
-        ours.then_some((first, second))
+        ours
+    })
+}
+
+/// The first two words of each of those lines.
+fn zone_lines(zoneinfo: &str, number: u32) -> impl Iterator<Item = (&str, &str)> {
+    node_lines(zoneinfo, number).filter_map(|line| {
+        let mut fields = line.split_ascii_whitespace();
+        Some((fields.next()?, fields.next()?))
     })
 }
 
@@ -241,26 +265,33 @@ Node 1, zone  Movable
     }
 
     #[test]
-    fn what_can_be_taken_is_free_above_the_low_marks_and_half_of_the_file_cache() {
-        let check = |free_kib: u64, files_kib: u64, left: Bytes| {
+    fn what_can_be_taken_is_free_above_what_zones_keep_back_and_half_of_the_file_cache() {
+        let check = |[dma, normal]: [u64; 2], files_kib: u64, left: Bytes| {
             let root = tempfile::tempdir().unwrap();
             let node = root.path().join("sys/devices/system/node/node0");
             std::fs::create_dir_all(&node).unwrap();
-            let meminfo = format!(
-                "Node 0 MemFree: {free_kib} kB\nNode 0 Active(file): 0 kB\nNode 0 Inactive(file): {files_kib} kB\n"
-            );
+            let meminfo = format!("Node 0 Active(file): 0 kB\nNode 0 Inactive(file): {files_kib} kB\n");
             std::fs::write(node.join("meminfo"), meminfo).unwrap();
-            let zones =
-                "Node 0, zone DMA\n  min 1\n  low 100\nNode 0, zone Normal\n  low 156\nNode 1, zone Normal\n  low 9\n";
-            assert_eq!(
-                available_memory(root.path(), 0, zones),
-                Some(left),
-                "{free_kib} KiB free, {files_kib} of files"
-            );
+            let zone = |name: &str, node: u32, free: u64, low: u64, kept: u64| {
+                format!(
+                    "Node {node}, zone {name}\n  pages free     {free}\n        boost    0\n        min      1\n        low      {low}\n\
+                     \x20       managed  9999\n        protection: (0, {kept}, {kept}, {kept})\n  pagesets\n              high:     {free}\n"
+                )
+            };
+            let zones = [
+                zone("DMA", 0, dma, 20, 80),
+                zone("Normal", 0, normal, 156, 0),
+                zone("Movable", 0, 0, 80, 0),
+                zone("Normal", 1, 5000, 9, 0),
+            ];
+            let found = available_memory(root.path(), 0, &zones.concat());
+            assert_eq!(found, Some(left), "{dma} and {normal} pages free, {files_kib} KiB of files");
         };
-        check(1024, 0, Bytes::ZERO);
-        check(4096, 0, Bytes::mib(3));
-        check(1024, 1024, Bytes::kib(512));
-        check(1024, 10240, Bytes::mib(9));
+        check([100, 100], 0, Bytes::ZERO);
+        check([868, 100], 0, Bytes::mib(3));
+        check([100, 156 + 768], 0, Bytes::mib(3));
+        check([356, 156 + 512], 0, Bytes::mib(3));
+        check([0, 0], 1024, Bytes::kib(512));
+        check([0, 0], 10240, Bytes::mib(9));
     }
 }

@@ -5,7 +5,7 @@
 //!
 //! The device is `ivshmem-plain`, whose second memory region is a file of the host. Its first page is laid out as that of a perf
 //! ring (`struct perf_event_mmap_page`): the head is the plugin's, the tail ours. From the middle of that page on stand the words
-//! of `Word`. The records are samples in the layout of the `samples` tracker; their identifier says what was sampled
+//! of [`Word`]. The records are samples in the layout of the `samples` tracker; their identifier says what was sampled
 //! (1 loads, 2 stores), and their process is 0: the plugin sees addresses and no processes.
 
 use std::fs::{self, OpenOptions};
@@ -17,39 +17,20 @@ use std::time::Duration;
 
 use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec};
 use terrace_core::policy::SamplePeriods;
+use terrace_core::units::PAGE_BYTES;
 
+pub use super::emulated_ring::{LOADS, STORES};
+use super::emulated_ring::{MAGIC, VERSION, WORDS_OFFSET, Word};
 use crate::perf::record::{Layout, Record, Sample};
 use crate::perf::ring::{Ring, RingCounts};
 
 const DEVICES: &str = "/sys/bus/pci/devices";
 /// Red Hat's number, and ivshmem's among its own (QEMU, docs/specs/ivshmem-spec.rst).
 const VENDOR_AND_DEVICE: (&str, &str) = ("0x1af4", "0x1110");
-/// "TERRSMPL", little-endian.
-pub const MAGIC: u64 = u64::from_le_bytes(*b"TERRSMPL");
-/// Of the words and records.
-pub const VERSION: u64 = 1;
+/// [`Ring::spare_word`] counts from the middle of the page.
+const _: () = assert!(WORDS_OFFSET == PAGE_BYTES / 2);
 /// No interrupt tells of samples, so they are fetched so often.
 const FETCH: Duration = Duration::from_millis(20);
-
-/// The words of control.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Word {
-    /// [`MAGIC`], written by the plugin.
-    Magic = 0,
-    /// [`VERSION`], written by the plugin.
-    Version = 1,
-    /// Data pages behind the first page, a power of two, written by the plugin.
-    DataPages = 2,
-    /// Loads that missed the modelled cache a sample, written by us; 0 is none.
-    LoadPeriod = 3,
-    /// Stores a sample, written by us; 0 is none.
-    StorePeriod = 4,
-}
-
-/// What a record's identifier says.
-pub const LOADS: u64 = 1;
-/// The other.
-pub const STORES: u64 = 2;
 
 /// The plugin's ring.
 #[derive(Debug)]

@@ -6,6 +6,7 @@
 pub mod accessed_bits;
 pub mod damon;
 pub mod emulated;
+pub mod emulated_ring;
 pub mod hint_faults;
 pub mod idle_pages;
 pub mod page_faults;

@@ -89,7 +89,7 @@ pub(super) fn run(arguments: &LabCompareArguments) -> anyhow::Result<ExitCode> {
     };
     let mut comparison = Comparison { rows: Vec::new(), courses: Vec::new(), failures: Vec::new(), settings };
     for workload in &arguments.workload {
-        for seed in 1..=arguments.seeds {
+        for seed in (arguments.first_seed..).take(arguments.seeds as usize) {
             for manager in &managers {
                 let job = Job {
                     kernel: arguments.kernel.clone(),

@@ -1,0 +1,165 @@
+#!/usr/bin/env python3
+"""The lab's comparison of managers: six programs, several seeds, each manager, in guests with real memory tiers.
+
+    make build qemu-plugin
+    benchmarks/lab_campaign.py                    # runs what is missing, one QEMU at a time, and prints the table
+    benchmarks/lab_campaign.py --table            # prints the table of what has run
+    benchmarks/lab_campaign.py --until 03:00      # begins no run after this time of day
+
+Every run is kept as one JSON file, as `terrace lab compare --json` printed it; a run whose file is there is not run again, so
+that a campaign can be broken off and taken up. Seeds are outermost: what has run when it is broken off is whole seeds.
+`--terrace FILE` (or TERRACE) names the command; where its plugin does not lie beside it, TERRACE_QEMU_PLUGIN does, as for
+`terrace lab compare`. Nothing but files below --output is written.
+"""
+
+import argparse
+import datetime
+import json
+import os
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+KERNEL = "7.2"
+SIZE = "64MiB"
+FAST = "30%"
+# Operations: so many that a program runs for some ten seconds of the guest's time, its first touches not counted.
+WORKLOADS = {
+    "btree": ["--operations", "262144"],
+    "graph500": ["--operations", "16", "--set", "validate=last"],
+    "silo-ycsb-c": [],
+    "gups-shift": [],
+    "xsbench": ["--operations", "65536"],
+    "gap-pr": ["--operations", "4", "--set", "graph=uniform"],
+}
+KERNELS_OWN = ["numa_balancing=1", "numa_balancing=2", "damon"]
+TERRACE = ["terrace:flexhm", "terrace:tieredmms", "terrace:flexmem"]
+MANAGERS = ["none"] + KERNELS_OWN + TERRACE
+
+
+def plan(seeds, managers):
+    """Runs in their order. Nobody's management needs one seed: it is there to see what the others change."""
+    for seed in range(1, seeds + 1):
+        for workload in WORKLOADS:
+            for manager in managers:
+                if manager != "none" or seed == 1:
+                    yield workload, seed, manager
+
+
+def path_of(output, workload, seed, manager):
+    return output / f"{workload}-{seed}-{manager.replace(':', '-')}.json"
+
+
+def run(arguments, workload, seed, manager):
+    """One run. Returns whether it came to a row."""
+    command = [str(arguments.terrace), "lab", "compare", "--kernel", KERNEL, "--workload", workload, "--size", SIZE, "--fast", FAST]
+    command += ["--managers", manager, "--first-seed", str(seed), "--json", *WORKLOADS[workload]]
+    result = subprocess.run(command, stdout=subprocess.PIPE, cwd=REPOSITORY, check=False)
+    if result.returncode not in (0, 1) or not result.stdout:
+        return False
+    text = json.loads(result.stdout)
+    if not text["rows"]:
+        return False
+    path = path_of(arguments.output, workload, seed, manager)
+    unfinished = path.with_suffix(".part")
+    unfinished.write_text(json.dumps(text, separators=(",", ":")) + "\n")
+    unfinished.rename(path)
+    return True
+
+
+def campaign(arguments):
+    arguments.output.mkdir(parents=True, exist_ok=True)
+    missing = [job for job in plan(arguments.seeds, arguments.managers) if not path_of(arguments.output, *job).exists()]
+    failed = 0
+    for number, job in enumerate(missing):
+        if arguments.until and datetime.datetime.now().strftime("%H:%M") >= arguments.until:
+            print(f"{len(missing) - number} runs are left", file=sys.stderr)
+            break
+        if not run(arguments, *job):
+            failed += 1
+            print(f"no row: {job[0]}, seed {job[1]}, {job[2]}", file=sys.stderr)
+    return failed
+
+
+def rows_of(output):
+    rows = {}
+    for workload in WORKLOADS:
+        for manager in MANAGERS:
+            files = sorted(output.glob(f"{workload}-*-{manager.replace(':', '-')}.json"))
+            found = [json.loads(file.read_text())["rows"][0] for file in files]
+            if found:
+                rows[workload, manager] = found
+    return rows
+
+
+def spread(values, scale, digits):
+    values = [value * scale for value in values]
+    median = f"{statistics.median(values):.{digits}f}"
+    if len(values) == 1:
+        return median
+    return f"{median} ({min(values):.{digits}f} to {max(values):.{digits}f})"
+
+
+def table(rows):
+    """Medians, and ranges where there is more than one seed, by program and manager; then who is ahead of whom."""
+    print("| program | manager | seeds | fast share, % | of the last half, % | modelled, ms | had, MiB | pages in | pages out | CPU of the manager, s |")
+    print("|---|---|---|---|---|---|---|---|---|---|")
+    for (workload, manager), found in rows.items():
+        column = lambda key: [row[key] for row in found]
+        cells = [
+            spread(column("fast_hit_share"), 100, 1),
+            spread(column("fast_hit_share_late"), 100, 1),
+            spread(column("modelled_seconds"), 1000, 0),
+            spread(column("fast_bytes_mean"), 2**-20, 1),
+            f"{statistics.median(column('promoted_pages')):,.0f}",
+            f"{statistics.median(column('demoted_pages')):,.0f}",
+            spread(column("manager_cpu_seconds"), 1, 1),
+        ]
+        print(f"| {workload} | `{manager}` | {len(found)} | " + " | ".join(cells) + " |")
+    median = {key: {name: statistics.median(row[name] for row in found) for name in ("fast_hit_share", "modelled_seconds")} for key, found in rows.items()}
+    ahead = lambda one, other: one["fast_hit_share"] > other["fast_hit_share"] and one["modelled_seconds"] < other["modelled_seconds"]
+
+    def row_of(title, ours, rivals):
+        """Where one of ours is ahead of all rivals, by both figures' medians."""
+        wins, known = 0, 0
+        for workload in WORKLOADS:
+            theirs = [median[workload, name] for name in rivals if (workload, name) in median]
+            own = {name: median[workload, name] for name in ours if (workload, name) in median}
+            if len(theirs) < len(rivals) or not own:
+                continue
+            known += 1
+            best = min(own, key=lambda name: own[name]["modelled_seconds"])
+            won = all(ahead(own[best], rival) for rival in theirs)
+            wins += won
+            print(f"  {workload}: {best} {'is ahead' if won else 'is not ahead'}")
+        print(f"{title}: ahead on {wins} of {known}")
+
+    print()
+    for policy in TERRACE:
+        row_of(f"{policy} against numa_balancing=1", [policy], ["numa_balancing=1"])
+    for policy in TERRACE:
+        row_of(f"{policy} against numa_balancing=2 and damon", [policy], ["numa_balancing=2", "damon"])
+    row_of("Terrace's best against numa_balancing=2 and damon", TERRACE, ["numa_balancing=2", "damon"])
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, default=5, help="seeds of each run (5)")
+    parser.add_argument("--managers", type=lambda text: text.split(","), default=MANAGERS, metavar="NAMES", help="only these, with commas between")
+    parser.add_argument("--output", type=Path, default=REPOSITORY / "benchmarks/runs/2026-11-22-2vcpu-vm/lab-campaign", help="where runs are kept")
+    parser.add_argument("--terrace", type=Path, default=Path(os.environ.get("TERRACE", REPOSITORY / "target/release/terrace")), help="the command")
+    parser.add_argument("--until", metavar="HH:MM", help="begin no run after this time of day")
+    parser.add_argument("--table", action="store_true", help="run nothing")
+    arguments = parser.parse_args()
+    failed = 0 if arguments.table else campaign(arguments)
+    rows = rows_of(arguments.output)
+    if not rows:
+        sys.exit(f"{arguments.output} has no runs yet")
+    table(rows)
+    sys.exit(1 if failed else 0)
+
+
+if __name__ == "__main__":
+    main()
