@@ -20,8 +20,6 @@ mod topology;
 mod trace;
 mod workload;
 
-pub(crate) use lab::compare as lab_compare;
-
 /// Runs a command.
 ///
 /// # Errors

@@ -5,11 +5,9 @@
 use std::path::Path;
 
 use terrace_lab::ScenarioReport;
-use terrace_lab::compare::Row;
 
 use super::Screen;
-use crate::commands::lab_compare::Comparison;
-use crate::report::units;
+use crate::report::comparison::{COLUMNS, Comparison, cells, meaning};
 
 /// A scenario's report: the verdict, steps, assertions with the values they were made of, figures; what failed first shows last,
 /// with the end of the console.
@@ -61,41 +59,10 @@ pub(crate) fn kernels(folder: &Path, here: &[String], offered: Option<&[String]>
     text
 }
 
-/// A manager with its policy, as one name.
-pub(crate) fn manager(row: &Row) -> String {
-    row.policy.as_ref().map_or_else(|| row.manager.clone(), |policy| format!("{}:{policy}", row.manager))
-}
-
-/// A run that has just ended.
-pub(crate) fn progress(row: &Row) -> String {
-    format!(
-        "{} seed {} under {}: {} of the memory accesses fast ({} late), {} modelled",
-        row.workload,
-        row.seed,
-        manager(row),
-        units::percent(row.fast_hit_share),
-        units::percent(row.fast_hit_share_late),
-        units::seconds(row.modelled_seconds)
-    )
-}
-
 /// The rows of a comparison, with what they mean below.
 pub(crate) fn comparison(comparison: &Comparison) -> String {
     let screen = Screen::of(std::io::stdout());
-    let headings = [
-        "workload",
-        "seed",
-        "manager",
-        "fast share",
-        "late",
-        "modelled",
-        "had",
-        "promoted",
-        "demoted",
-        "manager CPU",
-        "kernel CPU",
-    ];
-    let mut table = screen.table(&headings);
+    let mut table = screen.table(&COLUMNS);
     for row in &comparison.rows {
         table.add_row(cells(row));
     }
@@ -104,37 +71,6 @@ pub(crate) fn comparison(comparison: &Comparison) -> String {
         text += &format!("failed: {failure}\n");
     }
     text
-}
-
-/// A row's cells.
-pub(crate) fn cells(row: &Row) -> Vec<String> {
-    vec![
-        row.workload.clone(),
-        row.seed.to_string(),
-        manager(row),
-        units::percent(row.fast_hit_share),
-        units::percent(row.fast_hit_share_late),
-        units::seconds(row.modelled_seconds),
-        units::bytes(row.fast_bytes_mean),
-        units::count(row.promoted_pages),
-        units::count(row.demoted_pages),
-        units::seconds(row.manager_cpu_seconds),
-        units::seconds(row.kernel_cpu_seconds),
-    ]
-}
-
-/// What the figures are, and are not.
-pub(crate) fn meaning(comparison: &Comparison) -> String {
-    let settings = &comparison.settings;
-    format!(
-        "fast share: of the program's accesses that missed a modelled cache of {}, those that the fast node served, counted one by one; \
-         late: in the last half of its accesses. modelled: what its accesses take on {} without computing, faults and moves. \
-         had: the program's memory on the fast node, mean of a look each second. CPU: emulated, to be compared within this table only. Footprint {}, fast memory {}.",
-        units::bytes(settings.modelled_cache_bytes),
-        settings.modelled_machine,
-        units::bytes(settings.size_bytes),
-        units::bytes(settings.fast_bytes),
-    )
 }
 
 #[cfg(test)]

@@ -4,8 +4,8 @@
 
 use std::path::Path;
 
+use super::comparison::Comparison;
 use super::{files, html, plots};
-use crate::commands::lab_compare::Comparison;
 
 /// Writes report.json and report.html.
 ///

@@ -5,6 +5,7 @@
 //! not measured, or mix estimates with measurements without saying so.
 
 pub(crate) mod advice;
+pub(crate) mod comparison;
 mod files;
 mod heat;
 mod html;

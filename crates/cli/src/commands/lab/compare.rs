@@ -6,46 +6,14 @@
 use std::process::ExitCode;
 
 use terrace_core::units::{Bytes, parse_share};
-use terrace_lab::compare::{Course, Job, Manager, Row, fast_of_share};
+use terrace_lab::compare::{Job, Manager, fast_of_share};
 use terrace_lab::{Cache, Lab, LabError, Mode};
 
 use super::time_limit;
 use crate::args::LabCompareArguments;
 use crate::options::misuse;
+use crate::report::comparison::{Comparison, Named, Settings, manager, progress};
 use crate::{render, report};
-
-/// A comparison that ran.
-#[derive(Debug, serde::Serialize)]
-pub(crate) struct Comparison {
-    pub rows: Vec<Row>,
-    pub courses: Vec<Named>,
-    /// Runs that came to nothing, and why.
-    pub failures: Vec<String>,
-    /// What makes a row again.
-    pub settings: Settings,
-}
-
-/// The course of the run of the row of the same place.
-#[derive(Debug, serde::Serialize)]
-pub(crate) struct Named {
-    pub manager: String,
-    pub workload: String,
-    pub seed: u64,
-    /// Millions of accesses so far, and the share of the memory accesses since the point before that the fast node served.
-    pub points: Course,
-}
-
-/// How the runs were made.
-#[derive(Clone, Debug, serde::Serialize)]
-pub(crate) struct Settings {
-    pub size_bytes: u64,
-    pub fast_bytes: u64,
-    pub modelled_machine: String,
-    pub modelled_cache_bytes: u64,
-    pub workload_settings: Vec<String>,
-    pub operations: Option<u64>,
-    pub qemu: String,
-}
 
 pub(super) fn run(arguments: &LabCompareArguments) -> anyhow::Result<ExitCode> {
     let size = bytes("--size", &arguments.size)?;
@@ -122,8 +90,8 @@ pub(super) fn run(arguments: &LabCompareArguments) -> anyhow::Result<ExitCode> {
 fn one(lab: &Lab, job: &Job, comparison: &mut Comparison) -> anyhow::Result<()> {
     match lab.compare_one(job) {
         Ok((row, course)) => {
-            eprintln!("{}", render::lab::progress(&row));
-            let manager = render::lab::manager(&row);
+            eprintln!("{}", progress(&row));
+            let manager = manager(&row);
             comparison.courses.push(Named { manager, workload: row.workload.clone(), seed: row.seed, points: course });
             comparison.rows.push(row);
             Ok(())

@@ -3,25 +3,12 @@
 //! In: a comparison and its figures. Out: HTML. Must not: let a text from outside become markup.
 
 use super::{TEMPLATE, data_table, escape, figure, plots};
-use crate::commands::lab_compare::Comparison;
-use crate::render::lab::{cells, meaning};
+use crate::report::comparison::{COLUMNS, Comparison, cells, meaning};
 use crate::report::plots::Figure;
 
 /// The whole page.
 pub(crate) fn page(comparison: &Comparison, figures: &[Figure]) -> String {
-    let headings = [
-        "workload",
-        "seed",
-        "manager",
-        "fast share",
-        "late",
-        "modelled",
-        "promoted pages",
-        "demoted pages",
-        "manager CPU",
-        "kernel CPU",
-    ];
-    let table = data_table("All runs", &headings, comparison.rows.iter().map(cells).collect());
+    let table = data_table("All runs", &COLUMNS, comparison.rows.iter().map(|row| cells(row).to_vec()).collect());
     let kernel = comparison.rows.first().map_or("", |row| row.kernel.as_str());
     let title = format!("managers of tiered memory on {kernel}");
     let figures: String = figures.iter().map(figure).collect();

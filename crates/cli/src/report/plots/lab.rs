@@ -6,7 +6,7 @@ use plotters::prelude::*;
 use plotters::series::LineSeries;
 
 use super::*;
-use crate::commands::lab_compare::Named;
+use crate::report::comparison::Named;
 
 /// Inks of managers, in the order they appear; after the last the first comes again.
 const INKS_OF_MANAGERS: [RGBColor; 8] = [AXIS, OCCUPIED, SLOW, BRAKED, REFAULTS, FAST, PROMOTED, RESIDENT];
