@@ -29,10 +29,10 @@ FAST = "30%"
 WORKLOADS = {
     "btree": ["--operations", "262144"],
     "graph500": ["--operations", "16", "--set", "validate=last"],
-    "gap-pr": ["--operations", "4", "--set", "graph=uniform"],
     "silo-ycsb-c": [],
     "gups-shift": [],
     "xsbench": ["--operations", "65536"],
+    "gap-pr": ["--operations", "4", "--set", "graph=uniform"],
 }
 KERNELS_OWN = ["numa_balancing=1", "numa_balancing=2", "damon"]
 TERRACE = ["terrace:flexhm", "terrace:tieredmms", "terrace:flexmem"]

@@ -8,7 +8,7 @@
 //! which the plugin tells its accesses from all others. Time is by instructions, so a row comes out the same each time.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use serde_json::Value;
@@ -17,6 +17,8 @@ use terrace_core::units::{Bytes, PAGE_BYTES};
 use crate::error::{LabError, file_error};
 use crate::lab::{Extras, Lab, ScenarioReport};
 use crate::machine::{Machine, Topology};
+pub use crate::manager::Manager;
+use crate::manager::Measure;
 use crate::plugin;
 use crate::scenario::{GuestFile, Scenario, Step};
 
@@ -33,194 +35,7 @@ const BESIDES: Bytes = Bytes::mib(384);
 const SAMPLE_MEMORY: Bytes = Bytes::mib(2);
 /// Nanoseconds of an instruction where every access is counted: about what it takes the host then, so that guest time and wall
 /// time stay alike.
-const COUNTED_INSTRUCTION: u32 = 8;
-/// A program of this size is what managers' usual settings are for: the systems' papers use programs of 30 to 120 GiB.
-const FULL_SIZE: Bytes = Bytes::gib(64);
-/// How many times longer the guest takes for an instruction than a processor of 2.5 GHz that ends one a cycle (0.4 ns).
-const SLOWER: u64 = COUNTED_INSTRUCTION as u64 * 10 / 4;
-/// The folder of the module with FlexHM's kernel part, which the tracker `walker` is of.
-const WALKER: &str = "kmod/terrace_mm";
-/// Looks at all of a guest's pages come no closer: what walking its tables takes the guest should be a small part of that.
-const LEAST_BETWEEN_WALKS: Duration = Duration::from_millis(10);
-
-/// How a guest's run differs from one of full size, so that usual settings can be brought to its measure, in the same way for all managers.
-///
-/// A program of a thousandth of the size that does a thousandth of the work goes through the same phases a thousand times sooner, in so
-/// many fewer samples; the guest's processor is slower. Settings that are times are multiplied by the one and divided by the other,
-/// settings that count samples are divided.
-#[derive(Clone, Copy, Debug, PartialEq)]
-struct Measure {
-    /// Full size over this one.
-    smaller: f64,
-}
-
-impl Measure {
-    fn of(size: Bytes) -> Measure {
-        Measure { smaller: (FULL_SIZE.get() as f64 / size.get() as f64).max(1.0) }
-    }
-
-    fn time(self, full: Duration) -> Duration {
-        full.mul_f64((SLOWER as f64 / self.smaller).min(1.0)).max(Duration::from_millis(1))
-    }
-
-    fn samples(self, full: u64) -> u64 {
-        ((full as f64 / self.smaller).round() as u64).max(1)
-    }
-
-    /// Time that the kernel's hint scanner takes for a pass: 256 MiB each 100 ms, the closest its usual settings let it come.
-    fn kernel_pass(self) -> Duration {
-        let steps = FULL_SIZE.get() / Bytes::mib(256).get();
-        self.time(Duration::from_millis(100 * steps))
-    }
-}
-
-/// Who manages memory.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Manager {
-    /// Nobody: pages stay where they were first touched, on node 0 while it has room.
-    Nothing,
-    /// Nobody; pages are laid out in turns on both nodes (numactl).
-    Interleave,
-    /// The kernel's NUMA balancing: 1 for balancing, 2 for tiering with demotion.
-    NumaBalancing(u8),
-    /// DAMON's migrate_hot and migrate_cold.
-    Damon,
-    /// Terrace with this policy and these settings.
-    Terrace {
-        /// The policy.
-        policy: String,
-        /// Settings that were asked for, KEY=VALUE.
-        settings: Vec<String>,
-        /// Policy and settings as they were asked for, for rows.
-        label: String,
-    },
-}
-
-impl Manager {
-    /// The managers that are compared unless others are named.
-    pub fn usual() -> Vec<Manager> {
-        let names = "none,interleave,numa_balancing=1,numa_balancing=2,damon,terrace:age,terrace:flexhm";
-        names.split(',').filter_map(|name| Manager::parse(name).ok()).collect()
-    }
-
-    /// Reads a name: none, interleave, numa_balancing=1, numa_balancing=2, damon, or terrace:POLICY, which may be followed by
-    /// settings that go before those of the guest's measure: terrace:flexhm:i=20ms:e=2s.
-    ///
-    /// # Errors
-    /// With what is expected.
-    pub fn parse(text: &str) -> Result<Manager, String> {
-        match text {
-            "none" => Ok(Manager::Nothing),
-            "interleave" => Ok(Manager::Interleave),
-            "numa_balancing=1" => Ok(Manager::NumaBalancing(1)),
-            "numa_balancing=2" => Ok(Manager::NumaBalancing(2)),
-            "damon" => Ok(Manager::Damon),
-            _ => match text.strip_prefix("terrace:").filter(|label| !label.is_empty()) {
-                Some(label) => {
-                    let mut parts = label.split(':');
-                    let policy = parts.next().unwrap_or_default().to_owned();
-                    Ok(Manager::Terrace {
-                        policy,
-                        settings: parts.map(str::to_owned).collect(),
-                        label: label.to_owned(),
-                    })
-                }
-                None => Err(format!(
-                    "{text:?} is no manager: expected none, interleave, numa_balancing=1, numa_balancing=2, damon or terrace:POLICY[:KEY=VALUE...]"
-                )),
-            },
-        }
-    }
-
-    /// Its name in rows.
-    pub fn name(&self) -> String {
-        match self {
-            Manager::Nothing => "none".to_owned(),
-            Manager::Interleave => "interleave".to_owned(),
-            Manager::NumaBalancing(mode) => format!("numa_balancing={mode}"),
-            Manager::Damon => "damon".to_owned(),
-            Manager::Terrace { .. } => "terrace".to_owned(),
-        }
-    }
-
-    /// Its name with policy and settings.
-    pub fn label(&self) -> String {
-        self.policy().map_or_else(|| self.name(), |policy| format!("{}:{policy}", self.name()))
-    }
-
-    /// The policy, where there is one to name.
-    pub fn policy(&self) -> Option<&str> {
-        match self {
-            Manager::Terrace { policy, .. } => Some(policy),
-            _ => None,
-        }
-    }
-
-    /// What is done before the program begins.
-    fn before(&self, measure: Measure) -> String {
-        let pass = measure.kernel_pass().as_millis();
-        let paced = format!(
-            "cd /sys/kernel/debug/sched/numa_balancing || exit 1\n\
-             echo {pass} >scan_delay_ms\necho {pass} >scan_period_min_ms\ncd /\n"
-        );
-        match self {
-            Manager::NumaBalancing(1) => format!("{paced}echo 1 >/proc/sys/kernel/numa_balancing || exit 1\n"),
-            Manager::NumaBalancing(_) => format!(
-                "{paced}echo 1 >/sys/kernel/mm/numa/demotion_enabled || exit 1\necho 2 >/proc/sys/kernel/numa_balancing || exit 1\n"
-            ),
-            _ => String::new(),
-        }
-    }
-
-    /// A policy's settings in a guest: its usual ones at the guest's measure, and then those that were asked for, which go before.
-    fn settings(&self, measure: Measure) -> Vec<String> {
-        let Manager::Terrace { policy, settings, .. } = self else { return Vec::new() };
-        let time = |milliseconds: u64| measure.time(Duration::from_millis(milliseconds));
-        let millis = |key: &str, time: Duration| format!("{key}={}ms", time.as_millis());
-        let samples = |key: &str, full: u64| format!("{key}={}", measure.samples(full));
-        let walks = |milliseconds: u64| time(milliseconds).max(LEAST_BETWEEN_WALKS);
-        let pass = measure.kernel_pass();
-        let usual = match policy.as_str() {
-            "age" => vec![
-                millis("interval", walks(1000)),
-                millis("idle", walks(12_000)),
-                millis("half_life", walks(8000)),
-                "adaptive=off".to_owned(),
-                "share=100%".to_owned(),
-            ],
-            "flexhm" => vec![millis("i", walks(100)), millis("e", walks(10_000))],
-            "flexmem" => vec![
-                samples("adapt_samples", 100_000),
-                samples("cool_samples", 2_000_000),
-                millis("period", time(500)),
-                "reserve=3%".to_owned(),
-                millis("scan_min", pass),
-                millis("scan_delay", pass),
-            ],
-            "memtis" => vec![
-                samples("adapt_samples", 100_000),
-                samples("cool_samples", 2_000_000),
-                millis("period", time(500)),
-                "reserve=3%".to_owned(),
-            ],
-            "tieredmms" => vec![
-                samples("threshold_period", 100_000),
-                samples("cool_period", 2_000_000),
-                millis("period", time(500)),
-            ],
-            _ => Vec::new(),
-        };
-        usual.into_iter().chain(settings.iter().cloned()).collect()
-    }
-
-    /// Kernel modules that are part of a manager, as folders of this repository.
-    fn modules(&self) -> Vec<PathBuf> {
-        match self.policy() {
-            Some("flexhm") => vec![PathBuf::from(WALKER)],
-            _ => Vec::new(),
-        }
-    }
-}
+pub(crate) const COUNTED_INSTRUCTION: u32 = 8;
 
 /// One run.
 #[derive(Clone, Debug)]
@@ -591,9 +406,6 @@ mod tests {
             assert!(text.contains(line) && !nothing.contains(line), "{manager}: {text}");
             assert_eq!(job(manager).machine().unwrap(), job("none").machine().unwrap());
         }
-        assert_eq!(Manager::usual().len(), 7);
-        assert!(Manager::parse("tpp").unwrap_err().contains("numa_balancing=2"));
-        assert!(Manager::parse("terrace:").is_err());
     }
 
     #[test]

@@ -18,6 +18,7 @@ mod initramfs;
 pub mod kernel;
 mod lab;
 pub mod machine;
+pub mod manager;
 mod module_build;
 mod modules;
 pub mod plugin;
