@@ -1,6 +1,6 @@
 //! Who can manage a guest's memory in a comparison, and with which settings.
 //!
-//! In: a name, the program's size. Out: a [`Manager`]: the shell that turns it on, its policy's settings at the guest's [`Measure`]. Must
+//! In: a name, the program's size. Out: a [`Manager`]: the shell that turns it on, its policy's settings at the guest's measure. Must
 //! not: know of a run or its result.
 
 use std::path::PathBuf;
