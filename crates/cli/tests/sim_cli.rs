@@ -203,6 +203,7 @@ fn the_mmu_is_modelled_when_asked_for_and_what_it_does_not_offer_is_refused() {
     bad(&["--counter-layout", "odd"], "full or literal");
     bad(&["--counter-sync", "much"], "coherent");
     bad(&["--page-tables", "moon"], "with-data");
+    bad(&["--tlb-flush", "never"], "page or batch");
     misuse(&["sim", "hotness", "--workload", "gups", "--window", "0ms"], "--window 0ms");
     misuse(&["sim", "hotness", "--workload", "gups", "--fast", "100%"], "--fast 100%");
 }

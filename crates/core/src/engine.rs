@@ -16,6 +16,7 @@ use crate::observation::{Observation, Scan, Seen};
 use crate::pages::Pages;
 use crate::plan::{Action, Failure, Outcome, Plan, Reason, Wish, Wishes};
 use crate::policy::{Cadence, FastGoal, Kernel, Metric, Needs, Oracle, Policy, Room, Round, TierUse};
+use crate::prices::ProcessorCounts;
 use crate::units::{BLOCK_PAGES, Bytes, SpaceId, TierId, Time, Vpn};
 
 /// What the engine is told.
@@ -31,6 +32,8 @@ pub enum Input<'a> {
     Seen(Seen<'a>),
     /// The round of accessed marks that the cadence asked for is complete.
     Round(Round),
+    /// What the processor counted since the last such input; before [`Input::Round`], where anybody counts.
+    Processor(ProcessorCounts),
     /// The moves of the latest plan were carried out, or failed.
     Moved(&'a [Outcome]),
     /// What the moves so far turned out to cost.
@@ -156,6 +159,7 @@ impl Engine {
                 self.policy.round(now, &round, &mut self.pages);
                 self.ask = true;
             }
+            Input::Processor(counts) => self.policy.processor(now, &counts),
             Input::Moved(outcomes) => {
                 self.apply_outcomes(now, outcomes);
                 self.policy.outcome(now, outcomes, &mut self.pages);

@@ -16,4 +16,5 @@ pub mod observation;
 pub mod pages;
 pub mod plan;
 pub mod policy;
+pub mod prices;
 pub mod units;

@@ -9,6 +9,7 @@ use std::time::Duration;
 use crate::observation::Seen;
 use crate::pages::Pages;
 use crate::plan::{Outcome, Veto, Wish, Wishes};
+use crate::prices::{Prices, ProcessorCounts};
 use crate::units::{BlockId, Bytes, PageId, SpaceId, TierId, Time};
 
 /// Which observations a policy lives on. The driver chooses trackers by it, and refuses a policy none can serve.
@@ -258,6 +259,9 @@ pub trait Policy: Send {
     /// A wish was not granted. Counting such failures is part of some policies; wishing again at once is not.
     fn refused(&mut self, _now: Time, _wish: &Wish, _veto: Veto, _pages: &mut Pages) {}
 
+    /// What the processor counted between two rounds; comes before [`Policy::round`], if it comes.
+    fn processor(&mut self, _now: Time, _counts: &ProcessorCounts) {}
+
     /// The sampler used this much processor time since it was last told: what a processor quota is held against.
     fn sampler_time(&mut self, _now: Time, _spent: Duration) {}
 
@@ -300,6 +304,9 @@ pub trait Policy: Send {
     /// observations come in place of each hardware sample, each worth the `parts`th of one. A policy whose unit is the
     /// 2 MiB page takes the small page for it. Called once, after [`Policy::set_scale`], by the simulator only.
     fn set_folded(&mut self, _parts: u32) {}
+
+    /// What moves, splits and collapses cost on this machine. Called once, before anything else, by a driver that knows it.
+    fn set_prices(&mut self, _prices: &Prices) {}
 
     /// Bytes the policy keeps beside [`Pages`]: columns, lists, histograms.
     fn memory_bytes(&self) -> usize {

@@ -14,9 +14,11 @@ use terrace_core::units::{BLOCK_PAGES, BLOCK_SHIFT, TierId};
 #[repr(transparent)]
 pub struct PageWord(u16);
 
-const TIER: u16 = 0xf;
+const TIER: u16 = TierId::MAX as u16 - 1;
 
 impl PageWord {
+    /// It is part of a huge page and was never touched, and what it stands for is still to be cleared: the next touch faults.
+    pub const UNTOUCHED: u16 = 1 << 3;
     /// The page was accessed since the bit was cleared.
     pub const ACCESSED: u16 = 1 << 4;
     /// The page was written since it was last clean.
@@ -42,7 +44,7 @@ impl PageWord {
     /// Every use of it is to be seen: it is made inaccessible again after each fault.
     pub const WATCHED: u16 = 1 << 15;
     /// Any of these makes a touch leave the fast path.
-    pub const FAULTS: u16 = Self::MARKED | Self::ABSENT | Self::STORED;
+    pub const FAULTS: u16 = Self::MARKED | Self::ABSENT | Self::STORED | Self::UNTOUCHED;
 
     /// A page that is not mapped.
     pub const NONE: PageWord = PageWord(Self::ABSENT);
@@ -55,7 +57,7 @@ impl PageWord {
     /// The tier's index; only meaningful where [`PageWord::ABSENT`] is not set.
     #[inline]
     pub const fn tier_index(self) -> usize {
-        (self.0 & (TierId::MAX as u16 - 1)) as usize
+        (self.0 & TIER) as usize
     }
 
     /// Whether any of the bits is set.

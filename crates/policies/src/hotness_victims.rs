@@ -125,6 +125,15 @@ impl<'a> Victims<'a> {
         units
     }
 
+    /// Victims that were found and are not needed: others may have them.
+    pub(crate) fn give_back(&mut self, mut units: Units) {
+        for &(unit, weight) in &units {
+            let (space, _) = self.pages.locate(unit);
+            self.came(space, weight);
+        }
+        self.spare.append(&mut units);
+    }
+
     /// A unit of a space came to fast memory.
     pub(crate) fn came(&mut self, space: SpaceId, weight: u64) {
         if let Some(source) = self.source(space) {
@@ -189,7 +198,7 @@ impl<'a> Victims<'a> {
     }
 
     /// Whether a space has no more than its floor even with so many pages more.
-    fn is_poor(&self, space: SpaceId, weight: u64) -> bool {
+    pub(crate) fn is_poor(&self, space: SpaceId, weight: u64) -> bool {
         self.spaces.iter().any(|source| source.space == space && source.fast + weight <= source.floor)
     }
 
@@ -197,11 +206,7 @@ impl<'a> Victims<'a> {
         let (mut units, mut freed) = (Units::new(), 0);
         while freed < need {
             let Some((unit, weight)) = self.next(below, asking) else {
-                for &(unit, weight) in &units {
-                    let (space, _) = self.pages.locate(unit);
-                    self.came(space, weight);
-                }
-                self.spare.append(&mut units);
+                self.give_back(units);
                 return None;
             };
             units.push((unit, weight));

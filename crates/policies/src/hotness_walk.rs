@@ -26,20 +26,23 @@
 //! before. A piece is hot if the pages at least as hot as it would fill fast memory and no more; the threshold is a power of two.
 //!
 //! Candidates are found without a scan: lists of units by heat, of each space and side, that age by one rotation a walk
-//! (`hotness_lists.rs`); who has to leave for them, by `hotness_victims.rs`. Memory beside the eight common bytes: 8 for links and 4 for the place.
+//! (`hotness_lists.rs`); who has to leave for them, by `hotness_victims.rs`; whether that is worth its price, `hotness_worth.rs` weighs.
+//! Memory beside the eight common bytes: 8 for links, 4 for the place and 2 for since when a page's heat has lasted.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::time::Duration;
 
 use terrace_core::observation::{Observation, Scan, Seen};
-use terrace_core::pages::{Page, Pages};
+use terrace_core::pages::{Column, Page, Pages};
 use terrace_core::plan::{Action, Outcome, Reason, Wishes};
 use terrace_core::policy::{Cadence, Metric, Needs, Policy, Room, Round};
+use terrace_core::prices::{Prices, ProcessorCounts};
 use terrace_core::units::{BLOCK_PAGES, BlockId, PageId, SpaceId, TierId, Time, Vpn};
 
 use crate::hotness_lists::{HotnessLists, Side, TOP_BIN, bin_of};
 use crate::hotness_victims::Victims;
+use crate::hotness_worth::{Lasting, Out, Worth};
 use crate::{PolicyInfo, SettingInfo, Settings, SettingsError, support};
 
 /// The policy's entry in the registry.
@@ -60,6 +63,11 @@ pub const INFO: PolicyInfo = PolicyInfo {
         SettingInfo { key: "dense", default: "50%", meaning: "share of hot pieces from which a block is mapped huge" },
         SettingInfo { key: "splits", default: "50", meaning: "huge pages split at a walk at most" },
         SettingInfo { key: "floor", default: "50%", meaning: "share of its part of fast memory that a space keeps" },
+        SettingInfo {
+            key: "weigh",
+            default: "on",
+            meaning: "moves, splits and collapses only where they gain what they cost",
+        },
         SettingInfo { key: "reserve", default: "1%", meaning: "share of fast memory kept free" },
     ],
     build: |settings| Ok(Box::new(HotnessWalk::new(settings)?)),
@@ -107,6 +115,15 @@ pub struct HotnessWalk {
     splits: usize,
     floor: f64,
     reserve: f64,
+    weigh: bool,
+    worth_of: Worth,
+    /// The walk at which a page began to be used, counted in 16 bits.
+    since: Column<u16>,
+    /// What the processor counted before the round that is about to end.
+    counts: Option<ProcessorCounts>,
+    /// Whether what was born last is huge: what is kept free is for its like.
+    born_huge: bool,
+    refused: [u64; 3],
     lists: HotnessLists,
     next_walk: Time,
     /// Set when a split has come through: its pieces are to be placed at once.
@@ -117,10 +134,16 @@ pub struct HotnessWalk {
     small: BTreeMap<BlockId, usize>,
     /// Pieces of huge pages by bin, at this walk.
     pieces: [u64; TOP_BIN as usize + 1],
+    /// Their heat.
+    piece_heat: [u64; TOP_BIN as usize + 1],
     /// Counters above zero of this walk, and their sum.
     counted: (u64, u64),
     worth: u16,
     hot_bin: u32,
+    /// Whether heats were halved since the latest walk.
+    halved: bool,
+    /// The bin of the units with which fast memory is full, as they are mapped now; 0 if all that is used fits.
+    full_bin: u32,
     walks: u64,
     split_wishes: u64,
     collapse_wishes: u64,
@@ -131,6 +154,11 @@ pub struct HotnessWalk {
 /// The heat of so many counts.
 fn heat_of(counts: u64) -> u16 {
     u16::try_from(counts.saturating_mul(u64::from(COUNT))).unwrap_or(u16::MAX)
+}
+
+/// The middle of the heats of a bin.
+fn middle(bin: u32) -> f64 {
+    if bin == 0 { 0.0 } else { 0.75 * f64::from(1u32 << bin) }
 }
 
 fn set_bit(page: &mut Page, bit: u8, on: bool) {
@@ -153,15 +181,24 @@ impl HotnessWalk {
             splits: settings.number("splits", 50usize, 1..=100_000)?,
             floor: settings.share("floor", 0.5)?,
             reserve: settings.share("reserve", 0.01)?,
+            weigh: settings.switch("weigh", true)?,
+            worth_of: Worth::default(),
+            since: Column::default(),
+            counts: None,
+            born_huge: false,
+            refused: [0; 3],
             lists: HotnessLists::default(),
             next_walk: Time::ZERO,
             soon: None,
             walked: BTreeMap::new(),
             small: BTreeMap::new(),
             pieces: [0; TOP_BIN as usize + 1],
+            piece_heat: [0; TOP_BIN as usize + 1],
             counted: (0, 0),
             worth: COUNT,
             hot_bin: 1,
+            full_bin: 0,
+            halved: false,
             walks: 0,
             split_wishes: 0,
             collapse_wishes: 0,
@@ -211,7 +248,10 @@ impl HotnessWalk {
                 heat = heat.max(self.heat(page, pages));
                 self.lists.remove(page, info.space, 1);
             }
-            let heat = if heat == 0 { self.newborn() } else { heat };
+            if heat == 0 {
+                self.born_huge = true;
+                heat = self.newborn();
+            }
             self.file(first, heat, HUGE, pages);
         } else {
             self.lists.remove(first, info.space, HUGE);
@@ -226,6 +266,58 @@ impl HotnessWalk {
     /// Whether the lists hold a block by its first page alone.
     fn is_filed_huge(block: BlockId, pages: &Pages) -> bool {
         pages[block.first_page()].policy_bits() & FILED_HUGE != 0
+    }
+
+    /// A page is used that had the heat `before`: from none on, its heat begins to last.
+    fn begin(&mut self, page: PageId, before: u16) {
+        if before == 0
+            && let Some(since) = self.since.get_mut(page.index())
+        {
+            *since = self.walks as u16;
+        }
+    }
+
+    /// Walks that a page's heat has lasted, the latest included. Past 65,536 of them, two hours, it begins anew.
+    fn lasted(&self, page: PageId) -> f64 {
+        let since = self.since.get(page.index()).copied().unwrap_or(0);
+        f64::from((self.walks as u16).wrapping_sub(since).max(1))
+    }
+
+    /// The heat of a unit at the latest walk, also where all heats have been halved since.
+    fn heat_at_walk(&self, unit: PageId, pages: &Pages) -> f64 {
+        f64::from(self.heat(unit, pages)) * if self.halved { 2.0 } else { 1.0 }
+    }
+
+    /// The pages of a unit: those of a huge page in the proportions in which they were counted last.
+    fn lasting(&self, unit: PageId, weight: u64, pages: &Pages) -> Vec<Lasting> {
+        let heat = self.heat_at_walk(unit, pages);
+        if weight == 1 {
+            return vec![Lasting { heat, walks: self.lasted(unit) }];
+        }
+        let mut pieces = self.pieces_of(unit.block(), pages);
+        let sum: f64 = pieces.iter().map(|piece| piece.heat).sum();
+        let now = heat * weight as f64 / sum.max(1.0);
+        pieces.iter_mut().for_each(|piece| piece.heat *= now);
+        pieces
+    }
+
+    /// The pieces of a huge page.
+    fn pieces_of(&self, block: BlockId, pages: &Pages) -> Vec<Lasting> {
+        let first = block.first_page();
+        let heats = pages.block_pages(block).iter().map(|page| f64::from(page.heat));
+        (0..).zip(heats).map(|(at, heat)| Lasting { heat, walks: self.lasted(first.plus(at)) }).collect()
+    }
+
+    /// Whether a unit gains as much time as it costs to bring it, and to make room for `need` pages by what goes.
+    fn is_worth(&self, unit: PageId, brings: &[Lasting], need: u64, out: &[(PageId, u64)], pages: &Pages) -> bool {
+        let Some(from) = pages[unit].tier() else { return false };
+        let freed: u64 = out.iter().map(|(_, weight)| weight).sum();
+        let out = Out {
+            steps: out.iter().map(|&(_, weight)| (weight, TierId::FAST, TierId::FAST.below())).collect(),
+            heats: out.iter().map(|&(other, weight)| (self.heat_at_walk(other, pages), weight)).collect(),
+            share: need as f64 / freed.max(need).max(1) as f64,
+        };
+        self.worth_of.exchange_pays(f64::from(COUNT), brings, (brings.len() as u64, from, TierId::FAST), &out)
     }
 
     fn newborn(&self) -> u16 {
@@ -245,7 +337,9 @@ impl HotnessWalk {
         }
         for (page, sight) in (0..scan.sights.len() as u32).map(|offset| scan.first.plus(offset)).zip(scan.sights) {
             if scan.window.is_some() && sight.accessed() {
-                let heat = self.heat(page, pages).saturating_add(self.worth);
+                let before = self.heat(page, pages);
+                let heat = before.saturating_add(self.worth);
+                self.begin(page, before);
                 self.file(page, heat, 1, pages);
             } else {
                 self.follow(page, 1, pages);
@@ -258,7 +352,13 @@ impl HotnessWalk {
         let side = pages[unit].tier().map(|tier| if tier == TierId::FAST { Side::Fast } else { Side::Slow });
         let filed = self.lists.side(unit);
         if side != filed {
-            let heat = if filed.is_some() { self.heat(unit, pages) } else { self.newborn() };
+            let heat = if filed.is_some() {
+                self.heat(unit, pages)
+            } else {
+                self.born_huge = weight == HUGE;
+                self.begin(unit, 0);
+                self.newborn()
+            };
             self.file(unit, heat, weight, pages);
         }
     }
@@ -267,8 +367,9 @@ impl HotnessWalk {
         let heat = heat_of(u64::from(accesses));
         self.refile(page.block(), pages);
         if !pages.block(page.block()).is_some_and(|block| block.huge) {
-            let heat = self.heat(page, pages).saturating_add(heat);
-            self.file(page, heat, 1, pages);
+            let before = self.heat(page, pages);
+            self.begin(page, before);
+            self.file(page, before.saturating_add(heat), 1, pages);
             return;
         }
         let walked = match self.walked.entry(page.block()) {
@@ -278,7 +379,7 @@ impl HotnessWalk {
                 for page in pages.run_mut(page.block().first_page(), BLOCK_PAGES as usize) {
                     let counted = page.heat > 0;
                     set_bit(page, USED, counted && page.policy_bits() & USED != 0);
-                    page.heat = page.heat / COUNT / 2 * COUNT;
+                    page.heat >>= 1;
                 }
                 entry.insert(Walked::default())
             }
@@ -286,32 +387,52 @@ impl HotnessWalk {
         walked.sum += u64::from(accesses);
         walked.squares += u128::from(accesses) * u128::from(accesses);
         let piece = &mut pages[page];
+        let begins = piece.heat == 0;
         let (before, now) = (piece.policy_bits() & USED != 0, heat > piece.heat || heat == u16::MAX);
         walked.lasting += u64::from(before && now && bin_of(heat) >= self.hot_bin);
         set_bit(piece, USED, now);
-        piece.heat = heat;
+        // A counter halves to whole numbers, the heat more finely: it is never less.
+        piece.heat = piece.heat.max(heat);
+        if begins {
+            self.begin(page, 0);
+        }
         self.pieces[bin_of(heat) as usize] += 1;
+        self.piece_heat[bin_of(heat) as usize] += u64::from(heat);
         self.counted.0 += 1;
         self.counted.1 += u64::from(accesses);
     }
 
-    /// Pages at least this hot fill fast memory and no more.
+    /// Pages that are units by themselves, by bin.
+    fn singles(&self, bin: u32, pages: &Pages) -> u64 {
+        pages.spaces().flat_map(|space| [Side::Fast, Side::Slow].map(|side| self.lists.singles(space, side, bin))).sum()
+    }
+
+    /// Pages at least this hot fill fast memory and no more: the pieces of huge pages one by one, which these are listed by their mean;
+    /// and the same of units as they are mapped now.
     fn set_threshold(&mut self, limit: u64, pages: &Pages) {
-        let spaces: Vec<SpaceId> = pages.spaces().collect();
-        let mut sum = 0;
-        self.hot_bin = 1;
+        let (mut sum, mut units) = (0, 0);
+        (self.hot_bin, self.full_bin) = (1, 0);
         for bin in (1..=TOP_BIN).rev() {
-            // Huge pages are listed by their mean; their pieces are counted one by one.
-            let listed: u64 = spaces
-                .iter()
-                .flat_map(|space| [Side::Fast, Side::Slow].map(|side| self.lists.singles(*space, side, bin)))
-                .sum();
-            sum += self.pieces[bin as usize] + listed;
-            if sum > limit {
-                self.hot_bin = (bin + 1).min(TOP_BIN);
-                return;
+            if sum <= limit {
+                sum += self.pieces[bin as usize] + self.singles(bin, pages);
+                if sum > limit {
+                    self.hot_bin = (bin + 1).min(TOP_BIN);
+                }
+            }
+            let listed = |space| [Side::Fast, Side::Slow].map(|side| self.lists.pages(space, side, bin));
+            units += pages.spaces().flat_map(listed).sum::<u64>();
+            if units > limit && self.full_bin == 0 {
+                self.full_bin = bin;
             }
         }
+    }
+
+    /// How many pages have which heat, those of a bin as their mean, where that is known, or as the bin's middle.
+    fn heats(&self, pages: &Pages) -> Vec<(f64, u64)> {
+        let pieces = self.piece_heat.iter().zip(&self.pieces).filter(|(_, count)| **count > 0);
+        let pieces = pieces.map(|(heat, &count)| (*heat as f64 / count as f64, count));
+        let small = (1..=TOP_BIN).map(|bin| (middle(bin), self.singles(bin, pages)));
+        pieces.chain(small).collect()
     }
 
     fn hot_pieces(&self, block: BlockId, pages: &Pages) -> u64 {
@@ -337,11 +458,22 @@ impl HotnessWalk {
             }
             waiting.insert(block);
             if 2 * walked.lasting >= hot {
+                let earns = middle(self.full_bin);
+                if self.weigh
+                    && let Some(tier) = page.tier()
+                    && !self.worth_of.split_pays(f64::from(COUNT), &self.pieces_of(block, pages), earns, tier)
+                {
+                    self.refused[1] += 1;
+                    waiting.remove(&block);
+                    continue;
+                }
                 skewed.push((walked.sum / hot, block));
             }
         }
         skewed.sort_unstable_by(|a, b| b.cmp(a));
-        skewed.truncate(self.splits.min(wishes.left()));
+        // The first tells what translations of 4 KiB wait here; by that the others are weighed.
+        let probes = self.weigh && self.worth_of.is_known() && !self.worth_of.has_seen_small();
+        skewed.truncate(if probes { 1 } else { self.splits }.min(wishes.left()));
         for (_, block) in &skewed {
             self.split_wishes += 1;
             wishes.push(block.first_page(), Action::Split, Reason::PageSize);
@@ -369,6 +501,12 @@ impl HotnessWalk {
             }
             let hot = (0..BLOCK_PAGES).filter(|offset| self.lists.bin(first.plus(*offset)) >= self.hot_bin).count();
             if hot >= least.max(1) {
+                let pieces: Vec<Lasting> =
+                    (0..BLOCK_PAGES).flat_map(|at| self.lasting(first.plus(at), 1, pages)).collect();
+                if self.weigh && !self.worth_of.collapse_pays(f64::from(COUNT), &pieces) {
+                    self.refused[2] += 1;
+                    continue;
+                }
                 left -= 1;
                 self.collapse_wishes += 1;
                 wishes.push(first, Action::Collapse, Reason::PageSize);
@@ -388,6 +526,8 @@ impl HotnessWalk {
     fn wish_moves(&mut self, room: &Room<'_>, splitting: &BTreeSet<BlockId>, pages: &Pages, wishes: &mut Wishes) {
         let limit = support::fast_limit(room);
         let reserve = (limit as f64 * self.reserve) as u64;
+        // Less than a huge page serves none that is born, and would cost a whole one of fast memory.
+        let reserve = if self.born_huge { reserve / HUGE * HUGE } else { reserve };
         let target = limit.saturating_sub(reserve);
         let mut used = room.tiers[0].used;
         let mut victims = Victims::new(&self.lists, self.floors(target, pages), splitting, pages);
@@ -400,6 +540,7 @@ impl HotnessWalk {
             }
             used -= weight.min(used);
         }
+        let mut refused = 0;
         let spaces: Vec<SpaceId> = pages.spaces().collect();
         'hottest: for bin in (1..=TOP_BIN).rev() {
             let below = (bin + 1).saturating_sub(self.margin);
@@ -414,7 +555,19 @@ impl HotnessWalk {
                     }
                     let weight = Self::weight(unit, pages);
                     let need = (used + weight).saturating_sub(target);
+                    // What others owe a space by its floor is promised, whatever it is worth.
+                    let weigh = self.weigh && !(need > 0 && victims.is_poor(space, weight));
+                    let brings = if weigh { self.lasting(unit, weight, pages) } else { Vec::new() };
+                    if weigh && !self.is_worth(unit, &brings, 0, &[], pages) {
+                        refused += 1;
+                        continue;
+                    }
                     let Some(out) = victims.room_for(space, weight, need, below) else { continue };
+                    if weigh && !self.is_worth(unit, &brings, need, &out, pages) {
+                        refused += 1;
+                        victims.give_back(out);
+                        continue;
+                    }
                     if wishes.left() <= out.len() {
                         break 'hottest;
                     }
@@ -432,6 +585,7 @@ impl HotnessWalk {
         let (searched, kept) = victims.counts();
         self.searched += searched;
         self.floor_kept += kept;
+        self.refused[0] += refused;
     }
 }
 
@@ -444,8 +598,13 @@ impl Policy for HotnessWalk {
         Needs { scans: true, counters: true, ..Needs::default() }
     }
 
+    fn set_prices(&mut self, prices: &Prices) {
+        self.worth_of.set_prices(prices);
+    }
+
     fn mapped(&mut self, _now: Time, _blocks: &[BlockId], pages: &mut Pages) {
         self.lists.fit(pages.capacity());
+        self.since.fit(pages);
     }
 
     fn unmapping(&mut self, _now: Time, space: SpaceId, range: Range<Vpn>, pages: &Pages) {
@@ -481,8 +640,17 @@ impl Policy for HotnessWalk {
         }
     }
 
+    fn processor(&mut self, _now: Time, counts: &ProcessorCounts) {
+        self.counts = Some(*counts);
+    }
+
     fn round(&mut self, now: Time, _round: &Round, pages: &mut Pages) {
         self.walks += 1;
+        self.halved = false;
+        if let Some(counts) = self.counts.take() {
+            let bits = self.small.values().map(|used| *used as u64).sum();
+            self.worth_of.learn(&counts, bits, &self.heats(pages));
+        }
         // A huge page is filed under the mean of its pieces: what a page of fast memory spent on it would serve.
         let walked: Vec<(BlockId, u64)> = self.walked.iter().map(|(block, walked)| (*block, walked.sum)).collect();
         for (block, sum) in walked {
@@ -491,7 +659,9 @@ impl Policy for HotnessWalk {
                 self.file(block.first_page(), mean, HUGE, pages);
             }
         }
-        if let Some(worth) = (self.counted.1 * u64::from(COUNT)).checked_div(self.counted.0) {
+        if let Some(counts) = self.worth_of.counts_a_bit() {
+            self.worth = (counts * f64::from(COUNT)).clamp(1.0, f64::from(u16::MAX)) as u16;
+        } else if let Some(worth) = (self.counted.1 * u64::from(COUNT)).checked_div(self.counted.0) {
             self.worth = u16::try_from(worth).unwrap_or(u16::MAX);
         }
         self.next_walk = now + self.period;
@@ -532,14 +702,16 @@ impl Policy for HotnessWalk {
             self.walked.clear();
             self.small.clear();
             self.pieces = [0; TOP_BIN as usize + 1];
+            self.piece_heat = [0; TOP_BIN as usize + 1];
             self.counted = (0, 0);
             // Reading is over: what comes until the next walk is half as much worth then.
             self.lists.halve();
+            self.halved = true;
         }
     }
 
     fn memory_bytes(&self) -> usize {
-        self.lists.memory_bytes()
+        self.lists.memory_bytes() + size_of_val(&self.since[..])
     }
 
     fn cadence(&self) -> Cadence {
@@ -558,6 +730,10 @@ impl Policy for HotnessWalk {
             metric("accessed_bit_worth", f64::from(self.worth)),
             metric("splits_wished", self.split_wishes as f64),
             metric("collapses_wished", self.collapse_wishes as f64),
+            metric("weighed", f64::from(u8::from(self.weigh && self.worth_of.is_known()))),
+            metric("moves_not_worth_it", self.refused[0] as f64),
+            metric("splits_not_worth_it", self.refused[1] as f64),
+            metric("collapses_not_worth_it", self.refused[2] as f64),
             metric("victims_kept_by_floor", self.floor_kept as f64),
             metric("candidate_search_operations", self.searched as f64),
         ]
@@ -565,208 +741,4 @@ impl Policy for HotnessWalk {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::rig::{Rig, SLOW, SPACE};
-    use terrace_core::engine::{Engine, EngineConfig, Input, Output};
-    use terrace_core::governor::GovernorConfig;
-    use terrace_core::observation::Sight;
-    use terrace_core::policy::FastGoal;
-
-    fn rig(pairs: &[(&str, &str)], tiers: &[u64]) -> Rig {
-        let policy = HotnessWalk::new(&mut Settings::from_pairs(pairs.iter().copied())).unwrap();
-        Rig::new(Box::new(policy), tiers)
-    }
-
-    /// A walk that found these counts: vpn and count.
-    fn walk(rig: &mut Rig, counts: &[(u64, u32)]) {
-        let events: Vec<Observation> =
-            counts.iter().map(|&(vpn, accesses)| Observation::Counted { page: rig.page(vpn), accesses }).collect();
-        rig.now = rig.now + Duration::from_millis(100);
-        rig.engine.handle(rig.now, Input::Seen(Seen::Events(&events)));
-        rig.engine.handle(rig.now, Input::Round(Round::default()));
-        rig.settle();
-    }
-
-    #[test]
-    fn the_hot_pieces_of_a_slow_huge_page_come_without_the_rest() {
-        let mut rig = rig(&[], &[600, 4096]);
-        rig.map(2048);
-        rig.born_huge(0, TierId::FAST);
-        for block in 1..4 {
-            rig.born_huge(block, SLOW);
-        }
-        // Eight pieces of block 2 are hot; block 0, which is fast, is not used.
-        let counts: Vec<(u64, u32)> = (0..8).map(|piece| (1024 + piece * 60, 400)).collect();
-        for _ in 0..3 {
-            walk(&mut rig, &counts);
-        }
-        let hot_are_fast = counts.iter().all(|(vpn, _)| rig.tier(*vpn) == Some(TierId::FAST));
-        assert!(hot_are_fast, "{:?}", rig.moves);
-        assert_eq!(rig.tier(1025), Some(SLOW), "its cold pieces stay");
-        assert!(rig.promotions <= 88, "only what was hot, and what fits beside block 0: {}", rig.promotions);
-        assert_eq!(rig.metric("splits_wished"), 1.0);
-    }
-
-    #[test]
-    fn a_huge_page_that_is_hot_all_over_moves_whole_and_chance_splits_nothing() {
-        let mut rig = rig(&[], &[600, 4096]);
-        rig.map(2048);
-        rig.born_huge(0, TierId::FAST);
-        for block in 1..4 {
-            rig.born_huge(block, SLOW);
-        }
-        // Block 3: a count or none at random on each piece, six on the mean.
-        let counts: Vec<(u64, u32)> = (0..512u64).map(|piece| (1536 + piece, 4 + (piece * 7919 % 5) as u32)).collect();
-        // What is new counts as used; it takes a few walks until block 0 is known to be idle.
-        for _ in 0..8 {
-            walk(&mut rig, &counts);
-        }
-        assert_eq!(rig.metric("splits_wished"), 0.0);
-        assert_eq!((rig.tier(1536), rig.tier(0)), (Some(TierId::FAST), Some(SLOW)));
-        assert!(rig.moves.iter().all(|item| item.pages == 512));
-        // Without splits, skewed pages move whole as well.
-        let mut whole = self::rig(&[("split", "off")], &[600, 4096]);
-        whole.map(2048);
-        for block in 0..4 {
-            whole.born_huge(block, if block == 0 { TierId::FAST } else { SLOW });
-        }
-        for _ in 0..8 {
-            walk(&mut whole, &[(1024, 60_000), (1030, 60_000)]);
-        }
-        assert_eq!((whole.metric("splits_wished"), whole.tier(1024)), (0.0, Some(TierId::FAST)));
-    }
-
-    #[test]
-    fn what_is_written_through_once_is_no_skew() {
-        let mut rig = rig(&[], &[600, 4096]);
-        rig.map(2048);
-        rig.born_huge(0, TierId::FAST);
-        (1..4).for_each(|block| rig.born_huge(block, SLOW));
-        // 32 pieces a walk are written, each walk the next; counters keep what is left of the walks before.
-        let mut left = [0u32; 512];
-        for step in 0..40usize {
-            let now = step % 16 * 32..(step % 16 + 1) * 32;
-            now.for_each(|piece| left[piece] += 500);
-            let counts: Vec<(u64, u32)> =
-                (0..).zip(left).filter(|(_, count)| *count > 0).map(|(piece, count)| (1024 + piece, count)).collect();
-            walk(&mut rig, &counts);
-            left.iter_mut().for_each(|count| *count >>= 1);
-        }
-        assert_eq!(rig.metric("splits_wished"), 0.0);
-    }
-
-    #[test]
-    fn the_cold_pieces_of_a_fast_huge_page_make_room_and_dense_blocks_grow_together() {
-        let mut rig = rig(&[("reserve", "0%")], &[1024, 4096]);
-        rig.map(2048);
-        rig.born_huge(0, TierId::FAST);
-        rig.born_huge(1, TierId::FAST);
-        rig.born_huge(2, SLOW);
-        // Block 0 is hot on eight pieces; block 1 is hot all over; of block 2 too many pieces are hot to split it.
-        let mut counts: Vec<(u64, u32)> = (0..8).map(|piece| (piece * 64, 3000)).collect();
-        counts.extend((512..1024).map(|vpn| (vpn, 100)));
-        walk(&mut rig, &counts);
-        walk(&mut rig, &counts);
-        let mut later: Vec<(u64, u32)> = (512..1024).map(|vpn| (vpn, 100)).collect();
-        later.extend((1024..1536).map(|vpn| (vpn, 90)));
-        for _ in 0..8 {
-            walk(&mut rig, &later);
-        }
-        assert_eq!(rig.tier(1), Some(SLOW), "a cold piece of block 0 went");
-        assert_eq!(rig.tier(1024), Some(TierId::FAST), "block 2 came");
-        assert_eq!(rig.tier(600), Some(TierId::FAST));
-        // Block 0 comes back to life, piece by piece, and there is room: it is mapped huge again.
-        let mut rig = self::rig(&[("reserve", "0%")], &[1024, 4096]);
-        rig.map(1024);
-        rig.touch_first(0..1024);
-        assert_eq!(rig.fast_used(), 1024);
-        for _ in 0..4 {
-            rig.scan(0, |vpn| vpn % 4 != 3);
-            rig.scan(1, |vpn| vpn == 700);
-            rig.engine.handle(rig.now, Input::Round(Round::default()));
-            rig.settle();
-            rig.now = rig.now + Duration::from_millis(100);
-        }
-        let collapsed: Vec<u64> =
-            rig.moves.iter().filter(|item| item.action == Action::Collapse).map(|item| item.page.0.into()).collect();
-        assert!(
-            !collapsed.is_empty() && collapsed.iter().all(|page| *page == 0),
-            "{collapsed:?}: block 1 is not dense"
-        );
-    }
-
-    /// Two spaces on one machine; what each has of fast memory after the walks.
-    fn two_spaces(floor: &str) -> [u64; 2] {
-        let pairs = [("floor", floor), ("reserve", "0%")];
-        let policy = HotnessWalk::new(&mut Settings::from_pairs(pairs)).unwrap();
-        let governor = GovernorConfig { rest: Duration::ZERO, ..GovernorConfig::default() };
-        let goal = FastGoal::Pages(2048);
-        let mut engine = Engine::new(EngineConfig { tiers: vec![2048, 8192], goal, governor }, Box::new(policy));
-        let mut now = Time::ZERO;
-        let spaces = [SpaceId(1), SpaceId(2)];
-        for (number, space) in spaces.into_iter().enumerate() {
-            engine.handle(now, Input::Mapped(space, Vpn(0)..Vpn(2048)));
-            for block in 0..4u64 {
-                let first = engine.pages().find(space, Vpn(block * 512)).unwrap();
-                // Half of each is fast.
-                let tier = if block < 2 { TierId::FAST } else { SLOW };
-                let sights = vec![Sight::placed(tier).with_huge(true); 512];
-                let scan = Scan { first, sights: &sights, window: None, cleared: false };
-                engine.handle(now, Input::Seen(Seen::Scan(scan)));
-            }
-            assert_eq!(engine.pages().used(space, TierId::FAST), 1024, "space {number}");
-        }
-        for _ in 0..12 {
-            now = now + Duration::from_millis(100);
-            // The first is busy everywhere, the second hardly at all.
-            for (space, each) in [(spaces[0], 1000), (spaces[1], 2)] {
-                let events: Vec<Observation> = (0..2048)
-                    .map(|vpn| Observation::Counted {
-                        page: engine.pages().find(space, Vpn(vpn)).unwrap(),
-                        accesses: each,
-                    })
-                    .collect();
-                engine.handle(now, Input::Seen(Seen::Events(&events)));
-            }
-            engine.handle(now, Input::Round(Round::default()));
-            loop {
-                match engine.poll(now) {
-                    Output::Move(plan) => {
-                        let outcomes: Vec<Outcome> =
-                            plan.moves.iter().map(|&item| Outcome { item, done: item.pages, failure: None }).collect();
-                        engine.handle(now, Input::Moved(&outcomes));
-                    }
-                    Output::Track(_) => {}
-                    Output::Wake(_) => break,
-                }
-            }
-        }
-        spaces.map(|space| engine.pages().used(space, TierId::FAST))
-    }
-
-    #[test]
-    fn a_busy_space_cannot_take_the_floor_of_a_quiet_one() {
-        assert_eq!(two_spaces("0%"), [2048, 0], "without a floor the busy one takes all");
-        assert_eq!(two_spaces("50%"), [1536, 512], "with one, the quiet one keeps half of its part");
-        assert_eq!(two_spaces("100%"), [1024, 1024]);
-    }
-
-    #[test]
-    fn accessed_bits_rank_small_pages_by_how_often_they_are_set() {
-        let mut rig = rig(&[("margin", "1"), ("collapse", "off"), ("reserve", "0%")], &[256, 4096]);
-        rig.map(1024);
-        rig.touch_first(0..1024);
-        for round in 0..20u64 {
-            // Pages 512 to 767 are used in every walk, the others in every eighth.
-            rig.scan(0, |_| round % 8 == 0);
-            rig.scan(1, |vpn| vpn < 768 || round % 8 == 0);
-            rig.engine.handle(rig.now, Input::Round(Round::default()));
-            rig.settle();
-            rig.now = rig.now + Duration::from_millis(100);
-        }
-        let fast = (512..768).filter(|vpn| rig.tier(*vpn) == Some(TierId::FAST)).count();
-        assert!(fast > 240, "{fast} of 256");
-        assert_eq!(rig.engine.pages().spaces().collect::<Vec<_>>(), [SPACE]);
-    }
-}
+mod tests;

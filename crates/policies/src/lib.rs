@@ -26,6 +26,7 @@ pub mod hint_scanner;
 pub mod hotness_lists;
 mod hotness_victims;
 pub mod hotness_walk;
+mod hotness_worth;
 pub mod huge_split;
 pub mod interleave;
 pub mod interval;

@@ -13,7 +13,7 @@ use terrace_machine::mmu::tables::FIRST_FRAME;
 use terrace_machine::preset::{Machine, Management, PresetError, TierKind, TlbLevel};
 use terrace_machine::scale::Scale;
 
-use crate::mmu::MmuConfig;
+use crate::mmu::{Flush, MOVED_WITH_ONE_FLUSH, MmuConfig};
 
 /// How large the fast tier is.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -185,6 +185,14 @@ impl SimConfig {
             goal: FastGoal::Share(1.0),
             mmu: None,
             watch: None,
+        }
+    }
+
+    /// Pages that move with one flush of translations.
+    pub(crate) fn pages_a_flush(&self) -> u32 {
+        match self.mmu.as_ref().map(|mmu| mmu.flush) {
+            Some(Flush::Batch) => MOVED_WITH_ONE_FLUSH,
+            _ => 1,
         }
     }
 

@@ -37,6 +37,9 @@ impl Simulation {
         } else if word.has(PageWord::STORED) && !self.bring_back(page, thread) {
             return Err(self.out_of_memory(vpn));
         }
+        if self.hot.memory.word(page).has(PageWord::UNTOUCHED) {
+            self.first_touch_of_part(page, thread);
+        }
         if self.hot.memory.word(page).has(PageWord::MARKED) {
             self.hint_fault(page, thread, access.wait() == Wait::Store);
         }
@@ -73,16 +76,12 @@ impl Simulation {
         {
             for page in first..first + BLOCK_PAGES {
                 self.hot.memory.place(page, tier);
-                self.hot.memory.set(page, PageWord::HUGE);
+                self.hot.memory.set(page, PageWord::HUGE | PageWord::UNTOUCHED);
                 let vpn = self.vpn(page);
                 self.history.add(now, vpn, || What::Born { tier, huge: true });
             }
             self.entered(first);
             self.relocated.push(first);
-            let bytes = (u64::from(BLOCK_PAGES) * PAGE_BYTES) as f64;
-            let slow = self.config.machine.management.slow_clear_nanos(bytes, &self.tiers[tier.index()]);
-            self.pay(thread, self.config.machine.management.first_touch_huge_ns + slow);
-            self.hot.written[tier.index()] += u64::from(BLOCK_PAGES) * PAGE_BYTES;
             return true;
         }
         let Some(tier) = self.room(preferred, 1) else { return false };
@@ -97,6 +96,28 @@ impl Simulation {
             self.hot.written[tier.index()] += PAGE_BYTES;
         }
         true
+    }
+
+    /// The first touch within a part of a huge page: it is cleared.
+    ///
+    /// A huge page of a machine scaled by `s` stands for `s` huge pages of the full size, of which each is cleared when it is first
+    /// touched, by who touches it: it has as many parts (a page at most), and each costs as much of its first touch. At full size that is
+    /// one. Clearing all at once would have one thread wait for what `s` faults of all threads take, as long as clearing `s` times
+    /// 2 MiB takes at full size; and would clear what the program never touches.
+    fn first_touch_of_part(&mut self, page: u32, thread: usize) {
+        let Some(tier) = self.hot.memory.word(page).tier() else { return };
+        let pages = BLOCK_PAGES.div_ceil(self.config.scale.factor().min(BLOCK_PAGES));
+        let block = page >> BLOCK_SHIFT << BLOCK_SHIFT;
+        let first = block + (page - block) / pages * pages;
+        let part = first..(first + pages).min(block + BLOCK_PAGES);
+        let cleared = u64::from(part.end - part.start);
+        part.for_each(|page| self.hot.memory.clear(page, PageWord::UNTOUCHED));
+        let management = self.config.machine.management;
+        let bytes = cleared * PAGE_BYTES;
+        let slow = management.slow_clear_nanos(bytes as f64, &self.tiers[tier.index()]);
+        let share = cleared as f64 / f64::from(BLOCK_PAGES);
+        self.pay(Some(thread), management.first_touch_huge_ns * share + slow);
+        self.hot.written[tier.index()] += bytes;
     }
 
     fn pay(&mut self, thread: Option<usize>, nanos: f64) {

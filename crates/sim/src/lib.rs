@@ -26,6 +26,7 @@ pub mod mmu;
 mod mover;
 pub mod object_cache;
 mod oracle;
+mod prices;
 pub mod record;
 pub mod report;
 pub mod run;

@@ -46,6 +46,7 @@ impl Simulation {
             }
             outcomes.push(Outcome { item: *item, done: if failure.is_none() { item.pages } else { 0 }, failure });
         }
+        self.flush_batch();
         self.mover_free_ns = self.mover_free_ns.max(self.now_ns) + busy.into_iter().fold(0.0, f64::max);
         self.copies.take_until(self.mover_free_ns - self.now_ns);
         self.outcomes = Some(outcomes);
@@ -84,7 +85,7 @@ impl Simulation {
         if self.hot.memory.free(to) < weight {
             return Some(Failure::NoRoom);
         }
-        let cost = self.relocate(unit.clone(), from, to);
+        let cost = self.relocate(unit.clone(), from, to, self.config.pages_a_flush());
         let in_fault = promotion && self.kernel.promotion_needs_high_watermark;
         if !in_fault {
             // A mover's thread copies, while the program goes on.
@@ -112,8 +113,8 @@ impl Simulation {
         None
     }
 
-    /// Moves a unit that fits, and returns what the one who moves it spends.
-    pub(crate) fn relocate(&mut self, unit: std::ops::Range<u32>, from: TierId, to: TierId) -> f64 {
+    /// Moves a unit that fits, and returns what the one who moves it spends. Pages of 4 KiB may share a flush with so many others.
+    fn relocate(&mut self, unit: std::ops::Range<u32>, from: TierId, to: TierId, pages_a_flush: u32) -> f64 {
         let management = self.config.machine.management;
         let huge = unit.len() > 1;
         let weight = u64::from(unit.end - unit.start);
@@ -140,12 +141,18 @@ impl Simulation {
                 self.reclaim.arrived(&mut self.hot.memory, unit);
             }
         }
-        self.flush_page(unit.start, huge);
+        if huge || pages_a_flush == 1 {
+            self.flush_page(unit.start, huge);
+            self.interrupt();
+        } else {
+            self.unflushed += 1;
+            if self.unflushed >= pages_a_flush {
+                self.flush_batch();
+            }
+        }
         self.hot.read[from.index()] += bytes;
         self.hot.written[to.index()] += bytes;
         self.counts.migrated_pages += weight;
-        self.costs.shootdown_stall += management.shootdown_ns * f64::from(self.active);
-        self.stall_each(management.shootdown_ns);
         let fixed = if huge { management.move_huge_ns } else { management.move_small_ns };
         let copy = management.copy_nanos(bytes as f64, &self.tiers[from.index()], &self.tiers[to.index()]);
         let packing = if stored { self.tiers[to.index()].write_latency_ns * weight as f64 } else { 0.0 };
@@ -171,7 +178,7 @@ impl Simulation {
         let memory = &self.hot.memory;
         let below = (tier.0 + 1..memory.tiers() as u8).map(TierId).find(|to| memory.free(*to) >= weight);
         let Some(to) = below else { return false };
-        let cost = self.relocate(unit.clone(), tier, to);
+        let cost = self.relocate(unit.clone(), tier, to, 1);
         self.costs.reclaim += cost;
         self.counts.demoted += weight;
         self.counts.kernel_demoted += weight;
@@ -297,11 +304,28 @@ impl Simulation {
         }
     }
 
-    /// A block's mapping changed size: its old translations go, on every core.
-    fn remapped(&mut self, first: u32, was_huge: bool) {
-        self.flush_page(first, was_huge);
+    /// Each core that runs the program is interrupted to forget translations.
+    fn interrupt(&mut self) {
         let cost = self.config.machine.management.shootdown_ns;
         self.costs.shootdown_stall += cost * f64::from(self.active);
         self.stall_each(cost);
+    }
+
+    /// Pages moved whose translations wait to be forgotten: with them all others go, on every core.
+    fn flush_batch(&mut self) {
+        if std::mem::take(&mut self.unflushed) == 0 {
+            return;
+        }
+        if let Some(run) = &mut self.hot.mmu {
+            run.mmu.flush();
+            run.mmu.shootdowns += 1;
+        }
+        self.interrupt();
+    }
+
+    /// A block's mapping changed size: its old translations go, on every core.
+    fn remapped(&mut self, first: u32, was_huge: bool) {
+        self.flush_page(first, was_huge);
+        self.interrupt();
     }
 }

@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{FirstTouch, Random, Touch, bare, touch_all};
+use common::{Eager, FirstTouch, Random, Touch, bare, touch_all};
 use terrace_core::units::Vpn;
 use terrace_machine::mmu::{CounterSpec, Sync, TablePlacement, When};
 use terrace_machine::preset::Machine;
@@ -11,6 +11,7 @@ use terrace_machine::scale::Scale;
 use terrace_policies::Settings;
 use terrace_sim::colocate::{Beside, ProcessReport, Recorded};
 use terrace_sim::fixed::Fixed;
+use terrace_sim::mmu::Flush;
 use terrace_sim::run::run_alone;
 use terrace_sim::{
     FastSize, MmuConfig, MmuReport, Pages, Report, SimConfig, SimError, Simulation, Source, WorkloadSource,
@@ -67,6 +68,57 @@ fn the_placement_of_tables_is_felt_in_run_time() {
     };
     let (fast, slow) = (time(TablePlacement::Fast), time(TablePlacement::Slow));
     assert!(slow > 1.5 * fast, "{slow} against {fast}");
+}
+
+#[test]
+fn a_huge_page_is_cleared_in_as_many_parts_as_it_stands_for_pages_by_who_touches_them() {
+    let clearing = Machine::preset("optane-6252").unwrap().management.first_touch_huge_ns / 1e9;
+    // Sixteen huge pages; what their first touches cost beyond touching all again.
+    let cost = |scale: u32, pages: &dyn Fn(u64) -> bool, threads: u64| {
+        let touches: Vec<Touch> = (0..PAGES)
+            .filter(|page| pages(*page))
+            .map(|page| Touch::load(page).by((page % 512 * threads / 512) as usize))
+            .collect();
+        let mut config = config(Pages::Huge, 4, When::Random(1000));
+        config.scale = Scale::new(scale).unwrap();
+        let (first, _) = run(config.clone(), &touches);
+        let (both, _) = run(config, &[touches.clone(), touches].concat());
+        2.0 * first.seconds - both.seconds
+    };
+    let near = |found: f64, expected: f64| {
+        assert!((found / expected - 1.0).abs() < 0.05, "{found} s, expected {expected} s");
+    };
+    // At full size, the first touch of any page clears them all. At 1:64 each eight pages are cleared for themselves, at 1:512 each page.
+    let one_each = |page: u64| page % 512 == 100;
+    near(cost(1, &one_each, 1), 16.0 * clearing);
+    near(cost(64, &one_each, 1), 16.0 * clearing / 64.0);
+    near(cost(4096, &one_each, 1), 16.0 * clearing / 512.0);
+    // All of it costs the same at every scale, and four threads share it.
+    near(cost(1, &|_| true, 1), 16.0 * clearing);
+    near(cost(64, &|_| true, 1), 16.0 * clearing);
+    near(cost(64, &|_| true, 4), 4.0 * clearing);
+}
+
+#[test]
+fn pages_that_move_together_share_a_flush_where_the_kernel_batches_them() {
+    let mut random = Random(12);
+    let touches: Vec<Touch> = (0..300_000).map(|_| Touch::load(random.below(PAGES))).collect();
+    let stalled = |flush| {
+        let mut config = config(Pages::Small, 1, When::FirstMiss);
+        config.fast = FastSize::Share(0.25);
+        config.mmu.as_mut().unwrap().flush = flush;
+        let mut simulation = Simulation::new(config, Box::new(Eager::by_samples(100))).unwrap();
+        simulation.map(Vpn(0), PAGES, false);
+        simulation.feed(&touches);
+        let report = simulation.finish("test").unwrap();
+        let moved = (report.promoted_pages + report.demoted_pages) as f64;
+        assert!(moved > 1000.0, "{moved}");
+        (report.overhead_seconds["shootdown_stall"] / moved, report.walk_share)
+    };
+    let ((single, few), (batch, more)) = (stalled(Flush::Page), stalled(Flush::Batch));
+    assert!((single - 500e-9).abs() < 1e-12, "an interrupt for each: {single}");
+    assert!(batch < single / 20.0, "{batch}: plans of a hundred pages and more");
+    assert!(more > few, "every translation is forgotten, not only those of what moved: {more} {few}");
 }
 
 #[test]

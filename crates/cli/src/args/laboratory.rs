@@ -80,6 +80,10 @@ pub(crate) struct MmuArguments {
     /// Where page tables and counters lie: fast (unless stated), slow or with-data.
     #[arg(long, value_name = "PLACE")]
     pub page_tables: Option<String>,
+    /// How cores forget translations of 4 KiB pages that move: page (an interrupt each, unless stated) or batch (one for up to 512
+    /// pages, as Linux from 6.3 on).
+    #[arg(long, value_name = "HOW")]
+    pub tlb_flush: Option<String>,
 }
 
 /// A second process.

@@ -69,6 +69,10 @@ pub struct CoreTotals {
     pub walk_ns: f64,
     /// Of these, for a walker to be free.
     pub queued_ns: f64,
+    /// Accesses through entries of 2 MiB.
+    pub huge_accesses: u64,
+    /// Of `walk_ns`, for the translation of these.
+    pub huge_walk_ns: f64,
     /// Counters it updated.
     pub updates: u64,
     /// Nanoseconds it waited for their synchronisation.
@@ -191,8 +195,13 @@ impl Mmu {
         if found != Translation::First {
             waited = self.missed(core, used, found, now, lines);
         }
-        if used.size == Size::Huge && self.counted != 0 && self.is_counted(core, found) {
-            waited += self.count(core, used.page, now + waited, lines);
+        if used.size == Size::Huge {
+            let totals = &mut self.cores[core].totals;
+            totals.huge_accesses += 1;
+            totals.huge_walk_ns += waited;
+            if self.counted != 0 && self.is_counted(core, found) {
+                waited += self.count(core, used.page, now + waited, lines);
+            }
         }
         waited
     }

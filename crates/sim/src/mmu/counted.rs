@@ -139,6 +139,9 @@ impl Simulation {
         let took = Duration::from_nanos((nanos * f64::from(self.config.scale.factor())) as u64);
         self.scan_not_before = now + took;
         round.walk = took;
+        if let Some(counts) = self.processor_counts() {
+            self.engine.handle(now, Input::Processor(counts));
+        }
         self.engine.handle(now, Input::Round(round));
     }
 }

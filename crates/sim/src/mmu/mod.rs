@@ -10,15 +10,41 @@ pub(crate) mod counted;
 pub(crate) mod interleave;
 pub(crate) mod replay;
 
-use terrace_core::units::{SpaceId, TierId};
+use terrace_core::units::{BLOCK_PAGES, SpaceId, TierId};
 use terrace_machine::cache::Cache;
-use terrace_machine::mmu::{CounterSpec, Mmu, MmuSpec, Sync, TablePlacement};
+use terrace_machine::mmu::{CounterSpec, Mmu, MmuSpec, NotOffered, Sync, TablePlacement};
 use terrace_machine::preset::{Machine, TierKind};
 use terrace_machine::scale::Scale;
 
 use crate::colocate::Served;
 use crate::hotness::Probe;
 use interleave::Interleaver;
+
+/// Pages that Linux unmaps before it flushes translations and moves them: NR_MAX_BATCHED_MIGRATION, which is HPAGE_PMD_NR (mm/migrate.c).
+pub(crate) const MOVED_WITH_ONE_FLUSH: u32 = BLOCK_PAGES;
+
+/// How the cores forget the translations of 4 KiB pages that move.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Flush {
+    /// Page by page, an interrupt each: Linux before 6.3.
+    #[default]
+    Page,
+    /// Once for up to 512 pages of a plan, and each core forgets everything: Linux from 6.3 on (`migrate_pages_batch`, whose one
+    /// flush is of all translations on x86).
+    Batch,
+}
+
+impl std::str::FromStr for Flush {
+    type Err = NotOffered;
+    fn from_str(text: &str) -> Result<Flush, NotOffered> {
+        match text {
+            "page" => Ok(Flush::Page),
+            "batch" => Ok(Flush::Batch),
+            _ => Err(NotOffered { text: text.to_owned(), wanted: "page or batch" }),
+        }
+    }
+}
 
 /// What the MMU of a run is asked to be.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -31,6 +57,8 @@ pub struct MmuConfig {
     pub placement: TablePlacement,
     /// Cycles added to every translation that the first-level TLB misses: the paper's simplified cost of synchronisation.
     pub miss_cycles: u32,
+    /// How translations of pages that move are forgotten.
+    pub flush: Flush,
     /// Nanoseconds of the scaled machine by which a core may run ahead of the slowest that runs.
     pub skew_ns: f64,
 }
@@ -43,6 +71,7 @@ impl MmuConfig {
             counters: Some(CounterSpec::default()),
             placement: TablePlacement::Fast,
             miss_cycles: 0,
+            flush: Flush::Page,
             skew_ns: 1000.0,
         }
     }

@@ -45,6 +45,7 @@ pub(super) fn run(arguments: &SimHotnessArguments) -> anyhow::Result<ExitCode> {
                 counter_width: None,
                 counter_sync: None,
                 page_tables: None,
+                tlb_flush: None,
             },
             operations: arguments.operations,
             settings: Vec::new(),

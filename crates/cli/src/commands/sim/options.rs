@@ -14,6 +14,7 @@ use terrace_machine::preset::Machine;
 use terrace_machine::scale::Scale;
 use terrace_policies::Settings;
 use terrace_sim::colocate::{Beside, Recorded};
+use terrace_sim::mmu::Flush;
 use terrace_sim::run::Source;
 use terrace_sim::{FastSize, MmuConfig, Pages, SimConfig, SimError, TraceSource, WorkloadSource};
 use terrace_trace::{AccessSource, Change, Header, Index, Provenance, Reader};
@@ -204,7 +205,8 @@ pub(crate) fn pages(text: &str, scale: Scale, mmu: bool) -> Pages {
 /// Whether anything asks for the MMU.
 fn wants_mmu(model: &ModelArguments, policies: &[String], settings: &PolicySettings) -> anyhow::Result<bool> {
     let raw = &model.mmu;
-    let asked = [&raw.counters, &raw.counter_layout, &raw.counter_width, &raw.counter_sync, &raw.page_tables];
+    let asked =
+        [&raw.counters, &raw.counter_layout, &raw.counter_width, &raw.counter_sync, &raw.page_tables, &raw.tlb_flush];
     let mut wanted = model.pages == "2m" || raw.cores.is_some() || asked.iter().any(|option| option.is_some());
     for policy in policies {
         wanted |= settings.build(policy)?.needs().counters;
@@ -256,7 +258,8 @@ pub(crate) fn mmu(
         }),
     };
     let placement = value("--page-tables", &raw.page_tables, TablePlacement::Fast)?;
-    Ok(Some(MmuConfig { counters, placement, ..MmuConfig::new(cores) }))
+    let flush = value("--tlb-flush", &raw.tlb_flush, Flush::Page)?;
+    Ok(Some(MmuConfig { counters, placement, flush, ..MmuConfig::new(cores) }))
 }
 
 /// An error of a simulation that had good options: only what the options still could have prevented is misuse.

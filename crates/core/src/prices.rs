@@ -1,0 +1,100 @@
+//! What it costs to change where pages lie and how they are mapped, and what a processor counted: to weigh a wish by.
+//!
+//! In: nothing. Out: [`Prices`], which a driver tells a policy once, and [`ProcessorCounts`], which it tells with each round. Must not:
+//! judge. Whether something is worth its price, the policy decides.
+//!
+//! Only a driver that knows its machine tells them: the simulator from the machine's description. A live driver has neither yet.
+
+use crate::units::TierId;
+
+/// Prices of a machine, in nanoseconds of processor time.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Prices {
+    /// Moving one 4 KiB page, but for the copy.
+    pub move_small_ns: f64,
+    /// Moving one 2 MiB page, but for the copy.
+    pub move_huge_ns: f64,
+    /// Copying 4 KiB as fast as one core can.
+    pub copy_ns: f64,
+    /// Copying 4 KiB as fast as each tier can be read from.
+    pub copy_from_ns: [f64; TierId::MAX],
+    /// Copying 4 KiB as fast as each tier can be written to.
+    pub copy_to_ns: [f64; TierId::MAX],
+    /// What a changed mapping costs each core that runs the program: the interrupt to flush it.
+    pub flush_ns: f64,
+    /// As much for a 4 KiB page that moves: its part, where one interrupt flushes all of a batch.
+    pub flush_small_ns: f64,
+    /// Splitting a huge mapping.
+    pub split_ns: f64,
+    /// Mapping a block huge again, but for its copy.
+    pub collapse_ns: f64,
+    /// Reading and clearing the accessed bit of one 4 KiB mapping.
+    pub scan_ns: f64,
+    /// A walk for the translation of a 4 KiB page.
+    pub walk_ns: f64,
+    /// What a load from the second fastest tier takes longer than one from the fastest.
+    pub farther_ns: f64,
+}
+
+impl Prices {
+    /// Moving so many pages that are mapped as one from a tier to a tier, `cores` running the program.
+    pub fn moving(&self, pages: u64, from: TierId, to: TierId, cores: u32) -> f64 {
+        let (fixed, flush) = match pages {
+            0 | 1 => (self.move_small_ns, self.flush_small_ns),
+            _ => (self.move_huge_ns, self.flush_ns),
+        };
+        fixed + self.copying(pages, from, to) + flush * f64::from(cores)
+    }
+
+    /// Copying so many pages: as slow as the slowest of core, source and destination.
+    pub fn copying(&self, pages: u64, from: TierId, to: TierId) -> f64 {
+        pages as f64 * self.copy_ns.max(self.copy_from_ns[from.index()]).max(self.copy_to_ns[to.index()])
+    }
+}
+
+/// What the processor counted between two rounds. Pairs are of 4 KiB and of 2 MiB mappings.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct ProcessorCounts {
+    /// Cores that run the program.
+    pub cores: u32,
+    /// Accesses, whether or not a cache served them.
+    pub accesses: [u64; 2],
+    /// Nanoseconds that cores waited for translations.
+    pub translation_ns: [f64; 2],
+    /// Hotness counters incremented.
+    pub counted: u64,
+    /// Accesses that memory slower than the fastest tier served.
+    pub slow_accesses: u64,
+    /// Nanoseconds that cores waited for these, beyond what the fastest tier would have taken: from counters of stalled cycles.
+    pub slow_wait_ns: f64,
+    /// Accesses that memory of any tier served.
+    pub memory_accesses: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_move_costs_its_slowest_part_and_a_flush_on_each_core() {
+        let mut prices = Prices {
+            move_small_ns: 800.0,
+            move_huge_ns: 5000.0,
+            copy_ns: 400.0,
+            copy_from_ns: [0.0; TierId::MAX],
+            copy_to_ns: [0.0; TierId::MAX],
+            flush_ns: 500.0,
+            flush_small_ns: 250.0,
+            split_ns: 0.0,
+            collapse_ns: 0.0,
+            scan_ns: 0.0,
+            walk_ns: 0.0,
+            farther_ns: 0.0,
+        };
+        prices.copy_to_ns[1] = 700.0;
+        let slow = TierId(1);
+        assert_eq!(prices.moving(1, slow, TierId::FAST, 4), 800.0 + 400.0 + 1000.0);
+        assert_eq!(prices.moving(1, TierId::FAST, slow, 1), 800.0 + 700.0 + 250.0);
+        assert_eq!(prices.moving(512, slow, TierId::FAST, 1), 5000.0 + 512.0 * 400.0 + 500.0);
+    }
+}
