@@ -141,13 +141,16 @@ impl Simulation {
                 self.reclaim.arrived(&mut self.hot.memory, unit);
             }
         }
-        if huge || pages_a_flush == 1 {
-            self.flush_page(unit.start, huge);
-            self.interrupt();
-        } else {
-            self.unflushed += 1;
-            if self.unflushed >= pages_a_flush {
-                self.flush_batch();
+        match &mut self.hot.mmu {
+            Some(run) if !huge && pages_a_flush > 1 => {
+                run.unflushed += 1;
+                if run.unflushed >= pages_a_flush {
+                    self.flush_batch();
+                }
+            }
+            _ => {
+                self.flush_page(unit.start, huge);
+                self.interrupt();
             }
         }
         self.hot.read[from.index()] += bytes;
@@ -313,13 +316,10 @@ impl Simulation {
 
     /// Pages moved whose translations wait to be forgotten: with them all others go, on every core.
     fn flush_batch(&mut self) {
-        if std::mem::take(&mut self.unflushed) == 0 {
-            return;
-        }
-        if let Some(run) = &mut self.hot.mmu {
-            run.mmu.flush();
-            run.mmu.shootdowns += 1;
-        }
+        let Some(run) = self.hot.mmu.as_mut().filter(|run| run.unflushed > 0) else { return };
+        run.unflushed = 0;
+        run.mmu.flush();
+        run.mmu.shootdowns += 1;
         self.interrupt();
     }
 

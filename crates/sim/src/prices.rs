@@ -48,8 +48,8 @@ pub(crate) struct Told {
 impl Simulation {
     /// What was counted since this was last asked; `None` where no MMU is modelled.
     pub(crate) fn processor_counts(&mut self) -> Option<ProcessorCounts> {
-        let run = self.hot.mmu.as_deref()?;
         let counters = self.counters();
+        let run = self.hot.mmu.as_deref_mut()?;
         let mut now = Told {
             slow_accesses: counters.slow_accesses,
             slow_wait_ns: counters.slow_nanos,
@@ -65,8 +65,7 @@ impl Simulation {
         }
         now.accesses[0] = self.counts.accesses.saturating_sub(now.accesses[1]);
         now.translation_ns[0] = walk_ns - now.translation_ns[1];
-        let before = self.told;
-        self.told = now;
+        let before = std::mem::replace(&mut run.told, now);
         Some(ProcessorCounts {
             cores: self.active,
             accesses: [0, 1].map(|size| now.accesses[size].saturating_sub(before.accesses[size])),

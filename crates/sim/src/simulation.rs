@@ -119,8 +119,6 @@ pub struct Simulation {
     pub(crate) cleared_at: Vec<u64>,
     pub(crate) mover_free_ns: f64,
     pub(crate) outcomes: Option<Vec<Outcome>>,
-    /// Pages of the plan being carried out that moved and whose translations cores still hold.
-    pub(crate) unflushed: u32,
     /// What the mover's threads are copying.
     pub(crate) copies: Copies,
     /// Units that moved in this stretch, whether they had been accessed, and for how long each was blocked.
@@ -154,8 +152,6 @@ pub struct Simulation {
     pub(crate) second_from: Option<u32>,
     pub(crate) tuning: Option<Box<dyn Tuning>>,
     pub(crate) waited: Waited,
-    /// What the engine knows of the processor's counters.
-    pub(crate) told: prices::Told,
     /// Pages the fast tier has, and those of them that may be used.
     pub(crate) fast_capacity: u64,
     pub(crate) fast_limit: u64,
@@ -295,7 +291,6 @@ impl Simulation {
             mover_free_ns: 0.0,
             copies: Copies::default(),
             outcomes: None,
-            unflushed: 0,
             moving: Vec::new(),
             random: mix(config.seed ^ 0x5eed),
             counts: Counts::default(),
@@ -320,7 +315,6 @@ impl Simulation {
             second_from: None,
             tuning: None,
             waited: Waited::default(),
-            told: prices::Told::default(),
             fast_capacity,
             fast_limit: fast_capacity,
             config,

@@ -18,6 +18,7 @@ use terrace_machine::scale::Scale;
 
 use crate::colocate::Served;
 use crate::hotness::Probe;
+use crate::prices::Told;
 use interleave::Interleaver;
 
 /// Pages that Linux unmaps before it flushes translations and moves them: NR_MAX_BATCHED_MIGRATION, which is HPAGE_PMD_NR (mm/migrate.c).
@@ -94,6 +95,10 @@ pub(crate) struct MmuRun {
     /// First pages of huge pages that may have counters above zero.
     pub(crate) live: std::collections::BTreeSet<u32>,
     pub(crate) sweeps: counted::Sweeps,
+    /// What the engine knows of the processor's counters.
+    pub(crate) told: Told,
+    /// Pages of the plan being carried out that moved and whose translations cores still hold.
+    pub(crate) unflushed: u32,
     phases: Vec<PhaseMark>,
     /// What watches, where trackers are scored.
     pub(crate) probe: Option<Box<Probe>>,
@@ -135,6 +140,8 @@ impl MmuRun {
             table_lines: [[0; 2]; TierId::MAX],
             live: std::collections::BTreeSet::new(),
             sweeps: counted::Sweeps::default(),
+            told: Told::default(),
+            unflushed: 0,
             phases: Vec::new(),
             probe: None,
             served: None,
