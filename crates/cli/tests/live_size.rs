@@ -138,6 +138,13 @@ fn a_tuned_program_ends_with_a_report() {
     // A window in which all that is out comes back may take several times as long.
     assert!(number(&report, "/loss") >= 0.0 && number(&report, "/loss_p95") >= 0.0, "{report}");
     assert_eq!((number(&report, "/target_tau"), report["held_by"].as_str()), (0.05, Some("pages")));
+    let [low, loss, high] = ["/loss_low", "/loss", "/loss_high"].map(|key| number(&report, key));
+    assert!(low <= loss && loss <= high, "{low} to {high} is no interval of {loss}");
+    assert!(number(&report, "/refault_microseconds") > 0.0, "{report}");
+    if std::thread::available_parallelism().is_ok_and(|processors| processors.get() > 1) {
+        let [low, median, high] = [0, 1, 2].map(|place| number(&report, &format!("/page_out_microseconds/{place}")));
+        assert!(low <= median && median <= high && high > 0.0, "{report}");
+    }
     let intervals = report["intervals"].as_array().unwrap();
     assert!(intervals.len() >= 4, "{} decisions in 8 s", intervals.len());
     let least = intervals.iter().map(|interval| number(interval, "/fast_share")).fold(1.0, f64::min);

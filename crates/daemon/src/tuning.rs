@@ -55,6 +55,7 @@ struct Reading {
     own: Duration,
     moving: Duration,
     processors: Option<ProcessorUse>,
+    rounds: u64,
 }
 
 /// See the module's header.
@@ -66,6 +67,9 @@ pub struct LiveTuner {
     /// What a page-out costs the processes of late, waiting for processors included, in seconds; as measured at first.
     page_out_seconds: Option<f64>,
     counts_kernel_moves: bool,
+    /// What a round of marks costs the processes of late, in seconds; and how far rounds are set apart for it.
+    round_seconds: Option<f64>,
+    spacing: Duration,
     last: Option<Reading>,
     due: Time,
     curve: Option<Curve>,
@@ -80,6 +84,10 @@ const LOOK: Duration = Duration::from_millis(50);
 /// Where a live run's vector comes from without counters.
 pub const INPUTS: &str = "estimated: accesses by tier from the tracker's marks and from refaults, operations from CPU time; no hardware counters";
 
+/// Of the target, what rounds of marks may cost: the rest is for what they are for.
+const OF_TARGET_FOR_ROUNDS: f64 = 0.2;
+/// Rounds are no further apart than this: the ages of pages would say too little.
+const MOST_SPACING: Duration = Duration::from_secs(10);
 /// With fewer page-outs in a window their price says more of other things.
 const LEAST_PAGES_TO_LEARN: f64 = 256.0;
 /// Decisions that are shown.
@@ -98,6 +106,8 @@ impl LiveTuner {
             costs: MoveCost::default(),
             page_out_seconds: None,
             counts_kernel_moves: false,
+            round_seconds: None,
+            spacing: Duration::ZERO,
             last: None,
             due: Time::ZERO,
             curve: None,
@@ -201,7 +211,7 @@ impl LiveTuner {
     }
 
     /// Looks, if it is time. The share of the footprint that should be fast from now on, if that was decided.
-    pub fn look(&mut self, manager: &Manager) -> Option<f64> {
+    pub fn look(&mut self, manager: &mut Manager) -> Option<f64> {
         let now = manager.now();
         if now < self.due {
             return None;
@@ -218,11 +228,14 @@ impl LiveTuner {
             cpu_seconds: manager.stats().cpu_ticks as f64 / rustix::param::clock_ticks_per_second() as f64,
             own: manager.stats().cpu,
             moving: manager.stats().move_time,
+            rounds: manager.stats().rounds,
             processors: ProcessorUse::read(Path::new("/"), self.counts_kernel_moves),
         };
         let before = self.last.replace(reading)?;
         let window = self.window(manager, &before, &reading)?;
         self.learn_price(&window);
+        let seconds = window.loss.map_or(0.0, |loss| loss.managing * window.length.as_secs_f64());
+        manager.space_rounds(self.space(seconds, reading.rounds - before.rounds));
         self.held_share = 1.0 - window.saved_share;
         let asked = window.vector.over_interval(window.length.as_secs_f64());
         if let Ok(answer) = self.index.query(&asked, self.tuner.config().neighbours) {
@@ -248,6 +261,19 @@ impl LiveTuner {
         self.page_out_seconds = Some(f64::midpoint(self.page_out_seconds.unwrap_or(seen), seen).max(measured));
     }
 
+    /// How far apart rounds are to begin, after a window in which managing cost the processes so many seconds: so that it costs a fifth
+    /// of the target. Where a processor is free it costs nothing, and the policy's own cadence holds.
+    fn space(&mut self, seconds: f64, rounds: u64) -> Duration {
+        if rounds > 0 {
+            let each = seconds / rounds as f64;
+            let smoothed = f64::midpoint(self.round_seconds.unwrap_or(each), each);
+            self.round_seconds = Some(smoothed);
+            let wanted = smoothed / (self.tuner.config().tau * OF_TARGET_FOR_ROUNDS);
+            self.spacing = Duration::from_secs_f64(wanted).min(MOST_SPACING);
+        }
+        self.spacing
+    }
+
     fn window(&self, manager: &Manager, before: &Reading, now: &Reading) -> Option<Window> {
         let pages = manager.engine().pages();
         let footprint = pages.footprint_of_all();
@@ -255,10 +281,12 @@ impl LiveTuner {
             return None;
         }
         let length = now.at.since(before.at);
+        // Where rounds are further apart than windows, what was used is known from the round before.
+        let lately = length.max(self.spacing.mul_f64(1.5));
         let mut touched = 0u64;
         for (block, _) in pages.blocks() {
             let used = |page: &&terrace_core::pages::Page| {
-                page.tier() == Some(TierId::FAST) && idle_time(page, now.at).is_some_and(|idle| idle <= length)
+                page.tier() == Some(TierId::FAST) && idle_time(page, now.at).is_some_and(|idle| idle <= lately)
             };
             touched += pages.block_pages(block).iter().filter(used).count() as u64;
         }
@@ -483,11 +511,11 @@ mod tests {
     use terrace_core::engine::{EngineConfig, Output};
     use terrace_core::governor::GovernorConfig;
     use terrace_core::observation::{Scan, Seen, Sight};
-    use terrace_core::plan::{Move, Outcome};
-    use terrace_core::policy::{FastGoal, Round};
+    use terrace_core::pages::Pages;
+    use terrace_core::plan::{Move, Outcome, Reason, Wishes};
+    use terrace_core::policy::{Cadence, FastGoal, Metric, Needs, Policy, Room, Round};
     use terrace_core::units::{BLOCK_PAGES, SpaceId, Vpn};
     use terrace_linux::move_cost::Interval as Measured;
-    use terrace_policies::Settings;
     use terrace_sizing::tuner::Mode;
 
     use super::*;
@@ -553,12 +581,58 @@ mod tests {
     }
 
     #[test]
+    fn rounds_are_set_apart_until_they_cost_a_fifth_of_the_target() {
+        let index = Arc::new(Index::new(modelled(&Machine::preset("zram-vm").unwrap()).unwrap()).unwrap());
+        let mut live = LiveTuner::new(TunerConfig::new(0.05, Mode::Measured), index, 2.5e9);
+        assert_eq!(live.space(0.0, 2), Duration::ZERO, "a processor is free");
+        // Two rounds of 20 ms each second, then fewer, as it is told; a window may have none.
+        let mut apart = Duration::from_millis(500);
+        for window in 0..40 {
+            let each = apart.max(Duration::from_millis(500)).as_secs();
+            let rounds = if each == 0 { 2 } else { u64::from(window % each == 0) };
+            apart = live.space(0.02 * rounds as f64, rounds);
+        }
+        assert!((apart.as_secs_f64() - 2.0).abs() < 0.1, "{apart:?}");
+        assert_eq!((0..20).map(|_| live.space(1.0, 1)).next_back(), Some(MOST_SPACING));
+    }
+
+    #[test]
     fn without_the_cost_of_a_refault_or_a_program_that_runs_nothing_is_observed() {
         assert_eq!(second().loss(&MoveCost::default()), None);
         assert_eq!(Passed { cpu: 0.0, ..second() }.loss(&costs()), None);
     }
 
     const SLOW: TierId = TierId(1);
+
+    /// Wishes every second page away.
+    struct Half;
+
+    impl Policy for Half {
+        fn name(&self) -> &'static str {
+            "half"
+        }
+        fn needs(&self) -> Needs {
+            Needs { scans: true, ..Needs::default() }
+        }
+        fn observe(&mut self, _: Time, _: Seen<'_>, _: &mut Pages) {}
+        fn plan(&mut self, _: Time, _: &Room<'_>, pages: &mut Pages, wishes: &mut Wishes) {
+            let blocks: Vec<_> = pages.blocks().map(|(block, _)| block).collect();
+            for offset in (0..BLOCK_PAGES).step_by(2) {
+                for block in &blocks {
+                    wishes.move_to(block.first_page().plus(offset), SLOW, Reason::Cold);
+                }
+            }
+        }
+        fn cadence(&self) -> Cadence {
+            Cadence::default()
+        }
+        fn next_wake(&self) -> Option<Time> {
+            None
+        }
+        fn metrics(&self) -> Vec<Metric> {
+            Vec::new()
+        }
+    }
 
     /// An engine whose policy has put half of a block's pages into slow memory.
     fn half_out() -> Engine {
@@ -567,19 +641,17 @@ mod tests {
             goal: FastGoal::Share(0.5),
             governor: GovernorConfig::default(),
         };
-        let policy = terrace_policies::build("age", Settings::default()).unwrap();
-        let mut engine = Engine::new(config, policy);
+        let mut engine = Engine::new(config, Box::new(Half));
         engine.handle(Time::ZERO, Input::Mapped(SpaceId(0), Vpn(0)..Vpn(u64::from(BLOCK_PAGES))));
-        for second in 1..=3 {
-            let now = Time::ZERO + Duration::from_secs(60 * second);
-            let first = engine.pages().find(SpaceId(0), Vpn(0)).unwrap();
-            let sights = vec![Sight::placed(TierId::FAST); BLOCK_PAGES as usize];
-            let scan = Scan { first, sights: &sights, window: Some(Duration::from_secs(60)), cleared: true };
-            engine.handle(now, Input::Seen(Seen::Scan(scan)));
-            engine.handle(now, Input::Round(Round { pages: u64::from(BLOCK_PAGES), ..Round::default() }));
-            carry_out(&mut engine, now);
-        }
-        assert_eq!(engine.pages().used_in_all(SLOW), u64::from(BLOCK_PAGES) / 2);
+        let now = Time::ZERO + Duration::from_secs(100);
+        let first = engine.pages().find(SpaceId(0), Vpn(0)).unwrap();
+        let sights = vec![Sight::placed(TierId::FAST); BLOCK_PAGES as usize];
+        let scan = Scan { first, sights: &sights, window: Some(Duration::from_secs(1)), cleared: true };
+        engine.handle(now, Input::Seen(Seen::Scan(scan)));
+        engine.handle(now, Input::Round(Round::default()));
+        carry_out(&mut engine, now);
+        let out = engine.pages().used_in_all(SLOW);
+        assert_eq!(out, u64::from(BLOCK_PAGES) / 2);
         engine
     }
 
@@ -605,7 +677,8 @@ mod tests {
         let index = Arc::new(Index::new(modelled(&Machine::preset("zram-vm").unwrap()).unwrap()).unwrap());
         let mut live = LiveTuner::new(TunerConfig::new(0.05, Mode::Measured), index.clone(), 2.5e9);
         let mut engine = half_out();
-        let now = Time::ZERO + Duration::from_secs(200);
+        let out = engine.pages().used_in_all(SLOW);
+        let now = Time::ZERO + Duration::from_secs(310);
         live.answer(now);
         assert_eq!(live.order(&engine, now), None, "nothing was broken");
         // Three windows in which the size holds, so that it shrinks, and one in which it does not.
@@ -631,7 +704,7 @@ mod tests {
         assert!(live.brings_back() && share > 0.9, "{:?}", live.tuner.intervals().last());
         assert_eq!(live.order(&engine, now), Some(true));
         engine.handle(now, Input::Drain(true));
-        assert!(carry_out(&mut engine, now) >= 200, "they do not wait for faults, and rest from no move");
+        assert!(carry_out(&mut engine, now) > out / 2, "they do not wait for faults, and rest from no move");
         assert_eq!(live.order(&engine, now), None, "it is looked again in a moment");
         let later = now + LOOK;
         assert_eq!(live.order(&engine, later), Some(false), "enough is back");

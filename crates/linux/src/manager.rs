@@ -170,6 +170,9 @@ pub struct Manager {
     /// Pids that are not to be taken up: Terrace itself, and processes that turned out not to be ours.
     excluded: BTreeSet<u32>,
     cadence: Cadence,
+    /// When the latest round began, and how soon after it the next may.
+    round_began: Time,
+    spacing: Duration,
     wake: Time,
     pressure_at: Time,
     pressure_read: Time,
@@ -212,6 +215,8 @@ impl Manager {
             wake: Time::ZERO,
             pressure_at: Time::ZERO,
             pressure_read: Time::ZERO,
+            round_began: Time::ZERO,
+            spacing: Duration::ZERO,
             places_at: None,
             places: Places::default(),
             compacted: Time::ZERO,
@@ -344,14 +349,14 @@ impl Manager {
             return Ok(allowed_at.min(self.pressure_at));
         }
         self.stats.short_of_cpu = false;
-        match self.cadence.scan_at {
+        match self.scan_at() {
             Some(at) if at <= now => self.round(tap)?,
             None if self.places_at.is_some_and(|at| at <= now) => self.look_at_places(tap)?,
             _ => {}
         }
         let backlog = self.drain_engine(Input::Tick);
         self.order_lists();
-        let look_at = self.cadence.scan_at.or(self.places_at);
+        let look_at = self.scan_at().or(self.places_at);
         let due = [Some(self.wake), look_at, Some(self.pressure_at)];
         Ok(if backlog { self.now() } else { due.into_iter().flatten().min().unwrap_or(self.pressure_at) })
     }
@@ -376,6 +381,11 @@ impl Manager {
             Some(allowance) => allowance.set_share(now, share),
             None => self.allowance = Some(Allowance::new(share, depth)),
         }
+    }
+
+    /// Rounds of marks begin no sooner after each other than this, whatever the policy wants: for who has found out that they cost too much.
+    pub fn space_rounds(&mut self, spacing: Duration) {
+        self.spacing = spacing;
     }
 
     /// While held, no page is looked at and nothing moves. Exits are still noticed, and faults counted: what was moved before goes on
@@ -476,9 +486,15 @@ impl Manager {
     }
 
     /// One round of accessed marks over all processes.
+    /// When the next round is due: as the policy wants it, and no sooner than rounds may follow each other.
+    fn scan_at(&self) -> Option<Time> {
+        self.cadence.scan_at.map(|at| at.max(self.round_began + self.spacing))
+    }
+
     fn round(&mut self, tap: &mut dyn Tap) -> Result<(), TrackError> {
         self.follow();
         let now = self.now();
+        self.round_began = now;
         let began = Instant::now();
         let targets = targets(&self.spaces);
         let mut intake = Intake { engine: &mut self.parts.engine, tap, now, round: Round::default(), hint_faults: 0 };
@@ -664,7 +680,7 @@ impl Manager {
                             return false;
                         }
                     }
-                    if self.cadence.scan_at.is_some_and(|at| at <= now) || self.pressure_at <= now {
+                    if self.scan_at().is_some_and(|at| at <= now) || self.pressure_at <= now {
                         self.wake = now;
                         return true;
                     }

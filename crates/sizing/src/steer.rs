@@ -9,7 +9,7 @@ use terrace_machine::scale::Scale;
 use terrace_sim::tuning::{Counters, Tuning};
 
 use crate::index::Index;
-use crate::tuner::{Loss, Tuner, Window, leaves_room};
+use crate::tuner::{Loss, MARGIN, Mode, Tuner, TunerConfig, Window, leaves_room};
 use crate::vector::ConfigVector;
 
 /// TPP's threshold, which does not change: the second fault promotes (TPP, ASPLOS 2023).
@@ -41,42 +41,69 @@ pub fn loss_between(before: &Counters, after: &Counters) -> Option<f64> {
     (all > 0.0).then(|| lost / (all - lost).max(all * 0.01))
 }
 
+/// Between two decisions the limit follows the program's size so often, every tenth of a second with the paper's interval: live it is a
+/// share of what the program has, too, and the manager has turns as often.
+const FOLLOWS_AN_INTERVAL: u32 = 25;
+
 /// See the module's header.
 pub struct Steer {
     tuner: Arc<Mutex<Tuner>>,
     index: Arc<Index>,
     scale: Scale,
-    /// Pages of the scaled machine that are 100 %: the most the program has at one time.
+    /// Pages of the scaled machine that are 100 % of what is saved: the most the program has at one time.
     full_pages: u64,
     last: Option<Counters>,
+    /// When to decide, and when to look.
+    decide: Time,
     due: Time,
+    /// What the program had at the last look, and at the last decision.
+    resident: u64,
+    decided_at: u64,
+    /// Whether the limit left room at every look since the last decision.
+    had_room: bool,
 }
 
 impl Steer {
     /// The tuner for a program of at most `full_pages` on a machine of this scale.
     pub fn new(tuner: Arc<Mutex<Tuner>>, index: Arc<Index>, scale: Scale, full_pages: u64) -> Steer {
-        Steer { tuner, index, scale, full_pages, last: None, due: Time::ZERO }
+        let (decide, due) = (Time::ZERO, Time::ZERO);
+        Steer { tuner, index, scale, full_pages, last: None, decide, due, resident: 0, decided_at: 0, had_room: true }
     }
 
-    fn window(&self, before: &Counters, after: &Counters) -> Option<Window> {
+    /// The window between two looks. Shares are of what the program has now; in the paper's mode, of the most it has.
+    fn window(&self, before: &Counters, after: &Counters, follows: bool) -> Option<Window> {
         let vector = vector_between(before, after, self.scale)?;
-        let share = |pages: u64| (pages as f64 / self.full_pages as f64).min(1.0);
-        let left_room = leaves_room(after.fast_limit, after.fast_pages, after.resident_pages);
-        let held_share = share(after.fast_limit.max(after.fast_pages));
+        let of = |pages: u64, full: u64| (pages as f64 / full.max(1) as f64).min(1.0);
+        let full = if follows { after.resident_pages } else { self.full_pages };
+        let held = after.fast_limit.max(after.fast_pages);
         Some(Window {
             end: after.now,
             length: after.now.since(before.now),
             vector,
-            held_share,
-            saved_share: 1.0 - held_share,
+            held_share: of(held, full),
+            saved_share: 1.0 - of(held, self.full_pages),
             // TPP and its like go on moving pages as long as a size holds: all of it is the size's.
             loss: loss_between(before, after).map(Loss::of_size),
-            used_share: share(after.fast_pages),
-            growth_share: share(after.resident_pages.saturating_sub(before.resident_pages)),
-            left_room,
+            used_share: of(after.fast_pages, full),
+            // A limit that follows has let it grow.
+            growth_share: if follows {
+                0.0
+            } else {
+                of(after.resident_pages.saturating_sub(before.resident_pages), full)
+            },
+            left_room: self.had_room,
             return_seconds: None,
             move_seconds: None,
         })
+    }
+
+    /// The limit in pages for a share of what the program has, ahead of its growth by twice what it grew by since the last look. With everything
+    /// fast, and while it grows, there is room for what policies keep free as well.
+    fn follow(&mut self, share: f64, resident: u64) -> u64 {
+        let growth = resident.saturating_sub(std::mem::replace(&mut self.resident, resident)) as f64;
+        let grows = resident as f64 > self.decided_at as f64 + MARGIN * self.full_pages as f64;
+        let free = if share >= 1.0 || grows { MARGIN / (1.0 - MARGIN) * self.full_pages as f64 } else { 0.0 };
+        (resident as f64 * share + 2.0 * growth + free).ceil() as u64
     }
 }
 
@@ -86,13 +113,26 @@ impl Tuning for Steer {
     }
 
     fn tune(&mut self, counters: &Counters) -> Option<u64> {
-        let mut tuner = self.tuner.lock().unwrap_or_else(PoisonError::into_inner);
-        self.due = counters.now + tuner.config().interval;
-        let before = self.last.replace(*counters)?;
-        let window = self.window(&before, counters)?;
-        // A vector that cannot be a program's leaves the limit as it is: the next interval has another.
-        let share = tuner.decide(&window, &self.index).ok()?;
+        let shared = self.tuner.clone();
+        let mut tuner = shared.lock().unwrap_or_else(PoisonError::into_inner);
+        let TunerConfig { interval, mode, .. } = *tuner.config();
+        let follows = mode == Mode::Measured;
+        self.due = counters.now + if follows { interval / FOLLOWS_AN_INTERVAL } else { interval };
+        self.had_room &= leaves_room(counters.fast_limit, counters.fast_pages);
+        let mut share = None;
+        if counters.now >= self.decide {
+            self.decide = counters.now + interval;
+            let before = self.last.replace(*counters);
+            self.decided_at = before.map_or(0, |before| before.resident_pages);
+            let window = before.and_then(|before| self.window(&before, counters, follows));
+            self.had_room = true;
+            // A vector that cannot be a program's leaves the limit as it is: the next interval has another.
+            share = window.and_then(|window| tuner.decide(&window, &self.index).ok());
+        }
+        if follows {
+            return Some(self.follow(tuner.share(), counters.resident_pages));
+        }
         // Everything fast is the whole tier: the room above the program's size is then its own.
-        Some(if share >= 1.0 { u64::MAX } else { (self.full_pages as f64 * share).ceil() as u64 })
+        share.map(|share| if share >= 1.0 { u64::MAX } else { (self.full_pages as f64 * share).ceil() as u64 })
     }
 }

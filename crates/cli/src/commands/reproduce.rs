@@ -307,7 +307,7 @@ fn print(
         list.push(json!({
             "id": row.id, "quantity": row.quantity, "paper": row.paper, "paper_source": row.source, "ours": ours.text,
             "verdict": ours.verdict, "config": { "scale": scale.min(TUNA_SCALE), "seed": arguments.seed, "runs": cases },
-            "paper_value": row.value, "ours_value": ours.value, "courses": courses,
+            "paper_value": row.value, "ours_value": ours.value, "ours_detail": ours.detail, "courses": courses,
         }));
     }
     if arguments.json {

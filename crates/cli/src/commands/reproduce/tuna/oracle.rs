@@ -2,7 +2,8 @@
 //!
 //! In: courses of runs with everything fast and at fixed sizes. Out: shares of the peak. Must not: know a tuner.
 //!
-//! Three bounds, each above the one before. *One size*: the smallest that holds the target from the start to the end, by a straight line
+//! Four bounds, each above the one before. *One size, steadily*: the smallest with which the loss is within the target in 95 of 100 parts of
+//! equal work as well, as the tuner is to keep it. *One size*: the smallest that holds the target from the start to the end, by a straight line
 //! between the sizes that were run. *And what is not touched yet*: the same size, where memory that the program has not touched
 //! counts as saved, too, as it does for a tuner that follows the program as it grows. *A size for each part*: the run is cut into forty
 //! parts of equal work, and each is held at the size that suits best, with the losses known beforehand and changes of the size for
@@ -52,6 +53,9 @@ pub(super) struct Run<'a> {
 /// The bounds, as shares of the peak.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Bounds {
+    /// What is not touched yet, alone: no bound, but what is saved by whoever follows the program's growth and withholds nothing.
+    pub untouched: f64,
+    pub steady: f64,
     pub one_size: f64,
     pub and_untouched: f64,
     pub each_part: f64,
@@ -67,8 +71,16 @@ pub(super) fn bounds(peak: u64, full: &Run<'_>, fixed: &[(f64, Run<'_>)], tau: f
     let parts = full.course.parts(full.seconds)?;
     let resident: Vec<f64> = parts.iter().map(|(_, pages)| (pages / peak as f64).min(1.0)).collect();
     let weights: Vec<f64> = parts.iter().map(|(seconds, _)| seconds / full.seconds).collect();
+    let untouched = weights.iter().zip(&resident).map(|(w, resident)| w * (1.0 - resident)).sum();
     let and_untouched =
         weights.iter().zip(&resident).map(|(w, resident)| w * (1.0 - resident.min(1.0 - one_size))).sum();
+    let mut steady: Vec<(f64, f64)> = Vec::new();
+    for (share, run) in fixed {
+        let worst = percentile_95(&part_losses(full, run)?);
+        steady.push((1.0 - share, worst.max(run.seconds / full.seconds - 1.0)));
+    }
+    steady.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let steady = super::rows::most_saving(&steady, tau);
     let mut choices: Vec<Vec<(f64, f64)>> =
         weights.iter().zip(&resident).map(|(w, resident)| vec![(w * (1.0 - resident), 0.0)]).collect();
     for (share, run) in fixed {
@@ -77,7 +89,20 @@ pub(super) fn bounds(peak: u64, full: &Run<'_>, fixed: &[(f64, Run<'_>)], tau: f
             choices[place].push((saved, seconds / full.seconds - weights[place]));
         }
     }
-    Some(Bounds { one_size, and_untouched, each_part: most_within(&choices, tau) })
+    Some(Bounds { untouched, steady, one_size, and_untouched, each_part: most_within(&choices, tau) })
+}
+
+/// How much longer each part of a run took than with everything fast. `None` if one was too short to be cut.
+pub(super) fn part_losses(full: &Run<'_>, run: &Run<'_>) -> Option<Vec<f64>> {
+    let parts = full.course.parts(full.seconds)?.into_iter().zip(run.course.parts(run.seconds)?);
+    Some(parts.map(|((full, _), (run, _))| if full > 0.0 { run / full - 1.0 } else { 0.0 }).collect())
+}
+
+/// As [`terrace_sizing::tuner::Summary`] has it.
+fn percentile_95(losses: &[f64]) -> f64 {
+    let mut losses = losses.to_vec();
+    losses.sort_by(f64::total_cmp);
+    losses.get(((losses.len() as f64 * 0.95).ceil() as usize).saturating_sub(1)).copied().unwrap_or(0.0)
 }
 
 /// The most value of one choice (value, cost) a place with costs of at most `budget` in sum, by the dual of the linear relaxation:
@@ -125,6 +150,8 @@ mod tests {
         // 50 % loss at 50 %: 5 % at 5 %.
         assert!((bounds.one_size - 0.05).abs() < 0.01, "{bounds:?}");
         assert!((bounds.and_untouched - bounds.one_size).abs() < 1e-9, "{bounds:?}");
+        // Half of the parts lose all that a size costs there.
+        assert!((bounds.steady - 0.025).abs() < 0.01, "{bounds:?}");
         // The first half for nothing, and a tenth of the second half for 5 %.
         assert!((bounds.each_part - (0.25 + 0.025)).abs() < 0.01, "{bounds:?}");
     }
@@ -135,7 +162,12 @@ mod tests {
         let (slow_seconds, slow) = course(|_| 0.5, |work| (work * 10.0) as u64);
         let fixed = [(0.99, Run { seconds: slow_seconds, course: &slow })];
         let bounds = bounds(1000, &Run { seconds, course: &full }, &fixed, 0.05).unwrap();
-        assert!(bounds.one_size < 0.001 && (bounds.and_untouched - 0.5).abs() < 0.01, "{bounds:?}");
+        assert!(
+            bounds.one_size < 0.001
+                && (bounds.and_untouched - 0.5).abs() < 0.01
+                && (bounds.untouched - 0.5).abs() < 0.01,
+            "{bounds:?}"
+        );
         assert!(bounds.each_part >= bounds.and_untouched - 1e-6, "{bounds:?}");
     }
 
