@@ -29,7 +29,7 @@ use terrace_core::engine::{Engine, Input};
 use terrace_core::units::{Bytes, TierId, Time};
 use terrace_linux::manager::Manager;
 use terrace_linux::move_cost::MoveCost;
-use terrace_linux::processors::ProcessorUse;
+use terrace_linux::processors::{ProcessorUse, reclaim_threads};
 use terrace_linux::watermarks::KernelMoves;
 use terrace_machine::preset::Machine;
 use terrace_policies::age::idle_time;
@@ -67,6 +67,8 @@ pub struct LiveTuner {
     /// What a page-out costs the processes of late, waiting for processors included, in seconds; as measured at first.
     page_out_seconds: Option<f64>,
     counts_kernel_moves: bool,
+    /// The kernel's threads whose time counts then.
+    reclaim_threads: Vec<u32>,
     /// What a round of marks costs the processes of late, in seconds; and how far rounds are set apart for it.
     round_seconds: Option<f64>,
     spacing: Duration,
@@ -107,6 +109,7 @@ impl LiveTuner {
             costs: MoveCost::default(),
             page_out_seconds: None,
             counts_kernel_moves: false,
+            reclaim_threads: Vec::new(),
             round_seconds: None,
             spacing: Duration::ZERO,
             look_cost: Duration::ZERO,
@@ -132,7 +135,7 @@ impl LiveTuner {
     /// What the kernel moves by itself counts as well: for machines where the kernel holds the limit.
     #[must_use]
     pub fn counting_kernel_moves(self) -> LiveTuner {
-        LiveTuner { counts_kernel_moves: true, ..self }
+        LiveTuner { counts_kernel_moves: true, reclaim_threads: reclaim_threads(Path::new("/")), ..self }
     }
 
     /// When it wants to look next, or to see how far pages that are brought back have come.
@@ -231,7 +234,7 @@ impl LiveTuner {
             own: manager.stats().cpu,
             moving: manager.stats().move_time,
             rounds: manager.stats().rounds,
-            processors: ProcessorUse::read(Path::new("/"), self.counts_kernel_moves),
+            processors: ProcessorUse::read(Path::new("/"), &self.reclaim_threads),
         };
         let before = self.last.replace(reading)?;
         let window = self.window(manager, &before, &reading)?;
