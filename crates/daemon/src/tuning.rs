@@ -29,7 +29,7 @@ use terrace_core::engine::{Engine, Input};
 use terrace_core::units::{Bytes, TierId, Time};
 use terrace_linux::manager::Manager;
 use terrace_linux::move_cost::MoveCost;
-use terrace_linux::processors::ProcessorUse;
+use terrace_linux::processors::{ProcessorUse, reclaim_threads};
 use terrace_linux::watermarks::KernelMoves;
 use terrace_machine::preset::Machine;
 use terrace_policies::age::idle_time;
@@ -67,9 +67,12 @@ pub struct LiveTuner {
     /// What a page-out costs the processes of late, waiting for processors included, in seconds; as measured at first.
     page_out_seconds: Option<f64>,
     counts_kernel_moves: bool,
+    /// The kernel's threads whose time counts then.
+    reclaim_threads: Vec<u32>,
     /// What a round of marks costs the processes of late, in seconds; and how far rounds are set apart for it.
     round_seconds: Option<f64>,
     spacing: Duration,
+    look_cost: Duration,
     last: Option<Reading>,
     due: Time,
     curve: Option<Curve>,
@@ -93,7 +96,7 @@ const LEAST_PAGES_TO_LEARN: f64 = 256.0;
 /// Decisions that are shown.
 const DECISIONS: usize = 120;
 /// A look passes over all pages, at about a nanosecond each: with much memory looks are made more seldom, so that they take one
-/// two-hundredth of the time at most.
+/// two-hundredth of the time at most. Of the last two the cheaper counts: one that was interrupted would stop the tuner for a minute.
 const PAUSE_PER_COST: u32 = 200;
 
 impl LiveTuner {
@@ -106,8 +109,10 @@ impl LiveTuner {
             costs: MoveCost::default(),
             page_out_seconds: None,
             counts_kernel_moves: false,
+            reclaim_threads: Vec::new(),
             round_seconds: None,
             spacing: Duration::ZERO,
+            look_cost: Duration::ZERO,
             last: None,
             due: Time::ZERO,
             curve: None,
@@ -130,7 +135,7 @@ impl LiveTuner {
     /// What the kernel moves by itself counts as well: for machines where the kernel holds the limit.
     #[must_use]
     pub fn counting_kernel_moves(self) -> LiveTuner {
-        LiveTuner { counts_kernel_moves: true, ..self }
+        LiveTuner { counts_kernel_moves: true, reclaim_threads: reclaim_threads(Path::new("/")), ..self }
     }
 
     /// When it wants to look next, or to see how far pages that are brought back have come.
@@ -229,7 +234,7 @@ impl LiveTuner {
             own: manager.stats().cpu,
             moving: manager.stats().move_time,
             rounds: manager.stats().rounds,
-            processors: ProcessorUse::read(Path::new("/"), self.counts_kernel_moves),
+            processors: ProcessorUse::read(Path::new("/"), &self.reclaim_threads),
         };
         let before = self.last.replace(reading)?;
         let window = self.window(manager, &before, &reading)?;
@@ -242,7 +247,7 @@ impl LiveTuner {
             self.curve = Some(answer.curve);
         }
         let decided = self.tuner.decide(&window, &self.index);
-        self.due = now + self.tuner.config().interval.max(began.elapsed() * PAUSE_PER_COST);
+        self.due = now + self.pause(began.elapsed());
         match decided {
             Ok(share) => Some(share),
             // A window that cannot be a program's says nothing: the limit stays.
@@ -259,6 +264,12 @@ impl LiveTuner {
         let seen = loss.moving * window.length.as_secs_f64() / window.vector.demotions;
         let measured = self.costs.page_out.map_or(0.0, |cost| cost.median.as_secs_f64());
         self.page_out_seconds = Some(f64::midpoint(self.page_out_seconds.unwrap_or(seen), seen).max(measured));
+    }
+
+    /// How long until the next look, after one that took so long.
+    fn pause(&mut self, cost: Duration) -> Duration {
+        let before = std::mem::replace(&mut self.look_cost, cost);
+        self.tuner.config().interval.max(cost.min(before) * PAUSE_PER_COST)
     }
 
     /// How far apart rounds are to begin, after a window in which managing cost the processes so many seconds: so that it costs a fifth
@@ -594,6 +605,15 @@ mod tests {
         }
         assert!((apart.as_secs_f64() - 2.0).abs() < 0.1, "{apart:?}");
         assert_eq!((0..20).map(|_| live.space(1.0, 1)).next_back(), Some(MOST_SPACING));
+    }
+
+    #[test]
+    fn a_look_that_was_interrupted_does_not_stop_the_tuner_and_dear_looks_are_seldom() {
+        let index = Arc::new(Index::new(modelled(&Machine::preset("zram-vm").unwrap()).unwrap()).unwrap());
+        let mut live = LiveTuner::new(TunerConfig::new(0.05, Mode::Measured), index, 2.5e9);
+        let seconds =
+            [1, 400, 1, 400, 400].map(|milliseconds| live.pause(Duration::from_millis(milliseconds)).as_secs_f64());
+        assert_eq!(seconds, [2.5, 2.5, 2.5, 2.5, 80.0]);
     }
 
     #[test]

@@ -13,14 +13,14 @@ pub struct ProcessorUse {
     /// Time in which some task that could have run waited for a processor (Documentation/accounting/psi.rst, cpu, some); `None` where
     /// the kernel does not count it (booted without psi=1).
     pub waited: Option<Duration>,
-    /// Processor time of the kernel's reclaim threads; none where the kernel does not list a thread's children (CONFIG_PROC_CHILDREN),
+    /// Processor time of the kernel's reclaim threads that were asked for; none where the kernel does not list a thread's children (CONFIG_PROC_CHILDREN),
     /// which distributions' kernels do.
     pub reclaim: Duration,
 }
 
 impl ProcessorUse {
-    /// Reads them, the kernel's reclaim only if asked for: its threads have to be looked for. `None` if /proc/stat does not say.
-    pub fn read(root: &Path, with_reclaim: bool) -> Option<ProcessorUse> {
+    /// Reads them, with these reclaim threads, see [`reclaim_threads`]. `None` if /proc/stat does not say.
+    pub fn read(root: &Path, reclaim: &[u32]) -> Option<ProcessorUse> {
         let hertz = rustix::param::clock_ticks_per_second() as f64;
         let text = std::fs::read_to_string(root.join("proc/stat")).ok()?;
         let line = text.lines().find_map(|line| line.strip_prefix("cpu "))?;
@@ -32,7 +32,7 @@ impl ProcessorUse {
             let some = text.lines().find(|line| line.starts_with("some"))?;
             some.split_once("total=")?.1.trim().parse().ok().map(Duration::from_micros)
         });
-        let reclaim = if with_reclaim { seconds(kswapd_ticks(root)) } else { Duration::ZERO };
+        let reclaim = seconds(reclaim.iter().filter_map(|pid| thread(root, *pid)).map(|(_, ticks)| ticks).sum());
         Some(ProcessorUse { busy: seconds(user + nice + system + irq + softirq), waited, reclaim })
     }
 
@@ -47,20 +47,21 @@ impl ProcessorUse {
     }
 }
 
-/// Ticks of all kswapd threads: one a node, children of kthreadd, pid 2.
-fn kswapd_ticks(root: &Path) -> u64 {
+/// The kernel's reclaim threads, one a node: children of kthreadd, which is pid 2. Looking for them reads a file for each thread of the
+/// kernel, so it is done once.
+pub fn reclaim_threads(root: &Path) -> Vec<u32> {
     let children = std::fs::read_to_string(root.join("proc/2/task/2/children")).unwrap_or_default();
-    let ticks = children.split_ascii_whitespace().filter_map(|pid| {
-        let stat = std::fs::read_to_string(root.join(format!("proc/{pid}/stat"))).ok()?;
-        let (name, rest) = stat.rsplit_once(") ")?;
-        if !name.split_once('(')?.1.starts_with("kswapd") {
-            return None;
-        }
-        // proc_pid_stat(5): utime and stime are fields 14 and 15, the state behind the name is field 3.
-        let mut fields = rest.split_ascii_whitespace().skip(11).map_while(|field| field.parse::<u64>().ok());
-        Some(fields.next()? + fields.next()?)
-    });
-    ticks.sum()
+    let pids = children.split_ascii_whitespace().filter_map(|pid| pid.parse().ok());
+    pids.filter(|pid| thread(root, *pid).is_some_and(|(name, _)| name.starts_with("kswapd"))).collect()
+}
+
+/// Name of a thread, and its processor time in ticks.
+fn thread(root: &Path, pid: u32) -> Option<(String, u64)> {
+    let stat = std::fs::read_to_string(root.join(format!("proc/{pid}/stat"))).ok()?;
+    let (name, rest) = stat.rsplit_once(") ")?;
+    // proc_pid_stat(5): utime and stime are fields 14 and 15, the state behind the name is field 3.
+    let mut fields = rest.split_ascii_whitespace().skip(11).map_while(|field| field.parse::<u64>().ok());
+    Some((name.split_once('(')?.1.to_owned(), fields.next()? + fields.next()?))
 }
 
 #[cfg(test)]
@@ -92,11 +93,13 @@ mod tests {
             ("proc/8/stat", &stat("kswapd1", 7)),
         ]);
         let hertz = rustix::param::clock_ticks_per_second() as f64;
-        let found = ProcessorUse::read(root.path(), true).unwrap();
+        let threads = reclaim_threads(root.path());
+        assert_eq!(threads, [7, 8]);
+        let found = ProcessorUse::read(root.path(), &threads).unwrap();
         assert_eq!(found.busy, Duration::from_secs_f64(163.0 / hertz));
         assert_eq!(found.waited, Some(Duration::from_millis(2500)));
         assert_eq!(found.reclaim, Duration::from_secs_f64(53.0 / hertz));
-        assert_eq!(ProcessorUse::read(root.path(), false).unwrap().reclaim, Duration::ZERO);
+        assert_eq!(ProcessorUse::read(root.path(), &[]).unwrap().reclaim, Duration::ZERO);
         let none = found.since(&found);
         assert_eq!((none.busy, none.waited), (Duration::ZERO, Some(Duration::ZERO)));
     }
@@ -104,8 +107,8 @@ mod tests {
     #[test]
     fn without_pressure_the_rest_is_read_and_without_stat_nothing() {
         let root = tree(&[("proc/stat", STAT)]);
-        let found = ProcessorUse::read(root.path(), true).unwrap();
+        let found = ProcessorUse::read(root.path(), &reclaim_threads(root.path())).unwrap();
         assert_eq!((found.waited, found.reclaim), (None, Duration::ZERO));
-        assert_eq!(ProcessorUse::read(&root.path().join("nowhere"), false), None);
+        assert_eq!(ProcessorUse::read(&root.path().join("nowhere"), &[]), None);
     }
 }
