@@ -13,6 +13,7 @@ use terrace_core::units::{Bytes, TierId};
 use crate::doctor::{ChooseError, choose_tracker};
 use crate::guard::{Guard, GuardError};
 use crate::move_cost::{self, MoveCost};
+use crate::movers::move_pages::allowed_nodes;
 use crate::movers::{Mover, Movers};
 use crate::process::ProcessError;
 use crate::topology::declared::{DeclaredTier, SlowTier, zram_is_there};
@@ -72,6 +73,19 @@ pub enum MachineError {
     /// This very process could not be measured on.
     #[error(transparent)]
     Process(#[from] ProcessError),
+    /// This very process may not use a tier's nodes, and so cannot move anything there.
+    #[error(
+        "tier {tier} (nodes {nodes:?}) is out of Terrace's own reach: its cpuset allows nodes {allowed:?} only, and the kernel moves pages to no \
+         others; start Terrace in a cgroup whose cpuset.mems has the nodes of all tiers"
+    )]
+    OutOfReach {
+        /// The tier.
+        tier: String,
+        /// Its nodes.
+        nodes: Vec<u32>,
+        /// The nodes that Terrace may use.
+        allowed: Vec<u32>,
+    },
 }
 
 /// Page-outs at more than this take a whole core for compression and leave none for the program (measured: 4 to 14 us
@@ -115,6 +129,9 @@ impl Machine {
             held = Held { zram: Some(swap), guard: Some(guard) };
         }
         let tiers = topology.tier_map()?;
+        if moves {
+            within_reach(tiers.tiers(), &allowed_nodes(std::process::id()).map_err(own_status)?)?;
+        }
         zram = zram.or_else(|| zram_number(&tiers));
         let move_cost = match tiers.swap_tier() {
             Some(swap) if moves => move_cost::measure(&tiers, swap, STALL_DEADLINE)?,
@@ -213,6 +230,30 @@ impl Held {
     }
 }
 
+/// Whether this process may use a node of each tier, where pages move between nodes: the kernel allocates what a moved page is copied to on
+/// behalf of who moves it.
+fn within_reach(tiers: &[Tier], allowed: &[u32]) -> Result<(), MachineError> {
+    let of_nodes = || {
+        tiers.iter().filter_map(|tier| match &tier.kind {
+            TierKind::Nodes { nodes } => Some((tier, nodes)),
+            TierKind::Swap { .. } => None,
+        })
+    };
+    if of_nodes().count() < 2 {
+        return Ok(());
+    }
+    match of_nodes().find(|(_, nodes)| !nodes.iter().any(|node| allowed.contains(node))) {
+        Some((tier, nodes)) => {
+            Err(MachineError::OutOfReach { tier: tier.name.clone(), nodes: nodes.clone(), allowed: allowed.to_vec() })
+        }
+        None => Ok(()),
+    }
+}
+
+fn own_status(source: std::io::Error) -> ProcessError {
+    ProcessError::Read { path: "/proc/self/status".to_owned(), source }
+}
+
 /// The compressed swap that a run would set up, for a run that only plans.
 fn planned_zram(number: usize, size: Bytes) -> Tier {
     Tier {
@@ -230,5 +271,29 @@ fn zram_number(tiers: &TierMap) -> Option<u32> {
     match &tiers.tier(tiers.swap_tier()?).kind {
         TierKind::Swap { device, .. } => device.strip_prefix("/dev/zram")?.parse().ok(),
         TierKind::Nodes { .. } => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tier_whose_nodes_terrace_may_not_use_is_refused() {
+        let tier = |id: u8, kind: TierKind| Tier {
+            id: TierId(id),
+            name: format!("tier{id}"),
+            kind,
+            capacity_bytes: Bytes::gib(1),
+            read_latency_ns: None,
+            read_bandwidth_mbps: None,
+        };
+        let nodes = |id: u8, nodes: &[u32]| tier(id, TierKind::Nodes { nodes: nodes.to_vec() });
+        let swap = tier(1, TierKind::Swap { device: "/dev/zram1".to_owned(), compressed: true });
+        let two = [nodes(0, &[0, 1]), nodes(1, &[2])];
+        assert!(within_reach(&two, &[1, 2]).is_ok(), "one node of each will do");
+        let text = within_reach(&two, &[0, 1]).unwrap_err().to_string();
+        assert!(text.contains("tier1") && text.contains("[2]") && text.contains("cpuset.mems"), "{text}");
+        assert!(within_reach(&[nodes(0, &[0, 1]), swap], &[1]).is_ok(), "nothing moves between nodes");
     }
 }

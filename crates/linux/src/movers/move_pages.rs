@@ -287,7 +287,7 @@ fn failure_of(error: &io::Error) -> Failure {
 }
 
 /// The nodes that a process may use: Mems_allowed_list of /proc/PID/status, which follows its cpuset.
-fn allowed_nodes(pid: u32) -> io::Result<Vec<u32>> {
+pub(crate) fn allowed_nodes(pid: u32) -> io::Result<Vec<u32>> {
     let status = std::fs::read(format!("/proc/{pid}/status"))?;
     let status = String::from_utf8_lossy(&status);
     let list = status.lines().find_map(|line| line.strip_prefix("Mems_allowed_list:"));
