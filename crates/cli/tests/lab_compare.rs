@@ -57,7 +57,8 @@ fn a_scattered_hot_set_is_served_fast_under_terrace_and_not_without() {
     // A quarter of the pages is hot and 40 % of the memory is fast: first touch serves about as much of it, whoever knows it nearly all.
     assert!((0.25..0.55).contains(&late("none")), "{rows:#?}");
     assert!(late("terrace") > late("none") + 0.2, "{rows:#?}");
-    // All of it is counted by the plugin, for both alike.
-    assert_eq!(row("none")["accesses"], row("terrace")["accesses"]);
+    // All of it is counted by the plugin, for both alike; an access that faults is tried again.
+    let accesses = |manager: &str| row(manager)["accesses"].as_f64().unwrap();
+    assert!((accesses("none") / accesses("terrace") - 1.0).abs() < 0.001, "{rows:#?}");
     assert!(row("terrace")["promoted_pages"].as_u64().unwrap() > 500, "{rows:#?}");
 }
