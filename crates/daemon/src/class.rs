@@ -103,7 +103,6 @@ pub struct Running {
     proof: Option<Proof>,
     retry_at: Option<Instant>,
     heat_at: Option<Instant>,
-    refault_cost: Duration,
     move_cost: MoveCost,
 }
 
@@ -137,7 +136,6 @@ impl Running {
             proof,
             retry_at: None,
             heat_at: None,
-            refault_cost: GovernorConfig::default().refault_cost,
             move_cost: MoveCost::default(),
         }
     }
@@ -260,7 +258,6 @@ impl Running {
             tracing::debug!(class = class.name, "{reason}");
         }
         self.tracker = Some(tracker.name().to_owned());
-        self.refault_cost = machine.move_cost.refault.unwrap_or(self.refault_cost);
         self.move_cost = machine.move_cost;
         let config = EngineConfig {
             tiers: machine.tiers.tiers().iter().map(|tier| tier.capacity_bytes.pages()).collect(),
@@ -268,7 +265,6 @@ impl Running {
             governor: GovernorConfig {
                 // A target is a budget, too; the tuner stays below it.
                 stall_budget: class.tau.unwrap_or(class.max_stall),
-                refault_cost: self.refault_cost,
                 ..machine.governor()
             },
         };
@@ -439,10 +435,16 @@ impl Running {
         lines
     }
 
+    /// What one refault costs, as measured, or as the governor takes it to.
+    fn refault_cost(&self) -> Duration {
+        self.move_cost.refault.unwrap_or(GovernorConfig::default().refault_cost)
+    }
+
     /// Feeds proof mode, and switches windows.
     fn prove(&mut self, elapsed: Duration, faults: u64) -> Option<(&'static str, String)> {
+        let refault_cost = self.refault_cost();
         let proof = self.proof.as_mut().filter(|_| matches!(self.state, State::Running | State::Held))?;
-        let lost = self.refault_cost.mul_f64(faults as f64);
+        let lost = refault_cost.mul_f64(faults as f64);
         let (next, text) = match proof.step(elapsed, lost)? {
             Step::Stop((low, high)) => {
                 let (low, high) = (low * 100.0, high * 100.0);
@@ -544,7 +546,7 @@ impl Running {
     pub fn begin_tuning(&mut self, index: Arc<Index>, frequency_hertz: f64) {
         let Some(tau) = self.class.tau else { return };
         let mut tuner = LiveTuner::new(TunerConfig::new(tau, Mode::Measured), index, frequency_hertz);
-        tuner.begin(MoveCost { refault: Some(self.refault_cost), ..self.move_cost });
+        tuner.begin(MoveCost { refault: Some(self.refault_cost()), ..self.move_cost });
         self.tuner = Some(tuner);
         // It is shown at once.
         self.heat_at = None;

@@ -277,17 +277,10 @@ fn zram_number(tiers: &TierMap) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::movers::tests::tier;
 
     #[test]
     fn a_tier_whose_nodes_terrace_may_not_use_is_refused() {
-        let tier = |id: u8, kind: TierKind| Tier {
-            id: TierId(id),
-            name: format!("tier{id}"),
-            kind,
-            capacity_bytes: Bytes::gib(1),
-            read_latency_ns: None,
-            read_bandwidth_mbps: None,
-        };
         let nodes = |id: u8, nodes: &[u32]| tier(id, TierKind::Nodes { nodes: nodes.to_vec() });
         let swap = tier(1, TierKind::Swap { device: "/dev/zram1".to_owned(), compressed: true });
         let two = [nodes(0, &[0, 1]), nodes(1, &[2])];

@@ -5,6 +5,7 @@
 
 use std::io;
 use std::path::Path;
+use std::str::FromStr;
 
 use terrace_core::units::Bytes;
 
@@ -162,22 +163,20 @@ fn read(path: &Path) -> Result<String, PressureError> {
 
 /// The averages and totals of /proc/pressure/memory: some avg10, some total, full total.
 fn parse_stalls(text: &str) -> Option<(f64, u64, u64)> {
-    let field = |line: &str, key: &str| {
-        let line = text.lines().find(|candidate| candidate.starts_with(line))?;
-        line.split_ascii_whitespace().find_map(|field| field.strip_prefix(key)).map(str::to_owned)
-    };
-    Some((
-        field("some", "avg10=")?.parse().ok()?,
-        field("some", "total=")?.parse().ok()?,
-        field("full", "total=")?.parse().ok()?,
-    ))
+    Some((stall(text, "some", "avg10=")?, stall(text, "some", "total=")?, stall(text, "full", "total=")?))
+}
+
+/// A figure of a file of /proc/pressure, by the beginning of its line and its key (Documentation/accounting/psi.rst).
+pub(crate) fn stall<T: FromStr>(text: &str, line: &str, key: &str) -> Option<T> {
+    let line = text.lines().find(|candidate| candidate.starts_with(line))?;
+    line.split_ascii_whitespace().find_map(|field| field.strip_prefix(key))?.parse().ok()
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
-    fn tree(files: &[(&str, &str)]) -> tempfile::TempDir {
+    pub(crate) fn tree(files: &[(&str, &str)]) -> tempfile::TempDir {
         let root = tempfile::tempdir().unwrap();
         for (path, text) in files {
             let path = root.path().join(path);

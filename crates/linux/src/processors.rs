@@ -5,6 +5,8 @@
 use std::path::Path;
 use std::time::Duration;
 
+use crate::pressure::stall;
+
 /// Sums since boot; two readings make a window.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ProcessorUse {
@@ -28,10 +30,8 @@ impl ProcessorUse {
         // user, nice, system, idle, iowait, irq, softirq; guests' time is within user and nice.
         let [user, nice, system, _, _, irq, softirq] = *fields.first_chunk::<7>()?;
         let seconds = |ticks: u64| Duration::from_secs_f64(ticks as f64 / hertz);
-        let waited = std::fs::read_to_string(root.join("proc/pressure/cpu")).ok().and_then(|text| {
-            let some = text.lines().find(|line| line.starts_with("some"))?;
-            some.split_once("total=")?.1.trim().parse().ok().map(Duration::from_micros)
-        });
+        let waited = std::fs::read_to_string(root.join("proc/pressure/cpu")).ok();
+        let waited = waited.and_then(|text| stall(&text, "some", "total=")).map(Duration::from_micros);
         let reclaim = seconds(reclaim.iter().filter_map(|pid| thread(root, *pid)).map(|(_, ticks)| ticks).sum());
         Some(ProcessorUse { busy: seconds(user + nice + system + irq + softirq), waited, reclaim })
     }
@@ -67,16 +67,7 @@ fn thread(root: &Path, pid: u32) -> Option<(String, u64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn tree(files: &[(&str, &str)]) -> tempfile::TempDir {
-        let root = tempfile::tempdir().unwrap();
-        for (path, text) in files {
-            let path = root.path().join(path);
-            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-            std::fs::write(path, text).unwrap();
-        }
-        root
-    }
+    use crate::pressure::tests::tree;
 
     const STAT: &str = "cpu  100 20 30 4000 50 6 7 80 9 0\ncpu0 1 2 3 4 5 6 7 8 9 0\n";
 

@@ -356,21 +356,13 @@ impl FaultTiering {
         self.wake = Some(now);
     }
 
-    /// 4 KiB pages free in fast memory now, and its capacity, once a plan told it.
-    pub fn fast_free(&self, pages: &Pages) -> Option<(u64, u64)> {
-        let capacity = self.capacity?;
-        Some((capacity.saturating_sub(pages.used_in_all(TierId::FAST)), capacity))
-    }
-
-    /// The watermarks of fast memory, once a plan told its capacity.
-    pub fn marks(&self) -> Option<ZoneMarks> {
-        self.capacity.map(|capacity| ZoneMarks::new(capacity, self.scale, &self.kernel))
-    }
-
     /// Whether fast memory has so much free above a watermark that choosing what to promote is pointless.
     pub fn has_plenty(&self, pages: &Pages, watermark: impl Fn(ZoneMarks) -> u64) -> bool {
-        let (Some((free, capacity)), Some(marks)) = (self.fast_free(pages), self.marks()) else { return false };
-        is_plenty(free, capacity, watermark(marks), self.scale)
+        // Not known before the first plan.
+        self.capacity.is_some_and(|capacity| {
+            let free = capacity.saturating_sub(pages.used_in_all(TierId::FAST));
+            is_plenty(free, capacity, watermark(ZoneMarks::new(capacity, self.scale, &self.kernel)), self.scale)
+        })
     }
 
     /// Moves were carried out, or failed. Returns the pages demoted.

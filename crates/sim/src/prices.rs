@@ -34,27 +34,17 @@ pub(crate) fn of(machine: &Machine, pages_a_flush: u32) -> Prices {
     }
 }
 
-/// The counters of the run as the engine was last told them.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Told {
-    accesses: [u64; 2],
-    translation_ns: [f64; 2],
-    counted: u64,
-    slow_accesses: u64,
-    slow_wait_ns: f64,
-    memory_accesses: u64,
-}
-
 impl Simulation {
     /// What was counted since this was last asked; `None` where no MMU is modelled.
     pub(crate) fn processor_counts(&mut self) -> Option<ProcessorCounts> {
         let counters = self.counters();
         let run = self.hot.mmu.as_deref_mut()?;
-        let mut now = Told {
+        let mut now = ProcessorCounts {
+            cores: self.active,
             slow_accesses: counters.slow_accesses,
             slow_wait_ns: counters.slow_nanos,
             memory_accesses: counters.slow_accesses + counters.fast_accesses,
-            ..Told::default()
+            ..ProcessorCounts::default()
         };
         let mut walk_ns = 0.0;
         for core in run.mmu.totals() {
@@ -67,7 +57,7 @@ impl Simulation {
         now.translation_ns[0] = walk_ns - now.translation_ns[1];
         let before = std::mem::replace(&mut run.told, now);
         Some(ProcessorCounts {
-            cores: self.active,
+            cores: now.cores,
             accesses: [0, 1].map(|size| now.accesses[size].saturating_sub(before.accesses[size])),
             translation_ns: [0, 1].map(|size| (now.translation_ns[size] - before.translation_ns[size]).max(0.0)),
             counted: now.counted - before.counted,

@@ -549,19 +549,23 @@ impl Tuner {
     pub fn summary(&self) -> Summary {
         let Sums { lost, without, saved, seconds } = self.sums;
         let [low, loss, high] = lost.map(|lost| (without > 0.0).then(|| lost / without));
-        let mut losses = self.losses.clone();
-        losses.sort_by(f64::total_cmp);
-        let place = ((losses.len() as f64 * 0.95).ceil() as usize).saturating_sub(1);
         Summary {
             saved_share_mean: if seconds > 0.0 { saved / seconds } else { 0.0 },
             saved_share_max: self.saved_max,
             loss,
             loss_low: low,
             loss_high: high,
-            loss_p95: losses.get(place).copied(),
+            loss_p95: percentile_95(&self.losses),
             target_tau: self.config.tau,
         }
     }
+}
+
+/// The least of these losses that 95 of 100 do not exceed; `None` without any.
+pub fn percentile_95(losses: &[f64]) -> Option<f64> {
+    let mut losses = losses.to_vec();
+    losses.sort_by(f64::total_cmp);
+    losses.get(((losses.len() as f64 * 0.95).ceil() as usize).saturating_sub(1)).copied()
 }
 
 /// What a window would have taken without its loss: one that is ten times as slow did a tenth of a window's work.

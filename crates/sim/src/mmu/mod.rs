@@ -10,6 +10,7 @@ pub(crate) mod counted;
 pub(crate) mod interleave;
 pub(crate) mod replay;
 
+use terrace_core::prices::ProcessorCounts;
 use terrace_core::units::{BLOCK_PAGES, SpaceId, TierId};
 use terrace_machine::cache::Cache;
 use terrace_machine::mmu::{CounterSpec, Mmu, MmuSpec, NotOffered, Sync, TablePlacement};
@@ -18,7 +19,6 @@ use terrace_machine::scale::Scale;
 
 use crate::colocate::Served;
 use crate::hotness::Probe;
-use crate::prices::Told;
 use interleave::Interleaver;
 
 /// Pages that Linux unmaps before it flushes translations and moves them: NR_MAX_BATCHED_MIGRATION, which is HPAGE_PMD_NR (mm/migrate.c).
@@ -96,7 +96,7 @@ pub(crate) struct MmuRun {
     pub(crate) live: std::collections::BTreeSet<u32>,
     pub(crate) sweeps: counted::Sweeps,
     /// What the engine knows of the processor's counters.
-    pub(crate) told: Told,
+    pub(crate) told: ProcessorCounts,
     /// Pages of the plan being carried out that moved and whose translations cores still hold.
     pub(crate) unflushed: u32,
     phases: Vec<PhaseMark>,
@@ -140,7 +140,7 @@ impl MmuRun {
             table_lines: [[0; 2]; TierId::MAX],
             live: std::collections::BTreeSet::new(),
             sweeps: counted::Sweeps::default(),
-            told: Told::default(),
+            told: ProcessorCounts::default(),
             unflushed: 0,
             phases: Vec::new(),
             probe: None,

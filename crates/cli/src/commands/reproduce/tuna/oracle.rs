@@ -9,6 +9,8 @@
 //! parts of equal work, and each is held at the size that suits best, with the losses known beforehand and changes of the size for
 //! nothing. That is a choice of one item a part within a budget; its linear relaxation, solved by its dual, is no less than any choice.
 
+use terrace_sizing::tuner::percentile_95;
+
 /// Parts of equal work.
 const PARTS: usize = 40;
 
@@ -76,7 +78,7 @@ pub(super) fn bounds(peak: u64, full: &Run<'_>, fixed: &[(f64, Run<'_>)], tau: f
         weights.iter().zip(&resident).map(|(w, resident)| w * (1.0 - resident.min(1.0 - one_size))).sum();
     let mut steady: Vec<(f64, f64)> = Vec::new();
     for (share, run) in fixed {
-        let worst = percentile_95(&part_losses(full, run)?);
+        let worst = percentile_95(&part_losses(full, run)?).unwrap_or(0.0);
         steady.push((1.0 - share, worst.max(run.seconds / full.seconds - 1.0)));
     }
     steady.sort_by(|a, b| a.0.total_cmp(&b.0));
@@ -96,13 +98,6 @@ pub(super) fn bounds(peak: u64, full: &Run<'_>, fixed: &[(f64, Run<'_>)], tau: f
 pub(super) fn part_losses(full: &Run<'_>, run: &Run<'_>) -> Option<Vec<f64>> {
     let parts = full.course.parts(full.seconds)?.into_iter().zip(run.course.parts(run.seconds)?);
     Some(parts.map(|((full, _), (run, _))| if full > 0.0 { run / full - 1.0 } else { 0.0 }).collect())
-}
-
-/// As [`terrace_sizing::tuner::Summary`] has it.
-fn percentile_95(losses: &[f64]) -> f64 {
-    let mut losses = losses.to_vec();
-    losses.sort_by(f64::total_cmp);
-    losses.get(((losses.len() as f64 * 0.95).ceil() as usize).saturating_sub(1)).copied().unwrap_or(0.0)
 }
 
 /// The most value of one choice (value, cost) a place with costs of at most `budget` in sum, by the dual of the linear relaxation:
