@@ -10,8 +10,6 @@
 #include <linux/fs.h>
 #include <linux/miscdevice.h>
 #include <linux/module.h>
-#include <linux/pid.h>
-#include <linux/sched/task.h>
 #include <linux/slab.h>
 #include <linux/uaccess.h>
 #include <linux/vmalloc.h>
@@ -19,64 +17,6 @@
 #include "terrace_mm.h"
 
 static u32 can;
-
-struct mm_struct *terrace_target_mm(struct terrace_file *file, u32 slot)
-{
-	struct mm_struct *mm = NULL;
-
-	if (slot >= TERRACE_MM_SLOTS)
-		return NULL;
-	down_read(&file->targets_lock);
-	mm = file->targets[slot].mm;
-	if (mm && !mmget_not_zero(mm))
-		mm = NULL;
-	up_read(&file->targets_lock);
-	return mm;
-}
-
-static int add_target(struct terrace_file *file, struct terrace_mm_target *wanted)
-{
-	struct pid *pid = find_get_pid(wanted->pid);
-	struct task_struct *task = get_pid_task(pid, PIDTYPE_PID);
-	struct mm_struct *mm = task ? get_task_mm(task) : NULL;
-	u32 slot;
-	int error = -ENOSPC;
-
-	if (task)
-		put_task_struct(task);
-	put_pid(pid);
-	if (!mm)
-		return -ESRCH;
-	down_write(&file->targets_lock);
-	for (slot = 0; slot < TERRACE_MM_SLOTS; slot++) {
-		if (file->targets[slot].mm)
-			continue;
-		mmgrab(mm);
-		file->targets[slot].mm = mm;
-		wanted->slot = slot;
-		error = 0;
-		break;
-	}
-	up_write(&file->targets_lock);
-	mmput(mm);
-	return error;
-}
-
-static int forget_target(struct terrace_file *file, u32 slot)
-{
-	struct mm_struct *mm;
-
-	if (slot >= TERRACE_MM_SLOTS)
-		return -EINVAL;
-	down_write(&file->targets_lock);
-	mm = file->targets[slot].mm;
-	file->targets[slot].mm = NULL;
-	up_write(&file->targets_lock);
-	if (!mm)
-		return -ENOENT;
-	mmdrop(mm);
-	return 0;
-}
 
 static int set_results(struct terrace_file *file, const struct terrace_mm_results *wanted)
 {
@@ -118,10 +58,10 @@ static long dispatch(struct terrace_file *file, unsigned int call, void __user *
 		error = 0;
 		break;
 	case TERRACE_MM_ADD_TARGET:
-		error = add_target(file, &with.target);
+		error = terrace_add_target(file, &with.target);
 		break;
 	case TERRACE_MM_FORGET_TARGET:
-		error = forget_target(file, with.slot);
+		error = terrace_forget_target(file, with.slot);
 		break;
 	case TERRACE_MM_SET_RESULTS:
 		error = set_results(file, &with.results);
@@ -205,12 +145,9 @@ static int terrace_open(struct inode *inode, struct file *opened)
 static int terrace_release(struct inode *inode, struct file *opened)
 {
 	struct terrace_file *file = opened->private_data;
-	u32 slot;
 
 	terrace_stop(file->session);
-	for (slot = 0; slot < TERRACE_MM_SLOTS; slot++)
-		if (file->targets[slot].mm)
-			mmdrop(file->targets[slot].mm);
+	terrace_forget_targets(file);
 	vfree(file->results);
 	kfree(file);
 	return 0;

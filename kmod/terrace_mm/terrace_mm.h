@@ -45,8 +45,12 @@ struct terrace_file {
 	struct terrace_session *session;	/* rings and migration, if they were started */
 };
 
-/* main.c: the address space of a slot with a reference on its memory (mmput() it), or NULL. */
+/* targets.c */
+int terrace_add_target(struct terrace_file *file, struct terrace_mm_target *wanted);
+int terrace_forget_target(struct terrace_file *file, u32 slot);
+/* The address space of a slot with a reference on its memory (mmput() it), or NULL. */
 struct mm_struct *terrace_target_mm(struct terrace_file *file, u32 slot);
+void terrace_forget_targets(struct terrace_file *file);
 
 /* walk.c */
 u32 terrace_walk_can(void);

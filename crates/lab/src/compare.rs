@@ -18,7 +18,7 @@ use crate::error::{LabError, file_error};
 use crate::lab::{Extras, Lab, ScenarioReport};
 use crate::machine::{Machine, Topology};
 pub use crate::manager::Manager;
-use crate::manager::Measure;
+use crate::manager::{COUNTED_INSTRUCTION, Measure};
 use crate::plugin;
 use crate::scenario::{GuestFile, Scenario, Step};
 
@@ -33,9 +33,6 @@ const LARGEST_GUEST: Bytes = Bytes::mib(2816);
 const BESIDES: Bytes = Bytes::mib(384);
 /// Memory that a guest with a manager of ours shares with the plugin, for its `samples` tracker: half of it is ring.
 const SAMPLE_MEMORY: Bytes = Bytes::mib(2);
-/// Nanoseconds of an instruction where every access is counted: about what it takes the host then, so that guest time and wall
-/// time stay alike.
-pub(crate) const COUNTED_INSTRUCTION: u32 = 8;
 
 /// One run.
 #[derive(Clone, Debug)]

@@ -8,8 +8,9 @@ use std::time::Duration;
 
 use terrace_core::units::Bytes;
 
-use crate::compare::COUNTED_INSTRUCTION;
-
+/// Nanoseconds of an instruction where every access is counted: about what it takes the host then, so that guest time and wall
+/// time stay alike.
+pub(crate) const COUNTED_INSTRUCTION: u32 = 8;
 /// A program of this size is what managers' usual settings are for: the systems' papers use programs of 30 to 120 GiB.
 const FULL_SIZE: Bytes = Bytes::gib(64);
 /// How many times longer the guest takes for an instruction than a processor of 2.5 GHz that ends one a cycle (0.4 ns).

@@ -17,7 +17,8 @@ use terrace_machine::preset::Machine;
 use terrace_policies::Settings;
 use terrace_workloads::random::{Permutation, Random, Zipf};
 
-use crate::config::{FastSize, Pages, SimConfig, SimError};
+use crate::config::{FastSize, Pages, SimConfig};
+use crate::error::SimError;
 use crate::mmu::MmuConfig;
 use crate::object_cache::{Eviction, ObjectCache};
 use crate::record::Record;

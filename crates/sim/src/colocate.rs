@@ -1,7 +1,7 @@
 //! A second process beside the one that runs: recorded once, then played along, so many accesses for each of the first's.
 //!
-//! In: a source. Out: its accesses in memory, moved behind a boundary, and fed in between the first process's; what each process
-//! got of fast memory. Must not: stop when the recording ends: it begins anew, as a service that goes on would.
+//! In: a workload. Out: its accesses in memory, as many at a time as are due beside the first process's; what each process got of fast
+//! memory. Must not: stop when the recording ends: it begins anew, as a service that goes on would.
 //!
 //! The second process is a space of its own to the engine and to the page tables: what a policy keeps for each space, it keeps
 //! for each process.
@@ -9,15 +9,15 @@
 use terrace_core::units::{BLOCK_PAGES, Bytes, PAGE_BYTES, SpaceId, TierId};
 use terrace_workloads::{Access, AccessSink, Parameters, Region};
 
-use crate::SimError;
-use crate::run::Source;
-use crate::simulation::{SPACE, Simulation};
+use crate::error::SimError;
 
+/// The space of the first process, or of the only one.
+pub(crate) const SPACE: SpaceId = SpaceId(0);
 /// The second process's space.
 pub(crate) const OTHER_SPACE: SpaceId = SpaceId(1);
 
 /// First page of the second process, from the first of the first: 4 GiB further on.
-const BOUNDARY: u32 = 1 << 20;
+pub(crate) const BOUNDARY: u32 = 1 << 20;
 /// Most accesses kept: 64 MiB.
 const MOST: usize = 4 << 20;
 
@@ -81,27 +81,25 @@ impl Recorded {
     pub fn first_page(&self) -> u32 {
         BOUNDARY
     }
-}
 
-/// A source with a recorded process beside it.
-pub struct Beside {
-    /// The first process.
-    pub first: Box<dyn Source>,
-    /// The second.
-    pub other: Recorded,
-}
+    /// Its size, in bytes of the scaled machine.
+    pub(crate) fn size_bytes(&self) -> u64 {
+        self.size_bytes
+    }
 
-impl Source for Beside {
-    fn name(&self) -> String {
-        self.first.name()
+    /// Its regions, the first time; none later.
+    pub(crate) fn begin(&mut self) -> Vec<Region> {
+        if std::mem::replace(&mut self.begun, true) { Vec::new() } else { self.regions.clone() }
     }
-    /// That of both.
-    fn footprint(&self) -> Bytes {
-        Bytes::new(self.first.footprint().get() + self.other.size_bytes)
-    }
-    fn play(&self, into: &mut Simulation) -> Result<(), SimError> {
-        into.play_beside(self.other.clone());
-        self.first.play(into)
+
+    /// What it does while the first process makes so many accesses.
+    pub(crate) fn go_on(&mut self, accesses: usize) -> Vec<Access> {
+        self.owed += accesses;
+        let count = self.owed / self.every;
+        self.owed %= self.every;
+        let from = self.at;
+        self.at = (self.at + count) % self.accesses.len();
+        self.accesses.iter().copied().cycle().skip(from).take(count).collect()
     }
 }
 
@@ -123,8 +121,6 @@ pub struct ProcessReport {
 /// What each of two processes was served, and had.
 #[derive(Clone, Debug)]
 pub(crate) struct Served {
-    /// First page of the second.
-    boundary: u32,
     tiers: [[u64; TierId::MAX]; 2],
     /// Accesses of the first over which the means are taken.
     over: u64,
@@ -133,79 +129,36 @@ pub(crate) struct Served {
 }
 
 impl Served {
+    pub(crate) fn new() -> Served {
+        Served { tiers: [[0; TierId::MAX]; 2], over: 0, sums: [[0; 2]; 2] }
+    }
+
     #[inline(always)]
     pub(crate) fn add(&mut self, page: u32, tier: usize) {
-        self.tiers[usize::from(page >= self.boundary)][tier] += 1;
+        self.tiers[usize::from(page >= BOUNDARY)][tier] += 1;
     }
-}
 
-impl Simulation {
-    /// Plays a recorded process along with whatever is fed. To be asked for before anything is.
-    pub(crate) fn play_beside(&mut self, recorded: Recorded) {
-        self.second_from = Some(BOUNDARY);
-        if let Some(run) = &mut self.hot.mmu {
-            let served = Served { boundary: BOUNDARY, tiers: [[0; TierId::MAX]; 2], over: 0, sums: [[0; 2]; 2] };
-            run.served = Some(Box::new(served));
+    /// Each process has had so many pages, and so many of them in fast memory, for as long as the first made so many accesses.
+    pub(crate) fn held(&mut self, accesses: u64, pages: [[u64; 2]; 2]) {
+        self.over += accesses;
+        for (sum, pages) in self.sums.iter_mut().flatten().zip(pages.into_iter().flatten()) {
+            *sum += pages * accesses;
         }
-        self.beside = Some(Box::new(recorded));
     }
 
-    /// The process that a page belongs to.
-    pub(crate) fn space_of(&self, page: u32) -> SpaceId {
-        if self.second_from.is_some_and(|boundary| page >= boundary) { OTHER_SPACE } else { SPACE }
-    }
-
-    /// What each of two processes got; empty where there is one, or no MMU that sees whose accesses are whose.
-    pub(crate) fn processes(&self, workload: &str) -> Vec<ProcessReport> {
-        let served = self.hot.mmu.as_ref().and_then(|run| run.served.as_deref());
-        let (Some(served), Some(other)) = (served, &self.beside) else { return Vec::new() };
-        let mean = |sum: u64| Bytes::of_pages(sum.checked_div(served.over).unwrap_or(0)).get();
-        [workload, other.name.as_str()]
-            .into_iter()
-            .zip(served.tiers.iter().zip(&served.sums))
-            .map(|(name, (tiers, sums))| {
-                let all: u64 = tiers.iter().sum();
-                ProcessReport {
-                    workload: name.to_owned(),
-                    mean_resident_bytes: mean(sums[0]),
-                    mean_fast_bytes: mean(sums[1]),
-                    tier_accesses: tiers[..self.tiers.len()].to_vec(),
-                    fast_hit_share: if all > 0 { tiers[0] as f64 / all as f64 } else { 0.0 },
-                }
-            })
-            .collect()
-    }
-
-    /// The second process's share of what the first has just done.
-    pub(crate) fn feed_beside(&mut self, accesses: usize) {
-        let Some(mut other) = self.beside.take() else { return };
-        let shift = (u64::from(BOUNDARY) << 12) + (self.base() << 12);
-        let moved = |address: u64| address - terrace_workloads::traced::FIRST_ADDRESS + shift;
-        if !other.begun {
-            other.begun = true;
-            for region in other.regions.clone() {
-                self.mapped(&Region { start: moved(region.start), ..region });
+    /// What each of the two got, on a machine of so many tiers.
+    pub(crate) fn reports(&self, names: [&str; 2], tiers: usize) -> Vec<ProcessReport> {
+        let mean = |sum: u64| Bytes::of_pages(sum.checked_div(self.over).unwrap_or(0)).get();
+        let one = |(name, (served, sums)): (&str, (&[u64; TierId::MAX], &[u64; 2]))| {
+            let all: u64 = served.iter().sum();
+            ProcessReport {
+                workload: name.to_owned(),
+                mean_resident_bytes: mean(sums[0]),
+                mean_fast_bytes: mean(sums[1]),
+                tier_accesses: served[..tiers].to_vec(),
+                fast_hit_share: if all > 0 { served[0] as f64 / all as f64 } else { 0.0 },
             }
-        }
-        other.owed += accesses;
-        let count = other.owed / other.every;
-        other.owed %= other.every;
-        let mut batch = Vec::with_capacity(count);
-        for _ in 0..count {
-            let mut access = other.accesses[other.at];
-            access.address = moved(access.address);
-            batch.push(access);
-            other.at = (other.at + 1) % other.accesses.len();
-        }
-        self.feed_alone(&batch);
-        if let Some(served) = self.hot.mmu.as_mut().and_then(|run| run.served.as_deref_mut()) {
-            let pages = self.engine.pages();
-            served.over += accesses as u64;
-            for (space, sums) in [SPACE, OTHER_SPACE].into_iter().zip(&mut served.sums) {
-                sums[0] += pages.footprint(space) * accesses as u64;
-                sums[1] += pages.used(space, TierId::FAST) * accesses as u64;
-            }
-        }
-        self.beside = Some(other);
+        };
+        names.into_iter().zip(self.tiers.iter().zip(&self.sums)).map(one).collect()
     }
 }

@@ -1,4 +1,4 @@
-//! What a simulation is asked to be, checked once, and what can be wrong with it.
+//! What a simulation is asked to be, checked once.
 //!
 //! In: sizes, shares and switches. Out: a validated [`SimConfig`], or an error that names what was wrong. Must not:
 //! default anything that changes a result silently: every field is in the report.
@@ -10,9 +10,10 @@ use terrace_core::policy::FastGoal;
 use terrace_core::units::{BLOCK_PAGES, Bytes, PAGE_BYTES, Vpn};
 use terrace_machine::memory_mode::Placement;
 use terrace_machine::mmu::tables::FIRST_FRAME;
-use terrace_machine::preset::{Machine, Management, PresetError, TierKind, TlbLevel};
+use terrace_machine::preset::{Machine, Management, TierKind, TlbLevel};
 use terrace_machine::scale::Scale;
 
+use crate::error::SimError;
 use crate::mmu::{Flush, MOVED_WITH_ONE_FLUSH, MmuConfig};
 
 /// How large the fast tier is.
@@ -112,55 +113,6 @@ pub struct SimConfig {
     pub mmu: Option<MmuConfig>,
     /// Pages whose history is kept, for `explain`.
     pub watch: Option<Range<Vpn>>,
-}
-
-/// What is wrong with a simulation, before or during it.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
-pub enum SimError {
-    /// The machine.
-    #[error(transparent)]
-    Machine(#[from] PresetError),
-    /// A parameter.
-    #[error("{name} is {value}, but it must be {wanted}")]
-    Parameter {
-        /// The parameter.
-        name: &'static str,
-        /// What it was.
-        value: String,
-        /// What it must be.
-        wanted: String,
-    },
-    /// More fast memory than the program uses.
-    #[error("fast memory of {fast} is larger than the footprint of {footprint}: nothing would ever be slow")]
-    FastLargerThanFootprint {
-        /// What was asked for.
-        fast: Bytes,
-        /// What the program uses.
-        footprint: Bytes,
-    },
-    /// All tiers are full.
-    #[error(
-        "the machine is out of memory after {resident} of resident pages at address {address:#x}; its tiers hold {capacity}"
-    )]
-    OutOfMemory {
-        /// What is resident.
-        resident: Bytes,
-        /// Where the program touched.
-        address: u64,
-        /// What all tiers hold together.
-        capacity: Bytes,
-    },
-    /// An address below the first region, or 8 TiB above it.
-    #[error("address {address:#x} is out of the 8 TiB that a simulation covers from {base:#x}")]
-    Address {
-        /// The address.
-        address: u64,
-        /// The first address.
-        base: u64,
-    },
-    /// The source of accesses failed.
-    #[error("{0}")]
-    Source(String),
 }
 
 impl SimConfig {

@@ -13,8 +13,7 @@ use terrace_core::pages::Pages;
 use terrace_core::policy::Oracle;
 use terrace_core::units::{BLOCK_PAGES, BLOCK_SHIFT, PageId, Time, Vpn};
 
-use crate::colocate::OTHER_SPACE;
-use crate::simulation::SPACE;
+use crate::colocate::{OTHER_SPACE, SPACE};
 
 /// Most entries kept, 8 bytes each; beyond, neighbouring stretches are joined and the future gets coarser.
 const MOST_ENTRIES: usize = 1 << 25;

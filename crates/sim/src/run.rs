@@ -8,8 +8,9 @@ use terrace_core::units::{Bytes, TierId, Vpn};
 use terrace_trace::{AccessSource, Change};
 use terrace_workloads::Parameters;
 
-use crate::SimError;
+use crate::colocate::Recorded;
 use crate::config::SimConfig;
+use crate::error::SimError;
 use crate::fixed::Fixed;
 use crate::oracle::Future;
 use crate::report::Report;
@@ -99,6 +100,28 @@ where
             }
         }
         Ok(())
+    }
+}
+
+/// A source with a recorded process beside it.
+pub struct Beside {
+    /// The first process.
+    pub first: Box<dyn Source>,
+    /// The second.
+    pub other: Recorded,
+}
+
+impl Source for Beside {
+    fn name(&self) -> String {
+        self.first.name()
+    }
+    /// That of both.
+    fn footprint(&self) -> Bytes {
+        Bytes::new(self.first.footprint().get() + self.other.size_bytes())
+    }
+    fn play(&self, into: &mut Simulation) -> Result<(), SimError> {
+        into.play_beside(self.other.clone());
+        self.first.play(into)
     }
 }
 

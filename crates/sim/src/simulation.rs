@@ -7,8 +7,17 @@
 //! at its end the load model says how long it took. Then what was seen is told to the engine, what is due is done
 //! (scans, marks, reclaim, moves), and the engine is polled until it wants to be woken.
 
+mod beside;
 mod clock;
 mod cores;
+mod counters;
+mod faults;
+mod limit;
+mod manage;
+mod mover;
+mod outcome;
+mod sweep;
+mod watched;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -17,7 +26,7 @@ use terrace_core::engine::{Engine, EngineConfig};
 use terrace_core::observation::{Observation, Sight};
 use terrace_core::plan::Outcome;
 use terrace_core::policy::{Cadence, Kernel, Policy};
-use terrace_core::units::{BLOCK_PAGES, BLOCK_SHIFT, PAGE_BYTES, PageId, SpaceId, TierId, Time, Vpn};
+use terrace_core::units::{BLOCK_PAGES, BLOCK_SHIFT, PAGE_BYTES, PageId, TierId, Time, Vpn};
 use terrace_machine::cache::Cache;
 use terrace_machine::load::{Rates, ThreadWork};
 use terrace_machine::media::Media;
@@ -29,12 +38,14 @@ use terrace_machine::reclaim::Reclaim;
 use terrace_machine::sampler::Sampler;
 use terrace_machine::scanner::HintScanner;
 use terrace_machine::tlb::Tlb;
+use terrace_workloads::random::mix;
 use terrace_workloads::{Access as WorkloadAccess, AccessSink, Region};
 
 use crate::account::{Costs, Counts};
-use crate::colocate::{OTHER_SPACE, Recorded};
-use crate::config::{Pages, SimConfig, SimError};
+use crate::colocate::{OTHER_SPACE, Recorded, SPACE};
+use crate::config::{Pages, SimConfig};
 use crate::copies::Copies;
+use crate::error::SimError;
 use crate::heat::HeatMap;
 use crate::history::{History, What};
 use crate::hot::{Countdown, Hot, Stop, Workspace};
@@ -47,7 +58,6 @@ use crate::report::Report;
 use crate::series::Series;
 use crate::tuning::{Tuning, Waited};
 
-pub(crate) const SPACE: SpaceId = SpaceId(0);
 /// A block the engine does not know.
 pub(crate) const NO_BLOCK: u32 = u32::MAX;
 /// Most accesses of a stretch.
@@ -785,12 +795,4 @@ impl AccessSink for Simulation {
     fn wants_more(&self) -> bool {
         self.goes_on()
     }
-}
-
-/// A finaliser that spreads every bit of its input over the output (splitmix64).
-pub(crate) const fn mix(mut value: u64) -> u64 {
-    value = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    value ^ (value >> 31)
 }

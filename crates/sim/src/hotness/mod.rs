@@ -7,22 +7,22 @@
 //! Growth from 4 GB to 1 TB is modelled: what a tracker spends by the page or by the sample is taken to grow with memory (knowing as
 //! much of each page takes as many samples of each), the rest to stay.
 
-mod probe;
+pub(crate) mod probe;
 mod regions;
 pub mod score;
-mod trackers;
+pub(crate) mod trackers;
+mod uses;
 
-use terrace_core::units::{Bytes, TierId, Time};
-use terrace_machine::mmu::Mmu;
+use terrace_core::units::{Bytes, TierId};
 
-use crate::config::{SimConfig, SimError};
+use crate::config::SimConfig;
+use crate::error::SimError;
 use crate::fixed::Fixed;
 use crate::mmu::MmuConfig;
 use crate::run::Source;
 use crate::simulation::Simulation;
 pub use probe::HeatPicture;
-pub(crate) use probe::Probe;
-pub(crate) use trackers::Access;
+use probe::Probe;
 use trackers::Tracker;
 
 /// Sizes of the modelled growth, in GiB.
@@ -188,42 +188,4 @@ pub fn run(
         trackers,
         picture: probe.picture,
     })
-}
-
-/// Which TLB level an access was found in, from a core's totals before it and after.
-pub(crate) fn found(mmu: &Mmu, core: usize, before: (u64, u64)) -> u8 {
-    let after = walked(mmu, core);
-    if after.1 > before.1 { 2 } else { u8::from(after.0 > before.0) }
-}
-
-/// Second-level hits and walks of a core so far.
-pub(crate) fn walked(mmu: &Mmu, core: usize) -> (u64, u64) {
-    mmu.totals().nth(core).map_or((0, 0), |totals| (totals.second_hits, totals.walks))
-}
-
-impl Simulation {
-    /// Lets a probe see every access from now on.
-    pub(crate) fn watch_with(&mut self, probe: Probe) {
-        if let Some(run) = &mut self.hot.mmu {
-            run.probe = Some(Box::new(probe));
-        }
-    }
-
-    /// The probe is told the time.
-    pub(crate) fn tell_probe(&mut self) {
-        let now: Time = self.now();
-        if let Some(probe) = self.hot.mmu.as_mut().and_then(|run| run.probe.as_mut()) {
-            probe.pass(now, &self.hot.memory);
-        }
-    }
-
-    fn finish_watched(mut self, name: &str) -> Result<(crate::Report, Probe), SimError> {
-        self.meet();
-        let probe = self.hot.mmu.as_mut().and_then(|run| run.probe.take());
-        let report = self.finish(name)?;
-        match probe {
-            Some(probe) => Ok((report, *probe)),
-            None => Err(SimError::Source("the run had no MMU to watch".to_owned())),
-        }
-    }
 }

@@ -12,56 +12,7 @@ use terrace_machine::preset::Management;
 
 use super::score::{common, hottest, rank_correlation};
 use super::trackers::{Access, Tracker};
-
-/// When pages, blocks and GiB were last used, in ticks; a tick ends at each check of the region trackers.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Uses {
-    page: Vec<u32>,
-    block: Vec<u32>,
-    region: Vec<u32>,
-    huge: Vec<bool>,
-}
-
-impl Uses {
-    pub(crate) fn fit(&mut self, pages: usize) {
-        if self.page.len() < pages {
-            let pages = pages.next_multiple_of(BLOCK_PAGES as usize);
-            self.page.resize(pages, 0);
-            self.block.resize(pages >> BLOCK_SHIFT, 0);
-            self.huge.resize(pages >> BLOCK_SHIFT, false);
-            self.region.resize((pages >> 18) + 1, 0);
-        }
-    }
-
-    #[inline]
-    pub(crate) fn see(&mut self, page: u32, tick: u32, huge: bool) {
-        self.fit(page as usize + 1);
-        self.page[page as usize] = tick;
-        let block = (page >> BLOCK_SHIFT) as usize;
-        (self.block[block], self.huge[block]) = (tick, huge);
-        self.region[(page >> 18) as usize] = tick;
-    }
-
-    pub(crate) fn pages(&self) -> u32 {
-        self.page.len() as u32
-    }
-
-    pub(crate) fn is_huge(&self, page: u32) -> bool {
-        self.huge.get((page >> BLOCK_SHIFT) as usize).copied().unwrap_or(false)
-    }
-
-    pub(crate) fn used_page(&self, page: u32, since: u32) -> bool {
-        self.page.get(page as usize).is_some_and(|tick| *tick >= since)
-    }
-
-    pub(crate) fn used_block(&self, block: u32, since: u32) -> bool {
-        self.block.get(block as usize).is_some_and(|tick| *tick >= since)
-    }
-
-    pub(crate) fn used_region(&self, region: u32, since: u32) -> bool {
-        self.region.get(region as usize).is_some_and(|tick| *tick >= since)
-    }
-}
+use super::uses::Uses;
 
 /// Sums over windows of one tracker's scores.
 #[derive(Clone, Debug, Default)]
@@ -173,8 +124,8 @@ impl Probe {
     #[inline]
     pub(crate) fn see(&mut self, access: Access) {
         self.uses.see(access.page, self.tick, access.huge);
-        if self.counts.len() < self.uses.page.len() {
-            self.counts.resize(self.uses.page.len(), 0);
+        if self.counts.len() < self.uses.pages() as usize {
+            self.counts.resize(self.uses.pages() as usize, 0);
         }
         self.counts[access.page as usize] += 1;
         for (tracker, _) in &mut self.trackers {

@@ -9,8 +9,8 @@
 
 use terrace_core::units::{BLOCK_PAGES, BLOCK_SHIFT};
 
-use super::probe::Uses;
-use crate::simulation::mix;
+use super::uses::Uses;
+use terrace_workloads::random::mix;
 
 const LEAST: usize = 10;
 const MOST: usize = 1000;

@@ -31,9 +31,9 @@ use terrace_policies::bins::fit;
 use terrace_policies::heat::Heat;
 use terrace_policies::huge_split::SplitDecision;
 
-use super::probe::Uses;
 use super::regions::Regions;
-use crate::simulation::mix;
+use super::uses::Uses;
+use terrace_workloads::random::mix;
 
 const SAMPLE_BYTES: u64 = 64;
 const STORE_FACTOR: u32 = 503;

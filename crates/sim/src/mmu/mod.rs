@@ -3,10 +3,9 @@
 //! In: what [`MmuConfig`] asks for, and the accesses the simulation feeds. Out: the time translation and counting take, lines
 //! on the tiers, counters for the policy, figures for the report. Must not: decide, or place data.
 //!
-//! `replay` is the inner loop, `interleave` puts the threads' accesses in the order in which cores that keep within a
-//! bounded skew would make them, and `counted` is the operating system's walk that reads tables and counters.
+//! `replay` is the inner loop, and `interleave` puts the threads' accesses in the order in which cores that keep within a
+//! bounded skew would make them. The operating system's walk that reads tables and counters is the simulation's.
 
-pub(crate) mod counted;
 pub(crate) mod interleave;
 pub(crate) mod replay;
 
@@ -18,7 +17,7 @@ use terrace_machine::preset::{Machine, TierKind};
 use terrace_machine::scale::Scale;
 
 use crate::colocate::Served;
-use crate::hotness::Probe;
+use crate::hotness::probe::Probe;
 use interleave::Interleaver;
 
 /// Pages that Linux unmaps before it flushes translations and moves them: NR_MAX_BATCHED_MIGRATION, which is HPAGE_PMD_NR (mm/migrate.c).
@@ -94,7 +93,7 @@ pub(crate) struct MmuRun {
     pub(crate) table_lines: [[u64; 2]; TierId::MAX],
     /// First pages of huge pages that may have counters above zero.
     pub(crate) live: std::collections::BTreeSet<u32>,
-    pub(crate) sweeps: counted::Sweeps,
+    pub(crate) sweeps: Sweeps,
     /// What the engine knows of the processor's counters.
     pub(crate) told: ProcessorCounts,
     /// Pages of the plan being carried out that moved and whose translations cores still hold.
@@ -139,7 +138,7 @@ impl MmuRun {
             idle,
             table_lines: [[0; 2]; TierId::MAX],
             live: std::collections::BTreeSet::new(),
-            sweeps: counted::Sweeps::default(),
+            sweeps: Sweeps::default(),
             told: ProcessorCounts::default(),
             unflushed: 0,
             phases: Vec::new(),
@@ -190,6 +189,15 @@ pub struct CoreReport {
     pub updates: u64,
     /// Seconds it waited for the synchronisation of counters.
     pub sync_seconds: f64,
+}
+
+/// What all rounds came to.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Sweeps {
+    pub(crate) rounds: u64,
+    pub(crate) entries: u64,
+    pub(crate) counter_lines: u64,
+    pub(crate) skipped: u64,
 }
 
 /// What each core had done when a named part of the program began.

@@ -17,7 +17,7 @@ use terrace_machine::mmu::{Lines, Mmu, Size, Use};
 
 use super::MmuRun;
 use crate::hot::{Hot, Sample, Stop};
-use crate::hotness::{self, found, walked};
+use crate::hotness::trackers::Access as Watched;
 use crate::record::Record;
 
 /// How far ahead the host is asked for what an access will read.
@@ -148,7 +148,7 @@ impl Hot {
             }
             if let Some(probe) = probe {
                 let found = found(mmu, thread, before);
-                probe.see(hotness::Access { page, huge: size == Size::Huge, store, missed: !hit, found });
+                probe.see(Watched { page, huge: size == Size::Huge, store, missed: !hit, found });
             }
             if hit {
                 work.cache_hits += 1;
@@ -235,4 +235,15 @@ impl Hot {
 /// Walks and second-level hits of all cores, for the run's totals.
 pub(crate) fn walks(mmu: &Mmu) -> (u64, u64) {
     mmu.totals().fold((0, 0), |(second, walks), core| (second + core.second_hits, walks + core.walks))
+}
+
+/// Which TLB level an access was found in, from a core's totals before it and after.
+fn found(mmu: &Mmu, core: usize, before: (u64, u64)) -> u8 {
+    let after = walked(mmu, core);
+    if after.1 > before.1 { 2 } else { u8::from(after.0 > before.0) }
+}
+
+/// Second-level hits and walks of a core so far.
+fn walked(mmu: &Mmu, core: usize) -> (u64, u64) {
+    mmu.totals().nth(core).map_or((0, 0), |totals| (totals.second_hits, totals.walks))
 }

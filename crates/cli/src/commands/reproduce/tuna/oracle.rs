@@ -69,7 +69,7 @@ pub(super) fn bounds(peak: u64, full: &Run<'_>, fixed: &[(f64, Run<'_>)], tau: f
     let mut losses: Vec<(f64, f64)> =
         fixed.iter().map(|(share, run)| (1.0 - share, run.seconds / full.seconds - 1.0)).collect();
     losses.sort_by(|a, b| a.0.total_cmp(&b.0));
-    let one_size = super::rows::most_saving(&losses, tau);
+    let one_size = most_saving(&losses, tau);
     let parts = full.course.parts(full.seconds)?;
     let resident: Vec<f64> = parts.iter().map(|(_, pages)| (pages / peak as f64).min(1.0)).collect();
     let weights: Vec<f64> = parts.iter().map(|(seconds, _)| seconds / full.seconds).collect();
@@ -82,7 +82,7 @@ pub(super) fn bounds(peak: u64, full: &Run<'_>, fixed: &[(f64, Run<'_>)], tau: f
         steady.push((1.0 - share, worst.max(run.seconds / full.seconds - 1.0)));
     }
     steady.sort_by(|a, b| a.0.total_cmp(&b.0));
-    let steady = super::rows::most_saving(&steady, tau);
+    let steady = most_saving(&steady, tau);
     let mut choices: Vec<Vec<(f64, f64)>> =
         weights.iter().zip(&resident).map(|(w, resident)| vec![(w * (1.0 - resident), 0.0)]).collect();
     for (share, run) in fixed {
@@ -115,6 +115,22 @@ fn most_within(choices: &[Vec<(f64, f64)>], budget: f64) -> f64 {
         if worth(a) <= worth(b) { high = b } else { low = a }
     }
     worth(f64::midpoint(low, high))
+}
+
+/// Largest saving within a target by a straight line between the sizes that were run.
+pub(super) fn most_saving(points: &[(f64, f64)], tau: f64) -> f64 {
+    let mut best = 0.0;
+    let mut before = (0.0, 0.0);
+    for &(saving, loss) in points {
+        if loss <= tau {
+            best = saving;
+        } else {
+            let part = (tau - before.1) / (loss - before.1);
+            return f64::max(best, before.0 + part.clamp(0.0, 1.0) * (saving - before.0));
+        }
+        before = (saving, loss);
+    }
+    best
 }
 
 #[cfg(test)]
@@ -170,5 +186,12 @@ mod tests {
     fn a_run_too_short_to_be_cut_has_no_bound() {
         let short = Course { points: vec![(0.0, 0.0, 1), (1.0, 1.0, 1)] };
         assert_eq!(bounds(1, &Run { seconds: 1.0, course: &short }, &[], 0.05), None);
+    }
+
+    #[test]
+    fn the_most_saving_lies_between_the_sizes_that_were_run() {
+        assert!((most_saving(&[(0.1, 0.02), (0.2, 0.08)], 0.05) - 0.15).abs() < 1e-9);
+        assert!((most_saving(&[(0.1, 0.10)], 0.05) - 0.05).abs() < 1e-9);
+        assert_eq!(most_saving(&[(0.1, 0.0), (0.3, 0.04)], 0.05), 0.3);
     }
 }

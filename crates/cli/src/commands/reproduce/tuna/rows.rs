@@ -10,7 +10,7 @@ use terrace_sizing::microbench::FastDivisor;
 use terrace_sizing::tuner::Interval;
 
 use super::super::quantity::Ours;
-use super::oracle::{self, Bounds, Run};
+use super::oracle::{self, Bounds, Run, most_saving};
 use super::{APPS, App, Case, Kind, Runs};
 
 /// Sizes of Table 2, in thousandths.
@@ -445,22 +445,6 @@ fn terms(case: Case, runs: &Runs) -> anyhow::Result<Ours> {
     Ok(Ours { detail: None, value: Some(predicted[0] / seen[0]), text, verdict })
 }
 
-/// Largest saving within a target by a straight line between the sizes that were run.
-pub(super) fn most_saving(points: &[(f64, f64)], tau: f64) -> f64 {
-    let mut best = 0.0;
-    let mut before = (0.0, 0.0);
-    for &(saving, loss) in points {
-        if loss <= tau {
-            best = saving;
-        } else {
-            let part = (tau - before.1) / (loss - before.1);
-            return f64::max(best, before.0 + part.clamp(0.0, 1.0) * (saving - before.0));
-        }
-        before = (saving, loss);
-    }
-    best
-}
-
 fn motivation(cases: &[Case], runs: &Runs) -> anyhow::Result<Ours> {
     let saving_of = |policies: &dyn Fn(&str) -> bool| -> anyhow::Result<f64> {
         let mut points = Vec::new();
@@ -652,12 +636,5 @@ mod tests {
         ] {
             assert!(ids.contains(id), "{id}");
         }
-    }
-
-    #[test]
-    fn the_most_saving_lies_between_the_sizes_that_were_run() {
-        assert!((most_saving(&[(0.1, 0.02), (0.2, 0.08)], 0.05) - 0.15).abs() < 1e-9);
-        assert!((most_saving(&[(0.1, 0.10)], 0.05) - 0.05).abs() < 1e-9);
-        assert_eq!(most_saving(&[(0.1, 0.0), (0.3, 0.04)], 0.05), 0.3);
     }
 }

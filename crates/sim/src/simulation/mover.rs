@@ -13,8 +13,8 @@ use terrace_core::units::{BLOCK_PAGES, BLOCK_SHIFT, PAGE_BYTES, TierId};
 use terrace_machine::memory::PageWord;
 use terrace_machine::mmu::Size;
 
+use super::Simulation;
 use crate::history::{What, named};
-use crate::simulation::Simulation;
 
 impl Simulation {
     /// Carries out a plan. Its outcomes are told to the engine when the mover has had the time for it.

@@ -17,19 +17,10 @@ use terrace_machine::cache::LINE_BYTES;
 use terrace_machine::memory::PageWord;
 use terrace_machine::mmu::{Size, SweepCost};
 
-use crate::simulation::{NO_BLOCK, Simulation};
+use super::{NO_BLOCK, Simulation};
 
 /// Entries of a page table that one line holds: what reading a line costs over reading one entry.
 const ENTRIES_A_LINE: f64 = 8.0;
-
-/// What all rounds came to.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Sweeps {
-    pub(crate) rounds: u64,
-    pub(crate) entries: u64,
-    pub(crate) counter_lines: u64,
-    pub(crate) skipped: u64,
-}
 
 impl Simulation {
     /// One round. The engine is told of every 4 KiB mapping in a table that was visited, and of every counter above zero.

@@ -8,10 +8,10 @@ use terrace_core::units::{BLOCK_PAGES, BLOCK_SHIFT, Bytes, PAGE_BYTES, TierId, T
 use terrace_machine::load::Wait;
 use terrace_machine::memory::PageWord;
 
-use crate::config::SimError;
+use super::{NO_BLOCK, Simulation};
+use crate::error::SimError;
 use crate::history::What;
 use crate::record::Record;
-use crate::simulation::{NO_BLOCK, Simulation};
 
 /// Units one direct reclaim frees before it tries again (SWAP_CLUSTER_MAX).
 const CLUSTER: u64 = 32;

@@ -13,8 +13,8 @@ use terrace_machine::memory::PageWord;
 use terrace_machine::sampler::Sampler;
 use terrace_machine::scanner::{Walk, walk_block};
 
+use super::{NO_BLOCK, Simulation};
 use crate::history::What;
-use crate::simulation::{NO_BLOCK, Simulation};
 
 /// The engine is told what sampling took in pieces of this many nanoseconds.
 const SAMPLER_TOLD_NS: f64 = 10_000.0;

@@ -1,0 +1,151 @@
+//! The size of fast memory while a run goes on, and who is asked about it.
+//!
+//! In: a [`Tuning`], or a limit. Out: capacity or watermarks of the modelled machine, and the engine's goal. Must not: decide.
+
+use terrace_core::engine::Input;
+use terrace_core::policy::FastGoal;
+use terrace_core::units::TierId;
+
+use super::Simulation;
+use crate::tuning::Tuning;
+
+impl Simulation {
+    /// Has `tuning` decide about the size of fast memory from now on.
+    pub fn tune_with(&mut self, tuning: Box<dyn Tuning>) {
+        self.tuning = Some(tuning);
+        self.tune_if_due();
+    }
+
+    /// Holds fast memory to so many pages from now on.
+    pub fn limit_fast(&mut self, pages: u64) {
+        let pages = pages.clamp(1, self.fast_capacity);
+        self.fast_limit = pages;
+        let now = self.now();
+        let goal = if self.kernel.demotion {
+            // The engine lets promotions pass that the watermarks allow; the kernel demotes for them.
+            self.fast_capacity - self.reclaim.withhold(TierId::FAST, self.fast_capacity - pages)
+        } else {
+            self.hot.memory.set_capacity(TierId::FAST, pages);
+            self.engine.handle(now, Input::Capacity(TierId::FAST, pages));
+            pages
+        };
+        self.engine.handle(now, Input::Goal(FastGoal::Pages(goal)));
+        self.poll();
+    }
+
+    pub(crate) fn tune_if_due(&mut self) {
+        let Some(mut tuning) = self.tuning.take() else { return };
+        if tuning.due() <= self.now()
+            && let Some(pages) = tuning.tune(&self.counters())
+        {
+            self.limit_fast(pages);
+        }
+        self.tuning = Some(tuning);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use terrace_core::units::{Bytes, Vpn};
+    use terrace_machine::preset::Machine;
+    use terrace_machine::scale::Scale;
+
+    use super::*;
+    use crate::{FastSize, SimConfig};
+
+    const PAGES: u32 = 8192;
+
+    fn simulation(policy: &str) -> Simulation {
+        let machine = Machine::preset("optane-6252").unwrap();
+        let mut config = SimConfig::new(machine, Bytes::of_pages(u64::from(PAGES)), FastSize::Share(1.0));
+        config.cache = false;
+        config.scale = Scale::new(64).unwrap();
+        let policy = terrace_policies::build(policy, terrace_policies::Settings::default()).unwrap();
+        let mut simulation = Simulation::new(config, policy).unwrap();
+        simulation.map(Vpn(0), u64::from(PAGES), false);
+        simulation
+    }
+
+    fn play(simulation: &mut Simulation, passes: u32, hot: u32) {
+        for _ in 0..passes {
+            let batch: Vec<u32> = (0..hot).collect();
+            simulation.feed(&batch);
+        }
+    }
+
+    #[test]
+    fn a_limit_is_held_both_ways() {
+        for policy in ["tpp", "flexmem"] {
+            let mut simulation = simulation(policy);
+            play(&mut simulation, 1, PAGES);
+            let limit = u64::from(PAGES) / 2;
+            simulation.limit_fast(limit);
+            // Some ten seconds of the full machine: FlexMem looks twice a second, and TPP's scanner passes once in one or more.
+            play(&mut simulation, 4000, 2000);
+            let before = simulation.counters();
+            play(&mut simulation, 400, 2000);
+            let counters = simulation.counters();
+            // The watermarks let promotions take a fifth of what is withheld before reclaim has made room for them.
+            let most = if policy == "tpp" { limit + limit / 5 } else { limit };
+            assert!(counters.fast_pages <= most, "{policy}: {} pages, limit {limit}", counters.fast_pages);
+            let slow = counters.slow_accesses - before.slow_accesses;
+            let fast = counters.fast_accesses - before.fast_accesses;
+            assert!(
+                slow * 2 < fast,
+                "{policy}: most of what is in use is fast again: {slow} slow, {fast} fast accesses"
+            );
+            assert_eq!(counters.fast_limit, limit);
+            simulation.limit_fast(u64::from(PAGES));
+            assert_eq!(simulation.counters().fast_limit, u64::from(PAGES));
+        }
+    }
+
+    #[test]
+    fn with_everything_fast_the_first_pages_are_fast() {
+        for policy in ["tpp", "autonuma", "flexmem"] {
+            let mut simulation = simulation(policy);
+            play(&mut simulation, 3, PAGES / 2);
+            let counters = simulation.counters();
+            assert_eq!((counters.slow_accesses, counters.fast_pages), (0, u64::from(PAGES) / 2), "{policy}");
+        }
+    }
+
+    #[test]
+    fn hot_pages_that_began_slow_come_up_though_the_limit_is_reached() {
+        let mut simulation = simulation("tpp");
+        simulation.limit_fast(u64::from(PAGES) / 2);
+        // What is used at first fills fast memory, and is left alone from then on.
+        play(&mut simulation, 1, PAGES);
+        let hot: Vec<u32> = (PAGES - 1000..PAGES).collect();
+        (0..4000).for_each(|_| simulation.feed(&hot));
+        let before = simulation.counters();
+        (0..400).for_each(|_| simulation.feed(&hot));
+        let after = simulation.counters();
+        let (fast, slow) = (after.fast_accesses - before.fast_accesses, after.slow_accesses - before.slow_accesses);
+        assert!(slow * 10 < fast, "{slow} slow, {fast} fast accesses");
+    }
+
+    #[test]
+    fn counters_say_what_slow_memory_cost() {
+        let run = |slow: bool| {
+            let machine = Machine::preset("optane-6252").unwrap();
+            let mut config = SimConfig::new(machine, Bytes::of_pages(u64::from(PAGES)), FastSize::Share(1.0));
+            (config.cache, config.tlb) = (false, false);
+            let tier = TierId(u8::from(slow));
+            let mut simulation = Simulation::new(config, Box::new(crate::fixed::Fixed(tier))).unwrap();
+            simulation.map(Vpn(0), u64::from(PAGES), false);
+            // First touches clear their pages, which takes longer in slow memory and is no access of the program's.
+            play(&mut simulation, 1, PAGES);
+            simulation.meet();
+            let before = simulation.counters();
+            play(&mut simulation, 20, PAGES);
+            simulation.meet();
+            let after = simulation.counters();
+            assert_eq!((after.slow_accesses == 0, after.fast_accesses == 0), (!slow, slow));
+            (after.thread_nanos - before.thread_nanos, after.slow_nanos - before.slow_nanos)
+        };
+        let ((fast, none), (slow, cost)) = (run(false), run(true));
+        assert_eq!(none, 0.0);
+        assert!(((slow - cost) / fast - 1.0).abs() < 0.02, "{slow} - {cost} against {fast}");
+    }
+}
