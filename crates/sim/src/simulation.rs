@@ -12,48 +12,43 @@ mod clock;
 mod cores;
 mod counters;
 mod faults;
+mod feed;
 mod limit;
 mod manage;
 mod mover;
+mod numbers;
 mod outcome;
+mod regions;
+mod setup;
 mod sweep;
 mod watched;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use terrace_core::engine::{Engine, EngineConfig};
+use terrace_core::engine::Engine;
 use terrace_core::observation::{Observation, Sight};
 use terrace_core::plan::Outcome;
-use terrace_core::policy::{Cadence, Kernel, Policy};
-use terrace_core::units::{BLOCK_PAGES, BLOCK_SHIFT, PAGE_BYTES, PageId, TierId, Time, Vpn};
-use terrace_machine::cache::Cache;
-use terrace_machine::load::{Rates, ThreadWork};
-use terrace_machine::media::Media;
-use terrace_machine::memory::{Memory, PageWord};
-use terrace_machine::memory_mode::MemoryMode;
-use terrace_machine::mmu::tables::REGION_SHIFT;
+use terrace_core::policy::{Cadence, Kernel};
+use terrace_core::units::{TierId, Time};
+use terrace_machine::load::Rates;
+use terrace_machine::memory::Memory;
 use terrace_machine::preset::{Tier, TierKind};
 use terrace_machine::reclaim::Reclaim;
 use terrace_machine::sampler::Sampler;
 use terrace_machine::scanner::HintScanner;
-use terrace_machine::tlb::Tlb;
 use terrace_workloads::random::mix;
-use terrace_workloads::{Access as WorkloadAccess, AccessSink, Region};
 
 use crate::account::{Costs, Counts};
-use crate::colocate::{OTHER_SPACE, Recorded, SPACE};
-use crate::config::{Pages, SimConfig};
+use crate::colocate::Recorded;
+use crate::config::SimConfig;
 use crate::copies::Copies;
 use crate::error::SimError;
 use crate::heat::HeatMap;
-use crate::history::{History, What};
-use crate::hot::{Countdown, Hot, Stop, Workspace};
+use crate::history::History;
+use crate::hot::Hot;
 use crate::mmu::interleave::Queued;
-use crate::mmu::{MmuConfig, MmuRun};
 use crate::oracle::{Future, Progress, Seer};
-use crate::prices;
-use crate::record::Record;
 use crate::report::Report;
 use crate::series::Series;
 use crate::tuning::{Tuning, Waited};
@@ -168,343 +163,6 @@ pub struct Simulation {
 }
 
 impl Simulation {
-    /// A machine at rest under `policy`.
-    ///
-    /// # Errors
-    /// When the configuration is out of range.
-    pub fn new(config: SimConfig, policy: Box<dyn Policy>) -> Result<Simulation, SimError> {
-        let capacity = config.capacities()?;
-        Simulation::with_capacity(config, policy, capacity)
-    }
-
-    /// As [`Simulation::new`], but every tier has room for twice the footprint: for the bounds.
-    pub(crate) fn unlimited(config: SimConfig, policy: Box<dyn Policy>) -> Result<Simulation, SimError> {
-        let mut capacity = config.capacities()?;
-        let enough = 2 * config.footprint.pages() + (1 << 16);
-        capacity.iter_mut().for_each(|pages| *pages = (*pages).max(enough));
-        Simulation::with_capacity(config, policy, capacity)
-    }
-
-    fn with_capacity(
-        config: SimConfig,
-        mut policy: Box<dyn Policy>,
-        mut capacity: Vec<u64>,
-    ) -> Result<Simulation, SimError> {
-        if policy.list_plan().is_some() {
-            return Err(SimError::Parameter {
-                name: "lists",
-                value: "kernel".to_owned(),
-                wanted: "own: a simulator has no kernel whose lists could be ordered".to_owned(),
-            });
-        }
-        let watched_fault_ns = config.machine.management.hint_fault_ns;
-        let mut config = SimConfig { machine: config.acting(), ..config };
-        if policy.needs().counters && config.mmu.is_none() {
-            config.mmu = Some(MmuConfig::new(config.machine.processor.cores as usize));
-        }
-        policy.set_prices(&prices::of(&config.machine, config.pages_a_flush()));
-        policy.set_scale(config.scale.factor());
-        let mut sample_parts = 1;
-        if config.pages == Pages::Folded {
-            sample_parts = policy.cadence().sampling.map_or(1, |periods| Sampler::most_parts(periods.loads));
-            policy.set_folded(sample_parts);
-        }
-        let (kernel, hint_faults_wanted) = (policy.kernel(), policy.needs().hint_faults);
-        let machine = &config.machine;
-        let memory_mode =
-            kernel.memory_mode.then(|| MemoryMode::new(capacity[0], capacity[1], config.placement, mix(config.seed)));
-        if kernel.memory_mode {
-            // The operating system sees only the slow memory.
-            capacity[0] = 0;
-        }
-        let fast_capacity = capacity[0];
-        let compressed = config.compressed();
-        let lists = kernel.demotion || compressed.contains(&true);
-        let reclaim = Reclaim::new(&capacity, config.scale, &kernel);
-        let engine = Engine::new(
-            EngineConfig { tiers: capacity.clone(), goal: config.goal, governor: config.governor.clone() },
-            policy,
-        );
-        let cores = machine.processor.cores as usize;
-        let tlb = &machine.processor.tlb;
-        let cache = machine.processor.cache;
-        let hot = Hot {
-            workspace: Workspace::new(),
-            memory: Memory::new(capacity, compressed),
-            work: Vec::new(),
-            countdown: Vec::new(),
-            tlbs: if config.tlb { vec![Tlb::new(tlb, config.scale); cores] } else { Vec::new() },
-            tlb_spec: *tlb,
-            cache: config.cache.then(|| Cache::new(config.scale.cache(cache.capacity), cache.ways)),
-            memory_mode,
-            media: machine.tiers.iter().map(Media::new).collect(),
-            read: [0; TierId::MAX],
-            written: [0; TierId::MAX],
-            samples: Vec::new(),
-            load_period: 0,
-            store_period: 0,
-            extra_cycles: config.cycles_per_access,
-            base: 0,
-            record_misses: false,
-            missed: Vec::new(),
-            second_hits: 0,
-            walks: 0,
-            mmu: config.mmu.as_ref().map(|mmu| {
-                let parallelism = config.memory_parallelism.unwrap_or(machine.processor.memory_parallelism);
-                Box::new(MmuRun::new(mmu, machine, config.scale, config.cache, parallelism))
-            }),
-        };
-        let rates = Rates {
-            frequency_hertz: machine.processor.frequency_hertz,
-            parallelism: config.memory_parallelism.unwrap_or(machine.processor.memory_parallelism),
-            cache_hit_ns: cache.hit_ns,
-        };
-        let mut simulation = Simulation {
-            tiers: machine.tiers.clone(),
-            rates,
-            hot,
-            engine,
-            kernel,
-            reclaim,
-            lists,
-            now_ns: 0.0,
-            based: false,
-            weight: 1,
-            ids: Vec::new(),
-            blocks: Vec::new(),
-            stretch_accesses: 0,
-            stretch_limit: STRETCH_LEAST,
-            region_start_ns: 0.0,
-            clocks: Vec::new(),
-            seen_at: Vec::new(),
-            region_accesses: 0,
-            forked: false,
-            last_region_threads: 1,
-            active: 1,
-            span_ns: 0.0,
-            pending_stall: 0.0,
-            events: Vec::new(),
-            born: Vec::new(),
-            relocated: Vec::new(),
-            sights: Vec::new(),
-            cadence: Cadence::default(),
-            wake: Time::ZERO,
-            sampler: None,
-            sample_parts,
-            watched_fault_ns,
-            hint_scanner: HintScanner::default(),
-            next_hint: Time::ZERO,
-            marked_at: Vec::new(),
-            scan_cursor: 0,
-            scan_not_before: Time::ZERO,
-            cleared_at: Vec::new(),
-            mover_free_ns: 0.0,
-            copies: Copies::default(),
-            outcomes: None,
-            moving: Vec::new(),
-            random: mix(config.seed ^ 0x5eed),
-            counts: Counts::default(),
-            costs: Costs::default(),
-            history: History::new(config.watch.clone()),
-            series: Series::new(10_000_000),
-            heat: HeatMap::new(10_000_000),
-            heat_phase: 0,
-            phases: Vec::new(),
-            failure: None,
-            sampler_spent: 0.0,
-            watched: Vec::new(),
-            rearm: Vec::new(),
-            hint_faults_wanted,
-            future: None,
-            told_accesses: 0,
-            progress: None,
-            queued: Vec::new(),
-            in_run: false,
-            traced_huge: BTreeSet::new(),
-            beside: None,
-            second_from: None,
-            tuning: None,
-            waited: Waited::default(),
-            fast_capacity,
-            fast_limit: fast_capacity,
-            config,
-        };
-        simulation.poll();
-        Ok(simulation)
-    }
-
-    /// Pages from this one on may be touched: a region of the program. `file` pages are page cache and exist at once.
-    pub fn map(&mut self, start: Vpn, pages: u64, file: bool) {
-        if self.failure.is_some() || pages == 0 {
-            return;
-        }
-        self.drain_cores(false);
-        self.close_stretch(false);
-        let (first, last) = match (self.page_of(start), self.page_of(Vpn(start.0 + pages - 1))) {
-            (Ok(first), Ok(last)) => (first, last),
-            (Err(error), _) | (_, Err(error)) => {
-                self.failure = Some(error);
-                return;
-            }
-        };
-        self.grow(last as usize + 1);
-        for page in first..=last {
-            self.hot.memory.set(page, PageWord::MAPPED | if file { PageWord::FILE } else { 0 });
-        }
-        let now = self.now();
-        let space = self.space_of(first);
-        self.engine.handle(now, terrace_core::engine::Input::Mapped(space, start..Vpn(start.0 + pages)));
-        for block in first >> BLOCK_SHIFT..=last >> BLOCK_SHIFT {
-            if self.ids[block as usize] == NO_BLOCK
-                && let Some(id) = self.engine.pages().find_block(space, self.vpn(block << BLOCK_SHIFT))
-            {
-                self.ids[block as usize] = id.first_page().0;
-                let known = id.0 as usize;
-                if self.blocks.len() <= known {
-                    self.blocks.resize(known + 1, NO_BLOCK);
-                }
-                self.blocks[known] = block;
-            }
-        }
-        if file {
-            for page in first..=last {
-                self.first_touch(page, None);
-            }
-        }
-        self.deliver();
-        self.poll();
-    }
-
-    /// Pages that were mapped are given back.
-    pub fn unmap(&mut self, start: Vpn, pages: u64) {
-        if self.failure.is_some() || pages == 0 {
-            return;
-        }
-        self.drain_cores(false);
-        self.close_stretch(false);
-        self.deliver();
-        let (Ok(first), Ok(last)) = (self.page_of(start), self.page_of(Vpn(start.0 + pages - 1))) else { return };
-        let Some(end) = (self.hot.memory.len() as u32).checked_sub(1).filter(|end| *end >= first) else { return };
-        let last = last.min(end);
-        let now = self.now();
-        if let Some(outcomes) = self.outcomes.take() {
-            // A move that is under way is answered before its page can go and another take its number.
-            self.engine.handle(now, terrace_core::engine::Input::Moved(&outcomes));
-        }
-        // A huge page that loses only some of its pages comes apart first, as the kernel does it.
-        for page in [first, last] {
-            let unit = self.hot.memory.unit(page);
-            if unit.start < first || unit.end > last + 1 {
-                self.break_up(unit.start);
-                self.relocated.push(unit.start);
-            }
-        }
-        self.deliver();
-        for page in first..=last {
-            if self.hot.memory.word(page).tier().is_none() {
-                continue;
-            }
-            if self.lists && self.hot.memory.unit(page).start == page {
-                self.reclaim.leaving(&self.hot.memory, page);
-            }
-            let vpn = self.vpn(page);
-            self.history.add(now, vpn, || What::Gone);
-        }
-        for page in first..=last {
-            self.hot.memory.remove(page);
-        }
-        for tlb in &mut self.hot.tlbs {
-            tlb.flush();
-        }
-        if let Some(run) = &mut self.hot.mmu {
-            run.mmu.unmap(first..last + 1);
-        }
-        let space = self.space_of(first);
-        self.engine.handle(now, terrace_core::engine::Input::Unmapped(space, start..Vpn(start.0 + pages)));
-        for block in first >> BLOCK_SHIFT..=last >> BLOCK_SHIFT {
-            let id = self.ids[block as usize];
-            if id != NO_BLOCK {
-                let known = PageId(id).block();
-                // The engine gives an empty block's ids to the next: forget it when no page of it is left.
-                let gone =
-                    self.engine.pages().block(known).is_none_or(|info| info.start != self.vpn(block << BLOCK_SHIFT));
-                if gone {
-                    self.ids[block as usize] = NO_BLOCK;
-                    self.blocks[known.0 as usize] = NO_BLOCK;
-                }
-            }
-        }
-        self.poll();
-    }
-
-    /// Accesses, in order.
-    pub fn feed<R: Record>(&mut self, batch: &[R]) {
-        if self.failure.is_some() {
-            return;
-        }
-        if let Some(first) = batch.first().filter(|_| !self.based) {
-            self.set_base(Vpn(first.page()));
-        }
-        self.feed_alone(batch);
-        if self.beside.is_some() {
-            self.feed_beside(batch.len());
-        }
-    }
-
-    /// Accesses of one process, however the machine orders them.
-    pub(crate) fn feed_alone<R: Record>(&mut self, batch: &[R]) {
-        if self.hot.mmu.is_some() {
-            self.feed_cores(batch);
-        } else {
-            self.feed_in_order(batch);
-        }
-    }
-
-    /// The source's number of page 0.
-    pub(crate) fn base(&self) -> u64 {
-        self.hot.base
-    }
-
-    fn feed_in_order<R: Record>(&mut self, batch: &[R]) {
-        let mut rest = batch;
-        while !rest.is_empty() {
-            let take = rest.len().min(self.stretch_limit - self.stretch_accesses);
-            let (now, later) = rest.split_at(take);
-            self.feed_some(now);
-            if self.failure.is_some() {
-                return;
-            }
-            self.stretch_accesses += take;
-            if self.stretch_accesses >= self.stretch_limit {
-                self.close_stretch(false);
-            }
-            rest = later;
-        }
-    }
-
-    fn feed_some<R: Record>(&mut self, batch: &[R]) {
-        let mut from = 0;
-        while let Stop::At(index) = self.run_hot(batch, from) {
-            let access = &batch[index];
-            if self.hot.work.len() <= access.thread() {
-                self.add_threads(access.thread() + 1);
-            }
-            if let Err(error) = self.fault(access) {
-                self.failure = Some(error);
-                return;
-            }
-            from = index;
-        }
-        self.counts.accesses += batch.len() as u64;
-        let now = self.now();
-        let mut at = self.heat_phase;
-        while let Some(access) = batch.get(at) {
-            self.heat.add(now, access.page().wrapping_sub(self.hot.base) as u32);
-            at += HEAT_EVERY;
-        }
-        self.heat_phase = at - batch.len();
-    }
-
     /// All threads wait for each other.
     pub fn meet(&mut self) {
         self.drain_cores(true);
@@ -525,37 +183,6 @@ impl Simulation {
         self.close_stretch(false);
         self.weight = u32::try_from(accesses).unwrap_or(u32::MAX).clamp(1, MOST_STOOD_FOR);
         self.set_periods();
-    }
-
-    /// The program's own system mapped these pages by 2 MiB entries, or no longer does. Followed where the run has real huge
-    /// pages ([`Pages::Huge`], [`Pages::Traced`]); elsewhere the run was told how large pages are.
-    pub fn remap(&mut self, start: Vpn, pages: u64, huge: bool) {
-        if self.failure.is_some() || pages == 0 || !matches!(self.config.pages, Pages::Huge | Pages::Traced) {
-            return;
-        }
-        self.drain_cores(false);
-        self.close_stretch(false);
-        let (Ok(first), Ok(last)) = (self.page_of(start), self.page_of(Vpn(start.0 + pages - 1))) else { return };
-        let known = (self.hot.memory.len() >> BLOCK_SHIFT) as u32;
-        // One entry maps a whole block or none of it; a split of any part is one of the block.
-        let blocks = match huge {
-            true => first.div_ceil(BLOCK_PAGES)..(last + 1) >> BLOCK_SHIFT,
-            false => first >> BLOCK_SHIFT..(last >> BLOCK_SHIFT) + 1,
-        };
-        for block in blocks {
-            let first = block << BLOCK_SHIFT;
-            // What is born later is born as the trace had it.
-            if self.config.pages == Pages::Traced && huge {
-                self.traced_huge.insert(first);
-            } else {
-                self.traced_huge.remove(&first);
-            }
-            if block < known {
-                self.follow_mapping(first, huge);
-            }
-        }
-        self.deliver();
-        self.poll();
     }
 
     /// A named part of the program begins.
@@ -621,21 +248,6 @@ impl Simulation {
         }
     }
 
-    pub(crate) fn vpn(&self, page: u32) -> Vpn {
-        Vpn(self.hot.base + u64::from(page))
-    }
-
-    /// The engine's id of a page.
-    pub(crate) fn id(&self, page: u32) -> PageId {
-        PageId(self.ids[(page >> BLOCK_SHIFT) as usize] + (page & (BLOCK_PAGES - 1)))
-    }
-
-    /// The page behind an id of the engine.
-    pub(crate) fn page(&self, id: PageId) -> Option<u32> {
-        let block = *self.blocks.get(id.block().0 as usize)?;
-        (block != NO_BLOCK).then(|| (block << BLOCK_SHIFT) + id.offset())
-    }
-
     /// Makes every thread that runs in the stretch wait so long.
     pub(crate) fn stall_each(&mut self, nanos: f64) {
         self.pending_stall += nanos;
@@ -650,84 +262,6 @@ impl Simulation {
     pub(crate) fn draw(&mut self) -> f64 {
         self.random = mix(self.random);
         (self.random >> 11) as f64 / (1u64 << 53) as f64
-    }
-
-    /// Pages that a region of a workload takes.
-    fn pages_of(&self, region: &Region) -> u64 {
-        let boundary = if region.file_backed { PAGE_BYTES } else { self.boundary() };
-        region.bytes.max(1).next_multiple_of(boundary) / PAGE_BYTES
-    }
-
-    fn set_base(&mut self, first: Vpn) {
-        self.based = true;
-        self.hot.base = first.block_start().0;
-        if self.hot.base < 1 << 32 {
-            // Dense numbering, as traces have it: from zero.
-            self.hot.base = 0;
-        }
-        if let Some(run) = &mut self.hot.mmu {
-            // Page tables are aligned to what they cover.
-            self.hot.base &= !((1 << REGION_SHIFT) - 1);
-            run.add_space(SPACE, 0, self.hot.base);
-            if let Some(boundary) = self.second_from {
-                run.add_space(OTHER_SPACE, boundary, self.hot.base + u64::from(boundary));
-            }
-        }
-    }
-
-    pub(crate) fn page_of(&mut self, vpn: Vpn) -> Result<u32, SimError> {
-        if !self.based {
-            self.set_base(vpn);
-        }
-        let page = vpn.0.wrapping_sub(self.hot.base);
-        if page < 1 << 31 {
-            Ok(page as u32)
-        } else {
-            Err(SimError::Address { address: vpn.address(), base: Vpn(self.hot.base).address() })
-        }
-    }
-
-    pub(crate) fn grow(&mut self, pages: usize) {
-        self.hot.memory.grow(pages);
-        let pages = self.hot.memory.len();
-        if self.lists {
-            self.reclaim.grow(pages);
-        }
-        self.ids.resize(pages >> BLOCK_SHIFT, NO_BLOCK);
-        self.cleared_at.resize(pages >> BLOCK_SHIFT, 0);
-        if !self.marked_at.is_empty() {
-            self.marked_at.resize(pages, 0);
-        }
-    }
-
-    fn add_threads(&mut self, threads: usize) {
-        while self.hot.work.len() < threads {
-            self.hot.work.push(ThreadWork::default());
-            self.clocks.push(0.0);
-            self.seen_at.push(NEVER);
-            let countdown = self.fresh_countdown();
-            self.hot.countdown.push(countdown);
-        }
-    }
-
-    /// Counters that start anywhere in their period, as those of cores that were switched on at different times.
-    pub(crate) fn fresh_countdown(&mut self) -> Countdown {
-        let (loads, stores) = (self.hot.load_period.max(1), self.hot.store_period.max(1));
-        let mut start = |period: u32| 1 + (self.draw() * f64::from(period)) as u32;
-        Countdown { loads: std::array::from_fn(|_| start(loads)), stores: start(stores) }
-    }
-
-    /// The inner loop; the program's bytes are those of all accesses that its own stand for.
-    fn run_hot<R: Record>(&mut self, batch: &[R], from: usize) -> Stop {
-        if self.weight == 1 {
-            return self.hot.run(batch, from);
-        }
-        let (read, written) = (self.hot.read, self.hot.written);
-        let stop = self.hot.run(batch, from);
-        let weigh = |now: &mut u64, before: u64| *now = before + (*now - before) * u64::from(self.weight);
-        self.hot.read.iter_mut().zip(read).for_each(|(now, before)| weigh(now, before));
-        self.hot.written.iter_mut().zip(written).for_each(|(now, before)| weigh(now, before));
-        stop
     }
 
     /// From now on, what reaches memory is written down.
@@ -758,41 +292,5 @@ impl Simulation {
     pub(crate) fn slowest_memory(&self) -> TierId {
         let slow = self.tiers.iter().rposition(|tier| tier.kind == TierKind::Memory);
         TierId(slow.unwrap_or(0) as u8)
-    }
-
-    pub(crate) fn huge_wanted(&self, first: u32) -> bool {
-        match self.config.pages {
-            Pages::Huge | Pages::Whole => true,
-            Pages::Traced => self.traced_huge.contains(&first),
-            Pages::Small | Pages::Folded => false,
-        }
-    }
-}
-
-impl AccessSink for Simulation {
-    fn accesses(&mut self, batch: &[WorkloadAccess]) {
-        self.feed(batch);
-    }
-    fn boundary(&self) -> u64 {
-        let pages = if self.config.pages == Pages::Whole { u64::from(BLOCK_PAGES) } else { 1 };
-        pages * PAGE_BYTES
-    }
-    fn mapped(&mut self, region: &Region) {
-        self.map(Vpn::of_address(region.start), self.pages_of(region), region.file_backed);
-    }
-    fn unmapped(&mut self, region: &Region) {
-        self.unmap(Vpn::of_address(region.start), self.pages_of(region));
-    }
-    fn fork(&mut self) {
-        Simulation::fork(self);
-    }
-    fn barrier(&mut self) {
-        self.meet();
-    }
-    fn phase(&mut self, name: &'static str) {
-        self.begin(name);
-    }
-    fn wants_more(&self) -> bool {
-        self.goes_on()
     }
 }
