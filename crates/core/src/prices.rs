@@ -46,6 +46,15 @@ impl Prices {
         fixed + self.copying(pages, from, to) + flush * f64::from(cores)
     }
 
+    /// The prices to those who run the program, where such a share of the manager's own time, 0 to 1, is taken from them: what each of
+    /// their cores spends on flushes, walks and farther memory they pay in full.
+    pub fn taking(mut self, share: f64) -> Prices {
+        let own = [&mut self.move_small_ns, &mut self.move_huge_ns, &mut self.copy_ns, &mut self.split_ns];
+        let own = own.into_iter().chain([&mut self.collapse_ns, &mut self.scan_ns]);
+        own.chain(&mut self.copy_from_ns).chain(&mut self.copy_to_ns).for_each(|price| *price *= share);
+        self
+    }
+
     /// Copying so many pages: as slow as the slowest of core, source and destination.
     pub fn copying(&self, pages: u64, from: TierId, to: TierId) -> f64 {
         pages as f64 * self.copy_ns.max(self.copy_from_ns[from.index()]).max(self.copy_to_ns[to.index()])
@@ -57,6 +66,8 @@ impl Prices {
 pub struct ProcessorCounts {
     /// Cores that run the program.
     pub cores: u32,
+    /// Share of the machine's processors, 0 to 1, on which somebody ran: what idles can manage memory without keeping anybody waiting.
+    pub in_use: f64,
     /// Accesses, whether or not a cache served them.
     pub accesses: [u64; 2],
     /// Nanoseconds that cores waited for translations.
@@ -96,5 +107,8 @@ mod tests {
         assert_eq!(prices.moving(1, slow, TierId::FAST, 4), 800.0 + 400.0 + 1000.0);
         assert_eq!(prices.moving(1, TierId::FAST, slow, 1), 800.0 + 700.0 + 250.0);
         assert_eq!(prices.moving(512, slow, TierId::FAST, 1), 5000.0 + 512.0 * 400.0 + 500.0);
+        let quarter = prices.taking(0.25);
+        assert_eq!(quarter.moving(1, TierId::FAST, slow, 4), 200.0 + 175.0 + 1000.0, "the flushes are the program's");
+        assert_eq!(quarter.moving(512, slow, TierId::FAST, 1), 1250.0 + 512.0 * 100.0 + 500.0);
     }
 }

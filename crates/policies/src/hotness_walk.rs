@@ -15,7 +15,7 @@
 //! | `skew` | 25 % | a huge page with at most this share of hot pieces is split, if memory is short |
 //! | `dense` | 50 % | a split block with at least this share of hot pieces, all of them fast, is mapped huge again |
 //! | evidence | variance 2 means | counts of a huge page vary at least so much, or chance may have made its skew: chance alone gives 1 |
-//! | lasting | half of them | so many of the hot pieces of a page to be split were used in the walk before as well: what a program writes through once is hot piece by piece, too |
+//! | lasting | half of them | so many of the hot pieces of a page to be split were used in the walk before as well: what a program writes through once is hot piece by piece, too; until that is known the page waits, if splitting it would pay |
 //! | resolution | 1/16 count | heats are kept so finely: where uses are sampled, huge pages count less than one a piece, and differ |
 //! | `splits` | 50 | huge pages split at a walk at most (as MEMTIS's pass) |
 //! | `floor` | 50 % | share of its proportional part of fast memory that a space keeps whatever others want |
@@ -42,7 +42,7 @@ use terrace_core::units::{BLOCK_PAGES, BlockId, PageId, SpaceId, TierId, Time, V
 
 use crate::hotness_lists::{HotnessLists, Side, TOP_BIN, bin_of};
 use crate::hotness_victims::Victims;
-use crate::hotness_worth::{Lasting, Out, Worth};
+use crate::hotness_worth::{Heats, Lasting, Out, Worth};
 use crate::{PolicyInfo, SettingInfo, Settings, SettingsError, support};
 
 /// The policy's entry in the registry.
@@ -68,6 +68,7 @@ pub const INFO: PolicyInfo = PolicyInfo {
             default: "on",
             meaning: "moves, splits and collapses only where they gain what they cost",
         },
+        SettingInfo { key: "spare", default: "on", meaning: "what processors do that would idle costs nothing" },
         SettingInfo { key: "reserve", default: "1%", meaning: "share of fast memory kept free" },
     ],
     build: |settings| Ok(Box::new(HotnessWalk::new(settings)?)),
@@ -86,6 +87,7 @@ const USED: u8 = 2;
 /// chance (Poisson: 1), and halving evens them out further.
 const EVIDENCE: f64 = 2.0;
 const HUGE: u64 = BLOCK_PAGES as u64;
+const BINS: usize = TOP_BIN as usize + 1;
 
 /// What the latest walk found in a block.
 #[derive(Clone, Copy, Debug, Default)]
@@ -132,10 +134,10 @@ pub struct HotnessWalk {
     walked: BTreeMap<BlockId, Walked>,
     /// Blocks of 4 KiB pages that this walk visited, with how many of their pages were used.
     small: BTreeMap<BlockId, usize>,
-    /// Pieces of huge pages by bin, at this walk.
-    pieces: [u64; TOP_BIN as usize + 1],
+    /// Pieces of huge pages by side and bin, at this walk.
+    pieces: [[u64; BINS]; 2],
     /// Their heat.
-    piece_heat: [u64; TOP_BIN as usize + 1],
+    piece_heat: [[u64; BINS]; 2],
     /// Counters above zero of this walk, and their sum.
     counted: (u64, u64),
     worth: u16,
@@ -161,6 +163,10 @@ fn middle(bin: u32) -> f64 {
     if bin == 0 { 0.0 } else { 0.75 * f64::from(1u32 << bin) }
 }
 
+fn side_of(tier: TierId) -> Side {
+    if tier == TierId::FAST { Side::Fast } else { Side::Slow }
+}
+
 fn set_bit(page: &mut Page, bit: u8, on: bool) {
     page.set_policy_bits(if on { page.policy_bits() | bit } else { page.policy_bits() & !bit });
 }
@@ -182,7 +188,7 @@ impl HotnessWalk {
             floor: settings.share("floor", 0.5)?,
             reserve: settings.share("reserve", 0.01)?,
             weigh: settings.switch("weigh", true)?,
-            worth_of: Worth::default(),
+            worth_of: Worth::new(settings.switch("spare", true)?),
             since: Column::default(),
             counts: None,
             born_huge: false,
@@ -192,8 +198,8 @@ impl HotnessWalk {
             soon: None,
             walked: BTreeMap::new(),
             small: BTreeMap::new(),
-            pieces: [0; TOP_BIN as usize + 1],
-            piece_heat: [0; TOP_BIN as usize + 1],
+            pieces: [[0; BINS]; 2],
+            piece_heat: [[0; BINS]; 2],
             counted: (0, 0),
             worth: COUNT,
             hot_bin: 1,
@@ -223,8 +229,7 @@ impl HotnessWalk {
         match pages[unit].tier() {
             None => self.lists.remove(unit, space, weight),
             Some(tier) => {
-                let side = if tier == TierId::FAST { Side::Fast } else { Side::Slow };
-                self.lists.file(unit, space, side, heat, weight);
+                self.lists.file(unit, space, side_of(tier), heat, weight);
                 pages[unit].stamp = heat;
             }
         }
@@ -314,7 +319,11 @@ impl HotnessWalk {
         let freed: u64 = out.iter().map(|(_, weight)| weight).sum();
         let out = Out {
             steps: out.iter().map(|&(_, weight)| (weight, TierId::FAST, TierId::FAST.below())).collect(),
-            heats: out.iter().map(|&(other, weight)| (self.heat_at_walk(other, pages), weight)).collect(),
+            heats: out
+                .iter()
+                .flat_map(|&(other, weight)| self.lasting(other, weight, pages))
+                .map(|page| (page.heat, 1))
+                .collect(),
             share: need as f64 / freed.max(need).max(1) as f64,
         };
         self.worth_of.exchange_pays(f64::from(COUNT), brings, (brings.len() as u64, from, TierId::FAST), &out)
@@ -349,7 +358,7 @@ impl HotnessWalk {
 
     /// A unit's place is kept up to date; one that is new is filed.
     fn follow(&mut self, unit: PageId, weight: u64, pages: &mut Pages) {
-        let side = pages[unit].tier().map(|tier| if tier == TierId::FAST { Side::Fast } else { Side::Slow });
+        let side = pages[unit].tier().map(side_of);
         let filed = self.lists.side(unit);
         if side != filed {
             let heat = if filed.is_some() {
@@ -393,18 +402,19 @@ impl HotnessWalk {
         set_bit(piece, USED, now);
         // A counter halves to whole numbers, the heat more finely: it is never less.
         piece.heat = piece.heat.max(heat);
+        let side = side_of(piece.tier().unwrap_or(TierId::FAST)) as usize;
+        self.pieces[side][bin_of(heat) as usize] += 1;
+        self.piece_heat[side][bin_of(heat) as usize] += u64::from(heat);
         if begins {
             self.begin(page, 0);
         }
-        self.pieces[bin_of(heat) as usize] += 1;
-        self.piece_heat[bin_of(heat) as usize] += u64::from(heat);
         self.counted.0 += 1;
         self.counted.1 += u64::from(accesses);
     }
 
-    /// Pages that are units by themselves, by bin.
-    fn singles(&self, bin: u32, pages: &Pages) -> u64 {
-        pages.spaces().flat_map(|space| [Side::Fast, Side::Slow].map(|side| self.lists.singles(space, side, bin))).sum()
+    /// Pages of a side that are units by themselves, by bin.
+    fn singles(&self, side: Side, bin: u32, pages: &Pages) -> u64 {
+        pages.spaces().map(|space| self.lists.singles(space, side, bin)).sum()
     }
 
     /// Pages at least this hot fill fast memory and no more: the pieces of huge pages one by one, which these are listed by their mean;
@@ -414,7 +424,8 @@ impl HotnessWalk {
         (self.hot_bin, self.full_bin) = (1, 0);
         for bin in (1..=TOP_BIN).rev() {
             if sum <= limit {
-                sum += self.pieces[bin as usize] + self.singles(bin, pages);
+                let of = |side| self.pieces[side as usize][bin as usize] + self.singles(side, bin, pages);
+                sum += [Side::Fast, Side::Slow].map(of).iter().sum::<u64>();
                 if sum > limit {
                     self.hot_bin = (bin + 1).min(TOP_BIN);
                 }
@@ -427,11 +438,11 @@ impl HotnessWalk {
         }
     }
 
-    /// How many pages have which heat, those of a bin as their mean, where that is known, or as the bin's middle.
-    fn heats(&self, pages: &Pages) -> Vec<(f64, u64)> {
-        let pieces = self.piece_heat.iter().zip(&self.pieces).filter(|(_, count)| **count > 0);
-        let pieces = pieces.map(|(heat, &count)| (*heat as f64 / count as f64, count));
-        let small = (1..=TOP_BIN).map(|bin| (middle(bin), self.singles(bin, pages)));
+    /// How many pages of a side have which heat, those of a bin as their mean, where that is known, or as the bin's middle.
+    fn heats(&self, side: Side, pages: &Pages) -> Heats {
+        let pieces = self.piece_heat[side as usize].iter().zip(&self.pieces[side as usize]);
+        let pieces = pieces.filter(|(_, count)| **count > 0).map(|(heat, &count)| (*heat as f64 / count as f64, count));
+        let small = (1..=TOP_BIN).map(|bin| (middle(bin), self.singles(side, bin, pages)));
         pieces.chain(small).collect()
     }
 
@@ -456,17 +467,16 @@ impl HotnessWalk {
             if !(1..=most).contains(&hot) {
                 continue;
             }
+            let earns = middle(self.full_bin);
+            if self.weigh
+                && let Some(tier) = page.tier()
+                && !self.worth_of.split_pays(f64::from(COUNT), &self.pieces_of(block, pages), earns, tier)
+            {
+                self.refused[1] += 1;
+                continue;
+            }
             waiting.insert(block);
             if 2 * walked.lasting >= hot {
-                let earns = middle(self.full_bin);
-                if self.weigh
-                    && let Some(tier) = page.tier()
-                    && !self.worth_of.split_pays(f64::from(COUNT), &self.pieces_of(block, pages), earns, tier)
-                {
-                    self.refused[1] += 1;
-                    waiting.remove(&block);
-                    continue;
-                }
                 skewed.push((walked.sum / hot, block));
             }
         }
@@ -649,7 +659,8 @@ impl Policy for HotnessWalk {
         self.halved = false;
         if let Some(counts) = self.counts.take() {
             let bits = self.small.values().map(|used| *used as u64).sum();
-            self.worth_of.learn(&counts, bits, &self.heats(pages));
+            let heats = [Side::Fast, Side::Slow].map(|side| self.heats(side, pages));
+            self.worth_of.learn(&counts, bits, &heats);
         }
         // A huge page is filed under the mean of its pieces: what a page of fast memory spent on it would serve.
         let walked: Vec<(BlockId, u64)> = self.walked.iter().map(|(block, walked)| (*block, walked.sum)).collect();
@@ -701,8 +712,8 @@ impl Policy for HotnessWalk {
             }
             self.walked.clear();
             self.small.clear();
-            self.pieces = [0; TOP_BIN as usize + 1];
-            self.piece_heat = [0; TOP_BIN as usize + 1];
+            self.pieces = [[0; BINS]; 2];
+            self.piece_heat = [[0; BINS]; 2];
             self.counted = (0, 0);
             // Reading is over: what comes until the next walk is half as much worth then.
             self.lists.halve();
@@ -731,6 +742,7 @@ impl Policy for HotnessWalk {
             metric("splits_wished", self.split_wishes as f64),
             metric("collapses_wished", self.collapse_wishes as f64),
             metric("weighed", f64::from(u8::from(self.weigh && self.worth_of.is_known()))),
+            metric("misses_by_reuse", self.worth_of.reused()),
             metric("moves_not_worth_it", self.refused[0] as f64),
             metric("splits_not_worth_it", self.refused[1] as f64),
             metric("collapses_not_worth_it", self.refused[2] as f64),

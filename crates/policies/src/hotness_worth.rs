@@ -6,9 +6,10 @@
 //! | quantity | how it is known |
 //! |---|---|
 //! | accesses a walk | half of the heat, as a steady count and what halving leaves of the counts before add up to twice the count; times accesses a count (those through 2 MiB entries over counters incremented) |
-//! | what of them reaches memory | a line stays in the cache for as long as any other (Che and others, Hierarchical Web caching systems, 2002): of a page's accesses those miss that come later than that, `exp(-heat * t)` of them, as its 64 lines are used alike; `t` is such that all pages together miss as much as was counted |
+//! | what of them reaches memory | between two: all accesses alike, as of a program that streams; or where lines are used again, those that come later than a line stays in the cache, as long as any other (Che and others, Hierarchical Web caching systems, 2002), `exp(-heat * t)` of them; `t` is such that all pages together miss as much as was counted. How much of each: so that slow memory's part of the misses is what was counted, by least squares over the walks |
 //! | gain of a miss | what cores waited for slow memory beyond fast, over accesses slow memory served |
 //! | horizon | as many walks as the heat has lasted: the buyer who rents until the rent paid equals the price pays at most twice what the best does, who knows the future (Karlin and others, Competitive snoopy caching, Algorithmica 3, 1988) |
+//! | price | nanoseconds that programs wait: those of their own cores in full; the manager's as far as processors are in use, as one that idles is nobody's (`spare=off`: in full) |
 //! | price of a move | its fixed part, the copy, and an interrupt on each core that runs the program; for the page that makes room as well |
 //! | price of a split | the split and the moves it is made for, once; at each walk, the longer wait for 4 KiB translations, and the accessed bits of its pieces |
 //! | wait for 4 KiB translations | what cores waited over accesses through such entries; while there are none, one page is split to know, if a walk for each access that reaches memory, overlapped as such loads are, would leave a gain |
@@ -30,13 +31,16 @@ pub(crate) struct Lasting {
 /// A move: pages that go as one, from where to where.
 pub(crate) type Step = (u64, TierId, TierId);
 
+/// How many pages have which heat.
+pub(crate) type Heats = Vec<(f64, u64)>;
+
 /// What makes room for a unit.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Out {
     /// The moves.
     pub(crate) steps: Vec<Step>,
     /// So many pages of such a heat that are missed then.
-    pub(crate) heats: Vec<(f64, u64)>,
+    pub(crate) heats: Heats,
     /// The share of the room they make that the unit needs: a huge page that goes for one of 4 KiB makes room for 511 others.
     pub(crate) share: f64,
 }
@@ -54,17 +58,32 @@ pub(crate) struct Worth {
     slow_wait_ns: f64,
     /// Accessed bits that walks found set.
     bits: f64,
+    /// Share of accesses that reach memory.
+    reach: f64,
     /// The time a line stays in the cache, in such units that a page with the heat `h` misses with `exp(-h * stays)`.
     stays: f64,
+    /// Whether processors that idle manage memory for nothing.
+    spare: bool,
+    in_use: f64,
+    /// Least squares: how far slow memory's share of misses is from where it would be if all accesses missed alike, in parts of how
+    /// far it would be if lines stayed for one time.
+    apart: f64,
+    apart_found: f64,
 }
 
 impl Worth {
+    /// `spare`: time on processors that idle costs nothing.
+    pub(crate) fn new(spare: bool) -> Worth {
+        Worth { spare, ..Worth::default() }
+    }
+
     pub(crate) fn set_prices(&mut self, prices: &Prices) {
         self.prices = Some(*prices);
     }
 
-    /// The counts of a round, the accessed bits of 4 KiB mappings that it found set, and how many pages have which heat.
-    pub(crate) fn learn(&mut self, counts: &ProcessorCounts, bits: u64, heats: &[(f64, u64)]) {
+    /// The counts of a round, the accessed bits of 4 KiB mappings that it found set, and how many pages of fast and of slow memory
+    /// have which heat.
+    pub(crate) fn learn(&mut self, counts: &ProcessorCounts, bits: u64, heats: &[Heats; 2]) {
         let add = |old: &mut f64, new: f64| *old = *old / 2.0 + new;
         for size in 0..2 {
             add(&mut self.accesses[size], counts.accesses[size] as f64);
@@ -75,14 +94,27 @@ impl Worth {
         add(&mut self.slow, counts.slow_accesses as f64);
         add(&mut self.slow_wait_ns, counts.slow_wait_ns);
         add(&mut self.bits, bits as f64);
-        self.cores = counts.cores;
+        (self.cores, self.in_use) = (counts.cores, counts.in_use);
         let all = self.accesses[0] + self.accesses[1];
-        self.stays = if all > 0.0 { stays(heats, self.memory / all) } else { 0.0 };
+        self.reach = if all > 0.0 { (self.memory / all).min(1.0) } else { 0.0 };
+        self.stays = stays(&heats.concat(), self.reach);
+        let [alike, reused] = [0.0, self.stays].map(|stays| heats.each_ref().map(|side| missed(side, stays)));
+        let share = |[fast, slow]: [f64; 2]| if fast + slow > 0.0 { slow / (fast + slow) } else { 0.0 };
+        let found = if self.memory > 0.0 { self.slow / self.memory - share(alike) } else { 0.0 };
+        let apart = share(reused) - share(alike);
+        add(&mut self.apart_found, apart * found);
+        add(&mut self.apart, apart * apart);
+    }
+
+    /// How much of what misses does so as if lines stayed for one time, 0 to 1; all of it until counts tell.
+    pub(crate) fn reused(&self) -> f64 {
+        if self.apart > 0.0 { (self.apart_found / self.apart).clamp(0.0, 1.0) } else { 1.0 }
     }
 
     /// The part of a heat that reaches memory.
     fn misses(&self, heat: f64) -> f64 {
-        heat * (-heat * self.stays).exp()
+        let reused = self.reused();
+        heat * (reused * (-heat * self.stays).exp() + (1.0 - reused) * self.reach)
     }
 
     /// Accesses behind one hotness count, or behind one accessed bit where nothing is counted.
@@ -102,14 +134,14 @@ impl Worth {
     /// Whether there is anything to weigh with: prices and counts.
     fn scales(&self) -> Option<Scales> {
         let prices = self.prices?;
+        // A manager on a processor that would have idled takes time from nobody.
+        let prices = prices.taking(if self.spare { self.in_use } else { 1.0 });
         let accesses = self.accesses_a_count()?;
         let wait = |size: usize| self.translation_ns[size] / self.accesses[size];
         let huge_ns = if self.accesses[1] > 0.0 { wait(1) } else { 0.0 };
-        let all = self.accesses[0] + self.accesses[1];
-        let reach = if all > 0.0 { self.memory / all } else { 0.0 };
         let saved_ns = if self.slow > 0.0 { self.slow_wait_ns / self.slow } else { 0.0 };
         let overlap = if prices.farther_ns > 0.0 { (saved_ns / prices.farther_ns).min(1.0) } else { 1.0 };
-        let small_ns = if self.has_seen_small() { wait(0) } else { prices.walk_ns * overlap * reach };
+        let small_ns = if self.has_seen_small() { wait(0) } else { prices.walk_ns * overlap * self.reach };
         Some(Scales { prices, cores: self.cores, accesses, saved_ns, small_ns: (small_ns - huge_ns).max(0.0) })
     }
 
@@ -179,12 +211,15 @@ impl Worth {
     }
 }
 
+/// The heat of these pages that misses, if lines stay so long.
+fn missed(heats: &[(f64, u64)], stays: f64) -> f64 {
+    heats.iter().map(|&(heat, pages)| heat * pages as f64 * (-heat * stays).exp()).sum()
+}
+
 /// For how long lines stay in the cache, given pages by heat and the share of their accesses that reaches memory: found by bisection, as
 /// the longer they stay the less does.
 fn stays(heats: &[(f64, u64)], reach: f64) -> f64 {
-    let all: f64 = heats.iter().map(|&(heat, pages)| heat * pages as f64).sum();
-    let missed =
-        |stays: f64| heats.iter().map(|&(heat, pages)| heat * pages as f64 * (-heat * stays).exp()).sum::<f64>();
+    let all = missed(heats, 0.0);
     if all <= 0.0 || reach >= 1.0 {
         return 0.0;
     }
@@ -192,7 +227,7 @@ fn stays(heats: &[(f64, u64)], reach: f64) -> f64 {
     let (mut low, mut high) = (0.0, 64.0);
     for _ in 0..48 {
         let middle = 0.5 * (low + high);
-        if missed(middle) > reach * all {
+        if missed(heats, middle) > reach * all {
             low = middle;
         } else {
             high = middle;
@@ -248,6 +283,7 @@ pub(crate) mod tests {
         worth.set_prices(&PRICES);
         let counts = ProcessorCounts {
             cores: 2,
+            in_use: 0.25,
             accesses: [if small > 0.0 { 1000 } else { 0 }, 64_000],
             translation_ns: [small * 1000.0, 0.0],
             counted: 1000,
@@ -255,7 +291,7 @@ pub(crate) mod tests {
             slow_wait_ns: 320_000.0,
             memory_accesses: if small > 0.0 { 32_500 } else { 32_000 },
         };
-        worth.learn(&counts, 100, &[]);
+        worth.learn(&counts, 100, &Default::default());
         worth
     }
 
@@ -274,6 +310,67 @@ pub(crate) mod tests {
         assert!(pays(2.0, 0.0, 2.0, 0.1), "a tenth of the room is needed, and a tenth of it paid for");
         let unknown = Worth::default();
         assert!(unknown.exchange_pays(1.0, &[], (1, SLOW, TierId::FAST), &Out::default()), "nothing is known");
+    }
+
+    #[test]
+    fn a_manager_on_a_processor_that_idles_takes_time_from_nobody() {
+        let of = |spare: bool| {
+            let mut worth = learnt(0.0);
+            worth.spare = spare;
+            worth
+        };
+        let pays = |spare: bool, walks: f64| {
+            let out = Out { steps: vec![(1, TierId::FAST, SLOW)], heats: vec![], share: 1.0 };
+            of(spare).exchange_pays(1.0, &[Lasting { heat: 2.0, walks }], (1, SLOW, TierId::FAST), &out)
+        };
+        // As above 2,560 ns a walk. A quarter of the processors is in use: of the 2 * 2,770 ns of the mover a quarter is somebody's, and
+        // the flushes, 2 * 1000, are the program's: 3,385 ns instead of 7,540.
+        assert!(!pays(true, 1.0) && pays(true, 2.0) && !pays(false, 2.0) && pays(false, 3.0));
+        // A collapse as below: 86 us a walk; a quarter of 20 and 394 us, and a flush of 1 us, are 105 us.
+        let pieces = |walks| vec![Lasting { heat: 2.0, walks }; 512];
+        let mut worth = learnt(2.0);
+        worth.spare = true;
+        assert!(!worth.collapse_pays(1.0, &pieces(1.0)) && worth.collapse_pays(1.0, &pieces(2.0)));
+    }
+
+    #[test]
+    fn what_slow_memory_served_tells_how_much_is_reused() {
+        // 100 fast pages of heat 100 and 10,000 slow ones of heat 1, half of all heat each; half of all accesses reach memory. Were all
+        // alike, slow memory would serve half of those; if lines stay for one time, nearly all, as the hot pages hit.
+        let heats = [vec![(100.0, 100)], vec![(1.0, 10_000)]];
+        let time = stays(&heats.concat(), 0.5);
+        let of_slow = missed(&heats[1], time) / 10_000.0;
+        assert!(of_slow > 0.95, "{of_slow}");
+        let reused = |slow: [f64; 2]| {
+            let mut worth = Worth::default();
+            for slow in slow {
+                let slow_accesses = (32_000.0 * slow).round() as u64;
+                let counts = ProcessorCounts {
+                    accesses: [0, 64_000],
+                    memory_accesses: 32_000,
+                    slow_accesses,
+                    ..ProcessorCounts::default()
+                };
+                worth.learn(&counts, 0, &heats);
+            }
+            (worth.reused(), worth.misses(100.0))
+        };
+        let halfway = (0.5 + of_slow) / 2.0;
+        let (share, hot) = reused([halfway; 2]);
+        assert!((share - 0.5).abs() < 1e-3, "{share}");
+        // Of the hot pages' accesses half miss as all do, the other half as rarely as lines that stay.
+        let kept = (-100.0 * time).exp();
+        assert!((hot - 100.0 * (0.5 * 0.5 + 0.5 * kept)).abs() < 0.1, "{hot}");
+        assert_eq!(reused([0.5; 2]), (0.0, 50.0));
+        assert_eq!(reused([1.0; 2]).0, 1.0, "no more than all");
+        // Slow memory's part is smoothed as all counts are, (0.5 + 2 h) / 3 after the second walk, which weighs twice the first.
+        let later = 2.0 / 3.0 * (halfway - 0.5) / (of_slow - 0.5) * 2.0 / 3.0;
+        assert!((reused([0.5, halfway]).0 - later).abs() < 1e-3);
+        assert_eq!(Worth::default().reused(), 1.0, "nothing is known yet");
+        let mut all_fast = Worth::default();
+        let counts = ProcessorCounts { accesses: [0, 100], memory_accesses: 50, ..ProcessorCounts::default() };
+        all_fast.learn(&counts, 0, &[vec![(100.0, 100)], vec![]]);
+        assert_eq!(all_fast.reused(), 1.0, "nothing is slow: it tells nothing");
     }
 
     #[test]
@@ -320,7 +417,7 @@ pub(crate) mod tests {
         assert_eq!(learnt(1.0).counts_a_bit(), Some(10.0 / 64.0));
         let mut small = Worth::default();
         let counts = ProcessorCounts { accesses: [5000, 0], ..ProcessorCounts::default() };
-        small.learn(&counts, 100, &[]);
+        small.learn(&counts, 100, &Default::default());
         assert_eq!(small.counts_a_bit(), Some(1.0), "nothing else is counted: a bit is a count");
     }
 }

@@ -205,6 +205,7 @@ fn accessed_bits_rank_small_pages_by_how_often_they_are_set() {
 fn told(rig: &mut Rig, counts: u64, small_ns: f64) {
     let counts = ProcessorCounts {
         cores: 1,
+        in_use: 1.0,
         accesses: [1000, counts * 100],
         translation_ns: [1000.0 * small_ns, 0.0],
         counted: counts,
@@ -248,6 +249,7 @@ fn a_huge_page_moves_when_its_heat_has_lasted_long_enough_to_pay_for_it() {
     let late = (1..200).find(|_| {
         let counted = ProcessorCounts {
             cores: 1,
+            in_use: 1.0,
             accesses: [0, 51_200],
             counted: 512,
             slow_accesses: 25_600,
@@ -282,6 +284,28 @@ fn a_huge_page_is_not_split_where_its_translations_would_wait_longer_than_its_hi
     let (wished, refused) = splits(30.0, "on");
     assert!(wished == 0.0 && refused >= 2.0, "{wished} {refused}");
     assert_eq!(splits(30.0, "off").0, 1.0);
+}
+
+#[test]
+fn what_cannot_pay_to_be_split_moves_whole_at_once() {
+    // Block 0 is used all over, and eight pieces of block 1 far more, for the first time: whether that lasts is not known. Where a split
+    // may pay, it is waited for.
+    let moved_after = |small_ns: f64| {
+        let mut rig = weighing(&[("reserve", "0%")], &[512, 4096]);
+        rig.map(1024);
+        (0..2).for_each(|block| rig.born_huge(block, if block == 0 { TierId::FAST } else { SLOW }));
+        let mut counts: Vec<(u64, u32)> = (0..512).map(|piece| (piece, 2)).collect();
+        for _ in 0..12 {
+            told(&mut rig, 512, small_ns);
+            walk(&mut rig, &counts);
+        }
+        counts.extend((0..8).map(|piece| (512 + piece * 60, 4000)));
+        told(&mut rig, 32_512, small_ns);
+        walk(&mut rig, &counts);
+        (rig.tier(512) == Some(TierId::FAST), rig.metric("splits_wished"))
+    };
+    assert_eq!(moved_after(0.1), (false, 0.0));
+    assert_eq!(moved_after(30.0), (true, 0.0));
 }
 
 #[test]

@@ -59,8 +59,10 @@ impl Simulation {
     pub(crate) fn processor_counts(&mut self) -> Option<ProcessorCounts> {
         let counters = self.counters();
         let run = self.hot.mmu.as_deref_mut()?;
+        let processors = self.config.machine.processor.cores.max(1);
         let mut now = ProcessorCounts {
             cores: self.active,
+            in_use: (f64::from(self.active) / f64::from(processors)).min(1.0),
             slow_accesses: counters.slow_accesses,
             slow_wait_ns: counters.slow_nanos,
             memory_accesses: counters.slow_accesses + counters.fast_accesses,
@@ -78,6 +80,7 @@ impl Simulation {
         let before = std::mem::replace(&mut run.told, now);
         Some(ProcessorCounts {
             cores: now.cores,
+            in_use: now.in_use,
             accesses: [0, 1].map(|size| now.accesses[size].saturating_sub(before.accesses[size])),
             translation_ns: [0, 1].map(|size| (now.translation_ns[size] - before.translation_ns[size]).max(0.0)),
             counted: now.counted - before.counted,
