@@ -2,7 +2,9 @@
 //!
 //! In: nothing. Out: [`BpfError::FeatureOff`]. Must not: be constructible.
 
-use crate::{BpfError, SpaceMark, TABLE_ENTRIES, Variant};
+use std::os::fd::BorrowedFd;
+
+use crate::{BpfError, LifeEvent, SpaceMark, TABLE_ENTRIES, Variant};
 
 /// Copies of page tables. In this build there are none.
 #[derive(Debug)]
@@ -47,6 +49,56 @@ impl PageTables {
 
     /// Never called.
     pub fn table(&self, _slot: usize) -> &[u64; TABLE_ENTRIES] {
+        match self.0 {}
+    }
+}
+
+/// Births and deaths of pages. In this build none are seen.
+#[derive(Debug)]
+pub struct LifeCycle(std::convert::Infallible);
+
+impl LifeCycle {
+    /// Always refuses.
+    ///
+    /// # Errors
+    /// Always [`BpfError::FeatureOff`].
+    pub fn open() -> Result<LifeCycle, BpfError> {
+        Err(BpfError::FeatureOff)
+    }
+
+    /// Never called.
+    pub fn functions(&self) -> &[&'static str] {
+        match self.0 {}
+    }
+
+    /// Never called.
+    ///
+    /// # Errors
+    /// Never.
+    pub fn watch(&self, _pid: u32) -> Result<(), BpfError> {
+        match self.0 {}
+    }
+
+    /// Never called.
+    pub fn forget(&self, _pid: u32) {
+        match self.0 {}
+    }
+
+    /// Never called.
+    ///
+    /// # Errors
+    /// Never.
+    pub fn drain(&mut self, _into: &mut Vec<LifeEvent>) -> Result<(), BpfError> {
+        match self.0 {}
+    }
+
+    /// Never called.
+    pub fn lost(&self) -> u64 {
+        match self.0 {}
+    }
+
+    /// Never called.
+    pub fn event_fd(&self) -> BorrowedFd<'_> {
         match self.0 {}
     }
 }

@@ -1,22 +1,26 @@
 //! The eBPF programs of Terrace and their loader.
 //!
-//! In: a pid and addresses. Out: copies of the page tables that map them, as raw entries ([`PageTables`]). Must not:
-//! interpret an entry, or need a compiler for eBPF: the object is shipped built (`object/terrace.bpf.o`, rebuilt by
-//! `build-object`) and adapts itself to the running kernel when it is loaded.
+//! In: pids and addresses. Out: copies of the page tables that map them, as raw entries ([`PageTables`]); births and deaths of
+//! their pages ([`LifeCycle`]). Must not: interpret an entry, or need a compiler for eBPF: the objects are shipped built (in
+//! `object/`, rebuilt by `build-object`) and adapt themselves to the running kernel when they are loaded.
 //!
-//! eBPF is a run-time option: [`PageTables::open`] says in one line why it does not work here. With the feature `bpf`
-//! off the crate needs no C library, and `open` says so.
+//! eBPF is a run-time option: [`PageTables::open`] and [`LifeCycle::open`] say in one line why it does not work here. With the
+//! feature `bpf` off the crate needs no C library, and they say so.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 #[cfg(feature = "bpf")]
+mod life_cycle;
+#[cfg(feature = "bpf")]
 mod loader;
+#[cfg(feature = "bpf")]
+pub use life_cycle::LifeCycle;
 #[cfg(feature = "bpf")]
 pub use loader::PageTables;
 
 #[cfg(not(feature = "bpf"))]
 mod absent;
 #[cfg(not(feature = "bpf"))]
-pub use absent::PageTables;
+pub use absent::{LifeCycle, PageTables};
 
 /// Entries of one page table.
 pub const TABLE_ENTRIES: usize = 512;
@@ -37,7 +41,29 @@ pub enum Variant {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SpaceMark(u64);
 
-/// Why page tables cannot be read.
+/// What happened to pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LifeKind {
+    /// An anonymous folio was mapped there for the first time.
+    Born,
+    /// Whatever had memory there has none any more.
+    Gone,
+}
+
+/// Something that happened to consecutive pages of a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LifeEvent {
+    /// The process (its thread group).
+    pub pid: u32,
+    /// What happened.
+    pub kind: LifeKind,
+    /// Number of the first page: its address by 4096.
+    pub first: u64,
+    /// How many pages; of the dead it is how many addresses, memory behind them or not.
+    pub pages: u64,
+}
+
+/// Why the programs cannot do their work.
 #[derive(Debug, thiserror::Error)]
 pub enum BpfError {
     /// Built without the feature.
@@ -62,6 +88,22 @@ pub enum BpfError {
         /// Why not the second.
         by_iterator: String,
     },
+    /// A kernel of another time, or built in another way.
+    #[error("the kernel describes none of the functions to watch for {what}: {names}")]
+    NoFunction {
+        /// What for.
+        what: &'static str,
+        /// The functions that would do.
+        names: String,
+    },
+    /// Programs at kernel functions are not permitted.
+    #[error(
+        "the kernel refuses eBPF programs at its functions (fentry, fexit), by its own policy or for want of root: {0}"
+    )]
+    FunctionsRefused(String),
+    /// Programs at kernel functions do not work.
+    #[error("no eBPF program could be put to the kernel's functions: {0}")]
+    NotAttached(String),
     /// The start of the kernel's map of physical memory was not found.
     #[error("the kernel's map of physical memory was not found: page tables cannot be followed on this kernel")]
     NoDirectMap,

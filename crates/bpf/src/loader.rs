@@ -244,7 +244,7 @@ impl PageTables {
 /// No such process (errno-base.h).
 const ESRCH: i32 = 3;
 
-fn missing() -> libbpf_rs::Error {
+pub(crate) fn missing() -> libbpf_rs::Error {
     io::Error::new(io::ErrorKind::NotFound, "the object does not hold what it should: rebuild it").into()
 }
 

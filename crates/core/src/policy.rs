@@ -21,6 +21,8 @@ pub struct Needs {
     pub samples: bool,
     /// Hint faults.
     pub hint_faults: bool,
+    /// Births and deaths of pages as they happen. A driver that cannot tell says so, and finds them when it next looks where pages are.
+    pub life_cycle: bool,
     /// Counters of the 4 KiB pieces of huge pages, kept by the MMU: only a simulator can serve them.
     pub counters: bool,
     /// Hint faults of pages that the driver itself marked, so that it knows when, and on which tiers: only a simulator can serve it.

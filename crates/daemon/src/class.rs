@@ -14,6 +14,7 @@ use terrace_core::ledger::Route;
 use terrace_core::plan::Reason;
 use terrace_core::policy::FastGoal;
 use terrace_core::units::{Bytes, SpaceId, TierId};
+use terrace_linux::life_cycle::LifeCycle;
 use terrace_linux::machine::Machine;
 use terrace_linux::manager::{Manager, ManagerParts};
 use terrace_linux::move_cost::MoveCost;
@@ -257,6 +258,17 @@ impl Running {
         for reason in reasons {
             tracing::debug!(class = class.name, "{reason}");
         }
+        let life_cycle = match LifeCycle::for_needs(policy.needs()) {
+            Some((Some(cycle), line)) => {
+                tracing::debug!(class = class.name, "{line}");
+                Some(cycle)
+            }
+            Some((None, line)) => {
+                tracing::warn!(class = class.name, "{line}");
+                None
+            }
+            None => None,
+        };
         self.tracker = Some(tracker.name().to_owned());
         self.move_cost = machine.move_cost;
         let config = EngineConfig {
@@ -277,6 +289,7 @@ impl Running {
             zram_is_ours: machine.held.has_zram(),
             ranges: RangeOptions { files: class.files, shared: class.shared },
             kernel_lists: None,
+            life_cycle,
         });
         // Who belongs to a class its selectors say, not the family.
         manager.follow_children(false);

@@ -1,17 +1,22 @@
 //! What a tracker sees by address becomes what the engine knows by page.
 //!
-//! In: sights and events of a tracker, one round at a time. Out: observations, in the engine. Must not: ask the kernel, or leave
+//! In: sights and events of a tracker, one round at a time; births and deaths. Out: observations, in the engine. Must not: ask the kernel, or leave
 //! anything out that the engine could know.
 
+use std::ops::Range;
 use std::time::Duration;
 
 use terrace_core::engine::{Engine, Input};
 use terrace_core::observation::{Observation, Scan, Seen, Sight};
 use terrace_core::policy::Round;
-use terrace_core::units::{PageId, SpaceId, TierId, Time, Vpn};
+use terrace_core::units::{BLOCK_PAGES, BlockId, PageId, SpaceId, TierId, Time, Vpn};
 
+use crate::life_cycle::LifeSink;
 use crate::tap::Tap;
 use crate::trackers::{Event, Sink};
+
+/// Up to so many blocks of a range are looked up one by one; more than that, all of the space's blocks are gone through.
+const FEW_BLOCKS: u64 = 64;
 
 /// Turns what the tracker sees by address into what the engine knows by page.
 pub(crate) struct Intake<'a> {
@@ -22,9 +27,16 @@ pub(crate) struct Intake<'a> {
     pub round: Round,
     /// Faults of marked pages so far.
     pub hint_faults: u64,
+    /// Pages that were born and that died, where that is told as it happens.
+    pub births: u64,
+    pub deaths: u64,
 }
 
-impl Intake<'_> {
+impl<'a> Intake<'a> {
+    pub(crate) fn new(engine: &'a mut Engine, tap: &'a mut dyn Tap, now: Time) -> Intake<'a> {
+        Intake { engine, tap, now, round: Round::default(), hint_faults: 0, births: 0, deaths: 0 }
+    }
+
     fn page(&self, space: SpaceId, vpn: Vpn) -> Option<PageId> {
         self.engine.pages().find(space, vpn)
     }
@@ -71,5 +83,55 @@ impl Sink for Intake<'_> {
             Event::Refault => Observation::Refault { page },
         };
         self.engine.handle(self.now, Input::Seen(Seen::Events(&[seen])));
+    }
+}
+
+impl LifeSink for Intake<'_> {
+    fn born(&mut self, space: SpaceId, first: Vpn, sights: &[Sight]) {
+        let range = first..Vpn(first.0 + sights.len() as u64);
+        if !self.engine.pages().covers(space, range.clone()) {
+            self.engine.handle(self.now, Input::Mapped(space, range));
+        }
+        let Some(start) = self.page(space, first) else { return };
+        // A page that is alive was copied on write, came back or became part of a huge one: its life goes on.
+        let alive = |page: PageId| self.engine.pages()[page].tier().is_some();
+        let new = sights.iter().enumerate().map(|(offset, sight)| (start.plus(offset as u32), sight));
+        let born: Vec<Observation> = new
+            .filter(|(page, _)| !alive(*page))
+            // Dead again already, and its death is still to be told of: it was where memory is given first.
+            .map(|(page, sight)| Observation::Born { page, tier: sight.tier().unwrap_or(TierId::FAST) })
+            .collect();
+        if !born.is_empty() {
+            self.births += born.len() as u64;
+            self.engine.handle(self.now, Input::Seen(Seen::Events(&born)));
+        }
+        // One huge page: that it is one a walk tells, and so does this.
+        if sights.len() == BLOCK_PAGES as usize && sights.iter().all(|sight| sight.huge()) {
+            let scan = Scan { first: start, sights, window: None, cleared: false };
+            self.engine.handle(self.now, Input::Seen(Seen::Scan(scan)));
+        }
+    }
+
+    fn gone(&mut self, space: SpaceId, range: Range<Vpn>) {
+        let pages = self.engine.pages();
+        let mut gone = Vec::new();
+        let mut take = |block: BlockId, start: Vpn| {
+            let low = range.start.0.max(start.0);
+            let high = range.end.0.min(start.0 + u64::from(BLOCK_PAGES));
+            let inside = (low..high).map(|vpn| block.first_page().plus((vpn - start.0) as u32));
+            let alive = inside.filter(|page| pages[*page].tier().is_some());
+            gone.extend(alive.map(|page| Observation::Gone { page }));
+        };
+        let first = range.start.0 - range.start.0 % u64::from(BLOCK_PAGES);
+        if range.end.0.saturating_sub(first) <= FEW_BLOCKS * u64::from(BLOCK_PAGES) {
+            let starts = (first..range.end.0).step_by(BLOCK_PAGES as usize).map(Vpn);
+            starts.for_each(|start| pages.find_block(space, start).into_iter().for_each(|block| take(block, start)));
+        } else {
+            pages.blocks_of(space).for_each(|(block, info)| take(block, info.start));
+        }
+        if !gone.is_empty() {
+            self.deaths += gone.len() as u64;
+            self.engine.handle(self.now, Input::Seen(Seen::Events(&gone)));
+        }
     }
 }

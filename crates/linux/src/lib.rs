@@ -13,6 +13,7 @@ pub mod guard;
 mod intake;
 pub mod kernel_lists;
 pub mod kernel_module;
+pub mod life_cycle;
 pub mod machine;
 pub mod manager;
 pub mod move_cost;

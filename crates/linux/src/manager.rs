@@ -3,8 +3,12 @@
 //! In: processes to manage, a tracker, a mover, an engine. Out: moves, and the figures of the run. Must not: decide
 //! what moves; it only carries observations in and plans out, keeps the processes' ranges current, and reads what the moves cost.
 //!
+//! Births and deaths, where they are told as they happen (`life_cycle.rs`), go the same way.
+//!
 //! One observation's way: tracker → `Intake` (address to page, `intake.rs`) → engine → plan → `Manager::carry_out` (page to address) →
 //! mover → outcome → engine.
+
+mod stats;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -17,12 +21,14 @@ use terrace_core::arbiter::Allowance;
 use terrace_core::engine::{Engine, Input, Output};
 use terrace_core::governor::Pressure;
 use terrace_core::plan::{Action, Failure, Move, Outcome, Plan};
-use terrace_core::policy::{Cadence, FastGoal, ListMark, Round};
+use terrace_core::policy::{Cadence, FastGoal, ListMark};
 use terrace_core::units::{Bytes, SpaceId, TierId, Time, Vpn};
 
+pub use self::stats::ManagerStats;
 use crate::intake::Intake;
-use crate::kernel_lists::{Counts, KernelLists};
+use crate::kernel_lists::KernelLists;
 use crate::kernel_module::Slot;
+use crate::life_cycle::LifeCycle;
 use crate::movers::{MoveResult, Mover, PageMove};
 use crate::pressure::PressureReading;
 use crate::process::{MemoryRange, Process, ProcessError, RangeOptions};
@@ -50,49 +56,8 @@ pub struct ManagerParts {
     pub ranges: RangeOptions,
     /// The kernel's own page lists, for a policy that orders those and leaves the moving to the kernel.
     pub kernel_lists: Option<KernelLists>,
-}
-
-/// Figures of the run so far.
-#[derive(Clone, Debug, Default)]
-pub struct ManagerStats {
-    /// Rounds of accessed marks.
-    pub rounds: u64,
-    /// Time spent in them.
-    pub round_time: Duration,
-    /// The latest round.
-    pub last_round: Round,
-    /// Wall time of calls that moved pages.
-    pub move_time: Duration,
-    /// Longest single call that moved pages.
-    pub longest_move_call: Duration,
-    /// Calls that moved pages.
-    pub move_calls: u64,
-    /// Major faults of the managed processes since they are managed.
-    pub major_faults: u64,
-    /// CPU time of the managed processes since they are managed, clock ticks.
-    pub cpu_ticks: u64,
-    /// Time during which page-outs were stopped, by cause.
-    pub braked: BTreeMap<&'static str, Duration>,
-    /// Events lost by the tracker.
-    pub lost_events: u64,
-    /// Hint faults on pages of slow tiers.
-    pub hint_faults: u64,
-    /// What the kernel module did by the marks of the policy, if the policy gives marks.
-    pub kernel_lists: Option<Counts>,
-    /// Marks that found no room in a ring.
-    pub dropped_marks: u64,
-    /// Processes ever managed.
-    pub processes: u32,
-    /// Resident memory of the managed processes, as the kernel counts it.
-    pub resident_bytes: u64,
-    /// Processor time of the turns.
-    pub cpu: Duration,
-    /// Whether work waits for processor time that is not in hand.
-    pub short_of_cpu: bool,
-    /// The latest reading of the surroundings.
-    pub pressure: PressureReading,
-    /// Why the surroundings could not be read, if they could not: then nothing brakes but the refaults.
-    pub pressure_error: Option<String>,
+    /// Births and deaths as they happen, for a policy that wants to know of them and where the kernel tells.
+    pub life_cycle: Option<LifeCycle>,
 }
 
 struct Space {
@@ -179,6 +144,9 @@ pub struct Manager {
     /// When to look next where pages are; `None` until the policy has said how it wants to look.
     places_at: Option<Time>,
     places: Places,
+    /// When births wait for the ranges of their process to be read again, and when those were read last.
+    births_at: Option<Time>,
+    followed: Time,
     compacted: Time,
     stats: ManagerStats,
     results: Vec<MoveResult>,
@@ -192,6 +160,8 @@ pub struct Manager {
 
 /// How often the cost of moves is read: often enough to brake before a second's worth of mistakes is made.
 const PRESSURE_INTERVAL: Duration = Duration::from_millis(500);
+/// How soon the ranges may be read again because pages are born outside of those known: reading them takes some 50 us.
+const RANGES_INTERVAL: Duration = Duration::from_millis(10);
 /// With more processes it is read more seldom: a reading takes some 15 us a process, which at this pace is 0.3 % of a core.
 const PRESSURE_PER_PROCESS: Duration = Duration::from_millis(5);
 /// Pages that come back leave holes in the compressed store, which the kernel closes only when told to or under pressure. More
@@ -219,6 +189,8 @@ impl Manager {
             spacing: Duration::ZERO,
             places_at: None,
             places: Places::default(),
+            births_at: None,
+            followed: Time::ZERO,
             compacted: Time::ZERO,
             stats: ManagerStats::default(),
             results: Vec::new(),
@@ -259,6 +231,11 @@ impl Manager {
                 slot,
             },
         );
+        if let Some(life) = &self.parts.life_cycle
+            && let Err(error) = life.watch(pid)
+        {
+            tracing::warn!(pid, %error, "births and deaths of its pages are found late");
+        }
         self.stats.processes += 1;
         Ok(space)
     }
@@ -339,6 +316,8 @@ impl Manager {
         if now >= self.pressure_at {
             self.read_pressure(now);
         }
+        // Also while held: a death that nobody heard of would leave a count to the page's next life.
+        self.take_births()?;
         if self.held {
             return Ok(self.pressure_at);
         }
@@ -357,7 +336,7 @@ impl Manager {
         let backlog = self.drain_engine(Input::Tick);
         self.order_lists();
         let look_at = self.scan_at().or(self.places_at);
-        let due = [Some(self.wake), look_at, Some(self.pressure_at)];
+        let due = [Some(self.wake), look_at, Some(self.pressure_at), self.births_at];
         Ok(if backlog { self.now() } else { due.into_iter().flatten().min().unwrap_or(self.pressure_at) })
     }
 
@@ -366,7 +345,8 @@ impl Manager {
         let pidfds = self.spaces.values().map(|space| space.process.pidfd());
         // Events that nobody takes in while held, or without a process, would wake the caller for ever.
         let takes_events = !self.held && !self.spaces.is_empty();
-        pidfds.chain(self.parts.tracker.event_fd().filter(|_| takes_events)).collect()
+        let births = self.parts.life_cycle.as_ref().map(LifeCycle::event_fd).filter(|_| !self.spaces.is_empty());
+        pidfds.chain(self.parts.tracker.event_fd().filter(|_| takes_events)).chain(births).collect()
     }
 
     /// Whether children of the managed processes are taken up by themselves, as they are at first.
@@ -419,7 +399,9 @@ impl Manager {
         fds.extend(wake_on.iter().map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN)));
         let pidfds = self.spaces.values().map(|space| space.process.pidfd());
         fds.extend(pidfds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
-        fds.extend(self.parts.tracker.event_fd().map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
+        let births = self.parts.life_cycle.as_ref().map(LifeCycle::event_fd);
+        let told = self.parts.tracker.event_fd().into_iter().chain(births);
+        fds.extend(told.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
         let timeout =
             Timespec { tv_sec: longest.as_secs().min(3600) as i64, tv_nsec: i64::from(longest.subsec_nanos()) };
         match poll(&mut fds, Some(&timeout)) {
@@ -447,6 +429,9 @@ impl Manager {
 
     fn let_go(&mut self, space: SpaceId) {
         let gone = self.spaces.remove(&space);
+        if let (Some(life), Some(gone)) = (&mut self.parts.life_cycle, &gone) {
+            life.forget(gone.process.pid());
+        }
         if let (Some(lists), Some(slot)) = (&self.parts.kernel_lists, gone.and_then(|space| space.slot))
             && let Err(error) = lists.forget(slot)
         {
@@ -458,6 +443,7 @@ impl Manager {
 
     /// Takes up new children, and follows what the processes mapped and unmapped.
     fn follow(&mut self) {
+        self.followed = self.now();
         let known: BTreeSet<u32> = self.spaces.values().map(|space| space.process.pid()).collect();
         let parents = self.spaces.iter().filter(|_| self.follows_children);
         let children: BTreeSet<u32> = parents.flat_map(|(_, space)| space.process.descendants()).collect();
@@ -497,7 +483,7 @@ impl Manager {
         self.round_began = now;
         let began = Instant::now();
         let targets = targets(&self.spaces);
-        let mut intake = Intake { engine: &mut self.parts.engine, tap, now, round: Round::default(), hint_faults: 0 };
+        let mut intake = Intake::new(&mut self.parts.engine, tap, now);
         self.parts.tracker.round(now, &targets, &self.parts.tiers, self.cadence.share, &mut intake)?;
         let mut round = intake.round;
         round.walk = began.elapsed();
@@ -514,7 +500,7 @@ impl Manager {
         let now = self.now();
         let began = Instant::now();
         let targets = targets(&self.spaces);
-        let mut intake = Intake { engine: &mut self.parts.engine, tap, now, round: Round::default(), hint_faults: 0 };
+        let mut intake = Intake::new(&mut self.parts.engine, tap, now);
         // The tracker has a turn as well, at no share of the blocks: it takes up threads that began unseen.
         self.parts.tracker.round(now, &targets, &self.parts.tiers, 0.0, &mut intake)?;
         let walked = self.places.walk(&targets, &self.parts.tiers, &mut intake);
@@ -528,11 +514,46 @@ impl Manager {
         Ok(())
     }
 
+    /// Takes in births and deaths that were told of. Before other events: a sample of a page that nobody knows is lost.
+    fn take_births(&mut self) -> Result<(), TrackError> {
+        let Some(life) = &mut self.parts.life_cycle else { return Ok(()) };
+        life.read()
+            .map_err(|error| TrackError::Unavailable { tracker: "births and deaths", reason: error.to_string() })?;
+        self.births_at = None;
+        let mut fresh = false;
+        loop {
+            let now = self.now();
+            let targets = targets(&self.spaces);
+            let Some(life) = &mut self.parts.life_cycle else { return Ok(()) };
+            let mut tap = NoTap;
+            let mut intake = Intake::new(&mut self.parts.engine, &mut tap, now);
+            let all = life.deliver(&targets, &self.parts.tiers, &mut self.places, fresh, &mut intake);
+            self.stats.births += intake.births;
+            self.stats.deaths += intake.deaths;
+            let lost = life.lost();
+            if lost > self.stats.lost_births_and_deaths {
+                self.stats.lost_births_and_deaths = lost;
+                // What was not told, the places show.
+                self.places_at = self.places_at.map(|_| now);
+            }
+            if all {
+                return Ok(());
+            }
+            let readable = self.followed + RANGES_INTERVAL;
+            if now < readable {
+                self.births_at = Some(readable);
+                return Ok(());
+            }
+            self.follow();
+            fresh = true;
+        }
+    }
+
     fn take_events(&mut self) -> Result<(), TrackError> {
         let now = self.now();
         let targets = targets(&self.spaces);
-        let mut intake =
-            Intake { engine: &mut self.parts.engine, tap: &mut NoTap, now, round: Round::default(), hint_faults: 0 };
+        let mut tap = NoTap;
+        let mut intake = Intake::new(&mut self.parts.engine, &mut tap, now);
         self.parts.tracker.events(now, &targets, &mut intake)?;
         self.stats.hint_faults += intake.hint_faults;
         self.stats.lost_events = self.parts.tracker.lost();

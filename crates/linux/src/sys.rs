@@ -340,6 +340,20 @@ pub mod private_memory {
             self.start.as_ptr().wrapping_add(page * PAGE + line * LINE % PAGE).cast()
         }
 
+        /// Gives the memory behind so many pages back; what is read there next is zero.
+        ///
+        /// # Errors
+        /// As madvise(2): pages that are locked cannot be given back.
+        pub fn give_back(&mut self, first: usize, pages: usize) -> io::Result<()> {
+            assert!(first + pages <= self.pages, "pages {first} to {} of {}", first + pages, self.pages);
+            let start = self.start.as_ptr().wrapping_add(first * PAGE);
+            // SAFETY: within the mapping, and borrowed mutably by way of `self`: nobody holds a reference to what becomes zero.
+            match unsafe { libc::madvise(start.cast(), pages * PAGE, libc::MADV_DONTNEED) } {
+                0 => Ok(()),
+                _ => Err(io::Error::last_os_error()),
+            }
+        }
+
         /// Reads the first word of a page.
         pub fn read(&self, page: usize) -> u64 {
             self.read_line(page, 0)

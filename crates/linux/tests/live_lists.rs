@@ -343,6 +343,7 @@ fn a_policy_s_marks_move_pages_through_the_module() {
         zram_is_ours: false,
         ranges: RangeOptions::default(),
         kernel_lists: Some(lists),
+        life_cycle: None,
     });
     let space = manager.add_process(program.child.pid()).unwrap();
     let until = manager.now() + Duration::from_secs(4);

@@ -363,7 +363,7 @@ impl Policy for TieredMms {
     }
 
     fn needs(&self) -> Needs {
-        Needs { samples: true, ..Needs::default() }
+        Needs { samples: true, life_cycle: self.life_cycle || self.direct, ..Needs::default() }
     }
 
     fn mapped(&mut self, _now: Time, _blocks: &[BlockId], pages: &mut Pages) {

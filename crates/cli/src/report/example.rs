@@ -71,6 +71,8 @@ pub(super) fn managed() -> Report {
             refault_microseconds: Some(29.8),
             rounds: 431,
             hint_faults: 0,
+            births: 0,
+            deaths: 0,
             kernel_lists: None,
             round_milliseconds_mean: 1.27,
             longest_move_call_milliseconds: 8.4,

@@ -149,6 +149,12 @@ pub(crate) struct ManagerReport {
     /// Hint faults seen, on pages of slow tiers.
     #[serde(default)]
     pub hint_faults: u64,
+    /// Pages that were born, as told when it happened; 0 where the policy does not ask or the kernel does not tell.
+    #[serde(default)]
+    pub births: u64,
+    /// Pages that gave their memory back, told in the same way.
+    #[serde(default)]
+    pub deaths: u64,
     /// What the kernel module did by the policy's marks, if the policy orders the kernel's own lists.
     #[serde(default)]
     pub kernel_lists: Option<terrace_linux::kernel_lists::Counts>,

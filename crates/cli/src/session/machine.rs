@@ -9,6 +9,7 @@ use anyhow::Context;
 use terrace_core::governor::GovernorConfig;
 use terrace_core::policy::Needs;
 use terrace_linux::doctor::choose_tracker;
+use terrace_linux::life_cycle::LifeCycle;
 use terrace_linux::machine::{Held, Machine as Ready, MachineError, Wanted};
 use terrace_linux::move_cost::MoveCost;
 use terrace_linux::movers::Mover;
@@ -25,6 +26,8 @@ pub(crate) struct Machine {
     pub parts: Parts,
     pub held: Held,
     pub facts: Facts,
+    /// Births and deaths, if the policy wants to know of them and the kernel tells.
+    pub life_cycle: Option<LifeCycle>,
     /// How moves are governed, unless the user says otherwise.
     pub governor: GovernorConfig,
     /// What moves cost, as measured just now.
@@ -62,12 +65,23 @@ impl Machine {
             return Err(with_rights(anyhow::anyhow!("pages of another program cannot be moved without {MOVING}")));
         }
         let ready = Ready::prepare(&wanted, plan.moves).map_err(understood)?;
-        let (tracker, tracker_reasons) = ready.complete(tracker, tracker_reasons);
+        let (tracker, mut tracker_reasons) = ready.complete(tracker, tracker_reasons);
         let (mover, governor) = (ready.mover(), ready.governor());
-        let Ready { tiers, zram, move_cost, notes, held, .. } = ready;
+        let Ready { tiers, zram, move_cost, mut notes, held, .. } = ready;
+        let life_cycle = match LifeCycle::for_needs(needs) {
+            Some((Some(cycle), line)) => {
+                tracker_reasons.push(line);
+                Some(cycle)
+            }
+            Some((None, line)) => {
+                notes.push(line);
+                None
+            }
+            None => None,
+        };
         let facts =
             Facts { tracker: tracker.name().to_owned(), tracker_reasons, notes, refault_cost: move_cost.refault };
-        Ok(Machine { parts: Parts { tiers, tracker, mover, zram }, held, facts, governor, move_cost })
+        Ok(Machine { parts: Parts { tiers, tracker, mover, zram }, held, facts, life_cycle, governor, move_cost })
     }
 
     /// Undoes what was set up.

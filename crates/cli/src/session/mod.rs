@@ -134,6 +134,7 @@ pub(crate) fn run_with(plan: &Plan, mut onlooker: Option<&mut dyn Onlooker>) -> 
         zram_is_ours: machine.held.has_zram(),
         ranges: plan.watch.ranges,
         kernel_lists,
+        life_cycle: machine.life_cycle,
     };
     let mut manager = Manager::new(parts);
     let mut target = Target::start(&plan.target)?;

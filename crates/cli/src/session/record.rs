@@ -186,6 +186,12 @@ impl Recorder {
         if stats.lost_events > 0 {
             notes.push(format!("the tracker lost {} events", stats.lost_events));
         }
+        if stats.lost_births_and_deaths > 0 {
+            let lost = stats.lost_births_and_deaths;
+            notes.push(format!(
+                "{lost} records of births and deaths were lost; those pages were found at the next look at places"
+            ));
+        }
         if !plan.moves && !plan.observes() {
             notes
                 .push("dry run: nothing was moved; the failures by cause dry_run are what would have moved".to_owned());
@@ -256,6 +262,8 @@ impl Recorder {
                 refault_microseconds,
                 rounds: stats.rounds,
                 hint_faults: stats.hint_faults,
+                births: stats.births,
+                deaths: stats.deaths,
                 kernel_lists: stats.kernel_lists,
                 round_milliseconds_mean: match stats.rounds {
                     0 => 0.0,

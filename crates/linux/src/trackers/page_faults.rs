@@ -184,7 +184,7 @@ pub(super) fn space_of(targets: &[Target<'_>], pid: u32, vpn: Vpn) -> Option<Spa
 }
 
 /// Whether one of the ranges, which are in order and apart, has the page.
-pub(super) fn contains(ranges: &[MemoryRange], vpn: Vpn) -> bool {
+pub(crate) fn contains(ranges: &[MemoryRange], vpn: Vpn) -> bool {
     let after = ranges.partition_point(|range| range.start <= vpn);
     after.checked_sub(1).is_some_and(|last| vpn < ranges[last].end)
 }

@@ -77,6 +77,15 @@ impl Places {
         Ok(placed)
     }
 
+    /// Where so many pages from `first` on are, all of one 2 MiB block.
+    ///
+    /// # Errors
+    /// As reading /proc/PID/pagemap.
+    pub fn sights(&mut self, pagemap: &mut Pagemap, first: Vpn, pages: usize, tiers: &TierMap) -> io::Result<&[Sight]> {
+        self.block(pagemap, first, pages, tiers)?;
+        Ok(&self.sights)
+    }
+
     fn block(&mut self, pagemap: &mut Pagemap, first: Vpn, pages: usize, tiers: &TierMap) -> io::Result<()> {
         let residences = &mut self.residences[..pages];
         pagemap.residences(first, residences)?;

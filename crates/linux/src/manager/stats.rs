@@ -1,0 +1,60 @@
+//! What a manager has done and seen so far, in figures.
+//!
+//! In: nothing. Out: [`ManagerStats`]. Must not: compute anything; the manager fills it in, reports and views read it.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use terrace_core::policy::Round;
+
+use crate::kernel_lists::Counts;
+use crate::pressure::PressureReading;
+
+/// Figures of the run so far.
+#[derive(Clone, Debug, Default)]
+pub struct ManagerStats {
+    /// Rounds of accessed marks.
+    pub rounds: u64,
+    /// Time spent in them.
+    pub round_time: Duration,
+    /// The latest round.
+    pub last_round: Round,
+    /// Wall time of calls that moved pages.
+    pub move_time: Duration,
+    /// Longest single call that moved pages.
+    pub longest_move_call: Duration,
+    /// Calls that moved pages.
+    pub move_calls: u64,
+    /// Major faults of the managed processes since they are managed.
+    pub major_faults: u64,
+    /// CPU time of the managed processes since they are managed, clock ticks.
+    pub cpu_ticks: u64,
+    /// Time during which page-outs were stopped, by cause.
+    pub braked: BTreeMap<&'static str, Duration>,
+    /// Events lost by the tracker.
+    pub lost_events: u64,
+    /// Hint faults on pages of slow tiers.
+    pub hint_faults: u64,
+    /// Pages that were born and that died, as told when it happened; 0 where it is not told.
+    pub births: u64,
+    /// See `births`.
+    pub deaths: u64,
+    /// Records of births and deaths that were lost; the next look at places finds those pages.
+    pub lost_births_and_deaths: u64,
+    /// What the kernel module did by the marks of the policy, if the policy gives marks.
+    pub kernel_lists: Option<Counts>,
+    /// Marks that found no room in a ring.
+    pub dropped_marks: u64,
+    /// Processes ever managed.
+    pub processes: u32,
+    /// Resident memory of the managed processes, as the kernel counts it.
+    pub resident_bytes: u64,
+    /// Processor time of the turns.
+    pub cpu: Duration,
+    /// Whether work waits for processor time that is not in hand.
+    pub short_of_cpu: bool,
+    /// The latest reading of the surroundings.
+    pub pressure: PressureReading,
+    /// Why the surroundings could not be read, if they could not: then nothing brakes but the refaults.
+    pub pressure_error: Option<String>,
+}
