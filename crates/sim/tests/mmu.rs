@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{Eager, FirstTouch, Random, Touch, bare, touch_all};
+use common::{Eager, FirstTouch, Random, Told, Touch, bare, touch_all};
 use terrace_core::units::Vpn;
 use terrace_machine::mmu::{CounterSpec, Sync, TablePlacement, When};
 use terrace_machine::preset::Machine;
@@ -120,6 +120,27 @@ fn pages_that_move_together_share_a_flush_where_the_kernel_batches_them() {
     assert!((single - 500e-9).abs() < 1e-12, "an interrupt for each: {single}");
     assert!(batch < single / 20.0, "{batch}: plans of a hundred pages and more");
     assert!(more > few, "every translation is forgotten, not only those of what moved: {more} {few}");
+}
+
+#[test]
+fn a_policy_is_told_what_the_processor_counted_and_how_many_processors_are_in_use() {
+    let mut config = config(Pages::Small, 2, When::FirstMiss);
+    config.fast = FastSize::Share(0.25);
+    let cores = f64::from(config.machine.processor.cores);
+    let mut simulation = Simulation::new(config, Box::new(Told::default())).unwrap();
+    touch_all(&mut simulation, PAGES);
+    simulation.fork();
+    // No cache, and a quarter of the pages, each used as much as any other, is fast.
+    let mut random = Random(5);
+    let touches: Vec<Touch> = (0..600_000).map(|at| Touch::chase(random.below(PAGES)).by(at % 2)).collect();
+    simulation.feed(&touches);
+    simulation.meet();
+    let told = simulation.finish("test").unwrap().policy_metrics;
+    assert_eq!((told["cores"], told["in_use"]), (2.0, 2.0 / cores));
+    assert!(told["memory_accesses"] > 1000.0 && told["memory_accesses"] == told["small_accesses"], "{told:?}");
+    let slow = told["slow_accesses"] / told["memory_accesses"];
+    assert!((slow - 0.75).abs() < 0.02, "{slow}");
+    assert!(told["slow_wait_ns"] / told["slow_accesses"] > 50.0, "{told:?}");
 }
 
 #[test]

@@ -7,6 +7,7 @@ use terrace_core::observation::{Observation, Seen};
 use terrace_core::pages::Pages;
 use terrace_core::plan::{Action, Outcome, Reason, Wishes};
 use terrace_core::policy::{Cadence, HintScan, Kernel, Metric, Needs, Policy, Room, SamplePeriods};
+use terrace_core::prices::ProcessorCounts;
 use terrace_core::units::{Bytes, PageId, TierId, Time, Vpn};
 use terrace_machine::load::Wait;
 use terrace_machine::preset::Machine;
@@ -114,6 +115,44 @@ impl Policy for FirstTouch {
     }
     fn metrics(&self) -> Vec<Metric> {
         Vec::new()
+    }
+}
+
+/// Moves nothing, and shows in its metrics what the processor told of the latest round.
+#[derive(Default)]
+pub struct Told {
+    latest: ProcessorCounts,
+    walk_at: Time,
+}
+
+impl Policy for Told {
+    fn name(&self) -> &'static str {
+        "test-told"
+    }
+    fn needs(&self) -> Needs {
+        Needs { scans: true, counters: true, ..Needs::default() }
+    }
+    fn observe(&mut self, _now: Time, _seen: Seen<'_>, _pages: &mut Pages) {}
+    fn processor(&mut self, now: Time, counts: &ProcessorCounts) {
+        (self.latest, self.walk_at) = (*counts, now + Duration::from_millis(1));
+    }
+    fn plan(&mut self, _now: Time, _room: &Room<'_>, _pages: &mut Pages, _wishes: &mut Wishes) {}
+    fn cadence(&self) -> Cadence {
+        Cadence { scan_at: Some(self.walk_at), share: 1.0, ..Cadence::default() }
+    }
+    fn next_wake(&self) -> Option<Time> {
+        None
+    }
+    fn metrics(&self) -> Vec<Metric> {
+        let metric = |name, value| Metric { name, value };
+        vec![
+            metric("cores", f64::from(self.latest.cores)),
+            metric("in_use", self.latest.in_use),
+            metric("small_accesses", self.latest.accesses[0] as f64),
+            metric("memory_accesses", self.latest.memory_accesses as f64),
+            metric("slow_accesses", self.latest.slow_accesses as f64),
+            metric("slow_wait_ns", self.latest.slow_wait_ns),
+        ]
     }
 }
 
