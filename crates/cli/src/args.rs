@@ -228,6 +228,9 @@ pub(crate) struct ManageArguments {
     /// Most bytes a second that may change tier, such as 200MiB.
     #[arg(long, value_name = "BYTES")]
     pub rate: Option<String>,
+    /// How long a page stays where it is after a move; four times longer each time it comes straight back [default: 10s with swap, else 1s].
+    #[arg(long, value_name = "TIME")]
+    pub rest: Option<String>,
     /// Share of its time that the program may lose to pages that come back, before page-outs stop.
     #[arg(long, default_value = "2%", value_name = "SHARE")]
     pub max_stall: String,

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use terrace_core::governor::GovernorConfig;
 use terrace_core::policy::FastGoal;
 use terrace_core::units::{Bytes, parse_duration, parse_share};
 use terrace_linux::process::RangeOptions;
@@ -54,6 +55,8 @@ pub(crate) struct ManageOptions {
     pub goal_text: String,
     pub slow: SlowTier,
     pub rate: Option<Bytes>,
+    /// How long a page stays after a move; `None` for what suits the machine.
+    pub rest: Option<Duration>,
     pub stall_budget: f64,
     pub moves: bool,
 }
@@ -139,6 +142,7 @@ impl ManageOptions {
             goal_text: raw.fast.clone(),
             slow: slow_tier(&raw.tier_slow, memory)?,
             rate,
+            rest: raw.rest.as_deref().map(rest).transpose()?,
             stall_budget: match parse_share(&raw.max_stall) {
                 Ok(share) if share > 0.0 => share,
                 Ok(_) => {
@@ -216,6 +220,16 @@ fn fast_goal(text: &str, memory: Bytes) -> anyhow::Result<FastGoal> {
     Ok(FastGoal::Pages(amount.pages()))
 }
 
+/// A rest after a move. 64 times as long, which a page that keeps coming back gets, it must still fit what a page has room for.
+fn rest(text: &str) -> anyhow::Result<Duration> {
+    match duration("--rest", text)? {
+        rest if rest > GovernorConfig::LONGEST_REST => {
+            Err(misuse("--rest", text, "expected 10min or less: a page that keeps coming back rests 64 times as long"))
+        }
+        rest => Ok(rest),
+    }
+}
+
 pub(crate) fn duration(option: &str, text: &str) -> anyhow::Result<Duration> {
     match parse_duration(text) {
         Ok(span) if !span.is_zero() => Ok(span),
@@ -238,6 +252,15 @@ mod tests {
             [("0", "1MiB or more"), ("0%", "more than 0%"), ("32GiB", "16.0 GiB at most"), ("lots", "expected")]
         {
             let error = fast_goal(text, memory).unwrap_err();
+            assert!(error.is::<Misuse>() && error.to_string().contains(says), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_rest_is_more_than_nothing_and_ten_minutes_at_most() {
+        assert_eq!(rest("20ms").unwrap(), Duration::from_millis(20));
+        for (text, says) in [("0s", "longer than zero"), ("11min", "10min or less"), ("soon", "expected")] {
+            let error = rest(text).unwrap_err();
             assert!(error.is::<Misuse>() && error.to_string().contains(says), "{text}: {error}");
         }
     }

@@ -161,8 +161,11 @@ impl Engine {
             }
             Input::Processor(counts) => self.policy.processor(now, &counts),
             Input::Moved(outcomes) => {
-                self.apply_outcomes(now, outcomes);
+                let missing = self.apply_outcomes(now, outcomes);
                 self.policy.outcome(now, outcomes, &mut self.pages);
+                if !missing.is_empty() {
+                    self.policy.observe(now, Seen::Events(&missing), &mut self.pages);
+                }
             }
             Input::Pressure(pressure) => self.governor.on_pressure(&pressure),
             Input::Capacity(tier, pages) => self.capacity[tier.index()] = pages,
@@ -405,8 +408,11 @@ impl Engine {
         self.refaulted.push(Observation::Refault { page });
     }
 
-    fn apply_outcomes(&mut self, now: Time, outcomes: &[Outcome]) {
-        let Some(plan) = self.in_flight.take() else { return };
+    /// Enters what became of a plan. Returns the pages of which the kernel said that there are none, as gone: they are forgotten until
+    /// they are seen again, or the policy would ask for them over and over.
+    fn apply_outcomes(&mut self, now: Time, outcomes: &[Outcome]) -> Vec<Observation> {
+        let mut missing = Vec::new();
+        let Some(plan) = self.in_flight.take() else { return missing };
         for outcome in outcomes {
             let item = outcome.item;
             if self.pages.block(item.page.block()).is_none() {
@@ -427,6 +433,13 @@ impl Engine {
             match outcome.failure {
                 Some(failure) if failure.is_permanent() => self.pages[item.page].set_pinned(true),
                 Some(Failure::Stayed) => self.governor.on_stayed(now, &mut self.pages[item.page]),
+                Some(failure) if failure.is_absence() && outcome.done == 0 => {
+                    for page in (0..item.pages).map(|offset| item.page.plus(offset)) {
+                        self.pages.set_tier(page, None);
+                        self.pages[page].set_demoted(false);
+                        missing.push(Observation::Gone { page });
+                    }
+                }
                 _ => {}
             }
         }
@@ -438,6 +451,7 @@ impl Engine {
                 }
             }
         }
+        missing
     }
 
     fn apply_move(&mut self, now: Time, outcome: &Outcome, to: TierId) {

@@ -50,6 +50,19 @@ impl Default for GovernorConfig {
     }
 }
 
+impl GovernorConfig {
+    /// The longest rest: 64 times as long, which a page that keeps coming back gets, must fit 16 bits of seconds.
+    pub const LONGEST_REST: Duration = Duration::from_secs(600);
+
+    /// The same with another rest, and with the time within which a return shows a mistake longer or shorter in proportion: both
+    /// say how fast the program is taken to change its mind.
+    pub fn with_rest(self, rest: Duration) -> GovernorConfig {
+        let factor = rest.as_secs_f64() / self.rest.as_secs_f64();
+        let mistake_window = if factor.is_finite() { self.mistake_window.mul_f64(factor) } else { self.mistake_window };
+        GovernorConfig { rest, mistake_window, ..self }
+    }
+}
+
 /// How much fast memory a space is promised, and how much it may have, in 4 KiB pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SpaceLimits {
@@ -109,6 +122,8 @@ pub struct Admission {
 #[derive(Clone, Debug)]
 pub struct Governor {
     config: GovernorConfig,
+    /// The unit of the 16 bits in which a page keeps when it moved.
+    tick: Duration,
     limits: BTreeMap<SpaceId, SpaceLimits>,
     total_limits: Option<SpaceLimits>,
     bucket: TokenBucket,
@@ -137,6 +152,7 @@ impl Governor {
     pub fn new(config: GovernorConfig) -> Governor {
         let bucket = TokenBucket::new(config.rate);
         Governor {
+            tick: tick_for(config.rest),
             config,
             limits: BTreeMap::new(),
             total_limits: None,
@@ -271,24 +287,34 @@ impl Governor {
         if page.moved_at == 0 {
             return false;
         }
-        let rest = self.config.rest.as_secs() << (2 * page.ping_pong());
-        u64::from(seconds(now).wrapping_sub(page.moved_at)) < rest
+        let rest = self.in_ticks(self.config.rest) << (2 * page.ping_pong());
+        u64::from(self.tick_of(now).wrapping_sub(page.moved_at)) < rest
+    }
+
+    /// A time as the pages store it: 16 bits, never 0, which stands for "never". They wrap (in seconds after 18 hours), so a page
+    /// that nothing touched for that long may rest a little too long.
+    fn tick_of(&self, now: Time) -> u16 {
+        (self.in_ticks(Duration::from_nanos(now.as_nanos())) as u16).max(1)
+    }
+
+    fn in_ticks(&self, span: Duration) -> u64 {
+        u64::try_from(span.as_nanos() / self.tick.as_nanos()).unwrap_or(u64::MAX)
     }
 
     /// A page was demoted.
     pub fn on_demoted(&mut self, now: Time, page: &mut Page) {
-        page.moved_at = seconds(now);
+        page.moved_at = self.tick_of(now);
         page.set_demoted(true);
         self.demoted += 1.0;
     }
 
     /// A page came back to faster memory, by a promotion or by itself. Returns whether its demotion was a mistake.
     pub fn on_returned(&mut self, now: Time, page: &mut Page) -> bool {
-        let away = u64::from(seconds(now).wrapping_sub(page.moved_at));
-        let mistake = page.demoted() && away < self.config.mistake_window.as_secs();
+        let away = u64::from(self.tick_of(now).wrapping_sub(page.moved_at));
+        let mistake = page.demoted() && away < self.in_ticks(self.config.mistake_window);
         page.set_ping_pong(if mistake { page.ping_pong() + 1 } else { 0 });
         page.set_demoted(false);
-        page.moved_at = seconds(now);
+        page.moved_at = self.tick_of(now);
         if mistake {
             self.mistakes += 1.0;
         }
@@ -298,14 +324,14 @@ impl Governor {
     /// A page was brought back because Terrace leaves: that says nothing of whether its demotion was right.
     pub fn on_drained(&mut self, now: Time, page: &mut Page) {
         page.set_demoted(false);
-        page.moved_at = seconds(now);
+        page.moved_at = self.tick_of(now);
     }
 
     /// A page was sent away and was found where it had been: in use again before it was even looked for. It counts as one
     /// that came straight back.
     pub fn on_stayed(&mut self, now: Time, page: &mut Page) {
         page.set_ping_pong(page.ping_pong() + 1);
-        page.moved_at = seconds(now);
+        page.moved_at = self.tick_of(now);
     }
 
     /// Takes in what the moves so far turned out to cost.
@@ -375,10 +401,13 @@ impl Governor {
     }
 }
 
-/// Seconds as the pages store them: 16 bits, never 0, which stands for "never". They wrap after 18 hours, so a page
-/// that nothing touched for that long may rest a few seconds too many.
-fn seconds(now: Time) -> u16 {
-    (now.as_secs() as u16).max(1)
+/// The unit that a rest is counted in: seconds where it is whole seconds; else a sixteenth of it, so that it is kept to 6 %, and no less
+/// than a millisecond. The longest rest, 64 times the first, is then far below where 16 bits wrap.
+fn tick_for(rest: Duration) -> Duration {
+    match rest.subsec_nanos() {
+        0 => Duration::from_secs(1),
+        _ => (rest / 16).clamp(Duration::from_millis(1), Duration::from_secs(1)),
+    }
 }
 
 /// Room as it shrinks while one plan is put together.
@@ -572,6 +601,35 @@ mod tests {
         }
         let ratio = Bytes::of_pages(moved).get() as f64 / (rate.get() as f64 * 10.0);
         assert!((0.95..=1.05).contains(&ratio), "moved {ratio:.3} of what the rate allows");
+    }
+
+    #[test]
+    fn a_rest_below_a_second_is_kept_and_what_counts_as_a_mistake_shrinks_with_it() {
+        let config = GovernorConfig::default().with_rest(Duration::from_millis(20));
+        assert_eq!(config.mistake_window, Duration::from_millis(40));
+        let mut governor = Governor::new(config);
+        let mut pages = fast_pages(1);
+        let page = &mut pages[PageId(0)];
+        let step = Duration::from_micros(500);
+        let rest_from = |governor: &Governor, page: &Page, from: Time| {
+            let mut now = from;
+            while governor.is_resting(now, page) {
+                now = now + step;
+            }
+            now.since(from)
+        };
+        // An hour and a bit: far beyond where the ticks wrap.
+        let mut now = Time::ZERO + Duration::from_micros(3_600_012_300);
+        governor.on_demoted(now, page);
+        let rest = rest_from(&governor, page, now);
+        assert!((Duration::from_millis(18)..=Duration::from_millis(21)).contains(&rest), "{rest:?}");
+        now = now + Duration::from_millis(50);
+        assert!(!governor.on_returned(now, page), "away for longer than it had been idle");
+        governor.on_demoted(now, page);
+        now = now + Duration::from_millis(30);
+        assert!(governor.on_returned(now, page), "straight back");
+        let rest = rest_from(&governor, page, now);
+        assert!((Duration::from_millis(76)..=Duration::from_millis(81)).contains(&rest), "four times longer: {rest:?}");
     }
 
     #[test]

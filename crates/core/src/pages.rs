@@ -21,7 +21,7 @@ pub struct Page {
     pub heat: u16,
     /// The policy's second word: an age, an epoch, a count.
     pub stamp: u16,
-    /// The governor's: the second (wrapping) in which the page last changed tier; 0 if it never did.
+    /// The governor's: when the page last changed tier, in its ticks (wrapping); 0 if it never did.
     pub(crate) moved_at: u16,
     place: u8,
     flags: u8,

@@ -185,6 +185,12 @@ impl Failure {
         matches!(self, Failure::DryRun | Failure::Errno(1 | 13 | 22))
     }
 
+    /// Whether the kernel says that there is no page at the address: ENOENT 2 where none is present, EFAULT 14 where nothing is mapped, or
+    /// the page of zeros (move_pages(2)). Not [`Failure::Gone`]: that page may have gone elsewhere.
+    pub const fn is_absence(self) -> bool {
+        matches!(self, Failure::Errno(2 | 14))
+    }
+
     /// The failure as reports name it: the errno's symbol where it has one.
     pub fn name(self) -> String {
         match self {

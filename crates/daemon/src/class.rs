@@ -144,7 +144,7 @@ impl Running {
     /// Whether a new configuration of the class can be taken in as it runs; what an engine or its trackers are made of cannot.
     pub fn can_become(&self, class: &Class) -> bool {
         let made_of = |class: &Class| {
-            let seen = (class.tracker.clone(), class.files, class.shared);
+            let seen = (class.tracker.clone(), class.files, class.shared, class.rest);
             (class.policy.clone(), class.settings.clone(), class.max_stall.to_bits(), class.tau.map(f64::to_bits), seen)
         };
         made_of(&self.class) == made_of(class)
@@ -277,7 +277,7 @@ impl Running {
             governor: GovernorConfig {
                 // A target is a budget, too; the tuner stays below it.
                 stall_budget: class.tau.unwrap_or(class.max_stall),
-                ..machine.governor()
+                ..class.rest.map_or_else(|| machine.governor(), |rest| machine.governor().with_rest(rest))
             },
         };
         let mut manager = Manager::new(ManagerParts {

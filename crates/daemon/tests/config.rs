@@ -127,6 +127,10 @@ fn every_mistake_is_told_with_file_line_and_key() {
         &["terrace.toml:3: class.a.weight: 0 is no whole number from 1 to 10000"],
     );
     check(
+        "[class.a]\nmatch = [{ pid = 1 }]\nrest = \"11min\"\n",
+        &["terrace.toml:3: class.a.rest: \"11min\" is longer than 10min"],
+    );
+    check(
         "[class.a]\nmatch = [\n  { pid = 1 },\n  { exee = \"x\" },\n]\n",
         &["terrace.toml:4: class.a.match[1].exee", "did you mean exe?"],
     );

@@ -246,10 +246,11 @@ impl Job {
             // A policy of its own memory, not a cpuset: that would forbid it to move pages to node 0. With balancing, since the kernel's
             // scanner passes over memory of other policies, and the tracker of hint faults is tried on Terrace's own.
             Manager::Terrace { policy, .. } => format!(
-                "numactl --balancing --membind=1 terrace attach --pid $pid --quiet --policy {policy} --tier-slow node:1 --fast {}{} \
+                "numactl --balancing --membind=1 terrace attach --pid $pid --quiet --policy {policy} --tier-slow node:1 --fast {} --rest {}{} \
                  --json-file $OUT/run.json &\n\
                  manager=$!\n",
                 self.fast.get(),
+                self.manager.rest(measure).unwrap_or_default(),
                 set(&self.manager.settings(measure))
             ),
             _ => String::new(),

@@ -15,6 +15,8 @@ pub(crate) const COUNTED_INSTRUCTION: u32 = 8;
 const FULL_SIZE: Bytes = Bytes::gib(64);
 /// How many times longer the guest takes for an instruction than a processor of 2.5 GHz that ends one a cycle (0.4 ns).
 const SLOWER: u64 = COUNTED_INSTRUCTION as u64 * 10 / 4;
+/// Rest of a moved page between nodes, as Terrace has it (`machine.rs` of crates/linux).
+const NODE_REST: Duration = Duration::from_secs(1);
 /// The folder of the module with FlexHM's kernel part, which the tracker `walker` is of.
 const WALKER: &str = "kmod/terrace_mm";
 /// Looks at all of a guest's pages come no closer: what walking its tables takes the guest should be a small part of that.
@@ -81,7 +83,7 @@ impl Manager {
     }
 
     /// Reads a name: none, interleave, numa_balancing=1, numa_balancing=2, damon, or terrace:POLICY, which may be followed by
-    /// settings that go before those of the guest's measure: terrace:flexhm:i=20ms:e=2s.
+    /// settings that go before those of the guest's measure: terrace:flexhm:i=20ms:e=2s. The setting `rest` is Terrace's own and no policy's.
     ///
     /// # Errors
     /// With what is expected.
@@ -149,6 +151,14 @@ impl Manager {
         }
     }
 
+    /// How long a page rests after a move in a guest: the second that is usual between nodes at the guest's measure, unless `rest=TIME` was
+    /// asked for.
+    pub(crate) fn rest(&self, measure: Measure) -> Option<String> {
+        let Manager::Terrace { settings, .. } = self else { return None };
+        let asked = settings.iter().rev().find_map(|setting| setting.strip_prefix("rest="));
+        Some(asked.map_or_else(|| format!("{}ms", measure.time(NODE_REST).as_millis()), str::to_owned))
+    }
+
     /// A policy's settings in a guest: its usual ones at the guest's measure, and then those that were asked for, which go before.
     pub(crate) fn settings(&self, measure: Measure) -> Vec<String> {
         let Manager::Terrace { policy, settings, .. } = self else { return Vec::new() };
@@ -185,7 +195,8 @@ impl Manager {
             ],
             _ => Vec::new(),
         };
-        usual.into_iter().chain(settings.iter().cloned()).collect()
+        let asked = settings.iter().filter(|setting| !setting.starts_with("rest="));
+        usual.into_iter().chain(asked.cloned()).collect()
     }
 
     /// Kernel modules that are part of a manager, as folders of this repository.
@@ -219,6 +230,21 @@ mod tests {
         assert_eq!(settings("terrace:tieredmms", FULL_SIZE), full);
         assert_eq!(settings("terrace:tieredmms", Bytes::gib(128)), full);
         assert_eq!(settings("none", small), [""; 0]);
+    }
+
+    #[test]
+    fn moved_pages_rest_at_the_guests_measure_unless_asked_otherwise() {
+        let manager = |name: &str| Manager::parse(name).unwrap();
+        let small = Measure::of(Bytes::mib(64));
+        assert_eq!(manager("terrace:age").rest(small).as_deref(), Some("19ms"));
+        assert_eq!(manager("terrace:age").rest(Measure::of(FULL_SIZE)).as_deref(), Some("1000ms"));
+        let asked = manager("terrace:flexhm:rest=1s:e=2s");
+        assert_eq!(
+            (asked.rest(small).as_deref(), asked.settings(small).last().unwrap().as_str()),
+            (Some("1s"), "e=2s")
+        );
+        assert!(!asked.settings(small).iter().any(|setting| setting.starts_with("rest")));
+        assert_eq!(manager("damon").rest(small), None);
     }
 
     #[test]

@@ -93,6 +93,8 @@ impl LifeSink for Intake<'_> {
             self.engine.handle(self.now, Input::Mapped(space, range));
         }
         let Some(start) = self.page(space, first) else { return };
+        // The kernel's own count: a walk that saw the page first takes nothing from it.
+        self.births += sights.len() as u64;
         // A page that is alive was copied on write, came back or became part of a huge one: its life goes on.
         let alive = |page: PageId| self.engine.pages()[page].tier().is_some();
         let new = sights.iter().enumerate().map(|(offset, sight)| (start.plus(offset as u32), sight));
@@ -102,7 +104,6 @@ impl LifeSink for Intake<'_> {
             .map(|(page, sight)| Observation::Born { page, tier: sight.tier().unwrap_or(TierId::FAST) })
             .collect();
         if !born.is_empty() {
-            self.births += born.len() as u64;
             self.engine.handle(self.now, Input::Seen(Seen::Events(&born)));
         }
         // One huge page: that it is one a walk tells, and so does this.

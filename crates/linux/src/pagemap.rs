@@ -17,6 +17,8 @@ use crate::sys::{self, PageRegion, PageScan};
 const PAGE_IS_PRESENT: u64 = 1 << 3;
 /// The page is in swap. The kernel counts pages that migrate just now among them.
 const PAGE_IS_SWAPPED: u64 = 1 << 4;
+/// What is mapped is the kernel's page of zeros: somebody read memory that nobody wrote.
+const PAGE_IS_PFNZERO: u64 = 1 << 5;
 /// The page is part of a huge mapping.
 const PAGE_IS_HUGE: u64 = 1 << 6;
 /// Runs asked for at once; 6 KiB on the stack.
@@ -25,7 +27,8 @@ const REGIONS: usize = 256;
 /// Where one page is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Residence {
-    /// No memory behind it: never touched, given back, or not mapped.
+    /// No memory behind it: never written, given back, or not mapped. Memory that was only read is the kernel's one page of zeros, which
+    /// cannot move; kernels before 6.7 do not tell it apart, and say `Present`.
     #[default]
     Absent,
     /// In memory.
@@ -43,7 +46,9 @@ impl Residence {
     }
 
     fn of_categories(categories: u64) -> Residence {
-        if categories & PAGE_IS_PRESENT != 0 {
+        if categories & PAGE_IS_PFNZERO != 0 {
+            Residence::Absent
+        } else if categories & PAGE_IS_PRESENT != 0 {
             if categories & PAGE_IS_HUGE != 0 { Residence::PresentHuge } else { Residence::Present }
         } else if categories & PAGE_IS_SWAPPED != 0 {
             Residence::Swapped
@@ -230,7 +235,7 @@ impl Pagemap {
             start: start.address(),
             end: end.address(),
             category_anyof_mask: PAGE_IS_PRESENT | PAGE_IS_SWAPPED,
-            return_mask: PAGE_IS_PRESENT | PAGE_IS_SWAPPED | PAGE_IS_HUGE,
+            return_mask: PAGE_IS_PRESENT | PAGE_IS_SWAPPED | PAGE_IS_PFNZERO | PAGE_IS_HUGE,
             ..PageScan::default()
         };
         while scan.start < scan.end {
@@ -280,6 +285,18 @@ mod tests {
             assert!(out[..1500].iter().all(|residence| residence.is_present()));
             let count = pagemap.count(first, Vpn(first.0 + 3000)).unwrap();
             assert_eq!((count.present_pages, count.swapped_pages), (1500, 0), "fallback {fallback}");
+        }
+    }
+
+    #[test]
+    fn memory_that_was_only_read_is_none() {
+        let (memory, first) = half_touched(600);
+        assert_eq!(memory[600 * 4096..].iter().step_by(4096).map(|byte| u32::from(*byte)).sum::<u32>(), 0);
+        let mut pagemap = Pagemap::open(std::process::id()).unwrap();
+        if pagemap.has_scan() {
+            let mut out = vec![Residence::Absent; 1200];
+            pagemap.residences(first, &mut out).unwrap();
+            assert!(out.iter().enumerate().all(|(page, residence)| residence.is_present() == (page < 600)));
         }
     }
 

@@ -149,7 +149,8 @@ pub(crate) struct ManagerReport {
     /// Hint faults seen, on pages of slow tiers.
     #[serde(default)]
     pub hint_faults: u64,
-    /// Pages that were born, as told when it happened; 0 where the policy does not ask or the kernel does not tell.
+    /// Pages mapped for the first time, as told when it happened, copies on write and pages back from swap included; 0 where the policy
+    /// does not ask or the kernel does not tell.
     #[serde(default)]
     pub births: u64,
     /// Pages that gave their memory back, told in the same way.

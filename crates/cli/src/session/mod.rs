@@ -48,6 +48,7 @@ pub(crate) struct Plan {
     pub goal_text: String,
     pub slow: terrace_linux::topology::declared::SlowTier,
     pub rate: Option<Bytes>,
+    pub rest: Option<Duration>,
     pub stall_budget: f64,
     pub moves: bool,
     /// Stop after this long.
@@ -57,8 +58,8 @@ pub(crate) struct Plan {
 impl Plan {
     /// A run that manages.
     pub(crate) fn manage(target: TargetSpec, options: ManageOptions, duration: Option<Duration>) -> Plan {
-        let ManageOptions { watch, policy, settings, goal, goal_text, slow, rate, stall_budget, moves } = options;
-        Plan { target, watch, policy, settings, goal, goal_text, slow, rate, stall_budget, moves, duration }
+        let ManageOptions { watch, policy, settings, goal, goal_text, slow, rate, rest, stall_budget, moves } = options;
+        Plan { target, watch, policy, settings, goal, goal_text, slow, rate, rest, stall_budget, moves, duration }
     }
 
     /// A run that only looks: one tier, so there is nowhere to move to, and the policy that keeps ages.
@@ -77,6 +78,7 @@ impl Plan {
             goal_text: "none".to_owned(),
             slow: terrace_linux::topology::declared::SlowTier::None,
             rate: None,
+            rest: None,
             stall_budget: 0.02,
             moves: false,
             duration,
@@ -116,14 +118,14 @@ pub(crate) fn run_with(plan: &Plan, mut onlooker: Option<&mut dyn Onlooker>) -> 
         }
         None => None,
     };
+    let governor = match plan.rest {
+        Some(rest) => machine.governor.with_rest(rest),
+        None => machine.governor,
+    };
     let config = EngineConfig {
         tiers: tiers.tiers().iter().map(|tier| tier.capacity_bytes.pages()).collect(),
         goal: plan.goal,
-        governor: GovernorConfig {
-            rate: plan.rate.or(machine.governor.rate),
-            stall_budget: plan.stall_budget,
-            ..machine.governor
-        },
+        governor: GovernorConfig { rate: plan.rate.or(governor.rate), stall_budget: plan.stall_budget, ..governor },
     };
     let parts = ManagerParts {
         engine: Engine::new(config, policy),

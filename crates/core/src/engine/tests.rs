@@ -141,6 +141,28 @@ fn failures_are_counted_by_cause_and_hopeless_pages_left_alone() {
 }
 
 #[test]
+fn a_page_that_the_kernel_says_is_not_there_is_forgotten_until_it_is_seen_again() {
+    let mut engine = engine(FastGoal::Least);
+    show(&mut engine, at(100), 509, |_| Some(TierId::FAST));
+    let Output::Move(plan) = engine.poll(at(100)) else { panic!("three pages are cold") };
+    let absent = [Failure::Errno(14), Failure::Errno(2), Failure::Errno(14)];
+    let outcomes: Vec<Outcome> = plan
+        .moves
+        .iter()
+        .zip(absent)
+        .map(|(&item, failure)| Outcome { item, done: 0, failure: Some(failure) })
+        .collect();
+    assert_eq!(outcomes.len(), 3);
+    engine.handle(at(100), Input::Moved(&outcomes));
+    assert_eq!(engine.pages().footprint_of_all(), 509, "they take no memory");
+    engine.handle(at(101), Input::Round(Round::default()));
+    assert!(carry_out(&mut engine, at(101)).is_empty(), "the policy does not ask again");
+    // There is memory again: then they are pages like others.
+    show(&mut engine, at(102), 509, |_| Some(TierId::FAST));
+    assert_eq!(carry_out(&mut engine, at(102)).len(), 3);
+}
+
+#[test]
 fn no_second_plan_before_the_first_is_answered() {
     let mut engine = engine(FastGoal::Least);
     show(&mut engine, at(100), 0, |_| Some(TierId::FAST));

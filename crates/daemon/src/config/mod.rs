@@ -19,6 +19,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use terrace_core::arbiter::Claim;
+use terrace_core::governor::GovernorConfig;
 use terrace_core::units::Bytes;
 use terrace_linux::topology::declared::{DeclaredTier, SlowTier, TierMemory, parse_declared};
 use terrace_machine::preset::Machine;
@@ -144,6 +145,8 @@ pub struct Class {
     pub weight: u32,
     /// Share of its time that refaults may cost, 0 to 1.
     pub max_stall: f64,
+    /// How long a page stays after a move; `None` for what suits the machine.
+    pub rest: Option<Duration>,
     /// Private file mappings as well.
     pub files: bool,
     /// Shared memory as well.
@@ -441,6 +444,13 @@ fn class(reader: &mut Reader<'_>, name: String) -> Class {
         tracker: reader.text(&key("tracker"), known_tracker),
         weight: reader.integer(&key("weight"), 1..=i64::from(Claim::MAX_WEIGHT)) as u32,
         max_stall: reader.share(&key("max_stall")),
+        rest: reader.text(&key("rest"), |text| match text {
+            "usual" => Ok(None),
+            other => match reader::span(other, Duration::from_millis(1))? {
+                rest if rest > GovernorConfig::LONGEST_REST => Err(format!("{other:?} is longer than 10min")),
+                rest => Ok(Some(rest)),
+            },
+        }),
         files: reader.flag(&key("files")),
         shared: reader.flag(&key("shared")),
         proof: reader.text(&key("proof"), |text| match text {

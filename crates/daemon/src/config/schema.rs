@@ -198,6 +198,12 @@ pub const KEYS: &[KeyInfo] = &[
         "\"2%\"",
         "Share of its time that it may lose to pages that come back, before page-outs stop.",
     ),
+    key(
+        "class.NAME.rest",
+        "usual, or a time up to 10min",
+        "\"usual\"",
+        "How long a page stays where it is after a move; four times longer each time it comes straight back. usual is 10s with swap, else 1s.",
+    ),
     key("class.NAME.files", "true or false", "false", "Private file mappings are managed as well."),
     key("class.NAME.shared", "true or false", "false", "Shared memory is managed as well."),
     key(

@@ -35,7 +35,8 @@ pub struct ManagerStats {
     pub lost_events: u64,
     /// Hint faults on pages of slow tiers.
     pub hint_faults: u64,
-    /// Pages that were born and that died, as told when it happened; 0 where it is not told.
+    /// Pages that the kernel told to be mapped for the first time, copies on write and pages back from swap included, and known
+    /// pages that it told to have died; 0 where it is not told.
     pub births: u64,
     /// See `births`.
     pub deaths: u64,

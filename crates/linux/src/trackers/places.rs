@@ -122,7 +122,7 @@ fn is_huge(entries: &[PagemapEntry], flags: &File) -> bool {
         && u64::from_ne_bytes(word) & FLAG_TRANSPARENT_HUGE != 0
 }
 
-/// How long to wait for the next walk, so that walks take a hundredth of the time at most.
+/// How long to wait for the next walk, so that walks take a hundredth of a processor at most.
 pub fn pause_after(walk: std::time::Duration) -> std::time::Duration {
     (walk * 100).max(std::time::Duration::from_secs(1))
 }

@@ -84,6 +84,7 @@ fn plan(tier_slow: &str) -> anyhow::Result<Plan> {
         fast: "min".to_owned(),
         tier_slow: tier_slow.to_owned(),
         rate: None,
+        rest: None,
         max_stall: "2%".to_owned(),
         dry_run: false,
     };

@@ -125,6 +125,7 @@ fn plan(arguments: &SizeTuneArguments) -> anyhow::Result<Plan> {
         fast: "100%".to_owned(),
         tier_slow: arguments.tier_slow.clone(),
         rate: None,
+        rest: None,
         max_stall: arguments.tau.clone(),
         dry_run: false,
     };
