@@ -1,20 +1,15 @@
 //! A second process beside the one that runs: recorded once, then played along, so many accesses for each of the first's.
 //!
-//! In: a source. Out: its accesses in memory, moved behind a boundary, and fed in between the first process's; what each process
-//! got of fast memory. Must not: stop when the recording ends: it begins anew, as a service that goes on would.
-//!
-//! The second process is a space of its own to the engine and to the page tables: what a policy keeps for each space, it keeps
-//! for each process.
+//! In: a source. Out: its accesses in memory, moved behind a boundary, and fed in between the first process's. Must not: stop when the
+//! recording ends: it begins anew, as a service that goes on would; or judge what each got, which `processes` does.
 
-use terrace_core::units::{BLOCK_PAGES, Bytes, PAGE_BYTES, SpaceId, TierId};
+use terrace_core::units::{BLOCK_PAGES, Bytes, PAGE_BYTES};
 use terrace_workloads::{Access, AccessSink, Parameters, Region};
 
 use crate::SimError;
+use crate::processes::Process;
 use crate::run::Source;
-use crate::simulation::{SPACE, Simulation};
-
-/// The second process's space.
-pub(crate) const OTHER_SPACE: SpaceId = SpaceId(1);
+use crate::simulation::Simulation;
 
 /// First page of the second process, from the first of the first: 4 GiB further on.
 const BOUNDARY: u32 = 1 << 20;
@@ -77,9 +72,10 @@ impl Recorded {
         Ok(recorded)
     }
 
-    /// The first page of this process, as the simulation numbers pages.
-    pub fn first_page(&self) -> u32 {
-        BOUNDARY
+    /// A process of that name, and this one beside it.
+    pub(crate) fn beside(&self, first: &str) -> [Process; 2] {
+        [(first, 0), (self.name.as_str(), BOUNDARY)]
+            .map(|(name, first_page)| Process { name: name.to_owned(), first_page })
     }
 }
 
@@ -99,81 +95,20 @@ impl Source for Beside {
     fn footprint(&self) -> Bytes {
         Bytes::new(self.first.footprint().get() + self.other.size_bytes)
     }
-    fn play(&self, into: &mut Simulation) -> Result<(), SimError> {
-        into.play_beside(self.other.clone());
-        self.first.play(into)
+    fn processes(&self) -> Vec<Process> {
+        self.other.beside(&self.first.name()).to_vec()
     }
-}
-
-/// What one of two processes got.
-#[derive(Clone, Debug, PartialEq, serde::Serialize)]
-pub struct ProcessReport {
-    /// Its workload.
-    pub workload: String,
-    /// Memory it had, the mean over the first process's accesses.
-    pub mean_resident_bytes: u64,
-    /// Of that, in the fastest tier.
-    pub mean_fast_bytes: u64,
-    /// Accesses served by each tier.
-    pub tier_accesses: Vec<u64>,
-    /// Share of its memory accesses that the fastest tier served.
-    pub fast_hit_share: f64,
-}
-
-/// What each of two processes was served, and had.
-#[derive(Clone, Debug)]
-pub(crate) struct Served {
-    /// First page of the second.
-    boundary: u32,
-    tiers: [[u64; TierId::MAX]; 2],
-    /// Accesses of the first over which the means are taken.
-    over: u64,
-    /// Pages with memory and pages in fast memory, times the accesses they were so.
-    sums: [[u64; 2]; 2],
-}
-
-impl Served {
-    #[inline(always)]
-    pub(crate) fn add(&mut self, page: u32, tier: usize) {
-        self.tiers[usize::from(page >= self.boundary)][tier] += 1;
+    fn play(&self, into: &mut Simulation) -> Result<(), SimError> {
+        into.play_beside(&self.first.name(), self.other.clone());
+        self.first.play(into)
     }
 }
 
 impl Simulation {
     /// Plays a recorded process along with whatever is fed. To be asked for before anything is.
-    pub(crate) fn play_beside(&mut self, recorded: Recorded) {
-        self.second_from = Some(BOUNDARY);
-        if let Some(run) = &mut self.hot.mmu {
-            let served = Served { boundary: BOUNDARY, tiers: [[0; TierId::MAX]; 2], over: 0, sums: [[0; 2]; 2] };
-            run.served = Some(Box::new(served));
-        }
+    pub(crate) fn play_beside(&mut self, first: &str, recorded: Recorded) {
+        self.apart(&recorded.beside(first));
         self.beside = Some(Box::new(recorded));
-    }
-
-    /// The process that a page belongs to.
-    pub(crate) fn space_of(&self, page: u32) -> SpaceId {
-        if self.second_from.is_some_and(|boundary| page >= boundary) { OTHER_SPACE } else { SPACE }
-    }
-
-    /// What each of two processes got; empty where there is one, or no MMU that sees whose accesses are whose.
-    pub(crate) fn processes(&self, workload: &str) -> Vec<ProcessReport> {
-        let served = self.hot.mmu.as_ref().and_then(|run| run.served.as_deref());
-        let (Some(served), Some(other)) = (served, &self.beside) else { return Vec::new() };
-        let mean = |sum: u64| Bytes::of_pages(sum.checked_div(served.over).unwrap_or(0)).get();
-        [workload, other.name.as_str()]
-            .into_iter()
-            .zip(served.tiers.iter().zip(&served.sums))
-            .map(|(name, (tiers, sums))| {
-                let all: u64 = tiers.iter().sum();
-                ProcessReport {
-                    workload: name.to_owned(),
-                    mean_resident_bytes: mean(sums[0]),
-                    mean_fast_bytes: mean(sums[1]),
-                    tier_accesses: tiers[..self.tiers.len()].to_vec(),
-                    fast_hit_share: if all > 0 { tiers[0] as f64 / all as f64 } else { 0.0 },
-                }
-            })
-            .collect()
     }
 
     /// The second process's share of what the first has just done.
@@ -198,14 +133,6 @@ impl Simulation {
             other.at = (other.at + 1) % other.accesses.len();
         }
         self.feed_alone(&batch);
-        if let Some(served) = self.hot.mmu.as_mut().and_then(|run| run.served.as_deref_mut()) {
-            let pages = self.engine.pages();
-            served.over += accesses as u64;
-            for (space, sums) in [SPACE, OTHER_SPACE].into_iter().zip(&mut served.sums) {
-                sums[0] += pages.footprint(space) * accesses as u64;
-                sums[1] += pages.used(space, TierId::FAST) * accesses as u64;
-            }
-        }
         self.beside = Some(other);
     }
 }

@@ -27,6 +27,7 @@ mod mover;
 pub mod object_cache;
 mod oracle;
 mod prices;
+pub mod processes;
 pub mod record;
 pub mod report;
 pub mod run;

@@ -32,7 +32,7 @@ use terrace_machine::tlb::Tlb;
 use terrace_workloads::{Access as WorkloadAccess, AccessSink, Region};
 
 use crate::account::{Costs, Counts};
-use crate::colocate::{OTHER_SPACE, Recorded};
+use crate::colocate::Recorded;
 use crate::config::{Pages, SimConfig, SimError};
 use crate::copies::Copies;
 use crate::heat::HeatMap;
@@ -42,6 +42,7 @@ use crate::mmu::interleave::Queued;
 use crate::mmu::{MmuConfig, MmuRun};
 use crate::oracle::{Future, Progress, Seer};
 use crate::prices;
+use crate::processes::Process;
 use crate::record::Record;
 use crate::report::Report;
 use crate::series::Series;
@@ -147,9 +148,11 @@ pub struct Simulation {
     in_run: bool,
     /// First pages of the blocks that the trace has as huge.
     traced_huge: BTreeSet<u32>,
-    /// A second process, played along, and its first page.
+    /// A second process, played along.
     pub(crate) beside: Option<Box<Recorded>>,
-    pub(crate) second_from: Option<u32>,
+    /// The processes where there are several, and the first page of each.
+    pub(crate) processes: Vec<Process>,
+    pub(crate) starts: Vec<u32>,
     pub(crate) tuning: Option<Box<dyn Tuning>>,
     pub(crate) waited: Waited,
     /// Pages the fast tier has, and those of them that may be used.
@@ -312,7 +315,8 @@ impl Simulation {
             in_run: false,
             traced_huge: BTreeSet::new(),
             beside: None,
-            second_from: None,
+            processes: Vec::new(),
+            starts: Vec::new(),
             tuning: None,
             waited: Waited::default(),
             fast_capacity,
@@ -439,6 +443,7 @@ impl Simulation {
         if self.beside.is_some() {
             self.feed_beside(batch.len());
         }
+        self.count_processes(batch.len());
     }
 
     /// Accesses of one process, however the machine orders them.
@@ -659,8 +664,8 @@ impl Simulation {
             // Page tables are aligned to what they cover.
             self.hot.base &= !((1 << REGION_SHIFT) - 1);
             run.add_space(SPACE, 0, self.hot.base);
-            if let Some(boundary) = self.second_from {
-                run.add_space(OTHER_SPACE, boundary, self.hot.base + u64::from(boundary));
+            for (space, first) in (0..).zip(&self.starts).skip(1) {
+                run.add_space(SpaceId(space), *first, self.hot.base + u64::from(*first));
             }
         }
     }
@@ -732,7 +737,11 @@ impl Simulation {
         self.close_stretch(true);
         match (self.failure, self.future) {
             (Some(error), _) => Err(error),
-            (None, future) => Ok(future.unwrap_or_else(Future::new)),
+            (None, future) => {
+                let mut future = future.unwrap_or_else(Future::new);
+                future.spaces = self.starts.len().max(1) as u32;
+                Ok(future)
+            }
         }
     }
 
