@@ -44,8 +44,8 @@ mod glue {
     /// What the plugin does in this process.
     enum Work {
         Record { recording: Recording, cpus: Vec<Mutex<Option<Box<Cpu>>>> },
-        Guest { recording: GuestRecording, cpus: Vec<Mutex<Option<Box<guest::Cpu>>>> },
-        Tiers(Mutex<Tiers>),
+        Guest { recording: Box<GuestRecording>, cpus: Vec<Mutex<Option<Box<guest::Cpu>>>> },
+        Tiers(Box<Mutex<Tiers>>),
     }
 
     static WORK: OnceLock<Work> = OnceLock::new();
@@ -105,7 +105,7 @@ mod glue {
                 Ok(Work::Record { recording, cpus: (0..CPUS).map(|_| Mutex::new(None)).collect() })
             }
             (Options::Guest(options), true) => {
-                let recording = GuestRecording::begin(options, CPUS)?;
+                let recording = Box::new(GuestRecording::begin(options, CPUS)?);
                 Ok(Work::Guest { recording, cpus: (0..CPUS).map(|_| Mutex::new(None)).collect() })
             }
             (Options::Tiers(options), true) => {
@@ -117,7 +117,7 @@ mod glue {
                     BeginError::Machine(error) => error.to_string(),
                     BeginError::OneTier => "the machine has one tier: expected two".to_owned(),
                 })?;
-                Ok(Work::Tiers(Mutex::new(tiers)))
+                Ok(Work::Tiers(Box::new(Mutex::new(tiers))))
             }
             (Options::Record(_), true) => Err("mode=record is for programs (qemu-x86_64)".to_owned()),
             (Options::Guest(_), false) => Err("mode=guest is for guests (qemu-system-x86_64)".to_owned()),
