@@ -50,6 +50,7 @@ pub(crate) const READS_AND_WRITES: c_uint = 3;
 
 pub(crate) type OnTranslation = extern "C" fn(PluginId, *mut Block);
 pub(crate) type OnAccess = extern "C" fn(c_uint, MemoryInfo, u64, *mut c_void);
+pub(crate) type OnBlock = extern "C" fn(c_uint, *mut c_void);
 pub(crate) type OnExit = extern "C" fn(PluginId, *mut c_void);
 
 unsafe extern "C" {
@@ -65,6 +66,14 @@ unsafe extern "C" {
         direction: c_uint,
         data: *mut c_void,
     );
+    pub(crate) fn qemu_plugin_register_vcpu_tb_exec_cb(
+        block: *mut Block,
+        callback: OnBlock,
+        registers: c_uint,
+        data: *mut c_void,
+    );
+    pub(crate) fn qemu_plugin_insn_data(instruction: *const Instruction) -> *const c_void;
+    pub(crate) fn qemu_plugin_insn_size(instruction: *const Instruction) -> usize;
     pub(crate) fn qemu_plugin_mem_is_store(info: MemoryInfo) -> bool;
     pub(crate) fn qemu_plugin_mem_size_shift(info: MemoryInfo) -> c_uint;
     pub(crate) fn qemu_plugin_get_hwaddr(info: MemoryInfo, address: u64) -> *mut HardwareAddress;

@@ -1,9 +1,11 @@
 //! The plugin: QEMU loads it, and from then on it sees every access to memory.
 //!
-//! In: QEMU's callbacks, and arguments (`options`). Out: a recording of a program (user mode, `record`), or counts by memory tier of
-//! a guest and samples for it (system mode, `tiers`, `samples`). Must not: change what is emulated.
+//! In: QEMU's callbacks, and arguments (`options`). Out: a recording of a program (user mode, `record`) or of programs in a guest
+//! (system mode, `guest`, `memory`), or counts by memory tier of a guest and samples for it (system mode, `tiers`, `samples`).
+//! Must not: change what is emulated.
 //!
-//! A program is recorded by `terrace record`, a guest counted by `terrace lab compare`; both start QEMU with this file.
+//! A program is recorded by `terrace record`, one in a guest by `terrace lab record`, a guest counted by `terrace lab compare`; all start
+//! QEMU with this file.
 // A test has no QEMU to call, so it is built without the callbacks, and what only they use is idle in it.
 #![cfg_attr(test, allow(clippy::unwrap_used, dead_code))]
 
@@ -11,21 +13,25 @@
 mod api;
 #[path = "../../crates/linux/src/trackers/emulated_ring.rs"]
 mod emulated_ring;
+mod guest;
+mod memory;
 mod options;
 mod record;
 mod samples;
+mod stream;
 mod tiers;
 
 #[cfg(not(test))]
 mod glue {
     //! Between QEMU's callbacks and the modules that do the work.
     //!
-    //! In: callbacks. Out: calls of `record` and `tiers`. Must not: hold logic.
+    //! In: callbacks. Out: calls of `record`, `guest` and `tiers`. Must not: hold logic.
 
     use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
     use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
     use crate::api::{self, Block, Info, MemoryInfo, PluginId};
+    use crate::guest::{self, GuestRecording, switched_stack};
     use crate::options::Options;
     use crate::record::{Cpu, Recording};
     use crate::tiers::{BeginError, Tiers};
@@ -38,7 +44,8 @@ mod glue {
     /// What the plugin does in this process.
     enum Work {
         Record { recording: Recording, cpus: Vec<Mutex<Option<Box<Cpu>>>> },
-        Tiers(Mutex<Tiers>),
+        Guest { recording: Box<GuestRecording>, cpus: Vec<Mutex<Option<Box<guest::Cpu>>>> },
+        Tiers(Box<Mutex<Tiers>>),
     }
 
     static WORK: OnceLock<Work> = OnceLock::new();
@@ -97,6 +104,10 @@ mod glue {
                     Recording::begin(&options).map_err(|error| format!("{}: {error}", options.output.display()))?;
                 Ok(Work::Record { recording, cpus: (0..CPUS).map(|_| Mutex::new(None)).collect() })
             }
+            (Options::Guest(options), true) => {
+                let recording = Box::new(GuestRecording::begin(options, CPUS)?);
+                Ok(Work::Guest { recording, cpus: (0..CPUS).map(|_| Mutex::new(None)).collect() })
+            }
             (Options::Tiers(options), true) => {
                 let output = options.output.display().to_string();
                 let samples = options.samples.as_ref().map(|path| path.display().to_string()).unwrap_or_default();
@@ -106,9 +117,10 @@ mod glue {
                     BeginError::Machine(error) => error.to_string(),
                     BeginError::OneTier => "the machine has one tier: expected two".to_owned(),
                 })?;
-                Ok(Work::Tiers(Mutex::new(tiers)))
+                Ok(Work::Tiers(Box::new(Mutex::new(tiers))))
             }
             (Options::Record(_), true) => Err("mode=record is for programs (qemu-x86_64)".to_owned()),
+            (Options::Guest(_), false) => Err("mode=guest is for guests (qemu-system-x86_64)".to_owned()),
             (Options::Tiers(_), false) => Err("mode=tiers is for guests (qemu-system-x86_64)".to_owned()),
         }
     }
@@ -120,7 +132,16 @@ mod glue {
     extern "C" fn on_translation(_: PluginId, block: *mut Block) {
         // SAFETY: the block is valid during this callback; indices stay below its count.
         unsafe {
-            if api::qemu_plugin_tb_vaddr(block) >= USER_END {
+            let kernel = api::qemu_plugin_tb_vaddr(block) >= USER_END;
+            if matches!(WORK.get(), Some(Work::Guest { .. })) {
+                let data = api::qemu_plugin_tb_n_insns(block) << 1 | usize::from(kernel);
+                let data = std::ptr::without_provenance_mut(data);
+                api::qemu_plugin_register_vcpu_tb_exec_cb(block, on_block, api::NO_REGISTERS, data);
+                if kernel {
+                    watch_switches(block);
+                }
+            }
+            if kernel {
                 return;
             }
             for index in 0..api::qemu_plugin_tb_n_insns(block) {
@@ -136,6 +157,41 @@ mod glue {
         }
     }
 
+    /// # Safety
+    /// To be called during the translation of the block.
+    unsafe fn watch_switches(block: *mut Block) {
+        // SAFETY: indices stay below the count, and an instruction has as many bytes as it says.
+        unsafe {
+            for index in 0..api::qemu_plugin_tb_n_insns(block) {
+                let instruction = api::qemu_plugin_tb_get_insn(block, index);
+                let bytes = api::qemu_plugin_insn_data(instruction).cast::<u8>();
+                let bytes = std::slice::from_raw_parts(bytes, api::qemu_plugin_insn_size(instruction));
+                if let Some(offset) = switched_stack(bytes) {
+                    let offset = std::ptr::without_provenance_mut(offset as usize);
+                    // Loads alone are not to be had: QEMU 7.2 takes `QEMU_PLUGIN_MEM_R` for stores.
+                    let (registers, any) = (api::NO_REGISTERS, api::READS_AND_WRITES);
+                    api::qemu_plugin_register_vcpu_mem_cb(instruction, on_switch, registers, any, offset);
+                }
+            }
+        }
+    }
+
+    extern "C" fn on_block(cpu: c_uint, data: *mut c_void) {
+        if let Some(Work::Guest { recording, .. }) = WORK.get() {
+            let data = data.addr();
+            recording.block(cpu as usize, (data >> 1) as u64, data & 1 != 0);
+        }
+    }
+
+    extern "C" fn on_switch(cpu: c_uint, _: MemoryInfo, address: u64, offset: *mut c_void) {
+        if let Some(Work::Guest { recording, cpus }) = WORK.get() {
+            let Some(slot) = cpus.get(cpu as usize) else { return };
+            let mut slot = locked(slot);
+            let state = slot.get_or_insert_with(|| Box::new(recording.cpu()));
+            recording.switch(cpu as usize, state, address.wrapping_sub(offset.addr() as u64));
+        }
+    }
+
     extern "C" fn on_access(cpu: c_uint, info: MemoryInfo, address: u64, _: *mut c_void) {
         match WORK.get() {
             Some(Work::Record { recording, cpus }) => {
@@ -146,6 +202,15 @@ mod glue {
                 let (size, write) =
                     unsafe { (api::qemu_plugin_mem_size_shift(info), api::qemu_plugin_mem_is_store(info)) };
                 recording.access(state, address, size, write);
+            }
+            Some(Work::Guest { recording, cpus }) => {
+                let Some(slot) = cpus.get(cpu as usize) else { return };
+                let mut slot = locked(slot);
+                let state = slot.get_or_insert_with(|| Box::new(recording.cpu()));
+                // SAFETY: `info` is that of this callback.
+                let (size, write) =
+                    unsafe { (api::qemu_plugin_mem_size_shift(info), api::qemu_plugin_mem_is_store(info)) };
+                recording.access(cpu as usize, state, address, size, write);
             }
             Some(Work::Tiers(tiers)) => {
                 let mut tiers = locked(tiers);
@@ -176,6 +241,13 @@ mod glue {
                 }
                 // In user mode guest addresses are host addresses (but for a base of 0), so this process's own list is right.
                 recording.maps(&std::fs::read_to_string("/proc/self/maps").unwrap_or_default());
+            }
+            Some(Work::Guest { recording, cpus }) => {
+                for slot in cpus {
+                    if let Some(cpu) = locked(slot).as_mut() {
+                        recording.flush(cpu);
+                    }
+                }
             }
             Some(Work::Tiers(tiers)) => locked(tiers).end_stretch(),
             None => {}

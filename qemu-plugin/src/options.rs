@@ -6,11 +6,15 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::PathBuf;
 
+use crate::memory::Layout;
+
 /// What to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Options {
     /// `mode=record`: write every access of a program down.
     Record(RecordOptions),
+    /// `mode=guest`: write every access of programs in a guest down.
+    Guest(GuestOptions),
     /// `mode=tiers`: count the accesses of a guest by the tier that serves them.
     Tiers(TierOptions),
 }
@@ -24,6 +28,25 @@ pub(crate) struct RecordOptions {
     pub(crate) cache_bytes: u64,
     /// Every how many-th access is written down.
     pub(crate) period: u64,
+}
+
+/// Recording in a guest.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct GuestOptions {
+    /// Where the recording goes.
+    pub(crate) output: PathBuf,
+    /// The files that are the guest's memory, node by node.
+    pub(crate) memory: Vec<PathBuf>,
+    /// Bytes of a cache in front of the recorder, for each processor; 0 is none.
+    pub(crate) cache_bytes: u64,
+    /// Every how many-th access is written down.
+    pub(crate) period: u64,
+    /// Time of an instruction.
+    pub(crate) instruction_nanos: u64,
+    /// Values of `loginuid` that are recorded.
+    pub(crate) labels: Range<u64>,
+    /// Where the guest's kernel keeps what.
+    pub(crate) layout: Layout,
 }
 
 /// Counting.
@@ -56,13 +79,30 @@ impl Options {
             let (key, value) = argument.split_once('=').ok_or_else(|| format!("{argument}: expected key=value"))?;
             pairs.insert(key, value);
         }
-        let mode = pairs.remove("mode").ok_or("mode: expected mode=record or mode=tiers")?;
+        let mode = pairs.remove("mode").ok_or("mode: expected mode=record, mode=guest or mode=tiers")?;
         let mut taken = Taken { pairs };
         let options = match mode {
             "record" => Options::Record(RecordOptions {
                 output: taken.text("out")?.into(),
                 cache_bytes: taken.number("cache", Some(0))?,
                 period: taken.number("period", Some(1))?.max(1),
+            }),
+            "guest" => Options::Guest(GuestOptions {
+                output: taken.text("out")?.into(),
+                memory: taken.numbered("memory")?,
+                cache_bytes: taken.number("cache", Some(0))?,
+                period: taken.number("period", Some(1))?.max(1),
+                instruction_nanos: taken.number("instruction", None)?,
+                labels: taken.number("labels_from", None)?..taken.number("labels_to", None)?,
+                layout: Layout {
+                    task_flags: taken.number("task_flags", None)?,
+                    task_mm: taken.number("task_mm", None)?,
+                    task_pid: taken.number("task_pid", None)?,
+                    task_tgid: taken.number("task_tgid", None)?,
+                    task_comm: taken.number("task_comm", None)?,
+                    task_loginuid: taken.number("task_loginuid", None)?,
+                    mm_pgd: taken.number("mm_pgd", None)?,
+                },
             }),
             "tiers" => Options::Tiers(TierOptions {
                 output: taken.text("out")?.into(),
@@ -73,7 +113,7 @@ impl Options {
                 machine: taken.text("machine")?,
                 samples: taken.text("samples").ok().map(PathBuf::from),
             }),
-            other => return Err(format!("mode={other}: expected record or tiers")),
+            other => return Err(format!("mode={other}: expected record, guest or tiers")),
         };
         match taken.pairs.keys().next() {
             Some(key) => Err(format!("{key}: mode={mode} has no such argument")),
@@ -89,6 +129,15 @@ struct Taken<'a> {
 impl Taken<'_> {
     fn text(&mut self, key: &str) -> Result<String, String> {
         self.pairs.remove(key).map(str::to_owned).ok_or_else(|| format!("{key}: is missing"))
+    }
+
+    /// Paths key0, key1 and so on: one at least.
+    fn numbered(&mut self, key: &str) -> Result<Vec<PathBuf>, String> {
+        let mut paths = vec![PathBuf::from(self.text(&format!("{key}0"))?)];
+        while let Ok(next) = self.text(&format!("{key}{}", paths.len())) {
+            paths.push(next.into());
+        }
+        Ok(paths)
     }
 
     /// A number, decimal or 0x-hexadecimal.
@@ -120,6 +169,15 @@ mod tests {
             Options::Tiers(options) => assert_eq!((options.fast_bytes, options.addresses), (0x2000_0000, 16..32)),
             other => panic!("{other:?}"),
         }
+        let offsets = "task_flags=1,task_mm=2,task_pid=3,task_tgid=4,task_comm=5,task_loginuid=6,mm_pgd=7";
+        let text = format!("mode=guest,out=/x,memory0=/a,memory1=/b,instruction=8,labels_from=3,labels_to=5,{offsets}");
+        match parse(&text).unwrap() {
+            Options::Guest(options) => {
+                assert_eq!((options.memory, options.labels), (vec!["/a".into(), "/b".into()], 3..5));
+                assert_eq!((options.layout.task_loginuid, options.layout.mm_pgd), (6, 7));
+            }
+            other => panic!("{other:?}"),
+        }
     }
 
     #[test]
@@ -131,6 +189,8 @@ mod tests {
             ("mode=record,out=/x,fast=1", "fast"),
             ("mode=record,out=/x,period=many", "period=many"),
             ("mode=record,/x", "key=value"),
+            ("mode=guest,out=/x", "memory0"),
+            ("mode=guest,out=/x,memory0=/a", "instruction"),
         ] {
             let error = parse(text).unwrap_err();
             assert!(error.contains(says), "{text}: {error}");

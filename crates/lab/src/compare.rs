@@ -28,7 +28,7 @@ use crate::scenario::{GuestFile, Scenario, Step};
 const FROM: u64 = 0x0800_0000_0000;
 const TO: u64 = 0x4000_0000_0000;
 /// The highest memory that QEMU's q35 machine keeps in one piece below its hole.
-const LARGEST_GUEST: Bytes = Bytes::mib(2816);
+pub(crate) const LARGEST_GUEST: Bytes = Bytes::mib(2816);
 /// Memory of each node beyond what the program gets, for the kernel, the files and the other programs.
 const BESIDES: Bytes = Bytes::mib(384);
 /// Memory that a guest with a manager of ours shares with the plugin, for its `samples` tracker: half of it is ring.
@@ -146,7 +146,7 @@ impl Lab {
         // What else lies on node 0 could be moved out of it by some managers, who would then have more of it than others.
         let manager = job.manager.label().replace(['/', ':'], "-");
         let keep_as = format!("{}-{manager}-{}", job.workload, job.seed);
-        let extras = Extras { qemu, files_node: Some(1), keep_as };
+        let extras = Extras { qemu, files_node: Some(1), keep_as, memory: Vec::new() };
         let report = self.run_with(&scenario, None, &extras)?;
         if !report.passed {
             let tail = report.console_tail.unwrap_or_default();
@@ -319,7 +319,7 @@ impl Job {
 }
 
 /// A path as part of an option of QEMU's.
-fn escaped(path: &Path) -> String {
+pub(crate) fn escaped(path: &Path) -> String {
     path.display().to_string().replace(',', ",,")
 }
 

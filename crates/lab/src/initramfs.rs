@@ -110,7 +110,7 @@ fn parse_ldd(text: &str) -> Result<Vec<PathBuf>, String> {
 }
 
 /// A text as one word of the shell.
-fn quoted(text: &str) -> String {
+pub(crate) fn quoted(text: &str) -> String {
     format!("'{}'", text.replace('\'', r"'\''"))
 }
 

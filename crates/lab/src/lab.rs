@@ -49,6 +49,8 @@ pub(crate) struct Extras {
     pub qemu: Vec<String>,
     /// The node that all files of the guest are to lie on, instead of the first.
     pub files_node: Option<u32>,
+    /// Files that are to be the nodes' memory, node by node; none: memory that only the guest has.
+    pub memory: Vec<PathBuf>,
     /// The subfolder of [`Lab::keep`] for this guest, where there are several.
     pub keep_as: String,
 }
@@ -206,7 +208,7 @@ impl Lab {
         content.settings.push(("SHELL_WANTED", "1".to_owned()));
         machine.check(&kernel, self.mode)?;
         let folder = scratch()?;
-        let arguments = self.prepare(&kernel, machine, &content, INSTRUCTION_NANOSECONDS, "", folder.path())?;
+        let arguments = self.prepare(&kernel, machine, &content, (INSTRUCTION_NANOSECONDS, ""), &[], folder.path())?;
         let mut command = qemu();
         command.args(arguments).args(["-serial", "mon:stdio", "-serial", "null"]);
         command.status().map_err(|source| start_error(&command, "util-linux", source))
@@ -241,9 +243,8 @@ impl Lab {
         limit: Duration,
     ) -> Result<Ended, LabError> {
         let folder = scratch()?;
-        let more = &scenario.kernel_arguments;
-        let instruction = scenario.instruction_nanoseconds;
-        let mut arguments = self.prepare(kernel, &scenario.machine, content, instruction, more, folder.path())?;
+        let how = (scenario.instruction_nanoseconds, scenario.kernel_arguments.as_str());
+        let mut arguments = self.prepare(kernel, &scenario.machine, content, how, &extras.memory, folder.path())?;
         arguments.extend(extras.qemu.iter().cloned());
         let ended = Guest::start(&arguments, folder.path())?.wait(limit);
         if let Some(keep) = self.keep.as_ref().map(|keep| keep.join(&extras.keep_as)) {
@@ -258,19 +259,19 @@ impl Lab {
         ended
     }
 
-    /// Writes the guest's first root, and gives QEMU's arguments.
+    /// Writes the guest's first root, and gives QEMU's arguments. `how`: nanoseconds of an instruction, more arguments of the kernel.
     fn prepare(
         &self,
         kernel: &Kernel,
         machine: &Machine,
         content: &Content,
-        instruction: u32,
-        kernel_arguments: &str,
+        how: (u32, &str),
+        memory: &[PathBuf],
         folder: &Path,
     ) -> Result<Vec<String>, LabError> {
         let path = folder.join("initramfs.cpio");
         fs::write(&path, initramfs::build(content, kernel)?).map_err(file_error(&path))?;
-        Ok(machine.arguments(kernel, &path, self.mode, instruction, kernel_arguments))
+        Ok(machine.arguments(kernel, &path, self.mode, how.0, how.1, memory))
     }
 }
 

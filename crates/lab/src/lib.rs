@@ -5,10 +5,11 @@
 //! KVM, change the host's packages or kernel, leave a guest running, or take figures of emulated time for performance.
 //!
 //! [`kernel`] fetches, `initramfs` packs, [`machine`] models, `guest` runs, [`results`] reads, [`expression`] judges,
-//! [`Lab`] puts them together. docs/lab.md tells how to add a scenario or a kernel.
+//! [`Lab`] puts them together. [`compare`] and [`record`] have the QEMU plugin see every access. docs/lab.md tells how to add a scenario or a kernel.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod apt;
+mod btf;
 pub mod compare;
 pub mod cpio;
 mod error;
@@ -22,6 +23,7 @@ pub mod manager;
 mod module_build;
 mod modules;
 pub mod plugin;
+pub mod record;
 pub mod results;
 pub mod scenario;
 pub mod table;

@@ -5,7 +5,7 @@
 //! QEMU emulates in software (TCG) throughout: stock kernels then boot everywhere, in CI without nested virtualisation too.
 //! It models where memory lies, not how fast it is: both nodes take the same time.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use terrace_core::units::Bytes;
 
@@ -156,7 +156,8 @@ impl Machine {
     }
 
     /// QEMU's arguments for the machine, its kernel and its first root, without serial ports.
-    /// `instruction` is how many nanoseconds one takes in deterministic time: a power of two.
+    /// `instruction` is how many nanoseconds one takes in deterministic time: a power of two. `memory`: files that are to be the nodes'
+    /// memory, where others want to read it.
     pub(crate) fn arguments(
         &self,
         kernel: &Kernel,
@@ -164,6 +165,7 @@ impl Machine {
         mode: Mode,
         instruction: u32,
         more: &str,
+        memory: &[PathBuf],
     ) -> Vec<String> {
         let mut arguments = Vec::new();
         let mut add = |words: &[&str]| arguments.extend(words.iter().map(|word| (*word).to_owned()));
@@ -174,7 +176,11 @@ impl Machine {
         add(&["-no-reboot", "-nic", "none"]);
         add(&["-m", &format!("{}M", nodes.iter().map(|node| node.get() >> 20).sum::<u64>())]);
         for (node, size) in (0_u32..).zip(&nodes) {
-            add(&["-object", &format!("memory-backend-ram,id=memory{node},size={}M", size.get() >> 20)]);
+            let backend = match memory.get(node as usize) {
+                None => "memory-backend-ram".to_owned(),
+                Some(file) => format!("memory-backend-file,share=on,mem-path={}", file.display()),
+            };
+            add(&["-object", &format!("{backend},id=memory{node},size={}M", size.get() >> 20)]);
             add(&["-numa", &format!("node,nodeid={node},memdev=memory{node}{}", self.processors_of(node))]);
         }
         let count = nodes.len() as u32;
@@ -215,7 +221,7 @@ impl Machine {
     }
 
     /// Memory of each node.
-    fn nodes(&self) -> Vec<Bytes> {
+    pub(crate) fn nodes(&self) -> Vec<Bytes> {
         match self.topology {
             Topology::TwoSocketsSlow => vec![self.fast, self.fast, self.slow],
             _ => vec![self.fast, self.slow],
@@ -248,7 +254,7 @@ mod tests {
 
     fn line(machine: &Machine, mode: Mode) -> String {
         let more = "";
-        machine.arguments(&kernel("6.12.1-amd64"), Path::new("/i.cpio"), mode, 2, more).join(" ")
+        machine.arguments(&kernel("6.12.1-amd64"), Path::new("/i.cpio"), mode, 2, more, &[]).join(" ")
     }
 
     #[test]

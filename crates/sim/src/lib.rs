@@ -25,6 +25,7 @@ pub mod mmu;
 pub mod object_cache;
 mod oracle;
 mod prices;
+pub mod processes;
 pub mod record;
 pub mod report;
 pub mod run;

@@ -11,9 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use terrace_core::pages::Pages;
 use terrace_core::policy::Oracle;
-use terrace_core::units::{BLOCK_PAGES, BLOCK_SHIFT, PageId, Time, Vpn};
-
-use crate::colocate::{OTHER_SPACE, SPACE};
+use terrace_core::units::{BLOCK_PAGES, BLOCK_SHIFT, PageId, SpaceId, Time, Vpn};
 
 /// Most entries kept, 8 bytes each; beyond, neighbouring stretches are joined and the future gets coarser.
 const MOST_ENTRIES: usize = 1 << 25;
@@ -24,6 +22,8 @@ const FIRST_LENGTH: u64 = 1 << 12;
 #[derive(Debug)]
 pub(crate) struct Future {
     base: u64,
+    /// How many processes there are, each a space.
+    pub(crate) spaces: u32,
     /// Accesses a stretch covers.
     length: u64,
     /// Pages with their counts, by stretch, in the order of pages.
@@ -37,6 +37,7 @@ impl Future {
     pub(crate) fn new() -> Future {
         Future {
             base: 0,
+            spaces: 1,
             length: FIRST_LENGTH,
             stretches: Vec::new(),
             entries: 0,
@@ -164,8 +165,8 @@ impl Oracle for Seer {
             let number = page >> BLOCK_SHIFT;
             if block.is_none_or(|(known, _)| known != number) {
                 let vpn = Vpn(self.future.base + u64::from(page));
-                // A second process's addresses lie behind all of the first's.
-                let found = pages.find_block(SPACE, vpn).or_else(|| pages.find_block(OTHER_SPACE, vpn));
+                // No two processes share an address: each one's lie behind those of the one before.
+                let found = (0..self.future.spaces).find_map(|space| pages.find_block(SpaceId(space), vpn));
                 block = Some((number, found));
             }
             if let Some((_, Some(id))) = block {
@@ -190,7 +191,7 @@ mod tests {
         let progress = Arc::new(Progress::default());
         progress.tell(FIRST_LENGTH, Time::from_nanos(FIRST_LENGTH * 10));
         let mut pages = Pages::new();
-        pages.map(SPACE, Vpn(0)..Vpn(16));
+        pages.map(SpaceId(0), Vpn(0)..Vpn(16));
         let mut seer = Seer::new(future, progress);
         let mut ask = |from: u64, until: u64| {
             let mut found = Vec::new();

@@ -5,11 +5,11 @@
 
 use std::collections::BTreeMap;
 
-use crate::colocate::ProcessReport;
 use crate::config::Pages;
 use crate::heat::HeatMap;
 use crate::history::History;
 use crate::mmu::MmuReport;
+use crate::processes::ProcessReport;
 use crate::series::Series;
 
 /// One run. Sizes, counts and seconds are those of the scaled machine unless the name says `full_size`.
@@ -86,7 +86,7 @@ pub struct Report {
     pub splits_and_collapses: [u64; 2],
     /// The policy's figures at the end.
     pub policy_metrics: BTreeMap<&'static str, f64>,
-    /// What each process got, where there are two; empty otherwise.
+    /// What each process got, where there are several; empty otherwise.
     pub processes: Vec<ProcessReport>,
     /// What the MMU and its counters did, core by core; `None` where it is not modelled.
     pub mmu: Option<MmuReport>,

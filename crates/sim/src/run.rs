@@ -5,7 +5,7 @@
 
 use terrace_core::policy::Policy;
 use terrace_core::units::{Bytes, TierId, Vpn};
-use terrace_trace::{AccessSource, Change};
+use terrace_trace::{AccessSource, Change, Pages};
 use terrace_workloads::Parameters;
 
 use crate::colocate::Recorded;
@@ -13,6 +13,7 @@ use crate::config::SimConfig;
 use crate::error::SimError;
 use crate::fixed::Fixed;
 use crate::oracle::Future;
+use crate::processes::{Placement, Process};
 use crate::report::Report;
 use crate::simulation::Simulation;
 use crate::tuning::Tuning;
@@ -23,6 +24,10 @@ pub trait Source: Sync {
     fn name(&self) -> String;
     /// The most memory it has at one time.
     fn footprint(&self) -> Bytes;
+    /// Its processes, if they are several.
+    fn processes(&self) -> Vec<Process> {
+        Vec::new()
+    }
     /// Plays it from its beginning.
     ///
     /// # Errors
@@ -60,6 +65,8 @@ pub struct TraceSource<F> {
     pub footprint: Bytes,
     /// Opens it anew.
     pub open: F,
+    /// Where the pages of its processes lie, if they are several.
+    pub placement: Option<Placement>,
 }
 
 impl<F> Source for TraceSource<F>
@@ -72,30 +79,41 @@ where
     fn footprint(&self) -> Bytes {
         self.footprint
     }
+    fn processes(&self) -> Vec<Process> {
+        self.placement.as_ref().map_or_else(Vec::new, |placement| placement.processes().to_vec())
+    }
     fn play(&self, into: &mut Simulation) -> Result<(), SimError> {
         let mut source = (self.open)().map_err(SimError::Source)?;
         let mut batch = vec![terrace_trace::Access::default(); 2048];
+        if let Some(placement) = &self.placement {
+            into.apart(placement.processes());
+        }
+        let each = |pages: Pages, what: &mut dyn FnMut(Vpn, u64)| match &self.placement {
+            None => what(Vpn(u64::from(pages.first.0)), u64::from(pages.count)),
+            Some(placement) => {
+                placement.runs(pages).for_each(|run| what(Vpn(u64::from(run.first.0)), u64::from(run.count)));
+            }
+        };
         while into.goes_on() {
             let count = source.fill(&mut batch).map_err(|error| SimError::Source(error.to_string()))?;
+            if let Some(placement) = &self.placement {
+                placement.place(&mut batch[..count]);
+            }
             into.feed(&batch[..count]);
             if count > 0 {
                 continue;
             }
             match source.take_event().map(|event| event.change) {
                 None => break,
-                Some(Change::Born(pages)) => into.map(Vpn(u64::from(pages.first.0)), u64::from(pages.count), false),
-                Some(Change::Gone(pages)) => into.unmap(Vpn(u64::from(pages.first.0)), u64::from(pages.count)),
+                Some(Change::Born(pages)) => each(pages, &mut |first, count| into.map(first, count, false)),
+                Some(Change::Gone(pages)) => each(pages, &mut |first, count| into.unmap(first, count)),
                 Some(Change::Region { .. }) => {
                     let why =
                         "the trace is regional: it tells which regions were in use, and no single access to replay";
                     return Err(SimError::Source(why.to_owned()));
                 }
-                Some(Change::Huge(pages)) => {
-                    into.remap(Vpn(u64::from(pages.first.0)), u64::from(pages.count), true);
-                }
-                Some(Change::Split(pages)) => {
-                    into.remap(Vpn(u64::from(pages.first.0)), u64::from(pages.count), false);
-                }
+                Some(Change::Huge(pages)) => each(pages, &mut |first, count| into.remap(first, count, true)),
+                Some(Change::Split(pages)) => each(pages, &mut |first, count| into.remap(first, count, false)),
                 Some(Change::Period(accesses)) => into.each_stands_for(accesses),
             }
         }
@@ -119,8 +137,11 @@ impl Source for Beside {
     fn footprint(&self) -> Bytes {
         Bytes::new(self.first.footprint().get() + self.other.size_bytes())
     }
+    fn processes(&self) -> Vec<Process> {
+        self.other.beside(&self.first.name()).to_vec()
+    }
     fn play(&self, into: &mut Simulation) -> Result<(), SimError> {
-        into.play_beside(self.other.clone());
+        into.play_beside(&self.first.name(), self.other.clone());
         self.first.play(into)
     }
 }

@@ -7,7 +7,6 @@
 //! at its end the load model says how long it took. Then what was seen is told to the engine, what is due is done
 //! (scans, marks, reclaim, moves), and the engine is polled until it wants to be woken.
 
-mod beside;
 mod clock;
 mod cores;
 mod counters;
@@ -20,6 +19,7 @@ mod numbers;
 mod outcome;
 mod regions;
 mod setup;
+mod spaces;
 mod sweep;
 mod watched;
 
@@ -49,6 +49,7 @@ use crate::history::History;
 use crate::hot::Hot;
 use crate::mmu::interleave::Queued;
 use crate::oracle::{Future, Progress, Seer};
+use crate::processes::Process;
 use crate::report::Report;
 use crate::series::Series;
 use crate::tuning::{Tuning, Waited};
@@ -152,9 +153,11 @@ pub struct Simulation {
     in_run: bool,
     /// First pages of the blocks that the trace has as huge.
     traced_huge: BTreeSet<u32>,
-    /// A second process, played along, and its first page.
+    /// A second process, played along.
     pub(crate) beside: Option<Box<Recorded>>,
-    pub(crate) second_from: Option<u32>,
+    /// The processes where there are several, and the first page of each.
+    pub(crate) processes: Vec<Process>,
+    pub(crate) starts: Vec<u32>,
     pub(crate) tuning: Option<Box<dyn Tuning>>,
     pub(crate) waited: Waited,
     /// Pages the fast tier has, and those of them that may be used.
@@ -276,7 +279,11 @@ impl Simulation {
         self.close_stretch(true);
         match (self.failure, self.future) {
             (Some(error), _) => Err(error),
-            (None, future) => Ok(future.unwrap_or_else(Future::new)),
+            (None, future) => {
+                let mut future = future.unwrap_or_else(Future::new);
+                future.spaces = self.starts.len().max(1) as u32;
+                Ok(future)
+            }
         }
     }
 

@@ -9,11 +9,11 @@ use terrace_machine::mmu::{CounterSpec, Sync, TablePlacement, When};
 use terrace_machine::preset::Machine;
 use terrace_machine::scale::Scale;
 use terrace_policies::Settings;
-use terrace_sim::colocate::{ProcessReport, Recorded};
+use terrace_sim::colocate::Recorded;
 use terrace_sim::fixed::Fixed;
 use terrace_sim::mmu::Flush;
-use terrace_sim::run::Beside;
-use terrace_sim::run::run_alone;
+use terrace_sim::processes::ProcessReport;
+use terrace_sim::run::{Beside, run_alone};
 use terrace_sim::{
     FastSize, MmuConfig, MmuReport, Pages, Report, SimConfig, SimError, Simulation, Source, WorkloadSource,
 };

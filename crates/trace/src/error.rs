@@ -16,11 +16,13 @@ pub enum TraceError {
         found: Vec<u8>,
     },
     /// The trace was written in another version of the format.
-    #[error("the trace has format version {found}, this program reads version {supported}; record or import it again")]
+    #[error(
+        "the trace has format version {found}, this program reads versions up to {supported}; record or import it again"
+    )]
     Version {
         /// Version in the file.
         found: u16,
-        /// The version this crate reads.
+        /// The latest version this crate reads.
         supported: u16,
     },
     /// The file ends too early; every block before `offset` is whole and was delivered.

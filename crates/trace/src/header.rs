@@ -13,8 +13,10 @@ use crate::error::TraceError;
 /// The first eight bytes of every trace. The first is no ASCII and the last is a newline, so that a transfer that
 /// mangles either is noticed at once.
 pub const SIGNATURE: [u8; 8] = *b"\x93TTRACE\n";
-/// The version this crate writes, and the only one it reads.
-pub const VERSION: u16 = 1;
+/// The latest version, which only traces of several processes have: who cannot tell processes apart must not read them as one.
+pub const VERSION: u16 = 2;
+/// The version of all other traces.
+const ONE_PROCESS: u16 = 1;
 const FIXED_BYTES: usize = 16;
 const LARGEST_BODY: u32 = 1 << 20;
 
@@ -34,6 +36,9 @@ pub struct Header {
     pub latency: Option<LatencyUnit>,
     /// By how much footprint and time were shrunk against the program that is meant; 1 where nothing was.
     pub scale: f64,
+    /// Whether the map says of each page which process it is of. Where not, all are of one.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub processes: bool,
 }
 
 /// How the accesses were seen, which bounds what may be concluded from them.
@@ -81,6 +86,7 @@ impl Default for Header {
             lines: true,
             latency: None,
             scale: 1.0,
+            processes: false,
         }
     }
 }
@@ -106,7 +112,8 @@ impl Header {
         let length = u32::try_from(body.len()).ok().filter(|&length| length <= LARGEST_BODY);
         let length = length.ok_or_else(|| TraceError::Header("the workload text is longer than 1 MiB".to_owned()))?;
         let mut bytes = SIGNATURE.to_vec();
-        bytes.extend_from_slice(&VERSION.to_le_bytes());
+        let version = if self.processes { VERSION } else { ONE_PROCESS };
+        bytes.extend_from_slice(&version.to_le_bytes());
         bytes.extend_from_slice(&[0, 0]);
         bytes.extend_from_slice(&length.to_le_bytes());
         bytes.extend_from_slice(&body);
@@ -132,7 +139,7 @@ impl Header {
             return Err(truncated(got));
         }
         let version = u16::from_le_bytes([bytes[8], bytes[9]]);
-        if version != VERSION {
+        if !(ONE_PROCESS..=VERSION).contains(&version) {
             return Err(TraceError::Version { found: version, supported: VERSION });
         }
         let length = u32::from_le_bytes([bytes[12], bytes[13], bytes[14], bytes[15]]);
@@ -152,6 +159,9 @@ impl Header {
         let header: Header =
             serde_json::from_slice(&covered[FIXED_BYTES..]).map_err(|error| corrupt(&error.to_string()))?;
         header.check().map_err(|error| corrupt(&error.to_string()))?;
+        if header.processes != (version == VERSION) {
+            return Err(corrupt("its version and what it says of processes do not agree"));
+        }
         Ok((header, bytes.len() as u64))
     }
 }
@@ -183,9 +193,15 @@ mod tests {
             lines: false,
             latency: Some(LatencyUnit::Cycles),
             scale: 64.0,
+            processes: false,
         };
         let bytes = header.encode().unwrap();
-        assert_eq!(Header::read(&mut bytes.as_slice()).unwrap(), (header, bytes.len() as u64));
+        assert_eq!(bytes[8], 1, "older programs read what they know");
+        assert_eq!(Header::read(&mut bytes.as_slice()).unwrap(), (header.clone(), bytes.len() as u64));
+        let several = Header { processes: true, ..header };
+        let bytes = several.encode().unwrap();
+        assert_eq!(bytes[8], 2);
+        assert_eq!(Header::read(&mut bytes.as_slice()).unwrap().0, several);
     }
 
     #[test]

@@ -9,9 +9,10 @@ use std::io::{Read, Seek, SeekFrom};
 
 use terrace_core::units::Time;
 
-use crate::block::{BlockKind, FRAME_BYTES, Frame, Unpacker};
+use crate::block::{BlockKind, FRAME_BYTES, Frame, Unpacker, decode_map};
 use crate::error::TraceError;
 use crate::header::{Header, read_up_to};
+use crate::map::PageMap;
 use crate::varint::{Cursor, put};
 
 pub(crate) const TRAILER_BYTES: usize = 24;
@@ -143,6 +144,30 @@ impl Index {
             return Err(corrupt("it disagrees with the trailer about the number of accesses"));
         }
         Ok((header, index))
+    }
+
+    /// Reads the page map of a trace without its records. The position of `input` is left anywhere.
+    ///
+    /// # Errors
+    /// As for a [`crate::Reader`].
+    pub fn map(&self, input: &mut (impl Read + Seek)) -> Result<PageMap, TraceError> {
+        let mut map = PageMap::default();
+        let mut unpacker = Unpacker::new()?;
+        for block in self.blocks.iter().filter(|block| block.kind == BlockKind::Map) {
+            let corrupt = |reason: &str| TraceError::corrupt(block.offset, BlockKind::Map.name(), reason);
+            seek(input, SeekFrom::Start(block.offset))?;
+            let mut frame = [0; FRAME_BYTES];
+            read_up_to(input, &mut frame, block.offset)?;
+            let frame = Frame::decode(&frame).map_err(corrupt)?;
+            if frame.kind != BlockKind::Map {
+                return Err(corrupt("the index points at something else"));
+            }
+            let mut stored = vec![0; frame.stored_bytes as usize];
+            read_up_to(input, &mut stored, block.offset + FRAME_BYTES as u64)?;
+            unpacker.unpack(&frame, &stored).map_err(|reason| corrupt(&reason))?;
+            decode_map(&unpacker.raw).map_err(corrupt)?.iter().for_each(|piece| map.add(piece));
+        }
+        Ok(map)
     }
 }
 

@@ -27,7 +27,7 @@ pub use block::{BLOCK_RECORDS, BlockKind};
 pub use error::TraceError;
 pub use header::{Header, LatencyUnit, Provenance, SIGNATURE, VERSION};
 pub use index::{BlockEntry, Index, Summary};
-pub use map::{Extent, MapPiece, NumberBy, PageMap, Region};
+pub use map::{Extent, MapPiece, NumberBy, PageMap, Process, ProcessId, Region};
 pub use reader::{AccessSource, Reader};
 pub use record::{Access, Change, Event, LINES_PER_PAGE, Pages, ThreadId};
 pub use writer::Writer;

@@ -24,6 +24,23 @@ pub struct Extent {
     pub vpn: Vpn,
     /// How many pages.
     pub count: u32,
+    /// Whose they are.
+    pub process: ProcessId,
+}
+
+/// A process of the traced machine, or rather the address space it had: numbered from 0 in order of appearance. A program that starts
+/// another in its place (exec) is a new one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
+#[serde(transparent)]
+pub struct ProcessId(pub u16);
+
+/// What is known of a process.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Process {
+    /// Its number in the traced machine; two that followed each other may have the same.
+    pub pid: u64,
+    /// Its name there.
+    pub name: String,
 }
 
 /// A mapped range of the traced program (a line of its `maps` file), or an object's range.
@@ -46,15 +63,20 @@ pub enum MapPiece {
     Region(Region),
     /// The original number of a thread.
     Thread(ThreadId, u64),
+    /// A process, where a trace has several.
+    Process(ProcessId, Process),
 }
 
 impl MapPiece {
     pub(crate) fn encode(&self, out: &mut Vec<u8>) {
         match self {
             MapPiece::Extent(extent) => {
-                out.push(1);
+                out.push(if extent.process == ProcessId(0) { 1 } else { 5 });
                 for value in [u64::from(extent.first.0), extent.vpn.0, u64::from(extent.count)] {
                     put(out, value);
+                }
+                if extent.process != ProcessId(0) {
+                    put(out, u64::from(extent.process.0));
                 }
             }
             MapPiece::Region(region) => {
@@ -68,16 +90,24 @@ impl MapPiece {
                 put(out, u64::from(thread.0));
                 put(out, *raw);
             }
+            MapPiece::Process(number, process) => {
+                out.push(4);
+                put(out, u64::from(number.0));
+                put(out, process.pid);
+                put_text(out, &process.name);
+            }
         }
     }
 
     pub(crate) fn decode(from: &mut Cursor<'_>) -> Option<MapPiece> {
+        let process = |from: &mut Cursor<'_>| Some(ProcessId(u16::try_from(from.number()?).ok()?));
         match from.take(1)?[0] {
-            1 => {
+            kind @ (1 | 5) => {
                 let (first, vpn, count) = (from.number32()?, from.number()?, from.number32()?);
                 let last = u64::from(count.checked_sub(1)?);
                 let fits = u64::from(first) + last < 1 << 32 && vpn.checked_add(last).is_some();
-                fits.then_some(MapPiece::Extent(Extent { first: PageId(first), vpn: Vpn(vpn), count }))
+                let process = if kind == 5 { process(from)? } else { ProcessId(0) };
+                fits.then_some(MapPiece::Extent(Extent { first: PageId(first), vpn: Vpn(vpn), count, process }))
             }
             2 => {
                 let (start, end) = (from.number()?, from.number()?);
@@ -85,6 +115,11 @@ impl MapPiece {
                 (start <= end).then_some(MapPiece::Region(Region { start, end, name }))
             }
             3 => Some(MapPiece::Thread(ThreadId(u16::try_from(from.number()?).ok()?), from.number()?)),
+            4 => {
+                let number = process(from)?;
+                let (pid, name) = (from.number()?, from.text()?);
+                Some(MapPiece::Process(number, Process { pid, name }))
+            }
             _ => None,
         }
     }
@@ -96,6 +131,7 @@ pub struct PageMap {
     extents: BTreeMap<u32, Extent>,
     regions: Vec<Region>,
     threads: BTreeMap<ThreadId, u64>,
+    processes: BTreeMap<ProcessId, Process>,
 }
 
 impl PageMap {
@@ -109,15 +145,27 @@ impl PageMap {
             MapPiece::Thread(thread, raw) => {
                 self.threads.insert(*thread, *raw);
             }
+            MapPiece::Process(number, process) => {
+                self.processes.insert(*number, process.clone());
+            }
         }
     }
 
     /// The page's number in the traced program, or the object's in a trace of objects; `None` where the trace does
     /// not say.
     pub fn vpn(&self, page: PageId) -> Option<Vpn> {
+        let extent = self.extent(page)?;
+        Some(Vpn(extent.vpn.0 + u64::from(page.0 - extent.first.0)))
+    }
+
+    /// The process the page is of: the first where the trace does not say.
+    pub fn process_of(&self, page: PageId) -> ProcessId {
+        self.extent(page).map_or(ProcessId(0), |extent| extent.process)
+    }
+
+    fn extent(&self, page: PageId) -> Option<&Extent> {
         let (_, extent) = self.extents.range(..=page.0).next_back()?;
-        let offset = page.0 - extent.first.0;
-        (offset < extent.count).then(|| Vpn(extent.vpn.0 + u64::from(offset)))
+        (page.0 - extent.first.0 < extent.count).then_some(extent)
     }
 
     /// The address at which the page began in the traced program; `None` where the trace does not say, or where it
@@ -136,6 +184,11 @@ impl PageMap {
         self.threads.get(&thread).copied()
     }
 
+    /// The processes, where the trace tells them apart.
+    pub const fn processes(&self) -> &BTreeMap<ProcessId, Process> {
+        &self.processes
+    }
+
     /// Ids and addresses, ascending by id.
     pub fn extents(&self) -> impl Iterator<Item = &Extent> {
         self.extents.values()
@@ -151,7 +204,8 @@ impl PageMap {
         let extents = self.extents.values().map(|extent| MapPiece::Extent(*extent));
         let regions = self.regions.iter().map(|region| MapPiece::Region(region.clone()));
         let threads = self.threads.iter().map(|(thread, raw)| MapPiece::Thread(*thread, *raw));
-        extents.chain(regions).chain(threads)
+        let processes = self.processes.iter().map(|(number, process)| MapPiece::Process(*number, process.clone()));
+        extents.chain(regions).chain(threads).chain(processes)
     }
 }
 
@@ -170,6 +224,9 @@ pub enum NumberBy {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct OutOfIds;
 
+/// Where the process stands in the key of a unit: blocks of addresses below 2^57 have 36 bits. Objects, any 64 bits, are of one process.
+const PROCESS_SHIFT: u32 = 48;
+
 /// Gives pages their ids, and remembers what must go into the trace's map.
 #[derive(Debug)]
 pub(crate) struct Numbering {
@@ -178,13 +235,23 @@ pub(crate) struct Numbering {
     /// The unit looked up last: programs stay in a block for many accesses, and a hash lookup costs ten times this.
     last: Option<(u64, u32)>,
     next: u64,
+    /// Whose addresses these are; in the upper bits of a unit's key, as addresses of programs leave them free.
+    process: ProcessId,
     fresh: Vec<MapPiece>,
 }
 
 impl Numbering {
     pub(crate) fn new(by: NumberBy) -> Numbering {
         let shift = if by == NumberBy::Block { BLOCK_SHIFT } else { 0 };
-        Numbering { shift, ids: FxHashMap::default(), last: None, next: 0, fresh: Vec::new() }
+        Numbering { shift, ids: FxHashMap::default(), last: None, next: 0, process: ProcessId(0), fresh: Vec::new() }
+    }
+
+    /// From here on addresses are of this process.
+    pub(crate) fn enter(&mut self, process: ProcessId) {
+        if process != self.process {
+            self.process = process;
+            self.last = None;
+        }
     }
 
     /// The id of a page.
@@ -199,14 +266,16 @@ impl Numbering {
     }
 
     fn look_up(&mut self, unit: u64) -> Result<u32, OutOfIds> {
-        let first = match self.ids.get(&unit) {
+        let key = unit | u64::from(self.process.0) << PROCESS_SHIFT;
+        let first = match self.ids.get(&key) {
             Some(&first) => first,
             None => {
                 let count = 1_u32 << self.shift;
                 let first = u32::try_from(self.next).map_err(|_| OutOfIds)?;
                 self.next += u64::from(count);
-                self.ids.insert(unit, first);
-                self.remember(Extent { first: PageId(first), vpn: Vpn(unit << self.shift), count });
+                self.ids.insert(key, first);
+                let vpn = Vpn(unit << self.shift);
+                self.remember(Extent { first: PageId(first), vpn, count, process: self.process });
                 first
             }
         };
@@ -218,6 +287,7 @@ impl Numbering {
         if let Some(MapPiece::Extent(last)) = self.fresh.last_mut()
             && last.first.0 + last.count == extent.first.0
             && last.vpn.0.checked_add(u64::from(last.count)) == Some(extent.vpn.0)
+            && last.process == extent.process
         {
             last.count += extent.count;
             return;
@@ -253,6 +323,22 @@ impl Numbering {
         Ok(())
     }
 
+    /// All ids of a process so far, as runs of consecutive ids.
+    pub(crate) fn pages_of(&self, process: ProcessId) -> Vec<Pages> {
+        let count = 1_u32 << self.shift;
+        let own = self.ids.iter().filter(|(key, _)| *key >> PROCESS_SHIFT == u64::from(process.0));
+        let mut firsts: Vec<u32> = own.map(|(_, first)| *first).collect();
+        firsts.sort_unstable();
+        let mut runs: Vec<Pages> = Vec::new();
+        for first in firsts {
+            match runs.last_mut() {
+                Some(run) if run.first.0 + run.count == first => run.count += count,
+                _ => runs.push(Pages { first: PageId(first), count }),
+            }
+        }
+        runs
+    }
+
     /// Map pieces that arose since they were last taken.
     pub(crate) fn take_fresh(&mut self) -> Vec<MapPiece> {
         std::mem::take(&mut self.fresh)
@@ -280,6 +366,33 @@ mod tests {
         }
         assert_eq!(map.address(PageId(1536)), None);
         assert_eq!(map.extents().count(), 2, "neighbouring blocks share an extent");
+    }
+
+    #[test]
+    fn one_address_is_another_page_in_another_process() {
+        let mut numbering = Numbering::new(NumberBy::Block);
+        let mut map = PageMap::default();
+        let mut page = |numbering: &mut Numbering, process: u16, vpn: u64| {
+            numbering.enter(ProcessId(process));
+            let page = numbering.page(Vpn(vpn)).unwrap();
+            numbering.take_fresh().iter().for_each(|piece| {
+                let mut bytes = Vec::new();
+                piece.encode(&mut bytes);
+                let read = MapPiece::decode(&mut Cursor::new(&bytes)).unwrap();
+                assert_eq!(read, *piece);
+                map.add(&read);
+            });
+            page.0
+        };
+        let ids =
+            [(0, 0x400), (7, 0x400), (0, 0x401), (7, 0x7ff)].map(|(process, vpn)| page(&mut numbering, process, vpn));
+        assert_eq!(ids, [0, 512, 1, 1535]);
+        assert_eq!(ids.map(|id| map.process_of(PageId(id)).0), [0, 7, 0, 7]);
+        assert_eq!(ids.map(|id| map.vpn(PageId(id)).unwrap().0), [0x400, 0x400, 0x401, 0x7ff]);
+        let bash = MapPiece::Process(ProcessId(7), Process { pid: 81, name: "bash".to_owned() });
+        let mut bytes = Vec::new();
+        bash.encode(&mut bytes);
+        assert_eq!(MapPiece::decode(&mut Cursor::new(&bytes)), Some(bash));
     }
 
     #[test]

@@ -53,6 +53,11 @@ impl Access {
         Access { thread: thread.0, ..self }
     }
 
+    /// The same access to another page.
+    pub const fn of_page(self, page: PageId) -> Access {
+        Access { page: page.0, ..self }
+    }
+
     /// The same access to the cache line `line` (0 to 63; only the low six bits count) of the page.
     pub const fn on_line(self, line: u8) -> Access {
         let line = (line & (LINES_PER_PAGE - 1)) as u64;

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::io::{BufWriter, Read, Write};
 use std::ops::Range;
 
-use terrace_core::units::{PageId, Time};
+use terrace_core::units::{BLOCK_SHIFT, PageId, Time};
 
 use crate::error::TraceError;
 use crate::export::vpn_of;
@@ -37,8 +37,108 @@ pub struct Info {
     pub bytes: u64,
     /// Named address ranges that hold accessed pages, with the number of those pages.
     pub touched_pages_by_region: BTreeMap<String, u64>,
+    /// Accesses and pages by size, where the trace tells page sizes.
+    pub page_sizes: Option<PageSizes>,
+    /// The processes, where the trace tells them apart, by their number in it.
+    pub processes: Vec<ProcessInfo>,
     /// What is wrong with the trace, if it is not whole.
     pub damage: Option<String>,
+}
+
+/// Accesses and pages by the size that the traced machine's kernel mapped them by.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct PageSizes {
+    /// Accesses to memory mapped by 4 KiB.
+    pub accesses_4k: u64,
+    /// Accesses to memory mapped by 2 MiB.
+    pub accesses_2m: u64,
+    /// Pages of 4 KiB that were accessed while they were mapped so.
+    pub pages_4k: u64,
+    /// Pages of 2 MiB that were accessed.
+    pub pages_2m: u64,
+    /// How often 2 MiB that had been mapped by 4 KiB became one page.
+    pub collapsed: u64,
+    /// How often a 2 MiB page was split.
+    pub split: u64,
+}
+
+/// A process's part of a trace.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct ProcessInfo {
+    /// Its number in the traced machine.
+    pub pid: u64,
+    /// Its name there.
+    pub name: String,
+    /// Its accesses.
+    pub accesses: u64,
+    /// Pages of 4 KiB that it accessed.
+    pub touched_pages: u64,
+}
+
+/// How blocks of 2 MiB are mapped, as far as the trace has told.
+#[derive(Default)]
+struct Sizes {
+    /// A flag for each block that was told of: 2 MiB or not.
+    blocks: Vec<Option<bool>>,
+    used_small: Vec<u64>,
+    used_huge: Vec<u64>,
+    counts: PageSizes,
+    told: bool,
+}
+
+impl Sizes {
+    fn event(&mut self, change: &Change) {
+        let (pages, huge) = match change {
+            Change::Huge(pages) => (pages, true),
+            Change::Split(pages) => (pages, false),
+            _ => return,
+        };
+        self.told = true;
+        let end = u64::from(pages.first.0) + u64::from(pages.count);
+        for block in pages.first.0 >> BLOCK_SHIFT..=(end.saturating_sub(1) >> BLOCK_SHIFT) as u32 {
+            let block = block as usize;
+            if block >= self.blocks.len() {
+                self.blocks.resize(block + 1, None);
+            }
+            match (self.blocks[block].replace(huge), huge) {
+                (Some(false), true) => self.counts.collapsed += 1,
+                (Some(true), false) => self.counts.split += 1,
+                _ => {}
+            }
+        }
+    }
+
+    fn access(&mut self, page: usize) {
+        if !self.told {
+            return;
+        }
+        match self.blocks.get(page >> BLOCK_SHIFT) {
+            Some(Some(true)) => {
+                self.counts.accesses_2m += 1;
+                mark(&mut self.used_huge, page >> BLOCK_SHIFT);
+            }
+            _ => {
+                self.counts.accesses_4k += 1;
+                mark(&mut self.used_small, page);
+            }
+        }
+    }
+
+    fn done(self) -> Option<PageSizes> {
+        let sizes = PageSizes { pages_4k: ones(&self.used_small), pages_2m: ones(&self.used_huge), ..self.counts };
+        self.told.then_some(sizes)
+    }
+}
+
+fn mark(bits: &mut Vec<u64>, at: usize) {
+    if at / 64 >= bits.len() {
+        bits.resize(at / 64 + 1, 0);
+    }
+    bits[at / 64] |= 1 << (at % 64);
+}
+
+fn ones(bits: &[u64]) -> u64 {
+    bits.iter().map(|bits| u64::from(bits.count_ones())).sum()
 }
 
 impl Info {
@@ -57,6 +157,8 @@ pub fn info(input: impl Read) -> Result<Info, TraceError> {
     let mut summary = Summary { first_time: Time::FAR_FUTURE, ..Summary::default() };
     let mut touched: Vec<u64> = Vec::new();
     let mut by_thread: Vec<u64> = Vec::new();
+    let mut by_block: Vec<u64> = Vec::new();
+    let mut sizes = Sizes::default();
     let mut batch = vec![Access::default(); BATCH];
     let damage = loop {
         let count = match reader.fill(&mut batch) {
@@ -65,10 +167,12 @@ pub fn info(input: impl Read) -> Result<Info, TraceError> {
         };
         for access in &batch[..count] {
             let page = access.page().index();
-            if page / 64 >= touched.len() {
-                touched.resize(page / 64 + 1, 0);
+            mark(&mut touched, page);
+            sizes.access(page);
+            if page >> BLOCK_SHIFT >= by_block.len() {
+                by_block.resize((page >> BLOCK_SHIFT) + 1, 0);
             }
-            touched[page / 64] |= 1 << (page % 64);
+            by_block[page >> BLOCK_SHIFT] += 1;
             let thread = usize::from(access.thread().0);
             if thread >= by_thread.len() {
                 by_thread.resize(thread + 1, 0);
@@ -84,6 +188,7 @@ pub fn info(input: impl Read) -> Result<Info, TraceError> {
                 break None;
             };
             summary.events += 1;
+            sizes.event(&event.change);
             summary.first_time = summary.first_time.min(event.time);
             summary.last_time = summary.last_time.max(event.time);
             let end = pages_of(&event).map_or(0, |pages| u64::from(pages.first.0) + u64::from(pages.count));
@@ -109,15 +214,38 @@ pub fn info(input: impl Read) -> Result<Info, TraceError> {
             *by_region.entry(name.to_owned()).or_default() += 1;
         }
     }
+    let mut processes: Vec<ProcessInfo> = Vec::new();
+    if reader.header().processes {
+        let known = map.processes().values();
+        processes.extend(known.map(|known| ProcessInfo {
+            pid: known.pid,
+            name: known.name.clone(),
+            accesses: 0,
+            touched_pages: 0,
+        }));
+        let place: BTreeMap<_, _> = map.processes().keys().zip(0..).collect();
+        let mut of = |page: usize, enter: &dyn Fn(&mut ProcessInfo)| {
+            let process = map.process_of(PageId(page as u32));
+            if let Some(info) = place.get(&process).and_then(|at: &usize| processes.get_mut(*at)) {
+                enter(info);
+            }
+        };
+        for (block, count) in by_block.iter().enumerate() {
+            of(block << BLOCK_SHIFT, &|info| info.accesses += count);
+        }
+        pages().for_each(|page| of(page, &|info| info.touched_pages += 1));
+    }
     let raw = |thread: usize| map.thread(ThreadId(thread as u16)).unwrap_or(thread as u64);
     Ok(Info {
         header: reader.header().clone(),
         summary,
-        touched_pages: touched.iter().map(|bits| u64::from(bits.count_ones())).sum(),
+        touched_pages: ones(&touched),
         accesses_by_thread: by_thread.iter().enumerate().map(|(thread, count)| (raw(thread), *count)).collect(),
         blocks: reader.blocks(),
         bytes: reader.offset(),
         touched_pages_by_region: by_region,
+        page_sizes: sizes.done(),
+        processes,
         damage,
     })
 }

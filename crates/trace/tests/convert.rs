@@ -3,16 +3,17 @@
 
 mod common;
 
-use common::{accesses, events};
+use common::{Item, accesses, events, read};
 use proptest::prelude::*;
 use terrace_core::units::{PageId, Time, Vpn};
 use terrace_trace::export::{self, NEXT_NOT_GIVEN, NO_NEXT};
 use terrace_trace::import::{
     Column, CsvColumns, DamonOptions, ImportFormat, ImportOptions, ImportReport, PerfField, import,
 };
+use terrace_trace::tools::{PageSizes, info};
 use terrace_trace::{
-    Access, Change, Extent, Header, LatencyUnit, MapPiece, NumberBy, Pages, Provenance, Reader, ThreadId, TraceError,
-    Writer,
+    Access, Change, Extent, Header, Index, LatencyUnit, MapPiece, NumberBy, Pages, ProcessId, Provenance, Reader,
+    ThreadId, TraceError, Writer,
 };
 
 fn bring(format: &ImportFormat, input: &[u8]) -> Result<(Vec<u8>, ImportReport), TraceError> {
@@ -289,7 +290,14 @@ fn oracle_general_goes_in_and_out_unchanged() {
 fn imported(touches: &[(u32, u8, bool, u16, u64)]) -> Vec<u8> {
     let header = Header { time_resolution_nanos: Some(1000), ..Header::default() };
     let mut writer = Writer::new(Vec::new(), header).unwrap();
-    writer.map(&MapPiece::Extent(Extent { first: PageId(0), vpn: Vpn(0x7f_0000_0000), count: 4096 })).unwrap();
+    writer
+        .map(&MapPiece::Extent(Extent {
+            first: PageId(0),
+            vpn: Vpn(0x7f_0000_0000),
+            count: 4096,
+            process: ProcessId(0),
+        }))
+        .unwrap();
     for (page, line, write, thread, micros) in touches {
         let access = if *write { Access::write(PageId(*page)) } else { Access::read(PageId(*page)) };
         writer.access(access.on_line(*line).by(ThreadId(*thread)).at(Time::from_nanos(micros * 1000))).unwrap();
@@ -337,7 +345,7 @@ proptest! {
             };
             let input = [prefix, bytes.as_slice()].concat();
             if let Ok((trace, _)) = bring_with(&format, &input, &options) {
-                prop_assert_eq!(common::read(&trace, 100).1, None);
+                prop_assert_eq!(read(&trace, 100).1, None);
             }
         }
     }
@@ -392,4 +400,72 @@ fn parquet_holds_every_access() {
     assert_eq!(row(0), (1, 0x7f_0000_0001_i64 << 12 | 128, true));
     assert_eq!(row(1), (5, 0x7f_0000_0005_i64 << 12 | 384, false));
     assert_eq!((rows[0].get_long(4).unwrap(), rows[1].get_long(5).unwrap()), (3, 8000));
+}
+
+/// A chunk as the QEMU plugin writes it of a guest.
+fn guest_chunk(kind: u32, process: u32, thread: u64, nanos: u64, payload: &[u8]) -> Vec<u8> {
+    let mut bytes = [0x4b48_4352_u32, kind].map(u32::to_le_bytes).concat();
+    bytes.extend([thread, nanos, nanos].map(u64::to_le_bytes).concat());
+    bytes.extend([payload.len() as u32, 0, process, 0].map(u32::to_le_bytes).concat());
+    bytes.extend_from_slice(payload);
+    bytes
+}
+
+#[test]
+fn a_guests_processes_and_page_sizes_are_told_apart() {
+    let words = |words: &[u64]| words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>();
+    let named = |pid: u64, name: &str| [&pid.to_le_bytes()[..], name.as_bytes()].concat();
+    let mut recording = [&b"TRRHOOK1"[..], &2_u32.to_le_bytes(), &[0; 4], &words(&[4096, 1, 0])].concat();
+    for chunk in [
+        guest_chunk(3, 0, 0, 0, &named(71, "first")),
+        guest_chunk(4, 0, 0, 0, &words(&[0x20_0000 | 1])),
+        guest_chunk(1, 0, 71, 10, &words(&[0x20_1000, 0x20_2000])),
+        guest_chunk(3, 1, 0, 20, &named(72, "second")),
+        guest_chunk(4, 1, 0, 20, &words(&[0x20_0000])),
+        guest_chunk(1, 1, 72, 20, &words(&[0x20_1000 | 1 << 63])),
+        guest_chunk(4, 0, 0, 30, &words(&[0x20_0000])),
+        guest_chunk(1, 0, 71, 30, &words(&[0x20_3000])),
+        guest_chunk(5, 1, 0, 40, &[]),
+    ] {
+        recording.extend(chunk);
+    }
+    let mut trace = Vec::new();
+    let report = import(&ImportFormat::Hook, recording.as_slice(), &mut trace, &ImportOptions::default()).unwrap();
+    assert_eq!((report.summary.accesses, report.summary.events), (4, 4));
+    let (items, error) = read(&trace, 1000);
+    assert_eq!(error, None);
+    let mut before = 0;
+    let mut found = Vec::new();
+    for item in items {
+        match item {
+            Item::Access(_) => before += 1,
+            Item::Event(event) => found.push((before, event.change)),
+        }
+    }
+    let block = |first: u32| Pages { first: PageId(first), count: 512 };
+    let expected = [
+        (0, Change::Huge(block(0))),
+        (2, Change::Split(block(512))),
+        (3, Change::Split(block(0))),
+        (4, Change::Gone(block(512))),
+    ];
+    assert_eq!(found, expected);
+    let mut reader = Reader::new(trace.as_slice()).unwrap();
+    assert!(reader.header().processes);
+    assert_eq!(reader.header().provenance, Provenance::Filtered { cache_bytes: 4096 });
+    while reader.fill(&mut [Access::default(); 8]).unwrap() > 0 || reader.take_event().is_some() {}
+    let map = Index::read(&mut std::io::Cursor::new(&trace)).unwrap().1.map(&mut std::io::Cursor::new(&trace)).unwrap();
+    assert_eq!(&map, reader.map(), "the index finds the whole map");
+    let names: Vec<_> = map.processes().values().map(|process| (process.pid, process.name.as_str())).collect();
+    assert_eq!(names, [(71, "first"), (72, "second")]);
+    let pages: Vec<_> =
+        accesses(&trace).iter().map(|access| (access.page().0, map.process_of(access.page()).0)).collect();
+    assert_eq!(pages, [(1, 0), (2, 0), (513, 1), (3, 0)]);
+    assert_eq!(map.address(PageId(513)), Some(0x20_1000));
+    let info = info(trace.as_slice()).unwrap();
+    let sizes = PageSizes { accesses_4k: 2, accesses_2m: 2, pages_4k: 2, pages_2m: 1, collapsed: 0, split: 1 };
+    assert_eq!(info.page_sizes, Some(sizes));
+    let shares: Vec<_> =
+        info.processes.iter().map(|process| (process.name.as_str(), process.accesses, process.touched_pages)).collect();
+    assert_eq!(shares, [("first", 3, 3), ("second", 1, 1)]);
 }

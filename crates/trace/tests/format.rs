@@ -9,8 +9,8 @@ use common::{Item, read, write};
 use proptest::prelude::*;
 use terrace_core::units::{PageId, Time, Vpn};
 use terrace_trace::{
-    Access, BLOCK_RECORDS, BlockKind, Change, Event, Extent, Header, Index, LatencyUnit, MapPiece, Pages, Provenance,
-    Reader, Region, ThreadId, TraceError, VERSION, Writer,
+    Access, BLOCK_RECORDS, BlockKind, Change, Event, Extent, Header, Index, LatencyUnit, MapPiece, Pages, ProcessId,
+    Provenance, Reader, Region, ThreadId, TraceError, VERSION, Writer,
 };
 
 fn any_access() -> impl Strategy<Value = Access> {
@@ -127,7 +127,9 @@ fn the_same_records_give_the_same_bytes() {
 fn cut_off_at_any_byte_the_whole_blocks_before_are_read() {
     // Three blocks: map, and events end a block, so that they can be small.
     let mut writer = Writer::new(Vec::new(), full_header()).unwrap();
-    writer.map(&MapPiece::Extent(Extent { first: PageId(0), vpn: Vpn(0x1000), count: 512 })).unwrap();
+    writer
+        .map(&MapPiece::Extent(Extent { first: PageId(0), vpn: Vpn(0x1000), count: 512, process: ProcessId(0) }))
+        .unwrap();
     let event = Event { time: Time::ZERO, change: Change::Born(Pages { first: PageId(0), count: 1 }) };
     let mut wrote = Vec::new();
     for index in 0..40_000_u32 {

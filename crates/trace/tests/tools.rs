@@ -7,14 +7,16 @@ use common::{Item, accesses, events, write};
 use terrace_core::units::{PageId, Time, Vpn};
 use terrace_trace::tools::{CatForm, Cut, cat, cut, info};
 use terrace_trace::{
-    Access, BLOCK_RECORDS, Change, Event, Extent, Header, Index, MapPiece, Pages, Provenance, Reader, Region, ThreadId,
-    TraceError, Writer,
+    Access, BLOCK_RECORDS, Change, Event, Extent, Header, Index, MapPiece, Pages, ProcessId, Provenance, Reader,
+    Region, ThreadId, TraceError, Writer,
 };
 
 fn small() -> Vec<u8> {
     let header = Header { time_resolution_nanos: Some(1), ..Header::default() };
     let mut writer = Writer::new(Vec::new(), header).unwrap();
-    writer.map(&MapPiece::Extent(Extent { first: PageId(0), vpn: Vpn(0x100), count: 512 })).unwrap();
+    writer
+        .map(&MapPiece::Extent(Extent { first: PageId(0), vpn: Vpn(0x100), count: 512, process: ProcessId(0) }))
+        .unwrap();
     writer.map(&MapPiece::Region(Region { start: 0x10_0000, end: 0x10_2000, name: "[heap]".to_owned() })).unwrap();
     writer.map(&MapPiece::Thread(ThreadId(0), 1001)).unwrap();
     writer.map(&MapPiece::Thread(ThreadId(1), 1002)).unwrap();

@@ -2,6 +2,7 @@
 //!
 //! In: what the user typed. Out: raw arguments. Must not: look at the machine.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
@@ -18,6 +19,11 @@ pub(crate) enum LabCommand {
     ///
     /// Needs the QEMU plugin (`make qemu-plugin`). Time is by instructions: a run comes out the same each time, and takes minutes.
     Compare(Box<LabCompareArguments>),
+    /// Every access of programs in a guest as a trace, with the page sizes that its kernel chose.
+    ///
+    /// Needs the QEMU plugin (`make qemu-plugin`). The programs are this host's and are brought along with their libraries. Their
+    /// children are recorded too, each process apart. The exit code is the program's.
+    Record(Box<LabRecordArguments>),
     /// A shell in the guest, on this terminal; poweroff -f ends it.
     Shell(Box<LabShellArguments>),
     /// The kernels in the cache, and those that Debian has.
@@ -108,6 +114,44 @@ pub(crate) struct LabRunArguments {
     /// Print one JSON object; with several runs, one for each.
     #[arg(long)]
     pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct LabRecordArguments {
+    /// The trace to write.
+    #[arg(long, default_value = "record.trace", value_name = "FILE")]
+    pub output: PathBuf,
+    #[command(flatten)]
+    pub machine: LabMachineArguments,
+    /// Transparent huge pages in the guest; without it as its kernel has them.
+    #[arg(long, value_name = "WHEN", value_parser = ["always", "madvise", "never"])]
+    pub huge_pages: Option<String>,
+    /// Leave out what a cache of this size would serve: direct mapped, lines of 64 bytes, one a processor, such as 32MiB.
+    #[arg(long, value_name = "BYTES")]
+    pub cache: Option<String>,
+    /// Keep every how many-th access of those left.
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1 << 32))]
+    pub period: u64,
+    /// Another program that runs and is recorded at the same time, with its arguments as for a shell. May be given several times.
+    #[arg(long, value_name = "'CMD ARGS'")]
+    pub beside: Vec<String>,
+    /// A file that the guest gets too, with its path there, such as words.txt:/words.txt. May be given several times.
+    #[arg(long = "file", value_name = "HOST:GUEST")]
+    pub files: Vec<String>,
+    /// Run the program on this host first (its output thrown away), to tell the slowdown.
+    #[arg(long, conflicts_with = "beside")]
+    pub native: bool,
+    #[command(flatten)]
+    pub host: LabHostArguments,
+    /// The guest is killed after this long; four times that with --deterministic.
+    #[arg(long, default_value = "10m", value_name = "TIME")]
+    pub time_limit: String,
+    /// Print one JSON object.
+    #[arg(long)]
+    pub json: bool,
+    /// The program and its arguments.
+    #[arg(required = true, last = true, value_name = "CMD")]
+    pub command: Vec<OsString>,
 }
 
 #[derive(Debug, Args)]

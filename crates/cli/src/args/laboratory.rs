@@ -210,9 +210,9 @@ pub(crate) struct SimHotnessArguments {
     /// Factor by which footprint, time, caches and TLBs stand for a larger machine; 64 unless a trace names its own.
     #[arg(long, value_name = "FACTOR")]
     pub scale: Option<u32>,
-    /// How the program's memory is mapped: 2m, 4k, or thp (of a trace, as it tells).
-    #[arg(long, default_value = "2m", value_name = "SIZE", value_parser = ["2m", "4k", "thp"])]
-    pub pages: String,
+    /// How the program's memory is mapped: 2m, 4k, or thp (of a trace, as it tells). Without it as a trace tells, if it does, else 2m.
+    #[arg(long, value_name = "SIZE", value_parser = ["2m", "4k", "thp"])]
+    pub pages: Option<String>,
     /// How much to do, in the workload's own operations.
     #[arg(long, value_name = "N")]
     pub operations: Option<u64>,

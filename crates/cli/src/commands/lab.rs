@@ -4,6 +4,7 @@
 //! is the work of `terrace-lab`, or leave a guest running.
 
 mod compare;
+mod record;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -28,6 +29,7 @@ pub(super) fn run(command: &LabCommand) -> anyhow::Result<ExitCode> {
         LabCommand::Boot(arguments) => boot(arguments),
         LabCommand::Run(arguments) => scenarios(arguments),
         LabCommand::Compare(arguments) => compare::run(arguments),
+        LabCommand::Record(arguments) => record::run(arguments),
         LabCommand::Shell(arguments) => shell(arguments),
         LabCommand::Kernels(arguments) => kernels(arguments),
     };

@@ -8,7 +8,7 @@ use std::fs::File;
 use std::io::{BufReader, BufWriter};
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::ExitStatusExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
@@ -31,22 +31,13 @@ pub(super) fn run(arguments: &RecordArguments) -> anyhow::Result<ExitCode> {
 }
 
 fn record(arguments: &RecordArguments) -> anyhow::Result<ExitCode> {
-    let cache = match &arguments.cache {
-        Some(text) => text.parse::<Bytes>().map_err(|error| misuse("--cache", text, error))?,
-        None => Bytes::ZERO,
-    };
-    if cache > Bytes::gib(1) {
-        return Err(misuse("--cache", &cache.to_string(), "expected 1GiB at most"));
-    }
+    let cache = cache_size(arguments.cache.as_deref())?;
     let program = program::find(&arguments.command[0])?;
     refuse_script(&program)?;
     plugin::check(QEMU, PACKAGE)?;
     let plugin = plugin::plugin()?;
     let native = if arguments.once { None } else { Some(native(&arguments.command)?) };
-    let folder = tempfile::tempdir()?;
-    let pipe = folder.path().join("accesses");
-    let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
-    rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, mode, 0)?;
+    let Pipe { path: pipe, reader, until_the_end, folder: _folder } = Pipe::new()?;
     let text = |path: &Path| path.display().to_string().replace(',', ",,");
     let option = format!(
         "file={},mode=record,out={},cache={},period={}",
@@ -55,12 +46,6 @@ fn record(arguments: &RecordArguments) -> anyhow::Result<ExitCode> {
         cache.get(),
         arguments.period
     );
-    // Both ends are opened here first. So opening waits for nobody, and the reader meets the end when the program has ended, even if
-    // the plugin never opened the pipe.
-    let nonblocking = rustix::fs::OFlags::NONBLOCK.bits() as i32;
-    let reader = File::options().read(true).custom_flags(nonblocking).open(&pipe)?;
-    let until_the_end = File::options().write(true).open(&pipe)?;
-    rustix::fs::fcntl_setfl(&reader, rustix::fs::OFlags::empty())?;
     let output = File::create(&arguments.output).with_context(|| arguments.output.display().to_string())?;
     let began = Instant::now();
     let mut child = Command::new(QEMU)
@@ -97,8 +82,42 @@ fn record(arguments: &RecordArguments) -> anyhow::Result<ExitCode> {
     Ok(exit_code(status))
 }
 
+/// The cache in front of the recorder.
+pub(super) fn cache_size(asked: Option<&str>) -> anyhow::Result<Bytes> {
+    let Some(text) = asked else { return Ok(Bytes::ZERO) };
+    match text.parse::<Bytes>() {
+        Ok(cache) if cache <= Bytes::gib(1) => Ok(cache),
+        Ok(cache) => Err(misuse("--cache", &cache.to_string(), "expected 1GiB at most")),
+        Err(error) => Err(misuse("--cache", text, error)),
+    }
+}
+
+/// The pipe through which the plugin delivers. Both ends are opened here first: so opening waits for nobody, and the reader meets the
+/// end when the second one is closed, even if the plugin never opened the pipe.
+pub(super) struct Pipe {
+    pub path: PathBuf,
+    pub reader: File,
+    pub until_the_end: File,
+    /// Goes with the pipe in it.
+    pub folder: tempfile::TempDir,
+}
+
+impl Pipe {
+    pub(super) fn new() -> anyhow::Result<Pipe> {
+        let folder = tempfile::tempdir()?;
+        let path = folder.path().join("accesses");
+        let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+        rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, mode, 0)?;
+        let nonblocking = rustix::fs::OFlags::NONBLOCK.bits() as i32;
+        let reader = File::options().read(true).custom_flags(nonblocking).open(&path)?;
+        let until_the_end = File::options().write(true).open(&path)?;
+        rustix::fs::fcntl_setfl(&reader, rustix::fs::OFlags::empty())?;
+        Ok(Pipe { path, reader, until_the_end, folder })
+    }
+}
+
 /// A script's interpreter would be started by the kernel, outside of QEMU.
-fn refuse_script(program: &Path) -> anyhow::Result<()> {
+pub(super) fn refuse_script(program: &Path) -> anyhow::Result<()> {
     let mut start = [0; 2];
     let read = File::open(program).and_then(|mut file| std::io::Read::read_exact(&mut file, &mut start));
     if read.is_ok() && start == *b"#!" {
@@ -108,7 +127,7 @@ fn refuse_script(program: &Path) -> anyhow::Result<()> {
 }
 
 /// How long the program takes by itself.
-fn native(command: &[OsString]) -> anyhow::Result<Duration> {
+pub(super) fn native(command: &[OsString]) -> anyhow::Result<Duration> {
     eprintln!("terrace: running the program natively first, to tell the slowdown (--once leaves that out)");
     let began = Instant::now();
     Command::new(&command[0])

@@ -94,8 +94,21 @@ fn info_text(info: &Info) -> String {
         ),
         ("file", format!("{}, {:.2} bytes an access", units::bytes(info.bytes), info.bytes_per_access())),
     ];
+    if let Some(sizes) = &info.page_sizes {
+        let of =
+            |accesses: u64, pages: u64| format!("{} accesses to {} pages", units::count(accesses), units::count(pages));
+        rows.push(("mapped by 2 MiB", of(sizes.accesses_2m, sizes.pages_2m)));
+        rows.push(("mapped by 4 KiB", of(sizes.accesses_4k, sizes.pages_4k)));
+        let (collapsed, split) = (units::count(sizes.collapsed), units::count(sizes.split));
+        rows.push(("page sizes", format!("{collapsed} collapsed, {split} split")));
+    }
     rows.extend(info.damage.iter().map(|damage| ("damage", damage.clone())));
     let mut text: String = rows.iter().map(|(name, value)| format!("{name:16}{value}\n")).collect();
+    for process in &info.processes {
+        let (accesses, pages) = (units::count(process.accesses), units::count(process.touched_pages));
+        text +=
+            &format!("{:16}{} ({}), {accesses} accesses to {pages} pages\n", "  process", process.name, process.pid);
+    }
     for (region, pages) in &info.touched_pages_by_region {
         text += &format!("{:16}{} in {region}\n", "  pages", units::count(*pages));
     }

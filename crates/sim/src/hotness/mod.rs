@@ -81,6 +81,8 @@ pub struct HotnessReport {
     pub workload: String,
     /// The second process.
     pub beside: Option<String>,
+    /// All processes, where there are several.
+    pub processes: Vec<String>,
     /// Memory at most, on the scaled machine.
     pub footprint_bytes: u64,
     /// Factor by which the machine was shrunk.
@@ -124,13 +126,15 @@ pub fn run(
     let cache = config.scale.cache(machine.processor.cache.capacity);
     let slow = machine.tiers.last().map_or(0.0, |tier| tier.read_latency_ns);
     let trackers = Tracker::all(cycle_ns, cache, machine.tiers[0].read_latency_ns, slow);
-    let boundary = beside.map(crate::colocate::Recorded::first_page);
-    let probe = Probe::new(trackers, plan.fast_share, plan.window_ns, boundary, machine.management);
+    let processes = beside.map_or_else(|| source.processes(), |other| other.beside(&source.name()).to_vec());
+    let several = processes.len() > 1;
+    let starts = processes.iter().map(|process| process.first_page).collect();
+    let probe = Probe::new(trackers, plan.fast_share, plan.window_ns, starts, machine.management);
     simulation.watch_with(probe);
     let played = match beside {
         None => source.play(&mut simulation),
         Some(other) => {
-            simulation.play_beside(other.clone());
+            simulation.play_beside(&source.name(), other.clone());
             source.play(&mut simulation)
         }
     };
@@ -165,7 +169,7 @@ pub fn run(
                 bandwidth_share: share(cost.bytes as f64, traffic as f64),
                 bytes_per_gib: tracker.bytes_per_gib(gib),
                 candidate_search_operations: cost.searched as f64 / f64::from(probe.windows),
-                fairness: boundary.map(|_| share(scores.fairness, f64::from(scores.judged))),
+                fairness: several.then(|| share(scores.fairness, f64::from(scores.judged))),
                 growth: GROWTH
                     .into_iter()
                     .map(|size| {
@@ -179,6 +183,7 @@ pub fn run(
     Ok(HotnessReport {
         workload: source.name(),
         beside: beside.map(|other| other.name.clone()),
+        processes: processes.into_iter().map(|process| process.name).collect(),
         footprint_bytes: report.footprint_bytes,
         scale: report.scale,
         windows: probe.windows - 1,

@@ -10,7 +10,7 @@ use terrace_core::units::{BLOCK_PAGES, BLOCK_SHIFT, Time};
 use terrace_machine::memory::{Memory, PageWord};
 use terrace_machine::preset::Management;
 
-use super::score::{common, hottest, rank_correlation};
+use super::score::{common, hottest, hottest_of, rank_correlation};
 use super::trackers::{Access, Tracker};
 use super::uses::Uses;
 
@@ -81,8 +81,8 @@ pub(crate) struct Probe {
     next_window: Time,
     next_check: Time,
     pub(crate) windows: u32,
-    /// First page of the second process, where there is one.
-    boundary: Option<u32>,
+    /// First page of each process, where there are several.
+    starts: Vec<u32>,
     management: Management,
     pub(crate) picture: HeatPicture,
     /// Pages the picture covers.
@@ -97,7 +97,7 @@ impl Probe {
         trackers: Vec<Tracker>,
         fast_share: f64,
         window_ns: u64,
-        boundary: Option<u32>,
+        starts: Vec<u32>,
         management: Management,
     ) -> Probe {
         Probe {
@@ -113,7 +113,7 @@ impl Probe {
             next_window: Time::from_nanos(window_ns),
             next_check: Time::ZERO,
             windows: 0,
-            boundary,
+            starts,
             management,
             picture: HeatPicture { window_seconds: window_ns as f64 / 1e9, pages_per_row: 1, ..HeatPicture::default() },
             shown: 0,
@@ -172,8 +172,8 @@ impl Probe {
                 scores.right += common(&scores.picks, &wanted) as u64;
                 scores.picked += scores.picks.len() as u64;
                 scores.wanted += wanted.len() as u64;
-                if let Some(boundary) = self.boundary {
-                    scores.fairness += fairness(&scores.picks, &now, &resident, boundary, fast);
+                if self.starts.len() > 1 {
+                    scores.fairness += fairness(&scores.picks, &now, &resident, &self.starts, fast);
                 }
                 scores.judged += 1;
             }
@@ -185,9 +185,9 @@ impl Probe {
                 scores.overlap += common(&hottest(&estimate, fast), &hottest_truth) as f64 / fast as f64;
                 scores.windows += 1;
             }
-            scores.picks = match self.boundary {
-                Some(boundary) if tracker.is_per_process() => picks_with_floors(&estimate, &resident, boundary, fast),
-                _ => hottest(&estimate, fast),
+            scores.picks = match self.starts.len() > 1 && tracker.is_per_process() {
+                true => picks_with_floors(&estimate, &resident, &self.starts, fast),
+                false => hottest(&estimate, fast),
             };
         }
         self.paint();
@@ -198,11 +198,11 @@ impl Probe {
     }
 
     fn paint(&mut self) {
-        // The second process lies 4 GiB behind the first: the picture is of the first, as far as it has been used.
-        let end = match self.boundary {
+        // The second process lies GiB behind the first: the picture is of the first, as far as it has been used.
+        let end = match self.starts.get(1) {
             None => self.truth.len(),
             Some(boundary) => {
-                let first = &self.truth[..self.truth.len().min(boundary as usize)];
+                let first = &self.truth[..self.truth.len().min(*boundary as usize)];
                 let used = first.iter().rposition(|heat| *heat > 0.0).map_or(0, |last| last + 1);
                 used.next_multiple_of(BLOCK_PAGES as usize).min(first.len())
             }
@@ -247,18 +247,22 @@ impl Probe {
     }
 }
 
+/// What of the resident pages, which ascend, is of each process.
+fn parts<'a>(resident: &'a [u32], starts: &[u32]) -> Vec<&'a [u32]> {
+    let from = |index: usize| match starts.get(index) {
+        Some(start) => resident.partition_point(|page| page < start),
+        None => resident.len(),
+    };
+    (0..starts.len()).map(|index| &resident[from(index)..from(index + 1)]).collect()
+}
+
 /// Half of fast memory is dealt out by footprint, so that each process has its floor; the rest goes to the hottest.
-fn picks_with_floors(estimate: &[f32], resident: &[u32], boundary: u32, fast: usize) -> Vec<u32> {
-    let first = resident.partition_point(|page| *page < boundary);
+fn picks_with_floors(estimate: &[f32], resident: &[u32], starts: &[u32], fast: usize) -> Vec<u32> {
     let mut left = estimate.to_vec();
     let mut picks = Vec::with_capacity(fast);
-    for (from, to) in [(0, first), (first, resident.len())] {
-        let part = fast as f64 / 2.0 * (to - from) as f64 / resident.len().max(1) as f64;
-        let mut own = vec![0.0; estimate.len()];
-        for page in &resident[from..to] {
-            own[*page as usize] = estimate[*page as usize];
-        }
-        for page in hottest(&own, part as usize) {
+    for own in parts(resident, starts) {
+        let part = fast as f64 / 2.0 * own.len() as f64 / resident.len().max(1) as f64;
+        for page in hottest_of(estimate, own, part as usize) {
             left[page as usize] = 0.0;
             picks.push(page);
         }
@@ -270,18 +274,16 @@ fn picks_with_floors(estimate: &[f32], resident: &[u32], boundary: u32, fast: us
 
 /// The least over the most of what processes get of what is due to them: the uses that fall on the pages chosen, over the most
 /// that a part of fast memory by footprint could serve.
-fn fairness(picks: &[u32], counts: &[f32], resident: &[u32], boundary: u32, fast: usize) -> f64 {
-    let first = resident.partition_point(|page| *page < boundary);
-    let got = [(0, first), (first, resident.len())].map(|(from, to)| {
-        let own = &resident[from..to];
+fn fairness(picks: &[u32], counts: &[f32], resident: &[u32], starts: &[u32], fast: usize) -> f64 {
+    let (mut least, mut most) = (f64::INFINITY, 0.0_f64);
+    for own in parts(resident, starts) {
         let part = fast as f64 * own.len() as f64 / resident.len().max(1) as f64;
-        let mut used = vec![0.0; counts.len()];
-        own.iter().for_each(|page| used[*page as usize] = counts[*page as usize]);
-        let best: f32 = hottest(&used, part as usize).iter().map(|page| counts[*page as usize]).sum();
-        let have: f32 = picks.iter().map(|page| used[*page as usize]).sum();
-        if best > 0.0 { f64::from(have / best).min(1.0) } else { 1.0 }
-    });
-    let (least, most) = (got[0].min(got[1]), got[0].max(got[1]));
+        let used = |page: &u32| counts.get(*page as usize).copied().unwrap_or(0.0);
+        let best: f32 = hottest_of(counts, own, part as usize).iter().map(used).sum();
+        let have: f32 = picks.iter().filter(|page| own.binary_search(page).is_ok()).map(used).sum();
+        let got = if best > 0.0 { f64::from(have / best).min(1.0) } else { 1.0 };
+        (least, most) = (least.min(got), most.max(got));
+    }
     if most > 0.0 { least / most } else { 1.0 }
 }
 
@@ -292,7 +294,7 @@ mod tests {
     #[test]
     fn the_picture_of_a_long_run_covers_all_of_it() {
         let management = terrace_machine::preset::Machine::preset("cxl-pond").unwrap().management;
-        let mut probe = Probe::new(Vec::new(), 0.5, 1_000_000_000, None, management);
+        let mut probe = Probe::new(Vec::new(), 0.5, 1_000_000_000, Vec::new(), management);
         probe.truth = vec![0.0; 1024];
         for window in 0..1300 {
             probe.truth.fill(1.0);
@@ -312,7 +314,7 @@ mod tests {
     fn the_picture_of_two_processes_is_of_the_first_and_not_of_what_lies_between_them() {
         let management = terrace_machine::preset::Machine::preset("cxl-pond").unwrap().management;
         let boundary = 1u32 << 20;
-        let mut probe = Probe::new(Vec::new(), 0.5, 1_000_000_000, Some(boundary), management);
+        let mut probe = Probe::new(Vec::new(), 0.5, 1_000_000_000, vec![0, boundary], management);
         probe.truth = vec![0.0; boundary as usize + 512];
         (probe.truth[600], probe.truth[boundary as usize + 7]) = (9.0, 1000.0);
         for window in 0..3 {
@@ -339,10 +341,15 @@ mod tests {
         let resident: Vec<u32> = (0..200).collect();
         let global = hottest(&counts, 40);
         assert!(global.iter().all(|page| *page < 100), "the busy process takes all");
-        assert_eq!(fairness(&global, &counts, &resident, 100, 40), 0.0);
-        let with_floors = picks_with_floors(&counts, &resident, 100, 40);
+        assert_eq!(fairness(&global, &counts, &resident, &[0, 100], 40), 0.0);
+        let with_floors = picks_with_floors(&counts, &resident, &[0, 100], 40);
         assert_eq!(with_floors.len(), 40);
         assert_eq!(with_floors.iter().filter(|page| **page >= 100).count(), 10, "half of its part");
-        assert!(fairness(&with_floors, &counts, &resident, 100, 40) > 0.9);
+        assert!(fairness(&with_floors, &counts, &resident, &[0, 100], 40) > 0.9);
+        // Of three the worst served counts.
+        let three = picks_with_floors(&counts, &resident, &[0, 100, 150], 40);
+        assert_eq!(three.iter().filter(|page| **page >= 150).count(), 5, "half of its part");
+        let without = hottest(&counts[..150], 40);
+        assert_eq!(fairness(&without, &counts, &resident, &[0, 100, 150], 40), 0.0);
     }
 }

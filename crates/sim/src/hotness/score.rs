@@ -38,7 +38,16 @@ fn ranks(values: &[f32]) -> Vec<f64> {
 
 /// The places of the `count` largest values above zero. Among equal ones the choice is as good as random, the same every time.
 pub fn hottest(values: &[f32], count: usize) -> Vec<u32> {
-    let mut used: Vec<u32> = (0..values.len() as u32).filter(|at| values[*at as usize] > 0.0).collect();
+    take_hottest(values, (0..values.len() as u32).filter(|at| values[*at as usize] > 0.0).collect(), count)
+}
+
+/// The same among these places only.
+pub fn hottest_of(values: &[f32], among: &[u32], count: usize) -> Vec<u32> {
+    let warm = |at: &u32| values.get(*at as usize).is_some_and(|value| *value > 0.0);
+    take_hottest(values, among.iter().copied().filter(warm).collect(), count)
+}
+
+fn take_hottest(values: &[f32], mut used: Vec<u32>, count: usize) -> Vec<u32> {
     let order = |a: &u32, b: &u32| {
         values[*b as usize].total_cmp(&values[*a as usize]).then_with(|| mix(u64::from(*a)).cmp(&mix(u64::from(*b))))
     };

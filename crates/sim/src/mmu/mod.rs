@@ -16,8 +16,8 @@ use terrace_machine::mmu::{CounterSpec, Mmu, MmuSpec, NotOffered, Sync, TablePla
 use terrace_machine::preset::{Machine, TierKind};
 use terrace_machine::scale::Scale;
 
-use crate::colocate::Served;
 use crate::hotness::probe::Probe;
+use crate::processes::Served;
 use interleave::Interleaver;
 
 /// Pages that Linux unmaps before it flushes translations and moves them: NR_MAX_BATCHED_MIGRATION, which is HPAGE_PMD_NR (mm/migrate.c).
@@ -101,7 +101,7 @@ pub(crate) struct MmuRun {
     phases: Vec<PhaseMark>,
     /// What watches, where trackers are scored.
     pub(crate) probe: Option<Box<Probe>>,
-    /// What was served to whom, where there are two processes.
+    /// What was served to whom, where there are several processes.
     pub(crate) served: Option<Box<Served>>,
 }
 

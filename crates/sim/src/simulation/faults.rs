@@ -126,7 +126,7 @@ impl Simulation {
         }
     }
 
-    fn entered(&mut self, unit: u32) {
+    pub(crate) fn entered(&mut self, unit: u32) {
         if self.lists {
             self.reclaim.born(&mut self.hot.memory, unit);
         }

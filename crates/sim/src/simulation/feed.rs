@@ -24,6 +24,7 @@ impl Simulation {
         if self.beside.is_some() {
             self.feed_beside(batch.len());
         }
+        self.count_processes(batch.len());
     }
 
     /// Accesses of one process, however the machine orders them.

@@ -7,6 +7,7 @@
 //! interrupted to flush its TLB; and if the page is in use, a thread that touches it waits. Promotions of systems that move
 //! pages in the hint fault are paid by the program instead of by a mover.
 
+use terrace_core::observation::Observation;
 use terrace_core::plan::{Action, Failure, Move, Outcome, Plan};
 use terrace_core::policy::Movers;
 use terrace_core::units::{BLOCK_PAGES, BLOCK_SHIFT, PAGE_BYTES, TierId};
@@ -215,12 +216,33 @@ impl Simulation {
         let mut spent = 0.0;
         let failure = match huge {
             true if self.hot.memory.word(first).has(PageWord::HUGE) => return,
+            // What has no memory yet is born as the trace has it.
+            true if !self.fill(first) => return,
             true => self.collapse(first, &mut spent),
             false => self.split(first, &mut spent),
         };
         if failure.is_none() {
             self.relocated.push(first);
         }
+    }
+
+    /// Gives memory to what of a block has none, where the rest lies, as a kernel's collapse does (khugepaged's `max_ptes_none` is 511 unless
+    /// set). Returns whether any of it had memory.
+    fn fill(&mut self, first: u32) -> bool {
+        let block = first..first + BLOCK_PAGES;
+        let Some(tier) = block.clone().find_map(|page| self.hot.memory.word(page).tier()) else { return false };
+        let now = self.now();
+        for page in block {
+            let word = self.hot.memory.word(page);
+            if !word.has(PageWord::MAPPED) || !word.has(PageWord::ABSENT) || !self.hot.memory.place(page, tier) {
+                continue;
+            }
+            self.entered(page);
+            let vpn = self.vpn(page);
+            self.history.add(now, vpn, || What::Born { tier, huge: false });
+            self.born.push(Observation::Born { page: self.id(page), tier });
+        }
+        true
     }
 
     fn split(&mut self, first: u32, busy: &mut f64) -> Option<Failure> {

@@ -2,11 +2,10 @@
 //!
 //! In: one. Out: another. Must not: move or map anything.
 
-use terrace_core::units::{BLOCK_PAGES, BLOCK_SHIFT, PageId, Vpn};
+use terrace_core::units::{BLOCK_PAGES, BLOCK_SHIFT, PageId, SpaceId, Vpn};
 use terrace_machine::mmu::tables::REGION_SHIFT;
 
 use super::{NO_BLOCK, Simulation};
-use crate::colocate::{OTHER_SPACE, SPACE};
 use crate::error::SimError;
 
 impl Simulation {
@@ -25,9 +24,9 @@ impl Simulation {
         if let Some(run) = &mut self.hot.mmu {
             // Page tables are aligned to what they cover.
             self.hot.base &= !((1 << REGION_SHIFT) - 1);
-            run.add_space(SPACE, 0, self.hot.base);
-            if let Some(boundary) = self.second_from {
-                run.add_space(OTHER_SPACE, boundary, self.hot.base + u64::from(boundary));
+            run.add_space(SpaceId(0), 0, self.hot.base);
+            for (space, first) in (0..).zip(&self.starts).skip(1) {
+                run.add_space(SpaceId(space), *first, self.hot.base + u64::from(*first));
             }
         }
     }

@@ -102,7 +102,7 @@ impl Simulation {
             direct_reclaims: counts.direct_reclaims,
             splits_and_collapses: [counts.splits, counts.collapses],
             policy_metrics,
-            processes: self.processes(workload),
+            processes: self.served(),
             mmu: self.hot.mmu.as_ref().map(|run| run.report(self.tiers.len())),
             phases: self.phases,
             series: self.series,

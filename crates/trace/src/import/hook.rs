@@ -1,18 +1,24 @@
 //! What the recorder of [`crate::hook`] writes, in the layout that its C source states.
 //!
 //! In: the raw stream. Out: accesses with threads; times spread evenly over each chunk, between the two readings of
-//! the clock that frame it; the program's mapped ranges as named regions. Must not: take a recording that was filtered
-//! for one of every access.
+//! the clock that frame it; the program's mapped ranges as named regions; of a guest, processes apart, and how large the
+//! guest's kernel mapped their pages. Must not: take a recording that was filtered for one of every access.
 //!
 //! Chunks of different threads stand in the order in which they were full, some 16000 accesses at a time.
+//!
+//! Version 2 is what the QEMU plugin writes of a guest (`qemu-plugin/src/guest.rs`). Each chunk says in its head which process it is
+//! of, and there are three kinds more: a process appears (3), pages are mapped otherwise than before (4), a process is over (5).
 
 use std::io::BufRead;
+
+use terrace_core::units::{BLOCK_PAGES, PAGE_SHIFT};
 
 use crate::error::TraceError;
 use crate::header::{Header, Provenance, read_up_to};
 use crate::import::lines::{hexadecimal, words};
 use crate::import::{Sink, Touch};
-use crate::map::Region;
+use crate::map::{Process, ProcessId, Region};
+use crate::record::Change;
 
 const FORMAT: &str = "hook";
 const SIGNATURE: &[u8; 8] = b"TRRHOOK1";
@@ -25,12 +31,16 @@ const LONGEST_RANGE: u64 = 1 << 40;
 const ADDRESS_MASK: u64 = (1 << 57) - 1;
 const RANGE: u64 = 1 << 61;
 const WRITE: u64 = 1 << 63;
+/// Of a word that tells how pages are mapped: by one entry of 2 MiB.
+const HUGE: u64 = 1;
+const BLOCK_BYTES: u64 = (BLOCK_PAGES as u64) << PAGE_SHIFT;
 
 /// The head of a recording.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Head {
     cache_bytes: u64,
     start_nanos: u64,
+    processes: bool,
 }
 
 pub(super) fn read_head(input: &mut dyn BufRead) -> Result<(Head, Begin), TraceError> {
@@ -41,10 +51,10 @@ pub(super) fn read_head(input: &mut dyn BufRead) -> Result<(Head, Begin), TraceE
         return Err(TraceError::record(FORMAT, 0, "it does not begin with TRRHOOK1: not a recording of the hook"));
     }
     let version = word32(&bytes, 8);
-    if version != 1 {
-        return Err(TraceError::record(FORMAT, 8, format!("version {version}, this program reads version 1")));
+    if !(1..=2).contains(&version) {
+        return Err(TraceError::record(FORMAT, 8, format!("version {version}, this program reads versions 1 and 2")));
     }
-    let head = Head { cache_bytes: word64(&bytes, 16), start_nanos: word64(&bytes, 32) };
+    let head = Head { cache_bytes: word64(&bytes, 16), start_nanos: word64(&bytes, 32), processes: version == 2 };
     Ok((head, Begin { offset: HEAD_BYTES as u64, start_nanos: head.start_nanos }))
 }
 
@@ -60,7 +70,7 @@ pub(super) fn header(timed: Header, head: &Head) -> Header {
         0 => Provenance::Exact,
         cache_bytes => Provenance::Filtered { cache_bytes },
     };
-    Header { provenance, ..timed }
+    Header { provenance, processes: head.processes, ..timed }
 }
 
 pub(super) fn read(input: &mut dyn BufRead, sink: &mut Sink<'_>, begin: Begin) -> Result<(), TraceError> {
@@ -85,12 +95,18 @@ pub(super) fn read(input: &mut dyn BufRead, sink: &mut Sink<'_>, begin: Begin) -
         if read_up_to(&mut input, &mut payload, offset + CHUNK_BYTES as u64)? < length as usize {
             return Err(bad("the last chunk is cut off; the program did not end by itself"));
         }
+        let process = match u16::try_from(word32(&head, 40)) {
+            Ok(number) => ProcessId(number),
+            Err(_) => return Err(bad("it is of a process beyond the 65536 that a trace holds")),
+        };
+        sink.enter(process);
+        let past = word64(&head, 16).saturating_sub(begin.start_nanos);
         match word32(&head, 4) {
             1 => {
                 let chunk = Chunk {
                     offset: offset + CHUNK_BYTES as u64,
                     thread: word64(&head, 8),
-                    first: word64(&head, 16).saturating_sub(begin.start_nanos),
+                    first: past,
                     last: word64(&head, 24).saturating_sub(begin.start_nanos),
                 };
                 chunk.read(&payload, sink)?;
@@ -99,6 +115,18 @@ pub(super) fn read(input: &mut dyn BufRead, sink: &mut Sink<'_>, begin: Begin) -
                 }
             }
             2 => payload.split(|&byte| byte == b'\n').filter_map(maps_line).try_for_each(|line| sink.region(line))?,
+            3 if length >= 8 => {
+                let name = String::from_utf8_lossy(&payload[8..]).into_owned();
+                sink.process(process, Process { pid: word64(&payload, 0), name })?;
+            }
+            4 => {
+                for word in payload.chunks_exact(8).map(|bytes| word64(bytes, 0)) {
+                    let start = word & ADDRESS_MASK & !(BLOCK_BYTES - 1);
+                    let change = if word & HUGE != 0 { Change::Huge } else { Change::Split };
+                    sink.range_event(past, start..start + BLOCK_BYTES, change)?;
+                }
+            }
+            5 => sink.process_event(past, process, Change::Gone)?,
             _ => sink.skip("other chunk"),
         }
         offset += (CHUNK_BYTES + length as usize) as u64;

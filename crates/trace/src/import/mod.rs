@@ -26,7 +26,7 @@ pub use perf_script::PerfField;
 use crate::error::TraceError;
 use crate::header::{Header, Provenance};
 use crate::index::Summary;
-use crate::map::{MapPiece, NumberBy, Numbering, Region};
+use crate::map::{MapPiece, NumberBy, Numbering, Process, ProcessId, Region};
 use crate::record::{Access, Change, Event, Pages, ThreadId};
 use crate::writer::Writer;
 
@@ -128,6 +128,7 @@ pub fn import(
         lines: options.lines,
         latency: None,
         scale: options.scale,
+        processes: false,
     };
     let mut run = |header: Header, read: &mut dyn FnMut(&mut Sink<'_>) -> Result<(), TraceError>| {
         drive(header, NumberBy::Block, output, options, read)
@@ -159,7 +160,9 @@ pub fn import(
             let (head, begin) = hook::read_head(input)?;
             let header = match options.period {
                 // Sampled by whoever wrote the recording, which does not say so itself.
-                Some(period) if period > 1 => Header { provenance: Provenance::Sampled { period }, ..timed },
+                Some(period) if period > 1 => {
+                    Header { provenance: Provenance::Sampled { period }, ..hook::header(timed, &head) }
+                }
                 _ => hook::header(timed, &head),
             };
             run(header, &mut |sink| hook::read(input, sink, begin))
@@ -298,6 +301,28 @@ impl<'a> Sink<'a> {
         self.period = Some(period);
         let time = self.time(nanos);
         self.writer.event(Event { time, change: Change::Period(period) })
+    }
+
+    /// A process of which addresses will be.
+    pub(crate) fn process(&mut self, number: ProcessId, process: Process) -> Result<(), TraceError> {
+        self.writer.map(&MapPiece::Process(number, process))
+    }
+
+    /// From here on addresses are of this process.
+    pub(crate) fn enter(&mut self, process: ProcessId) {
+        self.numbering.enter(process);
+    }
+
+    /// Adds an event over all pages that a process has had, as one event for each run of consecutive page ids.
+    pub(crate) fn process_event(
+        &mut self,
+        nanos: u64,
+        process: ProcessId,
+        change: impl Fn(Pages) -> Change,
+    ) -> Result<(), TraceError> {
+        let time = self.time(nanos);
+        let runs = self.numbering.pages_of(process);
+        runs.into_iter().try_for_each(|pages| self.writer.event(Event { time, change: change(pages) }))
     }
 
     /// Adds a named address range.

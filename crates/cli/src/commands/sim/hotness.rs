@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use terrace_core::units::{parse_duration, parse_share};
 use terrace_sim::hotness::{HotnessPlan, HotnessReport, run as score};
 
-use super::options::{NOT_BESIDE, OneRun, failed, recorded};
+use super::options::{NOT_BESIDE, OneRun, Trace, failed, recorded};
 use crate::args::{BesideArguments, MmuArguments, ModelArguments, OneRunArguments, SimHotnessArguments};
 use crate::options::misuse;
 use crate::report::units;
@@ -24,6 +24,11 @@ pub(super) fn run(arguments: &SimHotnessArguments) -> anyhow::Result<ExitCode> {
         Ok(share) if share > 0.0 && share < 1.0 => share,
         _ => return Err(misuse("--fast", &arguments.fast, "expected a share above 0% and below 100%, such as 25%")),
     };
+    let pages = match (&arguments.pages, &arguments.trace) {
+        (Some(pages), _) => pages.clone(),
+        (None, Some(path)) if Trace::open(path)?.tells_page_sizes()? => "thp".to_owned(),
+        (None, _) => "2m".to_owned(),
+    };
     let one = OneRun::parse(&OneRunArguments {
         workload: arguments.workload.clone(),
         trace: arguments.trace.clone(),
@@ -37,7 +42,7 @@ pub(super) fn run(arguments: &SimHotnessArguments) -> anyhow::Result<ExitCode> {
             size: arguments.size.clone(),
             threads: arguments.threads,
             scale: arguments.scale,
-            pages: arguments.pages.clone(),
+            pages,
             mmu: MmuArguments {
                 cores: Some(arguments.cores.unwrap_or(1)),
                 counters: None,
@@ -73,7 +78,11 @@ pub(super) fn run(arguments: &SimHotnessArguments) -> anyhow::Result<ExitCode> {
 fn text(report: &HotnessReport) -> String {
     let mut out = String::new();
     let mut line = |text: String| writeln!(out, "{text}").expect("writing to a string does not fail");
-    let beside = report.beside.as_ref().map_or_else(String::new, |other| format!(" beside {other}"));
+    let beside = match (&report.beside, report.processes.len()) {
+        (Some(other), _) => format!(" beside {other}"),
+        (None, 0 | 1) => String::new(),
+        (None, _) => format!(" ({})", report.processes.join(", ")),
+    };
     line(format!(
         "{}{beside}, {}, simulated at scale 1:{}; {} windows of {}; fast memory holds {}",
         report.workload,

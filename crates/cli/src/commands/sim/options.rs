@@ -8,16 +8,17 @@ use std::io::BufReader;
 use std::path::{Path, PathBuf};
 
 use terrace_core::policy::Policy;
-use terrace_core::units::{Bytes, parse_share};
+use terrace_core::units::{BLOCK_PAGES, Bytes, parse_share};
 use terrace_machine::mmu::{CounterSpec, NotOffered, TablePlacement};
 use terrace_machine::preset::Machine;
 use terrace_machine::scale::Scale;
 use terrace_policies::Settings;
 use terrace_sim::colocate::Recorded;
 use terrace_sim::mmu::Flush;
-use terrace_sim::run::Beside;
-use terrace_sim::run::Source;
+use terrace_sim::processes::Placement;
+use terrace_sim::run::{Beside, Source};
 use terrace_sim::{FastSize, MmuConfig, Pages, SimConfig, SimError, TraceSource, WorkloadSource};
+use terrace_trace::tools::info;
 use terrace_trace::{AccessSource, Change, Header, Index, Provenance, Reader};
 use terrace_workloads::Parameters;
 
@@ -280,6 +281,8 @@ pub(crate) struct Trace {
     pub footprint: Bytes,
     /// Threads it has.
     pub threads: usize,
+    /// Where the pages of its processes lie, if it tells several apart.
+    placement: Option<Placement>,
 }
 
 impl Trace {
@@ -295,24 +298,45 @@ impl Trace {
         if index.summary.page_ids == 0 {
             return Err(refused(&"it holds no page"));
         }
-        let (footprint, threads) = (Bytes::of_pages(index.summary.page_ids), index.summary.threads.max(1) as usize);
-        Ok(Trace { path: path.to_owned(), header, footprint, threads })
+        let (mut footprint, threads) = (Bytes::of_pages(index.summary.page_ids), index.summary.threads.max(1) as usize);
+        let placement = match header.processes {
+            false => None,
+            true => {
+                let map = index.map(&mut file).map_err(|error| refused(&error))?;
+                // Where page sizes are told, so is what each access brings into memory; numbers go by whole 2 MiB.
+                let whole = File::open(path).map_err(|error| refused(&error))?;
+                let held = info(BufReader::with_capacity(1 << 20, whole)).map_err(|error| refused(&error))?;
+                if let Some(sizes) = held.page_sizes {
+                    let pages = sizes.pages_4k + sizes.pages_2m * u64::from(BLOCK_PAGES);
+                    footprint = footprint.min(Bytes::of_pages(pages));
+                }
+                Some(Placement::of(&map, index.summary.page_ids).map_err(|error| refused(&error))?)
+            }
+        };
+        Ok(Trace { path: path.to_owned(), header, footprint, threads, placement })
     }
 
     /// Refuses a trace that does not tell which of its pages were huge: page tables cannot be made up.
     fn needs_page_sizes(&self) -> anyhow::Result<()> {
+        if self.tells_page_sizes()? {
+            return Ok(());
+        }
+        let why = "it does not tell the size of its pages, which the MMU must know; expected --pages 4k or --pages 2m";
+        Err(misuse("--trace", &self.path.display().to_string(), why))
+    }
+
+    /// Whether it tells which of its pages were huge.
+    pub(crate) fn tells_page_sizes(&self) -> anyhow::Result<bool> {
         let mut reader = self.reader().map_err(Misuse)?;
         let mut batch = vec![terrace_trace::Access::default(); 2048];
         loop {
             let count = reader.fill(&mut batch)?;
             match reader.take_event().map(|event| event.change) {
-                Some(Change::Huge(_) | Change::Split(_)) => return Ok(()),
-                None if count == 0 => break,
+                Some(Change::Huge(_) | Change::Split(_)) => return Ok(true),
+                None if count == 0 => return Ok(false),
                 _ => {}
             }
         }
-        let why = "it does not tell the size of its pages, which the MMU must know; expected --pages 4k or --pages 2m";
-        Err(misuse("--trace", &self.path.display().to_string(), why))
     }
 
     fn scale(&self) -> u32 {
@@ -327,8 +351,8 @@ impl Trace {
 
     fn source(self) -> Box<dyn Source> {
         let name = self.path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let footprint = self.footprint;
+        let (footprint, placement) = (self.footprint, self.placement.clone());
         let open = move || self.reader().map(|reader| Box::new(reader) as Box<dyn AccessSource>);
-        Box::new(TraceSource { name, footprint, open })
+        Box::new(TraceSource { name, footprint, open, placement })
     }
 }

@@ -1,0 +1,60 @@
+//! Several processes in a run: each a space of its own to engine and page tables; one of them may be played along with another.
+//!
+//! In: where each begins, a [`Recorded`] process. Out: its regions and accesses, behind the boundary; what each of them had. Must not: tell
+//! the engine more of one process than of another.
+
+use terrace_core::units::{PAGE_BYTES, SpaceId, TierId};
+use terrace_workloads::{AccessSink, Region};
+
+use super::Simulation;
+use crate::colocate::{BOUNDARY, Recorded};
+use crate::processes::{Process, ProcessReport, Served, place};
+
+impl Simulation {
+    /// Several processes will be fed. To be told before anything is.
+    pub(crate) fn apart(&mut self, processes: &[Process]) {
+        self.processes = processes.to_vec();
+        self.starts = processes.iter().map(|process| process.first_page).collect();
+        if let Some(run) = &mut self.hot.mmu {
+            run.served = Some(Box::new(Served::new(self.starts.clone())));
+        }
+    }
+
+    /// The process that a page belongs to.
+    pub(super) fn space_of(&self, page: u32) -> SpaceId {
+        SpaceId(place(&self.starts, page) as u32)
+    }
+
+    /// So many accesses were fed: what each process had meanwhile.
+    pub(super) fn count_processes(&mut self, accesses: usize) {
+        let Some(served) = self.hot.mmu.as_mut().and_then(|run| run.served.as_deref_mut()) else { return };
+        let pages = self.engine.pages();
+        served.held(accesses as u64, |space| [pages.footprint(space), pages.used(space, TierId::FAST)]);
+    }
+
+    /// What each of several processes got; empty where there is one, or no MMU that sees whose accesses are whose.
+    pub(super) fn served(&self) -> Vec<ProcessReport> {
+        let served = self.hot.mmu.as_ref().and_then(|run| run.served.as_deref());
+        served.map_or_else(Vec::new, |served| served.reports(&self.processes, self.tiers.len()))
+    }
+
+    /// Plays a recorded process along with whatever is fed. To be asked for before anything is.
+    pub(crate) fn play_beside(&mut self, first: &str, recorded: Recorded) {
+        self.apart(&recorded.beside(first));
+        self.beside = Some(Box::new(recorded));
+    }
+
+    /// The second process's share of what the first has just done.
+    pub(super) fn feed_beside(&mut self, accesses: usize) {
+        let Some(mut other) = self.beside.take() else { return };
+        let shift = (u64::from(BOUNDARY) + self.base()) * PAGE_BYTES;
+        let moved = |address: u64| address - terrace_workloads::traced::FIRST_ADDRESS + shift;
+        for region in other.begin() {
+            self.mapped(&Region { start: moved(region.start), ..region });
+        }
+        let mut batch = other.go_on(accesses);
+        batch.iter_mut().for_each(|access| access.address = moved(access.address));
+        self.feed_alone(&batch);
+        self.beside = Some(other);
+    }
+}
