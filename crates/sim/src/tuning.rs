@@ -10,7 +10,8 @@
 use terrace_core::engine::Input;
 use terrace_core::policy::FastGoal;
 use terrace_core::units::{TierId, Time};
-use terrace_machine::load::Stretch;
+use terrace_machine::cache::LINE_BYTES;
+use terrace_machine::load::{Stretch, Traffic, Wait, solve_among};
 use terrace_machine::preset::TierKind;
 
 use crate::simulation::Simulation;
@@ -49,6 +50,13 @@ pub struct Counters {
     pub slow_nanos: f64,
     /// Of that, what management cost them: faults, marks, moves in faults, shootdowns, direct reclaim.
     pub management_nanos: f64,
+    /// How long the program ran: time that passed, whatever the number of threads, in nanoseconds.
+    pub ran_nanos: f64,
+    /// Of that, what it would not have taken with everything fast and unmanaged. It is less than what the threads waited: while some
+    /// wait, the others find memory less loaded. On hardware it is worked out from the counters of stalled cycles, the bytes that
+    /// memory controllers count by tier, and the tiers' latency under load, which is measured once; here from the same, by the same
+    /// equations that time runs by. `ran_nanos` and this are counted while a [`Tuning`] looks on.
+    pub lost_nanos: f64,
 }
 
 /// Decides about the size of fast memory.
@@ -90,6 +98,15 @@ pub(crate) struct Waited {
     pub(crate) threads: f64,
     pub(crate) slow: f64,
     pub(crate) cycles: u64,
+    /// Of the time that passed.
+    pub(crate) ran: f64,
+    pub(crate) lost: f64,
+    /// What management shared out to threads in this stretch; and what the threads had paid themselves, in their faults, up to the end of
+    /// the one before.
+    pub(crate) shared: f64,
+    paid: f64,
+    /// Bytes that moves read and wrote in the fastest tier in this stretch.
+    pub(crate) moved_fast: [u64; 2],
 }
 
 impl Simulation {
@@ -136,6 +153,8 @@ impl Simulation {
             thread_nanos: self.waited.threads,
             slow_nanos: self.waited.slow,
             management_nanos: self.costs.program_stall(),
+            ran_nanos: self.waited.ran,
+            lost_nanos: self.waited.lost,
         }
     }
 
@@ -146,7 +165,15 @@ impl Simulation {
     }
 
     /// Sums up what the threads of a stretch waited for, before their work is cleared.
-    pub(crate) fn note_waits(&mut self, stretch: &Stretch, concurrency: f64) {
+    pub(crate) fn note_waits(&mut self, stretch: &Stretch, traffic: &[Traffic], concurrency: f64) {
+        let paid = self.costs.hint_fault_stall + self.costs.refault_stall;
+        let management =
+            std::mem::take(&mut self.waited.shared) + paid - std::mem::replace(&mut self.waited.paid, paid);
+        let moved = std::mem::take(&mut self.waited.moved_fast);
+        if self.tuning.is_some() {
+            self.waited.ran += stretch.nanos;
+            self.waited.lost += stretch.nanos - self.without(stretch, traffic, concurrency, management, moved);
+        }
         self.waited.threads += stretch.nanos * concurrency;
         for work in &self.hot.work {
             self.waited.cycles += work.cycles;
@@ -157,6 +184,41 @@ impl Simulation {
                 self.waited.slow += (slow - fast).max(0.0);
             }
         }
+    }
+
+    /// What a stretch would have taken with everything fast and without `management`, of which this much was waited for in it.
+    fn without(
+        &self,
+        stretch: &Stretch,
+        traffic: &[Traffic],
+        concurrency: f64,
+        management: f64,
+        moved_fast: [u64; 2],
+    ) -> f64 {
+        let mut fast = traffic[0];
+        fast.read -= moved_fast[0] as f64;
+        fast.written -= moved_fast[1] as f64;
+        let stalled: f64 = self.hot.work.iter().map(|work| work.stall_ns).sum();
+        let kept = if stalled > 0.0 { 1.0 - (management / stalled).clamp(0.0, 1.0) } else { 1.0 };
+        let (mut work, mut slow) = (self.hot.work.clone(), 0u64);
+        for work in &mut work {
+            work.stall_ns *= kept;
+            for k in (1..self.tiers.len()).filter(|&k| self.tiers[k].kind == TierKind::Memory) {
+                let misses = std::mem::take(&mut work.misses[k]);
+                slow += misses.iter().map(|&count| u64::from(count)).sum::<u64>();
+                fast.read += misses.iter().map(|&count| f64::from(count)).sum::<f64>() * LINE_BYTES as f64;
+                // What is stored to is written back, sooner or later.
+                fast.written += f64::from(misses[Wait::Store as usize]) * LINE_BYTES as f64;
+                work.misses[0].iter_mut().zip(misses).for_each(|(fast, slow)| *fast += slow);
+            }
+        }
+        if slow == 0 && kept >= 1.0 && moved_fast == [0; 2] {
+            return stretch.nanos;
+        }
+        let mut all = vec![Traffic::default(); self.tiers.len()];
+        all[0] = fast;
+        let threads = concurrency.min(f64::from(self.config.machine.processor.cores));
+        solve_among(&self.tiers, &all, &work, &self.rates, threads).nanos
     }
 
     pub(crate) fn tune_if_due(&mut self) {
@@ -249,6 +311,26 @@ mod tests {
         let after = simulation.counters();
         let (fast, slow) = (after.fast_accesses - before.fast_accesses, after.slow_accesses - before.slow_accesses);
         assert!(slow * 10 < fast, "{slow} slow, {fast} fast accesses");
+    }
+
+    #[test]
+    fn what_was_lost_is_what_the_same_work_takes_less_with_everything_fast() {
+        // Eight threads that load memory, and hint faults and promotions beside.
+        let run = |limit: u64| {
+            let mut simulation = simulation("tpp");
+            simulation.tune_with(Box::new(FixedLimit::new(limit)));
+            play(&mut simulation, 1, PAGES);
+            simulation.meet();
+            let before = simulation.counters();
+            play(&mut simulation, 2000, 3 * PAGES / 4);
+            simulation.meet();
+            let after = simulation.counters();
+            (after.ran_nanos - before.ran_nanos, after.lost_nanos - before.lost_nanos)
+        };
+        let ((fast, nothing), (slow, lost)) = (run(u64::from(PAGES)), run(u64::from(PAGES) / 2));
+        assert!(nothing.abs() < fast * 1e-9, "{nothing}");
+        assert!(lost > fast * 0.05, "{lost} of {slow}, {fast} with everything fast");
+        assert!(((slow - lost) / fast - 1.0).abs() < 0.02, "{slow} - {lost} against {fast}");
     }
 
     #[test]

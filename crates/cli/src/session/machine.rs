@@ -48,7 +48,8 @@ pub(crate) struct Facts {
 }
 
 impl Machine {
-    pub(crate) fn prepare(plan: &Plan, needs: Needs) -> anyhow::Result<Machine> {
+    /// Makes the machine ready for a plan, and where page-outs are `priced` measures what they cost.
+    pub(crate) fn prepare(plan: &Plan, needs: Needs, priced: bool) -> anyhow::Result<Machine> {
         let wanted = Wanted::Slow(&plan.slow);
         let understood = |error| match error {
             MachineError::Wanted(error) => misuse("--tier-slow", &slow_text(&plan.slow), error),
@@ -64,10 +65,17 @@ impl Machine {
         let ready = Ready::prepare(&wanted, plan.moves).map_err(understood)?;
         let (tracker, tracker_reasons) = ready.complete(tracker, tracker_reasons);
         let (mover, governor) = (ready.mover(), ready.governor());
+        let page_out = priced.then(|| ready.page_out_cost()).flatten();
         let Ready { tiers, zram, move_cost, notes, held, .. } = ready;
         let facts =
             Facts { tracker: tracker.name().to_owned(), tracker_reasons, notes, refault_cost: move_cost.refault };
-        Ok(Machine { parts: Parts { tiers, tracker, mover, zram }, held, facts, governor, move_cost })
+        Ok(Machine {
+            parts: Parts { tiers, tracker, mover, zram },
+            held,
+            facts,
+            governor,
+            move_cost: MoveCost { page_out, ..move_cost },
+        })
     }
 
     /// Undoes what was set up.
