@@ -29,6 +29,7 @@ fn main() -> ExitCode {
             ("proof_mode_takes_turns", proof_mode_takes_turns),
             ("a_dry_run_sets_nothing_up_and_moves_nothing", a_dry_run_sets_nothing_up_and_moves_nothing),
             ("a_target_is_tuned_to", a_target_is_tuned_to),
+            ("a_program_over_its_target_gets_its_memory_back", a_program_over_its_target_gets_its_memory_back),
             ("beyond_the_machine_a_token_and_tls_are_wanted", beyond_the_machine_a_token_and_tls_are_wanted),
         ],
     )
@@ -331,6 +332,37 @@ fn a_target_is_tuned_to() {
     assert!(daemon.get("/metrics").contains("terrace_class_tuned_fast_ratio{class=\"front\"} 0."));
     let json: Value = serde_json::from_str(&daemon.get("/api/v1/bins?class=front")).unwrap();
     assert_eq!(json["bins"].as_array().unwrap().len(), 16);
+    assert!(program.is_running());
+    drop(program);
+    daemon.end();
+}
+
+fn a_program_over_its_target_gets_its_memory_back() {
+    let daemon = Daemon::start(&class("front", "front", "tau = \"5%\""));
+    // Which half is hot changes once a minute: what was withheld until then is what the program needs from then on.
+    let mut program = workload("front", "512MiB", 900, &["hot=0.5", "shift_seconds=60"]);
+    wait_until(Duration::from_secs(200), "the database is ready", || {
+        daemon.figure("front", "processes") == 1 && daemon.class("front")["tuned"]["waits"].is_null()
+    });
+    let decisions = || daemon.ask(Verb::Sizing { class: "front".to_owned() })["decisions"].as_array().unwrap().clone();
+    let (mut most_slow, mut broken) = (0, None);
+    wait_until(Duration::from_secs(400), "the program is pushed over its target", || {
+        most_slow = daemon.figure("front", "slow_bytes").max(most_slow);
+        broken = decisions().windows(2).find(|pair| pair[1]["action"] == "backed_off").map(<[Value]>::to_vec);
+        broken.is_some()
+    });
+    let broken = broken.unwrap();
+    let share = |decision: &Value| decision["fast_share"].as_f64().unwrap();
+    assert!(broken[1]["observed_loss"].as_f64().unwrap() > 0.025, "no break without a loss: {broken:?}");
+    assert!(share(&broken[1]) > share(&broken[0]), "more is allowed at once: {broken:?}");
+    let told = daemon.happened("budget");
+    let told = told.iter().find(|line| line.contains("its share of fast memory grows")).expect("the history says so");
+    println!("    {} MiB slow, then {told}", most_slow / MIB);
+    // And it has it: no more is slow than the share leaves, though the program asks for some of it only.
+    let footprint = daemon.figure("front", "footprint_bytes");
+    let allowed = (footprint as f64 * (1.0 - share(&broken[1]))) as u64 + footprint / 50;
+    let took = wait_until(PATIENCE, "what was given back is fast", || daemon.figure("front", "slow_bytes") <= allowed);
+    println!("    at most {} MiB slow {:.1} s after it was seen", allowed / MIB, took.as_secs_f64());
     assert!(program.is_running());
     drop(program);
     daemon.end();

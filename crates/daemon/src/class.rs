@@ -17,7 +17,7 @@ use terrace_core::units::{Bytes, SpaceId, TierId};
 use terrace_linux::life_cycle::LifeCycle;
 use terrace_linux::machine::Machine;
 use terrace_linux::manager::{Manager, ManagerParts};
-use terrace_linux::move_cost::MoveCost;
+use terrace_linux::move_cost::{Interval, MoveCost};
 use terrace_linux::process::RangeOptions;
 use terrace_linux::trackers::{TrackError, accessed_bits, walker};
 use terrace_linux::usage::{lock_own_memory, unlock_own_memory};
@@ -555,11 +555,12 @@ impl Running {
         self.class.tau.is_some() && self.manager.is_some() && self.tuner.is_none()
     }
 
-    /// Gives it the performance database of a machine whose processor runs at so many hertz.
-    pub fn begin_tuning(&mut self, index: Arc<Index>, frequency_hertz: f64) {
+    /// Gives it the performance database of a machine whose processor runs at so many hertz, and what a page-out costs a thread there, if
+    /// that could be measured.
+    pub fn begin_tuning(&mut self, index: Arc<Index>, frequency_hertz: f64, page_out: Option<Interval>) {
         let Some(tau) = self.class.tau else { return };
         let mut tuner = LiveTuner::new(TunerConfig::new(tau, Mode::Measured), index, frequency_hertz);
-        tuner.begin(MoveCost { refault: Some(self.refault_cost()), ..self.move_cost });
+        tuner.begin(MoveCost { refault: Some(self.refault_cost()), page_out });
         self.tuner = Some(tuner);
         // It is shown at once.
         self.heat_at = None;

@@ -323,8 +323,9 @@ impl Daemon {
         let news = self.sizing.settle();
         match &self.sizing {
             Sizing::Ready(index) => {
+                let page_out = self.machine.page_out_cost();
                 for class in self.classes.iter_mut().filter(|class| class.wants_sizing()) {
-                    class.begin_tuning(Arc::clone(index), hertz);
+                    class.begin_tuning(Arc::clone(index), hertz, page_out);
                 }
             }
             Sizing::Failed(why) if news => {

@@ -11,7 +11,8 @@
 //! The loss of a window is what the processes lost over what is left of their CPU time, in the parts of [`Loss`]:
 //! - faults on pages that came back, at the cost of one, and as many page-outs as took those pages' places;
 //! - all other page-outs, at what one takes of a thread that runs meanwhile, for each thread that ran. Both costs were measured
-//!   at the start;
+//!   at the start; where the second could not be, as on a machine whose processors are all taken, a page-out costs a thread what it takes itself,
+//!   at most: it interrupts the thread for a part of that ([`PageOutPrice`]);
 //! - processor time that management took while somebody waited for a processor, the kernel's reclaim included where it holds the
 //!   limit. The processes are taken to have waited for their part of all that ran. At most all of it was theirs, at least none.
 //!
@@ -28,7 +29,7 @@ use std::time::{Duration, Instant};
 use terrace_core::engine::{Engine, Input};
 use terrace_core::units::{Bytes, TierId, Time};
 use terrace_linux::manager::Manager;
-use terrace_linux::move_cost::MoveCost;
+use terrace_linux::move_cost::{Interval as MoveInterval, MoveCost, others_can_be_interrupted};
 use terrace_linux::processors::{ProcessorUse, reclaim_threads};
 use terrace_linux::watermarks::KernelMoves;
 use terrace_machine::preset::Machine;
@@ -56,6 +57,34 @@ struct Reading {
     moving: Duration,
     processors: Option<ProcessorUse>,
     rounds: u64,
+    footprint: u64,
+}
+
+/// Where the price of a page-out is from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PageOutPrice {
+    /// Page-outs cost no thread anything that is known: there is one processor, or nothing was told of this machine.
+    None,
+    /// It was measured at the start.
+    Measured,
+    /// It could not be, and no page went out yet: the price of a refault stands in, to pace the first that go.
+    Refault,
+    /// It could not be: what the page-outs themselves took.
+    Duration,
+}
+
+impl PageOutPrice {
+    /// What is to be said of it beside the inputs; nothing where it was measured.
+    pub const fn remark(self) -> &'static str {
+        match self {
+            PageOutPrice::None | PageOutPrice::Measured => "",
+            PageOutPrice::Refault => "; what page-outs cost could not be measured, a refault's price stands in",
+            PageOutPrice::Duration => {
+                "; what page-outs cost could not be measured, they are counted as long as they took"
+            }
+        }
+    }
 }
 
 /// See the module's header.
@@ -64,6 +93,7 @@ pub struct LiveTuner {
     index: Arc<Index>,
     frequency_hertz: f64,
     costs: MoveCost,
+    price: PageOutPrice,
     /// What a page-out costs the processes of late, waiting for processors included, in seconds; as measured at first.
     page_out_seconds: Option<f64>,
     counts_kernel_moves: bool,
@@ -107,6 +137,7 @@ impl LiveTuner {
             index,
             frequency_hertz,
             costs: MoveCost::default(),
+            price: PageOutPrice::None,
             page_out_seconds: None,
             counts_kernel_moves: false,
             reclaim_threads: Vec::new(),
@@ -123,8 +154,34 @@ impl LiveTuner {
 
     /// What moves cost on this machine, if that was measured: without the cost of a refault no loss is observed.
     pub fn begin(&mut self, costs: MoveCost) {
+        self.begin_beside(costs, others_can_be_interrupted());
+    }
+
+    fn begin_beside(&mut self, costs: MoveCost, others: bool) {
         self.costs = costs;
-        self.page_out_seconds = costs.page_out.map(|cost| cost.median.as_secs_f64());
+        self.price = match (costs.page_out, costs.refault) {
+            (Some(_), _) => PageOutPrice::Measured,
+            (None, Some(_)) if others => PageOutPrice::Refault,
+            (None, _) => PageOutPrice::None,
+        };
+        let stands_in = costs.refault.filter(|_| self.price == PageOutPrice::Refault);
+        self.page_out_seconds = costs.page_out.map(|cost| cost.median).or(stands_in).map(|cost| cost.as_secs_f64());
+    }
+
+    /// Where the price of page-outs is from.
+    pub fn page_out_price(&self) -> PageOutPrice {
+        self.price
+    }
+
+    /// Takes the price from the page-outs themselves where it could not be measured: `pages` that took so long. A thread loses a part of that
+    /// time to each.
+    fn price_by_duration(&mut self, pages: u64, moving: Duration) {
+        if matches!(self.price, PageOutPrice::Refault | PageOutPrice::Duration) && pages as f64 >= LEAST_PAGES_TO_LEARN
+        {
+            let each = moving.div_f64(pages as f64);
+            self.costs.page_out = Some(MoveInterval { median: each, low: Duration::ZERO, high: each });
+            self.price = PageOutPrice::Duration;
+        }
     }
 
     /// What moves cost.
@@ -204,7 +261,7 @@ impl LiveTuner {
             curve: self.curve.as_ref().map_or_else(Vec::new, |curve| curve.losses().to_vec()),
             machine: database.meta().machine.clone(),
             records: database.len() as u64,
-            inputs: INPUTS.to_owned(),
+            inputs: format!("{INPUTS}{}", self.price.remark()),
             decisions: intervals[intervals.len().saturating_sub(DECISIONS)..].iter().map(decision).collect(),
         }
     }
@@ -234,9 +291,14 @@ impl LiveTuner {
             own: manager.stats().cpu,
             moving: manager.stats().move_time,
             rounds: manager.stats().rounds,
+            footprint: manager.engine().pages().footprint_of_all(),
             processors: ProcessorUse::read(Path::new("/"), &self.reclaim_threads),
         };
         let before = self.last.replace(reading)?;
+        self.price_by_duration(
+            reading.demoted.saturating_sub(before.demoted),
+            reading.moving.saturating_sub(before.moving),
+        );
         let window = self.window(manager, &before, &reading)?;
         self.learn_price(&window);
         let seconds = window.loss.map_or(0.0, |loss| loss.managing * window.length.as_secs_f64());
@@ -341,6 +403,7 @@ impl LiveTuner {
             used_share: share(fast),
             // The limit is a share of what the processes have, and grows with it; refaults are of pages that it put out.
             growth_share: 0.0,
+            followed_share: share(footprint.saturating_sub(before.footprint)),
             left_room: false,
             return_seconds: self.costs.refault.map(|cost| footprint as f64 * cost.as_secs_f64()),
             // Of each thread that runs, as much; and a loss is a share of what they run.
@@ -569,6 +632,32 @@ mod tests {
     }
 
     #[test]
+    fn what_could_not_be_measured_is_priced_by_the_page_outs_themselves() {
+        let index = Arc::new(Index::new(modelled(&Machine::preset("zram-vm").unwrap()).unwrap()).unwrap());
+        let mut live = LiveTuner::new(TunerConfig::new(0.05, Mode::Measured), index, 2.5e9);
+        live.begin_beside(costs(), true);
+        assert_eq!(live.page_out_price(), PageOutPrice::Measured);
+        live.price_by_duration(1000, Duration::from_millis(25));
+        assert_eq!(live.costs(), costs(), "what was measured stays");
+        let unpriced = MoveCost { page_out: None, ..costs() };
+        live.begin_beside(unpriced, false);
+        assert_eq!((live.page_out_price(), live.page_out_seconds), (PageOutPrice::None, None));
+        live.begin_beside(unpriced, true);
+        assert_eq!(live.page_out_price(), PageOutPrice::Refault);
+        assert_eq!(live.page_out_seconds, unpriced.refault.map(|cost| cost.as_secs_f64()), "the first are paced, too");
+        live.price_by_duration(10, Duration::from_millis(25));
+        assert_eq!(live.page_out_price(), PageOutPrice::Refault, "ten pages say more of other things");
+        live.price_by_duration(1000, Duration::from_millis(25));
+        assert_eq!(live.page_out_price(), PageOutPrice::Duration);
+        let priced = live.costs().page_out.unwrap();
+        assert_eq!((priced.low, priced.median), (Duration::ZERO, Duration::from_micros(25)));
+        assert_eq!(priced.high, priced.median, "a thread is not interrupted for longer");
+        // A window of them is a loss now.
+        let loss = Passed { moved_out: 1000, ..second() }.loss(&live.costs()).unwrap();
+        assert!(loss.moving > 0.02 && loss.low == 0.0, "{loss:?}");
+    }
+
+    #[test]
     fn page_outs_in_the_place_of_pages_that_came_back_are_the_sizes() {
         let loss = Passed { refaults: 1000, moved_out: 1500, ..second() }.loss(&costs()).unwrap();
         let without = 1.0 - (1000.0 * 9.0 + 1500.0 * 10.0) * MICRO;
@@ -713,6 +802,7 @@ mod tests {
                 loss: Some(Loss::of_size(standing)),
                 used_share: live.tuner.share(),
                 growth_share: 0.0,
+                followed_share: 0.0,
                 left_room: false,
                 return_seconds: None,
                 move_seconds: None,

@@ -39,7 +39,7 @@ pub struct Machine {
     pub zram: Option<u32>,
     /// Used where the user sets no rate: bytes a second.
     pub default_rate: Option<Bytes>,
-    /// What moves to and from swap cost, as measured just now.
+    /// What moves to and from swap cost, as measured just now; page-outs only by [`Machine::page_out_cost`].
     pub move_cost: MoveCost,
     /// What was odd about the machine.
     pub notes: Vec<String>,
@@ -133,16 +133,24 @@ impl Machine {
             within_reach(tiers.tiers(), &allowed_nodes(std::process::id()).map_err(own_status)?)?;
         }
         zram = zram.or_else(|| zram_number(&tiers));
-        let move_cost = match tiers.swap_tier() {
-            Some(swap) if moves => move_cost::measure(&tiers, swap, STALL_DEADLINE)?,
-            _ => MoveCost::default(),
+        let refault = match tiers.swap_tier() {
+            Some(swap) if moves => move_cost::refault(&tiers, swap, STALL_DEADLINE)?,
+            _ => None,
         };
+        let move_cost = MoveCost { refault, page_out: None };
         let default_rate = match (tiers.swap_tier(), tiers.tiers().len()) {
             (_, 1) => None,
             (Some(_), _) => Some(SWAP_RATE),
             (None, _) => Some(NODE_RATE),
         };
         Ok(Machine { tiers, zram, default_rate, move_cost, notes: topology.notes, held, moves })
+    }
+
+    /// What a page-out takes of a thread that runs meanwhile, measured now: for tuners, who pay for page-outs out of a target. `None` where
+    /// that could not be measured, or nothing goes out.
+    pub fn page_out_cost(&self) -> Option<move_cost::Interval> {
+        let swap = self.tiers.swap_tier().filter(|_| self.moves)?;
+        move_cost::page_out(&self.tiers, swap, STALL_DEADLINE).ok().flatten()
     }
 
     /// How moves should be governed on it, unless somebody says otherwise.

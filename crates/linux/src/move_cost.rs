@@ -22,7 +22,7 @@ use crate::topology::TierMap;
 pub struct MoveCost {
     /// What one refault costs the program that makes it.
     pub refault: Option<Duration>,
-    /// What one page-out takes of each thread that runs meanwhile.
+    /// What one page-out takes of each thread that runs meanwhile; measured only for who goes by it.
     pub page_out: Option<Interval>,
 }
 
@@ -48,46 +48,74 @@ const UNDISTURBED: Duration = Duration::from_millis(4);
 /// Pages that the watched thread goes through: entries of a second-level TLB (1,024 to 2,048 on processors of the last ten years).
 const HOT_PAGES: usize = 1024;
 
-/// Measures both on pages of this process. What could not be measured is `None`: too few pages left (then the mover will say why),
-/// or there is no second processor to be interrupted.
+/// What a refault costs, on pages of this process; `None` where too few pages left (then the mover will say why).
 ///
 /// # Errors
 /// When this process cannot be looked at.
-pub fn measure(tiers: &TierMap, swap: TierId, deadline: Duration) -> Result<MoveCost, ProcessError> {
-    let page = PAGE_BYTES as usize;
-    let memory = half_noise((PAGES + 1) * page);
-    let first = (memory.as_ptr() as u64).div_ceil(PAGE_BYTES);
-    let skip = (first * PAGE_BYTES - memory.as_ptr() as u64) as usize;
-    let me = Process::open(std::process::id())?;
-    let mut mover = Movers::for_tiers(tiers, deadline);
-    let mut results: Vec<MoveResult> = Vec::new();
-    let mut out = |round: usize| {
-        let pages = PAGES / ROUNDS;
-        let moves: Vec<PageMove> = (0..pages)
-            .map(|offset| Vpn(first + (round * pages + offset) as u64))
-            .map(|vpn| PageMove { vpn, pages: 1, from: TierId::FAST, to: swap })
-            .collect();
-        let before = results.len();
-        mover.execute(&me, &moves, tiers, &mut results);
-        results[before..].iter().filter(|result| result.done == 1).count()
-    };
-    let two = std::thread::available_parallelism().is_ok_and(|processors| processors.get() > 1);
-    let page_out = if two {
-        beside_a_thread(out)
-    } else {
-        let _ = (0..ROUNDS).map(&mut out).sum::<usize>();
-        None
-    };
+pub fn refault(tiers: &TierMap, swap: TierId, deadline: Duration) -> Result<Option<Duration>, ProcessError> {
+    let mut pages = OwnPages::new(tiers, swap, deadline)?;
+    let results: Vec<MoveResult> = (0..ROUNDS).flat_map(|round| pages.out(round)).collect();
     let mut touches: Vec<Duration> = Vec::new();
     for (number, _) in results.iter().enumerate().filter(|(_, result)| result.done == 1) {
         let began = Instant::now();
-        std::hint::black_box(std::hint::black_box(&memory)[skip + number * page]);
+        std::hint::black_box(std::hint::black_box(&pages.memory)[pages.skip + number * PAGE_BYTES as usize]);
         touches.push(began.elapsed());
     }
     touches.sort_unstable();
     // The median of single touches is taken, since on a shared machine the mean counts other programs' time.
-    let refault = (touches.len() >= PAGES / 4).then(|| touches[touches.len() / 2]);
-    Ok(MoveCost { refault, page_out })
+    Ok((touches.len() >= PAGES / 4).then(|| touches[touches.len() / 2]))
+}
+
+/// What a page-out takes of a thread that runs meanwhile, on pages and a thread of this process: a tenth of a second. `None` where there is
+/// no second processor to be interrupted, or in more than half of the rounds too few pages left or the thread did not run.
+///
+/// # Errors
+/// When this process cannot be looked at.
+pub fn page_out(tiers: &TierMap, swap: TierId, deadline: Duration) -> Result<Option<Interval>, ProcessError> {
+    if !others_can_be_interrupted() {
+        return Ok(None);
+    }
+    let mut pages = OwnPages::new(tiers, swap, deadline)?;
+    Ok(beside_a_thread(|round| pages.out(round).iter().filter(|result| result.done == 1).count()))
+}
+
+/// Whether there is more than one processor: on a single one nothing runs beside a page-out.
+pub fn others_can_be_interrupted() -> bool {
+    std::thread::available_parallelism().is_ok_and(|processors| processors.get() > 1)
+}
+
+/// Pages of this process that go out in rounds.
+struct OwnPages<'a> {
+    memory: Vec<u8>,
+    /// Bytes before the first page.
+    skip: usize,
+    first: u64,
+    me: Process,
+    mover: Movers,
+    tiers: &'a TierMap,
+    swap: TierId,
+}
+
+impl<'a> OwnPages<'a> {
+    fn new(tiers: &'a TierMap, swap: TierId, deadline: Duration) -> Result<OwnPages<'a>, ProcessError> {
+        let memory = half_noise((PAGES + 1) * PAGE_BYTES as usize);
+        let first = (memory.as_ptr() as u64).div_ceil(PAGE_BYTES);
+        let skip = (first * PAGE_BYTES - memory.as_ptr() as u64) as usize;
+        let me = Process::open(std::process::id())?;
+        Ok(OwnPages { memory, skip, first, me, mover: Movers::for_tiers(tiers, deadline), tiers, swap })
+    }
+
+    /// Puts the pages of a round out.
+    fn out(&mut self, round: usize) -> Vec<MoveResult> {
+        let pages = PAGES / ROUNDS;
+        let moves: Vec<PageMove> = (0..pages)
+            .map(|offset| Vpn(self.first + (round * pages + offset) as u64))
+            .map(|vpn| PageMove { vpn, pages: 1, from: TierId::FAST, to: self.swap })
+            .collect();
+        let mut results = Vec::new();
+        self.mover.execute(&self.me, &moves, self.tiers, &mut results);
+        results
+    }
 }
 
 /// Memory compressible about 2:1, as ordinary data is: half of each page is noise.

@@ -43,6 +43,13 @@ pub struct Counters {
     pub slow_nanos: f64,
     /// Of that, what management cost them: faults, marks, moves in faults, shootdowns, direct reclaim.
     pub management_nanos: f64,
+    /// How long the program ran: time that passed, whatever the number of threads, in nanoseconds.
+    pub ran_nanos: f64,
+    /// Of that, what it would not have taken with everything fast and unmanaged. It is less than what the threads waited: while some
+    /// wait, the others find memory less loaded. On hardware it is worked out from the counters of stalled cycles, the bytes that
+    /// memory controllers count by tier, and the tiers' latency under load, which is measured once; here from the same, by the same
+    /// equations that time runs by. `ran_nanos` and this are counted while a [`Tuning`] looks on.
+    pub lost_nanos: f64,
 }
 
 /// Decides about the size of fast memory.
@@ -84,4 +91,13 @@ pub(crate) struct Waited {
     pub(crate) threads: f64,
     pub(crate) slow: f64,
     pub(crate) cycles: u64,
+    /// Of the time that passed.
+    pub(crate) ran: f64,
+    pub(crate) lost: f64,
+    /// What management shared out to threads in this stretch; and what the threads had paid themselves, in their faults, up to the end of
+    /// the one before.
+    pub(crate) shared: f64,
+    pub(crate) paid: f64,
+    /// Bytes that moves read and wrote in the fastest tier in this stretch.
+    pub(crate) moved_fast: [u64; 2],
 }

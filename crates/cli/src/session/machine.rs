@@ -51,7 +51,8 @@ pub(crate) struct Facts {
 }
 
 impl Machine {
-    pub(crate) fn prepare(plan: &Plan, needs: Needs) -> anyhow::Result<Machine> {
+    /// Makes the machine ready for a plan, and where page-outs are `priced` measures what they cost.
+    pub(crate) fn prepare(plan: &Plan, needs: Needs, priced: bool) -> anyhow::Result<Machine> {
         let wanted = Wanted::Slow(&plan.slow);
         let understood = |error| match error {
             MachineError::Wanted(error) => misuse("--tier-slow", &slow_text(&plan.slow), error),
@@ -67,6 +68,7 @@ impl Machine {
         let ready = Ready::prepare(&wanted, plan.moves).map_err(understood)?;
         let (tracker, mut tracker_reasons) = ready.complete(tracker, tracker_reasons);
         let (mover, governor) = (ready.mover(), ready.governor());
+        let page_out = priced.then(|| ready.page_out_cost()).flatten();
         let Ready { tiers, zram, move_cost, mut notes, held, .. } = ready;
         let life_cycle = match LifeCycle::for_needs(needs) {
             Some((Some(cycle), line)) => {
@@ -81,7 +83,14 @@ impl Machine {
         };
         let facts =
             Facts { tracker: tracker.name().to_owned(), tracker_reasons, notes, refault_cost: move_cost.refault };
-        Ok(Machine { parts: Parts { tiers, tracker, mover, zram }, held, facts, life_cycle, governor, move_cost })
+        Ok(Machine {
+            parts: Parts { tiers, tracker, mover, zram },
+            held,
+            facts,
+            life_cycle,
+            governor,
+            move_cost: MoveCost { page_out, ..move_cost },
+        })
     }
 
     /// Undoes what was set up.

@@ -109,7 +109,8 @@ pub(crate) fn run_with(plan: &Plan, mut onlooker: Option<&mut dyn Onlooker>) -> 
         program::check(command.first().map_or(OsStr::new(""), |name| name))?;
     }
     let places = Places::prepare(&plan.watch.output)?;
-    let machine = Machine::prepare(plan, policy.needs())?;
+    let priced = onlooker.as_ref().is_some_and(|onlooker| onlooker.prices_page_outs());
+    let machine = Machine::prepare(plan, policy.needs(), priced)?;
     let Parts { tiers, tracker, mover, zram } = machine.parts;
     let kernel_lists = match policy.list_plan().filter(|_| plan.moves) {
         Some(lists) => {

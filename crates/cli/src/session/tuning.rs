@@ -10,7 +10,7 @@
 use serde::Serialize;
 use terrace_core::policy::FastGoal;
 use terrace_core::units::{Bytes, TierId, Time};
-use terrace_daemon::tuning::{INPUTS, LiveTuner};
+use terrace_daemon::tuning::{INPUTS, LiveTuner, PageOutPrice};
 use terrace_linux::manager::Manager;
 use terrace_linux::move_cost::MoveCost;
 use terrace_linux::watermarks::Watermarks;
@@ -20,6 +20,10 @@ use terrace_sizing::tuner::{Interval, Summary};
 pub(crate) trait Onlooker {
     /// The run begins; what moves cost on this machine, as far as it was measured.
     fn begin(&mut self, costs: MoveCost);
+    /// Whether it goes by what page-outs cost, which takes a tenth of a second to measure.
+    fn prices_page_outs(&self) -> bool {
+        false
+    }
     /// When it wants to look next.
     fn due(&self) -> Time;
     /// Looks.
@@ -39,6 +43,9 @@ pub(crate) struct TuneReport {
     pub refault_microseconds: Option<f64>,
     /// Of a page-out, what it takes of each thread that runs meanwhile: lower end, median, upper end.
     pub page_out_microseconds: Option<[f64; 3]>,
+    /// Where that is from: `measured` at the start; `duration` of the page-outs themselves, at most; `refault`, as long as there were none;
+    /// `none` where a page-out costs no thread anything that is known.
+    pub page_out_price: PageOutPrice,
     /// What held the limit: `pages` or `watermarks`.
     pub held_by: &'static str,
     /// Decisions in order.
@@ -87,6 +94,10 @@ impl Onlooker for Steering {
         self.live.begin(costs);
     }
 
+    fn prices_page_outs(&self) -> bool {
+        true
+    }
+
     fn due(&self) -> Time {
         self.live.due()
     }
@@ -125,6 +136,7 @@ pub(crate) fn report(steering: &Steering, footprint_bytes: u64) -> TuneReport {
         loss_observed: observed,
         inputs: INPUTS,
         refault_microseconds: costs.refault.map(micros),
+        page_out_price: live.page_out_price(),
         page_out_microseconds: costs.page_out.map(|cost| [cost.low, cost.median, cost.high].map(micros)),
         held_by: if steering.watermarks.is_some() { "watermarks" } else { "pages" },
         intervals: tuner.intervals().to_vec(),

@@ -18,6 +18,7 @@ impl Simulation {
             let pending = self.pending_stall;
             for work in self.hot.work.iter_mut().filter(|work| **work != ThreadWork::default()) {
                 work.stall_ns += pending;
+                self.waited.shared += pending;
                 self.pending_stall = 0.0;
             }
         }
@@ -29,7 +30,7 @@ impl Simulation {
         if stretch.active > 0 || stretch.nanos > 0.0 {
             self.run_clocks(&stretch, concurrency);
             self.active = concurrency as u32;
-            self.note_waits(&stretch, concurrency);
+            self.note_waits(&stretch, &traffic, concurrency);
             if let Some(run) = &mut self.hot.mmu {
                 run.set_load(&stretch.factor);
             }

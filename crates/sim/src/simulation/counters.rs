@@ -5,7 +5,8 @@
 
 use terrace_core::prices::ProcessorCounts;
 use terrace_core::units::TierId;
-use terrace_machine::load::Stretch;
+use terrace_machine::cache::LINE_BYTES;
+use terrace_machine::load::{Stretch, Traffic, Wait, solve_among};
 use terrace_machine::preset::TierKind;
 
 use super::Simulation;
@@ -32,6 +33,8 @@ impl Simulation {
             thread_nanos: self.waited.threads,
             slow_nanos: self.waited.slow,
             management_nanos: self.costs.program_stall(),
+            ran_nanos: self.waited.ran,
+            lost_nanos: self.waited.lost,
         }
     }
 
@@ -42,7 +45,15 @@ impl Simulation {
     }
 
     /// Sums up what the threads of a stretch waited for, before their work is cleared.
-    pub(crate) fn note_waits(&mut self, stretch: &Stretch, concurrency: f64) {
+    pub(crate) fn note_waits(&mut self, stretch: &Stretch, traffic: &[Traffic], concurrency: f64) {
+        let paid = self.costs.hint_fault_stall + self.costs.refault_stall;
+        let management =
+            std::mem::take(&mut self.waited.shared) + paid - std::mem::replace(&mut self.waited.paid, paid);
+        let moved = std::mem::take(&mut self.waited.moved_fast);
+        if self.tuning.is_some() {
+            self.waited.ran += stretch.nanos;
+            self.waited.lost += stretch.nanos - self.without(stretch, traffic, concurrency, management, moved);
+        }
         self.waited.threads += stretch.nanos * concurrency;
         for work in &self.hot.work {
             self.waited.cycles += work.cycles;
@@ -53,6 +64,41 @@ impl Simulation {
                 self.waited.slow += (slow - fast).max(0.0);
             }
         }
+    }
+
+    /// What a stretch would have taken with everything fast and without `management`, of which this much was waited for in it.
+    fn without(
+        &self,
+        stretch: &Stretch,
+        traffic: &[Traffic],
+        concurrency: f64,
+        management: f64,
+        moved_fast: [u64; 2],
+    ) -> f64 {
+        let mut fast = traffic[0];
+        fast.read -= moved_fast[0] as f64;
+        fast.written -= moved_fast[1] as f64;
+        let stalled: f64 = self.hot.work.iter().map(|work| work.stall_ns).sum();
+        let kept = if stalled > 0.0 { 1.0 - (management / stalled).clamp(0.0, 1.0) } else { 1.0 };
+        let (mut work, mut slow) = (self.hot.work.clone(), 0u64);
+        for work in &mut work {
+            work.stall_ns *= kept;
+            for k in (1..self.tiers.len()).filter(|&k| self.tiers[k].kind == TierKind::Memory) {
+                let misses = std::mem::take(&mut work.misses[k]);
+                slow += misses.iter().map(|&count| u64::from(count)).sum::<u64>();
+                fast.read += misses.iter().map(|&count| f64::from(count)).sum::<f64>() * LINE_BYTES as f64;
+                // What is stored to is written back, sooner or later.
+                fast.written += f64::from(misses[Wait::Store as usize]) * LINE_BYTES as f64;
+                work.misses[0].iter_mut().zip(misses).for_each(|(fast, slow)| *fast += slow);
+            }
+        }
+        if slow == 0 && kept >= 1.0 && moved_fast == [0; 2] {
+            return stretch.nanos;
+        }
+        let mut all = vec![Traffic::default(); self.tiers.len()];
+        all[0] = fast;
+        let threads = concurrency.min(f64::from(self.config.machine.processor.cores));
+        solve_among(&self.tiers, &all, &work, &self.rates, threads).nanos
     }
 
     /// What was counted since this was last asked; `None` where no MMU is modelled.

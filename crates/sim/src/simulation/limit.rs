@@ -51,6 +51,7 @@ mod tests {
     use terrace_machine::scale::Scale;
 
     use super::*;
+    use crate::tuning::FixedLimit;
     use crate::{FastSize, SimConfig};
 
     const PAGES: u32 = 8192;
@@ -123,6 +124,26 @@ mod tests {
         let after = simulation.counters();
         let (fast, slow) = (after.fast_accesses - before.fast_accesses, after.slow_accesses - before.slow_accesses);
         assert!(slow * 10 < fast, "{slow} slow, {fast} fast accesses");
+    }
+
+    #[test]
+    fn what_was_lost_is_what_the_same_work_takes_less_with_everything_fast() {
+        // Eight threads that load memory, and hint faults and promotions beside.
+        let run = |limit: u64| {
+            let mut simulation = simulation("tpp");
+            simulation.tune_with(Box::new(FixedLimit::new(limit)));
+            play(&mut simulation, 1, PAGES);
+            simulation.meet();
+            let before = simulation.counters();
+            play(&mut simulation, 2000, 3 * PAGES / 4);
+            simulation.meet();
+            let after = simulation.counters();
+            (after.ran_nanos - before.ran_nanos, after.lost_nanos - before.lost_nanos)
+        };
+        let ((fast, nothing), (slow, lost)) = (run(u64::from(PAGES)), run(u64::from(PAGES) / 2));
+        assert!(nothing.abs() < fast * 1e-9, "{nothing}");
+        assert!(lost > fast * 0.05, "{lost} of {slow}, {fast} with everything fast");
+        assert!(((slow - lost) / fast - 1.0).abs() < 0.02, "{slow} - {lost} against {fast}");
     }
 
     #[test]

@@ -261,6 +261,8 @@ impl Simulation {
     /// The bytes that the mover's threads copied meanwhile load the tiers from here on.
     pub(crate) fn copy(&mut self, span: f64) {
         let (read, written) = self.copies.within(span);
+        self.waited.moved_fast[0] += read[0];
+        self.waited.moved_fast[1] += written[0];
         for tier in 0..self.tiers.len() {
             self.hot.read[tier] += read[tier];
             self.hot.written[tier] += written[tier];

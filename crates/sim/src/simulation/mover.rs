@@ -93,6 +93,8 @@ impl Simulation {
             let bytes = weight * PAGE_BYTES;
             self.hot.read[from.index()] -= bytes;
             self.hot.written[to.index()] -= bytes;
+            self.waited.moved_fast[0] -= if from == TierId::FAST { bytes } else { 0 };
+            self.waited.moved_fast[1] -= if to == TierId::FAST { bytes } else { 0 };
             self.copies.add(from, to, bytes);
         }
         if promotion {
@@ -156,6 +158,8 @@ impl Simulation {
         }
         self.hot.read[from.index()] += bytes;
         self.hot.written[to.index()] += bytes;
+        self.waited.moved_fast[0] += if from == TierId::FAST { bytes } else { 0 };
+        self.waited.moved_fast[1] += if to == TierId::FAST { bytes } else { 0 };
         self.counts.migrated_pages += weight;
         let fixed = if huge { management.move_huge_ns } else { management.move_small_ns };
         let copy = management.copy_nanos(bytes as f64, &self.tiers[from.index()], &self.tiers[to.index()]);

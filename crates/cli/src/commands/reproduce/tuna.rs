@@ -247,6 +247,7 @@ fn one(
     let tuner = tuner.as_ref().map(|tuner| tuner.lock().unwrap_or_else(PoisonError::into_inner));
     let profile = profile.lock().unwrap_or_else(PoisonError::into_inner);
     let peak_pages = Bytes::new(report.footprint_bytes).pages();
+    let summary = tuner.as_ref().map(|tuner| of_the_whole_run(tuner, report.full_size_seconds));
     Ok(Outcome {
         seconds: report.seconds,
         full_size_seconds: report.full_size_seconds,
@@ -258,9 +259,17 @@ fn one(
         management_seconds: report.management_seconds,
         vector: profile.vector(scale, peak_pages),
         course: profile.course.clone(),
-        summary: tuner.as_ref().map(|tuner| tuner.summary()),
+        summary,
         intervals: tuner.as_ref().map_or_else(Vec::new, |tuner| tuner.intervals().to_vec()),
     })
+}
+
+/// A tuner's summary, with what was saved as a mean over the whole run: nothing in what is left of it after the last decision, and
+/// before the first window.
+fn of_the_whole_run(tuner: &Tuner, seconds: f64) -> Summary {
+    let summary = tuner.summary();
+    let windows: f64 = tuner.intervals().iter().map(|interval| interval.window_seconds).sum();
+    Summary { saved_share_mean: summary.saved_share_mean * (windows / seconds.max(windows)).min(1.0), ..summary }
 }
 
 /// The number of operations of a run that is not told, as the workloads state it (programs/*.rs, `Budget::of` and the like).

@@ -60,7 +60,7 @@ pub(super) struct Native {
 /// When there is no slow tier that pages can be moved to, or not enough of it.
 pub(super) fn perform(benchmark: &Benchmark, tier_slow: &str) -> anyhow::Result<Native> {
     let plan = plan(tier_slow)?;
-    let machine = Machine::prepare(&plan, terrace_core::policy::Needs { scans: true, ..Default::default() })?;
+    let machine = Machine::prepare(&plan, terrace_core::policy::Needs { scans: true, ..Default::default() }, false)?;
     let done = run(benchmark, &machine.parts.tiers, machine.parts.mover);
     machine.held.release()?;
     done

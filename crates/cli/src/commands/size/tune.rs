@@ -163,7 +163,12 @@ fn closing_lines(report: &TuneReport, footprint: u64) -> String {
         ),
         _ => "slowdown: unknown\n".to_owned(),
     };
-    text + &format!("{} decisions; inputs {}\n", report.intervals.len(), report.inputs)
+    text + &format!(
+        "{} decisions; inputs {}{}\n",
+        report.intervals.len(),
+        report.inputs,
+        report.page_out_price.remark()
+    )
 }
 
 #[cfg(test)]
