@@ -566,8 +566,9 @@ impl Policy for FlexMem {
         INFO.name
     }
 
+    /// MEMTIS works in the kernel, which knows each page from its fault on; so do its followers.
     fn needs(&self) -> Needs {
-        Needs { samples: self.pebs, hint_faults: self.faults, ..Needs::default() }
+        Needs { samples: self.pebs, hint_faults: self.faults, life_cycle: true, ..Needs::default() }
     }
 
     fn mapped(&mut self, now: Time, _blocks: &[BlockId], pages: &mut Pages) {

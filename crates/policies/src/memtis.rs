@@ -386,8 +386,9 @@ impl Policy for Memtis {
         INFO.name
     }
 
+    /// It works in the kernel, which knows each page from its fault on.
     fn needs(&self) -> Needs {
-        Needs { samples: true, ..Needs::default() }
+        Needs { samples: true, life_cycle: true, ..Needs::default() }
     }
 
     fn mapped(&mut self, _now: Time, _blocks: &[BlockId], pages: &mut Pages) {
