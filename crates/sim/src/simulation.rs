@@ -661,8 +661,7 @@ impl Simulation {
             self.hot.base = 0;
         }
         if let Some(run) = &mut self.hot.mmu {
-            // Page tables are aligned to what they cover.
-            self.hot.base &= !((1 << REGION_SHIFT) - 1);
+            self.hot.base &= !((1 << REGION_SHIFT) - 1); // Page tables are aligned to what they cover.
             run.add_space(SPACE, 0, self.hot.base);
             for (space, first) in (0..).zip(&self.starts).skip(1) {
                 run.add_space(SpaceId(space), *first, self.hot.base + u64::from(*first));
@@ -737,11 +736,7 @@ impl Simulation {
         self.close_stretch(true);
         match (self.failure, self.future) {
             (Some(error), _) => Err(error),
-            (None, future) => {
-                let mut future = future.unwrap_or_else(Future::new);
-                future.spaces = self.starts.len().max(1) as u32;
-                Ok(future)
-            }
+            (None, future) => Ok(future.unwrap_or_else(Future::new).of_spaces(self.starts.len())),
         }
     }
 
