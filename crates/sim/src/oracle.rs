@@ -23,7 +23,7 @@ const FIRST_LENGTH: u64 = 1 << 12;
 pub(crate) struct Future {
     base: u64,
     /// How many processes there are, each a space.
-    pub(crate) spaces: u32,
+    spaces: u32,
     /// Accesses a stretch covers.
     length: u64,
     /// Pages with their counts, by stretch, in the order of pages.
@@ -44,6 +44,11 @@ impl Future {
             pending: Vec::new(),
             pending_accesses: 0,
         }
+    }
+
+    /// The same of so many processes; none stands for one.
+    pub(crate) fn of_spaces(self, spaces: usize) -> Future {
+        Future { spaces: spaces.max(1) as u32, ..self }
     }
 
     /// Enters what reached memory among the next `accesses`.

@@ -279,11 +279,7 @@ impl Simulation {
         self.close_stretch(true);
         match (self.failure, self.future) {
             (Some(error), _) => Err(error),
-            (None, future) => {
-                let mut future = future.unwrap_or_else(Future::new);
-                future.spaces = self.starts.len().max(1) as u32;
-                Ok(future)
-            }
+            (None, future) => Ok(future.unwrap_or_else(Future::new).of_spaces(self.starts.len())),
         }
     }
 

@@ -112,10 +112,16 @@ fn brought(name: &str, files: &mut Vec<(PathBuf, String)>) -> anyhow::Result<Str
     refuse_script(&found)?;
     let path = std::path::absolute(&found)?;
     let guest = path.to_string_lossy().into_owned();
+    let guest = if hidden(&guest) { format!("/brought{guest}") } else { guest };
     if !files.iter().any(|(_, known)| *known == guest) {
         files.push((path, guest.clone()));
     }
     Ok(guest)
+}
+
+/// Whether the guest mounts something else over this path.
+fn hidden(path: &str) -> bool {
+    ["/dev/", "/proc/", "/sys/", "/tmp/"].iter().any(|folder| path.starts_with(folder))
 }
 
 /// `HOST:GUEST`, or a path that both have.
@@ -126,6 +132,13 @@ fn file(text: &str) -> anyhow::Result<(PathBuf, String)> {
             "--file",
             text,
             "expected HOST:GUEST, the guest's path from its root, such as words.txt:/words.txt",
+        ));
+    }
+    if hidden(guest) {
+        return Err(misuse(
+            "--file",
+            text,
+            "expected a path in the guest outside of /dev, /proc, /sys and /tmp, which it mounts",
         ));
     }
     match std::fs::metadata(host) {
@@ -230,6 +243,10 @@ mod tests {
         line_of("sh", &mut files).unwrap();
         assert_eq!(files.len(), 1, "once: {files:?}");
         assert_eq!(line_of("terrace workload list", &mut files).unwrap(), "/usr/bin/terrace workload list");
+        let folder = tempfile::tempdir_in("/tmp").unwrap();
+        let program = folder.path().join("program").to_string_lossy().into_owned();
+        std::fs::copy("/bin/true", &program).unwrap();
+        assert_eq!(brought(&program, &mut files).unwrap(), format!("/brought{program}"), "/tmp is the guest's own");
         assert!(line_of(" ", &mut files).unwrap_err().to_string().contains("--beside"));
         assert!(line_of("no-such-program", &mut files).unwrap_err().to_string().contains("no-such-program"));
     }
@@ -239,6 +256,7 @@ mod tests {
         let own = file!();
         assert!(file(own).unwrap_err().to_string().contains("HOST:GUEST"));
         assert!(file("/nowhere:/x").unwrap_err().to_string().contains("/nowhere"));
+        assert!(file("/proc/self/status:/tmp/x").unwrap_err().to_string().contains("/tmp"));
         assert!(file("/:/x").unwrap_err().to_string().contains("no file"));
         assert_eq!(file("/proc/self/status:/x").unwrap(), ("/proc/self/status".into(), "/x".to_owned()));
     }
