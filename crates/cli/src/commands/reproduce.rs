@@ -47,6 +47,10 @@ pub(super) fn run(arguments: &ReproduceArguments) -> anyhow::Result<ExitCode> {
     if let Some(path) = arguments.svg.as_ref().filter(|_| chosen_tuna.is_empty()) {
         return Err(Misuse(format!("--svg {}: only tuned runs are drawn (TU)", path.display())).into());
     }
+    if arguments.seeds > 1 && chosen.is_empty() {
+        let why = "Tuna's rows run one seed, and draw its course: ask for them seed by seed, with --seed N";
+        return Err(Misuse(format!("--seeds {}: {why}", arguments.seeds)).into());
+    }
     let scale = if arguments.quick { QUICK_SCALE } else { arguments.scale };
     let factor = Scale::new(scale)
         .filter(|scale| (64..=QUICK_SCALE).contains(&scale.factor()))
