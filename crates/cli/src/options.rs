@@ -259,7 +259,7 @@ mod tests {
     #[test]
     fn a_rest_is_more_than_nothing_and_ten_minutes_at_most() {
         assert_eq!(rest("20ms").unwrap(), Duration::from_millis(20));
-        for (text, says) in [("0s", "longer than zero"), ("11min", "10min or less"), ("soon", "expected")] {
+        for (text, says) in [("0s", "longer than zero"), ("11min", "10min or less"), ("soon", "not a duration")] {
             let error = rest(text).unwrap_err();
             assert!(error.is::<Misuse>() && error.to_string().contains(says), "{text}: {error}");
         }
