@@ -181,6 +181,8 @@ impl Tracker for Walker {
         for target in targets {
             match self.target(now, target, tiers, share, sink) {
                 Err(_) if !target.process.is_alive() => self.leave(target.space),
+                // A process that ends has no memory any more for some time before it is gone.
+                Err(error) if error.raw_os_error() == Some(libc::ESRCH) => self.leave(target.space),
                 result => {
                     result.map_err(|source| TrackError::Call {
                         tracker: NAME,
