@@ -275,7 +275,8 @@ mod tests {
     #[test]
     fn a_guest_whose_memory_is_not_in_one_piece_is_refused() {
         let large = RecordJob { machine: Machine { slow: Bytes::gib(2), ..Machine::default() }, ..job() };
-        assert!(large.scenario().unwrap_err().to_string().contains("2.75 GiB at most"));
+        let error = large.scenario().unwrap_err().to_string();
+        assert!(error.contains(&format!("{LARGEST_GUEST} at most")), "{error}");
     }
 
     #[test]
