@@ -246,6 +246,8 @@ impl Running {
             return Err("lists=kernel: the kernel's lists can be ordered by one program at a time, which is terrace run or attach".to_owned());
         }
         let locked = unlock_own_memory();
+        // Before the tracker, which from its start on misses what happens until somebody listens.
+        let life_cycle = LifeCycle::for_needs(policy.needs());
         let found = first_that_works(&trackers_for(class.tracker.as_deref().or(wanted), kvm_guest), |name| {
             machine.tracker(policy.needs(), name)
         });
@@ -258,7 +260,7 @@ impl Running {
         for reason in reasons {
             tracing::debug!(class = class.name, "{reason}");
         }
-        let life_cycle = match LifeCycle::for_needs(policy.needs()) {
+        let life_cycle = match life_cycle {
             Some((Some(cycle), line)) => {
                 tracing::debug!(class = class.name, "{line}");
                 Some(cycle)

@@ -566,9 +566,9 @@ impl Policy for FlexMem {
         INFO.name
     }
 
-    /// MEMTIS works in the kernel, which knows each page from its fault on; so do its followers.
+    /// Samples of a page that nobody knows yet are lost; the kernel, in which it works, knows each from its fault on.
     fn needs(&self) -> Needs {
-        Needs { samples: self.pebs, hint_faults: self.faults, life_cycle: true, ..Needs::default() }
+        Needs { samples: self.pebs, hint_faults: self.faults, life_cycle: self.pebs, ..Needs::default() }
     }
 
     fn mapped(&mut self, now: Time, _blocks: &[BlockId], pages: &mut Pages) {

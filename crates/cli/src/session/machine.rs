@@ -59,7 +59,9 @@ impl Machine {
             other => other.into(),
         };
         let movable = Ready::could_move(&wanted).map_err(understood)?;
-        // The tracker first: it changes nothing, and without one there is no point in the rest.
+        // Before the tracker, which from its start on misses what happens until somebody listens.
+        let life_cycle = LifeCycle::for_needs(needs);
+        // Then the tracker: it changes nothing, and without one there is no point in the rest.
         let (tracker, tracker_reasons) =
             choose_tracker(needs, plan.watch.tracker.as_deref()).map_err(|error| with_rights(error.into()))?;
         if plan.moves && movable && !Rights::of_this_process().holds(MOVING) {
@@ -70,7 +72,7 @@ impl Machine {
         let (mover, governor) = (ready.mover(), ready.governor());
         let page_out = priced.then(|| ready.page_out_cost()).flatten();
         let Ready { tiers, zram, move_cost, mut notes, held, .. } = ready;
-        let life_cycle = match LifeCycle::for_needs(needs) {
+        let life_cycle = match life_cycle {
             Some((Some(cycle), line)) => {
                 tracker_reasons.push(line);
                 Some(cycle)
