@@ -1,14 +1,15 @@
 //! `hint-faults`: the kernel's NUMA scanner makes pages of slow nodes inaccessible; the faults tell who touches them.
 //!
-//! In: the targets, and the kernel's scanner ([`scanner`]), which is set to mark pages and to promote none. Out: an
+//! In: the targets, and the kernel's scanner ([`scanner`]), which is set to mark pages and to promote none while there are any. Out: an
 //! [`Event::HintFault`] for each minor fault, whose address perf events show. Must not: promote (that is for the policy to decide),
-//! or leave the kernel's settings changed.
+//! have pages marked whose faults nobody hears (a program would pay for them in vain), or leave the kernel's settings changed.
 //!
 //! A perf event does not tell a hint fault from a first touch, or from the first write after a fork. All of them say that the
 //! program used the page; the sink knows which pages have memory in a slow tier, and those are what was marked.
 
 pub mod scanner;
 
+use std::collections::BTreeSet;
 use std::os::fd::BorrowedFd;
 
 use terrace_core::policy::HintScan;
@@ -26,6 +27,8 @@ const NAME: &str = "hint-faults";
 pub struct HintFaults {
     faults: PageFaults,
     scanner: Scanner,
+    /// The spaces whose faults are heard. While there are none, nothing is marked.
+    heard: BTreeSet<SpaceId>,
     wanted: Option<HintScan>,
 }
 
@@ -33,19 +36,27 @@ impl HintFaults {
     /// Its name, as `--tracker` takes it.
     pub const NAME: &'static str = NAME;
 
-    /// Sets the kernel's scanner to mark pages of slow nodes, until this is dropped or killed.
+    /// Finds the kernel's scanner, which marks pages of slow nodes from the first round with targets until this has none, is dropped or killed.
     ///
     /// # Errors
     /// When the kernel has no such scanner, no tiers, or someone else uses it; or when perf events are refused.
     pub fn open() -> Result<HintFaults, TrackError> {
-        let unavailable = |reason: String| TrackError::Unavailable { tracker: NAME, reason };
         // The events first: they change nothing.
         let faults = PageFaults::open().map_err(|error| match error {
             TrackError::Unavailable { reason, .. } => unavailable(reason),
             other => other,
         })?;
-        let scanner = Scanner::start(std::path::Path::new("/")).map_err(|error| unavailable(error.to_string()))?;
-        Ok(HintFaults { faults, scanner, wanted: None })
+        let scanner = Scanner::open(std::path::Path::new("/")).map_err(|error| unavailable(error.to_string()))?;
+        Ok(HintFaults { faults, scanner, heard: BTreeSet::new(), wanted: None })
+    }
+
+    /// Has the targets' pages marked, once their faults are heard.
+    fn mark(&mut self, targets: &[Target<'_>]) -> Result<(), TrackError> {
+        self.heard.extend(targets.iter().map(|target| target.space));
+        if self.heard.is_empty() {
+            return Ok(());
+        }
+        self.scanner.start().map_err(|error| unavailable(error.to_string()))
     }
 
     /// Passes the policy's wish on to the kernel, for the largest of the targets.
@@ -55,6 +66,10 @@ impl HintFaults {
         let Some(resident) = resident.max() else { return };
         self.scanner.pace(wanted, resident);
     }
+}
+
+fn unavailable(reason: String) -> TrackError {
+    TrackError::Unavailable { tracker: NAME, reason }
 }
 
 /// Takes minor faults for what they are here.
@@ -94,12 +109,15 @@ impl Tracker for HintFaults {
         share: f64,
         sink: &mut dyn Sink,
     ) -> Result<(), TrackError> {
+        self.faults.round(now, targets, tiers, share, &mut AsHintFaults(sink))?;
+        self.mark(targets)?;
         self.follow_policy(targets);
-        self.faults.round(now, targets, tiers, share, &mut AsHintFaults(sink))
+        Ok(())
     }
 
     fn events(&mut self, now: Time, targets: &[Target<'_>], sink: &mut dyn Sink) -> Result<(), TrackError> {
-        self.faults.events(now, targets, &mut AsHintFaults(sink))
+        self.faults.events(now, targets, &mut AsHintFaults(sink))?;
+        self.mark(targets)
     }
 
     fn event_fd(&self) -> Option<BorrowedFd<'_>> {
@@ -112,6 +130,10 @@ impl Tracker for HintFaults {
 
     fn forget(&mut self, space: SpaceId) {
         self.faults.forget(space);
+        self.heard.remove(&space);
+        if self.heard.is_empty() {
+            self.scanner.stop();
+        }
     }
 
     fn proof_kind(&self) -> ProofKind {

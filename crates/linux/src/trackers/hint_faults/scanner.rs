@@ -1,12 +1,13 @@
 //! The kernel's NUMA scanner, set to mark pages of slow nodes and to leave promotion to Terrace.
 //!
-//! In: the root below which /proc and /sys lie. Out: a scanner that runs until it is dropped; what stood in the settings is put
-//! back then, and by the guard if Terrace is killed. Must not: start where another program uses the scanner in this way.
+//! In: the root below which /proc and /sys lie. Out: a scanner that runs from [`Scanner::start`] until it is stopped or dropped; what
+//! stood in the settings is put back then, and by the guard if Terrace is killed. Must not: start where another program uses the
+//! scanner in this way.
 //!
 //! `numa_balancing=2` (memory tiering) marks the pages of nodes that are not of the kernel's top tier, and promotes a page
 //! whose use followed its marking soon enough, as far as a rate allows (admin-guide/sysctl/kernel.rst). A rate of 0 MB/s
 //! forbids it always, but for one case: while the fast node has more than 1 GiB (or a sixteenth of it) free above its
-//! watermarks, the kernel promotes without asking for the rate. Nothing turns that off; [`Scanner::start`] says so where it
+//! watermarks, the kernel promotes without asking for the rate. Nothing turns that off; [`Scanner::open`] says so where it
 //! is the case.
 
 use std::io;
@@ -63,6 +64,7 @@ pub enum ScannerError {
 pub struct Scanner {
     root: PathBuf,
     slow_node: u32,
+    running: bool,
     /// In the order of writing; put back in the opposite order.
     changed: Vec<Changed>,
     /// After the records, so that it goes last.
@@ -77,24 +79,43 @@ struct Changed {
 }
 
 impl Scanner {
-    /// Starts it.
+    /// Finds out whether it could run; changes nothing.
     ///
     /// # Errors
     /// See [`ScannerError`].
-    pub fn start(root: &Path) -> Result<Scanner, ScannerError> {
-        let mode = read(root, MODE)?;
-        let rate = read(root, RATE)?;
+    pub fn open(root: &Path) -> Result<Scanner, ScannerError> {
+        free_to_use(root)?;
         let slow_node = slow_node(root)?;
-        if mode == TIERING && rate == NO_PROMOTION {
-            return Err(ScannerError::InUse);
-        }
         // A tree that is not this machine's needs no protection, and has nobody who would serve it.
         let guard = if root == Path::new("/") { Some(Guard::start()?) } else { None };
-        let mut scanner = Scanner { root: root.to_owned(), slow_node, changed: Vec::new(), guard };
+        Ok(Scanner { root: root.to_owned(), slow_node, running: false, changed: Vec::new(), guard })
+    }
+
+    /// Has it mark pages, if it does not yet.
+    ///
+    /// # Errors
+    /// See [`ScannerError`]; what was changed until then is put back.
+    pub fn start(&mut self) -> Result<(), ScannerError> {
+        if self.running {
+            return Ok(());
+        }
+        free_to_use(&self.root)?;
         // The rate first: with tiering on and a rate the kernel would promote at once.
-        scanner.set(RATE, NO_PROMOTION)?;
-        scanner.set(MODE, TIERING)?;
-        Ok(scanner)
+        let started = self.set(RATE, NO_PROMOTION).and_then(|()| self.set(MODE, TIERING));
+        self.running = started.is_ok();
+        started.inspect_err(|_| self.stop())
+    }
+
+    /// Puts back what stood in the settings.
+    pub fn stop(&mut self) {
+        self.running = false;
+        for changed in self.changed.drain(..).rev() {
+            match std::fs::write(&changed.path, &changed.previous) {
+                // Should the guardian be gone, the record went with it.
+                Ok(()) => drop(changed.token.map(ProtectToken::forget)),
+                Err(error) => tracing::warn!(path = %changed.path.display(), %error, "could not be put back yet"),
+            }
+        }
     }
 
     /// A node whose pages are marked.
@@ -142,13 +163,7 @@ impl Scanner {
 
 impl Drop for Scanner {
     fn drop(&mut self) {
-        for changed in self.changed.drain(..).rev() {
-            match std::fs::write(&changed.path, &changed.previous) {
-                // Should the guardian be gone, the record went with it.
-                Ok(()) => drop(changed.token.map(ProtectToken::forget)),
-                Err(error) => tracing::warn!(path = %changed.path.display(), %error, "could not be put back yet"),
-            }
-        }
+        self.stop();
     }
 }
 
@@ -157,6 +172,13 @@ fn read(root: &Path, name: &'static str) -> Result<String, ScannerError> {
         Ok(text) => Ok(text.trim().to_owned()),
         Err(_) => Err(ScannerError::Missing(name)),
     }
+}
+
+/// Whether the kernel has a scanner that nobody else uses like this.
+fn free_to_use(root: &Path) -> Result<(), ScannerError> {
+    let mode = read(root, MODE)?;
+    let rate = read(root, RATE)?;
+    if mode == TIERING && rate == NO_PROMOTION { Err(ScannerError::InUse) } else { Ok(()) }
 }
 
 /// A node with memory that is not of the kernel's top tier.
@@ -202,22 +224,33 @@ mod tests {
         let machine = machine();
         let root = machine.root();
         let text = |name: &str| std::fs::read_to_string(root.join(name)).unwrap();
-        let mut scanner = Scanner::start(root).unwrap();
+        let mut scanner = Scanner::open(root).unwrap();
+        assert_eq!((text(MODE).as_str(), text(RATE).as_str()), ("1", "65536"), "opened, it marks nothing yet");
+        scanner.start().unwrap();
+        scanner.start().unwrap();
         assert_eq!((scanner.slow_node(), text(MODE).as_str(), text(RATE).as_str()), (1, "2", "0"));
         let scan = HintScan { window_pages: 65536, period: Duration::from_millis(200), tiers: 2 };
         scanner.pace(scan, Bytes::gib(1));
         scanner.pace(scan, Bytes::gib(2));
         let min = format!("{SCANNER}/scan_period_min_ms");
         assert_eq!((text(&min).as_str(), text(&format!("{SCANNER}/scan_size_mb")).as_str()), ("1600", "256"));
-        assert!(matches!(Scanner::start(root), Err(ScannerError::InUse)), "a second one is refused");
+        assert!(matches!(Scanner::open(root), Err(ScannerError::InUse)), "a second one is refused");
+        let before = || (text(MODE), text(RATE), text(&min));
+        scanner.stop();
+        assert_eq!(before(), ("1".to_owned(), "65536".to_owned(), "7".to_owned()));
+        let mut other = Scanner::open(root).unwrap();
+        other.start().unwrap();
+        assert!(matches!(scanner.start(), Err(ScannerError::InUse)), "another one took it in the meantime");
+        drop(other);
+        scanner.start().unwrap();
         drop(scanner);
-        assert_eq!((text(MODE).as_str(), text(RATE).as_str(), text(&min).as_str()), ("1", "65536", "7"));
+        assert_eq!(before(), ("1".to_owned(), "65536".to_owned(), "7".to_owned()));
     }
 
     #[test]
     fn what_is_missing_is_told_in_one_line() {
         let says = |machine: Machine, what: &str| {
-            let line = Scanner::start(machine.root()).unwrap_err().to_string();
+            let line = Scanner::open(machine.root()).unwrap_err().to_string();
             assert!(line.contains(what) && !line.contains('\n'), "{line}");
         };
         says(Machine::new(&[NodeSpec::dram(0)]), "CONFIG_NUMA_BALANCING");
