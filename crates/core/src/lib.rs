@@ -17,4 +17,5 @@ pub mod pages;
 pub mod plan;
 pub mod policy;
 pub mod prices;
+pub mod random;
 pub mod units;

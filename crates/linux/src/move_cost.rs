@@ -119,7 +119,7 @@ impl<'a> OwnPages<'a> {
 }
 
 /// Memory compressible about 2:1, as ordinary data is: half of each page is noise.
-fn half_noise(bytes: usize) -> Vec<u8> {
+pub fn half_noise(bytes: usize) -> Vec<u8> {
     let mut memory = vec![0u8; bytes];
     let mut state = 0x9e37_79b9_7f4a_7c15u64;
     for chunk in memory.chunks_exact_mut(PAGE_BYTES as usize) {

@@ -8,6 +8,8 @@
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
 mod common;
+#[path = "common/planned.rs"]
+mod planned;
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -15,20 +17,17 @@ use std::ops::Range;
 use std::process::{Command, ExitCode};
 
 use memmap2::{Advice, MmapMut};
-use terrace_core::engine::{Engine, EngineConfig};
-use terrace_core::governor::GovernorConfig;
-use terrace_core::observation::{Access, Sight};
-use terrace_core::policy::FastGoal;
-use terrace_core::units::{Bytes, PAGE_BYTES, SpaceId, TierId, Time, Vpn};
+use terrace_core::observation::Sight;
+use terrace_core::random::SplitMix64;
+use terrace_core::units::{PAGE_BYTES, SpaceId, TierId, Vpn};
 use terrace_linux::life_cycle::{LifeCycle, LifeSink};
 use terrace_linux::manager::{Manager, ManagerParts};
-use terrace_linux::movers::Movers;
-use terrace_linux::process::{Backing, MemoryRange, Process, RangeOptions};
+use terrace_linux::process::{Backing, MemoryRange, Process};
 use terrace_linux::sys::private_memory::PrivateMemory;
 use terrace_linux::tap::NoTap;
 use terrace_linux::topology::TierMap;
+use terrace_linux::trackers::Target;
 use terrace_linux::trackers::places::Places;
-use terrace_linux::trackers::{Event, Grade, Sink, Target, TrackError, Tracker};
 use terrace_policies::Settings;
 
 const TESTS: &[common::LiveTest] = &[
@@ -158,13 +157,6 @@ impl Watch {
     }
 }
 
-/// SplitMix64, so that pages are touched in no order.
-fn random(state: &mut u64) -> u64 {
-    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let mixed = (*state ^ (*state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    mixed ^ (mixed >> 31)
-}
-
 // ---- the tests ----
 
 fn pages_are_born_when_they_are_touched_and_die_when_given_back() {
@@ -174,8 +166,8 @@ fn pages_are_born_when_they_are_touched_and_die_when_given_back() {
     let first = first_of(&memory);
     let here = first..first + pages as u64;
     let mut alive = Alive::default();
-    let mut state = 7;
-    let chosen: BTreeSet<usize> = (0..900).map(|_| (random(&mut state) % 2048) as usize).collect();
+    let mut random = SplitMix64::new(7);
+    let chosen: BTreeSet<usize> = (0..900).map(|_| (random.below(2048)) as usize).collect();
     touch(&mut memory, chosen.iter().copied().rev());
     watch.tell(here.clone(), &mut alive);
     let wanted: BTreeSet<u64> = chosen.iter().map(|page| first + *page as u64).collect();
@@ -329,50 +321,15 @@ fn what_finds_no_room_is_counted() {
     assert!((first..first + 10).all(|page| alive.pages.contains(&page)));
 }
 
-/// Samples of pages as a processor would deliver them.
-struct Planned(std::rc::Rc<std::cell::RefCell<Vec<Vpn>>>);
-
-impl Tracker for Planned {
-    fn name(&self) -> &'static str {
-        "planned"
-    }
-
-    fn grade(&self) -> Grade {
-        Grade { granularity_bytes: Bytes::new(PAGE_BYTES), reads: true, writes: true, cost_ns_per_page: None }
-    }
-
-    fn round(&mut self, _: Time, _: &[Target<'_>], _: &TierMap, _: f64, _: &mut dyn Sink) -> Result<(), TrackError> {
-        Ok(())
-    }
-
-    fn events(&mut self, _: Time, targets: &[Target<'_>], sink: &mut dyn Sink) -> Result<(), TrackError> {
-        for page in self.0.borrow_mut().drain(..) {
-            sink.event(targets[0].space, page, Event::Sampled { access: Access::Load, period: 199 });
-        }
-        Ok(())
-    }
-}
-
 /// The policy's whole way: manager, births, samples, counts, deaths, births.
 fn an_address_that_is_used_again_starts_at_zero() {
     let policy = terrace_policies::build("tieredmms", Settings::from_pairs([("cool_period", "0")])).unwrap();
     assert!(policy.needs().life_cycle);
     let (cycle, line) = LifeCycle::for_needs(policy.needs()).unwrap();
     assert!(line.contains("seen as they happen"), "{line}");
-    let config =
-        EngineConfig { tiers: vec![1 << 20], goal: FastGoal::Pages(u64::MAX), governor: GovernorConfig::default() };
-    let samples = std::rc::Rc::new(std::cell::RefCell::new(Vec::new()));
-    let mut manager = Manager::new(ManagerParts {
-        engine: Engine::new(config, policy),
-        tracker: Box::new(Planned(samples.clone())),
-        mover: Box::new(Movers::dry_run()),
-        tiers: TierMap::new(Vec::new(), Vec::new()),
-        zram: None,
-        zram_is_ours: false,
-        ranges: RangeOptions::default(),
-        kernel_lists: None,
-        life_cycle: cycle,
-    });
+    let samples = planned::Samples::default();
+    let parts = planned::parts(policy, samples.clone(), vec![1 << 20], TierMap::new(Vec::new(), Vec::new()));
+    let mut manager = Manager::new(ManagerParts { life_cycle: cycle, ..parts });
     let space = manager.add_process(std::process::id()).unwrap();
     // So that its ranges are read once, before there is any of the memory that the test is about.
     manager.turn(&mut NoTap).unwrap();

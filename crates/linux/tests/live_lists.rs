@@ -10,6 +10,8 @@
 mod common;
 #[path = "common/patterned.rs"]
 mod patterned;
+#[path = "common/planned.rs"]
+mod planned;
 
 use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions};
@@ -18,21 +20,16 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use patterned::{CHILD_ARGUMENT, Mode, Patterned};
-use terrace_core::engine::{Engine, EngineConfig};
-use terrace_core::governor::GovernorConfig;
-use terrace_core::observation::Access;
-use terrace_core::policy::FastGoal;
-use terrace_core::units::{Bytes, PAGE_BYTES, TierId, Time, Vpn};
+use terrace_core::random::SplitMix64;
+use terrace_core::units::{PAGE_BYTES, TierId, Vpn};
 use terrace_linux::kernel_lists::{Counts, KernelLists, ListSettings};
 use terrace_linux::kernel_module::{DEVICE, KernelModule};
 use terrace_linux::manager::{Manager, ManagerParts};
-use terrace_linux::movers::Movers;
-use terrace_linux::process::{Process, RangeOptions};
+use terrace_linux::process::Process;
 use terrace_linux::sys;
 use terrace_linux::sys::terrace_mm::{self as abi, Ring};
 use terrace_linux::tap::NoTap;
-use terrace_linux::topology::{TierMap, Topology};
-use terrace_linux::trackers::{Event, Grade, Sink, Target, TrackError, Tracker};
+use terrace_linux::topology::Topology;
 use terrace_policies::Settings;
 
 const GROUP: &str = "/sys/fs/cgroup/terrace-lists";
@@ -286,37 +283,6 @@ fn a_cooling_makes_half_of_the_active_list_inactive() {
     assert!(lists.counts().unwrap().deactivated_pages <= 2200, "half of the active list, not more: {counts:?}");
 }
 
-/// Samples of pages by plan, as a processor would deliver them: this machine's has none.
-struct Planned {
-    samples: Vec<Vpn>,
-    told: bool,
-}
-
-impl Tracker for Planned {
-    fn name(&self) -> &'static str {
-        "planned"
-    }
-
-    fn grade(&self) -> Grade {
-        Grade { granularity_bytes: Bytes::new(PAGE_BYTES), reads: true, writes: true, cost_ns_per_page: None }
-    }
-
-    fn round(&mut self, _: Time, _: &[Target<'_>], _: &TierMap, _: f64, _: &mut dyn Sink) -> Result<(), TrackError> {
-        // The manager has now looked where pages are, or is about to.
-        self.told = true;
-        Ok(())
-    }
-
-    fn events(&mut self, _: Time, targets: &[Target<'_>], sink: &mut dyn Sink) -> Result<(), TrackError> {
-        if self.told && !targets.is_empty() {
-            for page in self.samples.drain(..) {
-                sink.event(targets[0].space, page, Event::Sampled { access: Access::Load, period: 199 });
-            }
-        }
-        Ok(())
-    }
-}
-
 /// TieredMMS whole but for the processor's samples: policy, manager, rings, module, lists, pages.
 fn a_policy_s_marks_move_pages_through_the_module() {
     let mut program = Grouped::start(2048);
@@ -328,23 +294,10 @@ fn a_policy_s_marks_move_pages_through_the_module() {
     // A quarter is sampled four times, the rest once: counts of four are hot, of one are not.
     let times = |number: usize| if number.is_multiple_of(4) { 4 } else { 1 };
     let samples = program.pages.iter().enumerate().flat_map(|(number, page)| vec![*page; times(number)]).collect();
-    let config = EngineConfig {
-        tiers: tiers.tiers().iter().map(|tier| tier.capacity_bytes.pages()).collect(),
-        goal: FastGoal::Pages(u64::MAX),
-        governor: GovernorConfig::default(),
-    };
+    let capacities = tiers.tiers().iter().map(|tier| tier.capacity_bytes.pages()).collect();
     let before = kernel_count("pgmigrate_success");
-    let mut manager = Manager::new(ManagerParts {
-        engine: Engine::new(config, policy),
-        tracker: Box::new(Planned { samples, told: false }),
-        mover: Box::new(Movers::dry_run()),
-        tiers,
-        zram: None,
-        zram_is_ours: false,
-        ranges: RangeOptions::default(),
-        kernel_lists: Some(lists),
-        life_cycle: None,
-    });
+    let parts = planned::parts(policy, std::rc::Rc::new(std::cell::RefCell::new(samples)), capacities, tiers);
+    let mut manager = Manager::new(ManagerParts { kernel_lists: Some(lists), ..parts });
     let space = manager.add_process(program.child.pid()).unwrap();
     let until = manager.now() + Duration::from_secs(4);
     manager.run(&[], until, &mut NoTap).unwrap();
@@ -414,19 +367,10 @@ fn programs_killed_in_mid_move_are_no_trouble() {
     }
 }
 
-/// SplitMix64 (Steele, Lea, Flood): the same torment every time.
-fn random(state: &mut u64) -> u64 {
-    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let mut mixed = *state;
-    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    mixed ^ (mixed >> 31)
-}
-
 fn nothing_that_is_thrown_at_it_brings_it_down() {
     let seconds = std::env::var("TERRACE_FUZZ_SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(5);
     let until = Instant::now() + Duration::from_secs(seconds);
-    let mut state = 20_261_121;
+    let mut random = SplitMix64::new(20_261_121);
     let mut outcomes: BTreeMap<Option<i32>, u64> = BTreeMap::new();
     let (mut calls, mut files, mut scribbles) = (0_u64, 0, 0_u64);
     while Instant::now() < until {
@@ -436,16 +380,16 @@ fn nothing_that_is_thrown_at_it_brings_it_down() {
         // Half of the files get a session that would work, so that what follows hits something that runs.
         let mut rings = Vec::new();
         let slot = abi::add_target(&device, i32::try_from(program.child.pid()).unwrap()).unwrap();
-        if random(&mut state).is_multiple_of(2) {
+        if random.next().is_multiple_of(2) {
             let start = abi::Start {
                 fast_nodes: 1,
                 slow_nodes: 2,
-                ring_entries: 64 << (random(&mut state) % 6),
-                high_watermark: (random(&mut state) % 9900) as u32,
+                ring_entries: 64 << (random.below(6)),
+                high_watermark: (random.below(9900)) as u32,
                 low_watermark: 0,
                 period_ms: 10,
-                candidates_percent: 1 + (random(&mut state) % 100) as u32,
-                deactivate_percent: (random(&mut state) % 101) as u32,
+                candidates_percent: 1 + (random.below(100)) as u32,
+                deactivate_percent: (random.below(101)) as u32,
                 reserved: 0,
             };
             abi::start(&device, &start).unwrap();
@@ -455,18 +399,18 @@ fn nothing_that_is_thrown_at_it_brings_it_down() {
         for _ in 0..300 {
             // Words that are now and then something the module knows.
             for word in argument[..64].as_chunks_mut::<8>().0 {
-                let page = program.pages[(random(&mut state) % 512) as usize].0 * PAGE_BYTES;
-                let value = match random(&mut state) % 6 {
-                    0 => random(&mut state),
-                    1 => random(&mut state) % 70,
+                let page = program.pages[(random.below(512)) as usize].0 * PAGE_BYTES;
+                let value = match random.below(6) {
+                    0 => random.next(),
+                    1 => random.below(70),
                     2 => page,
-                    3 => page | (random(&mut state) % 80),
-                    4 => u64::from(program.child.pid()) | random(&mut state) << 60,
+                    3 => page | (random.below(80)),
+                    4 => u64::from(program.child.pid()) | random.next() << 60,
                     _ => 0,
                 };
                 *word = value.to_ne_bytes();
             }
-            let pick = random(&mut state);
+            let pick = random.next();
             // The calls there are, or any; walks of hundreds of milliseconds would only take the time of others.
             let sizes =
                 [(2_u8, 0_u8, 8_u16), (3, 1, 8), (1, 2, 4), (1, 3, 8), (3, 4, 56), (1, 5, 48), (1, 6, 4), (2, 7, 88)];
@@ -475,9 +419,9 @@ fn nothing_that_is_thrown_at_it_brings_it_down() {
                 _ => sizes[(pick >> 8) as usize % sizes.len()],
             };
             if (direction, number, size) == (3, 4, 56) {
-                argument[28..32].copy_from_slice(&(random(&mut state) as u32 % 3000).to_ne_bytes());
-                if !random(&mut state).is_multiple_of(16) {
-                    argument[24..28].copy_from_slice(&(random(&mut state) as u32 % 3).to_ne_bytes());
+                argument[28..32].copy_from_slice(&(random.next() as u32 % 3000).to_ne_bytes());
+                if !random.next().is_multiple_of(16) {
+                    argument[24..28].copy_from_slice(&(random.next() as u32 % 3).to_ne_bytes());
                 }
             }
             let result = abi::any(&device, direction, number, size, &mut argument);
@@ -485,15 +429,15 @@ fn nothing_that_is_thrown_at_it_brings_it_down() {
             calls += 1;
             for ring in &mut rings {
                 for _ in 0..20 {
-                    let value = match random(&mut state) % 4 {
-                        0 => random(&mut state),
-                        1 => random(&mut state) % 5000,
-                        _ => (program.pages[(random(&mut state) % 512) as usize].0 * PAGE_BYTES) | u64::from(slot),
+                    let value = match random.below(4) {
+                        0 => random.next(),
+                        1 => random.below(5000),
+                        _ => (program.pages[(random.below(512)) as usize].0 * PAGE_BYTES) | u64::from(slot),
                     };
-                    match random(&mut state) % 8 {
+                    match random.below(8) {
                         // The head, the tail, or any word, whatever the rules say.
                         0 => ring.scribble(0, value),
-                        1 => ring.scribble(random(&mut state), value),
+                        1 => ring.scribble(random.next(), value),
                         _ => {
                             ring.push(value);
                         }
@@ -502,13 +446,13 @@ fn nothing_that_is_thrown_at_it_brings_it_down() {
                 }
             }
         }
-        if random(&mut state).is_multiple_of(3) {
+        if random.next().is_multiple_of(3) {
             program.child.end();
         } else {
             assert_eq!(program.child.check(), "intact", "after file {files}");
         }
         // Files are closed before their rings are unmapped, and after.
-        if random(&mut state).is_multiple_of(2) {
+        if random.next().is_multiple_of(2) {
             drop(device);
         }
     }

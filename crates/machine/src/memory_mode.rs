@@ -7,6 +7,8 @@
 //! only the slow memory. Where pages lie physically decides which of them collide: by default at random, as after a long
 //! uptime; contiguous on request.
 
+use terrace_core::random::mix;
+
 use crate::cache::PAGE_LINES;
 
 /// How pages are spread over physical memory.
@@ -89,14 +91,6 @@ impl MemoryMode {
             hit,
         }
     }
-}
-
-/// A finaliser that spreads every bit of its input over the output (splitmix64).
-const fn mix(mut value: u64) -> u64 {
-    value = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    value ^ (value >> 31)
 }
 
 #[cfg(test)]

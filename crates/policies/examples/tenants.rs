@@ -28,6 +28,7 @@ use terrace_core::governor::{GovernorConfig, SpaceLimits};
 use terrace_core::observation::{Scan, Seen, Sight};
 use terrace_core::plan::Outcome;
 use terrace_core::policy::{FastGoal, Round};
+use terrace_core::random::SplitMix64;
 use terrace_core::units::{BLOCK_PAGES, Bytes, SpaceId, TierId, Time, Vpn};
 use terrace_policies::Settings;
 
@@ -71,22 +72,13 @@ struct Tenant {
     engine: Engine,
     activity: Activity,
     active: u64,
-    random: u64,
+    random: SplitMix64,
     /// Rank of each page, and the accesses a second of the page of each rank.
     ranks: Vec<u32>,
     rates: Vec<f64>,
     /// Accesses so far.
     fast: f64,
     slow: f64,
-}
-
-/// SplitMix64 (Steele, Lea, Flood 2014).
-fn next(state: &mut u64) -> u64 {
-    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let mut word = *state;
-    word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    word ^ (word >> 31)
 }
 
 fn at(second: u64) -> Time {
@@ -108,7 +100,7 @@ impl Tenant {
             engine: Engine::new(config, terrace_policies::build("age", settings).unwrap()),
             activity: Activity::default(),
             active: 0,
-            random: seed,
+            random: SplitMix64::new(seed),
             ranks: (0..spec.pages as u32).collect(),
             rates: weights.iter().map(|weight| weight / sum * spec.rate).collect(),
             fast: 0.0,
@@ -120,7 +112,7 @@ impl Tenant {
 
     fn shuffle(&mut self) {
         for last in (1..self.ranks.len()).rev() {
-            let other = (next(&mut self.random) % (last as u64 + 1)) as usize;
+            let other = (self.random.below(last as u64 + 1)) as usize;
             self.ranks.swap(last, other);
         }
     }
@@ -149,7 +141,7 @@ impl Tenant {
                 });
                 let rate = self.rates[self.ranks[start as usize + offset as usize] as usize];
                 // At least one event in a second of a Poisson process.
-                let drawn = (next(&mut self.random) >> 11) as f64 / (1u64 << 53) as f64;
+                let drawn = (self.random.next() >> 11) as f64 / (1u64 << 53) as f64;
                 let accessed = busy && drawn < 1.0 - (-rate).exp();
                 if busy {
                     *(if tier == TierId::FAST { &mut self.fast } else { &mut self.slow }) += rate;

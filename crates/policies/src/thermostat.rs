@@ -30,6 +30,7 @@ use terrace_core::observation::{Observation, Seen};
 use terrace_core::pages::Pages;
 use terrace_core::plan::{Action, Reason, Wishes};
 use terrace_core::policy::{Cadence, Metric, Needs, Policy, Room, Round};
+use terrace_core::random::SplitMix64;
 use terrace_core::units::{BLOCK_PAGES, BLOCK_SHIFT, BlockId, PageId, SpaceId, TierId, Time, Vpn};
 
 use crate::{PolicyInfo, SettingInfo, Settings, SettingsError};
@@ -82,7 +83,7 @@ pub struct Thermostat {
     full_target: f64,
     target: f64,
     correct: bool,
-    random: u64,
+    random: SplitMix64,
     stage: Stage,
     stage_ends: Time,
     /// log2 of the pages of a unit: 0 where a small page stands for a huge one.
@@ -118,7 +119,7 @@ impl Thermostat {
             full_target: target,
             target,
             correct: settings.switch("correct", true)?,
-            random: settings.number("seed", 1u64, 0..=u64::MAX)?.wrapping_mul(2).wrapping_add(1),
+            random: SplitMix64::new(settings.number("seed", 1u64, 0..=u64::MAX)?.wrapping_mul(2).wrapping_add(1)),
             stage: Stage::Split,
             stage_ends: Time::ZERO,
             shift: BLOCK_SHIFT,
@@ -136,13 +137,9 @@ impl Thermostat {
         })
     }
 
-    /// The next number of the draw, by splitmix64.
+    /// The next number of the draw.
     fn draw(&mut self, below: usize) -> usize {
-        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.random;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((mixed ^ (mixed >> 31)) % below.max(1) as u64) as usize
+        self.random.below(below.max(1) as u64) as usize
     }
 
     fn unit_of(&self, page: PageId) -> u32 {

@@ -9,7 +9,7 @@ use crate::config::FastSize;
 use crate::heat::HeatMap;
 use crate::report::Report;
 use crate::series::Series;
-use terrace_workloads::random::mix;
+use terrace_core::random::mix;
 
 /// What to compare: every policy on every workload at every size, with every seed.
 #[derive(Clone, Debug)]

@@ -224,7 +224,7 @@ mod tests {
         let mut state = 5u64;
         let objects: Vec<u32> = (0..20_000)
             .map(|_| {
-                state = terrace_workloads::random::mix(state);
+                state = terrace_core::random::mix(state);
                 // Skewed: the square of a uniform number.
                 let unit = (state >> 11) as f64 / (1u64 << 53) as f64;
                 (unit * unit * 500.0) as u32

@@ -30,6 +30,7 @@ use terrace_core::engine::Engine;
 use terrace_core::observation::{Observation, Sight};
 use terrace_core::plan::Outcome;
 use terrace_core::policy::{Cadence, Kernel};
+use terrace_core::random::mix;
 use terrace_core::units::{TierId, Time};
 use terrace_machine::load::Rates;
 use terrace_machine::memory::Memory;
@@ -37,7 +38,6 @@ use terrace_machine::preset::{Tier, TierKind};
 use terrace_machine::reclaim::Reclaim;
 use terrace_machine::sampler::Sampler;
 use terrace_machine::scanner::HintScanner;
-use terrace_workloads::random::mix;
 
 use crate::account::{Costs, Counts};
 use crate::colocate::Recorded;

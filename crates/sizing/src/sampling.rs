@@ -20,6 +20,7 @@
 //! Accesses follow from time because the vector of a real interval obeys it too: independent ranges for accesses, threads and
 //! arithmetic would spend most records on programs that take a microsecond or an hour for their 2.5 s.
 
+use terrace_core::random::mix;
 use terrace_machine::preset::Machine;
 
 use crate::microbench::{Benchmark, FastDivisor};
@@ -35,13 +36,6 @@ const MOST_MOVES: f64 = 1e6;
 /// The root of `x^(d+1) = x + 1` for d = 8, by the iteration that defines it.
 fn phi() -> f64 {
     (0..64).fold(2.0f64, |x, _| (1.0 + x).powf(1.0 / (DIMENSIONS as f64 + 1.0)))
-}
-
-fn mix(mut value: u64) -> u64 {
-    value = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    value ^ (value >> 31)
 }
 
 /// The design of a database.

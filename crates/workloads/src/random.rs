@@ -5,15 +5,7 @@
 
 use rand_pcg::Pcg64Mcg;
 use rand_pcg::rand_core::Rng;
-
-/// A 64-bit mix: every output bit depends on every input bit. The finaliser of SplitMix64 (Steele, Lea, Flood 2014).
-#[inline]
-pub fn mix(mut word: u64) -> u64 {
-    word = word.wrapping_add(0x9E37_79B9_7F4A_7C15);
-    word = (word ^ (word >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    word = (word ^ (word >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    word ^ (word >> 31)
-}
+pub use terrace_core::random::mix;
 
 /// A stream of random numbers (PCG 64 MCG).
 #[derive(Clone, Debug)]

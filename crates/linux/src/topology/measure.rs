@@ -11,6 +11,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use terrace_core::random::SplitMix64;
 use terrace_core::units::Bytes;
 
 use super::{Node, Topology};
@@ -146,15 +147,6 @@ fn pinned<T>(cpus: &[u32], node: Option<u32>, work: impl FnOnce() -> T) -> Resul
     Ok(work())
 }
 
-/// SplitMix64 (Steele, Lea, Flood 2014).
-fn next(state: &mut u64) -> u64 {
-    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let mut word = *state;
-    word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    word ^ (word >> 31)
-}
-
 /// Makes one cycle through all lines: each line's first word holds the next one's place (Sattolo 1986, which gives one cycle
 /// where Fisher and Yates would give several).
 fn cycle(words: &mut [u64]) {
@@ -162,9 +154,9 @@ fn cycle(words: &mut [u64]) {
     for line in 0..lines {
         words[line * WORDS_A_LINE] = (line * WORDS_A_LINE) as u64;
     }
-    let mut random = 1;
+    let mut random = SplitMix64::new(1);
     for last in (1..lines).rev() {
-        let other = (next(&mut random) % last as u64) as usize;
+        let other = (random.below(last as u64)) as usize;
         words.swap(last * WORDS_A_LINE, other * WORDS_A_LINE);
     }
 }

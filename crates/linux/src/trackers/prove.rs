@@ -11,6 +11,7 @@
 use std::time::{Duration, Instant};
 
 use terrace_core::observation::Sight;
+use terrace_core::random::SplitMix64;
 use terrace_core::units::{PAGE_BYTES, SpaceId, Time, Vpn};
 
 use super::{Event, Grade, ProofKind, Sink, Target, Tracker};
@@ -342,27 +343,19 @@ fn judge(pattern: &[Touch], heard: &Heard, grade: Grade, kind: ProofKind) -> Res
     Ok(Proof { grade, read_recall, write_recall, precision, reported })
 }
 
-/// Steele, Lea and Flood's SplitMix64: the pattern must look random to a tracker, not to a cryptographer.
-fn split_mix(state: &mut u64) -> u64 {
-    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let mut mixed = *state;
-    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    mixed ^ (mixed >> 31)
-}
-
+/// What is done with each page: the pattern must look random to a tracker.
 fn pattern() -> Vec<Touch> {
-    let mut state = 1;
+    let mut random = SplitMix64::new(1);
     let touches = [Touch::Read, Touch::Written, Touch::Left, Touch::Left];
-    (0..PAGES).map(|_| touches[(split_mix(&mut state) % 4) as usize]).collect()
+    (0..PAGES).map(|_| touches[(random.below(4)) as usize]).collect()
 }
 
 /// All pages in random order, so that no prefetcher or region finds a run in it.
 fn shuffled() -> Vec<u32> {
     let mut order: Vec<u32> = (0..PAGES as u32).collect();
-    let mut state = 2;
+    let mut random = SplitMix64::new(2);
     for last in (1..order.len()).rev() {
-        order.swap(last, (split_mix(&mut state) % (last as u64 + 1)) as usize);
+        order.swap(last, (random.below(last as u64 + 1)) as usize);
     }
     order
 }

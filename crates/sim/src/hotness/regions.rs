@@ -10,7 +10,7 @@
 use terrace_core::units::{BLOCK_PAGES, BLOCK_SHIFT};
 
 use super::uses::Uses;
-use terrace_workloads::random::mix;
+use terrace_core::random::mix;
 
 const LEAST: usize = 10;
 const MOST: usize = 1000;

@@ -2,7 +2,7 @@
 //!
 //! In: estimates and true counts of the same pages. Out: numbers from -1 or 0 to 1. Must not: know who estimated.
 
-use terrace_workloads::random::mix;
+use terrace_core::random::mix;
 
 /// Spearman's rank correlation; equal values share the mean of their ranks. 0 where either side has no order at all.
 pub fn rank_correlation(estimate: &[f32], truth: &[f32]) -> f64 {

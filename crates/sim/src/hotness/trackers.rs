@@ -33,7 +33,7 @@ use terrace_policies::huge_split::SplitDecision;
 
 use super::regions::Regions;
 use super::uses::Uses;
-use terrace_workloads::random::mix;
+use terrace_core::random::mix;
 
 const SAMPLE_BYTES: u64 = 64;
 const STORE_FACTOR: u32 = 503;

@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 
 use terrace_core::engine::{Engine, EngineConfig};
 use terrace_core::policy::{Cadence, Policy};
+use terrace_core::random::mix;
 use terrace_core::units::{TierId, Time};
 use terrace_machine::cache::Cache;
 use terrace_machine::load::Rates;
@@ -17,7 +18,6 @@ use terrace_machine::reclaim::Reclaim;
 use terrace_machine::sampler::Sampler;
 use terrace_machine::scanner::HintScanner;
 use terrace_machine::tlb::Tlb;
-use terrace_workloads::random::mix;
 
 use super::{STRETCH_LEAST, Simulation};
 use crate::account::{Costs, Counts};

@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use terrace_core::units::{PAGE_BYTES, TierId, Vpn};
+use terrace_linux::move_cost::half_noise;
 use terrace_linux::movers::{MoveResult, Mover, PageMove};
 use terrace_linux::pagemap::{Pagemap, Residence};
 use terrace_linux::process::Process;
@@ -125,8 +126,7 @@ fn run(benchmark: &Benchmark, tiers: &TierMap, mut mover: Box<dyn Mover>) -> any
     let slow = tiers.tiers().last().filter(|tier| tier.id > TierId::FAST).map(|tier| tier.id);
     let slow = slow.context("there is no slow tier: see --tier-slow")?;
     let faults = matches!(tiers.tier(slow).kind, TierKind::Swap { .. });
-    let mut memory = vec![0u8; (layout.pages as usize + 1) * PAGE];
-    fill(&mut memory);
+    let memory = half_noise((layout.pages as usize + 1) * PAGE);
     let skip = memory.as_ptr().align_offset(PAGE);
     let base = Vpn((memory.as_ptr() as u64 + skip as u64) / PAGE_BYTES);
     let bytes = &memory[skip..skip + layout.pages as usize * PAGE];
@@ -285,19 +285,4 @@ fn in_slow(base: Vpn, range: std::ops::Range<u64>, faults: bool) -> anyhow::Resu
     let mut residences = vec![Residence::Absent; (range.end - range.start) as usize];
     pagemap.residences(Vpn(base.0 + range.start), &mut residences)?;
     Ok(residences.iter().filter(|residence| **residence == Residence::Swapped).count() as u64)
-}
-
-/// Data that compresses about 2 to 1, as ordinary data does: half of each page is noise.
-fn fill(memory: &mut [u8]) {
-    let mut state = 0x9e37_79b9_7f4a_7c15u64;
-    for page in memory.chunks_mut(PAGE) {
-        let half = page.len() / 2;
-        for byte in &mut page[..half] {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            *byte = (state >> 56) as u8;
-        }
-        if let Some(last) = page.last_mut() {
-            *last = 1;
-        }
-    }
 }
