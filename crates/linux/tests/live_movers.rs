@@ -234,6 +234,10 @@ fn shared_pages_stay() {
     let mut line = String::new();
     BufReader::new(shell.stdout.take().unwrap()).read_line(&mut line).unwrap();
     assert_eq!(line.trim(), "ready");
+    // The shell itself still runs when its child is ready, and gives memory back; once it waits for that it touches nothing.
+    while !std::fs::read_to_string(format!("/proc/{}/stat", shell.id())).unwrap().contains(") S ") {
+        std::thread::yield_now();
+    }
     let (zram, tiers) = zram_tiers(Bytes::mib(64));
     let process = Process::open(shell.id()).unwrap();
     let mut pagemap = Pagemap::open(shell.id()).unwrap();
@@ -241,9 +245,11 @@ fn shared_pages_stay() {
     for range in process.ranges(RangeOptions::default()).unwrap() {
         let mut entries = vec![Default::default(); (range.end.0 - range.start.0) as usize];
         pagemap.entries(range.start, &mut entries).unwrap();
-        for (page, entry) in (range.start.0..).zip(&entries) {
-            // Anonymous, present, and another process maps it too.
-            if entry.present() && !entry.exclusive() && !entry.file_or_shared() {
+        let mut residences = vec![Residence::Absent; entries.len()];
+        pagemap.residences(range.start, &mut residences).unwrap();
+        for ((page, entry), residence) in (range.start.0..).zip(&entries).zip(&residences) {
+            // Anonymous, present, and another process maps it too. The kernel's page of zeros is nobody's memory.
+            if residence.is_present() && !entry.exclusive() && !entry.file_or_shared() {
                 shared.push(PageMove { vpn: Vpn(page), pages: 1, from: FAST, to: SWAP });
             }
         }

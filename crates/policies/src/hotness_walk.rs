@@ -40,6 +40,7 @@ use terrace_core::policy::{Cadence, Metric, Needs, Policy, Room, Round};
 use terrace_core::prices::{Prices, ProcessorCounts};
 use terrace_core::units::{BLOCK_PAGES, BlockId, PageId, SpaceId, TierId, Time, Vpn};
 
+use crate::hotness_again::Again;
 use crate::hotness_lists::{HotnessLists, Side, TOP_BIN, bin_of};
 use crate::hotness_victims::Victims;
 use crate::hotness_worth::{Heats, Lasting, Out, Worth};
@@ -119,6 +120,8 @@ pub struct HotnessWalk {
     reserve: f64,
     weigh: bool,
     worth_of: Worth,
+    /// What came to 4 KiB pages of some heat.
+    again: Again,
     /// The walk at which a page began to be used, counted in 16 bits.
     since: Column<u16>,
     /// What the processor counted before the round that is about to end.
@@ -189,6 +192,7 @@ impl HotnessWalk {
             reserve: settings.share("reserve", 0.01)?,
             weigh: settings.switch("weigh", true)?,
             worth_of: Worth::new(settings.switch("spare", true)?),
+            again: Again::default(),
             since: Column::default(),
             counts: None,
             born_huge: false,
@@ -297,7 +301,7 @@ impl HotnessWalk {
     fn lasting(&self, unit: PageId, weight: u64, pages: &Pages) -> Vec<Lasting> {
         let heat = self.heat_at_walk(unit, pages);
         if weight == 1 {
-            return vec![Lasting { heat, walks: self.lasted(unit) }];
+            return vec![Lasting { heat, again: self.again.of(heat), walks: self.lasted(unit) }];
         }
         let mut pieces = self.pieces_of(unit.block(), pages);
         let sum: f64 = pieces.iter().map(|piece| piece.heat).sum();
@@ -310,7 +314,8 @@ impl HotnessWalk {
     fn pieces_of(&self, block: BlockId, pages: &Pages) -> Vec<Lasting> {
         let first = block.first_page();
         let heats = pages.block_pages(block).iter().map(|page| f64::from(page.heat));
-        (0..).zip(heats).map(|(at, heat)| Lasting { heat, walks: self.lasted(first.plus(at)) }).collect()
+        // Counters say how often: held against what came again they choose no better (docs/hotness-walk.md).
+        (0..).zip(heats).map(|(at, heat)| Lasting { heat, again: 1.0, walks: self.lasted(first.plus(at)) }).collect()
     }
 
     /// Whether a unit gains as much time as it costs to bring it, and to make room for `need` pages by what goes.
@@ -319,11 +324,7 @@ impl HotnessWalk {
         let freed: u64 = out.iter().map(|(_, weight)| weight).sum();
         let out = Out {
             steps: out.iter().map(|&(_, weight)| (weight, TierId::FAST, TierId::FAST.below())).collect(),
-            heats: out
-                .iter()
-                .flat_map(|&(other, weight)| self.lasting(other, weight, pages))
-                .map(|page| (page.heat, 1))
-                .collect(),
+            pages: out.iter().flat_map(|&(other, weight)| self.lasting(other, weight, pages)).collect(),
             share: need as f64 / freed.max(need).max(1) as f64,
         };
         self.worth_of.exchange_pays(f64::from(COUNT), brings, (brings.len() as u64, from, TierId::FAST), &out)
@@ -347,6 +348,7 @@ impl HotnessWalk {
         for (page, sight) in (0..scan.sights.len() as u32).map(|offset| scan.first.plus(offset)).zip(scan.sights) {
             if scan.window.is_some() && sight.accessed() {
                 let before = self.heat(page, pages);
+                self.again.find(bin_of(before.saturating_mul(2)), self.worth);
                 let heat = before.saturating_add(self.worth);
                 self.begin(page, before);
                 self.file(page, heat, 1, pages);
@@ -670,6 +672,7 @@ impl Policy for HotnessWalk {
                 self.file(block.first_page(), mean, HUGE, pages);
             }
         }
+        self.again.end();
         if let Some(counts) = self.worth_of.counts_a_bit() {
             self.worth = (counts * f64::from(COUNT)).clamp(1.0, f64::from(u16::MAX)) as u16;
         } else if let Some(worth) = (self.counted.1 * u64::from(COUNT)).checked_div(self.counted.0) {
@@ -715,6 +718,11 @@ impl Policy for HotnessWalk {
             self.pieces = [[0; BINS]; 2];
             self.piece_heat = [[0; BINS]; 2];
             self.counted = (0, 0);
+            self.again.begin();
+            for bin in 1..=TOP_BIN {
+                let listed = [Side::Fast, Side::Slow].map(|side| self.singles(side, bin, pages));
+                self.again.ask(bin, listed.iter().sum());
+            }
             // Reading is over: what comes until the next walk is half as much worth then.
             self.lists.halve();
             self.halved = true;

@@ -5,7 +5,7 @@
 //!
 //! | quantity | how it is known |
 //! |---|---|
-//! | accesses a walk | half of the heat, as a steady count and what halving leaves of the counts before add up to twice the count; times accesses a count (those through 2 MiB entries over counters incremented) |
+//! | accesses a walk | half of the heat, as a steady count and what halving leaves of the counts before add up to twice the count; times how much of that came to pages of such a heat (`hotness_again.rs`), times accesses a count (those through 2 MiB entries over counters incremented) |
 //! | what of them reaches memory | between two: all accesses alike, as of a program that streams; or where lines are used again, those that come later than a line stays in the cache, as long as any other (Che and others, Hierarchical Web caching systems, 2002), `exp(-heat * t)` of them; `t` is such that all pages together miss as much as was counted. How much of each: so that slow memory's part of the misses is what was counted, by least squares over the walks |
 //! | gain of a miss | what cores waited for slow memory beyond fast, over accesses slow memory served |
 //! | horizon | as many walks as the heat has lasted: the buyer who rents until the rent paid equals the price pays at most twice what the best does, who knows the future (Karlin and others, Competitive snoopy caching, Algorithmica 3, 1988) |
@@ -21,10 +21,11 @@ use terrace_core::units::{BLOCK_PAGES, TierId};
 
 const HUGE: u64 = BLOCK_PAGES as u64;
 
-/// A page's heat, and how many walks it has lasted.
+/// A page's heat, how much of what it promises comes to pages like it, and how many walks it has lasted.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Lasting {
     pub(crate) heat: f64,
+    pub(crate) again: f64,
     pub(crate) walks: f64,
 }
 
@@ -39,8 +40,8 @@ pub(crate) type Heats = Vec<(f64, u64)>;
 pub(crate) struct Out {
     /// The moves.
     pub(crate) steps: Vec<Step>,
-    /// So many pages of such a heat that are missed then.
-    pub(crate) heats: Heats,
+    /// The pages that are missed then.
+    pub(crate) pages: Vec<Lasting>,
     /// The share of the room they make that the unit needs: a huge page that goes for one of 4 KiB makes room for 511 others.
     pub(crate) share: f64,
 }
@@ -111,6 +112,11 @@ impl Worth {
         if self.apart > 0.0 { (self.apart_found / self.apart).clamp(0.0, 1.0) } else { 1.0 }
     }
 
+    /// The part of a page's heat that comes again and reaches memory.
+    fn misses_again(&self, page: &Lasting) -> f64 {
+        self.misses(page.heat) * page.again
+    }
+
     /// The part of a heat that reaches memory.
     fn misses(&self, heat: f64) -> f64 {
         let reused = self.reused();
@@ -162,13 +168,13 @@ impl Worth {
         let price = moving(&own) + out.share * out.steps.iter().map(moving).sum::<f64>();
         let (mut gained, mut heat, mut lasting) = (0.0, 0.0, 0.0);
         for page in brings {
-            gained += self.misses(page.heat) * page.walks;
+            gained += self.misses_again(page) * page.walks;
             heat += page.heat;
             lasting += page.heat * page.walks;
         }
         // What goes would have been used as long as what comes.
         let walks = if heat > 0.0 { lasting / heat } else { 0.0 };
-        let lost: f64 = out.heats.iter().map(|&(heat, pages)| self.misses(heat) * pages as f64).sum();
+        let lost: f64 = out.pages.iter().map(|page| self.misses_again(page)).sum();
         scales.accesses((gained - out.share * lost * walks) / count) * scales.saved_ns >= price
     }
 
@@ -177,12 +183,13 @@ impl Worth {
     pub(crate) fn split_pays(&self, count: f64, pieces: &[Lasting], earns: f64, tier: TierId) -> bool {
         let Some(scales) = self.scales() else { return true };
         let (mut whole, mut apart, mut all, mut bits) = (0.0, 0.0, 0.0, 0.0);
+        let earned = self.misses(earns);
         let mut hot = 0u64;
         for piece in pieces {
-            let over = self.misses(piece.heat) - self.misses(earns);
+            let over = self.misses_again(piece) - earned;
             whole += over * piece.walks;
             apart += over.max(0.0) * piece.walks;
-            all += piece.heat * piece.walks;
+            all += piece.heat * piece.again * piece.walks;
             bits += if piece.heat > 0.0 { piece.walks } else { 0.0 };
             hot += u64::from(over >= 0.0);
         }
@@ -202,7 +209,7 @@ impl Worth {
         let Some(scales) = self.scales() else { return true };
         let (mut all, mut bits) = (0.0, 0.0);
         for piece in pieces {
-            all += piece.heat * piece.walks;
+            all += piece.heat * piece.again * piece.walks;
             bits += if piece.heat > 0.0 { piece.walks } else { 0.0 };
         }
         let gain = scales.accesses(all / count) * scales.small_ns + bits * scales.prices.scan_ns;
@@ -261,6 +268,11 @@ pub(crate) mod tests {
 
     const SLOW: TierId = TierId(1);
 
+    /// A page that keeps what its heat promises.
+    fn steady(heat: f64, walks: f64) -> Lasting {
+        Lasting { heat, again: 1.0, walks }
+    }
+
     /// A page of 4 KiB moves in 3 microseconds, one of 2 MiB in 400 and 512 times 0.77; nothing else costs much.
     pub(crate) const PRICES: Prices = Prices {
         move_small_ns: 2000.0,
@@ -298,9 +310,10 @@ pub(crate) mod tests {
     #[test]
     fn an_exchange_pays_from_the_walk_on_at_which_its_gain_reaches_its_price() {
         let worth = learnt(0.0);
+        let room = || Out { steps: vec![(1, TierId::FAST, SLOW)], pages: vec![], share: 1.0 };
         let pays = |heat: f64, takes: f64, walks: f64, share: f64| {
-            let out = Out { steps: vec![(1, TierId::FAST, SLOW)], heats: vec![(takes, 1)], share };
-            worth.exchange_pays(1.0, &[Lasting { heat, walks }], (1, SLOW, TierId::FAST), &out)
+            let out = Out { steps: vec![(1, TierId::FAST, SLOW)], pages: vec![steady(takes, 1.0)], share };
+            worth.exchange_pays(1.0, &[steady(heat, walks)], (1, SLOW, TierId::FAST), &out)
         };
         // Two counts of heat: one a walk, 64 accesses of 40 ns each: 2,560 ns. Two moves with a flush on two cores each:
         // 2 * (2000 + 770 + 1000) = 7,540 ns. Three walks pay for that, two do not.
@@ -308,6 +321,9 @@ pub(crate) mod tests {
         assert!(!pays(4.0, 2.0, 2.0, 1.0) && pays(4.0, 2.0, 3.0, 1.0), "what leaves is missed as much");
         assert!(!pays(2.0, 2.0, 60_000.0, 1.0));
         assert!(pays(2.0, 0.0, 2.0, 0.1), "a tenth of the room is needed, and a tenth of it paid for");
+        let half = Lasting { again: 0.5, ..steady(2.0, 5.0) };
+        let paid = |walks| worth.exchange_pays(1.0, &[Lasting { walks, ..half }], (1, SLOW, TierId::FAST), &room());
+        assert!(!paid(5.0) && paid(6.0), "half of what its heat promises comes, so it takes twice as long");
         let unknown = Worth::default();
         assert!(unknown.exchange_pays(1.0, &[], (1, SLOW, TierId::FAST), &Out::default()), "nothing is known");
     }
@@ -320,14 +336,14 @@ pub(crate) mod tests {
             worth
         };
         let pays = |spare: bool, walks: f64| {
-            let out = Out { steps: vec![(1, TierId::FAST, SLOW)], heats: vec![], share: 1.0 };
-            of(spare).exchange_pays(1.0, &[Lasting { heat: 2.0, walks }], (1, SLOW, TierId::FAST), &out)
+            let out = Out { steps: vec![(1, TierId::FAST, SLOW)], pages: vec![], share: 1.0 };
+            of(spare).exchange_pays(1.0, &[steady(2.0, walks)], (1, SLOW, TierId::FAST), &out)
         };
         // As above 2,560 ns a walk. A quarter of the processors is in use: of the 2 * 2,770 ns of the mover a quarter is somebody's, and
         // the flushes, 2 * 1000, are the program's: 3,385 ns instead of 7,540.
         assert!(!pays(true, 1.0) && pays(true, 2.0) && !pays(false, 2.0) && pays(false, 3.0));
         // A collapse as below: 86 us a walk; a quarter of 20 and 394 us, and a flush of 1 us, are 105 us.
-        let pieces = |walks| vec![Lasting { heat: 2.0, walks }; 512];
+        let pieces = |walks| vec![steady(2.0, walks); 512];
         let mut worth = learnt(2.0);
         worth.spare = true;
         assert!(!worth.collapse_pays(1.0, &pieces(1.0)) && worth.collapse_pays(1.0, &pieces(2.0)));
@@ -387,8 +403,8 @@ pub(crate) mod tests {
 
     #[test]
     fn a_split_has_to_earn_the_longer_wait_for_translations_too() {
-        let mut pieces = vec![Lasting { heat: 0.0, walks: 1.0 }; 512];
-        pieces[..8].fill(Lasting { heat: 200.0, walks: 4.0 });
+        let mut pieces = vec![steady(0.0, 1.0); 512];
+        pieces[..8].fill(steady(200.0, 4.0));
         // 8 pieces with 180 more heat than earns a place, 4 walks: 2,880 counts, 184,320 accesses, 40 ns each: 7.37 ms. The rent is the
         // wait of 3,200 counts, 204,800 accesses, and 8 bits; the split and 16 moves are 81 us. 35 ns a translation leave a gain.
         let pays = |small, earns| learnt(small).split_pays(1.0, &pieces, earns, SLOW);
@@ -396,7 +412,7 @@ pub(crate) mod tests {
         // Nothing is known of such translations yet: half of the accesses are taken to walk, and half of that to overlap, 11 ns.
         assert!(pays(0.0, 20.0) && pays(0.0, 140.0) && !pays(0.0, 150.0));
         // All its pieces earn their places: as a whole it does as well.
-        let even = vec![Lasting { heat: 200.0, walks: 9.0 }; 512];
+        let even = vec![steady(200.0, 9.0); 512];
         assert!(!learnt(1.0).split_pays(1.0, &even, 2.0, SLOW));
         // Caches hold what is hot: nothing is gained.
         let mut cached = learnt(1.0);
@@ -406,7 +422,7 @@ pub(crate) mod tests {
 
     #[test]
     fn a_collapse_has_to_save_as_much_waiting_as_it_costs() {
-        let pieces = |walks| vec![Lasting { heat: 2.0, walks }; 512];
+        let pieces = |walks| vec![steady(2.0, walks); 512];
         // 512 counts a walk are 32,768 accesses; at 2 ns, and 512 bits at 40 ns, 86 us a walk. The collapse costs 20 + 1 + 394 us.
         assert!(!learnt(2.0).collapse_pays(1.0, &pieces(4.0)) && learnt(2.0).collapse_pays(1.0, &pieces(5.0)));
     }

@@ -23,6 +23,7 @@ pub mod flexmem;
 pub mod heat;
 pub mod hemem;
 pub mod hint_scanner;
+mod hotness_again;
 pub mod hotness_lists;
 mod hotness_victims;
 pub mod hotness_walk;

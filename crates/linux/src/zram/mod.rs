@@ -134,15 +134,20 @@ impl ZramSwap {
     fn configure(&self, options: &ZramOptions) -> Result<String, ZramError> {
         let choices = self.identity.read("comp_algorithm")?;
         let available: Vec<&str> = choices.split_ascii_whitespace().map(|name| name.trim_matches(['[', ']'])).collect();
-        let algorithm = match &options.algorithm {
-            Some(wanted) => available.iter().find(|name| *name == wanted).copied(),
-            None => ALGORITHMS.iter().find(|name| available.contains(name)).or(available.first()).copied(),
+        let wanted: Vec<&str> = match &options.algorithm {
+            Some(wanted) => available.iter().copied().filter(|name| name == wanted).collect(),
+            None => ALGORITHMS.iter().chain(&available).copied().filter(|name| available.contains(name)).collect(),
         };
-        let algorithm = algorithm.ok_or_else(|| ZramError::Algorithm {
-            wanted: options.algorithm.clone().unwrap_or_default(),
-            available: available.join(", "),
-        })?;
-        self.identity.write("comp_algorithm", algorithm)?;
+        let none = options.algorithm.clone().unwrap_or_default();
+        let mut chosen = Err(ZramError::Algorithm { wanted: none, available: available.join(", ") });
+        // Up to 6.6 the kernel names compressors whose module it may not find, and refuses those here.
+        for name in wanted {
+            chosen = self.identity.write("comp_algorithm", name).map(|()| name);
+            if chosen.is_ok() {
+                break;
+            }
+        }
+        let algorithm = chosen?;
         let whole_pages = Bytes::of_pages(options.size.pages());
         self.identity.write("disksize", &whole_pages.get().to_string())?;
         make_swap(&self.identity.device(), whole_pages)?;

@@ -320,3 +320,35 @@ fn memory_short_of_a_huge_page_is_not_kept_free_at_the_price_of_one() {
     }
     assert_eq!((rig.fast_used(), rig.moves.len()), (2048, 0));
 }
+
+#[test]
+fn small_pages_that_are_written_once_are_not_fetched_and_those_used_again_are() {
+    // 250 accesses a bit, each of which slow memory keeps 40 ns longer: half of one bit's are worth the 3 microseconds of a move. But of
+    // the 64 pages that are written at a walk none is used again; 16 others are used at each walk.
+    let mut rig = weighing(&[("collapse", "off"), ("reserve", "0%")], &[2048, 4096]);
+    rig.map(4096);
+    rig.born(0..4096, SLOW);
+    let mut fetched = Vec::new();
+    for walk in 0..30u64 {
+        let written = walk * 64..walk * 64 + 64;
+        let counts = ProcessorCounts {
+            cores: 1,
+            in_use: 1.0,
+            accesses: [20_000, 0],
+            slow_accesses: 20_000,
+            slow_wait_ns: 20_000.0 * 40.0,
+            memory_accesses: 20_000,
+            ..ProcessorCounts::default()
+        };
+        rig.engine.handle(rig.now, Input::Processor(counts));
+        rig.scan(written.start / 512, |vpn| written.contains(&vpn));
+        rig.scan(7, |vpn| vpn >= 4080);
+        rig.engine.handle(rig.now, Input::Round(Round::default()));
+        rig.settle();
+        rig.now = rig.now + Duration::from_millis(100);
+        fetched.push(written.filter(|vpn| rig.tier(*vpn) == Some(TierId::FAST)).count());
+    }
+    assert!((4080..4096).all(|vpn| rig.tier(vpn) == Some(TierId::FAST)));
+    assert!(fetched[0] == 64, "nothing is known yet: {fetched:?}");
+    assert!(fetched[4..].iter().sum::<usize>() == 0, "{fetched:?}");
+}
