@@ -36,8 +36,14 @@ lint: needs ## formatting, clippy and the documentation, warnings denied
 qemu-plugin: ## build the plugin that records programs and counts a guest's accesses (QEMU 6.0 to 8.2)
 	@cd qemu-plugin && $(CARGO) build --release --locked
 
+.PHONY: lab-programs
+lab-programs: needs ## build the programs that scenarios bring into the guest
+	@$(CARGO) test --locked -p terrace-linux --no-run
+	@mkdir -p target/lab
+	@cc -O2 -Wall -static -o target/lab/kvm-guest lab/kvm-guest.c
+
 .PHONY: lab
-lab: build ## run every scenario on every kernel it names, and enter the results into docs/kernels.md (needs QEMU; an hour)
+lab: build lab-programs ## run every scenario on every kernel it names, and enter the results into docs/kernels.md (needs QEMU; an hour)
 	@scripts/needs lab
 	@$(TERRACE) lab run --kernel all --table docs/kernels.md lab/scenarios/*.toml
 

@@ -389,10 +389,10 @@ fn a_kvm_guest_is_seen_by_what_sees_it_or_refused() {
     let tracker = class["tracker"].as_str().unwrap_or("none");
     println!("    tracker {tracker}; {}", class["reason"].as_str().unwrap_or("managed"));
     if daemon.figure("kvm", "processes") == 1 {
-        assert!(["damon", "idle-pages"].contains(&tracker), "{class:#}");
+        assert!(["walker", "damon", "idle-pages"].contains(&tracker), "{class:#}");
     } else {
         assert!(
-            class["reason"].as_str().unwrap().contains("KVM guest, whose accesses only damon and idle-pages see"),
+            class["reason"].as_str().unwrap().contains("KVM guest, whose accesses only walker, damon and idle-pages see"),
             "{class:#}"
         );
         let explained = daemon.ask(Verb::Explain { pid: kvm.pid(), address: None });

@@ -19,7 +19,7 @@ use terrace_linux::machine::Machine;
 use terrace_linux::manager::{Manager, ManagerParts};
 use terrace_linux::move_cost::{Interval, MoveCost};
 use terrace_linux::process::RangeOptions;
-use terrace_linux::trackers::{TrackError, accessed_bits, walker};
+use terrace_linux::trackers::TrackError;
 use terrace_linux::usage::{lock_own_memory, unlock_own_memory};
 use terrace_policies::Settings;
 use terrace_sizing::Index;
@@ -91,6 +91,7 @@ pub struct Running {
     manager: Option<Manager>,
     tap: HeatTap,
     tracker: Option<String>,
+    sees_virtual_machines: bool,
     activity: Activity,
     active: u64,
     grant: Grant,
@@ -124,6 +125,7 @@ impl Running {
             manager: None,
             tap: HeatTap::default(),
             tracker: None,
+            sees_virtual_machines: false,
             activity: Activity::default(),
             active: 0,
             grant: Grant::default(),
@@ -197,13 +199,10 @@ impl Running {
                 return Err(error);
             }
         }
-        // The walker asks KVM for what a guest used; as long as that has not been tried with a guest, it is not trusted with one.
-        if let Some(tracker) =
-            self.tracker.as_deref().filter(|name| kvm_guest && [accessed_bits::NAME, walker::NAME].contains(name))
-        {
+        if let Some(tracker) = self.tracker.as_deref().filter(|_| kvm_guest && !self.sees_virtual_machines) {
             return Err(format!(
-                "it is a KVM guest: its accesses are marked in tables of the processor's own, with which {tracker} has not been \
-                 seen to work; set class.{}.tracker to damon or idle-pages, which see them, or give guests a class of their own",
+                "it is a KVM guest: its accesses are marked in tables of the processor's own, which {tracker} does not see; set \
+                 class.{}.tracker to walker, damon or idle-pages, which see them, or give guests a class of their own",
                 self.class.name
             ));
         }
@@ -248,8 +247,14 @@ impl Running {
         let locked = unlock_own_memory();
         // Before the tracker, which from its start on misses what happens until somebody listens.
         let life_cycle = LifeCycle::for_needs(policy.needs());
-        let found = first_that_works(&trackers_for(class.tracker.as_deref().or(wanted), kvm_guest), |name| {
-            machine.tracker(policy.needs(), name)
+        let wanted_by_name = class.tracker.as_deref().or(wanted);
+        let found = first_that_works(&trackers_for(wanted_by_name, kvm_guest), |name| {
+            let (tracker, reasons) = machine.tracker(policy.needs(), name).map_err(|error| error.to_string())?;
+            // The walker may do without what it asks KVM by; a tracker that the operator names is refused with the guest, in `join`.
+            if kvm_guest && wanted_by_name.is_none() && !tracker.sees_virtual_machines() {
+                return Err(format!("{} does not see them on this kernel", tracker.name()));
+            }
+            Ok((tracker, reasons))
         });
         if locked.is_ok()
             && let Err(error) = lock_own_memory()
@@ -272,6 +277,7 @@ impl Running {
             None => None,
         };
         self.tracker = Some(tracker.name().to_owned());
+        self.sees_virtual_machines = tracker.sees_virtual_machines();
         self.move_cost = machine.move_cost;
         let config = EngineConfig {
             tiers: machine.tiers.tiers().iter().map(|tier| tier.capacity_bytes.pages()).collect(),
@@ -728,7 +734,7 @@ impl Running {
 fn trackers_for(wanted: Option<&str>, kvm_guest: bool) -> Vec<Option<&str>> {
     match (wanted, kvm_guest) {
         (Some(name), _) => vec![Some(name)],
-        (None, true) => vec![Some("damon"), Some("idle-pages")],
+        (None, true) => ["walker", "damon", "idle-pages"].map(Some).to_vec(),
         (None, false) => vec![None],
     }
 }
@@ -746,7 +752,10 @@ fn first_that_works<T, E: std::fmt::Display>(
         }
     }
     if names.len() > 1 {
-        reasons.insert(0, "its first process is a KVM guest, whose accesses only damon and idle-pages see".to_owned());
+        reasons.insert(
+            0,
+            "its first process is a KVM guest, whose accesses only walker, damon and idle-pages see".to_owned(),
+        );
     }
     Err(reasons.join("; "))
 }
@@ -783,14 +792,14 @@ mod tests {
     #[test]
     fn a_guest_is_seen_by_what_sees_guests_unless_the_operator_says_otherwise() {
         assert_eq!(trackers_for(None, false), [None]);
-        assert_eq!(trackers_for(None, true), [Some("damon"), Some("idle-pages")]);
+        assert_eq!(trackers_for(None, true), ["walker", "damon", "idle-pages"].map(Some));
         assert_eq!(trackers_for(Some("accessed-bits"), true), [Some("accessed-bits")]);
         let refuse = |name: Option<&str>| Err::<(), _>(format!("{} is not there", name.unwrap_or("any")));
         let why = first_that_works(&trackers_for(None, true), refuse).unwrap_err();
         assert_eq!(
             why,
-            "its first process is a KVM guest, whose accesses only damon and idle-pages see; damon is not there; \
-             idle-pages is not there"
+            "its first process is a KVM guest, whose accesses only walker, damon and idle-pages see; walker is not there; \
+             damon is not there; idle-pages is not there"
         );
         let second = first_that_works(&trackers_for(None, true), |name| match name {
             Some("idle-pages") => Ok(2),

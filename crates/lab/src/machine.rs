@@ -64,6 +64,8 @@ pub struct Machine {
     pub zram: Bytes,
     /// Processors of all nodes together.
     pub cpus: u32,
+    /// Whether it can run virtual machines of its own: AMD's extension (SVM) with nested page tables, which QEMU emulates.
+    pub kvm: bool,
 }
 
 impl Default for Machine {
@@ -74,6 +76,7 @@ impl Default for Machine {
             slow: Bytes::gib(1),
             zram: Bytes::mib(512),
             cpus: 1,
+            kvm: false,
         }
     }
 }
@@ -171,7 +174,8 @@ impl Machine {
         let mut add = |words: &[&str]| arguments.extend(words.iter().map(|word| (*word).to_owned()));
         let hmat = self.topology != Topology::TwoSockets;
         let nodes = self.nodes();
-        add(&["-machine", if hmat { "q35,hmat=on" } else { "q35" }, "-cpu", "qemu64,-rdrand,-rdseed"]);
+        add(&["-machine", if hmat { "q35,hmat=on" } else { "q35" }]);
+        add(&["-cpu", if self.kvm { "qemu64,-rdrand,-rdseed,+svm,+npt" } else { "qemu64,-rdrand,-rdseed" }]);
         add(&["-smp", &self.cpus.to_string(), "-nodefaults", "-no-user-config", "-display", "none"]);
         add(&["-no-reboot", "-nic", "none"]);
         add(&["-m", &format!("{}M", nodes.iter().map(|node| node.get() >> 20).sum::<u64>())]);

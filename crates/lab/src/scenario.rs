@@ -87,6 +87,8 @@ struct Raw {
     zram: Option<String>,
     cpus: Option<u32>,
     #[serde(default)]
+    kvm: bool,
+    #[serde(default)]
     modules: Vec<String>,
     #[serde(default)]
     module_sources: Vec<PathBuf>,
@@ -133,6 +135,7 @@ impl Scenario {
             slow: size("slow", &raw.slow, usual.slow)?,
             zram: size("zram", &raw.zram, usual.zram)?,
             cpus: raw.cpus.unwrap_or(usual.cpus),
+            kvm: raw.kvm,
         };
         if raw.kernels.is_empty() {
             return Err("kernels: name one at least, such as [\"6.12\"]".to_owned());

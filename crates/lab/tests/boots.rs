@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Duration;
 
 use terrace_lab::{Cache, Kernel, Lab, LabError, Machine, Mode, Scenario, ScenarioReport};
@@ -101,16 +102,38 @@ fn the_kernel_module_is_built_loads_and_leaves() {
     passes(&lab, "module", "6.12");
 }
 
+/// Whether a test program of another crate is there: a run of all tests has built them, a run of this crate's alone may not have.
+fn built(test: &str, program: &str) -> bool {
+    let deps = std::fs::read_dir(root().join("target/debug/deps")).into_iter().flatten().flatten();
+    let found =
+        deps.map(|entry| entry.file_name()).any(|file| file.to_string_lossy().starts_with(&format!("{program}-")));
+    if !found {
+        println!("SKIPPED {test}: {program} is not built: `cargo test -p terrace-linux --no-run`");
+    }
+    found
+}
+
+#[test]
+fn the_module_sees_what_a_virtual_machine_uses() {
+    let name = "the_module_sees_what_a_virtual_machine_uses";
+    let Some(lab) = ready(name, Mode::Deterministic, "6.12") else { return };
+    if !built(name, "live_walker") {
+        return;
+    }
+    let program = root().join("target/lab/kvm-guest");
+    std::fs::create_dir_all(program.parent().unwrap()).unwrap();
+    let mut compile = Command::new("cc");
+    compile.args(["-O2", "-Wall", "-static", "-o"]).arg(program).arg(root().join("lab/kvm-guest.c"));
+    assert!(compile.status().unwrap().success());
+    passes(&lab, "virtual-machine", "6.12");
+}
+
 #[test]
 fn the_module_orders_the_kernel_s_lists_and_withstands_a_fuzzer() {
     let name = "the_module_orders_the_kernel_s_lists_and_withstands_a_fuzzer";
     // In one emulation thread: with several, a stock kernel that switches a tracepoint may die of it (kmod/README.md).
     let Some(lab) = ready(name, Mode::Deterministic, "6.12") else { return };
-    // The tests of another crate run in the guest; a run of all tests has built them, a run of this crate's alone may not have.
-    let deps = root().join("target/debug/deps");
-    let built = std::fs::read_dir(deps).into_iter().flatten().flatten();
-    if !built.map(|entry| entry.file_name()).any(|file| file.to_string_lossy().starts_with("live_lists-")) {
-        println!("SKIPPED {name}: live_lists is not built: `cargo test -p terrace-linux --no-run`");
+    if !built(name, "live_lists") {
         return;
     }
     passes(&lab, "lists", "6.12");

@@ -4,7 +4,8 @@
 
 mod common;
 
-use std::process::Command;
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -247,6 +248,42 @@ fn programs_that_end_or_become_others_are_no_trouble() {
     child.kill().unwrap();
     child.wait().unwrap();
     round(&process).unwrap();
+}
+
+#[test]
+fn what_a_virtual_machine_uses_is_seen() {
+    let test = "what_a_virtual_machine_uses_is_seen";
+    let Ok(program) = std::env::var("TERRACE_KVM_GUEST") else {
+        return common::skipped(test, "TERRACE_KVM_GUEST names no program (lab/kvm-guest.c)");
+    };
+    let Some((mut module, _)) = module(test) else { return };
+    assert!(module.sees_guests());
+    let mut machine = Command::new(program).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut told = BufReader::new(machine.stdout.take().unwrap()).lines().map(Result::unwrap);
+    let first = Vpn::of_address(u64::from_str_radix(&told.next().unwrap(), 16).unwrap());
+    let process = Process::open(machine.id()).unwrap();
+    let slot = module.add(&process).unwrap();
+    let all = Walk { first, pages: 1024, clear: true, scans: 1, interval_us: 0 };
+    let mut lap = || {
+        machine.stdin.as_mut().unwrap().write_all(b"\n").unwrap();
+        assert_eq!(told.next().unwrap(), "lap");
+    };
+    let mut seen = Vec::new();
+    // The first lap has the hypervisor look up every page in the process's own tables, which marks those too.
+    lap();
+    let walked = module.walk(slot, all, &mut seen).unwrap();
+    assert_eq!(walked.present, 1024);
+    module.walk(slot, all, &mut seen).unwrap();
+    assert_eq!(used(&seen), Vec::<usize>::new(), "clearing cleared the machine's tables too");
+    for _ in 0..3 {
+        lap();
+        module.walk(slot, all, &mut seen).unwrap();
+        assert_eq!(used(&seen), (0..1024).step_by(3).collect::<Vec<_>>(), "each page that it used, and no other");
+        module.walk(slot, all, &mut seen).unwrap();
+        assert_eq!(used(&seen), Vec::<usize>::new());
+    }
+    drop(machine.stdin.take());
+    assert!(machine.wait().unwrap().success());
 }
 
 #[test]

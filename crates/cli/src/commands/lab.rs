@@ -137,6 +137,7 @@ fn machine(arguments: &LabMachineArguments) -> anyhow::Result<Machine> {
         slow: size("--slow", &arguments.slow)?,
         zram: size("--zram", &arguments.zram)?,
         cpus: arguments.cpus,
+        kvm: false,
     })
 }
 

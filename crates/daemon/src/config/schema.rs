@@ -188,7 +188,7 @@ pub const KEYS: &[KeyInfo] = &[
         "class.NAME.tracker",
         "auto, or a name from `terrace doctor`",
         "\"auto\"",
-        "How the class's accesses are seen. auto is what memory.tracker says; for a class that begins with a KVM guest it is damon or idle-pages, which see what a guest uses.",
+        "How the class's accesses are seen. auto is what memory.tracker says; for a class that begins with a KVM guest it is walker, damon or idle-pages, which see what a guest uses.",
     ),
     key("class.NAME.ceiling", "none, or an amount", "\"none\"", "Fast memory that it never exceeds by promotion."),
     key("class.NAME.weight", "1 to 10000", "100", "How much it counts where budgets are shared."),

@@ -349,6 +349,10 @@ impl Tracker for Damon {
         Ok(())
     }
 
+    fn sees_virtual_machines(&self) -> bool {
+        true
+    }
+
     fn forget(&mut self, space: SpaceId) {
         self.rotation.forget(space);
     }

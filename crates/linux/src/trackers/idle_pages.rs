@@ -211,6 +211,10 @@ impl Tracker for IdlePages {
         Ok(())
     }
 
+    fn sees_virtual_machines(&self) -> bool {
+        true
+    }
+
     fn forget(&mut self, space: SpaceId) {
         self.rotation.forget(space);
     }

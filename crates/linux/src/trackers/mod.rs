@@ -171,6 +171,11 @@ pub trait Tracker {
     /// Forgets all it keeps of a space (its rotation, its descriptors).
     fn forget(&mut self, _space: SpaceId) {}
 
+    /// Whether it sees what a virtual machine under KVM uses of its process's memory: that is marked in tables of the processor's own.
+    fn sees_virtual_machines(&self) -> bool {
+        false
+    }
+
     /// What it is tried on before it is trusted.
     fn proof_kind(&self) -> ProofKind {
         ProofKind::Marks { dwell: Duration::from_millis(2) }

@@ -102,6 +102,10 @@ impl Tracker for Pair {
         self.main.lost() + self.beside.lost()
     }
 
+    fn sees_virtual_machines(&self) -> bool {
+        self.main.sees_virtual_machines()
+    }
+
     fn forget(&mut self, space: SpaceId) {
         self.main.forget(space);
         self.beside.forget(space);

@@ -195,6 +195,10 @@ impl Tracker for Walker {
         Ok(())
     }
 
+    fn sees_virtual_machines(&self) -> bool {
+        self.module.sees_guests()
+    }
+
     fn forget(&mut self, space: SpaceId) {
         self.leave(space);
         self.rotation.forget(space);
