@@ -15,24 +15,45 @@ use serde_json::Value;
 use terrace_core::units::{Bytes, PAGE_BYTES};
 
 use crate::error::{LabError, file_error};
+use crate::kernel::series;
 use crate::lab::{Extras, Lab, ScenarioReport};
 use crate::machine::{Machine, Topology};
 pub use crate::manager::Manager;
 use crate::manager::{COUNTED_INSTRUCTION, Measure};
+use crate::memtierd;
 use crate::plugin;
 use crate::scenario::{GuestFile, Scenario, Step};
 
-/// The program's mappings: with an unlimited stack the kernel maps upwards from a third of the address space or, since Linux 6.18
-/// or so, downwards from a sixth of it (seen at 0x2aaaaaaaa000 on 6.12 and 0x155555556000 on 7.2). Programs themselves begin at two
-/// thirds, everything else maps below the top: nothing else lies here.
-const FROM: u64 = 0x0800_0000_0000;
-const TO: u64 = 0x4000_0000_0000;
+/// Addresses that only the program's mappings have. With an unlimited stack the kernel maps upwards from a third of the address space (seen
+/// at 0x2aaaaaaaa000 on 6.1 and 6.12) or, since Linux 6.18 or so, downwards from a sixth of it (0x155555556000 on 7.2). Programs themselves
+/// begin at two thirds and everything else maps below the top, but for the heap of Go programs, memtierd's for one: since Go 1.26 it
+/// begins anywhere below 0x400000000000. So as little is taken as any program here can fill.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Window {
+    from: u64,
+    to: u64,
+}
+
+impl Window {
+    fn of(release: &str) -> Window {
+        const ROOM: u64 = 64 << 30;
+        match series(release) {
+            (..6, _) | (6, ..=12) => Window { from: 0x2aaa_aaaa_a000, to: 0x2aaa_aaaa_a000 + ROOM },
+            (7.., _) => Window { from: 0x1555_5555_6000 - ROOM, to: 0x1555_5555_6000 },
+            // It is not known since which of these.
+            _ => Window { from: 0x0800_0000_0000, to: 0x4000_0000_0000 },
+        }
+    }
+}
+
 /// The highest memory that QEMU's q35 machine keeps in one piece below its hole.
 pub(crate) const LARGEST_GUEST: Bytes = Bytes::mib(2816);
 /// Memory of each node beyond what the program gets, for the kernel, the files and the other programs.
 const BESIDES: Bytes = Bytes::mib(384);
 /// Memory that a guest with a manager of ours shares with the plugin, for its `samples` tracker: half of it is ring.
 const SAMPLE_MEMORY: Bytes = Bytes::mib(2);
+/// USER_HZ, the unit of CPU time in /proc, is 100 on every x86 kernel.
+const TICKS: f64 = 100.0;
 
 /// One run.
 #[derive(Clone, Debug)]
@@ -66,7 +87,7 @@ pub struct Job {
 pub struct Row {
     /// Who managed.
     pub manager: String,
-    /// Terrace's policy, with the settings that were asked for; `null` for others.
+    /// Terrace's policy, with the settings that were asked for, or memtierd's configuration where one was; `null` for others.
     pub policy: Option<String>,
     /// The workload.
     pub workload: String,
@@ -123,11 +144,12 @@ impl Lab {
     pub fn compare_one(&self, job: &Job) -> Result<(Row, Course), LabError> {
         plugin::check("qemu-system-x86_64", "qemu-system-x86")?;
         let plugin = plugin::plugin()?;
-        let scenario = job.scenario()?;
+        let window = Window::of(&self.cache.kernel(&job.kernel, self.refresh)?.release);
+        let scenario = job.scenario(window)?;
         let folder = tempfile::Builder::new().prefix("terrace-compare-").tempdir();
         let folder = folder.map_err(file_error(&std::env::temp_dir()))?;
         let output = folder.path().join("tiers.jsonl");
-        let mut plugin_option = job.plugin_option(&plugin, &output, scenario.machine.fast);
+        let mut plugin_option = job.plugin_option(&plugin, &output, scenario.machine.fast, window);
         let mut qemu = Vec::new();
         if matches!(job.manager, Manager::Terrace { .. }) {
             let samples = folder.path().join("samples");
@@ -146,7 +168,8 @@ impl Lab {
         // What else lies on node 0 could be moved out of it by some managers, who would then have more of it than others.
         let manager = job.manager.label().replace(['/', ':'], "-");
         let keep_as = format!("{}-{manager}-{}", job.workload, job.seed);
-        let extras = Extras { qemu, files_node: Some(1), keep_as, memory: Vec::new() };
+        let bpftrace = matches!(job.manager, Manager::Memtierd { .. });
+        let extras = Extras { qemu, files_node: Some(1), keep_as, bpftrace, memory: Vec::new() };
         let report = self.run_with(&scenario, None, &extras)?;
         if !report.passed {
             let tail = report.console_tail.unwrap_or_default();
@@ -167,7 +190,7 @@ impl Job {
         let machine = Machine {
             topology: Topology::FastSlow,
             fast: round(self.fast + BESIDES),
-            slow: round(self.size + BESIDES),
+            slow: round(self.size + BESIDES + self.manager.besides()),
             cpus: 1,
             ..Machine::default()
         };
@@ -181,19 +204,29 @@ impl Job {
         }
     }
 
-    fn plugin_option(&self, plugin: &Path, output: &Path, fast_node: Bytes) -> String {
+    fn plugin_option(&self, plugin: &Path, output: &Path, fast_node: Bytes, window: Window) -> String {
         format!(
-            "file={},mode=tiers,out={},fast={},from={FROM},to={TO},cache={},machine={}",
+            "file={},mode=tiers,out={},fast={},from={},to={},cache={},machine={}",
             escaped(plugin),
             escaped(output),
             fast_node.get(),
+            window.from,
+            window.to,
             self.cache.get(),
             self.machine
         )
     }
 
-    fn scenario(&self) -> Result<Scenario, LabError> {
+    fn scenario(&self, window: Window) -> Result<Scenario, LabError> {
         let machine = self.machine()?;
+        // The host's own, as its libraries go with it: they are those that `terrace` brings.
+        let numactl = GuestFile {
+            host: "/usr/bin/numactl".to_owned(),
+            guest: "/bin/numactl".to_owned(),
+            build: Some("apt-get install numactl".to_owned()),
+        };
+        let mut files = vec![numactl];
+        files.extend(self.manager.files()?);
         Ok(Scenario {
             name: format!("compare-{}-{}", self.workload, self.manager.name()),
             description: "one run of a comparison".to_owned(),
@@ -206,13 +239,8 @@ impl Job {
             kernel_arguments: "norandmaps".to_owned(),
             instruction_nanoseconds: COUNTED_INSTRUCTION,
             time_limit: self.time_limit,
-            // The host's own, as its libraries go with it: they are those that `terrace` brings.
-            files: vec![GuestFile {
-                host: "/usr/bin/numactl".to_owned(),
-                guest: "/bin/numactl".to_owned(),
-                build: Some("apt-get install numactl".to_owned()),
-            }],
-            steps: vec![Step { name: "run".to_owned(), run: self.script(&machine), may_fail: false }],
+            files,
+            steps: vec![Step { name: "run".to_owned(), run: self.script(&machine, window)?, may_fail: false }],
             assertions: vec!["exists(workload.verified)".to_owned()],
             figures: std::collections::BTreeMap::new(),
             machine,
@@ -220,7 +248,7 @@ impl Job {
     }
 
     /// The one step: everything up to the program is the same for all managers.
-    fn script(&self, machine: &Machine) -> String {
+    fn script(&self, machine: &Machine, window: Window) -> Result<String, LabError> {
         let interleaved = if self.manager == Manager::Interleave { "numactl --interleave=all " } else { "" };
         let operations = self.operations.map(|number| format!(" --operations {number}")).unwrap_or_default();
         let set = |settings: &[String]| settings.iter().map(|setting| format!(" --set {setting}")).collect::<String>();
@@ -243,6 +271,11 @@ impl Job {
             Manager::Damon => {
                 format!("damon_tiering {} {} || exit 1\n", machine.fast.get(), (machine.fast + machine.slow).get())
             }
+            // It is ready when bpftrace is, and the program waits for it: what was used before is not its matter.
+            Manager::Memtierd { config } => {
+                let configuration = memtierd::configuration(config.as_deref(), measure)?;
+                memtierd::start(&configuration, window.from, window.to) + "cpu_now cpu_before\n"
+            }
             // A policy of its own memory, not a cpuset: that would forbid it to move pages to node 0. With balancing, since the kernel's
             // scanner passes over memory of other policies, and the tracker of hint faults is tried on Terrace's own.
             Manager::Terrace { policy, .. } => format!(
@@ -261,11 +294,12 @@ impl Job {
                  done\nfast_result program_fast\n";
         text += match &self.manager {
             Manager::Damon => "damon_result damon\n",
+            Manager::Memtierd { .. } => "memtierd_result memtierd || exit 1\n",
             Manager::Terrace { .. } => "wait $manager || exit $?\n",
             _ => "",
         };
         text += "vmstat_now after\ncpu_now cpu_after\ncat /tmp/workload\ntail -n 1 /tmp/workload >$OUT/workload.json\n";
-        text + "exit $(cat /tmp/exit)\n"
+        Ok(text + "exit $(cat /tmp/exit)\n")
     }
 
     fn row(&self, report: &ScenarioReport, counted: &Counted) -> Row {
@@ -282,20 +316,17 @@ impl Job {
             Manager::NumaBalancing(1) => (change("numa_pages_migrated"), 0.0),
             Manager::NumaBalancing(_) => (change("pgpromote_success"), demotions.map(change).iter().sum()),
             Manager::Damon => (number(&["damon", "promoted"]), number(&["damon", "demoted"])),
+            Manager::Memtierd { .. } => (number(&["memtierd", "promoted"]), number(&["memtierd", "demoted"])),
             Manager::Terrace { .. } => {
                 (number(&["run", "moved_pages", "promoted"]), number(&["run", "moved_pages", "demoted"]))
             }
         };
-        // USER_HZ, the unit of /proc/stat, is 100 on every x86 kernel.
-        let ticks = |key: &str| (number(&["cpu_after", key]) - number(&["cpu_before", key])).max(0.0) / 100.0;
+        let ticks = |key: &str| (number(&["cpu_after", key]) - number(&["cpu_before", key])).max(0.0) / TICKS;
         let share = |fast: u64, slow: u64| fast as f64 / (fast + slow).max(1) as f64;
         let seconds = report.steps.iter().map(|step| step.seconds).sum();
         Row {
             manager: self.manager.name(),
-            policy: match &self.manager {
-                Manager::Terrace { label, .. } => Some(label.clone()),
-                _ => None,
-            },
+            policy: self.manager.asked(),
             workload: self.workload.clone(),
             kernel: report.release.clone(),
             seed: self.seed,
@@ -308,6 +339,8 @@ impl Job {
             demoted_pages: demoted as u64,
             manager_cpu_seconds: match self.manager {
                 Manager::Terrace { .. } => number(&["run", "manager", "cpu_seconds"]),
+                // Its two processes, and the kernel's thread that watches for it.
+                Manager::Memtierd { .. } => number(&["memtierd", "ticks"]) / TICKS + ticks("threads"),
                 _ => ticks("threads"),
             },
             kernel_cpu_seconds: ticks("kernel"),
@@ -387,7 +420,7 @@ mod tests {
 
     #[test]
     fn managers_differ_in_nothing_but_what_turns_them_on() {
-        let script = |manager: &str| job(manager).scenario().unwrap().steps[0].run.clone();
+        let script = |manager: &str| job(manager).scenario(Window::of("6.12")).unwrap().steps[0].run.clone();
         let nothing = script("none");
         assert!(nothing.contains("--seed 7 --operations 1000 --set hot=10%"), "{nothing}");
         for (manager, line) in [
@@ -419,8 +452,19 @@ mod tests {
     }
 
     #[test]
+    fn the_programs_addresses_are_those_of_the_kernel() {
+        let inside = |release: &str, address: u64| {
+            let window = Window::of(release);
+            (window.from..window.to).contains(&address)
+        };
+        assert!(inside("6.12.117+deb12-amd64", 0x2aaa_aaaa_a000) && inside("7.2.13+deb14-amd64", 0x1555_5555_5fff));
+        assert!(!inside("7.2.13+deb14-amd64", 0x1754_0800_0000), "where a heap of Go's was seen");
+        assert!(inside("6.18.1-amd64", 0x2aaa_aaaa_a000) && inside("6.18.1-amd64", 0x1555_5555_5fff));
+    }
+
+    #[test]
     fn a_guest_that_cannot_be_counted_is_refused() {
         let large = Job { size: Bytes::gib(4), ..job("none") };
-        assert!(large.scenario().unwrap_err().to_string().contains("at most"));
+        assert!(large.scenario(Window::of("6.12")).unwrap_err().to_string().contains("at most"));
     }
 }
