@@ -15,7 +15,6 @@ use serde_json::Value;
 use terrace_core::units::{Bytes, PAGE_BYTES};
 
 use crate::error::{LabError, file_error};
-use crate::kernel::series;
 use crate::lab::{Extras, Lab, ScenarioReport};
 use crate::machine::{Machine, Topology};
 pub use crate::manager::Manager;
@@ -24,28 +23,11 @@ use crate::memtierd;
 use crate::plugin;
 use crate::scenario::{GuestFile, Scenario, Step};
 
-/// Addresses that only the program's mappings have. With an unlimited stack the kernel maps upwards from a third of the address space (seen
-/// at 0x2aaaaaaaa000 on 6.1 and 6.12) or, since Linux 6.18 or so, downwards from a sixth of it (0x155555556000 on 7.2). Programs themselves
-/// begin at two thirds and everything else maps below the top, but for the heap of Go programs, memtierd's for one: since Go 1.26 it
-/// begins anywhere below 0x400000000000. So as little is taken as any program here can fill.
-#[derive(Clone, Copy, Debug, PartialEq)]
-struct Window {
-    from: u64,
-    to: u64,
-}
-
-impl Window {
-    fn of(release: &str) -> Window {
-        const ROOM: u64 = 64 << 30;
-        match series(release) {
-            (..6, _) | (6, ..=12) => Window { from: 0x2aaa_aaaa_a000, to: 0x2aaa_aaaa_a000 + ROOM },
-            (7.., _) => Window { from: 0x1555_5555_6000 - ROOM, to: 0x1555_5555_6000 },
-            // It is not known since which of these.
-            _ => Window { from: 0x0800_0000_0000, to: 0x4000_0000_0000 },
-        }
-    }
-}
-
+/// The program's mappings: with an unlimited stack the kernel maps downwards from a sixth of the address space (from 0x155555556000 on 6.1.0-56,
+/// 6.12.117 and 7.2.13). Programs themselves begin at two thirds and everything else maps below the top, but for the heap of Go programs,
+/// memtierd's for one: since Go 1.26 it begins anywhere below 0x400000000000. So this is no more than any program here can fill.
+const FROM: u64 = TO - (64 << 30);
+const TO: u64 = 0x1555_5555_6000;
 /// The highest memory that QEMU's q35 machine keeps in one piece below its hole.
 pub(crate) const LARGEST_GUEST: Bytes = Bytes::mib(2816);
 /// Memory of each node beyond what the program gets, for the kernel, the files and the other programs.
@@ -144,12 +126,11 @@ impl Lab {
     pub fn compare_one(&self, job: &Job) -> Result<(Row, Course), LabError> {
         plugin::check("qemu-system-x86_64", "qemu-system-x86")?;
         let plugin = plugin::plugin()?;
-        let window = Window::of(&self.cache.kernel(&job.kernel, self.refresh)?.release);
-        let scenario = job.scenario(window)?;
+        let scenario = job.scenario()?;
         let folder = tempfile::Builder::new().prefix("terrace-compare-").tempdir();
         let folder = folder.map_err(file_error(&std::env::temp_dir()))?;
         let output = folder.path().join("tiers.jsonl");
-        let mut plugin_option = job.plugin_option(&plugin, &output, scenario.machine.fast, window);
+        let mut plugin_option = job.plugin_option(&plugin, &output, scenario.machine.fast);
         let mut qemu = Vec::new();
         if matches!(job.manager, Manager::Terrace { .. }) {
             let samples = folder.path().join("samples");
@@ -204,20 +185,18 @@ impl Job {
         }
     }
 
-    fn plugin_option(&self, plugin: &Path, output: &Path, fast_node: Bytes, window: Window) -> String {
+    fn plugin_option(&self, plugin: &Path, output: &Path, fast_node: Bytes) -> String {
         format!(
-            "file={},mode=tiers,out={},fast={},from={},to={},cache={},machine={}",
+            "file={},mode=tiers,out={},fast={},from={FROM},to={TO},cache={},machine={}",
             escaped(plugin),
             escaped(output),
             fast_node.get(),
-            window.from,
-            window.to,
             self.cache.get(),
             self.machine
         )
     }
 
-    fn scenario(&self, window: Window) -> Result<Scenario, LabError> {
+    fn scenario(&self) -> Result<Scenario, LabError> {
         let machine = self.machine()?;
         // The host's own, as its libraries go with it: they are those that `terrace` brings.
         let numactl = GuestFile {
@@ -240,7 +219,7 @@ impl Job {
             instruction_nanoseconds: COUNTED_INSTRUCTION,
             time_limit: self.time_limit,
             files,
-            steps: vec![Step { name: "run".to_owned(), run: self.script(&machine, window)?, may_fail: false }],
+            steps: vec![Step { name: "run".to_owned(), run: self.script(&machine)?, may_fail: false }],
             assertions: vec!["exists(workload.verified)".to_owned()],
             figures: std::collections::BTreeMap::new(),
             machine,
@@ -248,7 +227,7 @@ impl Job {
     }
 
     /// The one step: everything up to the program is the same for all managers.
-    fn script(&self, machine: &Machine, window: Window) -> Result<String, LabError> {
+    fn script(&self, machine: &Machine) -> Result<String, LabError> {
         let interleaved = if self.manager == Manager::Interleave { "numactl --interleave=all " } else { "" };
         let operations = self.operations.map(|number| format!(" --operations {number}")).unwrap_or_default();
         let set = |settings: &[String]| settings.iter().map(|setting| format!(" --set {setting}")).collect::<String>();
@@ -274,7 +253,7 @@ impl Job {
             // It is ready when bpftrace is, and the program waits for it: what was used before is not its matter.
             Manager::Memtierd { config } => {
                 let configuration = memtierd::configuration(config.as_deref(), measure)?;
-                memtierd::start(&configuration, window.from, window.to) + "cpu_now cpu_before\n"
+                memtierd::start(&configuration, FROM, TO) + "cpu_now cpu_before\n"
             }
             // A policy of its own memory, not a cpuset: that would forbid it to move pages to node 0. With balancing, since the kernel's
             // scanner passes over memory of other policies, and the tracker of hint faults is tried on Terrace's own.
@@ -420,7 +399,7 @@ mod tests {
 
     #[test]
     fn managers_differ_in_nothing_but_what_turns_them_on() {
-        let script = |manager: &str| job(manager).scenario(Window::of("6.12")).unwrap().steps[0].run.clone();
+        let script = |manager: &str| job(manager).scenario().unwrap().steps[0].run.clone();
         let nothing = script("none");
         assert!(nothing.contains("--seed 7 --operations 1000 --set hot=10%"), "{nothing}");
         for (manager, line) in [
@@ -452,19 +431,8 @@ mod tests {
     }
 
     #[test]
-    fn the_programs_addresses_are_those_of_the_kernel() {
-        let inside = |release: &str, address: u64| {
-            let window = Window::of(release);
-            (window.from..window.to).contains(&address)
-        };
-        assert!(inside("6.12.117+deb12-amd64", 0x2aaa_aaaa_a000) && inside("7.2.13+deb14-amd64", 0x1555_5555_5fff));
-        assert!(!inside("7.2.13+deb14-amd64", 0x1754_0800_0000), "where a heap of Go's was seen");
-        assert!(inside("6.18.1-amd64", 0x2aaa_aaaa_a000) && inside("6.18.1-amd64", 0x1555_5555_5fff));
-    }
-
-    #[test]
     fn a_guest_that_cannot_be_counted_is_refused() {
         let large = Job { size: Bytes::gib(4), ..job("none") };
-        assert!(large.scenario(Window::of("6.12")).unwrap_err().to_string().contains("at most"));
+        assert!(large.scenario().unwrap_err().to_string().contains("at most"));
     }
 }
