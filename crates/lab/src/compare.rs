@@ -8,6 +8,7 @@
 //! which the plugin tells its accesses from all others. Time is by instructions, so a row comes out the same each time.
 
 use std::fs;
+use std::ops::Range;
 use std::path::Path;
 use std::time::Duration;
 
@@ -24,10 +25,12 @@ use crate::plugin;
 use crate::scenario::{GuestFile, Scenario, Step};
 
 /// The program's mappings: with an unlimited stack the kernel maps downwards from a sixth of the address space (from 0x155555556000 on 6.1.0-56,
-/// 6.12.117 and 7.2.13). Programs themselves begin at two thirds and everything else maps below the top, but for the heap of Go programs,
-/// memtierd's for one: since Go 1.26 it begins anywhere below 0x400000000000. So this is no more than any program here can fill.
-const FROM: u64 = TO - (64 << 30);
-const TO: u64 = 0x1555_5555_6000;
+/// 6.12.117 and 7.2.13) or upwards from a third of it (seen at 0x2aaaaaaaa000 on another 6.12). Programs themselves begin at two thirds,
+/// everything else maps below the top: nothing else lies here, but for the heap of Go programs.
+const ADDRESSES: Range<u64> = 0x0800_0000_0000..0x4000_0000_0000;
+/// The same beside memtierd, whose heap begins anywhere below 0x400000000000 since Go 1.26: no more than any program here can fill. Should a
+/// kernel map elsewhere, the plugin sees no access, which is an error.
+const ADDRESSES_BESIDE_GO: Range<u64> = 0x1555_5555_6000 - (64 << 30)..0x1555_5555_6000;
 /// The highest memory that QEMU's q35 machine keeps in one piece below its hole.
 pub(crate) const LARGEST_GUEST: Bytes = Bytes::mib(2816);
 /// Memory of each node beyond what the program gets, for the kernel, the files and the other programs.
@@ -185,12 +188,22 @@ impl Job {
         }
     }
 
+    /// The addresses by which the plugin tells the program's accesses.
+    fn addresses(&self) -> Range<u64> {
+        match self.manager {
+            Manager::Memtierd { .. } => ADDRESSES_BESIDE_GO,
+            _ => ADDRESSES,
+        }
+    }
+
     fn plugin_option(&self, plugin: &Path, output: &Path, fast_node: Bytes) -> String {
         format!(
-            "file={},mode=tiers,out={},fast={},from={FROM},to={TO},cache={},machine={}",
+            "file={},mode=tiers,out={},fast={},from={},to={},cache={},machine={}",
             escaped(plugin),
             escaped(output),
             fast_node.get(),
+            self.addresses().start,
+            self.addresses().end,
             self.cache.get(),
             self.machine
         )
@@ -253,7 +266,7 @@ impl Job {
             // It is ready when bpftrace is, and the program waits for it: what was used before is not its matter.
             Manager::Memtierd { config } => {
                 let configuration = memtierd::configuration(config.as_deref(), measure)?;
-                memtierd::start(&configuration, FROM, TO) + "cpu_now cpu_before\n"
+                memtierd::start(&configuration, &self.addresses()) + "cpu_now cpu_before\n"
             }
             // A policy of its own memory, not a cpuset: that would forbid it to move pages to node 0. With balancing, since the kernel's
             // scanner passes over memory of other policies, and the tracker of hint faults is tried on Terrace's own.
@@ -428,6 +441,15 @@ mod tests {
         assert!((counted.seconds - 8e-6).abs() < 1e-12);
         assert!(count("").unwrap_err().contains("no access"));
         assert!(count("{}").unwrap_err().contains("accesses"));
+    }
+
+    #[test]
+    fn a_heap_of_gos_is_not_taken_for_the_program() {
+        let counted = |manager: &str, address: u64| job(manager).addresses().contains(&address);
+        for manager in ["none", "memtierd"] {
+            assert!(counted(manager, 0x1555_5555_5fff) && counted(manager, 0x1555_511d_2000), "{manager}");
+        }
+        assert!(!counted("memtierd", 0x1754_0800_0000), "where memtierd's was seen");
     }
 
     #[test]

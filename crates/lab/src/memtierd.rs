@@ -5,6 +5,7 @@
 //! `sample-configs/memtierd-heat-damon.yaml`, brought to the guest's measure as all managers' are.
 
 use std::ffi::OsString;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -105,7 +106,8 @@ fn usual(measure: Measure) -> String {
 }
 
 /// The shell that has memtierd manage `$pid`, with nothing of its own at the addresses by which the program's accesses are told.
-pub(crate) fn start(configuration: &str, from: u64, to: u64) -> String {
+pub(crate) fn start(configuration: &str, addresses: &Range<u64>) -> String {
+    let (from, to) = (addresses.start, addresses.end);
     let configuration = configuration.trim_end();
     format!(
         "cat >/tmp/memtierd.yaml <<'END_OF_CONFIGURATION'\n{configuration}\nEND_OF_CONFIGURATION\n\
@@ -153,7 +155,7 @@ mod tests {
         assert!(error.contains("own.yaml"), "{error}");
         std::fs::write(&file, "policy:\n  name: age\n").unwrap();
         let text = configuration(Some(&file), measure).unwrap();
-        let shell = start(&text, 0x1_0000, 0x2_0000);
+        let shell = start(&text, &(0x1_0000..0x2_0000));
         assert!(shell.contains("memtierd_tiering $pid 000000010000 000000020000"), "{shell}");
         assert!(shell.contains("<<'END_OF_CONFIGURATION'\npolicy:\n  name: age\nEND_OF_CONFIGURATION\n"));
     }
