@@ -9,13 +9,14 @@
 Every run is kept as one JSON file, as `terrace lab compare --json` printed it; a run whose file is there is not run again, so
 that a campaign can be broken off and taken up. Seeds are outermost: what has run when it is broken off is whole seeds.
 `--terrace FILE` (or TERRACE) names the command; where its plugin does not lie beside it, TERRACE_QEMU_PLUGIN does, as for
-`terrace lab compare`. Nothing but files below --output is written.
+`terrace lab compare`. Guests get the same command unless TERRACE_BINARY names another. Nothing but files below --output is written.
 """
 
 import argparse
 import datetime
 import json
 import os
+import shutil
 import statistics
 import subprocess
 import sys
@@ -35,8 +36,10 @@ WORKLOADS = {
     "gap-pr": ["--operations", "4", "--set", "graph=uniform"],
 }
 KERNELS_OWN = ["numa_balancing=1", "numa_balancing=2", "damon"]
+# From the host: where there is none (MEMTIERD, or the PATH), its runs are left out.
+MEMTIERD = "memtierd"
 TERRACE = ["terrace:flexhm", "terrace:tieredmms", "terrace:flexmem"]
-MANAGERS = ["none"] + KERNELS_OWN + TERRACE
+MANAGERS = ["none"] + KERNELS_OWN + [MEMTIERD] + TERRACE
 
 
 def plan(seeds, managers):
@@ -73,7 +76,11 @@ def run(arguments, workload, seed, manager):
 
 def campaign(arguments):
     arguments.output.mkdir(parents=True, exist_ok=True)
-    missing = [job for job in plan(arguments.seeds, arguments.managers) if not path_of(arguments.output, *job).exists()]
+    managers = arguments.managers
+    if MEMTIERD in managers and not (os.environ.get("MEMTIERD") or shutil.which(MEMTIERD)):
+        print("memtierd is not installed (docs/lab.md says how to build it): left out", file=sys.stderr)
+        managers = [manager for manager in managers if manager != MEMTIERD]
+    missing = [job for job in plan(arguments.seeds, managers) if not path_of(arguments.output, *job).exists()]
     failed = 0
     for number, job in enumerate(missing):
         if arguments.until and datetime.datetime.now().strftime("%H:%M") >= arguments.until:
@@ -152,6 +159,8 @@ def table(rows):
         row_of(f"{policy} against numa_balancing=1", [policy], ["numa_balancing=1"])
     for policy in TERRACE:
         row_of(f"{policy} against numa_balancing=2 and damon", [policy], ["numa_balancing=2", "damon"])
+    for policy in TERRACE:
+        row_of(f"{policy} against memtierd", [policy], [MEMTIERD])
     row_of("Terrace's best against numa_balancing=2 and damon", TERRACE, ["numa_balancing=2", "damon"])
 
 

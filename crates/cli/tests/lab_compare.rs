@@ -1,12 +1,13 @@
-//! `terrace lab compare`, once, with a small program: what an evaluator runs to see who serves more from fast memory.
+//! `terrace lab compare` with a small program: what an evaluator runs to see who serves more from fast memory; and memtierd in a guest.
 //!
-//! It boots two guests, so it runs when CI=true or TERRACE_LAB=1; it needs QEMU, its plugin and a Debian archive.
+//! They boot guests, so they run when CI=true or TERRACE_LAB=1; they need QEMU, its plugin and a Debian archive, the other one memtierd as well.
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use terrace_lab::Cache;
+use terrace_lab::compare::Manager;
 
 const KERNEL: &str = "6.12";
 
@@ -32,25 +33,38 @@ fn missing(plugin: &Path, terrace: &Path) -> Option<String> {
     fetched.err().map(|error| error.to_string())
 }
 
-#[test]
-fn a_scattered_hot_set_is_served_fast_under_terrace_and_not_without() {
+/// Plugin and command, unless something is missing.
+fn ready(test: &str) -> Option<(PathBuf, PathBuf)> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap();
     let plugin = root.join("qemu-plugin/target/release/libterrace_qemu_plugin.so");
     let terrace = root.join("target/release/terrace");
-    if let Some(reason) = missing(&plugin, &terrace) {
-        println!("SKIPPED a_scattered_hot_set_is_served_fast: {}", reason.lines().next().unwrap_or_default());
-        return;
+    match missing(&plugin, &terrace) {
+        None => Some((plugin, terrace)),
+        Some(reason) => {
+            println!("SKIPPED {test}: {}", reason.lines().next().unwrap_or_default());
+            None
+        }
     }
-    let output = Command::new(&terrace)
+}
+
+/// The rows of one small program under these managers.
+fn rows(plugin: &Path, terrace: &Path, operations: &str, managers: &str) -> Vec<serde_json::Value> {
+    let output = Command::new(terrace)
         .args(["lab", "compare", "--kernel", KERNEL, "--workload", "hot-cold", "--size", "32MiB", "--fast", "40%"])
-        .args(["--operations", "4000000", "--managers", "none,terrace:age", "--json"])
-        .env("TERRACE_QEMU_PLUGIN", &plugin)
-        .env("TERRACE_BINARY", &terrace)
+        .args(["--operations", operations, "--managers", managers, "--json"])
+        .env("TERRACE_QEMU_PLUGIN", plugin)
+        .env("TERRACE_BINARY", terrace)
         .output()
         .unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-    let rows = report["rows"].as_array().unwrap();
+    report["rows"].as_array().unwrap().clone()
+}
+
+#[test]
+fn a_scattered_hot_set_is_served_fast_under_terrace_and_not_without() {
+    let Some((plugin, terrace)) = ready("a_scattered_hot_set_is_served_fast") else { return };
+    let rows = rows(&plugin, &terrace, "4000000", "none,terrace:age");
     let row = |manager: &str| rows.iter().find(|row| row["manager"] == manager).unwrap();
     let late = |manager: &str| row(manager)["fast_hit_share_late"].as_f64().unwrap();
     println!("late fast share: {:.2} under nobody, {:.2} under Terrace", late("none"), late("terrace"));
@@ -61,4 +75,24 @@ fn a_scattered_hot_set_is_served_fast_under_terrace_and_not_without() {
     let accesses = |manager: &str| row(manager)["accesses"].as_f64().unwrap();
     assert!((accesses("none") / accesses("terrace") - 1.0).abs() < 0.001, "{rows:#?}");
     assert!(row("terrace")["promoted_pages"].as_u64().unwrap() > 500, "{rows:#?}");
+}
+
+#[test]
+fn memtierd_sees_the_program_by_damon_and_moves_its_pages() {
+    let Some((plugin, terrace)) = ready("memtierd_sees_the_program_by_damon") else { return };
+    if let Err(error) = Manager::parse("memtierd").unwrap().check() {
+        println!("SKIPPED memtierd_sees_the_program_by_damon: {error}");
+        return;
+    }
+    let rows = rows(&plugin, &terrace, "4000000", "none,memtierd");
+    let number = |manager: &str, key: &str| {
+        let row = rows.iter().find(|row| row["manager"] == manager).unwrap();
+        row[key].as_f64().unwrap()
+    };
+    // It knew the program's memory, moved some of it, and had to work for that.
+    let moved = number("memtierd", "promoted_pages") + number("memtierd", "demoted_pages");
+    assert!(moved > 100.0, "{rows:#?}");
+    assert!(number("memtierd", "manager_cpu_seconds") > number("none", "manager_cpu_seconds"), "{rows:#?}");
+    // What memtierd and bpftrace access themselves is not taken for the program's.
+    assert!((number("none", "accesses") / number("memtierd", "accesses") - 1.0).abs() < 0.001, "{rows:#?}");
 }

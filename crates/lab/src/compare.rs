@@ -8,6 +8,7 @@
 //! which the plugin tells its accesses from all others. Time is by instructions, so a row comes out the same each time.
 
 use std::fs;
+use std::ops::Range;
 use std::path::Path;
 use std::time::Duration;
 
@@ -19,20 +20,25 @@ use crate::lab::{Extras, Lab, ScenarioReport};
 use crate::machine::{Machine, Topology};
 pub use crate::manager::Manager;
 use crate::manager::{COUNTED_INSTRUCTION, Measure};
+use crate::memtierd;
 use crate::plugin;
 use crate::scenario::{GuestFile, Scenario, Step};
 
-/// The program's mappings: with an unlimited stack the kernel maps upwards from a third of the address space or, since Linux 6.18
-/// or so, downwards from a sixth of it (seen at 0x2aaaaaaaa000 on 6.12 and 0x155555556000 on 7.2). Programs themselves begin at two
-/// thirds, everything else maps below the top: nothing else lies here.
-const FROM: u64 = 0x0800_0000_0000;
-const TO: u64 = 0x4000_0000_0000;
+/// The program's mappings: with an unlimited stack the kernel maps downwards from a sixth of the address space (from 0x155555556000 on 6.1.0-56,
+/// 6.12.117 and 7.2.13) or upwards from a third of it (seen at 0x2aaaaaaaa000 on another 6.12). Programs themselves begin at two thirds,
+/// everything else maps below the top: nothing else lies here, but for the heap of Go programs.
+const ADDRESSES: Range<u64> = 0x0800_0000_0000..0x4000_0000_0000;
+/// The same beside memtierd, whose heap begins anywhere below 0x400000000000 since Go 1.26: no more than any program here can fill. Should a
+/// kernel map elsewhere, the plugin sees no access, which is an error.
+const ADDRESSES_BESIDE_GO: Range<u64> = 0x1555_5555_6000 - (64 << 30)..0x1555_5555_6000;
 /// The highest memory that QEMU's q35 machine keeps in one piece below its hole.
 pub(crate) const LARGEST_GUEST: Bytes = Bytes::mib(2816);
 /// Memory of each node beyond what the program gets, for the kernel, the files and the other programs.
 const BESIDES: Bytes = Bytes::mib(384);
 /// Memory that a guest with a manager of ours shares with the plugin, for its `samples` tracker: half of it is ring.
 const SAMPLE_MEMORY: Bytes = Bytes::mib(2);
+/// USER_HZ, the unit of CPU time in /proc, is 100 on every x86 kernel.
+const TICKS: f64 = 100.0;
 
 /// One run.
 #[derive(Clone, Debug)]
@@ -66,7 +72,7 @@ pub struct Job {
 pub struct Row {
     /// Who managed.
     pub manager: String,
-    /// Terrace's policy, with the settings that were asked for; `null` for others.
+    /// Terrace's policy, with the settings that were asked for, or memtierd's configuration where one was; `null` for others.
     pub policy: Option<String>,
     /// The workload.
     pub workload: String,
@@ -146,7 +152,8 @@ impl Lab {
         // What else lies on node 0 could be moved out of it by some managers, who would then have more of it than others.
         let manager = job.manager.label().replace(['/', ':'], "-");
         let keep_as = format!("{}-{manager}-{}", job.workload, job.seed);
-        let extras = Extras { qemu, files_node: Some(1), keep_as, memory: Vec::new() };
+        let bpftrace = matches!(job.manager, Manager::Memtierd { .. });
+        let extras = Extras { qemu, files_node: Some(1), keep_as, bpftrace, memory: Vec::new() };
         let report = self.run_with(&scenario, None, &extras)?;
         if !report.passed {
             let tail = report.console_tail.unwrap_or_default();
@@ -167,7 +174,7 @@ impl Job {
         let machine = Machine {
             topology: Topology::FastSlow,
             fast: round(self.fast + BESIDES),
-            slow: round(self.size + BESIDES),
+            slow: round(self.size + BESIDES + self.manager.besides()),
             cpus: 1,
             ..Machine::default()
         };
@@ -181,12 +188,22 @@ impl Job {
         }
     }
 
+    /// The addresses by which the plugin tells the program's accesses.
+    fn addresses(&self) -> Range<u64> {
+        match self.manager {
+            Manager::Memtierd { .. } => ADDRESSES_BESIDE_GO,
+            _ => ADDRESSES,
+        }
+    }
+
     fn plugin_option(&self, plugin: &Path, output: &Path, fast_node: Bytes) -> String {
         format!(
-            "file={},mode=tiers,out={},fast={},from={FROM},to={TO},cache={},machine={}",
+            "file={},mode=tiers,out={},fast={},from={},to={},cache={},machine={}",
             escaped(plugin),
             escaped(output),
             fast_node.get(),
+            self.addresses().start,
+            self.addresses().end,
             self.cache.get(),
             self.machine
         )
@@ -194,6 +211,14 @@ impl Job {
 
     fn scenario(&self) -> Result<Scenario, LabError> {
         let machine = self.machine()?;
+        // The host's own, as its libraries go with it: they are those that `terrace` brings.
+        let numactl = GuestFile {
+            host: "/usr/bin/numactl".to_owned(),
+            guest: "/bin/numactl".to_owned(),
+            build: Some("apt-get install numactl".to_owned()),
+        };
+        let mut files = vec![numactl];
+        files.extend(self.manager.files()?);
         Ok(Scenario {
             name: format!("compare-{}-{}", self.workload, self.manager.name()),
             description: "one run of a comparison".to_owned(),
@@ -206,13 +231,8 @@ impl Job {
             kernel_arguments: "norandmaps".to_owned(),
             instruction_nanoseconds: COUNTED_INSTRUCTION,
             time_limit: self.time_limit,
-            // The host's own, as its libraries go with it: they are those that `terrace` brings.
-            files: vec![GuestFile {
-                host: "/usr/bin/numactl".to_owned(),
-                guest: "/bin/numactl".to_owned(),
-                build: Some("apt-get install numactl".to_owned()),
-            }],
-            steps: vec![Step { name: "run".to_owned(), run: self.script(&machine), may_fail: false }],
+            files,
+            steps: vec![Step { name: "run".to_owned(), run: self.script(&machine)?, may_fail: false }],
             assertions: vec!["exists(workload.verified)".to_owned()],
             figures: std::collections::BTreeMap::new(),
             machine,
@@ -220,7 +240,7 @@ impl Job {
     }
 
     /// The one step: everything up to the program is the same for all managers.
-    fn script(&self, machine: &Machine) -> String {
+    fn script(&self, machine: &Machine) -> Result<String, LabError> {
         let interleaved = if self.manager == Manager::Interleave { "numactl --interleave=all " } else { "" };
         let operations = self.operations.map(|number| format!(" --operations {number}")).unwrap_or_default();
         let set = |settings: &[String]| settings.iter().map(|setting| format!(" --set {setting}")).collect::<String>();
@@ -243,6 +263,11 @@ impl Job {
             Manager::Damon => {
                 format!("damon_tiering {} {} || exit 1\n", machine.fast.get(), (machine.fast + machine.slow).get())
             }
+            // It is ready when bpftrace is, and the program waits for it: what was used before is not its matter.
+            Manager::Memtierd { config } => {
+                let configuration = memtierd::configuration(config.as_deref(), measure)?;
+                memtierd::start(&configuration, &self.addresses()) + "cpu_now cpu_before\n"
+            }
             // A policy of its own memory, not a cpuset: that would forbid it to move pages to node 0. With balancing, since the kernel's
             // scanner passes over memory of other policies, and the tracker of hint faults is tried on Terrace's own.
             Manager::Terrace { policy, .. } => format!(
@@ -261,11 +286,12 @@ impl Job {
                  done\nfast_result program_fast\n";
         text += match &self.manager {
             Manager::Damon => "damon_result damon\n",
+            Manager::Memtierd { .. } => "memtierd_result memtierd || exit 1\n",
             Manager::Terrace { .. } => "wait $manager || exit $?\n",
             _ => "",
         };
         text += "vmstat_now after\ncpu_now cpu_after\ncat /tmp/workload\ntail -n 1 /tmp/workload >$OUT/workload.json\n";
-        text + "exit $(cat /tmp/exit)\n"
+        Ok(text + "exit $(cat /tmp/exit)\n")
     }
 
     fn row(&self, report: &ScenarioReport, counted: &Counted) -> Row {
@@ -282,20 +308,17 @@ impl Job {
             Manager::NumaBalancing(1) => (change("numa_pages_migrated"), 0.0),
             Manager::NumaBalancing(_) => (change("pgpromote_success"), demotions.map(change).iter().sum()),
             Manager::Damon => (number(&["damon", "promoted"]), number(&["damon", "demoted"])),
+            Manager::Memtierd { .. } => (number(&["memtierd", "promoted"]), number(&["memtierd", "demoted"])),
             Manager::Terrace { .. } => {
                 (number(&["run", "moved_pages", "promoted"]), number(&["run", "moved_pages", "demoted"]))
             }
         };
-        // USER_HZ, the unit of /proc/stat, is 100 on every x86 kernel.
-        let ticks = |key: &str| (number(&["cpu_after", key]) - number(&["cpu_before", key])).max(0.0) / 100.0;
+        let ticks = |key: &str| (number(&["cpu_after", key]) - number(&["cpu_before", key])).max(0.0) / TICKS;
         let share = |fast: u64, slow: u64| fast as f64 / (fast + slow).max(1) as f64;
         let seconds = report.steps.iter().map(|step| step.seconds).sum();
         Row {
             manager: self.manager.name(),
-            policy: match &self.manager {
-                Manager::Terrace { label, .. } => Some(label.clone()),
-                _ => None,
-            },
+            policy: self.manager.asked(),
             workload: self.workload.clone(),
             kernel: report.release.clone(),
             seed: self.seed,
@@ -308,6 +331,8 @@ impl Job {
             demoted_pages: demoted as u64,
             manager_cpu_seconds: match self.manager {
                 Manager::Terrace { .. } => number(&["run", "manager", "cpu_seconds"]),
+                // Its two processes, and the kernel's thread that watches for it.
+                Manager::Memtierd { .. } => number(&["memtierd", "ticks"]) / TICKS + ticks("threads"),
                 _ => ticks("threads"),
             },
             kernel_cpu_seconds: ticks("kernel"),
@@ -416,6 +441,15 @@ mod tests {
         assert!((counted.seconds - 8e-6).abs() < 1e-12);
         assert!(count("").unwrap_err().contains("no access"));
         assert!(count("{}").unwrap_err().contains("accesses"));
+    }
+
+    #[test]
+    fn a_heap_of_gos_is_not_taken_for_the_program() {
+        let counted = |manager: &str, address: u64| job(manager).addresses().contains(&address);
+        for manager in ["none", "memtierd"] {
+            assert!(counted(manager, 0x1555_5555_5fff) && counted(manager, 0x1555_511d_2000), "{manager}");
+        }
+        assert!(!counted("memtierd", 0x1754_0800_0000), "where memtierd's was seen");
     }
 
     #[test]

@@ -23,6 +23,8 @@ pub(crate) struct Content {
     pub busybox: PathBuf,
     /// Files of the host and their paths in the guest; programs bring their libraries along.
     pub files: Vec<(PathBuf, String)>,
+    /// Programs that bring nothing along: their paths in the guest and what they are.
+    pub programs: Vec<(String, Vec<u8>)>,
     /// Kernel modules to load.
     pub modules: Vec<String>,
     /// Kernel modules that were built for it: name and file. Loaded after the others.
@@ -56,6 +58,9 @@ pub(crate) fn build(content: &Content, kernel: &Kernel) -> Result<Vec<u8>, LabEr
         if *may_fail {
             archive.file(&format!("lab/may-fail/{name}"), 0o644, b"");
         }
+    }
+    for (guest, bytes) in &content.programs {
+        archive.file(guest, 0o755, bytes);
     }
     let mut libraries = Vec::new();
     for (host, guest) in &content.files {
@@ -95,7 +100,7 @@ fn shared_libraries(path: &Path) -> Result<Vec<PathBuf>, LabError> {
 }
 
 /// The paths in ldd's answer, or the library that was not found.
-fn parse_ldd(text: &str) -> Result<Vec<PathBuf>, String> {
+pub(crate) fn parse_ldd(text: &str) -> Result<Vec<PathBuf>, String> {
     let mut paths = Vec::new();
     for line in text.lines().map(str::trim) {
         if let Some((name, "not found")) = line.split_once(" => ") {
@@ -137,12 +142,19 @@ mod tests {
             busybox,
             settings: vec![("SHELL_WANTED", "it's".to_owned())],
             steps: vec![("first".to_owned(), "true\n".to_owned(), true)],
+            programs: vec![("bin/other".to_owned(), b"#!/bin/sh\n".to_vec())],
             ..Content::default()
         };
         let kernel = Kernel { release: "x".to_owned(), image: PathBuf::new(), modules: PathBuf::new() };
         let bytes = build(&content, &kernel).unwrap();
         let text = String::from_utf8_lossy(&bytes);
-        for part in ["lab/steps/00-first\0", "lab/may-fail/first\0", "SHELL_WANTED='it'\\''s'", "bin/busybox\0"] {
+        for part in [
+            "lab/steps/00-first\0",
+            "lab/may-fail/first\0",
+            "SHELL_WANTED='it'\\''s'",
+            "bin/busybox\0",
+            "bin/other\0#!/bin/sh",
+        ] {
             assert!(text.contains(part), "{part}");
         }
         assert_eq!(bytes, build(&content, &kernel).unwrap(), "reproducible");

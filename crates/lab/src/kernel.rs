@@ -144,18 +144,35 @@ impl Cache {
         tools: &[&str],
         prepare: fn(&Path) -> Result<(), LabError>,
     ) -> Result<PathBuf, LabError> {
+        let headers = format!("linux-headers-{}", kernel.release);
+        let wanted: Vec<&str> = std::iter::once(headers.as_str()).chain(tools.iter().copied()).collect();
+        let name = format!("headers/{}", kernel.release);
+        self.root_of_packages(&name, &wanted, debian_release(&kernel.release), prepare)
+    }
+
+    /// A root folder with packages of a release of Debian and all that they depend on: `name` in the cache. `prepare` finishes it once it is
+    /// unpacked.
+    ///
+    /// # Errors
+    /// When something of it cannot be fetched.
+    pub(crate) fn root_of_packages(
+        &self,
+        name: &str,
+        packages: &[&str],
+        release: &str,
+        prepare: fn(&Path) -> Result<(), LabError>,
+    ) -> Result<PathBuf, LabError> {
         let _lock = self.lock()?;
-        let folder = self.folder.join("headers").join(&kernel.release);
+        let folder = self.folder.join(name);
         if !folder.exists() {
             let apt = self.apt()?;
-            let headers = format!("linux-headers-{}", kernel.release);
-            let wanted: Vec<&str> = std::iter::once(headers.as_str()).chain(tools.iter().copied()).collect();
-            let packages = apt.with_all_they_need(&wanted, debian_release(&kernel.release))?;
-            let partial = self.partial("headers")?;
+            let packages = apt.with_all_they_need(packages, release)?;
+            let partial = self.partial("root")?;
             let unpacked = partial.path().join("root");
             apt.unpack(&packages, &unpacked)?;
             prepare(&unpacked)?;
-            fs::create_dir_all(self.folder.join("headers")).map_err(file_error(&folder))?;
+            let above = folder.parent().unwrap_or(&self.folder);
+            fs::create_dir_all(above).map_err(file_error(above))?;
             fs::rename(&unpacked, &folder).map_err(file_error(&folder))?;
         }
         Ok(folder)

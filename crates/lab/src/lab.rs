@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use crate::bpftrace;
 use crate::error::{LabError, file_error};
 use crate::expression::evaluate;
 use crate::guest::{Ended, Guest, qemu, qemu_version};
@@ -51,6 +52,8 @@ pub(crate) struct Extras {
     pub files_node: Option<u32>,
     /// Files that are to be the nodes' memory, node by node; none: memory that only the guest has.
     pub memory: Vec<PathBuf>,
+    /// Whether the guest has bpftrace.
+    pub bpftrace: bool,
     /// The subfolder of [`Lab::keep`] for this guest, where there are several.
     pub keep_as: String,
 }
@@ -141,6 +144,9 @@ impl Lab {
         for source in &scenario.module_sources {
             let name = source.file_name().unwrap_or_default().to_string_lossy().into_owned();
             content.built_modules.push((name, module_build::build(&self.cache, &kernel, source)?));
+        }
+        if extras.bpftrace {
+            content.programs = bpftrace::files(&self.cache)?;
         }
         content.settings.extend(scenario.huge_pages.clone().map(|setting| ("HUGE_PAGES", setting)));
         content.settings.extend(scenario.numa_balancing.map(|setting| ("NUMA_BALANCING", setting.to_string())));

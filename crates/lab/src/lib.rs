@@ -9,6 +9,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod apt;
+mod bpftrace;
 mod btf;
 pub mod compare;
 pub mod cpio;
@@ -20,6 +21,7 @@ pub mod kernel;
 mod lab;
 pub mod machine;
 pub mod manager;
+mod memtierd;
 mod module_build;
 mod modules;
 pub mod plugin;

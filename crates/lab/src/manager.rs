@@ -8,6 +8,10 @@ use std::time::Duration;
 
 use terrace_core::units::Bytes;
 
+use crate::error::{LabError, file_error};
+use crate::memtierd;
+use crate::scenario::GuestFile;
+
 /// Nanoseconds of an instruction where every access is counted: about what it takes the host then, so that guest time and wall
 /// time stay alike.
 pub(crate) const COUNTED_INSTRUCTION: u32 = 8;
@@ -38,7 +42,12 @@ impl Measure {
         Measure { smaller: (FULL_SIZE.get() as f64 / size.get() as f64).max(1.0) }
     }
 
-    fn time(self, full: Duration) -> Duration {
+    /// Full size over this one.
+    pub(crate) fn smaller(self) -> f64 {
+        self.smaller
+    }
+
+    pub(crate) fn time(self, full: Duration) -> Duration {
         full.mul_f64((SLOWER as f64 / self.smaller).min(1.0)).max(Duration::from_millis(1))
     }
 
@@ -64,6 +73,11 @@ pub enum Manager {
     NumaBalancing(u8),
     /// DAMON's migrate_hot and migrate_cold.
     Damon,
+    /// memtierd, with its documented configuration for DAMON or this one.
+    Memtierd {
+        /// A configuration file of memtierd's, in which `$pid` stands for the program.
+        config: Option<PathBuf>,
+    },
     /// Terrace with this policy and these settings.
     Terrace {
         /// The policy.
@@ -82,8 +96,9 @@ impl Manager {
         names.split(',').filter_map(|name| Manager::parse(name).ok()).collect()
     }
 
-    /// Reads a name: none, interleave, numa_balancing=1, numa_balancing=2, damon, or terrace:POLICY, which may be followed by
-    /// settings that go before those of the guest's measure: terrace:flexhm:i=20ms:e=2s. The setting `rest` is Terrace's own and no policy's.
+    /// Reads a name: none, interleave, numa_balancing=1, numa_balancing=2, damon, memtierd, memtierd:config=FILE, or terrace:POLICY, which may be
+    /// followed by settings that go before those of the guest's measure: terrace:flexhm:i=20ms:e=2s. The setting `rest` is Terrace's own and
+    /// no policy's.
     ///
     /// # Errors
     /// With what is expected.
@@ -94,6 +109,10 @@ impl Manager {
             "numa_balancing=1" => Ok(Manager::NumaBalancing(1)),
             "numa_balancing=2" => Ok(Manager::NumaBalancing(2)),
             "damon" => Ok(Manager::Damon),
+            "memtierd" => Ok(Manager::Memtierd { config: None }),
+            _ if text.strip_prefix("memtierd:config=").is_some_and(|file| !file.is_empty()) => {
+                Ok(Manager::Memtierd { config: text.strip_prefix("memtierd:config=").map(PathBuf::from) })
+            }
             _ => match text.strip_prefix("terrace:").filter(|label| !label.is_empty()) {
                 Some(label) => {
                     let mut parts = label.split(':');
@@ -105,7 +124,7 @@ impl Manager {
                     })
                 }
                 None => Err(format!(
-                    "{text:?} is no manager: expected none, interleave, numa_balancing=1, numa_balancing=2, damon or terrace:POLICY[:KEY=VALUE...]"
+                    "{text:?} is no manager: expected none, interleave, numa_balancing=1, numa_balancing=2, damon, memtierd[:config=FILE] or terrace:POLICY[:KEY=VALUE...]"
                 )),
             },
         }
@@ -118,13 +137,33 @@ impl Manager {
             Manager::Interleave => "interleave".to_owned(),
             Manager::NumaBalancing(mode) => format!("numa_balancing={mode}"),
             Manager::Damon => "damon".to_owned(),
+            Manager::Memtierd { .. } => "memtierd".to_owned(),
             Manager::Terrace { .. } => "terrace".to_owned(),
         }
     }
 
-    /// Its name with policy and settings.
+    /// Its name with its policy.
     pub fn label(&self) -> String {
         self.policy().map_or_else(|| self.name(), |policy| format!("{}:{policy}", self.name()))
+    }
+
+    /// What was asked for beyond the name: Terrace's policy with its settings, memtierd's configuration.
+    pub(crate) fn asked(&self) -> Option<String> {
+        match self {
+            Manager::Terrace { label, .. } => Some(label.clone()),
+            Manager::Memtierd { config } => config.as_ref().map(|file| format!("config={}", file.display())),
+            _ => None,
+        }
+    }
+
+    /// Whether what it needs of this machine is there; a guest need not be booted to know.
+    ///
+    /// # Errors
+    /// With what is missing and how to come by it.
+    pub fn check(&self) -> Result<(), LabError> {
+        let Manager::Memtierd { config } = self else { return Ok(()) };
+        memtierd::program()?;
+        config.as_ref().map_or(Ok(()), |file| std::fs::metadata(file).map(drop).map_err(file_error(file)))
     }
 
     /// The policy, where there is one to name.
@@ -199,6 +238,25 @@ impl Manager {
         usual.into_iter().chain(asked.cloned()).collect()
     }
 
+    /// Programs of the host that are part of a manager.
+    ///
+    /// # Errors
+    /// When one is missing, with how to come by it.
+    pub(crate) fn files(&self) -> Result<Option<GuestFile>, LabError> {
+        match self {
+            Manager::Memtierd { .. } => memtierd::program().map(Some),
+            _ => Ok(None),
+        }
+    }
+
+    /// Memory of the slow node for what is part of a manager and is the program's in no guest.
+    pub(crate) fn besides(&self) -> Bytes {
+        match self {
+            Manager::Memtierd { .. } => memtierd::BESIDES,
+            _ => Bytes::ZERO,
+        }
+    }
+
     /// Kernel modules that are part of a manager, as folders of this repository.
     pub(crate) fn modules(&self) -> Vec<PathBuf> {
         match self.policy() {
@@ -217,6 +275,11 @@ mod tests {
         assert_eq!(Manager::usual().len(), 7);
         assert!(Manager::parse("tpp").unwrap_err().contains("numa_balancing=2"));
         assert!(Manager::parse("terrace:").is_err());
+        assert_eq!(Manager::parse("memtierd").unwrap(), Manager::Memtierd { config: None });
+        assert!(Manager::parse("memtierd:config=").is_err() && Manager::parse("memtierd:age").is_err());
+        let asked = Manager::parse("memtierd:config=a/b.yaml").unwrap();
+        assert_eq!((asked.name(), asked.asked().as_deref()), ("memtierd".to_owned(), Some("config=a/b.yaml")));
+        assert!(asked.check().is_err(), "no such file");
     }
 
     #[test]

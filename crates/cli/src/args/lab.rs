@@ -186,8 +186,8 @@ pub(crate) struct LabCompareArguments {
     /// Fast memory: a share of the footprint (30%) or an amount.
     #[arg(long, default_value = "30%", value_name = "AMOUNT")]
     pub fast: String,
-    /// Managers, with commas between: none, interleave, numa_balancing=1, numa_balancing=2, damon, terrace:POLICY[:KEY=VALUE...]; without it
-    /// those and terrace with age and flexhm.
+    /// Managers, with commas between: none, interleave, numa_balancing=1, numa_balancing=2, damon, memtierd[:config=FILE],
+    /// terrace:POLICY[:KEY=VALUE...]; without it those but memtierd, and terrace with age and flexhm.
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     pub managers: Vec<String>,
     /// How many seeds each is run with.

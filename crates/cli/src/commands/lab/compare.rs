@@ -39,6 +39,7 @@ pub(super) fn run(arguments: &LabCompareArguments) -> anyhow::Result<ExitCode> {
             .collect::<Result<_, _>>()?,
     };
     check_names(arguments, &managers)?;
+    managers.iter().try_for_each(Manager::check)?;
     let lab = Lab {
         cache: Cache::of_user()?.with_mirror(arguments.mirror.clone()),
         terrace: arguments.binary.clone().unwrap_or_else(Lab::usual_terrace),
