@@ -235,7 +235,7 @@ def beside(command, start, stop, window, samples_of):
 def memtierd(arguments):
     binary = os.environ.get("MEMTIERD", shutil.which("memtierd"))
     if not binary:
-        say("  memtierd is not installed (go install github.com/intel/memtierd/cmd/memtierd@v0.1.1): left out")
+        say("  memtierd is not installed (how to build it: docs/lab.md, Compare managers): left out")
         return
     command = workload_command("2GiB", 64, ["layout=scattered"])
     window = (30, 62)

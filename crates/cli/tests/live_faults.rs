@@ -392,7 +392,10 @@ fn a_kvm_guest_is_seen_by_what_sees_it_or_refused() {
         assert!(["walker", "damon", "idle-pages"].contains(&tracker), "{class:#}");
     } else {
         assert!(
-            class["reason"].as_str().unwrap().contains("KVM guest, whose accesses only walker, damon and idle-pages see"),
+            class["reason"]
+                .as_str()
+                .unwrap()
+                .contains("KVM guest, whose accesses only walker, damon and idle-pages see"),
             "{class:#}"
         );
         let explained = daemon.ask(Verb::Explain { pid: kvm.pid(), address: None });

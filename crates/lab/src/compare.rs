@@ -242,6 +242,7 @@ impl Job {
     /// The one step: everything up to the program is the same for all managers.
     fn script(&self, machine: &Machine) -> Result<String, LabError> {
         let interleaved = if self.manager == Manager::Interleave { "numactl --interleave=all " } else { "" };
+        let enters = self.manager.enters();
         let operations = self.operations.map(|number| format!(" --operations {number}")).unwrap_or_default();
         let set = |settings: &[String]| settings.iter().map(|setting| format!(" --set {setting}")).collect::<String>();
         let program = format!(
@@ -256,7 +257,7 @@ impl Job {
         text += &self.manager.before(measure);
         text += &format!(
             "cpu_now cpu_before\nvmstat_now before\n\
-             (ulimit -s unlimited; {interleaved}{program} >/tmp/workload 2>&1; echo $? >/tmp/exit) &\n\
+             (ulimit -s unlimited; {enters}{interleaved}{program} >/tmp/workload 2>&1; echo $? >/tmp/exit) &\n\
              pid=$(pid_of 'terrace workload') || {{ cat /tmp/workload; exit 1; }}\n"
         );
         text += &match &self.manager {
@@ -310,7 +311,10 @@ impl Job {
             Manager::Damon => (number(&["damon", "promoted"]), number(&["damon", "demoted"])),
             Manager::Memtierd { .. } => (number(&["memtierd", "promoted"]), number(&["memtierd", "demoted"])),
             Manager::Terrace { .. } => {
-                (number(&["run", "moved_pages", "promoted"]), number(&["run", "moved_pages", "demoted"]))
+                let moved = |key: &str, of_module: &str| {
+                    number(&["run", "moved_pages", key]) + number(&["run", "manager", "kernel_lists", of_module])
+                };
+                (moved("promoted", "promoted_pages"), moved("demoted", "demoted_pages"))
             }
         };
         let ticks = |key: &str| (number(&["cpu_after", key]) - number(&["cpu_before", key])).max(0.0) / TICKS;

@@ -21,8 +21,14 @@ const FULL_SIZE: Bytes = Bytes::gib(64);
 const SLOWER: u64 = COUNTED_INSTRUCTION as u64 * 10 / 4;
 /// Rest of a moved page between nodes, as Terrace has it (`machine.rs` of crates/linux).
 const NODE_REST: Duration = Duration::from_secs(1);
-/// The folder of the module with FlexHM's kernel part, which the tracker `walker` is of.
-const WALKER: &str = "kmod/terrace_mm";
+/// The folder of the module with FlexHM's kernel part, which the tracker `walker` is of, and TieredMMS's.
+const MODULE: &str = "kmod/terrace_mm";
+/// Periodic demotion by the module comes no closer.
+const LEAST_PERIOD: Duration = Duration::from_millis(10);
+/// Whether the kernel keeps pages by generations.
+const GENERATIONS: &str = "/sys/kernel/mm/lru_gen/enabled";
+/// The program's cgroup, where its lists are to be its own.
+const CGROUP: &str = "/sys/fs/cgroup/program";
 /// Looks at all of a guest's pages come no closer: what walking its tables takes the guest should be a small part of that.
 const LEAST_BETWEEN_WALKS: Duration = Duration::from_millis(10);
 
@@ -174,6 +180,11 @@ impl Manager {
         }
     }
 
+    /// Whether Terrace orders the kernel's page lists and leaves the moving to the module, as TieredMMS's paper does.
+    pub(crate) fn orders_kernel_lists(&self) -> bool {
+        matches!(self, Manager::Terrace { settings, .. } if settings.iter().any(|setting| setting == "lists=kernel"))
+    }
+
     /// What is done before the program begins.
     pub(crate) fn before(&self, measure: Measure) -> String {
         let pass = measure.kernel_pass().as_millis();
@@ -186,8 +197,18 @@ impl Manager {
             Manager::NumaBalancing(_) => format!(
                 "{paced}echo 1 >/sys/kernel/mm/numa/demotion_enabled || exit 1\necho 2 >/proc/sys/kernel/numa_balancing || exit 1\n"
             ),
+            // The lists are those of a cgroup, and there are none while the kernel keeps pages by generations.
+            Manager::Terrace { .. } if self.orders_kernel_lists() => format!(
+                "[ ! -e {GENERATIONS} ] || echo 0 >{GENERATIONS} || exit 1\n\
+                 echo +memory >/sys/fs/cgroup/cgroup.subtree_control && mkdir {CGROUP} || exit 1\n"
+            ),
             _ => String::new(),
         }
+    }
+
+    /// What the program's shell does first.
+    pub(crate) fn enters(&self) -> String {
+        if self.orders_kernel_lists() { format!("echo 0 >{CGROUP}/cgroup.procs || exit 1; ") } else { String::new() }
     }
 
     /// How long a page rests after a move in a guest: the second that is usual between nodes at the guest's measure, unless `rest=TIME` was
@@ -230,7 +251,8 @@ impl Manager {
             "tieredmms" => vec![
                 samples("threshold_period", 100_000),
                 samples("cool_period", 2_000_000),
-                millis("period", time(500)),
+                // No module looks more often.
+                millis("period", if self.orders_kernel_lists() { time(500).max(LEAST_PERIOD) } else { time(500) }),
             ],
             _ => Vec::new(),
         };
@@ -260,7 +282,8 @@ impl Manager {
     /// Kernel modules that are part of a manager, as folders of this repository.
     pub(crate) fn modules(&self) -> Vec<PathBuf> {
         match self.policy() {
-            Some("flexhm") => vec![PathBuf::from(WALKER)],
+            Some("flexhm") => vec![PathBuf::from(MODULE)],
+            _ if self.orders_kernel_lists() => vec![PathBuf::from(MODULE)],
             _ => Vec::new(),
         }
     }
@@ -308,6 +331,18 @@ mod tests {
         );
         assert!(!asked.settings(small).iter().any(|setting| setting.starts_with("rest")));
         assert_eq!(manager("damon").rest(small), None);
+    }
+
+    #[test]
+    fn lists_of_the_kernel_take_the_module_and_a_cgroup_of_the_program_s_own() {
+        let manager = |name: &str| Manager::parse(name).unwrap();
+        let (own, kernel) = (manager("terrace:tieredmms"), manager("terrace:tieredmms:lists=kernel"));
+        assert!(own.modules().is_empty() && own.enters().is_empty());
+        assert_eq!(kernel.modules(), manager("terrace:flexhm").modules());
+        let measure = Measure::of(Bytes::mib(64));
+        assert!(kernel.before(measure).contains("lru_gen") && kernel.before(measure).contains(CGROUP));
+        assert!(kernel.enters().contains(CGROUP));
+        assert_eq!(kernel.settings(measure).last().unwrap(), "lists=kernel");
     }
 
     #[test]

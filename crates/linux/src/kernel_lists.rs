@@ -5,6 +5,7 @@
 
 use std::collections::BTreeSet;
 use std::io;
+use std::ops::RangeInclusive;
 use std::path::Path;
 use std::time::Duration;
 
@@ -20,6 +21,8 @@ const HOT_RING: u64 = 0x1_0000_0000;
 const COLD_RING: u64 = 0x2_0000_0000;
 const WAKE_DIRECT: u32 = 1;
 const WAKE_COOLED: u32 = 2;
+/// Times between two periodic demotions that the module takes (`makes_sense` in kmod/terrace_mm/lists.c).
+const PERIODS: RangeInclusive<Duration> = Duration::from_millis(10)..=Duration::from_secs(60);
 /// Bit 0 of this file: the kernel keeps pages by generations instead of lists (admin-guide/mm/multigen_lru.rst).
 const GENERATIONS: &str = "/sys/kernel/mm/lru_gen/enabled";
 
@@ -110,6 +113,10 @@ impl ListSettings {
         let (fast_nodes, slow_nodes): (Vec<u32>, Vec<u32>) = (numbers(fast), numbers(slow));
         if fast_nodes.is_empty() || slow_nodes.is_empty() {
             return Err("lists=kernel moves pages between NUMA nodes, and there is no slower node: --tier-slow node:N names one".to_owned());
+        }
+        if !PERIODS.contains(&plan.period) {
+            let [least, most] = [PERIODS.start(), PERIODS.end()];
+            return Err(format!("lists=kernel: period={:?}: the module takes {least:?} to {most:?}", plan.period));
         }
         let share = |share: f64, whole: f64| (share * whole).round() as u32;
         Ok(ListSettings {
@@ -345,6 +352,8 @@ mod tests {
         let tiers = TierMap::new(vec![fast.clone(), slow, swap.clone()], Vec::new());
         let expect = ListSettings { fast_nodes: vec![0, 2], ..ListSettings::default() };
         assert_eq!(ListSettings::of(&plan, &tiers), Ok(expect), "the paper's constants are the defaults of both");
+        let often = ListPlan { period: Duration::from_millis(9), ..plan };
+        assert!(ListSettings::of(&often, &tiers).unwrap_err().contains("period=9ms: the module takes 10ms to 60s"));
         let tiers = TierMap::new(vec![fast, tier(1, swap.kind)], Vec::new());
         assert!(ListSettings::of(&plan, &tiers).unwrap_err().contains("--tier-slow node:N"));
     }

@@ -70,6 +70,8 @@ pub struct TrackerScore {
     /// What the process that is served worst gets of what is due to it, over the same of the one served best; `None` with one
     /// process.
     pub fairness: Option<f64>,
+    /// What each process gets of what is due to it, 0 to 1, mean over windows; empty with one process.
+    pub served_by_process: Vec<f64>,
     /// Cost as memory grows. Modelled.
     pub growth: Vec<Growth>,
 }
@@ -170,6 +172,7 @@ pub fn run(
                 bytes_per_gib: tracker.bytes_per_gib(gib),
                 candidate_search_operations: cost.searched as f64 / f64::from(probe.windows),
                 fairness: several.then(|| share(scores.fairness, f64::from(scores.judged))),
+                served_by_process: scores.served.iter().map(|sum| share(*sum, f64::from(scores.judged))).collect(),
                 growth: GROWTH
                     .into_iter()
                     .map(|size| {

@@ -24,6 +24,8 @@ pub(crate) struct Scores {
     pub(crate) picked: u64,
     pub(crate) wanted: u64,
     pub(crate) fairness: f64,
+    /// Of each process, where there are several.
+    pub(crate) served: Vec<f64>,
     pub(crate) judged: u32,
     /// Pages chosen at the end of the last window.
     picks: Vec<u32>,
@@ -173,7 +175,10 @@ impl Probe {
                 scores.picked += scores.picks.len() as u64;
                 scores.wanted += wanted.len() as u64;
                 if self.starts.len() > 1 {
-                    scores.fairness += fairness(&scores.picks, &now, &resident, &self.starts, fast);
+                    let served = served(&scores.picks, &now, &resident, &self.starts, fast);
+                    scores.fairness += fairness(&served);
+                    scores.served.resize(served.len(), 0.0);
+                    scores.served.iter_mut().zip(served).for_each(|(sum, got)| *sum += got);
                 }
                 scores.judged += 1;
             }
@@ -272,18 +277,23 @@ fn picks_with_floors(estimate: &[f32], resident: &[u32], starts: &[u32], fast: u
     picks
 }
 
-/// The least over the most of what processes get of what is due to them: the uses that fall on the pages chosen, over the most
-/// that a part of fast memory by footprint could serve.
-fn fairness(picks: &[u32], counts: &[f32], resident: &[u32], starts: &[u32], fast: usize) -> f64 {
-    let (mut least, mut most) = (f64::INFINITY, 0.0_f64);
-    for own in parts(resident, starts) {
+/// What each process gets of what is due to it, 0 to 1: the uses that fall on the pages chosen, over the most that a part of fast
+/// memory by footprint could serve.
+fn served(picks: &[u32], counts: &[f32], resident: &[u32], starts: &[u32], fast: usize) -> Vec<f64> {
+    let of_process = |own: &[u32]| {
         let part = fast as f64 * own.len() as f64 / resident.len().max(1) as f64;
         let used = |page: &u32| counts.get(*page as usize).copied().unwrap_or(0.0);
         let best: f32 = hottest_of(counts, own, part as usize).iter().map(used).sum();
         let have: f32 = picks.iter().filter(|page| own.binary_search(page).is_ok()).map(used).sum();
-        let got = if best > 0.0 { f64::from(have / best).min(1.0) } else { 1.0 };
-        (least, most) = (least.min(got), most.max(got));
-    }
+        if best > 0.0 { f64::from(have / best).min(1.0) } else { 1.0 }
+    };
+    parts(resident, starts).into_iter().map(of_process).collect()
+}
+
+/// The least over the most of what processes get.
+fn fairness(served: &[f64]) -> f64 {
+    let (least, most) =
+        served.iter().fold((f64::INFINITY, 0.0_f64), |(least, most), got| (least.min(*got), most.max(*got)));
     if most > 0.0 { least / most } else { 1.0 }
 }
 
@@ -341,15 +351,15 @@ mod tests {
         let resident: Vec<u32> = (0..200).collect();
         let global = hottest(&counts, 40);
         assert!(global.iter().all(|page| *page < 100), "the busy process takes all");
-        assert_eq!(fairness(&global, &counts, &resident, &[0, 100], 40), 0.0);
+        assert_eq!(fairness(&served(&global, &counts, &resident, &[0, 100], 40)), 0.0);
         let with_floors = picks_with_floors(&counts, &resident, &[0, 100], 40);
         assert_eq!(with_floors.len(), 40);
         assert_eq!(with_floors.iter().filter(|page| **page >= 100).count(), 10, "half of its part");
-        assert!(fairness(&with_floors, &counts, &resident, &[0, 100], 40) > 0.9);
+        assert!(fairness(&served(&with_floors, &counts, &resident, &[0, 100], 40)) > 0.9);
         // Of three the worst served counts.
         let three = picks_with_floors(&counts, &resident, &[0, 100, 150], 40);
         assert_eq!(three.iter().filter(|page| **page >= 150).count(), 5, "half of its part");
         let without = hottest(&counts[..150], 40);
-        assert_eq!(fairness(&without, &counts, &resident, &[0, 100, 150], 40), 0.0);
+        assert_eq!(fairness(&served(&without, &counts, &resident, &[0, 100, 150], 40)), 0.0);
     }
 }
