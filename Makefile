@@ -37,10 +37,12 @@ qemu-plugin: ## build the plugin that records programs and counts a guest's acce
 	@cd qemu-plugin && $(CARGO) build --release --locked
 
 .PHONY: lab-programs
-lab-programs: needs ## build the programs that scenarios bring into the guest
+lab-programs: needs target/lab/kvm-guest ## build the programs that scenarios bring into the guest
 	@$(CARGO) test --locked -p terrace-linux --no-run
+
+target/lab/kvm-guest: lab/kvm-guest.c
 	@mkdir -p target/lab
-	@cc -O2 -Wall -static -o target/lab/kvm-guest lab/kvm-guest.c
+	@cc -O2 -Wall -static -o $@ $<
 
 .PHONY: lab
 lab: build lab-programs ## run every scenario on every kernel it names, and enter the results into docs/kernels.md (needs QEMU; an hour)

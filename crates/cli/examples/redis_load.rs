@@ -10,8 +10,9 @@ use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use clap::Parser;
+use terrace_core::random::mix;
 use terrace_core::units::Bytes;
-use terrace_workloads::random::{Permutation, Random, Zipf, mix};
+use terrace_workloads::random::{Permutation, Random, Zipf};
 
 #[derive(Parser)]
 struct Arguments {

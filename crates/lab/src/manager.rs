@@ -116,11 +116,9 @@ impl Manager {
             "numa_balancing=2" => Ok(Manager::NumaBalancing(2)),
             "damon" => Ok(Manager::Damon),
             "memtierd" => Ok(Manager::Memtierd { config: None }),
-            _ if text.strip_prefix("memtierd:config=").is_some_and(|file| !file.is_empty()) => {
-                Ok(Manager::Memtierd { config: text.strip_prefix("memtierd:config=").map(PathBuf::from) })
-            }
-            _ => match text.strip_prefix("terrace:").filter(|label| !label.is_empty()) {
-                Some(label) => {
+            _ => match (text.strip_prefix("memtierd:config="), text.strip_prefix("terrace:")) {
+                (Some(file), _) if !file.is_empty() => Ok(Manager::Memtierd { config: Some(PathBuf::from(file)) }),
+                (_, Some(label)) if !label.is_empty() => {
                     let mut parts = label.split(':');
                     let policy = parts.next().unwrap_or_default().to_owned();
                     Ok(Manager::Terrace {
@@ -129,7 +127,7 @@ impl Manager {
                         label: label.to_owned(),
                     })
                 }
-                None => Err(format!(
+                _ => Err(format!(
                     "{text:?} is no manager: expected none, interleave, numa_balancing=1, numa_balancing=2, damon, memtierd[:config=FILE] or terrace:POLICY[:KEY=VALUE...]"
                 )),
             },
@@ -281,11 +279,8 @@ impl Manager {
 
     /// Kernel modules that are part of a manager, as folders of this repository.
     pub(crate) fn modules(&self) -> Vec<PathBuf> {
-        match self.policy() {
-            Some("flexhm") => vec![PathBuf::from(MODULE)],
-            _ if self.orders_kernel_lists() => vec![PathBuf::from(MODULE)],
-            _ => Vec::new(),
-        }
+        let wants = self.policy() == Some("flexhm") || self.orders_kernel_lists();
+        if wants { vec![PathBuf::from(MODULE)] } else { Vec::new() }
     }
 }
 

@@ -121,29 +121,17 @@ mod tests {
 
     #[test]
     fn the_sample_configuration_is_brought_to_the_guests_measure() {
-        let text = usual(Measure::of(Bytes::mib(64)));
-        for line in [
-            "intervalms: 195",
-            "pids: [$pid]",
-            "heatmax: 0.02000",
-            "heatretention: 0.5978",
-            "samplingus: 1000",
-            "aggregationus: 19531",
-            "regionsupdateus: 97656",
-        ] {
-            assert!(text.lines().any(|given| given.trim() == line), "{line}: {text}");
-        }
+        let has = |size: Bytes, lines: &[&str]| {
+            let text = usual(Measure::of(size));
+            for line in lines {
+                assert!(text.lines().any(|given| given.trim() == *line), "{line}: {text}");
+            }
+        };
+        has(Bytes::mib(64), &["intervalms: 195", "pids: [$pid]", "heatmax: 0.02000", "heatretention: 0.5978"]);
+        has(Bytes::mib(64), &["samplingus: 1000", "aggregationus: 19531", "regionsupdateus: 97656"]);
         // At full size it is the sample itself.
-        let full = usual(Measure::of(Bytes::gib(64)));
-        for line in [
-            "intervalms: 10000",
-            "heatmax: 0.00100",
-            "heatretention: 0.9900",
-            "samplingus: 1000",
-            "aggregationus: 1000000",
-        ] {
-            assert!(full.lines().any(|given| given.trim() == line), "{line}: {full}");
-        }
+        has(Bytes::gib(64), &["intervalms: 10000", "heatmax: 0.00100", "heatretention: 0.9900"]);
+        has(Bytes::gib(64), &["samplingus: 1000", "aggregationus: 1000000"]);
     }
 
     #[test]

@@ -167,7 +167,7 @@ fn pages_are_born_when_they_are_touched_and_die_when_given_back() {
     let here = first..first + pages as u64;
     let mut alive = Alive::default();
     let mut random = SplitMix64::new(7);
-    let chosen: BTreeSet<usize> = (0..900).map(|_| (random.below(2048)) as usize).collect();
+    let chosen: BTreeSet<usize> = (0..900).map(|_| random.below(2048) as usize).collect();
     touch(&mut memory, chosen.iter().copied().rev());
     watch.tell(here.clone(), &mut alive);
     let wanted: BTreeSet<u64> = chosen.iter().map(|page| first + *page as u64).collect();

@@ -385,11 +385,11 @@ fn nothing_that_is_thrown_at_it_brings_it_down() {
                 fast_nodes: 1,
                 slow_nodes: 2,
                 ring_entries: 64 << (random.below(6)),
-                high_watermark: (random.below(9900)) as u32,
+                high_watermark: random.below(9900) as u32,
                 low_watermark: 0,
                 period_ms: 10,
-                candidates_percent: 1 + (random.below(100)) as u32,
-                deactivate_percent: (random.below(101)) as u32,
+                candidates_percent: 1 + random.below(100) as u32,
+                deactivate_percent: random.below(101) as u32,
                 reserved: 0,
             };
             abi::start(&device, &start).unwrap();
@@ -399,7 +399,7 @@ fn nothing_that_is_thrown_at_it_brings_it_down() {
         for _ in 0..300 {
             // Words that are now and then something the module knows.
             for word in argument[..64].as_chunks_mut::<8>().0 {
-                let page = program.pages[(random.below(512)) as usize].0 * PAGE_BYTES;
+                let page = program.pages[random.below(512) as usize].0 * PAGE_BYTES;
                 let value = match random.below(6) {
                     0 => random.next(),
                     1 => random.below(70),
@@ -432,7 +432,7 @@ fn nothing_that_is_thrown_at_it_brings_it_down() {
                     let value = match random.below(4) {
                         0 => random.next(),
                         1 => random.below(5000),
-                        _ => (program.pages[(random.below(512)) as usize].0 * PAGE_BYTES) | u64::from(slot),
+                        _ => (program.pages[random.below(512) as usize].0 * PAGE_BYTES) | u64::from(slot),
                     };
                     match random.below(8) {
                         // The head, the tail, or any word, whatever the rules say.

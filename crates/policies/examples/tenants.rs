@@ -112,7 +112,7 @@ impl Tenant {
 
     fn shuffle(&mut self) {
         for last in (1..self.ranks.len()).rev() {
-            let other = (self.random.below(last as u64 + 1)) as usize;
+            let other = self.random.below(last as u64 + 1) as usize;
             self.ranks.swap(last, other);
         }
     }

@@ -5,7 +5,7 @@
 
 use rand_pcg::Pcg64Mcg;
 use rand_pcg::rand_core::Rng;
-pub use terrace_core::random::mix;
+pub(crate) use terrace_core::random::mix;
 
 /// A stream of random numbers (PCG 64 MCG).
 #[derive(Clone, Debug)]

@@ -156,7 +156,7 @@ fn cycle(words: &mut [u64]) {
     }
     let mut random = SplitMix64::new(1);
     for last in (1..lines).rev() {
-        let other = (random.below(last as u64)) as usize;
+        let other = random.below(last as u64) as usize;
         words.swap(last * WORDS_A_LINE, other * WORDS_A_LINE);
     }
 }

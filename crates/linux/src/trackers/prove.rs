@@ -347,7 +347,7 @@ fn judge(pattern: &[Touch], heard: &Heard, grade: Grade, kind: ProofKind) -> Res
 fn pattern() -> Vec<Touch> {
     let mut random = SplitMix64::new(1);
     let touches = [Touch::Read, Touch::Written, Touch::Left, Touch::Left];
-    (0..PAGES).map(|_| touches[(random.below(4)) as usize]).collect()
+    (0..PAGES).map(|_| touches[random.below(4) as usize]).collect()
 }
 
 /// All pages in random order, so that no prefetcher or region finds a run in it.
@@ -355,7 +355,7 @@ fn shuffled() -> Vec<u32> {
     let mut order: Vec<u32> = (0..PAGES as u32).collect();
     let mut random = SplitMix64::new(2);
     for last in (1..order.len()).rev() {
-        order.swap(last, (random.below(last as u64 + 1)) as usize);
+        order.swap(last, random.below(last as u64 + 1) as usize);
     }
     order
 }

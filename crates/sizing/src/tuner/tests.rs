@@ -8,26 +8,33 @@ use super::*;
 use crate::database::tests::small;
 use crate::vector::ConfigVector;
 
+/// What the programs do in a window.
+const VECTOR: [f64; 8] = [1e8, 1e5, 100.0, 100.0, 20.0, 1e9, 2.0, 8.0];
+
+/// The window of this number of a program that uses all of its share, nothing observed.
+fn quiet(number: u64, share: f64) -> Window {
+    Window {
+        end: Time::from_nanos(number * 2_500_000_000),
+        length: Duration::from_millis(2500),
+        vector: ConfigVector::from_array(VECTOR),
+        held_share: share,
+        saved_share: 1.0 - share,
+        loss: None,
+        used_share: share,
+        growth_share: 0.0,
+        followed_share: 0.0,
+        left_room: false,
+        return_seconds: None,
+        move_seconds: None,
+    }
+}
+
 /// A program whose loss at a share is `loss(share)`, run for `windows` windows.
 fn play(config: TunerConfig, windows: u64, loss: impl Fn(u64, f64) -> Option<f64>) -> Tuner {
     let index = Index::new(small(500)).unwrap();
-    let vector = ConfigVector::from_array([1e8, 1e5, 100.0, 100.0, 20.0, 1e9, 2.0, 8.0]);
     let mut tuner = Tuner::new(config);
     for number in 1..=windows {
-        let window = Window {
-            end: Time::from_nanos(number * 2_500_000_000),
-            length: Duration::from_millis(2500),
-            vector,
-            held_share: tuner.share(),
-            saved_share: 1.0 - tuner.share(),
-            loss: loss(number, tuner.share()).map(Loss::of_size),
-            used_share: tuner.share(),
-            growth_share: 0.0,
-            followed_share: 0.0,
-            left_room: false,
-            return_seconds: None,
-            move_seconds: None,
-        };
+        let window = Window { loss: loss(number, tuner.share()).map(Loss::of_size), ..quiet(number, tuner.share()) };
         tuner.decide(&window, &index).unwrap();
     }
     tuner
@@ -36,7 +43,7 @@ fn play(config: TunerConfig, windows: u64, loss: impl Fn(u64, f64) -> Option<f64
 #[test]
 fn the_papers_loop_is_the_least_size_within_the_target() {
     let index = Index::new(small(500)).unwrap();
-    let vector = ConfigVector::from_array([1e8, 1e5, 100.0, 100.0, 20.0, 1e9, 2.0, 8.0]);
+    let vector = ConfigVector::from_array(VECTOR);
     let expect = index.query(&vector, 1).unwrap().curve.least_share(0.05);
     let tuner = play(TunerConfig::new(0.05, Mode::Paper), 3, |_, _| Some(0.5));
     assert_eq!(tuner.intervals()[0].action, Action::Waited, "the first window is the program's start");
@@ -110,18 +117,10 @@ fn what_was_given_back_is_not_taken_again_before_it_could_be_used() {
         used = if number <= 8 { used.min(share) } else { (used + 0.01).min(share) };
         let broken = number == 8;
         let window = Window {
-            end: Time::from_nanos(number * 2_500_000_000),
-            length: Duration::from_millis(2500),
-            vector: ConfigVector::from_array([1e8, 1e5, 100.0, 100.0, 20.0, 1e9, 2.0, 8.0]),
-            held_share: share,
-            saved_share: 1.0 - share,
             loss: Some(Loss::of_size(if broken { 0.4 } else { 0.0 })),
             used_share: used,
-            growth_share: 0.0,
-            followed_share: 0.0,
             left_room: number > 8 && used < share - MARGIN,
-            return_seconds: None,
-            move_seconds: None,
+            ..quiet(number, share)
         };
         tuner.decide(&window, &index).unwrap();
     }
@@ -147,7 +146,6 @@ fn what_is_forgotten_is_no_longer_summed_up_and_nothing_else_changes() {
 #[test]
 fn unused_memory_is_withheld_at_once_and_a_growing_program_keeps_its_room() {
     let index = Index::new(small(500)).unwrap();
-    let vector = ConfigVector::from_array([1e8, 1e5, 100.0, 100.0, 20.0, 1e9, 2.0, 8.0]);
     let mut tuner = Tuner::new(TunerConfig::new(0.05, Mode::Measured));
     let mut used = 0.1;
     for number in 1..=12 {
@@ -156,18 +154,11 @@ fn unused_memory_is_withheld_at_once_and_a_growing_program_keeps_its_room() {
         used += growth;
         assert!(used <= tuner.share(), "window {number}: {used} in use, {} allowed", tuner.share());
         let window = Window {
-            end: Time::from_nanos(number * 2_500_000_000),
-            length: Duration::from_millis(2500),
-            vector,
-            held_share: tuner.share(),
-            saved_share: 1.0 - tuner.share(),
             loss: Some(Loss::of_size(0.8)),
             used_share: used,
             growth_share: growth,
-            followed_share: 0.0,
             left_room: true,
-            return_seconds: None,
-            move_seconds: None,
+            ..quiet(number, tuner.share())
         };
         tuner.decide(&window, &index).unwrap();
     }
@@ -180,24 +171,14 @@ fn unused_memory_is_withheld_at_once_and_a_growing_program_keeps_its_room() {
 #[test]
 fn what_compressed_memory_takes_is_not_saved_and_does_not_stop_the_tuner() {
     let index = Index::new(small(500)).unwrap();
-    let vector = ConfigVector::from_array([1e8, 1e5, 100.0, 100.0, 20.0, 1e9, 2.0, 8.0]);
     let mut tuner = Tuner::new(TunerConfig::new(0.05, Mode::Measured));
     for number in 1..=40 {
         let share = tuner.share();
         let window = Window {
-            end: Time::from_nanos(number * 2_500_000_000),
-            length: Duration::from_millis(2500),
-            vector,
-            held_share: share,
             // Everything that is out compresses two to one, and costs nothing.
             saved_share: (1.0 - share) / 2.0,
             loss: Some(Loss::of_size(0.0)),
-            used_share: share,
-            growth_share: 0.0,
-            followed_share: 0.0,
-            left_room: false,
-            return_seconds: None,
-            move_seconds: None,
+            ..quiet(number, share)
         };
         tuner.decide(&window, &index).unwrap();
     }
@@ -209,7 +190,6 @@ fn what_compressed_memory_takes_is_not_saved_and_does_not_stop_the_tuner() {
 /// A program that touches nothing of half its memory for `windows` windows, and all of it in the next.
 fn read_all_at_the_end(windows: u64, return_seconds: f64) -> Summary {
     let index = Index::new(small(500)).unwrap();
-    let vector = ConfigVector::from_array([1e8, 1e5, 100.0, 100.0, 20.0, 1e9, 2.0, 8.0]);
     let mut tuner = Tuner::new(TunerConfig::new(0.05, Mode::Measured));
     let mut now = Time::ZERO;
     for number in 0..=windows {
@@ -220,16 +200,9 @@ fn read_all_at_the_end(windows: u64, return_seconds: f64) -> Summary {
         let window = Window {
             end: now,
             length,
-            vector,
-            held_share: share,
-            saved_share: 1.0 - share,
             loss: Some(Loss::of_size(lost / 2.5)),
-            used_share: share,
-            growth_share: 0.0,
-            followed_share: 0.0,
-            left_room: false,
             return_seconds: Some(return_seconds),
-            move_seconds: None,
+            ..quiet(0, share)
         };
         tuner.decide(&window, &index).unwrap();
     }
@@ -252,7 +225,6 @@ fn the_mean_is_within_the_target_though_everything_comes_back_at_once() {
 /// A program half of which is cold, whose pages cost it `price` seconds for all of them as they go out, managed for `managing`.
 fn move_out(windows: u64, price: f64, managing: f64) -> Tuner {
     let index = Index::new(small(500)).unwrap();
-    let vector = ConfigVector::from_array([1e8, 1e5, 100.0, 100.0, 20.0, 1e9, 2.0, 8.0]);
     let mut tuner = Tuner::new(TunerConfig::new(0.05, Mode::Measured));
     let mut held = 1.0;
     for number in 1..=windows {
@@ -263,18 +235,10 @@ fn move_out(windows: u64, price: f64, managing: f64) -> Tuner {
         let moving = moved * price / 2.5;
         let loss = standing + moving + managing;
         let window = Window {
-            end: Time::from_nanos(number * 2_500_000_000),
-            length: Duration::from_millis(2500),
-            vector,
-            held_share: share,
-            saved_share: 1.0 - share,
             loss: Some(Loss { standing, moving, managing, low: loss * 0.5, high: loss * 1.5 }),
-            used_share: share,
-            growth_share: 0.0,
-            followed_share: 0.0,
-            left_room: false,
             return_seconds: Some(price),
             move_seconds: Some(price),
+            ..quiet(number, share)
         };
         tuner.decide(&window, &index).unwrap();
     }
