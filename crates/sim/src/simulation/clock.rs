@@ -7,28 +7,33 @@ use terrace_machine::load::{Stretch, ThreadWork, Traffic, solve_among};
 
 use super::{NEVER, ROUND_ACCESSES, STRETCH_ACCESSES, STRETCH_LEAST, STRETCH_NANOS, Simulation};
 
+/// A stall of all running threads, in nanoseconds: each one's part, and what each thread of the stretch was given in their place.
+#[derive(Clone, Copy, Default)]
+struct Shared {
+    each: f64,
+    laid: f64,
+}
+
+/// Whether a thread that was seen last after so many accesses of the region is taken to run.
+fn is_running(seen: u64, region_accesses: u64) -> bool {
+    seen != NEVER && seen + ROUND_ACCESSES >= region_accesses
+}
+
 impl Simulation {
     /// Ends the stretch: time, totals, and everything that is due.
     pub(super) fn close_stretch(&mut self, barrier: bool) {
         if self.weight > 1 {
             self.weigh();
         }
-        if self.pending_stall > 0.0 {
-            // Only threads that run can wait; a stall that finds none stays for the next stretch.
-            let pending = self.pending_stall;
-            for work in self.hot.work.iter_mut().filter(|work| **work != ThreadWork::default()) {
-                work.stall_ns += pending;
-                self.waited.shared += pending;
-                self.pending_stall = 0.0;
-            }
-        }
         let traffic: Vec<Traffic> = (0..self.tiers.len())
             .map(|k| Traffic { read: self.hot.read[k] as f64, written: self.hot.written[k] as f64 })
             .collect();
         let concurrency = self.concurrency();
-        let stretch = solve_among(&self.tiers, &traffic, &self.hot.work, &self.rates, concurrency.min(self.cores()));
+        let side_by_side = concurrency.min(self.cores());
+        let shared = self.share_stall(side_by_side);
+        let stretch = solve_among(&self.tiers, &traffic, &self.hot.work, &self.rates, side_by_side);
         if stretch.active > 0 || stretch.nanos > 0.0 {
-            self.run_clocks(&stretch, concurrency);
+            self.run_clocks(&stretch, concurrency, shared);
             self.active = concurrency as u32;
             self.note_waits(&stretch, &traffic, concurrency);
             if let Some(run) = &mut self.hot.mmu {
@@ -90,7 +95,7 @@ impl Simulation {
             if *work != ThreadWork::default() {
                 *seen = self.region_accesses;
             }
-            running += usize::from(*seen != NEVER && *seen + ROUND_ACCESSES >= self.region_accesses);
+            running += usize::from(is_running(*seen, self.region_accesses));
         }
         if self.forked && self.region_accesses < ROUND_ACCESSES {
             running = running.max(self.last_region_threads);
@@ -98,18 +103,38 @@ impl Simulation {
         running.max(1) as f64
     }
 
-    /// Each thread's own time in the stretch.
-    fn run_clocks(&mut self, stretch: &Stretch, concurrency: f64) {
+    /// Lays the stall that all running threads wait through alike on the threads that did something in this stretch: so many running
+    /// threads lose it, and few of them had their turn. A stall that finds nobody stays for the next stretch. Returns what each thread of
+    /// this stretch was given, and what of it is its own part.
+    fn share_stall(&mut self, side_by_side: f64) -> Shared {
+        let turns = self.hot.work.iter().filter(|work| **work != ThreadWork::default()).count();
+        if turns == 0 {
+            return Shared::default();
+        }
+        let each = std::mem::take(&mut self.pending_stall);
+        let laid = each * side_by_side / turns as f64;
+        if laid > 0.0 {
+            let present = self.hot.work.iter_mut().filter(|work| **work != ThreadWork::default());
+            present.for_each(|work| work.stall_ns += laid);
+            self.waited.shared += each * side_by_side;
+        }
+        Shared { each, laid }
+    }
+
+    /// Each thread's own time in the stretch. What all waited through goes to all that run, whoever had it laid on.
+    fn run_clocks(&mut self, stretch: &Stretch, concurrency: f64, shared: Shared) {
         let total: f64 = self.hot.work.iter().map(|work| work.nanos(&self.tiers, &self.rates, &stretch.factor)).sum();
         if total <= 0.0 {
             return;
         }
         // Bandwidth, or turns on too few cores, stretch everybody's time alike.
         let stretched = stretch.nanos * concurrency / total;
-        for (clock, work) in self.clocks.iter_mut().zip(&self.hot.work) {
+        for ((clock, work), seen) in self.clocks.iter_mut().zip(&self.hot.work).zip(&self.seen_at) {
+            let mut nanos = if is_running(*seen, self.region_accesses) { shared.each } else { 0.0 };
             if *work != ThreadWork::default() {
-                *clock += work.nanos(&self.tiers, &self.rates, &stretch.factor) * stretched;
+                nanos += work.nanos(&self.tiers, &self.rates, &stretch.factor) - shared.laid;
             }
+            *clock += nanos * stretched;
         }
     }
 
@@ -146,6 +171,77 @@ impl Simulation {
         if let Some(future) = &mut self.future {
             let accesses = self.counts.accesses - std::mem::replace(&mut self.told_accesses, self.counts.accesses);
             future.add(self.hot.base, accesses, &mut self.hot.missed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use terrace_core::units::{Bytes, Vpn};
+    use terrace_machine::load::Wait;
+    use terrace_machine::preset::Machine;
+    use terrace_machine::scale::Scale;
+
+    use crate::record::Record;
+    use crate::{FastSize, SimConfig, Simulation};
+
+    const PAGES: u64 = 4096;
+    const THREADS: usize = 8;
+
+    /// A dependent load.
+    #[derive(Clone, Copy)]
+    struct Step(u64, usize);
+
+    impl Record for Step {
+        fn page(&self) -> u64 {
+            self.0
+        }
+        fn line(&self) -> u32 {
+            0
+        }
+        fn wait(&self) -> Wait {
+            Wait::Dependent
+        }
+        fn thread(&self) -> usize {
+            self.1
+        }
+        fn cycles(&self) -> u32 {
+            0
+        }
+    }
+
+    /// Small nanoseconds of a parallel region of eight threads delivered in turns of so many accesses, with a stall of all threads
+    /// after each 2000 of them.
+    fn region(turn: usize, stall: f64) -> f64 {
+        let machine = Machine::preset("optane-6252").unwrap();
+        let mut config = SimConfig::new(machine, Bytes::of_pages(PAGES), FastSize::Share(1.0));
+        config.cache = false;
+        config.scale = Scale::new(512).unwrap();
+        let policy = terrace_policies::build("first-touch", terrace_policies::Settings::default()).unwrap();
+        let mut simulation = Simulation::new(config, policy).unwrap();
+        simulation.map(Vpn(0), PAGES, false);
+        let steps: Vec<Step> = (0..128_000).map(|n| Step((n as u64 * 7) % PAGES, n / turn % THREADS)).collect();
+        let mut began = 0.0;
+        // The first region touches the pages and tells how many threads there are.
+        for stall in [0.0, stall] {
+            simulation.meet();
+            simulation.fork();
+            began = simulation.now_ns;
+            for part in steps.chunks(2000) {
+                simulation.feed(part);
+                simulation.stall_each(stall);
+            }
+        }
+        simulation.meet();
+        simulation.now_ns - began
+    }
+
+    #[test]
+    fn a_stall_of_all_threads_takes_all_its_time_however_the_threads_take_turns() {
+        for turn in [1, 100, 1000, 2000] {
+            let (without, with) = (region(turn, 0.0), region(turn, 10_000.0));
+            let stalls = 64.0 * 10_000.0;
+            assert!(((with - without) / stalls - 1.0).abs() < 0.05, "turns of {turn}: {} of {stalls}", with - without);
         }
     }
 }
