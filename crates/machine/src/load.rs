@@ -85,10 +85,11 @@ impl ThreadWork {
     /// Nanoseconds this thread needs at these latency factors.
     pub fn nanos(&self, tiers: &[Tier], rates: &Rates, factor: &[f64; TierId::MAX]) -> f64 {
         let memory: f64 = tiers.iter().enumerate().map(|(k, tier)| self.waits(k, tier, rates) * factor[k]).sum();
-        self.fixed(rates) + memory
+        self.own_nanos(rates) + memory
     }
 
-    fn fixed(&self, rates: &Rates) -> f64 {
+    /// Nanoseconds this thread needs beside waiting for memory.
+    pub fn own_nanos(&self, rates: &Rates) -> f64 {
         self.cycles as f64 * 1e9 / rates.frequency_hertz
             + self.cache_hits as f64 * rates.cache_hit_ns / rates.parallelism
             + self.stall_ns
@@ -133,7 +134,7 @@ pub fn solve_among(
     let mut active = 0;
     for thread in work.iter().filter(|thread| !thread.is_idle()) {
         active += 1;
-        fixed += thread.fixed(rates);
+        fixed += thread.own_nanos(rates);
         for (k, tier) in tiers.iter().enumerate() {
             waits[k] += thread.waits(k, tier, rates);
         }

@@ -50,6 +50,10 @@ pub struct Counters {
     /// memory controllers count by tier, and the tiers' latency under load, which is measured once; here from the same, by the same
     /// equations that time runs by. `ran_nanos` and this are counted while a [`Tuning`] looks on.
     pub lost_nanos: f64,
+    /// How long threads waited for memory of any tier, summed over them, in nanoseconds.
+    pub memory_nanos: f64,
+    /// Bytes that the fastest tier read and wrote, moves included.
+    pub fast_bytes: [u64; 2],
 }
 
 /// Decides about the size of fast memory.
@@ -58,6 +62,13 @@ pub trait Tuning: Send {
     fn due(&self) -> Time;
     /// Looks at the counters. Returns the limit in pages from now on, or `None` to leave it.
     fn tune(&mut self, counters: &Counters) -> Option<u64>;
+    /// Whether it wants to see the pages as well, just before it is asked.
+    fn watches_pages(&self) -> bool {
+        false
+    }
+    /// Of each page: how many accesses to it reached memory since the look before, and nothing where it has no memory. On hardware samples say
+    /// so; an access of the scaled machine stands for as many as there are between two samples.
+    fn watch(&mut self, _pages: &[Option<u32>], _counters: &Counters) {}
 }
 
 /// A limit that is set once, at the start.
@@ -90,6 +101,7 @@ impl Tuning for FixedLimit {
 pub(crate) struct Waited {
     pub(crate) threads: f64,
     pub(crate) slow: f64,
+    pub(crate) memory: f64,
     pub(crate) cycles: u64,
     /// Of the time that passed.
     pub(crate) ran: f64,

@@ -8,7 +8,8 @@
 //! accesses, migrations and arithmetic; [`model`] or [`simulated`] run that at every size of fast memory, which is a record;
 //! [`sampling`] chooses which records a [`database`] has, [`journal`] keeps a build that was interrupted; [`index`] finds the
 //! nearest; [`tuner`] acts on it interval by interval, corrected by what is observed; [`steer`] lets it do so in the simulator.
-//! [`advise`] turns a profile of a program that has only fast memory into curves for machines.
+//! [`advise`] turns a profile of a program that has only fast memory into curves for machines. Where each page is seen, [`shadow`] plays what a
+//! policy would move at other sizes, and [`forecast`] says what that would cost.
 //!
 //! Source: Tuna (`Tuning Fast Memory Size based on Modeling of Page Migration for Tiered Memory`), the equations by their numbers.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
@@ -16,11 +17,13 @@
 pub mod advise;
 pub mod curve;
 pub mod database;
+pub mod forecast;
 pub mod index;
 pub mod journal;
 pub mod microbench;
 pub mod model;
 pub mod sampling;
+pub mod shadow;
 pub mod simulated;
 pub mod steer;
 pub mod tuner;
@@ -28,6 +31,7 @@ pub mod vector;
 
 pub use curve::Curve;
 pub use database::{Database, DatabaseError};
+pub use forecast::Forecast;
 pub use index::{Answer, Index};
 pub use microbench::Benchmark;
 pub use tuner::Tuner;

@@ -192,6 +192,8 @@ mod tests {
             management_nanos: 0.0,
             ran_nanos: milliseconds as f64 * 1e3,
             lost_nanos: 0.0,
+            memory_nanos: 0.0,
+            fast_bytes: [0; 2],
         }
     }
 

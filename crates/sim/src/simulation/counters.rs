@@ -35,6 +35,8 @@ impl Simulation {
             management_nanos: self.costs.program_stall(),
             ran_nanos: self.waited.ran,
             lost_nanos: self.waited.lost,
+            memory_nanos: self.waited.memory,
+            fast_bytes: [counts.tier_read[0], counts.tier_written[0]],
         }
     }
 
@@ -55,7 +57,9 @@ impl Simulation {
             self.waited.lost += stretch.nanos - self.without(stretch, traffic, concurrency, management, moved);
         }
         self.waited.threads += stretch.nanos * concurrency;
+        self.waited.memory += stretch.nanos * concurrency.min(f64::from(self.config.machine.processor.cores));
         for work in &self.hot.work {
+            self.waited.memory -= work.own_nanos(&self.rates);
             self.waited.cycles += work.cycles;
             for k in (1..self.tiers.len()).filter(|&k| self.tiers[k].kind == TierKind::Memory) {
                 let slow = work.waits(k, &self.tiers[k], &self.rates) * stretch.factor[k];

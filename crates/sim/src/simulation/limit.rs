@@ -12,6 +12,7 @@ use crate::tuning::Tuning;
 impl Simulation {
     /// Has `tuning` decide about the size of fast memory from now on.
     pub fn tune_with(&mut self, tuning: Box<dyn Tuning>) {
+        self.hot.record_misses |= tuning.watches_pages();
         self.tuning = Some(tuning);
         self.tune_if_due();
     }
@@ -35,23 +36,39 @@ impl Simulation {
 
     pub(crate) fn tune_if_due(&mut self) {
         let Some(mut tuning) = self.tuning.take() else { return };
-        if tuning.due() <= self.now()
-            && let Some(pages) = tuning.tune(&self.counters())
-        {
-            self.limit_fast(pages);
+        if tuning.due() <= self.now() {
+            let counters = self.counters();
+            if tuning.watches_pages() {
+                tuning.watch(&self.pages_seen(), &counters);
+            }
+            if let Some(pages) = tuning.tune(&counters) {
+                self.limit_fast(pages);
+            }
         }
         self.tuning = Some(tuning);
+    }
+
+    /// Each page's accesses that reached memory since the look before.
+    fn pages_seen(&mut self) -> Vec<Option<u32>> {
+        let mut pages: Vec<Option<u32>> =
+            self.hot.memory.words().iter().map(|word| word.tier().is_some().then_some(0)).collect();
+        for page in self.hot.missed.drain(..) {
+            if let Some(Some(accesses)) = pages.get_mut(page as usize) {
+                *accesses += 1;
+            }
+        }
+        pages
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use terrace_core::units::{Bytes, Vpn};
+    use terrace_core::units::{Bytes, Time, Vpn};
     use terrace_machine::preset::Machine;
     use terrace_machine::scale::Scale;
 
     use super::*;
-    use crate::tuning::FixedLimit;
+    use crate::tuning::{Counters, FixedLimit};
     use crate::{FastSize, SimConfig};
 
     const PAGES: u32 = 8192;
@@ -109,6 +126,47 @@ mod tests {
             let counters = simulation.counters();
             assert_eq!((counters.slow_accesses, counters.fast_pages), (0, u64::from(PAGES) / 2), "{policy}");
         }
+    }
+
+    #[test]
+    fn who_watches_pages_sees_what_reached_memory_since_the_look_before() {
+        /// Looks each full-size millisecond; what it saw, summed up by page.
+        #[derive(Default)]
+        struct Watcher {
+            due: Time,
+            seen: std::sync::Arc<std::sync::Mutex<Vec<u64>>>,
+        }
+        impl Tuning for Watcher {
+            fn due(&self) -> Time {
+                self.due
+            }
+            fn tune(&mut self, counters: &Counters) -> Option<u64> {
+                self.due = counters.now + std::time::Duration::from_millis(1);
+                None
+            }
+            fn watches_pages(&self) -> bool {
+                true
+            }
+            fn watch(&mut self, pages: &[Option<u32>], _counters: &Counters) {
+                let mut seen = self.seen.lock().unwrap();
+                seen.resize(PAGES as usize, 0);
+                seen.iter_mut().zip(pages).for_each(|(seen, page)| *seen += u64::from(page.unwrap_or(0)));
+            }
+        }
+        let watcher = Watcher::default();
+        let seen = watcher.seen.clone();
+        let mut simulation = simulation("tpp");
+        simulation.tune_with(Box::new(watcher));
+        play(&mut simulation, 50, 1000);
+        simulation.meet();
+        let accesses = simulation.counters().fast_accesses;
+        let seen = seen.lock().unwrap();
+        let sum: u64 = seen.iter().sum();
+        assert!(sum > accesses * 9 / 10 && sum <= accesses, "{sum} of {accesses}");
+        assert!(
+            seen[..1000].iter().all(|&count| (40..=50).contains(&count))
+                && seen[1000..].iter().all(|&count| count == 0)
+        );
     }
 
     #[test]

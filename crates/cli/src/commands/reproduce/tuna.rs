@@ -20,9 +20,10 @@ use terrace_policies::Settings;
 use terrace_sim::run::run_tuned;
 use terrace_sim::tuning::{Counters, FixedLimit, Tuning};
 use terrace_sim::{FastSize, Report, SimConfig, WorkloadSource};
-use terrace_sizing::steer::{Steer, vector_between};
+use terrace_sizing::forecast::LOOK_SECONDS;
+use terrace_sizing::steer::{FIXED_THRESHOLD, Steer, vector_between};
 use terrace_sizing::tuner::{Interval, Mode, Summary, Tuner, TunerConfig};
-use terrace_sizing::{ConfigVector, Index};
+use terrace_sizing::{ConfigVector, Forecast, Index};
 use terrace_workloads::Parameters;
 
 use crate::report::sim::Course;
@@ -90,6 +91,8 @@ impl App {
 pub(super) enum Kind {
     /// Everything fast: the baseline, and the profile.
     Full,
+    /// The same with its pages watched, for the forecast at the sizes of Table 2.
+    Watched,
     /// So many thousandths of the peak.
     Fixed(u32),
     /// The tuner: whether it goes by what is observed, target in thousandths, interval in milliseconds.
@@ -112,6 +115,7 @@ impl fmt::Display for Case {
         write!(out, "{} {} GB, 24 threads, 4 KiB pages, optane-6252, {policy}, ", app.workload(), app.gigabytes())?;
         match kind {
             Kind::Full => write!(out, "everything fast"),
+            Kind::Watched => write!(out, "everything fast, pages watched"),
             Kind::Fixed(size) => write!(out, "{:.1}% fast", f64::from(*size) / 10.0),
             Kind::Tuned(measured, tau, interval) => {
                 let mode = if *measured { "measured" } else { "as in the paper" };
@@ -135,6 +139,8 @@ pub(super) struct Outcome {
     /// Seconds of all threads that management took.
     pub management_seconds: f64,
     pub vector: Option<ConfigVector>,
+    /// Share and forecast loss of each size, of the run whose pages are watched.
+    pub forecast: Vec<(f64, f64)>,
     /// Work, time and resident pages over time, of runs that are not tuned.
     pub course: oracle::Course,
     pub summary: Option<Summary>,
@@ -229,6 +235,12 @@ fn one(
     let mut tuner = None;
     let tuning: Box<dyn Tuning> = match case.kind {
         Kind::Full => Box::new(Profiler { profile: profile.clone(), limit: None }),
+        Kind::Watched => {
+            let shares = rows::TABLE_2.map(|size| f64::from(size) / 1000.0);
+            let forecast = Forecast::new(machine.clone(), scale, full, &shares, FIXED_THRESHOLD as u8);
+            profile.lock().unwrap_or_else(PoisonError::into_inner).forecast = Some(forecast);
+            Box::new(Profiler { profile: profile.clone(), limit: None })
+        }
         Kind::Pond(_) => Box::new(FixedLimit::new(u64::MAX)),
         Kind::Fixed(size) => {
             let limit = (full as f64 * f64::from(size) / 1000.0) as u64;
@@ -258,6 +270,7 @@ fn one(
             / report.tier_accesses.iter().sum::<u64>().max(1) as f64,
         management_seconds: report.management_seconds,
         vector: profile.vector(scale, peak_pages),
+        forecast: profile.forecast.iter().flat_map(Forecast::losses).collect(),
         course: profile.course.clone(),
         summary,
         intervals: tuner.as_ref().map_or_else(Vec::new, |tuner| tuner.intervals().to_vec()),
@@ -289,6 +302,7 @@ struct Profile {
     first: Option<Counters>,
     last: Option<Counters>,
     course: oracle::Course,
+    forecast: Option<Forecast>,
 }
 
 impl Profile {
@@ -307,8 +321,8 @@ struct Profiler {
     limit: Option<u64>,
 }
 
-/// The shortest runs, of some 15 s, are to be cut into forty parts.
-const LOOK: Duration = Duration::from_millis(250);
+/// The shortest runs, of some 15 s, are to be cut into forty parts; and ages are to be known well enough for a forecast.
+const LOOK: Duration = Duration::from_millis((LOOK_SECONDS * 1000.0) as u64);
 
 impl Tuning for Profiler {
     fn due(&self) -> Time {
@@ -321,5 +335,14 @@ impl Tuning for Profiler {
         profile.last = Some(*counters);
         profile.course.points.push((counters.operations, counters.now.as_secs_f64(), counters.resident_pages));
         self.limit.take()
+    }
+    fn watches_pages(&self) -> bool {
+        self.profile.lock().unwrap_or_else(PoisonError::into_inner).forecast.is_some()
+    }
+    fn watch(&mut self, pages: &[Option<u32>], counters: &Counters) {
+        let mut profile = self.profile.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(forecast) = &mut profile.forecast {
+            forecast.look(pages, counters);
+        }
     }
 }

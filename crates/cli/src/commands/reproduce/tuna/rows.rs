@@ -5,6 +5,7 @@
 //! Ids that begin with `TU.` are the paper's, under TPP; `TU.flexmem.` is the same under FlexMem; `TU.p5.` is the tuner that
 //! goes by what is observed, which the paper does not have: beside it stands what was wanted of it.
 
+use anyhow::Context;
 use terrace_sizing::Benchmark;
 use terrace_sizing::microbench::FastDivisor;
 use terrace_sizing::tuner::Interval;
@@ -14,7 +15,7 @@ use super::oracle::{self, Bounds, Run, most_saving};
 use super::{APPS, App, Case, Kind, Runs};
 
 /// Sizes of Table 2, in thousandths.
-const TABLE_2: [u32; 7] = [990, 980, 970, 960, 950, 880, 850];
+pub(super) const TABLE_2: [u32; 7] = [990, 980, 970, 960, 950, 880, 850];
 /// Sizes below those, by which it is seen what a part of a run can do without, in thousandths.
 const DEEP: [u32; 3] = [750, 500, 250];
 /// Pond's splits that are tried, in thousandths.
@@ -41,8 +42,8 @@ pub(in super::super) struct Row {
 enum What {
     /// Loss of one case.
     Loss,
-    /// Losses at the sizes of Table 2, and how far the prediction is off; `corrected` by the observation before.
-    Errors { paper: [f64; 7], corrected: bool },
+    /// Losses at the sizes of Table 2, and how far the prediction is off.
+    Errors { paper: [f64; 7], by: Prediction },
     /// Why the prediction differs, at 95 %: how much is slow, and what that costs.
     Terms,
     /// The largest saving within 5 %, with and without migration, of the cases under each policy.
@@ -61,6 +62,17 @@ enum What {
     Pond,
     /// Records, sizes, time to index, time to query.
     Database,
+}
+
+/// What predicts.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Prediction {
+    /// The database alone, as in the paper.
+    Database,
+    /// The database, corrected by the observation at the size before.
+    Corrected,
+    /// The forecast by pages watched with everything fast.
+    Forecast,
 }
 
 /// All rows.
@@ -167,18 +179,28 @@ fn of_policy(policy: &'static str, prefix: &str, name: &str) -> Vec<Row> {
         let id = app.name().to_lowercase();
         let quantity =
             format!("{}: prediction error at 99, 98, 97, 96, 95, 88, 85 % of fast memory, {name}", app.name());
-        let what = What::Errors { paper, corrected: false };
+        let what = What::Errors { paper, by: Prediction::Database };
         add(&format!("t2.{id}"), quantity.clone(), &format!("{list} %"), "Tuna, table 2", None, what, cases.clone());
-        let what = What::Errors { paper: [0.10; 7], corrected: true };
-        add(
-            &format!("p5.t2.{id}"),
-            format!("{quantity}, corrected by what was observed at the size before"),
-            "below 10 % everywhere",
-            GOAL,
-            None,
-            what,
-            cases,
-        );
+        let ours = [
+            ("p5.t2", "corrected by what was observed at the size before", Prediction::Corrected),
+            ("forecast", "forecast from a run with everything fast whose pages were watched", Prediction::Forecast),
+        ];
+        for (prefix, how, by) in ours {
+            let mut cases = cases.clone();
+            if by == Prediction::Forecast {
+                cases.push(Case { app, policy, kind: Kind::Watched });
+            }
+            let what = What::Errors { paper: [0.10; 7], by };
+            add(
+                &format!("{prefix}.{id}"),
+                format!("{quantity}, {how}"),
+                "below 10 % everywhere",
+                GOAL,
+                None,
+                what,
+                cases,
+            );
+        }
     }
     for app in APPS {
         add(
@@ -308,7 +330,7 @@ impl Row {
                 let loss = runs.loss(self.cases[0])?;
                 Ok(Ours { value: Some(loss), detail: None, text: percent(loss), verdict: ratio(loss, self.value) })
             }
-            What::Errors { paper, corrected } => errors(&self.cases, paper, *corrected, runs),
+            What::Errors { paper, by } => errors(&self.cases, paper, *by, runs),
             What::Terms => terms(self.cases[0], runs),
             What::Motivation => motivation(&self.cases, runs),
             What::More => {
@@ -369,7 +391,7 @@ fn ratio(ours: f64, paper: Option<f64>) -> String {
     )
 }
 
-fn errors(cases: &[Case], paper: &[f64; 7], corrected: bool, runs: &Runs) -> anyhow::Result<Ours> {
+fn errors(cases: &[Case], paper: &[f64; 7], by: Prediction, runs: &Runs) -> anyhow::Result<Ours> {
     let full = runs.of(Case { kind: Kind::Full, ..cases[0] })?;
     let Some(vector) = full.vector else { anyhow::bail!("the run with everything fast was too short for a profile") };
     let answer = runs.index.query(&vector, 1)?;
@@ -379,8 +401,17 @@ fn errors(cases: &[Case], paper: &[f64; 7], corrected: bool, runs: &Runs) -> any
     let mut correction = 1.0;
     for case in cases {
         let Kind::Fixed(size) = case.kind else { continue };
-        let (seen, predicted) = (runs.loss(*case)?, answer.curve.loss(f64::from(size) / 1000.0));
-        let predicted = predicted * if corrected { correction } else { 1.0 };
+        let share = f64::from(size) / 1000.0;
+        let (seen, uncorrected) = (runs.loss(*case)?, answer.curve.loss(share));
+        let predicted = match by {
+            Prediction::Database => uncorrected,
+            Prediction::Corrected => uncorrected * correction,
+            Prediction::Forecast => {
+                let watched = &runs.of(Case { kind: Kind::Watched, ..*case })?.forecast;
+                let of_size = watched.iter().find(|(of, _)| (of - share).abs() < 1e-9);
+                of_size.context("the run whose pages were watched has no such size")?.1
+            }
+        };
         if seen.abs() > NO_LOSS {
             errors.push((predicted - seen).abs() / seen.abs());
         } else {
@@ -388,7 +419,6 @@ fn errors(cases: &[Case], paper: &[f64; 7], corrected: bool, runs: &Runs) -> any
         }
         details.push(format!("{}/{}", percent(predicted), percent(seen)));
         points.push(format!("{:.1}", (predicted - seen).abs() * 100.0));
-        let uncorrected = answer.curve.loss(f64::from(size) / 1000.0);
         if seen > 0.0 && uncorrected > 0.0 {
             correction = seen / uncorrected;
         }
@@ -633,6 +663,7 @@ mod tests {
             "TU.pond.bfs",
             "TU.p5.save",
             "TU.flexmem.save",
+            "TU.forecast.sssp",
         ] {
             assert!(ids.contains(id), "{id}");
         }
