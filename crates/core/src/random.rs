@@ -16,6 +16,12 @@ pub const fn mix(word: u64) -> u64 {
     word ^ (word >> 31)
 }
 
+/// The number from 0 to below 1 that a word's upper 53 bits make, which is all a float holds.
+#[inline]
+pub const fn unit(word: u64) -> f64 {
+    (word >> 11) as f64 / (1u64 << 53) as f64
+}
+
 /// A stream of words.
 #[derive(Clone, Debug)]
 pub struct SplitMix64 {
@@ -56,5 +62,7 @@ mod tests {
         assert_eq!([stream.next(), stream.next(), stream.next()], words);
         assert_eq!(mix(1_234_567), words[0]);
         assert_eq!((stream.below(0), stream.below(1)), (0, 0));
+        assert_eq!((unit(0), unit(1 << 63)), (0.0, 0.5));
+        assert!(unit(u64::MAX) < 1.0);
     }
 }

@@ -28,7 +28,7 @@ use terrace_core::governor::{GovernorConfig, SpaceLimits};
 use terrace_core::observation::{Scan, Seen, Sight};
 use terrace_core::plan::Outcome;
 use terrace_core::policy::{FastGoal, Round};
-use terrace_core::random::SplitMix64;
+use terrace_core::random::{SplitMix64, unit};
 use terrace_core::units::{BLOCK_PAGES, Bytes, SpaceId, TierId, Time, Vpn};
 use terrace_policies::Settings;
 
@@ -141,7 +141,7 @@ impl Tenant {
                 });
                 let rate = self.rates[self.ranks[start as usize + offset as usize] as usize];
                 // At least one event in a second of a Poisson process.
-                let drawn = (self.random.next() >> 11) as f64 / (1u64 << 53) as f64;
+                let drawn = unit(self.random.next());
                 let accessed = busy && drawn < 1.0 - (-rate).exp();
                 if busy {
                     *(if tier == TierId::FAST { &mut self.fast } else { &mut self.slow }) += rate;

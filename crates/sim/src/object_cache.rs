@@ -226,7 +226,7 @@ mod tests {
             .map(|_| {
                 state = terrace_core::random::mix(state);
                 // Skewed: the square of a uniform number.
-                let unit = (state >> 11) as f64 / (1u64 << 53) as f64;
+                let unit = terrace_core::random::unit(state);
                 (unit * unit * 500.0) as u32
             })
             .collect();

@@ -30,7 +30,7 @@ use terrace_core::engine::Engine;
 use terrace_core::observation::{Observation, Sight};
 use terrace_core::plan::Outcome;
 use terrace_core::policy::{Cadence, Kernel};
-use terrace_core::random::mix;
+use terrace_core::random::{mix, unit};
 use terrace_core::units::{TierId, Time};
 use terrace_machine::load::Rates;
 use terrace_machine::memory::Memory;
@@ -264,7 +264,7 @@ impl Simulation {
     /// A number below 1, the same every time.
     pub(crate) fn draw(&mut self) -> f64 {
         self.random = mix(self.random);
-        (self.random >> 11) as f64 / (1u64 << 53) as f64
+        unit(self.random)
     }
 
     /// From now on, what reaches memory is written down.

@@ -20,7 +20,7 @@
 //! Accesses follow from time because the vector of a real interval obeys it too: independent ranges for accesses, threads and
 //! arithmetic would spend most records on programs that take a microsecond or an hour for their 2.5 s.
 
-use terrace_core::random::mix;
+use terrace_core::random::{mix, unit};
 use terrace_machine::preset::Machine;
 
 use crate::microbench::{Benchmark, FastDivisor};
@@ -52,7 +52,7 @@ impl Design {
         let phi = phi();
         Design {
             machine: machine.clone(),
-            shifts: std::array::from_fn(|k| (mix(seed.wrapping_add(k as u64)) >> 11) as f64 / (1u64 << 53) as f64),
+            shifts: std::array::from_fn(|k| unit(mix(seed.wrapping_add(k as u64)))),
             steps: std::array::from_fn(|k| phi.powi(-(k as i32 + 1))),
         }
     }

@@ -18,7 +18,7 @@
 //! Miniature Simulations (USENIX ATC 2017). What differs from the policy itself: reclaim knows an age only from one scan of its lists to the
 //! next, and pages born while fast memory is full are fast here.
 
-use terrace_core::random::SplitMix64;
+use terrace_core::random::{SplitMix64, unit};
 
 /// Ages beyond so many looks are one.
 const MOST_LOOKS: usize = 4096;
@@ -152,7 +152,7 @@ impl Shadow {
             let accesses = f64::from(page.unwrap_or(0));
             if accesses > 0.0 && place.armed <= look as f32 {
                 place.faults += 1;
-                place.armed = look as f32 + (unit(random) * self.pass_looks) as f32;
+                place.armed = look as f32 + (unit(random.next()) * self.pass_looks) as f32;
                 self.toll.faults += 1.0;
             }
             if place.faults >= threshold {
@@ -204,11 +204,6 @@ impl Shadow {
             self.toll.demotions += 1.0;
         }
     }
-}
-
-/// A number from 0 to below 1.
-fn unit(random: &mut SplitMix64) -> f64 {
-    (random.next() >> 11) as f64 / (1u64 << 53) as f64
 }
 
 #[cfg(test)]

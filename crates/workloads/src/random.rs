@@ -5,7 +5,7 @@
 
 use rand_pcg::Pcg64Mcg;
 use rand_pcg::rand_core::Rng;
-pub(crate) use terrace_core::random::mix;
+pub(crate) use terrace_core::random::{mix, unit};
 
 /// A stream of random numbers (PCG 64 MCG).
 #[derive(Clone, Debug)]
@@ -37,7 +37,7 @@ impl Random {
     /// Uniform in 0 (included) to 1 (excluded), 53 bits.
     #[inline]
     pub fn unit(&mut self) -> f64 {
-        (self.bits() >> 11) as f64 * (1.0 / (1u64 << 53) as f64)
+        unit(self.bits())
     }
 
     /// Standard normal, approximated as sysbench does by the central limit: the sum of 12 uniforms less 6 has mean 0 and
@@ -222,7 +222,7 @@ impl Zipf {
                 if ((wide as u64 >> 32) as u32) < block.least {
                     break block.first + place;
                 }
-                let test = (wide as u64 >> 11) as f64 * (1.0 / (1u64 << 53) as f64);
+                let test = unit(wide as u64);
                 if test < ((block.first + 1 + place) as f64 / (block.first + 1) as f64).powf(-self.exponent) {
                     break block.first + place;
                 }

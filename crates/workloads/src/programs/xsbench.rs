@@ -10,7 +10,7 @@
 
 use crate::memory::{Array, Lane, Memory};
 use crate::program::{Answer, Program, Settings, WorkloadError, WorkloadInfo, check};
-use crate::random::{Random, mix};
+use crate::random::{Random, mix, unit};
 use crate::service::{Budget, serve};
 
 /// Words of a nuclide's grid point: energy, total, elastic, absorption, fission, nu-fission.
@@ -106,7 +106,7 @@ impl Grids {
                 for point in 0..self.points {
                     let word = self.word(nuclide, point);
                     self.nuclide.write_span(lane, word..word + POINT_WORDS, |index| {
-                        let draw = (mix(seed ^ index as u64) >> 11) as f64 / (1u64 << 53) as f64;
+                        let draw = unit(mix(seed ^ index as u64));
                         // Energies in order without a sort: one in each of as many equal parts.
                         if index == word { (point as f64 + draw) / self.points as f64 } else { draw }
                     });
@@ -244,7 +244,7 @@ impl Program for CrossSections {
         }
         for nuclide in 0..self.nuclides {
             for index in grids.word(nuclide, 0)..grids.word(nuclide, self.points) {
-                let draw = (mix(self.seed ^ index as u64) >> 11) as f64 / (1u64 << 53) as f64;
+                let draw = unit(mix(self.seed ^ index as u64));
                 let point = index / POINT_WORDS % self.points;
                 let expected = if index % POINT_WORDS == 0 { (point as f64 + draw) / self.points as f64 } else { draw };
                 check(INFO.name, grids.nuclide.peek(index) == expected, || {
