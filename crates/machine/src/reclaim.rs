@@ -121,6 +121,11 @@ impl Reclaim {
         &self.marks[tier.index()]
     }
 
+    /// Pages of a tier that reclaim keeps free when nothing is withheld.
+    pub fn kept_free(&self, tier: TierId) -> u64 {
+        self.base[tier.index()].goal
+    }
+
     /// Keeps `pages` of a tier free for good. Source: Tuna, section 4: reclaim is woken below so many free pages and restores
     /// them (low and high watermark), and eight tenths of them are never given out (min). New and promoted pages may go down
     /// to that: with all marks at one height no promotion would ever find room, and TPP, which the paper has beneath, holds

@@ -32,6 +32,9 @@ pub struct Counters {
     pub fast_pages: u64,
     /// The limit of fast pages now.
     pub fast_limit: u64,
+    /// Pages that the kernel's reclaim keeps free of the fastest tier when nothing is withheld, by its watermarks; `None` where the policy demotes
+    /// by itself.
+    pub kernel_keeps_free: Option<u64>,
     /// Accesses to a page that make it hot, by the policy's own threshold; `None` where it has none that changes.
     pub hot_threshold: Option<f64>,
     /// Threads that ran lately.

@@ -91,7 +91,7 @@ impl Steer {
     /// the most it has. What was saved is a mean over all looks: at its end a window of a program that grows has the least.
     fn window(&self, before: &Counters, after: &Counters, follows: bool) -> Option<Window> {
         let vector = vector_between(before, after, self.scale)?;
-        let reserve = if follows { self.reserve() } else { 0.0 };
+        let reserve = if follows { self.reserve(after) } else { 0.0 };
         let full = if follows { after.resident_pages as f64 + reserve } else { self.full_pages as f64 };
         let of = |pages: u64| (pages as f64 / full.max(1.0)).min(1.0);
         let growth = of(after.resident_pages.saturating_sub(before.resident_pages));
@@ -115,16 +115,19 @@ impl Steer {
         })
     }
 
-    /// What policies keep free of the tier, which is as large as the program at its peak and that.
-    fn reserve(&self) -> f64 {
-        MARGIN / (1.0 - MARGIN) * self.full_pages as f64
+    /// What is kept free of the tier, which is as large as the program at its peak and that: by the kernel as its watermarks say, by a policy
+    /// as much as any does.
+    fn reserve(&self, counters: &Counters) -> f64 {
+        let by_policy = MARGIN / (1.0 - MARGIN) * self.full_pages as f64;
+        counters.kernel_keeps_free.map_or(by_policy, |pages| pages as f64)
     }
 
     /// The limit in pages for a share of what the program has and of what policies keep free, so that the first step down from everything is
     /// no larger than the others; ahead of the program's growth.
-    fn follow(&mut self, share: f64, resident: u64) -> u64 {
+    fn follow(&mut self, share: f64, counters: &Counters) -> u64 {
+        let resident = counters.resident_pages;
         let growth = resident.saturating_sub(std::mem::replace(&mut self.resident, resident)) as f64;
-        ((resident as f64 + self.reserve()) * share + AHEAD * growth).ceil() as u64
+        ((resident as f64 + self.reserve(counters)) * share + AHEAD * growth).ceil() as u64
     }
 
     /// Adds up what was held since the last look: of what everything is, at most.
@@ -158,7 +161,7 @@ impl Tuning for Steer {
             share = window.and_then(|window| tuner.decide(&window, &self.index).ok());
         }
         if follows {
-            return Some(self.follow(tuner.share(), counters.resident_pages));
+            return Some(self.follow(tuner.share(), counters));
         }
         // Everything fast is the whole tier: the room above the program's size is then its own.
         share.map(|share| if share >= 1.0 { u64::MAX } else { (self.full_pages as f64 * share).ceil() as u64 })
@@ -185,6 +188,7 @@ mod tests {
             resident_pages: resident,
             fast_pages: resident,
             fast_limit: limit,
+            kernel_keeps_free: None,
             hot_threshold: None,
             threads: 1,
             thread_nanos: milliseconds as f64 * 1e3,
@@ -240,5 +244,19 @@ mod tests {
             seen.iter().filter(|(resident, _)| *resident == 60_000).map(|(_, limit)| *limit).collect();
         let (all, least) = (limits[1], limits[limits.len() - 1]);
         assert!(all >= 61_855 && least >= 61_200, "a hundredth of {all}: {least}");
+    }
+
+    #[test]
+    fn beside_what_the_program_has_stays_free_what_the_kernel_keeps_free() {
+        let limit = |kernel_keeps_free| {
+            let tuner = Arc::new(Mutex::new(Tuner::new(TunerConfig::new(0.05, Mode::Measured))));
+            let mut steer =
+                Steer::new(tuner, Arc::new(Index::new(small(500)).unwrap()), Scale::new(1).unwrap(), 10_000);
+            let at = |milliseconds| Counters { kernel_keeps_free, ..counters(milliseconds, 8_000, 10_000) };
+            steer.tune(&at(0));
+            steer.tune(&at(25)).unwrap()
+        };
+        assert_eq!((limit(Some(206)), limit(Some(0))), (8_206, 8_000));
+        assert_eq!(limit(None), 8_310, "3 % of a tier that holds 10,000 pages beside them");
     }
 }

@@ -28,6 +28,7 @@ impl Simulation {
             resident_pages: self.hot.memory.resident(),
             fast_pages: self.hot.memory.used(TierId::FAST),
             fast_limit: self.fast_limit,
+            kernel_keeps_free: self.kernel.demotion.then(|| self.reclaim.kept_free(TierId::FAST)),
             hot_threshold: self.hot_threshold(),
             threads: self.active,
             thread_nanos: self.waited.threads,
