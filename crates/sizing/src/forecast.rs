@@ -52,15 +52,17 @@ impl Activity {
         (nanos > 0.0 && accesses >= 1.0).then_some(Activity { nanos, threads, waited_nanos, accesses, bytes })
     }
 
-    /// How much longer the stretch would take at this toll.
-    pub fn loss(&self, toll: &Toll, machine: &Machine) -> f64 {
+    /// How much longer the stretch would take at each of these tolls.
+    pub fn losses(&self, tolls: &[Toll], machine: &Machine) -> Vec<f64> {
+        let nothing = Toll::default();
         // The more accesses in a row, the longer; no more than are made.
         let (mut low, mut high) = (0.0, self.accesses);
         for _ in 0..50 {
             let middle = f64::midpoint(low, high);
-            if self.nanos_with(middle, &Toll::default(), machine) < self.nanos { low = middle } else { high = middle }
+            if self.nanos_with(middle, &nothing, machine) < self.nanos { low = middle } else { high = middle }
         }
-        self.nanos_with(low, toll, machine) / self.nanos_with(low, &Toll::default(), machine) - 1.0
+        let without = self.nanos_with(low, &nothing, machine);
+        tolls.iter().map(|toll| self.nanos_with(low, toll, machine) / without - 1.0).collect()
     }
 
     /// What the stretch takes if threads wait for so many accesses in a row.
@@ -147,13 +149,16 @@ impl Forecast {
     /// A look at pages and counters, [`LOOK_SECONDS`] after the one before.
     pub fn look(&mut self, pages: &[Option<u32>], counters: &Counters) {
         self.shadows.look(pages);
+        let tolls: Vec<Toll> = self.shadows.tolls().collect();
+        let before = std::mem::replace(&mut self.before, tolls.clone());
         let activity = self.last.replace(*counters).and_then(|last| Activity::between(&last, counters, self.scale));
+        let Some(activity) = activity else { return };
         let factor = f64::from(self.scale.factor());
-        for ((toll, before), lost) in self.shadows.tolls().zip(&mut self.before).zip(&mut self.lost) {
-            let added = toll.since(&std::mem::replace(before, toll), factor);
-            *lost += activity.map_or(0.0, |activity| activity.nanos * activity.loss(&added, &self.machine));
+        let added: Vec<Toll> = tolls.iter().zip(&before).map(|(toll, before)| toll.since(before, factor)).collect();
+        for (lost, loss) in self.lost.iter_mut().zip(activity.losses(&added, &self.machine)) {
+            *lost += activity.nanos * loss;
         }
-        self.nanos += activity.map_or(0.0, |activity| activity.nanos);
+        self.nanos += activity.nanos;
     }
 
     /// Share and loss of each size so far.
@@ -178,9 +183,13 @@ mod tests {
         Activity { nanos: 1e8, threads: 4.0, waited_nanos, accesses, bytes: [accesses * 64.0, 0.0] }
     }
 
+    fn loss(activity: &Activity, toll: Toll, machine: &Machine) -> f64 {
+        activity.losses(&[toll], machine)[0]
+    }
+
     #[test]
     fn nothing_slow_and_nothing_moved_costs_nothing() {
-        assert_eq!(activity().loss(&Toll::default(), &machine()), 0.0);
+        assert_eq!(loss(&activity(), Toll::default(), &machine()), 0.0);
     }
 
     #[test]
@@ -189,7 +198,7 @@ mod tests {
         let toll = Toll { slow_accesses: 0.1 * activity.accesses, ..Toll::default() };
         let ratio = machine.tiers[slow_tier(&machine)].read_latency_ns / machine.tiers[0].read_latency_ns;
         let expect = 0.5 * 0.1 * (ratio - 1.0);
-        let loss = activity.loss(&toll, &machine);
+        let loss = loss(&activity, toll, &machine);
         assert!((loss / expect - 1.0).abs() < 0.15, "{loss} {expect}");
     }
 
@@ -197,9 +206,9 @@ mod tests {
     fn a_move_interrupts_every_thread_and_a_fault_one() {
         let (machine, activity) = (machine(), activity());
         let management = &machine.management;
-        let moved = activity.loss(&Toll { demotions: 1000.0, ..Toll::default() }, &machine);
+        let moved = loss(&activity, Toll { demotions: 1000.0, ..Toll::default() }, &machine);
         assert!((moved / (1000.0 * management.shootdown_ns / 1e8) - 1.0).abs() < 0.05, "{moved}");
-        let faults = activity.loss(&Toll { faults: 1000.0, ..Toll::default() }, &machine);
+        let faults = loss(&activity, Toll { faults: 1000.0, ..Toll::default() }, &machine);
         assert!((faults / (1000.0 * management.hint_fault_ns / 4e8) - 1.0).abs() < 0.05, "{faults}");
     }
 
@@ -209,7 +218,7 @@ mod tests {
         let tier = &machine.tiers[0];
         let busy = Activity { bytes: [0.94 * tier.read_bandwidth * 0.1, 0.0], ..quiet };
         let toll = Toll { demotions: 10_000.0, ..Toll::default() };
-        assert!(busy.loss(&toll, &machine) < 0.7 * quiet.loss(&toll, &machine));
+        assert!(loss(&busy, toll, &machine) < 0.7 * loss(&quiet, toll, &machine));
     }
 
     #[test]
@@ -218,7 +227,7 @@ mod tests {
         let waited_nanos = 1e8;
         let accesses = waited_nanos / machine.tiers[0].read_latency_ns;
         let activity = Activity { nanos: 1e8, threads: 2.0, waited_nanos, accesses, bytes: [accesses * 64.0, 0.0] };
-        let loss = activity.loss(&Toll { faults: 100.0, slow_accesses: 1e4, ..Toll::default() }, &machine);
+        let loss = loss(&activity, Toll { faults: 100.0, slow_accesses: 1e4, ..Toll::default() }, &machine);
         let expect = 100.0 * machine.tiers[slow_tier(&machine)].read_latency_ns / 2e8;
         assert!((loss / expect - 1.0).abs() < 0.05, "{loss} {expect}");
     }

@@ -73,7 +73,7 @@ fn a_program_with_cold_memory_gives_it_back_within_the_target() {
             println!("{policy} {mode:?}: loss {loss:.4}, {summary:?}, {:.0} s", full * f64::from(SCALE));
             assert!(loss < 0.06, "{policy} {mode:?}: loss {loss:.3}, {summary:?}");
             if mode == Mode::Measured {
-                assert!(summary.saved_share_mean > 0.12, "{policy}: {summary:?}");
+                assert!(summary.saved_share_mean > 0.14, "{policy}: {summary:?}");
             }
         }
     }

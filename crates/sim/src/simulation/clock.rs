@@ -7,7 +7,7 @@ use terrace_machine::load::{Stretch, ThreadWork, Traffic, solve_among};
 
 use super::{NEVER, ROUND_ACCESSES, STRETCH_ACCESSES, STRETCH_LEAST, STRETCH_NANOS, Simulation};
 
-/// A stall of all running threads, in nanoseconds: each one's part, and what each thread of the stretch was given in their place.
+/// A stall of all running threads, in nanoseconds: the part of each that runs, and what each thread of the stretch was given in their place.
 #[derive(Clone, Copy, Default)]
 struct Shared {
     each: f64,
@@ -29,9 +29,8 @@ impl Simulation {
             .map(|k| Traffic { read: self.hot.read[k] as f64, written: self.hot.written[k] as f64 })
             .collect();
         let concurrency = self.concurrency();
-        let side_by_side = concurrency.min(self.cores());
-        let shared = self.share_stall(side_by_side);
-        let stretch = solve_among(&self.tiers, &traffic, &self.hot.work, &self.rates, side_by_side);
+        let shared = self.share_stall(concurrency);
+        let stretch = solve_among(&self.tiers, &traffic, &self.hot.work, &self.rates, concurrency.min(self.cores()));
         if stretch.active > 0 || stretch.nanos > 0.0 {
             self.run_clocks(&stretch, concurrency, shared);
             self.active = concurrency as u32;
@@ -82,7 +81,7 @@ impl Simulation {
         }
     }
 
-    fn cores(&self) -> f64 {
+    pub(super) fn cores(&self) -> f64 {
         f64::from(self.config.machine.processor.cores)
     }
 
@@ -103,22 +102,22 @@ impl Simulation {
         running.max(1) as f64
     }
 
-    /// Lays the stall that all running threads wait through alike on the threads that did something in this stretch: so many running
-    /// threads lose it, and few of them had their turn. A stall that finds nobody stays for the next stretch. Returns what each thread of
-    /// this stretch was given, and what of it is its own part.
-    fn share_stall(&mut self, side_by_side: f64) -> Shared {
-        let turns = self.hot.work.iter().filter(|work| **work != ThreadWork::default()).count();
-        if turns == 0 {
+    /// Lays the stall that every core which runs the program waits through on the threads that did something in this stretch: few of those
+    /// that run had their turn. A stall that finds nobody stays for the next stretch.
+    fn share_stall(&mut self, concurrency: f64) -> Shared {
+        if self.pending_stall == 0.0 {
             return Shared::default();
         }
-        let each = std::mem::take(&mut self.pending_stall);
-        let laid = each * side_by_side / turns as f64;
-        if laid > 0.0 {
-            let present = self.hot.work.iter_mut().filter(|work| **work != ThreadWork::default());
-            present.for_each(|work| work.stall_ns += laid);
-            self.waited.shared += each * side_by_side;
+        let lost = self.pending_stall * concurrency.min(self.cores());
+        let mut present: Vec<_> = self.hot.work.iter_mut().filter(|work| **work != ThreadWork::default()).collect();
+        if present.is_empty() {
+            return Shared::default();
         }
-        Shared { each, laid }
+        let laid = lost / present.len() as f64;
+        present.iter_mut().for_each(|work| work.stall_ns += laid);
+        self.pending_stall = 0.0;
+        self.waited.shared += lost;
+        Shared { each: lost / concurrency, laid }
     }
 
     /// Each thread's own time in the stretch. What all waited through goes to all that run, whoever had it laid on.
@@ -186,7 +185,6 @@ mod tests {
     use crate::{FastSize, SimConfig, Simulation};
 
     const PAGES: u64 = 4096;
-    const THREADS: usize = 8;
 
     /// A dependent load.
     #[derive(Clone, Copy)]
@@ -210,9 +208,9 @@ mod tests {
         }
     }
 
-    /// Small nanoseconds of a parallel region of eight threads delivered in turns of so many accesses, with a stall of all threads
+    /// Small nanoseconds of a parallel region of so many threads delivered in turns of so many accesses, with a stall of all threads
     /// after each 2000 of them.
-    fn region(turn: usize, stall: f64) -> f64 {
+    fn region(threads: usize, turn: usize, stall: f64) -> f64 {
         let machine = Machine::preset("optane-6252").unwrap();
         let mut config = SimConfig::new(machine, Bytes::of_pages(PAGES), FastSize::Share(1.0));
         config.cache = false;
@@ -220,7 +218,7 @@ mod tests {
         let policy = terrace_policies::build("first-touch", terrace_policies::Settings::default()).unwrap();
         let mut simulation = Simulation::new(config, policy).unwrap();
         simulation.map(Vpn(0), PAGES, false);
-        let steps: Vec<Step> = (0..128_000).map(|n| Step((n as u64 * 7) % PAGES, n / turn % THREADS)).collect();
+        let steps: Vec<Step> = (0..128_000).map(|n| Step((n as u64 * 7) % PAGES, n / turn % threads)).collect();
         let mut began = 0.0;
         // The first region touches the pages and tells how many threads there are.
         for stall in [0.0, stall] {
@@ -238,10 +236,12 @@ mod tests {
 
     #[test]
     fn a_stall_of_all_threads_takes_all_its_time_however_the_threads_take_turns() {
-        for turn in [1, 100, 1000, 2000] {
-            let (without, with) = (region(turn, 0.0), region(turn, 10_000.0));
+        // 64 threads are more than the machine has cores.
+        for (threads, turn) in [(8, 1), (8, 100), (8, 1000), (8, 2000), (64, 1), (64, 100)] {
+            let (without, with) = (region(threads, turn, 0.0), region(threads, turn, 10_000.0));
             let stalls = 64.0 * 10_000.0;
-            assert!(((with - without) / stalls - 1.0).abs() < 0.05, "turns of {turn}: {} of {stalls}", with - without);
+            let ratio = (with - without) / stalls;
+            assert!((ratio - 1.0).abs() < 0.05, "{threads} threads, turns of {turn}: {ratio:.2} of what was asked for");
         }
     }
 }

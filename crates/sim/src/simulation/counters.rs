@@ -58,7 +58,7 @@ impl Simulation {
             self.waited.lost += stretch.nanos - self.without(stretch, traffic, concurrency, management, moved);
         }
         self.waited.threads += stretch.nanos * concurrency;
-        self.waited.memory += stretch.nanos * concurrency.min(f64::from(self.config.machine.processor.cores));
+        self.waited.memory += stretch.nanos * concurrency.min(self.cores());
         for work in &self.hot.work {
             self.waited.memory -= work.own_nanos(&self.rates);
             self.waited.cycles += work.cycles;
@@ -102,8 +102,7 @@ impl Simulation {
         }
         let mut all = vec![Traffic::default(); self.tiers.len()];
         all[0] = fast;
-        let threads = concurrency.min(f64::from(self.config.machine.processor.cores));
-        solve_among(&self.tiers, &all, &work, &self.rates, threads).nanos
+        solve_among(&self.tiers, &all, &work, &self.rates, concurrency.min(self.cores())).nanos
     }
 
     /// What was counted since this was last asked; `None` where no MMU is modelled.

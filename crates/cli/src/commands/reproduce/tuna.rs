@@ -91,7 +91,7 @@ impl App {
 pub(super) enum Kind {
     /// Everything fast: the baseline, and the profile.
     Full,
-    /// The same with its pages watched, for the forecast at the sizes of Table 2.
+    /// The same again with its pages watched, for the forecast at the sizes of Table 2: those are shares of the peak, which the first tells.
     Watched,
     /// So many thousandths of the peak.
     Fixed(u32),
