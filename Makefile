@@ -14,8 +14,8 @@ needs: ## install what the build needs (as root), or say in one line what is mis
 	@scripts/needs build
 
 .PHONY: build
-build: needs ## build the terrace command into target/release
-	@$(CARGO) build --release --locked -p terrace-cli
+build: needs ## build the command terrace and the daemon terraced into target/release
+	@$(CARGO) build --release --locked -p terrace-cli -p terrace-daemon
 
 .PHONY: demo
 demo: build ## manage a real program and print what that saved and cost
@@ -59,9 +59,26 @@ deb: build ## make the Debian package, and one with its debug symbols, into targ
 	@$(TERRACE) generate target/package
 	@$(CARGO) deb -p terrace-cli --no-build --dbgsym
 
+.PHONY: audit
+audit: ## look for known vulnerabilities of the dependencies (needs cargo-audit, and the network once)
+	@scripts/audit
+
+.PHONY: sbom
+sbom: ## list what the programs are made of: target/terrace.cdx.json (CycloneDX)
+	@scripts/sbom
+
+.PHONY: hostile
+hostile: needs ## a thousand hostile connections for ten minutes beside root's orders and scrapes (needs root)
+	@TERRACE_HOSTILE_SECONDS=$${TERRACE_HOSTILE_SECONDS:-600} $(CARGO) test --locked -p terrace-cli --test live_access -- a_thousand_hostile
+
 .PHONY: bench
 bench: build ## measure this machine: hot and cold memory, redis, peers (needs root; takes most of an hour)
 	@python3 benchmarks/run.py all
+
+.PHONY: fuzz
+fuzz: needs ## fuzz every decoder and parser, FUZZ_SECONDS each (600); faults are kept in fuzz/findings
+	@$(CARGO) build --locked --quiet --workspace --bin terrace-fuzz
+	@target/debug/terrace-fuzz all --seconds $${FUZZ_SECONDS:-600} --seed $${FUZZ_SEED:-1}
 
 .PHONY: clean
 clean: ## remove what the build made

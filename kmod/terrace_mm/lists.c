@@ -740,7 +740,8 @@ int terrace_start(struct terrace_file *file, const struct terrace_mm_start *with
 			goto fail;
 		}
 	}
-	file->session = session;
+	/* Pairs with the loads in main.c, which take no lock. */
+	smp_store_release(&file->session, session);
 	return 0;
 fail:
 	terrace_stop(session);

@@ -5,6 +5,11 @@
  * In: the calls of terrace_mm_abi.h, from a process with CAP_SYS_ADMIN. Out: page-table walks
  * (walk.c), page lists in order and pages moved (lists.c). Must not: do anything that
  * was not asked for through an open file, or leave anything behind when that file is closed.
+ *
+ * Locking. mmap() is called with the caller's mmap_lock held for writing, and copying from or to user space, like a walk of the
+ * caller's own memory, takes that lock. So mmap() takes none of our locks, and none is held while user memory is copied. What mmap()
+ * and read() need, results and session, is made once, published by a store with release, and freed by release() alone: whoever
+ * calls holds a reference on the file until the call returns, and so does each mapping.
  */
 #include <linux/capability.h>
 #include <linux/fs.h>
@@ -20,20 +25,57 @@ static u32 can;
 
 static int set_results(struct terrace_file *file, const struct terrace_mm_results *wanted)
 {
+	u16 *results;
+	int error = 0;
+
 	if (!wanted->pages || wanted->pages > TERRACE_MM_MOST_RESULTS)
 		return -EINVAL;
 	/* It may be mapped: it stays as it is until the file is closed. */
-	if (file->results)
+	if (smp_load_acquire(&file->results))
 		return -EBUSY;
-	file->results = vmalloc_user(PAGE_ALIGN(wanted->pages * sizeof(u16)));
-	if (!file->results)
+	results = vmalloc_user(PAGE_ALIGN(wanted->pages * sizeof(u16)));
+	if (!results)
 		return -ENOMEM;
-	file->result_pages = wanted->pages;
-	return 0;
+	mutex_lock(&file->make_lock);
+	if (file->results) {
+		error = -EBUSY;
+	} else {
+		file->result_pages = wanted->pages;
+		smp_store_release(&file->results, results);
+	}
+	mutex_unlock(&file->make_lock);
+	if (error)
+		vfree(results);
+	return error;
 }
 
-static long dispatch(struct terrace_file *file, unsigned int call, void __user *argument)
+static int start(struct terrace_file *file, const struct terrace_mm_start *with)
 {
+	int error;
+
+	if (mutex_lock_killable(&file->make_lock))
+		return -EINTR;
+	error = terrace_start(file, with);
+	mutex_unlock(&file->make_lock);
+	return error;
+}
+
+/* Results are of one walk: a second one is refused while the first runs, which may take minutes. */
+static int walk(struct terrace_file *file, struct terrace_mm_walk *walk)
+{
+	int error;
+
+	if (!mutex_trylock(&file->walk_lock))
+		return -EBUSY;
+	error = terrace_walk(file, walk);
+	mutex_unlock(&file->walk_lock);
+	return error;
+}
+
+static long terrace_ioctl(struct file *opened, unsigned int call, unsigned long given)
+{
+	struct terrace_file *file = opened->private_data;
+	void __user *argument = (void __user *)given;
 	union {
 		struct terrace_mm_version version;
 		struct terrace_mm_target target;
@@ -67,16 +109,16 @@ static long dispatch(struct terrace_file *file, unsigned int call, void __user *
 		error = set_results(file, &with.results);
 		break;
 	case TERRACE_MM_WALK:
-		error = terrace_walk(file, &with.walk);
+		error = walk(file, &with.walk);
 		break;
 	case TERRACE_MM_START:
-		error = terrace_start(file, &with.start);
+		error = start(file, &with.start);
 		break;
 	case TERRACE_MM_WAKE:
-		error = terrace_wake(file->session, with.why);
+		error = terrace_wake(smp_load_acquire(&file->session), with.why);
 		break;
 	case TERRACE_MM_GET_COUNTS:
-		error = terrace_counts(file->session, &with.counts);
+		error = terrace_counts(smp_load_acquire(&file->session), &with.counts);
 		break;
 	default:
 		return -ENOTTY;
@@ -86,44 +128,27 @@ static long dispatch(struct terrace_file *file, unsigned int call, void __user *
 	return error;
 }
 
-static long terrace_ioctl(struct file *opened, unsigned int call, unsigned long argument)
-{
-	struct terrace_file *file = opened->private_data;
-	long result;
-
-	if (mutex_lock_killable(&file->lock))
-		return -EINTR;
-	result = dispatch(file, call, (void __user *)argument);
-	mutex_unlock(&file->lock);
-	return result;
-}
-
+/* While a walk runs it shows what that has found so far, as a mapping does. */
 static ssize_t terrace_read(struct file *opened, char __user *to, size_t bytes, loff_t *position)
 {
 	struct terrace_file *file = opened->private_data;
-	ssize_t result;
+	u16 *results = smp_load_acquire(&file->results);
 
-	if (mutex_lock_killable(&file->lock))
-		return -EINTR;
-	result = simple_read_from_buffer(to, bytes, position, file->results, file->result_pages * sizeof(u16));
-	mutex_unlock(&file->lock);
-	return result;
+	if (!results)
+		return 0;
+	return simple_read_from_buffer(to, bytes, position, results, file->result_pages * sizeof(u16));
 }
 
 static int terrace_mmap(struct file *opened, struct vm_area_struct *area)
 {
 	struct terrace_file *file = opened->private_data;
 	u64 offset = (u64)area->vm_pgoff << PAGE_SHIFT;
-	int result = -EINVAL;
+	u16 *results;
 
-	if (mutex_lock_killable(&file->lock))
-		return -EINTR;
 	if (offset == TERRACE_MM_HOT_RING || offset == TERRACE_MM_COLD_RING)
-		result = terrace_map_ring(file->session, area, offset == TERRACE_MM_HOT_RING);
-	else if (file->results && offset == 0)
-		result = remap_vmalloc_range(area, file->results, 0);
-	mutex_unlock(&file->lock);
-	return result;
+		return terrace_map_ring(smp_load_acquire(&file->session), area, offset == TERRACE_MM_HOT_RING);
+	results = smp_load_acquire(&file->results);
+	return results && offset == 0 ? remap_vmalloc_range(area, results, 0) : -EINVAL;
 }
 
 static int terrace_open(struct inode *inode, struct file *opened)
@@ -136,7 +161,8 @@ static int terrace_open(struct inode *inode, struct file *opened)
 	file = kzalloc(sizeof(*file), GFP_KERNEL_ACCOUNT);
 	if (!file)
 		return -ENOMEM;
-	mutex_init(&file->lock);
+	mutex_init(&file->make_lock);
+	mutex_init(&file->walk_lock);
 	init_rwsem(&file->targets_lock);
 	opened->private_data = file;
 	return 0;

@@ -37,11 +37,13 @@ struct terrace_target {
 
 /* An open file of /dev/terrace_mm. */
 struct terrace_file {
-	struct mutex lock;		/* one call at a time; covers all below but targets */
+	struct mutex make_lock;		/* results and session are made under it; never held while user memory is copied or walked */
+	struct mutex walk_lock;		/* one walk at a time; a process's mmap_lock is taken inside it, and it never inside that one */
 	struct rw_semaphore targets_lock;
 	struct terrace_target targets[TERRACE_MM_SLOTS];
+	/* Made once and there until release(): smp_load_acquire() before use, no lock. */
+	u64 result_pages;		/* valid once results is seen */
 	u16 *results;			/* vmalloc_user() */
-	u64 result_pages;
 	struct terrace_session *session;	/* rings and migration, if they were started */
 };
 

@@ -47,6 +47,7 @@ struct terrace_mm_results {
 #define TERRACE_MM_MOST_SCANS 31
 #define TERRACE_MM_MOST_INTERVAL_US 10000000
 
+/* One walk of a file at a time: another is refused with EBUSY while it runs. */
 struct terrace_mm_walk {
 	__u32 slot;		/* in */
 	__u32 flags;		/* in: TERRACE_MM_WALK_... */

@@ -270,7 +270,7 @@ static void count_present(struct terrace_mm_walk *walk, const u16 *results)
 int terrace_walk(struct terrace_file *file, struct terrace_mm_walk *walk)
 {
 	struct scan scan = {
-		.results = file->results,
+		.results = smp_load_acquire(&file->results),
 		.start = walk->start,
 		.clear = walk->flags & TERRACE_MM_WALK_CLEAR,
 		.skip_idle = walk->flags & TERRACE_MM_WALK_SKIP_IDLE,
@@ -287,9 +287,9 @@ int terrace_walk(struct terrace_file *file, struct terrace_mm_walk *walk)
 	/* A second look at bits that nobody cleared says nothing new. */
 	if (walk->scans > 1 && !scan.clear)
 		return -EINVAL;
-	if ((walk->end - walk->start) >> PAGE_SHIFT > file->result_pages)
+	if (!scan.results || (walk->end - walk->start) >> PAGE_SHIFT > file->result_pages)
 		return -ENOSPC;
-	memset(file->results, 0, (walk->end - walk->start) >> PAGE_SHIFT << 1);
+	memset(scan.results, 0, (walk->end - walk->start) >> PAGE_SHIFT << 1);
 	for (number = 0; number < walk->scans && !error; number++) {
 		if (number && walk->interval_us) {
 			/* The process may end meanwhile: its memory is not held. */
@@ -308,7 +308,7 @@ int terrace_walk(struct terrace_file *file, struct terrace_mm_walk *walk)
 			on_each_cpu(flush_this_processor, NULL, 1);
 		mmput(scan.mm);
 	}
-	count_present(walk, file->results);
+	count_present(walk, scan.results);
 	walk->accessed = scan.accessed;
 	walk->skipped = scan.skipped;
 	return error;

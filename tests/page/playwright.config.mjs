@@ -8,6 +8,8 @@ export default {
   outputDir: process.env.TERRACE_SHOTS ?? "test-results",
   use: {
     baseURL: process.env.TERRACE_PAGE ?? "http://127.0.0.1:9464",
+    // The page shows everything, and asks for the token of access.read.
+    httpCredentials: process.env.TERRACE_TOKEN ? { username: "page", password: process.env.TERRACE_TOKEN } : undefined,
     launchOptions: { executablePath: process.env.CHROMIUM || undefined, args: ["--no-sandbox"] },
   },
 };

@@ -53,7 +53,7 @@ impl PageTables {
     }
 }
 
-/// Births and deaths of pages. In this build none are seen.
+/// allocations and frees of pages. In this build none are seen.
 #[derive(Debug)]
 pub struct LifeCycle(std::convert::Infallible);
 

@@ -1,6 +1,6 @@
 //! The eBPF programs of Terrace and their loader.
 //!
-//! In: pids and addresses. Out: copies of the page tables that map them, as raw entries ([`PageTables`]); births and deaths of
+//! In: pids and addresses. Out: copies of the page tables that map them, as raw entries ([`PageTables`]); allocations and frees of
 //! their pages ([`LifeCycle`]). Must not: interpret an entry, or need a compiler for eBPF: the objects are shipped built (in
 //! `object/`, rebuilt by `build-object`) and adapt themselves to the running kernel when they are loaded.
 //!
@@ -45,9 +45,9 @@ pub struct SpaceMark(u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LifeKind {
     /// An anonymous folio was mapped there for the first time.
-    Born,
+    Allocated,
     /// Whatever had memory there has none any more.
-    Gone,
+    Freed,
 }
 
 /// Something that happened to consecutive pages of a process.

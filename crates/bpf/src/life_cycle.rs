@@ -1,4 +1,4 @@
-//! Loads the programs that tell of births and deaths of pages, attaches those that the kernel has a function for, and reads what
+//! Loads the programs that tell of allocations and frees of pages, attaches those that the kernel has a function for, and reads what
 //! they tell.
 //!
 //! In: the object shipped with the crate, pids to watch. Out: [`LifeEvent`]s in the order they happened, and how many were lost.
@@ -32,7 +32,7 @@ const UNMAP: &str = "unmap_vmas";
 /// The C source's `struct life_event`: two numbers of eight bytes and two of four.
 const EVENT_BYTES: usize = 24;
 
-/// Births and deaths of the pages of watched processes.
+/// Allocations and frees of the pages of watched processes.
 #[derive(Debug)]
 pub struct LifeCycle {
     functions: Vec<&'static str>,
@@ -175,8 +175,8 @@ fn decode(bytes: &[u8]) -> Option<LifeEvent> {
     let long = |at: usize| u64::from_ne_bytes(std::array::from_fn(|byte| bytes[at + byte]));
     let short = |at: usize| u32::from_ne_bytes(std::array::from_fn(|byte| bytes[at + byte]));
     let kind = match short(20) {
-        0 => LifeKind::Born,
-        1 => LifeKind::Gone,
+        0 => LifeKind::Allocated,
+        1 => LifeKind::Freed,
         _ => return None,
     };
     Some(LifeEvent { pid: short(16), kind, first: long(0), pages: long(8) })
@@ -219,7 +219,7 @@ mod tests {
         bytes.extend(16u64.to_ne_bytes());
         bytes.extend(77u32.to_ne_bytes());
         bytes.extend(1u32.to_ne_bytes());
-        assert_eq!(decode(&bytes), Some(LifeEvent { pid: 77, kind: LifeKind::Gone, first: 0x7f00_1234, pages: 16 }));
+        assert_eq!(decode(&bytes), Some(LifeEvent { pid: 77, kind: LifeKind::Freed, first: 0x7f00_1234, pages: 16 }));
         bytes[20] = 2;
         assert_eq!(decode(&bytes), None);
         assert_eq!(decode(&bytes[..23]), None);

@@ -18,7 +18,19 @@ pub(crate) use service::*;
 pub(crate) use sizing::*;
 
 /// What can be a pid: the kernel's PID_MAX_LIMIT is 2^22 (proc_sys_kernel(5), pid_max).
-const PIDS: std::ops::RangeInclusive<i64> = 1..=(1 << 22);
+const PIDS: std::ops::RangeInclusive<u32> = 1..=(1 << 22);
+
+/// A pid as people write it.
+fn pid(text: &str) -> Result<u32, String> {
+    match text.parse::<u32>() {
+        Ok(pid) if PIDS.contains(&pid) => Ok(pid),
+        Ok(_) => Err(format!("a pid is {} to {}", PIDS.start(), PIDS.end())),
+        Err(_) if text.chars().all(|letter| letter.is_ascii_digit()) => {
+            Err(format!("a pid is {} to {}", PIDS.start(), PIDS.end()))
+        }
+        Err(_) => Err(format!("expected a number; of a program by name: --pid $(pidof -s {text})")),
+    }
+}
 
 /// Manages tiered memory: keeps the pages a program uses in fast memory, moves the rest, and says what that saved and cost.
 #[derive(Debug, Parser)]
@@ -48,7 +60,7 @@ pub(crate) enum Command {
     /// Show the tiers of memory this machine has.
     Topology(TopologyArguments),
     /// Show what works here: trackers, movers, rights, and who else manages memory.
-    Doctor(OutputArguments),
+    Doctor(DoctorArguments),
     /// List the policies and their settings.
     Policies(OutputArguments),
     /// Ask the daemon, terraced, how it stands.
@@ -67,7 +79,7 @@ pub(crate) enum Command {
     Resume(OneClassArguments),
     /// Have the daemon bring back what it moved to slower memory, and then pause.
     Drain(OneClassArguments),
-    /// Have the daemon read its configuration anew; a bad one changes nothing.
+    /// Have the daemon read its configuration again; a bad one changes nothing.
     Reload(ReachArguments),
     /// Change one key of the running daemon until its next reload.
     Set(SetArguments),
@@ -90,6 +102,8 @@ pub(crate) enum Command {
     /// The program runs in QEMU's user mode (Debian: qemu-user), some ten times slower. Programs that it starts are not recorded.
     /// The exit code is the program's.
     Record(RecordArguments),
+    /// Print completions for a shell: `source <(terrace completions bash)`.
+    Completions(CompletionsArguments),
     /// Write manual pages and completions into a directory, for packages.
     #[command(hide = true)]
     Generate(GenerateArguments),
@@ -135,6 +149,21 @@ pub(crate) struct OutputArguments {
 }
 
 #[derive(Debug, Args)]
+pub(crate) struct DoctorArguments {
+    /// For scripts: exit with 1 unless a tracker and a mover work here, and say what is missing.
+    #[arg(long)]
+    pub check: bool,
+    #[command(flatten)]
+    pub output: OutputArguments,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct CompletionsArguments {
+    /// The shell.
+    pub shell: clap_complete::Shell,
+}
+
+#[derive(Debug, Args)]
 pub(crate) struct TopologyArguments {
     /// Measure each node as well: the time of a load, and the bandwidth from its CPUs. Takes some seconds of them.
     #[arg(long)]
@@ -148,7 +177,7 @@ pub(crate) struct RunArguments {
     #[command(flatten)]
     pub manage: ManageArguments,
     /// The program and its arguments.
-    #[arg(required = true, last = true, value_name = "CMD")]
+    #[arg(required = true, trailing_var_arg = true, value_name = "CMD")]
     pub command: Vec<OsString>,
 }
 
@@ -157,7 +186,7 @@ pub(crate) struct AttachArguments {
     #[command(flatten)]
     pub manage: ManageArguments,
     /// The process.
-    #[arg(long, value_parser = clap::value_parser!(u32).range(PIDS))]
+    #[arg(long, value_parser = pid)]
     pub pid: u32,
     /// Stop after this long, such as 60s.
     #[arg(long, value_name = "TIME")]
@@ -169,13 +198,13 @@ pub(crate) struct ObserveArguments {
     #[command(flatten)]
     pub watch: WatchArguments,
     /// Watch this process instead of starting a program.
-    #[arg(long, conflicts_with = "command", value_parser = clap::value_parser!(u32).range(PIDS))]
+    #[arg(long, conflicts_with = "command", value_parser = pid)]
     pub pid: Option<u32>,
     /// Stop after this long, such as 60s.
     #[arg(long, value_name = "TIME")]
     pub duration: Option<String>,
     /// The program and its arguments.
-    #[arg(required_unless_present = "pid", last = true, value_name = "CMD")]
+    #[arg(required_unless_present = "pid", trailing_var_arg = true, value_name = "CMD")]
     pub command: Vec<OsString>,
 }
 
@@ -188,6 +217,9 @@ pub(crate) struct WatchArguments {
     /// Time between rounds, such as 500ms; without it the policy adapts it.
     #[arg(long, value_name = "TIME")]
     pub interval: Option<String>,
+    /// Share of the program's CPU time that watching it may cost; rounds become rarer and smaller to keep to it.
+    #[arg(long, default_value = "1%", value_name = "SHARE")]
+    pub max_overhead: String,
     /// Look at private file mappings as well.
     #[arg(long)]
     pub files: bool,
@@ -230,11 +262,40 @@ pub(crate) struct ManageArguments {
     pub rate: Option<String>,
     /// How long a page stays where it is after a move; four times longer each time it comes straight back [default: 10s with swap, else 1s].
     #[arg(long, value_name = "TIME")]
-    pub rest: Option<String>,
-    /// Share of its time that the program may lose to pages that come back, before page-outs stop.
+    pub cooldown: Option<String>,
+    /// Share of its time that the program may lose to pages that come back, to moves and to being watched, before page-outs stop.
     #[arg(long, default_value = "2%", value_name = "SHARE")]
-    pub max_stall: String,
+    pub max_slowdown: String,
     /// Decide, but move nothing; say what would have moved.
     #[arg(long)]
     pub dry_run: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn program(words: &[&str]) -> Vec<String> {
+        let words = [&["terrace"], words].concat();
+        match Arguments::try_parse_from(words).unwrap().command {
+            Command::Run(run) => run.command.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_program_may_stand_with_or_without_two_dashes_before_it() {
+        assert_eq!(program(&["run", "--quiet", "ls", "-l", "--json"]), ["ls", "-l", "--json"]);
+        assert_eq!(program(&["run", "--quiet", "--", "ls", "-l"]), ["ls", "-l"]);
+        assert!(
+            Arguments::try_parse_from(["terrace", "run", "--fats", "50%", "ls"]).is_err(),
+            "a misspelt option is none"
+        );
+    }
+
+    #[test]
+    fn a_name_in_place_of_a_pid_is_answered_with_how_to_find_one() {
+        let told = Arguments::try_parse_from(["terrace", "attach", "--pid", "redis"]).unwrap_err().to_string();
+        assert!(told.contains("pidof -s redis"), "{told}");
+    }
 }

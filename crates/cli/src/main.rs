@@ -6,6 +6,7 @@
 use std::process::ExitCode;
 
 use clap::Parser;
+use terrace_core::text::visible_lines;
 
 mod args;
 mod commands;
@@ -19,7 +20,10 @@ fn main() -> ExitCode {
     if std::env::args_os().nth(1).is_some_and(|argument| argument == terrace_linux::guard::GUARD_ARGUMENT) {
         return ExitCode::from(terrace_linux::guard::run_guardian(std::io::stdin()));
     }
-    let arguments = args::Arguments::parse();
+    let arguments = match args::Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(told) => return terrace_daemon::tell::tell(&told),
+    };
     start_log(arguments.verbose);
     match commands::run(arguments.command) {
         Ok(code) => code,
@@ -49,7 +53,7 @@ fn fail(error: &anyhow::Error) -> ExitCode {
     if broken_pipe {
         return ExitCode::SUCCESS;
     }
-    eprintln!("terrace: {error:#}");
+    eprintln!("terrace: {}", visible_lines(&format!("{error:#}")));
     match error.downcast_ref::<session::NotStarted>() {
         Some(not_started) => ExitCode::from(not_started.exit_code()),
         None if error.is::<options::Misuse>() => ExitCode::from(2),

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use terrace_core::governor::GovernorConfig;
 use terrace_core::policy::FastGoal;
-use terrace_core::units::{Bytes, parse_duration, parse_share};
+use terrace_core::units::{Bytes, Quantity, parse_duration, parse_share};
 use terrace_linux::process::RangeOptions;
 use terrace_linux::topology::declared::{SlowTier, TierMemory};
 use terrace_policies::{Settings, SettingsError};
@@ -26,12 +26,19 @@ pub(crate) fn misuse(option: &str, given: &str, why: impl std::fmt::Display) -> 
     Misuse(format!("{option} {given}: {why}")).into()
 }
 
+/// What `--max-footprint` takes.
+pub(crate) fn footprint(text: &str) -> anyhow::Result<Bytes> {
+    text.parse().map_err(|error| misuse("--max-footprint", text, error))
+}
+
 /// How to watch a program.
 #[derive(Clone, Debug)]
 pub(crate) struct WatchOptions {
     /// `None` is auto.
     pub tracker: Option<String>,
     pub interval: Option<Duration>,
+    /// Share of the program's processor time that watching it may cost.
+    pub max_overhead: f64,
     pub ranges: RangeOptions,
     pub output: OutputOptions,
 }
@@ -56,8 +63,8 @@ pub(crate) struct ManageOptions {
     pub slow: SlowTier,
     pub rate: Option<Bytes>,
     /// How long a page stays after a move; `None` for what suits the machine.
-    pub rest: Option<Duration>,
-    pub stall_budget: f64,
+    pub cooldown: Option<Duration>,
+    pub max_slowdown: f64,
     pub moves: bool,
 }
 
@@ -77,6 +84,7 @@ impl WatchOptions {
         Ok(WatchOptions {
             tracker: (raw.tracker != "auto").then(|| raw.tracker.clone()),
             interval,
+            max_overhead: max_overhead(&raw.max_overhead)?,
             ranges: RangeOptions { files: raw.files, shared: raw.shared },
             output: OutputOptions {
                 report: raw.report.clone(),
@@ -142,17 +150,17 @@ impl ManageOptions {
             goal_text: raw.fast.clone(),
             slow: slow_tier(&raw.tier_slow, memory)?,
             rate,
-            rest: raw.rest.as_deref().map(rest).transpose()?,
-            stall_budget: match parse_share(&raw.max_stall) {
+            cooldown: raw.cooldown.as_deref().map(cooldown).transpose()?,
+            max_slowdown: match parse_share(&raw.max_slowdown) {
                 Ok(share) if share > 0.0 => share,
                 Ok(_) => {
                     return Err(misuse(
-                        "--max-stall",
-                        &raw.max_stall,
+                        "--max-slowdown",
+                        &raw.max_slowdown,
                         "expected more than 0%: every page-out may cost a refault",
                     ));
                 }
-                Err(error) => return Err(misuse("--max-stall", &raw.max_stall, error)),
+                Err(error) => return Err(misuse("--max-slowdown", &raw.max_slowdown, error)),
             },
             moves: !raw.dry_run,
         })
@@ -187,46 +195,44 @@ fn slow_tier(text: &str, memory: Bytes) -> anyhow::Result<SlowTier> {
 }
 
 fn fast_goal(text: &str, memory: Bytes) -> anyhow::Result<FastGoal> {
-    let wanted = "expected a share (50%), an amount (2GiB), or min";
     if text == "min" {
         return Ok(FastGoal::Least);
     }
-    if text.trim_end().ends_with('%') {
-        return match parse_share(text) {
-            Ok(share) if share > 0.0 => Ok(FastGoal::Share(share)),
-            Ok(_) => Err(misuse(
-                "--fast",
-                text,
-                "expected more than 0%: no program runs without fast memory; min finds the least it can do with",
-            )),
-            Err(_) => Err(misuse("--fast", text, wanted)),
-        };
+    let quantity: Quantity =
+        text.parse().map_err(|_| misuse("--fast", text, "expected a share (50%), an amount (2GiB), or min"))?;
+    let quantity = quantity.above_nothing().map_err(|why| {
+        misuse("--fast", text, format!("{why}: no program runs with less; min finds the least it can do with"))
+    })?;
+    match quantity {
+        Quantity::Share(share) => Ok(FastGoal::Share(share)),
+        Quantity::Bytes(amount) if amount > memory => {
+            let why = format!("expected {memory} at most: that is all the memory this machine has");
+            Err(misuse("--fast", text, why))
+        }
+        Quantity::Bytes(amount) => Ok(FastGoal::Pages(amount.pages())),
     }
-    let amount: Bytes = text.parse().map_err(|_| misuse("--fast", text, wanted))?;
-    if amount < Bytes::mib(1) {
-        return Err(misuse(
-            "--fast",
-            text,
-            "expected 1MiB or more: no program runs with less; min finds the least it can do with",
-        ));
+}
+
+/// What watching may cost.
+fn max_overhead(text: &str) -> anyhow::Result<f64> {
+    match parse_share(text) {
+        Ok(share) if share > 0.0 => Ok(share),
+        Ok(_) => {
+            Err(misuse("--max-overhead", text, "expected more than 0%: without watching nothing is known of the pages"))
+        }
+        Err(error) => Err(misuse("--max-overhead", text, error)),
     }
-    if amount > memory {
-        return Err(misuse(
-            "--fast",
-            text,
-            format!("expected {memory} at most: that is all the memory this machine has"),
-        ));
-    }
-    Ok(FastGoal::Pages(amount.pages()))
 }
 
 /// A rest after a move. 64 times as long, which a page that keeps coming back gets, it must still fit what a page has room for.
-fn rest(text: &str) -> anyhow::Result<Duration> {
-    match duration("--rest", text)? {
-        rest if rest > GovernorConfig::LONGEST_REST => {
-            Err(misuse("--rest", text, "expected 10min or less: a page that keeps coming back rests 64 times as long"))
-        }
-        rest => Ok(rest),
+fn cooldown(text: &str) -> anyhow::Result<Duration> {
+    match duration("--cooldown", text)? {
+        cooldown if cooldown > GovernorConfig::LONGEST_COOLDOWN => Err(misuse(
+            "--cooldown",
+            text,
+            "expected 10min or less: a page that keeps coming back rests 64 times as long",
+        )),
+        cooldown => Ok(cooldown),
     }
 }
 
@@ -258,9 +264,9 @@ mod tests {
 
     #[test]
     fn a_rest_is_more_than_nothing_and_ten_minutes_at_most() {
-        assert_eq!(rest("20ms").unwrap(), Duration::from_millis(20));
+        assert_eq!(cooldown("20ms").unwrap(), Duration::from_millis(20));
         for (text, says) in [("0s", "longer than zero"), ("11min", "10min or less"), ("soon", "not a duration")] {
-            let error = rest(text).unwrap_err();
+            let error = cooldown(text).unwrap_err();
             assert!(error.is::<Misuse>() && error.to_string().contains(says), "{text}: {error}");
         }
     }

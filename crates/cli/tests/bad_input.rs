@@ -112,9 +112,12 @@ fn times_rates_and_shares_have_bounds() {
     misuse("--interval", "soon", &["is not a duration such as 250ms"]);
     misuse("--rate", "0", &["expected 1MiB"]);
     misuse("--rate", "fast", &["is not a size such as"]);
-    misuse("--max-stall", "0", &["expected more than 0%"]);
-    misuse("--max-stall", "101%", &["between 0% and 100%"]);
-    misuse("--max-stall", "little", &["such as 50%"]);
+    misuse("--max-overhead", "0", &["expected more than 0%"]);
+    misuse("--max-overhead", "150%", &["between 0% and 100%"]);
+    misuse("--max-overhead", "hardly", &["such as 50%"]);
+    misuse("--max-slowdown", "0", &["expected more than 0%"]);
+    misuse("--max-slowdown", "101%", &["between 0% and 100%"]);
+    misuse("--max-slowdown", "little", &["such as 50%"]);
     for words in [["observe", "--duration", "0s"], ["observe", "--duration", "soon"], ["observe", "--interval", "1ms"]]
     {
         refused(2, &[words.as_slice(), &["--", "true"]].concat(), &words[1..]);
@@ -168,7 +171,6 @@ fn words_that_are_missing_or_unknown_are_named() {
     refused(2, &["observe"], &["required"]);
     refused(2, &["attach"], &["required"]);
     refused(2, &["observe", "--pid", "1", "--", "true"], &["--pid", "cannot be used with"]);
-    refused(2, &["run", "true"], &["true"]);
     refused(2, &["run", "--bogus", "--", "true"], &["--bogus"]);
     refused(2, &["bogus"], &["bogus"]);
 }

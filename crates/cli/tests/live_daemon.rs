@@ -11,7 +11,7 @@ mod common;
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Duration;
 
-use common::daemon::{Daemon, EAGER, MIB, class, ends_well, named, workload};
+use common::daemon::{Daemon, EAGER, MIB, class, ends_well, named, terraced, workload};
 use common::{PATIENCE, Running, run_live_tests, terrace, wait_until, zram_of};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -315,20 +315,18 @@ fn a_target_is_tuned_to() {
     let mut program = workload("front", "64MiB", 240, &[]);
     wait_until(PATIENCE, "it is managed", || daemon.figure("front", "processes") == 1);
     assert_eq!(daemon.class("front")["tuned"]["tau"], 0.05);
-    // The database is built beside the loop, at the lowest priority; meanwhile everything stays fast.
-    let ready = wait_until(Duration::from_secs(200), "the database is ready", || {
-        daemon.class("front")["tuned"]["waits"].is_null()
-    });
+    wait_until(PATIENCE, "the tuner begins", || daemon.class("front")["tuned"]["waits"].is_null());
     let sizing = |daemon: &Daemon| daemon.ask(Verb::Sizing { class: "front".to_owned() });
     wait_until(PATIENCE, "the tuner has taken some away", || {
         daemon.class("front")["tuned"]["fast_share"].as_f64().unwrap() < 0.9
             && daemon.figure("front", "slow_bytes") > 2 * MIB
     });
     let view = sizing(&daemon);
-    assert_eq!((view["curve"].as_array().unwrap().len(), view["tau"].as_f64()), (100, Some(0.05)), "{view:#}");
+    assert_eq!(view["tau"].as_f64(), Some(0.05), "{view:#}");
+    assert!(view["inputs"].as_str().unwrap().starts_with("observed"), "{view:#}");
     assert!(view["decisions"].as_array().unwrap().iter().any(|one| one["action"] == "shrunk"), "{view:#}");
     let tuned = daemon.class("front")["tuned"].clone();
-    println!("    the database was ready after {:.1} s; {tuned}", ready.as_secs_f64());
+    println!("    {tuned}");
     assert!(daemon.get("/metrics").contains("terrace_class_tuned_fast_ratio{class=\"front\"} 0."));
     let json: Value = serde_json::from_str(&daemon.get("/api/v1/bins?class=front")).unwrap();
     assert_eq!(json["bins"].as_array().unwrap().len(), 16);
@@ -341,7 +339,7 @@ fn a_program_over_its_target_gets_its_memory_back() {
     let daemon = Daemon::start(&class("front", "front", "tau = \"5%\""));
     // Which half is hot changes once a minute: what was withheld until then is what the program needs from then on.
     let mut program = workload("front", "512MiB", 900, &["hot=0.5", "shift_seconds=60"]);
-    wait_until(Duration::from_secs(200), "the database is ready", || {
+    wait_until(PATIENCE, "the tuner begins", || {
         daemon.figure("front", "processes") == 1 && daemon.class("front")["tuned"]["waits"].is_null()
     });
     let decisions = || daemon.ask(Verb::Sizing { class: "front".to_owned() })["decisions"].as_array().unwrap().clone();
@@ -381,7 +379,7 @@ def ask(path, **headers):
     served.add(hashlib.sha256(connection.sock.getpeercert(True)).hexdigest()[:8])
     answer = connection.getresponse()
     body = answer.read()
-    return f"{answer.status}:{len(body) > 100}"
+    return f"{answer.status}:{len(body) > 500}"
 basic = base64.b64encode(b"anyone:" + token.encode()).decode()
 print(ask("/metrics"), ask("/metrics", Authorization="Bearer " + token), ask("/", Authorization="Basic " + basic),
       ask("/api/v1/status", Authorization="Bearer " + token[:-1]), ask("/healthz"),
@@ -428,12 +426,9 @@ fn beyond_the_machine_a_token_and_tls_are_wanted() {
     };
     // Without both it is refused before anything is set up.
     drop_in(&format!("token = \"{token}\"\n"));
-    std::fs::write(place.path().join("terrace.toml"), "").unwrap();
-    let refused = Command::new(env!("CARGO_BIN_EXE_terraced"))
-        .args(["--config", &path("terrace.toml")])
-        .env_remove("TERRACE_LOG")
-        .output()
-        .unwrap();
+    std::fs::write(place.path().join("terrace.toml"), "# The defaults.\n").unwrap();
+    let refused =
+        Command::new(terraced()).args(["--config", &path("terrace.toml")]).env_remove("TERRACE_LOG").output().unwrap();
     let told = String::from_utf8(refused.stderr).unwrap();
     assert_eq!(refused.status.code(), Some(2));
     assert!(told.contains("50.toml:2: metrics.listen") && told.contains("from other machines"), "{told}");

@@ -33,6 +33,7 @@ fn main() -> ExitCode {
             ),
             ("children_are_followed", children_are_followed),
             ("observe_moves_nothing", observe_moves_nothing),
+            ("a_program_with_nothing_to_save_is_watched_within_its_budget", watched_within_its_budget),
             ("observing_for_a_while_lets_the_program_go_on", observing_for_a_while_lets_the_program_go_on),
             ("a_dry_run_moves_nothing_and_says_what_it_would", a_dry_run_moves_nothing_and_says_what_it_would),
             ("detaching_leaves_the_program_alive_and_whole", detaching_leaves_the_program_alive_and_whole),
@@ -141,6 +142,34 @@ fn children_are_followed() {
     assert!(number(&report, "/target/processes") >= 2.0);
     assert!(demoted > (150 * MIB) as f64, "{}", done.stderr);
     assert!(done.stderr.lines().any(|line| verified(line).is_some()), "the child's data: {}", done.stderr);
+}
+
+/// Random accesses to all of 256 MiB: nothing is ever cold. What watching cost is Terrace's own count of bits that the program set again, over
+/// the program's own CPU time; no clock is looked at, so that other work on the machine changes nothing.
+fn watched_within_its_budget() {
+    let words = workload_words("256MiB", 40, 1, &["hot=1"]);
+    let cost = |max_overhead: &str| {
+        let options = ["--quiet", "--json", "--tier-slow", "zram:1GiB", "--interval", "250ms", "--set", "share=100%"];
+        let options = [&options[..], &["--dry-run", "--max-slowdown", "100%", "--max-overhead", max_overhead]].concat();
+        let done = run_with(&["run"], &options, &["sh", "-c", &format!("exec {words} >/dev/null")]);
+        assert_eq!(done.code, 0, "{}", done.stderr);
+        let report = done.report();
+        let cpu = number(&report, "/target/cpu_seconds");
+        let watching = number(&report, "/cost/watching_seconds");
+        let bits = number(&report, "/cost/touched_bits");
+        println!(
+            "    --max-overhead {max_overhead}: {bits} bits in {cpu:.1} CPU seconds, {:.3} % of them, back-off {}",
+            watching / cpu * 100.0,
+            number(&report, "/cost/back_off"),
+        );
+        assert!(number(&report, "/cost/touch_nanoseconds") > 0.0);
+        (bits / cpu, watching / cpu)
+    };
+    let (bits, share) = cost("0.5%");
+    // One scan's worth may come on top of the mean: four seconds of income.
+    assert!(share <= 0.005 * 1.3, "{:.3} % of its CPU time", share * 100.0);
+    let (unbounded, _) = cost("100%");
+    assert!(bits * 2.0 < unbounded, "{bits:.0} bits a CPU second with the budget, {unbounded:.0} without");
 }
 
 fn observe_moves_nothing() {

@@ -8,17 +8,22 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
+mod common;
+
+use common::daemon::terraced;
+
 const UNIT: &str = include_str!("../../../packaging/systemd/terraced.service");
 const SLICE: &str = include_str!("../../../packaging/systemd/terrace.slice");
 
 /// The unit as a file in a place of its own: the programs lie elsewhere here, and manual pages are not installed.
 fn unit() -> tempfile::TempDir {
     let place = tempfile::tempdir().unwrap();
+    let program = terraced().to_str().unwrap();
     let unit = UNIT
-        .replace("/usr/bin/terraced", env!("CARGO_BIN_EXE_terraced"))
+        .replace("/usr/bin/terraced", program)
         .replace("/usr/bin/terrace ", &format!("{} ", env!("CARGO_BIN_EXE_terrace")))
         .replace("Documentation=man:terraced(8)\n", "");
-    assert!(unit.contains(env!("CARGO_BIN_EXE_terraced")) && !unit.contains("man:"));
+    assert!(unit.contains(program) && !unit.contains("man:"));
     std::fs::write(place.path().join("terraced.service"), unit).unwrap();
     std::fs::write(place.path().join("terrace.slice"), SLICE).unwrap();
     place
@@ -45,7 +50,7 @@ fn the_unit_is_understood_by_systemd() {
 #[test]
 fn the_unit_gives_away_no_more_than_it_must() {
     // In tenths, as systemd 252 counts; what is left are the rights that Terrace lives on, and the network of the metrics.
-    let words = ["security", "--offline=true", "--no-pager", "--threshold=45", "./terraced.service"];
+    let words = ["security", "--offline=true", "--no-pager", "--threshold=39", "./terraced.service"];
     let Some((good, told)) = analyze("the_unit_gives_away_no_more_than_it_must", &words) else { return };
     if told.contains("unrecognized option") {
         println!("SKIPPED the_unit_gives_away_no_more_than_it_must: this systemd-analyze reads no files (before 250)");
@@ -58,6 +63,16 @@ fn the_unit_gives_away_no_more_than_it_must() {
 fn the_guard_is_not_killed_with_the_daemon() {
     // systemd kills what is left of a dead service with every other mode, at once (systemd.kill(5)); scripts/unit-test shows it.
     assert!(UNIT.lines().any(|line| line == "KillMode=process"));
+}
+
+#[test]
+fn a_daemon_that_hangs_is_noticed_within_half_a_minute() {
+    let has = |line: &str| UNIT.lines().any(|one| one == line);
+    assert!(has("WatchdogSec=30s") && has("StartLimitBurst=5"));
+    let watchdog = terrace_daemon::config::schema::find("daemon.watchdog").unwrap();
+    assert_eq!(watchdog.default, "\"30s\"", "the unit and the daemon mean the same");
+    // The daemon's own bound for its end comes before systemd's, so that it says why.
+    assert!(has("TimeoutStopSec=10min") && terrace_daemon::daemon::STOP_LIMIT.as_secs() < 600);
 }
 
 #[test]

@@ -96,7 +96,7 @@ fn a_page_of_a_run_is_explained() {
     let page = ["sim", "explain", "--workload", "gups", "--policy", "tpp", "--page", "0x100000001000", "--json"];
     let value = json(&[&page[..], &TINY].concat());
     assert_eq!(keys(&value), documented("terrace sim explain"));
-    assert_eq!(value["moments"][0]["what"], "born");
+    assert_eq!(value["moments"][0]["what"], "allocated");
     assert_eq!(value["moments"][0]["address"], "0x100000001000");
 }
 
@@ -124,10 +124,52 @@ fn benches_machines_and_the_list_of_figures_print_what_the_page_says() {
     assert!(sources.iter().all(|number| !number["source"].as_str().unwrap().is_empty()));
     let value = json(&["reproduce", "list", "--json"]);
     assert_eq!(keys(&value), documented("terrace reproduce list"));
-    assert!(value["rows"].as_array().unwrap().iter().any(|row| row["id"] == "FM.fig6.ft"));
-    for figure in ["HW.fig3", "HW.fig4", "HW.fig5", "HW.fig6", "HW.fig7", "HW.fig8", "HW.fig9", "HW.fig10"] {
-        assert!(value["rows"].as_array().unwrap().iter().any(|row| row["id"] == figure), "{figure}");
+    assert!(value["rows"].as_array().unwrap().iter().any(|row| row["id"] == "FM.fig6.ft.tpp"));
+}
+
+#[test]
+fn a_reproduction_prints_what_the_page_says_of_experiments_of_ones_own() {
+    let place = tempfile::tempdir().unwrap();
+    let file = place.path().join("own.toml");
+    let own = |measure: &str| {
+        format!(
+            "[paper]\nprefix = \"T\"\nname = \"own\"\ntitle = \"Own\"\nagree = \"20%\"\n\
+             [settings.gups]\nworkload = \"gups\"\nsize = \"32GiB\"\nfast = \"1:3\"\nthreads = 2\n\
+             machine = \"optane-6252\"\npages = \"4KiB\"\n\
+             [[row]]\nid = \"T.gain\"\nquantity = \"a gain\"\npaper = 10\nunit = \"%\"\nsource = \"nowhere\"\n\
+             measure = \"{measure}\"\nsettings = [\"gups\"]\npolicies = [\"tpp\", \"first-touch\"]\n"
+        )
+    };
+    std::fs::write(&file, own("gain")).unwrap();
+    let path = file.to_str().unwrap();
+    let value = json(&["reproduce", "T", "--experiments", path, "--quick", "--json"]);
+    assert_eq!(keys(&value), documented("terrace reproduce"));
+    assert_eq!((value["schema_version"].as_u64(), value["command"].as_str()), (Some(1), Some("reproduce")));
+    let row = &value["rows"][0];
+    for key in [
+        "id",
+        "quantity",
+        "unit",
+        "paper",
+        "paper_source",
+        "ours",
+        "ours_low",
+        "ours_high",
+        "verdict",
+        "scale",
+        "seeds",
+        "config",
+    ] {
+        assert!(keys(row).contains(key), "{key}: {row}");
     }
+    assert_eq!(
+        (row["paper"].as_f64(), row["scale"].as_u64(), row["seeds"][0].as_u64()),
+        (Some(10.0), Some(4096), Some(1))
+    );
+    assert!(row["ours"].is_f64() && value["runs"].as_array().unwrap().len() == 2, "{row}");
+    std::fs::write(&file, own("grain")).unwrap();
+    misuse(&["reproduce", "T", "--experiments", path], "own.toml:19: T.gain, key `measure`: ");
+    misuse(&["reproduce", "T", "--experiments", "no/such.toml"], "cannot read no/such.toml");
 }
 
 #[test]
@@ -280,5 +322,8 @@ fn bad_input_is_refused_with_its_name() {
     misuse(&["sim", "explain", "--workload", "gups", "--range", "5-4"], "--range 5-4");
     misuse(&["sim", "bench", "--policy", "nonsense"], "nonsense");
     misuse(&["reproduce", "FM.nonsense"], "FM.nonsense");
+    misuse(&["reproduce", "FM.fig6.spp"], "FM.fig6.sp");
+    misuse(&["reproduce", "FM.fig6.sp", "--svg", "x.svg"], "--svg x.svg");
+    misuse(&["reproduce", "FM.fig6.sp", "--scale", "8192"], "--scale 8192");
     misuse(&["reproduce", "FH.cost"], "not built");
 }

@@ -107,7 +107,7 @@ fn bad_input_is_refused_before_anything_is_started() {
         misuse(&["size", "advise", &format!("--tau={tau}"), "--", "touch", mark], "--tau");
     }
     let empty = file("empty", b"");
-    misuse(&["size", "tune", "--db", &empty, "--", "touch", mark], "it is empty");
+    misuse(&["size", "tune", "--paper", "--db", &empty, "--", "touch", mark], "it is empty");
     misuse(&["size", "query", "--db", &empty, "--vector", VECTOR], "it is empty");
     let text = file("text", b"this is no database, it is a text");
     misuse(&["size", "query", "--db", &text, "--vector", VECTOR], "no Parquet file");
@@ -115,7 +115,10 @@ fn bad_input_is_refused_before_anything_is_started() {
     let database = place.path().join("db.parquet");
     build(&database, "20");
     let database = database.to_str().unwrap();
-    misuse(&["size", "tune", "--db", database, "--", "touch", mark], "of machine optane-6252, not of zram-vm");
+    misuse(
+        &["size", "tune", "--paper", "--db", database, "--", "touch", mark],
+        "of machine optane-6252, not of zram-vm",
+    );
     misuse(&["size", "query", "--db", database, "--machine", "cxl-pond", "--vector", VECTOR], "not of cxl-pond");
     let cut = file("cut", &std::fs::read(database).unwrap()[..5000]);
     misuse(&["size", "query", "--db", &cut, "--vector", VECTOR], "damaged");
@@ -123,7 +126,7 @@ fn bad_input_is_refused_before_anything_is_started() {
     // Past the first page's header: within the figures.
     bytes[2000] ^= 0x10;
     let flipped = file("flipped", &bytes);
-    misuse(&["size", "tune", "--db", &flipped, "--machine", "optane-6252", "--", "touch", mark], "damaged");
+    misuse(&["size", "tune", "--paper", "--db", &flipped, "--machine", "optane-6252", "--", "touch", mark], "damaged");
     misuse(&["size", "query", "--vector", "1,2,3"], "expected 8 figures");
     misuse(&["size", "tune", "--every", "1ms", "--", "touch", mark], "--every");
     misuse(&["size", "advise", "--prices", "cheap", "--", "touch", mark], "--prices");

@@ -137,7 +137,7 @@ impl Allowance {
         Allowance { share, depth, saved: share * depth.as_secs_f64(), at: None }
     }
 
-    /// Sets the share anew; what is saved stays, as far as the depth allows.
+    /// Sets the share again; what is saved stays, as far as the depth allows.
     pub fn set_share(&mut self, now: Time, share: f64) {
         self.fill(now);
         self.share = share;
@@ -161,7 +161,7 @@ impl Allowance {
         if self.saved >= 0.0 {
             return now;
         }
-        // A share of zero never pays: it is asked again in a while, since the share may be set anew.
+        // A share of zero never pays: it is asked again in a while, since the share may be set again.
         let wait = if self.share > 0.0 { (-self.saved / self.share).min(3600.0) } else { 3600.0 };
         now + Duration::from_secs_f64(wait.max(0.001))
     }

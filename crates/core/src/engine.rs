@@ -12,11 +12,11 @@ use std::time::Duration;
 
 use crate::governor::{Governor, GovernorConfig, Pressure, SpaceLimits};
 use crate::ledger::Ledger;
-use crate::observation::{Observation, Scan, Seen};
+use crate::observation::{Observation, Observations, ScanBatch};
 use crate::pages::Pages;
-use crate::plan::{Action, Failure, Outcome, Plan, Reason, Wish, Wishes};
-use crate::policy::{Cadence, FastGoal, Kernel, Metric, Needs, Oracle, Policy, Room, Round, TierUse};
-use crate::prices::ProcessorCounts;
+use crate::plan::{Action, Failure, MoveRequest, MoveRequests, Outcome, Plan, Reason};
+use crate::policy::{Cadence, CapacityView, FastGoal, Kernel, Metric, Needs, Oracle, Policy, ScanReport, TierUse};
+use crate::prices::{Prices, ProcessorCounts};
 use crate::units::{BLOCK_PAGES, Bytes, SpaceId, TierId, Time, Vpn};
 
 /// What the engine is told.
@@ -29,11 +29,13 @@ pub enum Input<'a> {
     /// A whole space is gone.
     Exited(SpaceId),
     /// A tracker saw something.
-    Seen(Seen<'a>),
-    /// The round of accessed marks that the cadence asked for is complete.
-    Round(Round),
-    /// What the processor counted since the last such input; before [`Input::Round`], where anybody counts.
+    Observed(Observations<'a>),
+    /// The round of accessed bits that the cadence asked for is complete.
+    ScanDone(ScanReport),
+    /// What the processor counted since the last such input; before [`Input::ScanDone`] or a [`Input::Tick`], where anybody counts.
     Processor(ProcessorCounts),
+    /// What changes of place cost from now on.
+    Prices(Prices),
     /// The moves of the latest plan were carried out, or failed.
     Moved(&'a [Outcome]),
     /// What the moves so far turned out to cost.
@@ -80,8 +82,8 @@ pub struct EngineConfig {
     pub governor: GovernorConfig,
 }
 
-/// Most wishes taken from a policy at a time: 64 Ki, 768 KiB of list, 256 MiB of base pages.
-const WISHES_AT_A_TIME: usize = 1 << 16;
+/// Most requests taken from a policy at a time: 64 Ki, 768 KiB of list, 256 MiB of base pages.
+const REQUESTS_AT_A_TIME: usize = 1 << 16;
 
 /// See the module's header.
 pub struct Engine {
@@ -91,7 +93,7 @@ pub struct Engine {
     ledger: Ledger,
     goal: FastGoal,
     capacity: Vec<u64>,
-    wishes: VecDeque<Wish>,
+    requests: VecDeque<MoveRequest>,
     /// Whether the policy should be asked again, and whether its last list was cut at the limit.
     ask: bool,
     cut: bool,
@@ -119,7 +121,7 @@ impl Engine {
             ledger: Ledger::default(),
             goal: config.goal,
             capacity: config.tiers,
-            wishes: VecDeque::new(),
+            requests: VecDeque::new(),
             ask: true,
             cut: false,
             granted_of_list: false,
@@ -147,24 +149,25 @@ impl Engine {
                 self.policy.unmapping(now, space, Vpn(0)..Vpn(u64::MAX), &self.pages);
                 self.pages.remove_space(space);
             }
-            Input::Seen(Seen::Scan(scan)) => {
+            Input::Observed(Observations::Scan(scan)) => {
                 self.apply_scan(now, &scan);
-                self.policy.observe(now, Seen::Scan(scan), &mut self.pages);
+                self.policy.observe(now, Observations::Scan(scan), &mut self.pages);
             }
-            Input::Seen(Seen::Events(events)) => {
+            Input::Observed(Observations::Events(events)) => {
                 self.apply_events(now, events);
-                self.policy.observe(now, Seen::Events(events), &mut self.pages);
+                self.policy.observe(now, Observations::Events(events), &mut self.pages);
             }
-            Input::Round(round) => {
-                self.policy.round(now, &round, &mut self.pages);
+            Input::ScanDone(round) => {
+                self.policy.scan_done(now, &round, &mut self.pages);
                 self.ask = true;
             }
             Input::Processor(counts) => self.policy.processor(now, &counts),
+            Input::Prices(prices) => self.policy.set_prices(&prices),
             Input::Moved(outcomes) => {
                 let missing = self.apply_outcomes(now, outcomes);
                 self.policy.outcome(now, outcomes, &mut self.pages);
                 if !missing.is_empty() {
-                    self.policy.observe(now, Seen::Events(&missing), &mut self.pages);
+                    self.policy.observe(now, Observations::Events(&missing), &mut self.pages);
                 }
             }
             Input::Pressure(pressure) => self.governor.on_pressure(&pressure),
@@ -183,7 +186,7 @@ impl Engine {
             }
             Input::Drain(draining) => {
                 self.draining = draining;
-                self.wishes.clear();
+                self.requests.clear();
                 self.rate_wait = None;
                 self.ask = true;
             }
@@ -208,7 +211,7 @@ impl Engine {
         }
         // A policy that wakes at `now` was asked just above; it must not be able to spin the driver.
         let policy = self.policy.next_wake().filter(|wake| *wake > now);
-        let rate = self.rate_wait.filter(|wait| *wait > now && !self.wishes.is_empty());
+        let rate = self.rate_wait.filter(|wait| *wait > now && !self.requests.is_empty());
         Output::Wake([policy, rate].into_iter().flatten().min().unwrap_or(Time::FAR_FUTURE))
     }
 
@@ -222,7 +225,7 @@ impl Engine {
         &self.ledger
     }
 
-    /// The bounds, and what they have vetoed.
+    /// The bounds, and what they have rejected.
     pub fn governor(&self) -> &Governor {
         &self.governor
     }
@@ -277,20 +280,20 @@ impl Engine {
     /// Where a page that is touched for the first time should go, where the driver can choose.
     pub fn place(&mut self, now: Time, page: crate::units::PageId) -> TierId {
         let tiers = self.tier_use();
-        let room = room(&tiers, self.goal, &self.pages, &self.governor);
-        self.policy.place(now, page, &room)
+        let capacity = capacity(&tiers, self.goal, &self.pages, &self.governor);
+        self.policy.place(now, page, &capacity)
     }
 
     /// Whether a drain has still pages to bring back: those that Terrace moved to slower memory.
     pub fn has_pages_to_bring_back(&self) -> bool {
-        let mut wishes = Wishes::with_limit(1);
-        wish_back(&self.pages, &mut wishes);
-        wishes.left() == 0
+        let mut requests = MoveRequests::with_limit(1);
+        request_back(&self.pages, &mut requests);
+        requests.left() == 0
     }
 
-    /// Wishes that wait for the rate: what a larger share of the bandwidth would be used for. In 4 KiB pages or huge blocks.
+    /// Requests that wait for the rate: what a larger share of the bandwidth would be used for. In 4 KiB pages or huge blocks.
     pub fn waiting(&self) -> usize {
-        if self.rate_wait.is_some() { self.wishes.len() } else { 0 }
+        if self.rate_wait.is_some() { self.requests.len() } else { 0 }
     }
 
     /// How full the tiers are.
@@ -305,7 +308,7 @@ impl Engine {
                 self.ask = false;
                 self.ask_policy(now);
             }
-            if self.wishes.is_empty() || self.rate_wait.is_some_and(|wait| wait > now) {
+            if self.requests.is_empty() || self.rate_wait.is_some_and(|wait| wait > now) {
                 return None;
             }
             self.rate_wait = None;
@@ -314,16 +317,16 @@ impl Engine {
                 true => None,
                 false => self.goal.limit(self.pages.footprint_of_all()),
             };
-            let wishes = self.wishes.make_contiguous();
-            let granted = self.governor.admit(now, wishes, &mut self.pages, &tiers, limit);
-            self.wishes.drain(..granted.consumed);
-            for (wish, veto) in &granted.vetoed {
-                self.policy.refused(now, wish, *veto, &mut self.pages);
+            let requests = self.requests.make_contiguous();
+            let granted = self.governor.admit(now, requests, &mut self.pages, &tiers, limit);
+            self.requests.drain(..granted.consumed);
+            for (request, rejection) in &granted.rejected {
+                self.policy.refused(now, request, *rejection, &mut self.pages);
             }
             self.rate_wait = granted.wait_until;
             self.granted_of_list |= !granted.moves.is_empty();
             // A list that was cut has a continuation; asking for it makes sense only if this one led to anything.
-            if self.wishes.is_empty() && self.cut && self.granted_of_list {
+            if self.requests.is_empty() && self.cut && self.granted_of_list {
                 self.ask = true;
             }
             if !granted.moves.is_empty() {
@@ -340,44 +343,44 @@ impl Engine {
 
     fn ask_policy(&mut self, now: Time) {
         let tiers = self.tier_use();
-        let room = room(&tiers, self.goal, &self.pages, &self.governor);
-        let mut wishes = Wishes::with_limit(WISHES_AT_A_TIME);
+        let capacity = capacity(&tiers, self.goal, &self.pages, &self.governor);
+        let mut requests = MoveRequests::with_limit(REQUESTS_AT_A_TIME);
         if self.draining {
-            wish_back(&self.pages, &mut wishes);
+            request_back(&self.pages, &mut requests);
         } else {
-            self.policy.plan(now, &room, &mut self.pages, &mut wishes);
+            self.policy.plan(now, &capacity, &mut self.pages, &mut requests);
         }
-        self.cut = wishes.left() == 0;
+        self.cut = requests.left() == 0;
         self.granted_of_list = false;
-        self.wishes = wishes.into_vec().into();
+        self.requests = requests.into_vec().into();
     }
 
     /// Brings the pages' places up to date with a walk, and finds the pages that came back by themselves.
-    fn apply_scan(&mut self, now: Time, scan: &Scan<'_>) {
+    fn apply_scan(&mut self, now: Time, scan: &ScanBatch<'_>) {
         self.refaulted.clear();
-        for (offset, sight) in scan.sights.iter().enumerate() {
+        for (offset, pte) in scan.ptes.iter().enumerate() {
             let page = scan.first.plus(offset as u32);
-            let tier = sight.tier();
+            let tier = pte.tier();
             let known = self.pages[page];
             if known.tier() == tier || known.moving() || !known.managed() {
                 continue;
             }
             let before = self.pages.set_tier(page, tier);
             match (before, tier) {
-                (Some(before), Some(after)) if after < before && known.demoted() => self.came_back(now, page),
+                (Some(before), Some(after)) if after < before && known.demoted() => self.refaulted(now, page),
                 // Its memory was given back: what the old contents were does not matter to the new ones.
                 (_, None) => self.pages[page].set_demoted(false),
                 _ => {}
             }
         }
-        let whole = scan.first.offset() == 0 && scan.sights.len() == BLOCK_PAGES as usize;
-        let huge = whole && scan.sights.iter().all(|sight| sight.huge());
+        let whole = scan.first.offset() == 0 && scan.ptes.len() == BLOCK_PAGES as usize;
+        let huge = whole && scan.ptes.iter().all(|pte| pte.huge());
         if self.pages.block(scan.first.block()).is_some_and(|block| block.huge != huge) {
             self.pages.set_huge(scan.first.block(), huge);
         }
         if !self.refaulted.is_empty() {
             let events = std::mem::take(&mut self.refaulted);
-            self.policy.observe(now, Seen::Events(&events), &mut self.pages);
+            self.policy.observe(now, Observations::Events(&events), &mut self.pages);
             self.refaulted = events;
         }
     }
@@ -386,25 +389,25 @@ impl Engine {
         self.refaulted.clear();
         for event in events {
             match *event {
-                Observation::Born { page, tier } => {
+                Observation::Allocated { page, tier } => {
                     self.pages.set_tier(page, Some(tier));
                 }
-                Observation::Gone { page } => {
+                Observation::Freed { page } => {
                     self.pages.set_tier(page, None);
                     self.pages[page].set_demoted(false);
                 }
                 Observation::Refault { page } if self.pages[page].demoted() => {
                     self.pages.set_tier(page, Some(TierId::FAST));
-                    self.came_back(now, page);
+                    self.refaulted(now, page);
                 }
                 _ => {}
             }
         }
     }
 
-    fn came_back(&mut self, now: Time, page: crate::units::PageId) {
-        let mistake = self.governor.on_returned(now, &mut self.pages[page]);
-        self.ledger.returned(mistake);
+    fn refaulted(&mut self, now: Time, page: crate::units::PageId) {
+        let ping_pong = self.governor.on_returned(now, &mut self.pages[page]);
+        self.ledger.returned(ping_pong);
         self.refaulted.push(Observation::Refault { page });
     }
 
@@ -437,7 +440,7 @@ impl Engine {
                     for page in (0..item.pages).map(|offset| item.page.plus(offset)) {
                         self.pages.set_tier(page, None);
                         self.pages[page].set_demoted(false);
-                        missing.push(Observation::Gone { page });
+                        missing.push(Observation::Freed { page });
                     }
                 }
                 _ => {}
@@ -464,28 +467,28 @@ impl Engine {
             } else if item.reason == Reason::Drain {
                 self.governor.on_drained(now, &mut self.pages[page]);
             } else if self.governor.on_returned(now, &mut self.pages[page]) {
-                self.ledger.undone();
+                self.ledger.ping_pong();
             }
         }
     }
 }
 
-/// Wishes everything back that Terrace moved to slower memory, by address: the way it is read fastest.
-fn wish_back(pages: &Pages, wishes: &mut Wishes) {
+/// Requests everything back that Terrace moved to slower memory, by address: the way it is read fastest.
+fn request_back(pages: &Pages, requests: &mut MoveRequests) {
     for (block, info) in pages.blocks() {
         let step = if info.huge { BLOCK_PAGES as usize } else { 1 };
         for (offset, page) in pages.block_pages(block).iter().enumerate().step_by(step) {
             let away = page.demoted() && !page.pinned() && page.tier().is_some_and(|tier| tier > TierId::FAST);
-            if away && !wishes.move_to(block.first_page().plus(offset as u32), TierId::FAST, Reason::Drain) {
+            if away && !requests.move_to(block.first_page().plus(offset as u32), TierId::FAST, Reason::Drain) {
                 return;
             }
         }
     }
 }
 
-fn room<'a>(tiers: &'a [TierUse], goal: FastGoal, pages: &Pages, governor: &Governor) -> Room<'a> {
+fn capacity<'a>(tiers: &'a [TierUse], goal: FastGoal, pages: &Pages, governor: &Governor) -> CapacityView<'a> {
     let footprint = pages.footprint_of_all();
-    Room { tiers, fast_limit: goal.limit(footprint), footprint, patience: governor.patience() }
+    CapacityView { tiers, fast_limit: goal.limit(footprint), footprint, backoff: governor.backoff() }
 }
 
 #[cfg(test)]

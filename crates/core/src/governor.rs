@@ -1,10 +1,10 @@
-//! The governor: between what a policy wishes and what is done stands what is allowed.
+//! The governor: between what a policy requests and what is done stands what is allowed.
 //!
-//! In: wishes, the room there is, and what earlier moves turned out to cost. Out: the moves of the next plan, and
-//! a count of every veto. Must not: rank pages, or let a wish through that breaks a limit.
+//! In: requests, the room there is, and what earlier moves turned out to cost. Out: the moves of the next plan, and
+//! a count of every rejection. Must not: rank pages, or let a request through that breaks a limit.
 //!
 //! Bounds: capacity of the destination, the limit of fast memory, a rate (token bucket), floors and ceilings per
-//! space, rest for pages that went out and came straight back. Feedback: page-outs stop while refaults cost the
+//! space, rest for pages that went out and came straight back. Feedback: page-outs stop while refaults, moves and being watched cost the
 //! program more than its budget, and when the slow tier is nearly full or stores nothing in less; the idle time a
 //! policy should wait for grows while mistakes cost more than half the budget, and shrinks again below a quarter of it.
 
@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::pages::{Page, Pages};
-use crate::plan::{Action, Move, Reason, Veto, Wish};
+use crate::plan::{Action, Move, MoveRequest, Reason, Rejection};
 use crate::policy::TierUse;
 use crate::units::{Bytes, SpaceId, TierId, Time};
 
@@ -24,12 +24,12 @@ pub struct GovernorConfig {
     /// Most pages of one plan: the mover returns to the loop after so many.
     pub batch_pages: u64,
     /// How long a page stays where it is after a move; four times longer for each time it came straight back.
-    pub rest: Duration,
+    pub cooldown: Duration,
     /// A page that comes back sooner than this after it was demoted was demoted by mistake: it was away for no longer than it
     /// had been idle before.
-    pub mistake_window: Duration,
-    /// Share of the program's time that refaults may cost before page-outs stop, 0 to 1.
-    pub stall_budget: f64,
+    pub ping_pong_window: Duration,
+    /// Share of the program's time that refaults, moves and being watched may cost together before page-outs stop, 0 to 1.
+    pub max_slowdown: f64,
     /// What one refault costs the program. 5 us is a random 4 KiB fault on lz4 zram, as measured (docs/performance.md).
     pub refault_cost: Duration,
     /// Page-outs stop while the slow tier stores data in more than 1/this of its size: compression that saves little.
@@ -41,9 +41,9 @@ impl Default for GovernorConfig {
         GovernorConfig {
             rate: None,
             batch_pages: 4096,
-            rest: Duration::from_secs(10),
-            mistake_window: Duration::from_secs(20),
-            stall_budget: 0.02,
+            cooldown: Duration::from_secs(10),
+            ping_pong_window: Duration::from_secs(20),
+            max_slowdown: 0.02,
             refault_cost: Duration::from_micros(5),
             least_compression: 1.2,
         }
@@ -52,14 +52,15 @@ impl Default for GovernorConfig {
 
 impl GovernorConfig {
     /// The longest rest: 64 times as long, which a page that keeps coming back gets, must fit 16 bits of seconds.
-    pub const LONGEST_REST: Duration = Duration::from_secs(600);
+    pub const LONGEST_COOLDOWN: Duration = Duration::from_secs(600);
 
     /// The same with another rest, and with the time within which a return shows a mistake longer or shorter in proportion: both
     /// say how fast the program is taken to change its mind.
-    pub fn with_rest(self, rest: Duration) -> GovernorConfig {
-        let factor = rest.as_secs_f64() / self.rest.as_secs_f64();
-        let mistake_window = if factor.is_finite() { self.mistake_window.mul_f64(factor) } else { self.mistake_window };
-        GovernorConfig { rest, mistake_window, ..self }
+    pub fn with_cooldown(self, cooldown: Duration) -> GovernorConfig {
+        let factor = cooldown.as_secs_f64() / self.cooldown.as_secs_f64();
+        let ping_pong_window =
+            if factor.is_finite() { self.ping_pong_window.mul_f64(factor) } else { self.ping_pong_window };
+        GovernorConfig { cooldown, ping_pong_window, ..self }
     }
 }
 
@@ -79,6 +80,14 @@ pub struct Pressure {
     pub window: Duration,
     /// Pages the program waited for because they had left fast memory.
     pub refaults: u64,
+    /// What the moves of the stretch cost the program otherwise: interrupts, and processors that the mover took.
+    pub moving: Duration,
+    /// What a page-out costs now, for the pages that came back.
+    pub page_out_cost: Duration,
+    /// What watching cost it in the stretch.
+    pub watching: Duration,
+    /// Cores that the program uses; less than one counts as one.
+    pub cores: f64,
     /// Share of the stretch in which tasks waited for memory, from pressure-stall information, 0 to 1; `None` if unknown.
     pub stall_share: Option<f64>,
     /// Stored size over original size inverted: how many bytes one byte of the slow tier holds; `None` if it does not compress.
@@ -88,19 +97,19 @@ pub struct Pressure {
 /// Why page-outs are stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Brake {
+pub enum Throttle {
     /// Refaults cost the program more than its budget.
     Refaults,
     /// The slow tier hardly compresses what it is given.
     Compression,
 }
 
-impl Brake {
+impl Throttle {
     /// The cause as reports name it.
     pub const fn name(self) -> &'static str {
         match self {
-            Brake::Refaults => "refaults",
-            Brake::Compression => "compression",
+            Throttle::Refaults => "refaults",
+            Throttle::Compression => "compression",
         }
     }
 }
@@ -108,11 +117,11 @@ impl Brake {
 /// What the governor lets through at one call.
 #[derive(Clone, Debug, Default)]
 pub struct Admission {
-    /// The moves granted, in the order of the wishes.
+    /// The moves granted, in the order of the requests.
     pub moves: Vec<Move>,
-    /// The wishes that were not granted, with the reason, in their order.
-    pub vetoed: Vec<(Wish, Veto)>,
-    /// How many wishes from the front were dealt with, granted or vetoed; the rest waits for the rate.
+    /// The requests that were not granted, with the reason, in their order.
+    pub rejected: Vec<(MoveRequest, Rejection)>,
+    /// How many requests from the front were dealt with, granted or rejected; the rest waits for the rate.
     pub consumed: usize,
     /// When the rate allows the next one, if it is the rate that stopped the admission.
     pub wait_until: Option<Time>,
@@ -127,23 +136,28 @@ pub struct Governor {
     limits: BTreeMap<SpaceId, SpaceLimits>,
     total_limits: Option<SpaceLimits>,
     bucket: TokenBucket,
-    brake: Option<Brake>,
+    throttle: Option<Throttle>,
     stall: f64,
-    patience: f64,
+    /// What moves cost and is not charged yet, in seconds.
+    invested: f64,
+    backoff: f64,
     demoted: f64,
-    mistakes: f64,
-    vetoes: BTreeMap<Veto, u64>,
+    ping_pong_pages: f64,
+    rejections: BTreeMap<Rejection, u64>,
 }
 
 /// Half-life of the stall estimate: long enough to ride out one burst, short enough to stop a wrong decision.
 const STALL_HALF_LIFE: Duration = Duration::from_secs(2);
+/// Mean time over which what a move costs is charged while its page stays away. Cold memory leaves once: 1.5 GiB at 10 us a page are 3.9 s, 1.3 %
+/// of five minutes, and below the usual 2 % it need not leave in portions.
+const REPAID_IN: Duration = Duration::from_secs(300);
 /// Half-life of the mistake ratio.
 const MISTAKE_HALF_LIFE: Duration = Duration::from_secs(30);
 /// Below this share of mistakes among the demotions, refaults are the program's change of mind and not impatience.
-const MISTAKES_WANTED: f64 = 0.05;
+const LEAST_PING_PONG: f64 = 0.05;
 const PATIENCE_MAX: f64 = 32.0;
 /// Patience doubles and halves in this time, and no faster: what left tells its cost over the next minute, and whoever acts
-/// sooner on it acts on old news. (With a tenth of it a load that reads even its coldest pages once a minute drove patience to its
+/// sooner on it acts on old news. (With a tenth of it a load that reads even its coldest pages once a minute drove back-off factor to its
 /// limit within half a minute of the first wave of page-outs, and half of the memory that could be saved stayed in.)
 const PATIENCE_DOUBLES: Duration = Duration::from_secs(60);
 
@@ -152,17 +166,18 @@ impl Governor {
     pub fn new(config: GovernorConfig) -> Governor {
         let bucket = TokenBucket::new(config.rate);
         Governor {
-            tick: tick_for(config.rest),
+            tick: tick_for(config.cooldown),
             config,
             limits: BTreeMap::new(),
             total_limits: None,
             bucket,
-            brake: None,
+            throttle: None,
             stall: 0.0,
-            patience: 1.0,
+            invested: 0.0,
+            backoff: 1.0,
             demoted: 0.0,
-            mistakes: 0.0,
-            vetoes: BTreeMap::new(),
+            ping_pong_pages: 0.0,
+            rejections: BTreeMap::new(),
         }
     }
 
@@ -182,11 +197,11 @@ impl Governor {
         self.bucket.rate = rate.map(|rate| rate.get() as f64);
     }
 
-    /// Lets through what is allowed of `wishes`, from the front, up to one plan's worth.
+    /// Lets through what is allowed of `requests`, from the front, up to one plan's worth.
     pub fn admit(
         &mut self,
         now: Time,
-        wishes: &[Wish],
+        requests: &[MoveRequest],
         pages: &mut Pages,
         tiers: &[TierUse],
         fast_limit: Option<u64>,
@@ -194,101 +209,109 @@ impl Governor {
         let mut granted = Admission::default();
         let mut budget = Budget::new(tiers, fast_limit);
         let mut batch = 0;
-        for wish in wishes {
+        let mut items = Vec::new();
+        while let Some(together) = exchange(&requests[granted.consumed..]) {
             if batch >= self.config.batch_pages {
                 break;
             }
-            match self.judge(now, wish, pages, &mut budget) {
-                Err(veto) => {
-                    *self.vetoes.entry(veto).or_default() += 1;
-                    granted.vetoed.push((*wish, veto));
-                }
+            items.clear();
+            let rejected = together.iter().find_map(|request| match self.judge(now, request, pages, &mut budget) {
                 Ok(item) => {
-                    if let Err(ready) = self.bucket.take(now, Bytes::of_pages(u64::from(item.pages))) {
-                        granted.wait_until = Some(ready);
-                        budget.give_back(&item, pages);
-                        break;
-                    }
+                    items.push(item);
+                    None
+                }
+                Err(rejection) => Some((*request, rejection)),
+            });
+            let size = items.iter().map(|item| u64::from(item.pages)).sum();
+            if let Some((request, rejection)) = rejected {
+                items.iter().rev().for_each(|item| budget.give_back(item, pages));
+                *self.rejections.entry(rejection).or_default() += 1;
+                granted.rejected.push((request, rejection));
+            } else if let Err(ready) = self.bucket.take(now, Bytes::of_pages(size)) {
+                granted.wait_until = Some(ready);
+                break;
+            } else {
+                for item in items.drain(..) {
                     for offset in 0..item.pages {
                         pages[item.page.plus(offset)].set_moving(true);
                     }
-                    batch += u64::from(item.pages);
                     granted.moves.push(item);
                 }
+                batch += size;
             }
-            granted.consumed += 1;
+            granted.consumed += together.len();
         }
         granted
     }
 
-    /// One wish against all bounds but the rate. A granted move is entered into `budget`.
-    fn judge(&self, now: Time, wish: &Wish, pages: &Pages, budget: &mut Budget) -> Result<Move, Veto> {
-        if pages.block(wish.page.block()).is_none() {
-            return Err(Veto::Stale);
+    /// One request against all bounds but the rate. A granted move is entered into `budget`.
+    fn judge(&self, now: Time, request: &MoveRequest, pages: &Pages, budget: &mut Budget) -> Result<Move, Rejection> {
+        if pages.block(request.page.block()).is_none() {
+            return Err(Rejection::Stale);
         }
-        let unit = pages.unit(wish.page);
+        let unit = pages.unit(request.page);
         let page = &pages[unit.start];
-        let Some(from) = page.tier() else { return Err(Veto::Stale) };
+        let Some(from) = page.tier() else { return Err(Rejection::Stale) };
         if page.moving() || !page.managed() {
-            return Err(Veto::Stale);
+            return Err(Rejection::Stale);
         }
         if page.pinned() {
-            return Err(Veto::Pinned);
+            return Err(Rejection::Pinned);
         }
         let count = unit.end.0 - unit.start.0;
-        let item = Move { page: unit.start, pages: count, from, action: wish.action, reason: wish.reason };
-        let Action::MoveTo(to) = wish.action else { return Ok(item) };
+        let item = Move { page: unit.start, pages: count, from, action: request.action, reason: request.reason };
+        let Action::MoveTo(to) = request.action else { return Ok(item) };
         if to == from {
-            return Err(Veto::Stale);
+            return Err(Rejection::Stale);
         }
         let (space, _) = pages.locate(unit.start);
         let limits = self.limits.get(&space);
-        if wish.reason == Reason::Drain {
+        if request.reason == Reason::Drain {
             // Terrace is leaving: what it moved goes back wherever there is room, and no rest or promise stands against that.
             budget.enter(space, from, to, u64::from(count))?;
             return Ok(item);
         }
         if to > from {
-            if self.brake.is_some() {
-                return Err(Veto::Braked);
+            if self.throttle.is_some() {
+                return Err(Rejection::Throttled);
             }
-            if self.is_resting(now, page) {
-                return Err(Veto::Resting);
+            if self.is_cooling_down(now, page) {
+                return Err(Rejection::Cooldown);
             }
             if from == TierId::FAST {
                 let left = pages.used(space, from).saturating_sub(budget.left_fast(space));
                 if limits.is_some_and(|limits| left < limits.floor.saturating_add(u64::from(count))) {
-                    return Err(Veto::Floor);
+                    return Err(Rejection::Floor);
                 }
                 let left = budget.fast_used.saturating_sub(u64::from(count));
                 if self.total_limits.is_some_and(|limits| left < limits.floor) {
-                    return Err(Veto::Floor);
+                    return Err(Rejection::Floor);
                 }
             }
         } else {
             // A page that was demoted by mistake should come back at once, the first time; after that it rests.
-            if page.ping_pong() > 0 && self.is_resting(now, page) {
-                return Err(Veto::Resting);
+            if page.ping_pong() > 0 && self.is_cooling_down(now, page) {
+                return Err(Rejection::Cooldown);
             }
             let own = budget.fast_of(space, pages) + u64::from(count);
             if to == TierId::FAST && limits.is_some_and(|limits| own > limits.ceiling) {
-                return Err(Veto::Ceiling);
+                return Err(Rejection::Ceiling);
             }
             let after = budget.fast_used + u64::from(count);
             if to == TierId::FAST && self.total_limits.is_some_and(|limits| after > limits.ceiling) {
-                return Err(Veto::Ceiling);
+                return Err(Rejection::Ceiling);
             }
         }
         budget.enter(space, from, to, u64::from(count))?;
         Ok(item)
     }
 
-    fn is_resting(&self, now: Time, page: &Page) -> bool {
+    fn is_cooling_down(&self, now: Time, page: &Page) -> bool {
         if page.moved_at == 0 {
             return false;
         }
-        let rest = self.in_ticks(self.config.rest) << (2 * page.ping_pong());
-        u64::from(self.tick_of(now).wrapping_sub(page.moved_at)) < rest
+        let cooldown = self.in_ticks(self.config.cooldown) << (2 * page.ping_pong());
+        u64::from(self.tick_of(now).wrapping_sub(page.moved_at)) < cooldown
     }
 
     /// A time as the pages store it: 16 bits, never 0, which stands for "never". They wrap (in seconds after 18 hours), so a page
@@ -311,14 +334,14 @@ impl Governor {
     /// A page came back to faster memory, by a promotion or by itself. Returns whether its demotion was a mistake.
     pub fn on_returned(&mut self, now: Time, page: &mut Page) -> bool {
         let away = u64::from(self.tick_of(now).wrapping_sub(page.moved_at));
-        let mistake = page.demoted() && away < self.in_ticks(self.config.mistake_window);
-        page.set_ping_pong(if mistake { page.ping_pong() + 1 } else { 0 });
+        let ping_pong = page.demoted() && away < self.in_ticks(self.config.ping_pong_window);
+        page.set_ping_pong(if ping_pong { page.ping_pong() + 1 } else { 0 });
         page.set_demoted(false);
         page.moved_at = self.tick_of(now);
-        if mistake {
-            self.mistakes += 1.0;
+        if ping_pong {
+            self.ping_pong_pages += 1.0;
         }
-        mistake
+        ping_pong
     }
 
     /// A page was brought back because Terrace leaves: that says nothing of whether its demotion was right.
@@ -340,74 +363,98 @@ impl Governor {
             return;
         }
         let seconds = pressure.window.as_secs_f64();
-        let cost = pressure.refaults as f64 * self.config.refault_cost.as_secs_f64() / seconds;
+        // A program's time is that of all its cores.
+        let time = seconds * pressure.cores.max(1.0);
+        let cost = pressure.refaults as f64 * self.config.refault_cost.as_secs_f64() / time;
         let keep = 0.5f64.powf(seconds / STALL_HALF_LIFE.as_secs_f64());
         // Pressure-stall information counts waits of any cause, so it can only raise the estimate while pages come back.
         let seen = match pressure.stall_share {
             Some(share) if pressure.refaults > 0 => cost.max(share.min(2.0 * cost)),
             _ => cost,
         };
+        let seen = seen + (pressure.watching.as_secs_f64() + self.charge_moves(pressure)) / time;
         self.stall = self.stall * keep + seen * (1.0 - keep);
 
         let keep = 0.5f64.powf(seconds / MISTAKE_HALF_LIFE.as_secs_f64());
         // The budget is there to be used: waiting longer than it takes to stay within half of it would keep cold pages for nothing.
         // While page-outs are stopped, what comes back was decided before, and tells nothing of how patient one is now.
         let step = seconds / PATIENCE_DOUBLES.as_secs_f64();
-        let acting = self.brake != Some(Brake::Refaults);
-        if acting && self.mistake_ratio() > MISTAKES_WANTED && self.stall > self.config.stall_budget / 2.0 {
-            self.patience = (self.patience * 2f64.powf(step)).min(PATIENCE_MAX);
-        } else if self.stall < self.config.stall_budget / 4.0 {
-            self.patience = (self.patience * 0.5f64.powf(step)).max(1.0);
+        let acting = self.throttle != Some(Throttle::Refaults);
+        if acting && self.ping_pong_ratio() > LEAST_PING_PONG && self.stall > self.config.max_slowdown / 2.0 {
+            self.backoff = (self.backoff * 2f64.powf(step)).min(PATIENCE_MAX);
+        } else if self.stall < self.config.max_slowdown / 4.0 {
+            self.backoff = (self.backoff * 0.5f64.powf(step)).max(1.0);
         }
         self.demoted *= keep;
-        self.mistakes *= keep;
+        self.ping_pong_pages *= keep;
 
         let incompressible = pressure.compression.is_some_and(|ratio| ratio < self.config.least_compression);
-        self.brake = if self.stall > self.config.stall_budget {
-            Some(Brake::Refaults)
+        self.throttle = if self.stall > self.config.max_slowdown {
+            Some(Throttle::Refaults)
         } else if incompressible {
-            Some(Brake::Compression)
-        } else if self.brake == Some(Brake::Refaults) && self.stall > self.config.stall_budget / 2.0 {
-            Some(Brake::Refaults)
+            Some(Throttle::Compression)
+        } else if self.throttle == Some(Throttle::Refaults) && self.stall > self.config.max_slowdown / 2.0 {
+            Some(Throttle::Refaults)
         } else {
             None
         };
     }
 
+    /// What of the moves' cost falls due now, in seconds. A page that stays away repays its way out over time; of one that comes back the way
+    /// out was for nothing, and is due at once.
+    fn charge_moves(&mut self, pressure: &Pressure) -> f64 {
+        self.invested += pressure.moving.as_secs_f64();
+        let back = (pressure.refaults as f64 * pressure.page_out_cost.as_secs_f64()).min(self.invested);
+        self.invested -= back;
+        let due = self.invested * (1.0 - (-pressure.window.as_secs_f64() / REPAID_IN.as_secs_f64()).exp());
+        self.invested -= due;
+        back + due
+    }
+
     /// Share of the demotions of the last minute or so that were mistakes, 0 to 1.
-    pub fn mistake_ratio(&self) -> f64 {
+    pub fn ping_pong_ratio(&self) -> f64 {
         // A handful of demotions says nothing yet: 64 imaginary good ones stand against the first mistakes.
-        self.mistakes / (self.demoted + 64.0)
+        self.ping_pong_pages / (self.demoted + 64.0)
     }
 
     /// The factor by which a policy should lengthen its idle threshold.
-    pub fn patience(&self) -> f64 {
-        self.patience
+    pub fn backoff(&self) -> f64 {
+        self.backoff
     }
 
     /// Why page-outs are stopped, if they are.
-    pub fn brake(&self) -> Option<Brake> {
-        self.brake
+    pub fn throttle(&self) -> Option<Throttle> {
+        self.throttle
     }
 
-    /// Estimated share of the program's time that refaults cost, 0 to 1.
+    /// Estimated share of the program's time that refaults, moves and being watched cost together, 0 to 1.
     pub fn stall_share(&self) -> f64 {
         self.stall
     }
 
-    /// Wishes refused so far, by reason.
-    pub fn vetoes(&self) -> &BTreeMap<Veto, u64> {
-        &self.vetoes
+    /// Requests refused so far, by reason.
+    pub fn rejections(&self) -> &BTreeMap<Rejection, u64> {
+        &self.rejections
     }
 }
 
 /// The unit that a rest is counted in: seconds where it is whole seconds; else a sixteenth of it, so that it is kept to 6 %, and no less
 /// than a millisecond. The longest rest, 64 times the first, is then far below where 16 bits wrap.
-fn tick_for(rest: Duration) -> Duration {
-    match rest.subsec_nanos() {
+fn tick_for(cooldown: Duration) -> Duration {
+    match cooldown.subsec_nanos() {
         0 => Duration::from_secs(1),
-        _ => (rest / 16).clamp(Duration::from_millis(1), Duration::from_secs(1)),
+        _ => (cooldown / 16).clamp(Duration::from_millis(1), Duration::from_secs(1)),
     }
+}
+
+/// The requests at the front that are granted together or not at all; `None` where there is none left.
+fn exchange(requests: &[MoveRequest]) -> Option<&[MoveRequest]> {
+    let first = requests.first()?;
+    let leaving = match first.instead_of {
+        None => 0,
+        Some(coming) => requests.iter().take_while(|request| request.instead_of == Some(coming)).count(),
+    };
+    Some(&requests[..(leaving + 1).min(requests.len())])
 }
 
 /// Room as it shrinks while one plan is put together.
@@ -441,9 +488,9 @@ impl Budget {
         self.leaving.get(&space).copied().unwrap_or(0)
     }
 
-    fn enter(&mut self, space: SpaceId, from: TierId, to: TierId, pages: u64) -> Result<(), Veto> {
+    fn enter(&mut self, space: SpaceId, from: TierId, to: TierId, pages: u64) -> Result<(), Rejection> {
         if self.free[to.index()] < pages || (to == TierId::FAST && self.fast_left < pages) {
-            return Err(Veto::NoRoom);
+            return Err(Rejection::NoRoom);
         }
         self.free[to.index()] -= pages;
         self.free[from.index()] += pages;
@@ -472,10 +519,18 @@ impl Budget {
         self.free[item.from.index()] -= count;
         let (space, _) = pages.locate(item.page);
         if to == TierId::FAST {
+            self.fast_used -= count;
             *self.coming.entry(space).or_default() -= count;
+            if self.fast_left != u64::MAX {
+                self.fast_left += count;
+            }
         }
         if item.from == TierId::FAST {
+            self.fast_used += count;
             *self.leaving.entry(space).or_default() -= count;
+            if self.fast_left != u64::MAX {
+                self.fast_left -= count;
+            }
         }
     }
 }
@@ -530,8 +585,8 @@ mod tests {
         pages
     }
 
-    fn demotions(count: u32) -> Vec<Wish> {
-        (0..count).map(|page| Wish { page: PageId(page), action: Action::MoveTo(SLOW), reason: Reason::Cold }).collect()
+    fn demotions(count: u32) -> Vec<MoveRequest> {
+        (0..count).map(|page| MoveRequest::new(PageId(page), Action::MoveTo(SLOW), Reason::Cold)).collect()
     }
 
     fn tiers(pages: &Pages, slow_capacity: u64) -> [TierUse; 2] {
@@ -542,13 +597,66 @@ mod tests {
     }
 
     #[test]
+    fn a_rejected_demotion_takes_its_promotion_with_it_and_counts_once() {
+        let mut pages = fast_pages(4);
+        pages.set_tier(PageId(3), Some(SLOW));
+        let tiers = [TierUse { used: 3, capacity: 3 }, TierUse { used: 1, capacity: 100 }];
+        let leave = |page| MoveRequest::new(PageId(page), Action::MoveTo(SLOW), Reason::MakeRoom).instead_of(PageId(3));
+        let come = MoveRequest::new(PageId(3), Action::MoveTo(TierId::FAST), Reason::Hot);
+        let admit = |pages: &mut Pages, requests: &[MoveRequest]| {
+            let mut governor = Governor::new(GovernorConfig::default());
+            let granted = governor.admit(Time::ZERO, requests, pages, &tiers, None);
+            (granted.moves.len(), granted.consumed, governor.rejections().clone())
+        };
+        let both = admit(&mut pages.clone(), &[leave(0), come]);
+        assert_eq!(both, (2, 2, BTreeMap::new()));
+        // The page that would leave cannot: neither moves. What follows is judged by itself, with the room as it was.
+        let mut stuck = pages.clone();
+        stuck[PageId(0)].set_pinned(true);
+        let lone = MoveRequest::new(PageId(1), Action::MoveTo(SLOW), Reason::Cold);
+        let rejected = admit(&mut stuck, &[leave(0), come, lone]);
+        assert_eq!(rejected, (1, 3, BTreeMap::from([(Rejection::Pinned, 1)])));
+        // The page that would come cannot: the others stay where they are.
+        let mut gone = pages.clone();
+        gone[PageId(3)].set_pinned(true);
+        assert_eq!(admit(&mut gone, &[leave(0), leave(1), come]), (0, 3, BTreeMap::from([(Rejection::Pinned, 1)])));
+        assert!((0..4).all(|page| !gone[PageId(page)].moving()));
+        // Room that a rejected exchange would have made is no room.
+        assert_eq!(
+            admit(&mut gone, &[leave(0), come, MoveRequest::new(PageId(3), Action::MoveTo(TierId::FAST), Reason::Hot)])
+                .0,
+            0
+        );
+    }
+
+    #[test]
+    fn an_exchange_that_is_rejected_leaves_the_limits_as_they_were() {
+        let mut pages = fast_pages(6);
+        for page in 3..6 {
+            pages.set_tier(PageId(page), Some(SLOW));
+        }
+        pages[PageId(3)].set_pinned(true);
+        let tiers = [TierUse { used: 3, capacity: 100 }, TierUse { used: 3, capacity: 100 }];
+        let mut governor = Governor::new(GovernorConfig::default());
+        governor.set_limits(SPACE, SpaceLimits { floor: 3, ceiling: 3 });
+        let leave = MoveRequest::new(PageId(0), Action::MoveTo(SLOW), Reason::MakeRoom).instead_of(PageId(3));
+        let come = |page| MoveRequest::new(PageId(page), Action::MoveTo(TierId::FAST), Reason::Hot);
+        governor.set_limits(SPACE, SpaceLimits { floor: 0, ceiling: 3 });
+        let granted = governor.admit(Time::ZERO, &[leave, come(3), come(4)], &mut pages, &tiers, Some(3));
+        assert_eq!((granted.moves.len(), granted.rejected.len()), (0, 2), "nobody left, so nobody may come");
+        let leave = MoveRequest::new(PageId(0), Action::MoveTo(SLOW), Reason::MakeRoom).instead_of(PageId(4));
+        let granted = governor.admit(Time::ZERO, &[leave, come(4)], &mut pages, &tiers, Some(3));
+        assert_eq!(granted.moves.len(), 2);
+    }
+
+    #[test]
     fn the_slow_tier_never_overflows() {
         let mut pages = fast_pages(100);
         let mut governor = Governor::new(GovernorConfig::default());
         let tiers = tiers(&pages, 30);
         let granted = governor.admit(Time::ZERO, &demotions(100), &mut pages, &tiers, None);
         assert_eq!(granted.moves.len(), 30);
-        assert_eq!(governor.vetoes()[&Veto::NoRoom], 70);
+        assert_eq!(governor.rejections()[&Rejection::NoRoom], 70);
     }
 
     #[test]
@@ -567,21 +675,19 @@ mod tests {
         for page in 0..60 {
             pages.set_tier(PageId(page), Some(SLOW));
         }
-        let promotions: Vec<Wish> = (0..60)
-            .map(|page| Wish { page: PageId(page), action: Action::MoveTo(TierId::FAST), reason: Reason::Hot })
-            .collect();
+        let promotions: Vec<MoveRequest> =
+            (0..60).map(|page| MoveRequest::new(PageId(page), Action::MoveTo(TierId::FAST), Reason::Hot)).collect();
         let mut governor = Governor::new(GovernorConfig::default());
         governor.set_limits(SPACE, SpaceLimits { floor: 0, ceiling: 50 });
         let room = tiers(&pages, 1000);
         // 40 are fast and 50 may be: ten come. Five that leave before them make room for five more.
         let alone = governor.admit(Time::ZERO, &promotions, &mut pages.clone(), &room, None);
         assert_eq!(alone.moves.len(), 10);
-        let leaving =
-            (95..100).map(|page| Wish { page: PageId(page), action: Action::MoveTo(SLOW), reason: Reason::Cold });
-        let both: Vec<Wish> = leaving.chain(promotions).collect();
+        let leaving = (95..100).map(|page| MoveRequest::new(PageId(page), Action::MoveTo(SLOW), Reason::Cold));
+        let both: Vec<MoveRequest> = leaving.chain(promotions).collect();
         let granted = governor.admit(Time::ZERO, &both, &mut pages, &room, None);
         assert_eq!(granted.moves.len(), 5 + 15);
-        assert_eq!(governor.vetoes()[&Veto::Ceiling], 50 + 45);
+        assert_eq!(governor.rejections()[&Rejection::Ceiling], 50 + 45);
     }
 
     #[test]
@@ -590,11 +696,11 @@ mod tests {
         let rate = Bytes::mib(64);
         let config = GovernorConfig { rate: Some(rate), batch_pages: 512, ..GovernorConfig::default() };
         let mut governor = Governor::new(config);
-        let wishes = demotions(200_000);
+        let requests = demotions(200_000);
         let tiers = tiers(&pages, 1 << 20);
         let (mut now, mut at, mut moved) = (Time::ZERO, 0, 0u64);
-        while now < Time::ZERO + Duration::from_secs(10) && at < wishes.len() {
-            let granted = governor.admit(now, &wishes[at..], &mut pages, &tiers, None);
+        while now < Time::ZERO + Duration::from_secs(10) && at < requests.len() {
+            let granted = governor.admit(now, &requests[at..], &mut pages, &tiers, None);
             at += granted.consumed;
             moved += granted.moves.len() as u64;
             now = granted.wait_until.unwrap_or(now + Duration::from_micros(100));
@@ -605,15 +711,15 @@ mod tests {
 
     #[test]
     fn a_rest_below_a_second_is_kept_and_what_counts_as_a_mistake_shrinks_with_it() {
-        let config = GovernorConfig::default().with_rest(Duration::from_millis(20));
-        assert_eq!(config.mistake_window, Duration::from_millis(40));
+        let config = GovernorConfig::default().with_cooldown(Duration::from_millis(20));
+        assert_eq!(config.ping_pong_window, Duration::from_millis(40));
         let mut governor = Governor::new(config);
         let mut pages = fast_pages(1);
         let page = &mut pages[PageId(0)];
         let step = Duration::from_micros(500);
-        let rest_from = |governor: &Governor, page: &Page, from: Time| {
+        let cooldown_from = |governor: &Governor, page: &Page, from: Time| {
             let mut now = from;
-            while governor.is_resting(now, page) {
+            while governor.is_cooling_down(now, page) {
                 now = now + step;
             }
             now.since(from)
@@ -621,15 +727,18 @@ mod tests {
         // An hour and a bit: far beyond where the ticks wrap.
         let mut now = Time::ZERO + Duration::from_micros(3_600_012_300);
         governor.on_demoted(now, page);
-        let rest = rest_from(&governor, page, now);
-        assert!((Duration::from_millis(18)..=Duration::from_millis(21)).contains(&rest), "{rest:?}");
+        let cooldown = cooldown_from(&governor, page, now);
+        assert!((Duration::from_millis(18)..=Duration::from_millis(21)).contains(&cooldown), "{cooldown:?}");
         now = now + Duration::from_millis(50);
         assert!(!governor.on_returned(now, page), "away for longer than it had been idle");
         governor.on_demoted(now, page);
         now = now + Duration::from_millis(30);
         assert!(governor.on_returned(now, page), "straight back");
-        let rest = rest_from(&governor, page, now);
-        assert!((Duration::from_millis(76)..=Duration::from_millis(81)).contains(&rest), "four times longer: {rest:?}");
+        let cooldown = cooldown_from(&governor, page, now);
+        assert!(
+            (Duration::from_millis(76)..=Duration::from_millis(81)).contains(&cooldown),
+            "four times longer: {cooldown:?}"
+        );
     }
 
     #[test]
@@ -641,9 +750,9 @@ mod tests {
         for _ in 0..3 {
             governor.on_demoted(now, &mut pages[PageId(0)]);
             now = now + Duration::from_secs(1);
-            assert!(governor.on_returned(now, &mut pages[PageId(0)]), "back after a second: a mistake");
+            assert!(governor.on_returned(now, &mut pages[PageId(0)]), "back after a second: a ping_pong");
             let back = now;
-            while governor.is_resting(now, &pages[PageId(0)]) {
+            while governor.is_cooling_down(now, &pages[PageId(0)]) {
                 now = now + Duration::from_secs(1);
             }
             rests.push(now.since(back).as_secs());
@@ -652,7 +761,7 @@ mod tests {
         governor.on_demoted(now, &mut pages[PageId(0)]);
         assert!(
             !governor.on_returned(now + Duration::from_secs(600), &mut pages[PageId(0)]),
-            "away for long: no mistake"
+            "away for long: no ping_pong"
         );
         assert_eq!(pages[PageId(0)].ping_pong(), 0);
     }
@@ -665,13 +774,55 @@ mod tests {
         let second = Duration::from_secs(1);
         // 20,000 refaults of 5 us a second are 10 % of the time, five times the budget.
         governor.on_pressure(&Pressure { window: second, refaults: 20_000, ..Pressure::default() });
-        assert_eq!(governor.brake(), Some(Brake::Refaults));
+        assert_eq!(governor.throttle(), Some(Throttle::Refaults));
         assert!(governor.admit(Time::ZERO, &demotions(10), &mut pages, &tiers, None).moves.is_empty());
         for _ in 0..10 {
             governor.on_pressure(&Pressure { window: second, ..Pressure::default() });
         }
-        assert_eq!(governor.brake(), None);
+        assert_eq!(governor.throttle(), None);
         assert_eq!(governor.admit(Time::ZERO, &demotions(10), &mut pages, &tiers, None).moves.len(), 10);
+    }
+
+    #[test]
+    fn the_budget_covers_refaults_moves_and_watching_on_all_cores() {
+        let second = Duration::from_secs(1);
+        let settled = |pressure: Pressure| {
+            let mut governor = Governor::new(GovernorConfig::default());
+            (0..60).for_each(|_| governor.on_pressure(&pressure));
+            (governor.stall_share(), governor.throttle())
+        };
+        // 1 % of refaults, 0.9 % of watching: within 2 %.
+        let within =
+            Pressure { window: second, refaults: 2000, watching: Duration::from_millis(9), ..Pressure::default() };
+        let (share, throttle) = settled(within);
+        assert!((share - 0.019).abs() < 1e-3 && throttle.is_none(), "{share}");
+        // Each page that comes back went out for nothing: 2,000 times 10 us more.
+        let moving = Duration::from_millis(20);
+        let trips = Pressure { moving, page_out_cost: Duration::from_micros(10), ..within };
+        let (share, throttle) = settled(trips);
+        assert!((share - 0.039).abs() < 1e-3 && throttle == Some(Throttle::Refaults), "{share}");
+        let (share, throttle) = settled(Pressure { cores: 4.0, ..trips });
+        assert!(
+            (share - 0.039 / 4.0).abs() < 1e-3 && throttle.is_none(),
+            "four cores have four times as much time: {share}"
+        );
+    }
+
+    #[test]
+    fn cold_memory_that_leaves_once_is_charged_over_minutes_and_in_full() {
+        let second = Duration::from_secs(1);
+        let mut governor = Governor::new(GovernorConfig::default());
+        let wave = Pressure { window: second, moving: Duration::from_millis(390), ..Pressure::default() };
+        (0..10).for_each(|_| governor.on_pressure(&wave));
+        assert_eq!(governor.throttle(), None, "3.9 s once");
+        let mut charged = 0.0;
+        for _ in 0..3600 {
+            governor.on_pressure(&Pressure { window: second, ..Pressure::default() });
+            charged += governor.stall_share();
+        }
+        assert!((3.5..=4.0).contains(&charged), "{charged} s");
+        (0..60).for_each(|_| governor.on_pressure(&wave));
+        assert_eq!(governor.throttle(), Some(Throttle::Refaults), "39 % for a minute is no investment");
     }
 
     #[test]
@@ -686,12 +837,12 @@ mod tests {
         for _ in 0..60 {
             governor.on_pressure(&Pressure { window: Duration::from_secs(1), refaults: 4000, ..Pressure::default() });
         }
-        let patient = governor.patience();
+        let patient = governor.backoff();
         assert!((1.5..=2.0).contains(&patient), "a minute doubles it at most: {patient}");
         for _ in 0..600 {
             governor.on_pressure(&Pressure { window: Duration::from_secs(1), ..Pressure::default() });
         }
-        assert_eq!(governor.patience(), 1.0);
+        assert_eq!(governor.backoff(), 1.0);
     }
 
     #[test]
@@ -705,15 +856,15 @@ mod tests {
         }
         // 4 % of the time: twice the budget.
         let costly = Pressure { window: Duration::from_secs(1), refaults: 8000, ..Pressure::default() };
-        while governor.brake().is_none() {
+        while governor.throttle().is_none() {
             governor.on_pressure(&costly);
         }
-        let patience = governor.patience();
+        let backoff = governor.backoff();
         for _ in 0..60 {
             governor.on_pressure(&costly);
         }
-        assert_eq!(governor.brake(), Some(Brake::Refaults));
-        assert_eq!(governor.patience(), patience);
+        assert_eq!(governor.throttle(), Some(Throttle::Refaults));
+        assert_eq!(governor.backoff(), backoff);
     }
 
     #[test]
@@ -724,6 +875,6 @@ mod tests {
             compression: Some(1.02),
             ..Pressure::default()
         });
-        assert_eq!(governor.brake(), Some(Brake::Compression));
+        assert_eq!(governor.throttle(), Some(Throttle::Compression));
     }
 }

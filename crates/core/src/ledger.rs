@@ -1,7 +1,7 @@
 //! The ledger: counts every move, failure and mistake, and keeps the latest decisions so that they can be explained.
 //!
 //! In: outcomes and returns, from the engine. Out: totals for reports, and the history of a block. Must not:
-//! count a wish or a request; only what happened.
+//! count a request or a request; only what happened.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -53,7 +53,7 @@ pub struct Ledger {
     moved: BTreeMap<Route, u64>,
     failed: BTreeMap<Failure, u64>,
     refaults: u64,
-    mistakes: u64,
+    ping_pong_pages: u64,
     promotions_failed: u64,
     demotions_failed: u64,
     splits: u64,
@@ -120,14 +120,14 @@ impl Ledger {
     }
 
     /// Enters pages that came back by themselves.
-    pub(crate) fn returned(&mut self, mistake: bool) {
+    pub(crate) fn returned(&mut self, ping_pong: bool) {
         self.refaults += 1;
-        self.mistakes += u64::from(mistake);
+        self.ping_pong_pages += u64::from(ping_pong);
     }
 
     /// Enters a promotion that undid a recent demotion.
-    pub(crate) fn undone(&mut self) {
-        self.mistakes += 1;
+    pub(crate) fn ping_pong(&mut self) {
+        self.ping_pong_pages += 1;
     }
 
     /// Pages moved, by route.
@@ -166,8 +166,8 @@ impl Ledger {
     }
 
     /// Demotions that turned out wrong: the page was back within the governor's mistake window.
-    pub fn mistakes(&self) -> u64 {
-        self.mistakes
+    pub fn ping_pong_pages(&self) -> u64 {
+        self.ping_pong_pages
     }
 
     /// Huge pages split.

@@ -1,7 +1,7 @@
 //! The core of Terrace: everything it knows and decides, without I/O.
 //!
 //! One pipeline: trackers report what they saw ([`observation`]), the [`engine`] keeps it in dense arrays
-//! ([`pages`]), a [`policy`] ranks, the [`governor`] bounds and vetoes, and a [`plan`] goes out to a mover whose
+//! ([`pages`]), a [`policy`] ranks, the [`governor`] bounds and rejections, and a [`plan`] goes out to a mover whose
 //! outcomes come back in. The [`ledger`] counts and explains. The same code runs live, in replay and in the simulator.
 //!
 //! Must not: read a clock, touch a file, start a thread, draw a random number or depend on hash order. `now` is
@@ -18,4 +18,7 @@ pub mod plan;
 pub mod policy;
 pub mod prices;
 pub mod random;
+pub mod reclaim;
+pub mod text;
 pub mod units;
+pub mod watching;

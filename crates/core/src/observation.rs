@@ -1,6 +1,6 @@
 //! What a tracker saw of pages: the vocabulary between trackers and policies.
 //!
-//! In: nothing. Out: [`Seen`], a batch of observations in one of two shapes. A [`Scan`] is what a
+//! In: nothing. Out: [`Observations`], a batch of observations in one of two shapes. A [`ScanBatch`] is what a
 //! table walk yields, one byte for each of many consecutive pages; an [`Observation`] is a single event
 //! (a hardware sample, a hint fault, a birth). Must not: interpret. What an access is worth, the policy decides.
 
@@ -11,58 +11,58 @@ use crate::units::{PageId, TierId, Time};
 /// One page as a walk of the page tables saw it, packed into a byte:
 /// accessed, dirty, placed, huge in the low bits, the tier in the high four.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
-pub struct Sight(u8);
+pub struct PteState(u8);
 
-impl Sight {
+impl PteState {
     /// The page has no memory behind it: never touched, or given back.
-    pub const ABSENT: Sight = Sight(0);
+    pub const ABSENT: PteState = PteState(0);
     const ACCESSED: u8 = 1;
     const DIRTY: u8 = 2;
     const PLACED: u8 = 4;
     const HUGE: u8 = 8;
 
     /// A page with memory behind it in `tier`.
-    pub const fn placed(tier: TierId) -> Sight {
-        Sight(Sight::PLACED | (tier.0 << 4))
+    pub const fn placed(tier: TierId) -> PteState {
+        PteState(PteState::PLACED | (tier.0 << 4))
     }
 
-    /// The same sight with the accessed mark set to `accessed`.
-    pub const fn with_accessed(self, accessed: bool) -> Sight {
-        if accessed { Sight(self.0 | Sight::ACCESSED) } else { Sight(self.0 & !Sight::ACCESSED) }
+    /// The same sight with the accessed bit set to `accessed`.
+    pub const fn with_accessed(self, accessed: bool) -> PteState {
+        if accessed { PteState(self.0 | PteState::ACCESSED) } else { PteState(self.0 & !PteState::ACCESSED) }
     }
 
     /// The same sight with the dirty mark set to `dirty`.
-    pub const fn with_dirty(self, dirty: bool) -> Sight {
-        if dirty { Sight(self.0 | Sight::DIRTY) } else { Sight(self.0 & !Sight::DIRTY) }
+    pub const fn with_dirty(self, dirty: bool) -> PteState {
+        if dirty { PteState(self.0 | PteState::DIRTY) } else { PteState(self.0 & !PteState::DIRTY) }
     }
 
     /// The same sight with the huge mark set to `huge`.
-    pub const fn with_huge(self, huge: bool) -> Sight {
-        if huge { Sight(self.0 | Sight::HUGE) } else { Sight(self.0 & !Sight::HUGE) }
+    pub const fn with_huge(self, huge: bool) -> PteState {
+        if huge { PteState(self.0 | PteState::HUGE) } else { PteState(self.0 & !PteState::HUGE) }
     }
 
     /// Whether the page was read or written since its mark was last cleared.
     pub const fn accessed(self) -> bool {
-        self.0 & Sight::ACCESSED != 0
+        self.0 & PteState::ACCESSED != 0
     }
 
     /// Whether the page was written since it was last clean.
     pub const fn dirty(self) -> bool {
-        self.0 & Sight::DIRTY != 0
+        self.0 & PteState::DIRTY != 0
     }
 
     /// Whether the page is part of a 2 MiB mapping.
     pub const fn huge(self) -> bool {
-        self.0 & Sight::HUGE != 0
+        self.0 & PteState::HUGE != 0
     }
 
     /// The tier the page lies in, or `None` if it has no memory behind it.
     pub const fn tier(self) -> Option<TierId> {
-        if self.0 & Sight::PLACED != 0 { Some(TierId(self.0 >> 4)) } else { None }
+        if self.0 & PteState::PLACED != 0 { Some(TierId(self.0 >> 4)) } else { None }
     }
 }
 
-impl std::fmt::Debug for Sight {
+impl std::fmt::Debug for PteState {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let mark = |set: bool, letter: char| if set { letter } else { '-' };
         match self.tier() {
@@ -81,15 +81,15 @@ impl std::fmt::Debug for Sight {
 
 /// Consecutive pages of one block, or of several adjacent block ids, as one walk saw them.
 #[derive(Clone, Copy, Debug)]
-pub struct Scan<'a> {
-    /// The page that `sights[0]` describes; `sights[k]` describes the page `k` further on, in the same block.
+pub struct ScanBatch<'a> {
+    /// The page that `PTE states[0]` describes; `PTE states[k]` describes the page `k` further on, in the same block.
     pub first: PageId,
     /// One sight a page; at most a block's worth from `first` on.
-    pub sights: &'a [Sight],
-    /// How long the accessed marks had to be set: the time since they were last cleared.
+    pub ptes: &'a [PteState],
+    /// How long the accessed bits had to be set: the time since they were last cleared.
     /// `None` means the marks say nothing this time, only the places do.
     pub window: Option<Duration>,
-    /// Whether the accessed marks were cleared along with this reading, so that the next window starts now.
+    /// Whether the accessed bits were cleared along with this reading, so that the next window starts now.
     pub cleared: bool,
 }
 
@@ -139,14 +139,14 @@ pub enum Observation {
         accesses: u32,
     },
     /// First touch: the page received memory in `tier`.
-    Born {
+    Allocated {
         /// The new page.
         page: PageId,
         /// Where it was placed.
         tier: TierId,
     },
     /// The page gave its memory back.
-    Gone {
+    Freed {
         /// The page that is no more.
         page: PageId,
     },
@@ -160,17 +160,17 @@ impl Observation {
             | Observation::HintFault { page, .. }
             | Observation::Refault { page }
             | Observation::Counted { page, .. }
-            | Observation::Born { page, .. }
-            | Observation::Gone { page } => page,
+            | Observation::Allocated { page, .. }
+            | Observation::Freed { page } => page,
         }
     }
 }
 
 /// A batch of what a tracker saw.
 #[derive(Clone, Copy, Debug)]
-pub enum Seen<'a> {
+pub enum Observations<'a> {
     /// A stretch of a page-table walk.
-    Scan(Scan<'a>),
+    Scan(ScanBatch<'a>),
     /// Single events, in the order they happened.
     Events(&'a [Observation]),
 }
@@ -182,11 +182,11 @@ mod tests {
     #[test]
     fn a_sight_keeps_tier_and_marks_apart() {
         for tier in 0..TierId::MAX as u8 {
-            let sight = Sight::placed(TierId(tier)).with_accessed(true).with_huge(true);
-            assert_eq!(sight.tier(), Some(TierId(tier)));
-            assert!(sight.accessed() && sight.huge() && !sight.dirty());
-            assert_eq!(sight.with_accessed(false).with_huge(false), Sight::placed(TierId(tier)));
+            let pte = PteState::placed(TierId(tier)).with_accessed(true).with_huge(true);
+            assert_eq!(pte.tier(), Some(TierId(tier)));
+            assert!(pte.accessed() && pte.huge() && !pte.dirty());
+            assert_eq!(pte.with_accessed(false).with_huge(false), PteState::placed(TierId(tier)));
         }
-        assert_eq!(Sight::ABSENT.tier(), None);
+        assert_eq!(PteState::ABSENT.tier(), None);
     }
 }

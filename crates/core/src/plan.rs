@@ -1,6 +1,6 @@
-//! From wish to outcome: what a policy asks for, what the governor allows, what became of it.
+//! From request to outcome: what a policy asks for, what the governor allows, what became of it.
 //!
-//! In: nothing. Out: the types [`Wish`], [`Veto`], [`Plan`], [`Move`], [`Outcome`]. Must not: judge.
+//! In: nothing. Out: the types [`MoveRequest`], [`Rejection`], [`Plan`], [`Move`], [`Outcome`]. Must not: judge.
 
 use crate::units::{PageId, TierId};
 
@@ -17,7 +17,7 @@ pub enum Reason {
     /// Makes room for a hotter page.
     MakeRoom,
     /// Its neighbours came back; it is expected to be used next.
-    AheadOfUse,
+    Prefetch,
     /// Terrace is leaving and puts it back.
     Drain,
     /// Page size: hot and cold pieces lie in one huge page, or all pieces are hot.
@@ -32,7 +32,7 @@ impl Reason {
             Reason::Hot => "hot",
             Reason::OverLimit => "over_limit",
             Reason::MakeRoom => "make_room",
-            Reason::AheadOfUse => "ahead_of_use",
+            Reason::Prefetch => "prefetch",
             Reason::Drain => "drain",
             Reason::PageSize => "page_size",
         }
@@ -52,53 +52,83 @@ pub enum Action {
 
 /// One thing a policy would like done. A page of a huge block stands for its whole block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Wish {
+pub struct MoveRequest {
     /// The page.
     pub page: PageId,
     /// What to do with it.
     pub action: Action,
     /// Why.
     pub reason: Reason,
+    /// The page that takes its place: an exchange, in which the request for that page follows at once, or after others that leave for it.
+    /// All of them are admitted, or none; see [`MoveRequest::instead_of`].
+    pub instead_of: Option<PageId>,
 }
 
-/// A policy's wishes, best first, no more than are asked for.
+impl MoveRequest {
+    /// A request by itself.
+    pub const fn new(page: PageId, action: Action, reason: Reason) -> MoveRequest {
+        MoveRequest { page, action, reason, instead_of: None }
+    }
+
+    /// The same as one side of an exchange: this page leaves, and `page` is there instead. The request for `page` must follow, directly or
+    /// after further requests instead of the same page. They are admitted together, or rejected together and counted once: without that,
+    /// a page would leave for another that does not come, or fail to come as another did not leave.
+    #[must_use]
+    pub const fn instead_of(self, page: PageId) -> MoveRequest {
+        MoveRequest { instead_of: Some(page), ..self }
+    }
+}
+
+/// A policy's requests, best first, no more than are asked for.
 #[derive(Clone, Debug, Default)]
-pub struct Wishes {
-    list: Vec<Wish>,
+pub struct MoveRequests {
+    list: Vec<MoveRequest>,
     limit: usize,
 }
 
-impl Wishes {
-    /// Room for `limit` wishes.
-    pub fn with_limit(limit: usize) -> Wishes {
-        Wishes { list: Vec::new(), limit }
+impl MoveRequests {
+    /// Room for `limit` requests.
+    pub fn with_limit(limit: usize) -> MoveRequests {
+        MoveRequests { list: Vec::new(), limit }
     }
 
-    /// Adds a wish. Returns whether more are welcome.
+    /// Adds a request. Returns whether more are welcome.
     pub fn push(&mut self, page: PageId, action: Action, reason: Reason) -> bool {
         if self.list.len() < self.limit {
-            self.list.push(Wish { page, action, reason });
+            self.list.push(MoveRequest::new(page, action, reason));
         }
         self.list.len() < self.limit
     }
 
-    /// Wishes for a move to `tier`. Returns whether more are welcome.
+    /// Requests for a move to `tier`. Returns whether more are welcome.
     pub fn move_to(&mut self, page: PageId, tier: TierId, reason: Reason) -> bool {
         self.push(page, Action::MoveTo(tier), reason)
     }
 
-    /// How many more wishes are welcome.
+    /// Requests for an exchange: `leaving` go to `away`, and `coming` comes to `tier` in their place, all or none. Nothing is added unless
+    /// there is room for all. Returns whether they were added.
+    pub fn exchange(&mut self, leaving: &[PageId], away: TierId, coming: PageId, tier: TierId) -> bool {
+        if self.left() <= leaving.len() {
+            return false;
+        }
+        let leave = |page: &PageId| MoveRequest::new(*page, Action::MoveTo(away), Reason::MakeRoom).instead_of(coming);
+        self.list.extend(leaving.iter().map(leave));
+        self.list.push(MoveRequest::new(coming, Action::MoveTo(tier), Reason::Hot));
+        true
+    }
+
+    /// How many more requests are welcome.
     pub fn left(&self) -> usize {
         self.limit - self.list.len()
     }
 
-    /// The wishes so far, best first.
-    pub fn as_slice(&self) -> &[Wish] {
+    /// The requests so far, best first.
+    pub fn as_slice(&self) -> &[MoveRequest] {
         &self.list
     }
 
-    /// The wishes, best first.
-    pub fn into_vec(self) -> Vec<Wish> {
+    /// The requests, best first.
+    pub fn into_vec(self) -> Vec<MoveRequest> {
         self.list
     }
 }
@@ -127,16 +157,16 @@ pub struct Plan {
     pub moves: Vec<Move>,
 }
 
-/// Why a wish was not granted.
+/// Why a request was not granted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Veto {
-    /// The page is not where the wish thought, is gone, or is on its way already.
+pub enum Rejection {
+    /// The page is not where the request thought, is gone, or is on its way already.
     Stale,
     /// A move of this page failed for good.
     Pinned,
     /// It moved a short while ago.
-    Resting,
+    Cooldown,
     /// The destination, or the limit of fast memory, has no room.
     NoRoom,
     /// The space is at its floor.
@@ -144,20 +174,20 @@ pub enum Veto {
     /// The space is at its ceiling.
     Ceiling,
     /// Page-outs are stopped: refaults cost too much, or the slow tier saves too little.
-    Braked,
+    Throttled,
 }
 
-impl Veto {
+impl Rejection {
     /// The reason as reports name it.
     pub const fn name(self) -> &'static str {
         match self {
-            Veto::Stale => "stale",
-            Veto::Pinned => "pinned",
-            Veto::Resting => "resting",
-            Veto::NoRoom => "no_room",
-            Veto::Floor => "floor",
-            Veto::Ceiling => "ceiling",
-            Veto::Braked => "braked",
+            Rejection::Stale => "stale",
+            Rejection::Pinned => "pinned",
+            Rejection::Cooldown => "cooldown",
+            Rejection::NoRoom => "no_room",
+            Rejection::Floor => "floor",
+            Rejection::Ceiling => "ceiling",
+            Rejection::Throttled => "throttled",
         }
     }
 }

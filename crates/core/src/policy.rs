@@ -1,27 +1,27 @@
 //! The contract of a policy: pure decision code that ranks pages and never moves one.
 //!
-//! In: observations, outcomes, and how much room there is. Out: wishes, and when to look again. Must not:
-//! read a clock, keep a page that is gone, or count on a wish being granted.
+//! In: observations, outcomes, and how much room there is. Out: requests, and when to look again. Must not:
+//! read a clock, keep a page that is gone, or count on a request being granted.
 
 use std::ops::Range;
 use std::time::Duration;
 
-use crate::observation::Seen;
+use crate::observation::Observations;
 use crate::pages::Pages;
-use crate::plan::{Outcome, Veto, Wish, Wishes};
+use crate::plan::{MoveRequest, MoveRequests, Outcome, Rejection};
 use crate::prices::{Prices, ProcessorCounts};
 use crate::units::{BlockId, Bytes, PageId, SpaceId, TierId, Time};
 
 /// Which observations a policy lives on. The driver chooses trackers by it, and refuses a policy none can serve.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Needs {
-    /// Walks of accessed marks.
+    /// Walks of accessed bits.
     pub scans: bool,
     /// Hardware samples of loads and stores.
     pub samples: bool,
     /// Hint faults.
     pub hint_faults: bool,
-    /// Births and deaths of pages as they happen. A driver that cannot tell says so, and finds them when it next looks where pages are.
+    /// allocations and frees of pages as they happen. A driver that cannot tell says so, and finds them when it next looks where pages are.
     pub life_cycle: bool,
     /// Counters of the 4 KiB pieces of huge pages, kept by the MMU: only a simulator can serve them.
     pub counters: bool,
@@ -42,10 +42,10 @@ pub trait Oracle: Send {
     fn future(&mut self, from: Time, until: Time, pages: &Pages, found: &mut Vec<(PageId, u32)>);
 }
 
-/// How often to look. A policy states it anew after every round and every plan.
+/// How often to look. A policy states it again after every round and every plan.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Cadence {
-    /// When the next round of accessed marks should be read; `None` if none is wanted.
+    /// When the next round of accessed bits should be read; `None` if none is wanted.
     pub scan_at: Option<Time>,
     /// Which share of the blocks that round should read and clear, in rotation: 1.0 is all of them.
     pub share: f64,
@@ -75,15 +75,17 @@ pub struct HintScan {
     pub tiers: u8,
 }
 
-/// What one round of accessed marks amounted to.
+/// What one round of accessed bits amounted to.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Round {
+pub struct ScanReport {
     /// Pages with memory behind them whose marks were read.
     pub pages: u64,
     /// Those of them that were accessed.
     pub accessed: u64,
     /// How long the reading and clearing took.
     pub walk: Duration,
+    /// Which share of all blocks was cleared, 0 to 1: what the policy's cadence asked for, or less where a budget for watching allowed less.
+    pub share: f64,
 }
 
 /// How full a tier is, in 4 KiB pages.
@@ -128,7 +130,7 @@ impl FastGoal {
 
 /// What a policy may count on when it plans. All amounts in 4 KiB pages.
 #[derive(Clone, Debug)]
-pub struct Room<'a> {
+pub struct CapacityView<'a> {
     /// The tiers from fast to slow.
     pub tiers: &'a [TierUse],
     /// Most pages that should lie in the fastest tier, if the goal sets a number.
@@ -137,10 +139,10 @@ pub struct Room<'a> {
     pub footprint: u64,
     /// How patient to be with idle pages, from the governor's feedback: 1 at first, more after demotions that turned
     /// out to be mistakes. A policy multiplies its idle threshold by it.
-    pub patience: f64,
+    pub backoff: f64,
 }
 
-impl Room<'_> {
+impl CapacityView<'_> {
     /// Pages that may still enter the fastest tier.
     pub fn fast_room(&self) -> u64 {
         let tier = self.tiers[0];
@@ -243,6 +245,14 @@ pub trait Policy: Send {
     /// Which observations it lives on.
     fn needs(&self) -> Needs;
 
+    /// Which observations would do, best first: any one of these. The driver grants the first it can serve and says which.
+    fn needs_any(&self) -> Vec<Needs> {
+        vec![self.needs()]
+    }
+
+    /// The driver serves this one of [`Policy::needs_any`]. Called once, before anything else; from then on [`Policy::needs`] is it.
+    fn granted(&mut self, _needs: Needs) {}
+
     /// Blocks appeared, or gained pages. Their states are fresh where the pages are new.
     fn mapped(&mut self, _now: Time, _blocks: &[BlockId], _pages: &mut Pages) {}
 
@@ -250,18 +260,19 @@ pub trait Policy: Send {
     fn unmapping(&mut self, _now: Time, _space: SpaceId, _range: Range<crate::units::Vpn>, _pages: &Pages) {}
 
     /// Something was seen. The pages' tiers are up to date already.
-    fn observe(&mut self, now: Time, seen: Seen<'_>, pages: &mut Pages);
+    fn observe(&mut self, now: Time, seen: Observations<'_>, pages: &mut Pages);
 
-    /// A round of accessed marks that this policy's cadence asked for is complete.
-    fn round(&mut self, _now: Time, _round: &Round, _pages: &mut Pages) {}
+    /// A round of accessed bits that this policy's cadence asked for is complete.
+    fn scan_done(&mut self, _now: Time, _report: &ScanReport, _pages: &mut Pages) {}
 
     /// Moves were carried out, or failed. The pages' tiers are up to date already.
     fn outcome(&mut self, _now: Time, _done: &[Outcome], _pages: &mut Pages) {}
 
-    /// A wish was not granted. Counting such failures is part of some policies; wishing again at once is not.
-    fn refused(&mut self, _now: Time, _wish: &Wish, _veto: Veto, _pages: &mut Pages) {}
+    /// A request was not granted. Counting such failures is part of some policies; requesting again at once is not.
+    fn refused(&mut self, _now: Time, _request: &MoveRequest, _rejection: Rejection, _pages: &mut Pages) {}
 
-    /// What the processor counted between two rounds; comes before [`Policy::round`], if it comes.
+    /// What the processor counted since this was last told. Comes before [`Policy::scan_done`], and before a wake the policy asked for, where
+    /// anybody counts.
     fn processor(&mut self, _now: Time, _counts: &ProcessorCounts) {}
 
     /// The sampler used this much processor time since it was last told: what a processor quota is held against.
@@ -278,10 +289,10 @@ pub trait Policy: Send {
         None
     }
 
-    /// Ranks: fills `wishes`, best first, knowing the room there is.
-    fn plan(&mut self, now: Time, room: &Room<'_>, pages: &mut Pages, wishes: &mut Wishes);
+    /// Ranks: fills `requests`, best first, knowing the room there is.
+    fn plan(&mut self, now: Time, capacity: &CapacityView<'_>, pages: &mut Pages, requests: &mut MoveRequests);
 
-    /// Wants the kernel's own lists to be ordered and moved from: then it gives marks, and wishes for nothing. Only a live driver can
+    /// Wants the kernel's own lists to be ordered and moved from: then it gives marks, and requests no moves. Only a live driver can
     /// serve it, with a module in the kernel; the others refuse such a policy.
     fn list_plan(&self) -> Option<ListPlan> {
         None
@@ -291,9 +302,9 @@ pub trait Policy: Send {
     fn list_marks(&mut self, _into: &mut Vec<ListMark>) {}
 
     /// Where a page that is touched for the first time should go, where the driver can choose: the first tier with room.
-    fn place(&mut self, _now: Time, _page: PageId, room: &Room<'_>) -> TierId {
-        let with_room = room.tiers.iter().position(|tier| tier.free() > 0);
-        TierId(with_room.unwrap_or(room.tiers.len() - 1) as u8)
+    fn place(&mut self, _now: Time, _page: PageId, capacity: &CapacityView<'_>) -> TierId {
+        let with_room = capacity.tiers.iter().position(|tier| tier.free() > 0);
+        TierId(with_room.unwrap_or(capacity.tiers.len() - 1) as u8)
     }
 
     /// The machine is a model shrunk by this factor, while times stay those of the full size: amounts that the policy
@@ -307,7 +318,8 @@ pub trait Policy: Send {
     /// 2 MiB page takes the small page for it. Called once, after [`Policy::set_scale`], by the simulator only.
     fn set_folded(&mut self, _parts: u32) {}
 
-    /// What moves, splits and collapses cost on this machine. Called once, before anything else, by a driver that knows it.
+    /// What moves, splits and collapses cost on this machine. Called before anything else by a driver that knows it, and again whenever
+    /// it has become something else ([`Input::Prices`](crate::engine::Input::Prices)).
     fn set_prices(&mut self, _prices: &Prices) {}
 
     /// Bytes the policy keeps beside [`Pages`]: columns, lists, histograms.

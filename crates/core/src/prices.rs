@@ -1,7 +1,7 @@
-//! What it costs to change where pages lie and how they are mapped, and what a processor counted: to weigh a wish by.
+//! What it costs to change where pages lie and how they are mapped, and what a processor counted: to weigh a request by.
 //!
-//! In: nothing. Out: [`Prices`], which a driver tells a policy once, and [`ProcessorCounts`], which it tells with each round. Must not:
-//! judge. Whether something is worth its price, the policy decides.
+//! In: nothing. Out: [`Prices`], which a driver tells a policy at the start and when they change, and [`ProcessorCounts`], which it tells
+//! with each round and each wake. Must not: judge. Whether something is worth its price, the policy decides.
 //!
 //! Only a driver that knows its machine tells them: the simulator from the machine's description. A live driver has neither yet.
 
@@ -80,6 +80,8 @@ pub struct ProcessorCounts {
     pub slow_wait_ns: f64,
     /// Accesses that memory of any tier served.
     pub memory_accesses: u64,
+    /// Nanoseconds a load from each tier took on average, as loaded as the tier was; 0 where that is not known.
+    pub latency_ns: [f64; TierId::MAX],
 }
 
 #[cfg(test)]

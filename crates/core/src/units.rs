@@ -195,6 +195,51 @@ pub fn parse_share(text: &str) -> Result<f64, ParseUnitError> {
     if (0.0..=1.0).contains(&share) { Ok(share) } else { Err(refused()) }
 }
 
+/// A share of something, or an amount: "50%" or "2GiB". Of what the share is, the option or key says that takes it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Quantity {
+    /// A share, from 0 to 1.
+    Share(f64),
+    /// An amount.
+    Bytes(Bytes),
+}
+
+impl Quantity {
+    /// The amount, where the whole is this large.
+    pub fn of(self, whole: Bytes) -> Bytes {
+        match self {
+            Quantity::Share(share) => whole.share(share),
+            Quantity::Bytes(bytes) => bytes,
+        }
+    }
+
+    /// The quantity if it is as much as any memory that something lives in: above 0 %, or 1 MiB and more.
+    ///
+    /// # Errors
+    /// When it is less; the text names what is expected.
+    pub fn above_nothing(self) -> Result<Quantity, &'static str> {
+        match self {
+            Quantity::Share(share) if share <= 0.0 => Err("expected more than 0%"),
+            Quantity::Bytes(bytes) if bytes < Bytes::mib(1) => Err("expected 1MiB or more"),
+            quantity => Ok(quantity),
+        }
+    }
+}
+
+impl FromStr for Quantity {
+    type Err = ParseUnitError;
+
+    /// "50%" is a share, "2GiB" an amount; a number alone is bytes, so that 0.5 is neither.
+    fn from_str(text: &str) -> Result<Quantity, ParseUnitError> {
+        let wanted = "a share from 0% to 100%, such as 50%, or an amount such as 2GiB";
+        let read = match text.trim_end().ends_with('%') {
+            true => parse_share(text).map(Quantity::Share),
+            false => text.parse().map(Quantity::Bytes),
+        };
+        read.map_err(|_| ParseUnitError { text: text.to_owned(), wanted })
+    }
+}
+
 /// One address space: a process, or a program in the simulator. Numbered from 0 by the driver, reused after it is gone.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(transparent)]
@@ -319,6 +364,23 @@ mod tests {
         for text in ["", "-5s", "5 parsecs"] {
             assert!(parse_duration(text).is_err(), "{text:?} must be refused");
         }
+    }
+
+    #[test]
+    fn a_quantity_is_a_share_or_an_amount_and_knows_what_it_is_of() {
+        assert_eq!("50%".parse(), Ok(Quantity::Share(0.5)));
+        assert_eq!("2GiB".parse(), Ok(Quantity::Bytes(Bytes::gib(2))));
+        assert_eq!(Quantity::Share(0.25).of(Bytes::gib(4)), Bytes::gib(1));
+        assert_eq!(Quantity::Bytes(Bytes::mib(3)).of(Bytes::gib(4)), Bytes::mib(3));
+        for text in ["", "lots", "101%", "-1%", "%", "0.5.1"] {
+            assert!(text.parse::<Quantity>().is_err(), "{text:?} must be refused");
+        }
+        for text in ["0%", "0", "1023KiB"] {
+            assert!(text.parse::<Quantity>().unwrap().above_nothing().is_err(), "{text:?} is too little");
+        }
+        assert!(
+            Quantity::Share(0.01).above_nothing().is_ok() && Quantity::Bytes(Bytes::mib(1)).above_nothing().is_ok()
+        );
     }
 
     #[test]

@@ -6,9 +6,9 @@
 use terrace_core::arbiter::Claim;
 use terrace_core::governor::SpaceLimits;
 use terrace_core::policy::FastGoal;
-use terrace_core::units::Bytes;
+use terrace_core::units::{Bytes, Quantity};
 
-use crate::config::{Amount, Class, Goal};
+use crate::config::{Class, Goal};
 
 /// What the arbiter grants.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -124,7 +124,7 @@ pub fn orders(class: &Class, standing: &Standing, grant: &Grant) -> Orders {
             None => FastGoal::Pages(granted),
         },
         Goal::Best => FastGoal::Pages(granted),
-        Goal::Fixed(Amount::Share(share)) if (footprint as f64 * share) as u64 <= granted => FastGoal::Share(share),
+        Goal::Fixed(Quantity::Share(share)) if (footprint as f64 * share) as u64 <= granted => FastGoal::Share(share),
         Goal::Fixed(amount) => FastGoal::Pages(amount.of(Bytes::of_pages(footprint)).pages().min(granted)),
         Goal::NeverSlow => FastGoal::Pages(u64::MAX),
         Goal::NeverFast => FastGoal::Pages(0),
@@ -137,7 +137,7 @@ pub fn orders(class: &Class, standing: &Standing, grant: &Grant) -> Orders {
     Orders { goal, limits: SpaceLimits { floor, ceiling: ceiling(class) }, rate }
 }
 
-/// Whether a goal differs from another by more than a hundredth and a mebibyte: a goal makes the policy plan anew. A tuner's steps are
+/// Whether a goal differs from another by more than a hundredth and a mebibyte: a goal makes the policy plan again. A tuner's steps are
 /// finer, a hundredth each, and it waits for each to be taken: of those a quarter is enough.
 pub fn differs(old: FastGoal, new: FastGoal, tuned: bool) -> bool {
     match (old, new) {

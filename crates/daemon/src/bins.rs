@@ -130,7 +130,7 @@ mod tests {
     use std::time::Duration;
     use terrace_core::engine::{EngineConfig, Input};
     use terrace_core::governor::GovernorConfig;
-    use terrace_core::observation::{Scan, Seen, Sight};
+    use terrace_core::observation::{Observations, PteState, ScanBatch};
     use terrace_core::policy::FastGoal;
     use terrace_core::units::{SpaceId, Time, Vpn};
     use terrace_policies::Settings;
@@ -149,11 +149,11 @@ mod tests {
                 let first = Vpn(block * 512);
                 engine.handle(now, Input::Mapped(SpaceId(0), first..Vpn(first.0 + 512)));
                 let tier = if block >= blocks * 3 / 4 { TierId(1) } else { TierId::FAST };
-                let sights: Vec<Sight> =
-                    (0..512).map(|page| Sight::placed(tier).with_accessed(page % 4 == 0)).collect();
+                let ptes: Vec<PteState> =
+                    (0..512).map(|page| PteState::placed(tier).with_accessed(page % 4 == 0)).collect();
                 let first = engine.pages().find(SpaceId(0), first).unwrap();
-                let scan = Scan { first, sights: &sights, window: Some(Duration::from_secs(1)), cleared: true };
-                engine.handle(now, Input::Seen(Seen::Scan(scan)));
+                let scan = ScanBatch { first, ptes: &ptes, window: Some(Duration::from_secs(1)), cleared: true };
+                engine.handle(now, Input::Observed(Observations::Scan(scan)));
             }
         }
         engine

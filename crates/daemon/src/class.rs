@@ -2,6 +2,8 @@
 //!
 //! In: processes that join and leave, grants of the arbiter. Out: claims, figures for the view. Must not: know the other
 //! classes; what they get in common, the arbiter shares out.
+//!
+//! The file is long because a class is one state machine: what starts, pauses, drains and ends it reads the same few fields.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,8 +15,9 @@ use terrace_core::governor::GovernorConfig;
 use terrace_core::ledger::Route;
 use terrace_core::plan::Reason;
 use terrace_core::policy::FastGoal;
-use terrace_core::units::{Bytes, SpaceId, TierId};
+use terrace_core::units::{Bytes, Quantity, SpaceId, TierId};
 use terrace_linux::life_cycle::LifeCycle;
+use terrace_linux::live_tuner::{INPUTS, LiveTuner};
 use terrace_linux::machine::Machine;
 use terrace_linux::manager::{Manager, ManagerParts};
 use terrace_linux::move_cost::{Interval, MoveCost};
@@ -22,16 +25,14 @@ use terrace_linux::process::RangeOptions;
 use terrace_linux::trackers::TrackError;
 use terrace_linux::usage::{lock_own_memory, unlock_own_memory};
 use terrace_policies::Settings;
-use terrace_sizing::Index;
-use terrace_sizing::tuner::{Action, Mode, TunerConfig};
+use terrace_tuning::{Action, Interval as Decision, Mode, TunerConfig};
 
 use crate::bargain::{self, Claims, Grant, Orders, Standing, differs};
 use crate::bins;
-use crate::config::{Amount, Class, Goal};
+use crate::config::{Class, Goal};
 use crate::heat::HeatTap;
 use crate::proof::{Proof, Step};
 use crate::shared::Pictures;
-use crate::tuning::LiveTuner;
 use crate::view;
 
 /// What a class is doing.
@@ -78,7 +79,7 @@ struct Last {
     cpu: Duration,
     faults: u64,
     refaults: u64,
-    brake: Option<&'static str>,
+    throttle: Option<&'static str>,
     at: Option<Instant>,
 }
 
@@ -89,7 +90,7 @@ pub struct Running {
     /// What it is doing.
     pub state: State,
     manager: Option<Manager>,
-    tap: HeatTap,
+    observer: HeatTap,
     tracker: Option<String>,
     sees_virtual_machines: bool,
     activity: Activity,
@@ -112,18 +113,23 @@ pub struct Running {
 const RETRY: Duration = Duration::from_secs(60);
 /// Windows of its tuner that are kept: an hour's at the usual length.
 const WINDOWS: usize = 1440;
+/// Why a class with a target keeps everything fast on such a machine.
+const BLIND: &str = "programs use the slow tier in place, where what it costs them cannot be observed: everything stays fast; a target \
+    needs swap as the slow tier (memory.slow)";
+/// Decisions of its tuner that are shown.
+const DECISIONS: usize = 120;
 /// Rates are smoothed over about so long.
 const SMOOTHING: Duration = Duration::from_secs(20);
 
 impl Running {
     /// A class without processes.
     pub fn new(class: Class) -> Running {
-        let proof = class.proof.map(|window| Proof::new(window, class.max_stall));
+        let proof = class.proof.map(|window| Proof::new(window, class.max_slowdown));
         Running {
             class,
             state: State::Waiting,
             manager: None,
-            tap: HeatTap::default(),
+            observer: HeatTap::default(),
             tracker: None,
             sees_virtual_machines: false,
             activity: Activity::default(),
@@ -146,8 +152,14 @@ impl Running {
     /// Whether a new configuration of the class can be taken in as it runs; what an engine or its trackers are made of cannot.
     pub fn can_become(&self, class: &Class) -> bool {
         let made_of = |class: &Class| {
-            let seen = (class.tracker.clone(), class.files, class.shared, class.rest);
-            (class.policy.clone(), class.settings.clone(), class.max_stall.to_bits(), class.tau.map(f64::to_bits), seen)
+            let seen = (class.tracker.clone(), class.files, class.shared, class.cooldown);
+            (
+                class.policy.clone(),
+                class.settings.clone(),
+                class.max_slowdown.to_bits(),
+                class.tau.map(f64::to_bits),
+                seen,
+            )
         };
         made_of(&self.class) == made_of(class)
     }
@@ -155,10 +167,13 @@ impl Running {
     /// Takes in a new configuration of the class.
     pub fn become_class(&mut self, class: Class) {
         if self.class.proof != class.proof {
-            self.proof = class.proof.map(|window| Proof::new(window, class.max_stall));
+            self.proof = class.proof.map(|window| Proof::new(window, class.max_slowdown));
             if matches!(self.state, State::Held | State::Stopped) {
                 self.set_state(State::Running);
             }
+        }
+        if let Some(manager) = &mut self.manager {
+            manager.set_max_overhead(class.watching_share());
         }
         self.class = class;
         self.told = None;
@@ -240,7 +255,7 @@ impl Running {
     fn start(&mut self, machine: &Machine, wanted: Option<&str>, kvm_guest: bool) -> Result<(), String> {
         let class = &self.class;
         let policy = terrace_policies::build(&class.policy, Settings::from_pairs(class.settings.clone()));
-        let policy = policy.map_err(|error| error.to_string())?;
+        let mut policy = policy.map_err(|error| error.to_string())?;
         if policy.list_plan().is_some() {
             return Err("lists=kernel: the kernel's lists can be ordered by one program at a time, which is terrace run or attach".to_owned());
         }
@@ -249,19 +264,21 @@ impl Running {
         let life_cycle = LifeCycle::for_needs(policy.needs());
         let wanted_by_name = class.tracker.as_deref().or(wanted);
         let found = first_that_works(&trackers_for(wanted_by_name, kvm_guest), |name| {
-            let (tracker, reasons) = machine.tracker(policy.needs(), name).map_err(|error| error.to_string())?;
+            let (tracker, needs, reasons) =
+                machine.tracker(&policy.needs_any(), name).map_err(|error| error.to_string())?;
             // The walker may do without what it asks KVM by; a tracker that the operator names is refused with the guest, in `join`.
             if kvm_guest && wanted_by_name.is_none() && !tracker.sees_virtual_machines() {
                 return Err(format!("{} does not see them on this kernel", tracker.name()));
             }
-            Ok((tracker, reasons))
+            Ok((tracker, needs, reasons))
         });
         if locked.is_ok()
             && let Err(error) = lock_own_memory()
         {
             tracing::debug!(%error, "memory is not locked");
         }
-        let (tracker, reasons) = found?;
+        let (tracker, needs, reasons) = found?;
+        policy.granted(needs);
         for reason in reasons {
             tracing::debug!(class = class.name, "{reason}");
         }
@@ -284,8 +301,10 @@ impl Running {
             goal: FastGoal::Pages(u64::MAX),
             governor: GovernorConfig {
                 // A target is a budget, too; the tuner stays below it.
-                stall_budget: class.tau.unwrap_or(class.max_stall),
-                ..class.rest.map_or_else(|| machine.governor(), |rest| machine.governor().with_rest(rest))
+                max_slowdown: class.tau.unwrap_or(class.max_slowdown),
+                ..class
+                    .cooldown
+                    .map_or_else(|| machine.governor(), |cooldown| machine.governor().with_cooldown(cooldown))
             },
         };
         let mut manager = Manager::new(ManagerParts {
@@ -298,10 +317,15 @@ impl Running {
             ranges: RangeOptions { files: class.files, shared: class.shared },
             kernel_lists: None,
             life_cycle,
+            max_overhead: class.watching_share(),
+            page_out_interrupt: machine.move_cost.page_out.map(|interval| interval.median),
         });
         // Who belongs to a class its selectors say, not the family.
         manager.follow_children(false);
-        self.tap = HeatTap::new(manager.now());
+        if class.tau.is_some() {
+            manager.watch_fully();
+        }
+        self.observer = HeatTap::new(manager.now());
         self.manager = Some(manager);
         self.told = None;
         self.tuner = None;
@@ -336,7 +360,7 @@ impl Running {
             (Some(tuner), State::Running) => tuner.bring_back(manager),
             _ => None,
         };
-        match manager.turn(&mut self.tap) {
+        match manager.turn(&mut self.observer) {
             Ok(at) => {
                 let wait = again.map_or(at, |again| again.min(at)).since(manager.now());
                 self.settle();
@@ -367,7 +391,7 @@ impl Running {
     fn reason(&self) -> Option<String> {
         match &self.state {
             State::Failed(why) => Some(why.clone()),
-            State::Stopped => Some("proof mode showed that managing it costs more than max_stall allows".to_owned()),
+            State::Stopped => Some("proof mode showed that managing it costs more than max_slowdown allows".to_owned()),
             State::Waiting => Some("no process matches".to_owned()),
             _ => None,
         }
@@ -398,7 +422,7 @@ impl Running {
             self.cpu_used = self.cpu_used * keep + share * (1.0 - keep);
             // A page that came back from swap is found in fast memory by the next walk; it was slow memory that it was in.
             let returned = ledger.refaults() - self.last.refaults;
-            let (fast, slow) = self.tap.take_hits();
+            let (fast, slow) = self.observer.take_hits();
             let fast = fast.saturating_sub(returned);
             // Bringing pages back touches every one of them: those are not the program's accesses.
             if self.state == State::Running && !self.tuner.as_ref().is_some_and(LiveTuner::brings_back) {
@@ -413,15 +437,15 @@ impl Running {
                 lines.push(("move", format!("{} from {from} to {to}: {}", Bytes::of_pages(new), told(route.reason))));
             }
         }
-        let brake = engine.governor().brake().map(|brake| brake.name());
-        if brake != self.last.brake {
+        let throttle = engine.governor().throttle().map(|throttle| throttle.name());
+        if throttle != self.last.throttle {
             lines.push((
-                "brake",
-                match brake {
+                "throttle",
+                match throttle {
                     Some("refaults") => format!(
                         "page-outs stop: pages that come back cost {:.1} % of the time, {:.1} % are allowed",
                         engine.governor().stall_share() * 100.0,
-                        self.class.max_stall * 100.0
+                        self.class.max_slowdown * 100.0
                     ),
                     Some(cause) => format!("page-outs stop: {cause}"),
                     None => "page-outs go on".to_owned(),
@@ -435,7 +459,7 @@ impl Running {
             cpu: stats.cpu,
             faults: stats.major_faults,
             refaults: ledger.refaults(),
-            brake,
+            throttle,
             at: self.last.at,
         };
         let misplaced = self.misplaced();
@@ -471,7 +495,7 @@ impl Running {
                 let (low, high) = (low * 100.0, high * 100.0);
                 let text = format!(
                     "proof: managing it costs {low:.2} to {high:.2} % of its time, {:.2} % are allowed; it is left alone from now on",
-                    self.class.max_stall * 100.0
+                    self.class.max_slowdown * 100.0
                 );
                 (State::Stopped, text)
             }
@@ -558,17 +582,17 @@ impl Running {
         }
     }
 
-    /// Whether it needs the performance database and has none yet.
-    pub fn wants_sizing(&self) -> bool {
+    /// Whether it has a target and runs, and no tuner looks after it yet.
+    pub fn wants_tuner(&self) -> bool {
         self.class.tau.is_some() && self.manager.is_some() && self.tuner.is_none()
     }
 
-    /// Gives it the performance database of a machine whose processor runs at so many hertz, and what a page-out costs a thread there, if
-    /// that could be measured.
-    pub fn begin_tuning(&mut self, index: Arc<Index>, frequency_hertz: f64, page_out: Option<Interval>) {
+    /// Gives it a tuner, and what a page-out costs a thread on this machine, if that was measured. Where what a size costs does not show
+    /// the tuner observes nothing, and everything stays fast.
+    pub fn begin_tuning(&mut self, loss_shows: bool, page_out: Option<Interval>) {
         let Some(tau) = self.class.tau else { return };
-        let mut tuner = LiveTuner::new(TunerConfig::new(tau, Mode::Measured), index, frequency_hertz);
-        tuner.begin(MoveCost { refault: Some(self.refault_cost()), page_out });
+        let mut tuner = LiveTuner::new(TunerConfig::new(tau, Mode::Measured));
+        tuner.begin(MoveCost { refault: loss_shows.then(|| self.refault_cost()), page_out });
         self.tuner = Some(tuner);
         // It is shown at once.
         self.heat_at = None;
@@ -609,9 +633,9 @@ impl Running {
             manager.processes().map(|(space, process, _)| (space, process.pid())).collect();
         let name = &self.class.name;
         Some(Pictures {
-            heat: Some(Arc::new(self.tap.map(name, &pids))),
+            heat: Some(Arc::new(self.observer.map(name, &pids))),
             bins: Some(Arc::new(bins::of(name, manager.engine()))),
-            sizing: self.tuner.as_ref().map(|tuner| Arc::new(tuner.view(name))),
+            sizing: self.tuner.as_ref().map(|tuner| Arc::new(sizing(name, tuner))),
         })
     }
 
@@ -642,9 +666,10 @@ impl Running {
             loss: summary.as_ref().and_then(|summary| summary.loss),
             loss_p95: summary.as_ref().and_then(|summary| summary.loss_p95),
             waits: match &self.tuner {
+                Some(tuner) if tuner.costs().refault.is_none() => Some(BLIND.to_owned()),
                 Some(_) => None,
                 None if self.manager.is_none() => Some("no process matches".to_owned()),
-                None => Some("the performance database is being made ready".to_owned()),
+                None => Some("the tuner begins when the budgets are shared out next".to_owned()),
             },
         }
     }
@@ -664,7 +689,7 @@ impl Running {
             granted_bytes: bytes(self.grant.fast),
             bandwidth_bytes_per_second: self.grant.bandwidth.unwrap_or(0),
             cpu_granted_share: self.grant.cpu,
-            patience: 1.0,
+            backoff: 1.0,
             proof: self.proof.as_ref().map(Proof::view),
             tuned: self.class.tau.map(|tau| self.tuned(tau)),
             ..view::Class::default()
@@ -699,15 +724,20 @@ impl Running {
                 pages: *pages,
             })
             .collect();
-        view.vetoed_pages = governor.vetoes().iter().map(|(veto, count)| (veto.name().to_owned(), *count)).collect();
+        view.rejected_pages =
+            governor.rejections().iter().map(|(rejection, count)| (rejection.name().to_owned(), *count)).collect();
         view.refaults = ledger.refaults();
-        view.mistakes = ledger.mistakes();
+        view.ping_pong_pages = ledger.ping_pong_pages();
         view.major_faults = stats.major_faults;
         view.stall_share = governor.stall_share();
-        view.patience = governor.patience();
-        view.brake = governor.brake().map(|brake| brake.name().to_owned());
-        view.braked_seconds =
-            stats.braked.iter().map(|(cause, time)| ((*cause).to_owned(), time.as_secs_f64())).collect();
+        let watched = manager.watching().cost();
+        view.watching_seconds = (watched.own + watched.program).as_secs_f64();
+        view.moving_seconds = manager.moving_cost().as_secs_f64();
+        view.watching_back_off = manager.watching().step();
+        view.backoff = governor.backoff();
+        view.throttle = governor.throttle().map(|throttle| throttle.name().to_owned());
+        view.throttled_seconds =
+            stats.throttled.iter().map(|(cause, time)| ((*cause).to_owned(), time.as_secs_f64())).collect();
         view.rounds = stats.rounds;
         view.round_seconds = stats.round_time.as_secs_f64();
         view.longest_move_call_seconds = stats.longest_move_call.as_secs_f64();
@@ -767,8 +797,8 @@ fn goal_text(goal: Goal) -> String {
         Goal::Best => "best".to_owned(),
         Goal::NeverSlow => "never-slow".to_owned(),
         Goal::NeverFast => "never-fast".to_owned(),
-        Goal::Fixed(Amount::Share(share)) => format!("{}%", share * 100.0),
-        Goal::Fixed(Amount::Bytes(bytes)) => bytes.to_string(),
+        Goal::Fixed(Quantity::Share(share)) => format!("{}%", share * 100.0),
+        Goal::Fixed(Quantity::Bytes(bytes)) => bytes.to_string(),
     }
 }
 
@@ -779,9 +809,40 @@ pub fn told(reason: Reason) -> &'static str {
         Reason::Hot => "used often enough to deserve faster memory",
         Reason::OverLimit => "the class is over its limit of fast memory",
         Reason::MakeRoom => "makes room for hotter pages",
-        Reason::AheadOfUse => "its neighbours came back, so it is expected to be used next",
+        Reason::Prefetch => "its neighbours came back, so it is expected to be used next",
         Reason::Drain => "Terrace brings it back",
         Reason::PageSize => "hot and cold pieces lie in one huge page",
+    }
+}
+
+/// What is shown of a tuner.
+fn sizing(class: &str, live: &LiveTuner) -> view::Sizing {
+    let tuner = live.tuner();
+    let intervals = tuner.intervals();
+    view::Sizing {
+        class: class.to_owned(),
+        tau: tuner.config().tau,
+        fast_share: tuner.share(),
+        held_share: live.held_share(),
+        inputs: format!("{INPUTS}{}", live.page_out_price().remark()),
+        decisions: intervals[intervals.len().saturating_sub(DECISIONS)..].iter().map(decision).collect(),
+    }
+}
+
+fn decision(interval: &Decision) -> view::Decision {
+    view::Decision {
+        seconds: interval.seconds,
+        observed_loss: interval.observed_loss,
+        predicted_loss: interval.predicted_loss,
+        fast_share: interval.fast_share,
+        action: match interval.action {
+            Action::Waited => "waited",
+            Action::Kept => "kept",
+            Action::Shrunk => "shrunk",
+            Action::Grew => "grew",
+            Action::BackedOff => "backed_off",
+        }
+        .to_owned(),
     }
 }
 

@@ -23,10 +23,20 @@ pub enum ClientError {
         source: std::io::Error,
     },
     /// The socket may not be used.
-    #[error("{socket}: permission denied; ask as root, or as a member of the group that daemon.group names")]
+    #[error(
+        "{socket}: permission denied; ask as root or as a member of the group that daemon.group names, or see daemon.socket_mode"
+    )]
     NotPermitted {
         /// The socket.
         socket: PathBuf,
+    },
+    /// The token cannot be read.
+    #[error("TERRACE_TOKEN_FILE={path}: {source}")]
+    Token {
+        /// The token's file.
+        path: PathBuf,
+        /// What the kernel said.
+        source: std::io::Error,
     },
     /// The connection broke.
     #[error("the connection to terraced broke: {0}")]
@@ -44,27 +54,42 @@ pub enum ClientError {
     },
 }
 
+/// Names a file with a token that gives a right which one's user has not (`access.*` in the daemon's configuration).
+pub const TOKEN_FILE: &str = "TERRACE_TOKEN_FILE";
+
+/// The longest token's file, in bytes.
+const LONGEST_TOKEN: u64 = 64 << 10;
+
 /// A connection to the daemon.
 pub struct Client {
     stream: BufReader<UnixStream>,
+    token: Option<String>,
 }
 
 /// How long an answer may take: a drain or a walk of much memory keeps the daemon's loop for seconds.
-const PATIENCE: Duration = Duration::from_secs(30);
+const LIMIT: Duration = Duration::from_secs(30);
 
 impl Client {
-    /// Connects.
+    /// Connects; requests carry the token of the file that [`TOKEN_FILE`] names in the environment, if it names one.
     ///
     /// # Errors
-    /// When nobody listens, or the socket may not be used.
+    /// When nobody listens, the socket may not be used, or the token cannot be read.
     pub fn connect(socket: &Path) -> Result<Client, ClientError> {
+        let token = std::env::var_os(TOKEN_FILE).filter(|path| !path.is_empty()).map(|path| {
+            let path = PathBuf::from(path);
+            match terrace_files::read_to_string(&path, LONGEST_TOKEN) {
+                Ok(text) => Ok(text.trim().to_owned()),
+                Err(source) => Err(ClientError::Token { path, source }),
+            }
+        });
+        let token = token.transpose()?;
         let stream = UnixStream::connect(socket).map_err(|source| match source.kind() {
             std::io::ErrorKind::PermissionDenied => ClientError::NotPermitted { socket: socket.to_owned() },
             _ => ClientError::NotThere { socket: socket.to_owned(), source },
         })?;
-        stream.set_read_timeout(Some(PATIENCE)).map_err(ClientError::Broken)?;
-        stream.set_write_timeout(Some(PATIENCE)).map_err(ClientError::Broken)?;
-        Ok(Client { stream: BufReader::new(stream) })
+        stream.set_read_timeout(Some(LIMIT)).map_err(ClientError::Broken)?;
+        stream.set_write_timeout(Some(LIMIT)).map_err(ClientError::Broken)?;
+        Ok(Client { stream: BufReader::new(stream), token })
     }
 
     /// Asks, and waits for the answer.
@@ -72,7 +97,7 @@ impl Client {
     /// # Errors
     /// When the connection breaks, the answer is none, or the daemon refuses.
     pub fn ask(&mut self, verb: Verb) -> Result<serde_json::Value, ClientError> {
-        let request = Request { terrace: VERSIONS[0], verb };
+        let request = Request { terrace: VERSIONS[0], token: self.token.clone(), verb };
         let mut line = serde_json::to_vec(&request).map_err(|error| ClientError::Nonsense(error.to_string()))?;
         line.push(b'\n');
         self.stream.get_mut().write_all(&line).map_err(ClientError::Broken)?;

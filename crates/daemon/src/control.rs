@@ -1,59 +1,37 @@
-//! The control socket: who may ask, how much, and how long an answer waits for a slow reader.
+//! The control socket: who may ask what, and how much.
 //!
 //! In: connections. Out: answers. Must not: let one peer keep the others, or the loop, waiting; trust a peer beyond what the
-//! kernel says of it.
+//! kernel says of it and what its token gives.
 
-use std::io::{BufRead, BufReader, Read, Write};
-use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
-use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use terrace_linux::processes::{group_id, is_member};
+use terrace_files::SocketFile;
+use terrace_linux::processes::group_id;
 
-use crate::protocol::{Code, LONGEST_REQUEST, Response, Verb, parse};
-use crate::shared::Shared;
+use crate::access::Keys;
+use crate::protocol::{Code, LONGEST_REQUEST, Request, Response, Verb, parse};
+use crate::rights::{Peer, Right, Rules};
+use crate::serve::{self, Listener, Patience, Service, Step};
+use crate::shared::{Reply, Shared};
 
-/// Connections at once: each has a thread of 256 KiB of stack at most.
-const CONNECTIONS: usize = 32;
-const STACK: usize = 256 << 10;
-/// A peer that says nothing for so long is let go.
-const SILENCE: Duration = Duration::from_secs(120);
-/// A peer that does not read for so long is let go: a slow reader costs a thread, nothing else.
-const SLOW_READER: Duration = Duration::from_secs(5);
+/// A line must be whole, and an answer read, within five seconds; the loop may be busy with a walk or with moves for longer, and
+/// `terrace top` may be stopped in a terminal for two minutes.
+const PATIENCE: Patience = Patience {
+    silence: Duration::from_secs(120),
+    request: Duration::from_secs(5),
+    work: Duration::from_secs(25),
+    answer: Duration::from_secs(5),
+};
 /// Requests a second of one connection, and how many at once. `terrace top` makes two a second.
 const RATE: f64 = 100.0;
 const BURST: f64 = 200.0;
 
 /// The socket; its file is removed when it is dropped.
 pub struct Control {
-    path: PathBuf,
-    inode: (u64, u64),
-}
-
-/// Who asks, as the kernel says.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Peer {
-    user: u32,
-    group: u32,
-}
-
-/// Who may do what.
-#[derive(Clone, Copy, Debug)]
-struct Rights {
-    owner: u32,
-    readers: Option<u32>,
-}
-
-impl Rights {
-    fn may(&self, peer: Peer, verb: &Verb) -> bool {
-        let rules = peer.user == 0 || peer.user == self.owner;
-        let reads = self.readers.is_some_and(|group| peer.group == group || is_member(peer.user, group));
-        rules || (reads && !verb.changes())
-    }
+    _file: SocketFile,
 }
 
 impl Control {
@@ -61,142 +39,159 @@ impl Control {
     ///
     /// # Errors
     /// When another daemon serves it, or it cannot be made.
-    pub fn start(path: &Path, group: &str, shared: Arc<Shared>) -> anyhow::Result<Control> {
+    pub fn start(path: &Path, mode: u32, group: &str, keys: Arc<Keys>, shared: Arc<Shared>) -> anyhow::Result<Control> {
         let directory = path.parent().context("the socket's path has no directory")?;
         std::fs::create_dir_all(directory).with_context(|| format!("{}: cannot be made", directory.display()))?;
-        if UnixStream::connect(path).is_ok() {
-            anyhow::bail!(
+        let readers = group_id(group);
+        if readers.is_none() {
+            tracing::info!(group, "there is no such group; it gives nobody a right");
+        }
+        let (listener, file) = serve::bind(path, mode, readers).map_err(|error| match error.kind() {
+            std::io::ErrorKind::AddrInUse => anyhow::anyhow!(
                 "{}: another terraced serves this socket; two must not manage the same machine",
                 path.display()
-            );
-        }
-        // Nobody answers, so it was left by one that was killed.
-        match std::fs::remove_file(path) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                return Err(error).with_context(|| format!("{}: cannot be replaced", path.display()));
+            ),
+            _ => anyhow::Error::new(error).context(format!("daemon.socket = \"{}\"", path.display())),
+        })?;
+        let (reader, waker) = serve::waker()?;
+        let desk = Desk { shared, keys, waker: Arc::clone(&waker) };
+        serve::start("control", Listener::Unix(listener), desk, PATIENCE, (reader, waker))?;
+        Ok(Control { _file: file })
+    }
+}
+
+/// What answers the lines of all connections.
+struct Desk {
+    shared: Arc<Shared>,
+    keys: Arc<Keys>,
+    waker: Arc<std::os::unix::net::UnixStream>,
+}
+
+/// What is left of a connection's allowance of requests.
+struct Allowance {
+    requests: f64,
+    at: Instant,
+}
+
+impl Default for Allowance {
+    fn default() -> Allowance {
+        Allowance { requests: BURST, at: Instant::now() }
+    }
+}
+
+impl Service for Desk {
+    type Memory = Allowance;
+
+    fn request(&mut self, received: &mut Vec<u8>, peer: Option<Peer>, allowance: &mut Allowance) -> Step {
+        let last = |code, text: String| Step::Answer { bytes: Response::failed(code, text).line(), last: true };
+        let line: Vec<u8> = match received.iter().take(LONGEST_REQUEST).position(|byte| *byte == b'\n') {
+            Some(end) => received.drain(..=end).collect(),
+            None if received.len() >= LONGEST_REQUEST => {
+                return last(Code::Malformed, format!("a request has at most {LONGEST_REQUEST} bytes"));
             }
-            _ => {}
+            None => return Step::More,
+        };
+        let passed = allowance.at.elapsed().as_secs_f64();
+        *allowance = Allowance { requests: (allowance.requests + passed * RATE).min(BURST) - 1.0, at: Instant::now() };
+        if allowance.requests < 0.0 {
+            return last(Code::Busy, format!("more than {RATE} requests a second; the connection ends here"));
         }
-        let listener = UnixListener::bind(path).with_context(|| format!("{}: cannot be made", path.display()))?;
-        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o660))?;
-        let readers = group_id(group);
-        match readers {
-            Some(number) => {
-                if let Err(error) = chown(path, None, Some(number)) {
-                    tracing::warn!(%error, group, "the socket cannot be given to the group; root alone may ask");
+        let Request { verb, token, .. } = match parse(&line) {
+            Ok(request) => request,
+            Err(response) => return Step::Answer { bytes: response.line(), last: false },
+        };
+        if let Some(response) = refusal(&self.keys.now().rules, peer, token.as_deref(), &verb) {
+            return Step::Answer { bytes: response.line(), last: false };
+        }
+        match self.shared.answer(&verb) {
+            Some(response) => Step::Answer { bytes: response.line(), last: false },
+            None => {
+                let (sender, answer) = std::sync::mpsc::channel();
+                let reply = Reply::new(sender, Arc::clone(&self.waker));
+                match self.shared.order(verb, reply) {
+                    Ok(()) => Step::Later(answer),
+                    Err(response) => Step::Answer { bytes: response.line(), last: false },
                 }
             }
-            None => tracing::info!(group, "there is no such group; root alone may use the socket"),
-        }
-        let metadata = std::fs::metadata(path)?;
-        let rights = Rights { owner: rustix::process::geteuid().as_raw(), readers };
-        std::thread::Builder::new()
-            .name("control".to_owned())
-            .stack_size(STACK)
-            .spawn(move || accept(&listener, rights, &shared))
-            .context("the thread of the control socket could not be started")?;
-        Ok(Control { path: path.to_owned(), inode: (metadata.dev(), metadata.ino()) })
-    }
-}
-
-impl Drop for Control {
-    fn drop(&mut self) {
-        // Only our own: another daemon may have taken the path since.
-        if std::fs::metadata(&self.path).is_ok_and(|there| (there.dev(), there.ino()) == self.inode) {
-            let _ = std::fs::remove_file(&self.path);
         }
     }
-}
 
-fn accept(listener: &UnixListener, rights: Rights, shared: &Arc<Shared>) {
-    let open = Arc::new(AtomicUsize::new(0));
-    for stream in listener.incoming() {
-        let Ok(stream) = stream else {
-            // Out of descriptors, most likely: those of others close in a while.
-            std::thread::sleep(Duration::from_millis(100));
-            continue;
+    fn full(&self) -> Vec<u8> {
+        Response::failed(Code::Busy, "all connections of your user are being worked for; try again later").line()
+    }
+
+    fn late(&self) -> Vec<u8> {
+        let text = match self.shared.heartbeat.overdue() {
+            Some(age) => {
+                format!("the daemon's loop has not turned for {} s: see its log, and restart it", age.as_secs())
+            }
+            None => "the daemon is busy and has not answered; try again".to_owned(),
         };
-        if open.fetch_add(1, Ordering::SeqCst) >= CONNECTIONS {
-            open.fetch_sub(1, Ordering::SeqCst);
-            let refusal =
-                Response::failed(Code::Busy, format!("{CONNECTIONS} connections are open already; try again later"));
-            let _ = stream.set_nonblocking(true);
-            let _ = (&stream).write(&refusal.line());
-            continue;
-        }
-        let (shared, counted) = (Arc::clone(shared), Open(Arc::clone(&open)));
-        let started = std::thread::Builder::new().name("peer".to_owned()).stack_size(STACK).spawn(move || {
-            let _counted = counted;
-            // A connection that breaks ends; there is nobody to tell.
-            let _ = serve(&stream, rights, &shared);
-        });
-        if started.is_err() {
-            tracing::warn!("no thread for a connection of the control socket");
-        }
+        Response::failed(Code::Busy, text).line()
     }
 }
 
-/// Counts a connection out when it ends, however that happens.
-struct Open(Arc<AtomicUsize>);
-
-impl Drop for Open {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::SeqCst);
+/// Why a verb is refused, if it is.
+fn refusal(rules: &Rules, peer: Option<Peer>, token: Option<&str>, verb: &Verb) -> Option<Response> {
+    let (has, needs) = (rules.right_here(peer, token.map(str::as_bytes)), verb.needs());
+    if has >= needs {
+        return None;
     }
-}
-
-fn serve(stream: &UnixStream, rights: Rights, shared: &Shared) -> std::io::Result<()> {
-    stream.set_read_timeout(Some(SILENCE))?;
-    stream.set_write_timeout(Some(SLOW_READER))?;
-    let credentials = rustix::net::sockopt::socket_peercred(stream)?;
-    let peer = Peer { user: credentials.uid.as_raw(), group: credentials.gid.as_raw() };
-    let mut reader = BufReader::new(stream);
-    let mut writer = stream;
-    let (mut tokens, mut filled) = (BURST, Instant::now());
-    let mut line = Vec::new();
-    loop {
-        line.clear();
-        let length = (&mut reader).take(LONGEST_REQUEST as u64).read_until(b'\n', &mut line)?;
-        if length == 0 {
-            return Ok(());
+    let who = peer.map_or_else(|| "you".to_owned(), |peer| format!("user {}", peer.user));
+    let how = match needs {
+        Right::Alive | Right::Metrics | Right::Read => {
+            "root, the members of daemon.group and those whom access.read names may look"
         }
-        tokens = (tokens + filled.elapsed().as_secs_f64() * RATE).min(BURST) - 1.0;
-        filled = Instant::now();
-        if !line.ends_with(b"\n") && line.len() == LONGEST_REQUEST {
-            let refusal = format!("a request has at most {LONGEST_REQUEST} bytes");
-            return writer.write_all(&Response::failed(Code::Malformed, refusal).line());
-        }
-        if tokens < 0.0 {
-            let refusal = format!("more than {RATE} requests a second; the connection ends here");
-            return writer.write_all(&Response::failed(Code::Busy, refusal).line());
-        }
-        let response = match parse(&line) {
-            Ok(verb) if rights.may(peer, &verb) => shared.answer(&verb).unwrap_or_else(|| shared.order(verb)),
-            Ok(verb) => Response::failed(Code::Denied, denial(peer, &verb)),
-            Err(response) => response,
-        };
-        writer.write_all(&response.line())?;
-    }
-}
-
-fn denial(peer: Peer, verb: &Verb) -> String {
-    let who =
-        if verb.changes() { "root alone may change anything" } else { "root and the members of daemon.group may look" };
-    format!("user {} may not: {who}", peer.user)
+        Right::Operate => "root and those whom access.operate names may pause, resume and drain",
+        Right::Admin => "root and those whom access.admin names may change the configuration",
+    };
+    Some(Response::failed(Code::Denied, format!("{who} has the right {has}, and this needs {needs}: {how}")))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rights::Grants;
+
+    /// One of every verb. A new one must be entered here, with the right it needs.
+    fn verbs() -> Vec<(Verb, Right)> {
+        let class = || "web".to_owned();
+        vec![
+            (Verb::Hello {}, Right::Metrics),
+            (Verb::Status {}, Right::Read),
+            (Verb::History { after: 0, limit: None, class: None }, Right::Read),
+            (Verb::Timeline {}, Right::Read),
+            (Verb::Heat { class: class() }, Right::Read),
+            (Verb::Bins { class: class() }, Right::Read),
+            (Verb::Sizing { class: class() }, Right::Read),
+            (Verb::Explain { pid: 1, address: None }, Right::Read),
+            (Verb::Pause { class: None }, Right::Operate),
+            (Verb::Resume { class: None }, Right::Operate),
+            (Verb::Drain { class: None }, Right::Operate),
+            (Verb::Reload {}, Right::Admin),
+            (Verb::Set { key: "budget.cpu".to_owned(), value: "1%".to_owned() }, Right::Admin),
+        ]
+    }
 
     #[test]
-    fn the_group_looks_and_root_changes() {
-        let rights = Rights { owner: 990, readers: Some(4_000_000) };
-        let (status, pause) = (Verb::Status {}, Verb::Pause { class: None });
-        let peer = |user, group| Peer { user, group };
-        assert!(rights.may(peer(0, 0), &pause) && rights.may(peer(990, 990), &pause));
-        assert!(rights.may(peer(12345, 4_000_000), &status) && !rights.may(peer(12345, 4_000_000), &pause));
-        assert!(!rights.may(peer(12345, 12345), &status));
-        assert!(!Rights { readers: None, ..rights }.may(peer(12345, 4_000_000), &status));
+    fn every_verb_is_for_those_who_have_its_right_and_for_nobody_else() {
+        let mut rules = Rules::from_grants(&Grants::default()).unwrap();
+        rules.grant_group(Right::Read, 4_000_000);
+        rules.grant_group(Right::Operate, 4_000_001);
+        rules.grant_group(Right::Admin, 4_000_002);
+        rules.grant_token(Right::Operate, b"operators".to_vec());
+        let peer = |user, group| Some(Peer { user, group });
+        for (verb, right) in verbs() {
+            let may = |peer, token| refusal(&rules, peer, token, &verb).is_none();
+            assert_eq!(verb.needs(), right, "{verb:?}");
+            assert!(may(peer(0, 0), None) && may(peer(12345, 4_000_002), None), "{verb:?}");
+            assert_eq!(may(peer(12345, 12345), None), right <= Right::Metrics, "{verb:?}");
+            assert_eq!(may(peer(12345, 4_000_000), None), right <= Right::Read, "{verb:?}");
+            assert_eq!(may(peer(12345, 4_000_001), None), right <= Right::Operate, "{verb:?}");
+            assert_eq!(may(peer(12345, 12345), Some("operators")), right <= Right::Operate, "{verb:?}");
+            assert_eq!(may(peer(12345, 12345), Some("operator")), right <= Right::Metrics, "{verb:?}");
+        }
+        let told = refusal(&rules, peer(12345, 12345), None, &Verb::Reload {}).unwrap().error.unwrap();
+        assert!(told.contains("user 12345 has the right metrics") && told.contains("access.admin"), "{told}");
     }
 }

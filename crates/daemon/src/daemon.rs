@@ -11,15 +11,16 @@ use std::collections::BTreeMap;
 use std::io::Read;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::mpsc::Receiver;
+use std::sync::mpsc::TryRecvError;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use terrace_core::arbiter::share_out;
 use terrace_core::units::Bytes;
 use terrace_linux::doctor::rivals;
+use terrace_linux::live_tuner::loss_shows;
 use terrace_linux::machine::{Machine, Wanted};
 use terrace_linux::pressure::{ZramUse, available_memory};
 use terrace_linux::processes::Facts;
@@ -30,30 +31,30 @@ use terrace_linux::usage::{Who, usage};
 use crate::access::Keys;
 use crate::bargain::Grant;
 use crate::class::{Running, State};
-use crate::config::{self, Class, Config, ConfigError, ConfigErrors, FastBudget, Source};
+use crate::config::{self, Class, Config, ConfigErrors, FastBudget, Source};
 use crate::explain::explain;
 use crate::protocol::{Code, Response, Verb};
-use crate::shared::{Order, Shared, wall_clock};
+use crate::reload::{LIMIT, Reading, problem_of};
+use crate::shared::{Order, Orders, Reply, Shared, wall_clock};
 use crate::table::Change;
-use crate::tuning::Sizing;
 use crate::view::{self, SCHEMA_VERSION};
 use crate::watcher::Watcher;
 
 /// What a signal, or the service manager, wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wish {
-    /// Read the configuration anew.
+pub enum Signal {
+    /// Read the configuration again.
     Reload,
     /// Drain, put everything back, end.
     Stop,
 }
 
 /// The surroundings of the loop: signals in, words to the service manager out.
-pub trait Surroundings {
+pub trait HostEnv {
     /// What becomes readable when there is a signal.
     fn fd(&self) -> std::os::fd::BorrowedFd<'_>;
-    /// The wishes since the last call.
-    fn take(&mut self) -> Vec<Wish>;
+    /// The requests since the last call.
+    fn take(&mut self) -> Vec<Signal>;
     /// The loop is alive; `status` says in a line what it does.
     fn alive(&mut self, status: &str);
     /// A reload begins, or is over.
@@ -68,6 +69,8 @@ const PRESENCE_EVERY: Duration = Duration::from_secs(5);
 const OWN_WINDOW: Duration = Duration::from_secs(60);
 /// A drain at the end may take so long; what is left then comes back as the slow tier is taken away, or stays valid where it is.
 const LAST_DRAIN: Duration = Duration::from_secs(20);
+/// Everything at the end may take so long: below the package's TimeoutStopSec, so that the daemon ends by itself and says why.
+pub const STOP_LIMIT: Duration = Duration::from_secs(540);
 /// Refusals remembered.
 const REFUSALS: usize = 100;
 
@@ -83,7 +86,7 @@ pub struct Daemon {
     watcher: Watcher,
     refused: BTreeMap<u32, view::Refused>,
     shared: Arc<Shared>,
-    orders: Receiver<Order>,
+    orders: Orders,
     waker: UnixStream,
     began: Instant,
     share_at: Instant,
@@ -95,9 +98,9 @@ pub struct Daemon {
     own: Own,
     paused: bool,
     fast_budget: Bytes,
-    sizing: Sizing,
-    /// The secrets of the metrics' server, if there is one.
-    keys: Option<Arc<Keys>>,
+    /// Who may do what, and the secrets of the HTTP server.
+    keys: Arc<Keys>,
+    reading: Option<Reading>,
 }
 
 #[derive(Default)]
@@ -119,9 +122,9 @@ impl Daemon {
         path: PathBuf,
         moves: bool,
         shared: Arc<Shared>,
-        orders: Receiver<Order>,
+        orders: Orders,
         waker: UnixStream,
-        keys: Option<Arc<Keys>>,
+        keys: Arc<Keys>,
     ) -> anyhow::Result<Daemon> {
         let sources = config::read_files(&path, false)?;
         let config = Config::of(&sources)?;
@@ -133,7 +136,7 @@ impl Daemon {
         let never = [Some(std::process::id()), machine.held.guard_pid()];
         let watcher = Watcher::new(&config, never.into_iter().flatten())?;
         let now = Instant::now();
-        let presence = Presence::of(std::path::Path::new("/"), &machine.tiers);
+        let presence = Presence::of(Path::new("/"), &machine.tiers);
         let daemon = Daemon {
             tiers: machine.tiers.tiers().iter().map(|tier| tier.name.clone()).collect(),
             classes: config.classes.iter().cloned().map(Running::new).collect(),
@@ -156,8 +159,8 @@ impl Daemon {
             own: Own::default(),
             paused: false,
             fast_budget: Bytes::ZERO,
-            sizing: Sizing::Unasked,
             keys,
+            reading: None,
         };
         daemon.shared.happened("state", None, format!("started; {}", daemon.watcher.how));
         if daemon.tiers.len() == 1 {
@@ -170,21 +173,23 @@ impl Daemon {
     ///
     /// # Errors
     /// When the slow tier cannot be taken away; its guard then goes on trying.
-    pub fn run(mut self, surroundings: &mut dyn Surroundings) -> anyhow::Result<()> {
+    pub fn run(mut self, host: &mut dyn HostEnv) -> anyhow::Result<()> {
         loop {
-            surroundings.alive(&self.line());
-            for wish in surroundings.take() {
-                match wish {
-                    Wish::Stop => return self.end(surroundings),
-                    Wish::Reload => {
-                        surroundings.reloading(true);
-                        if let Err(errors) = self.reload() {
-                            self.shared.happened("config", None, format!("not reloaded, nothing changed:\n{errors}"));
+            self.shared.heartbeat.beat(self.config.watchdog);
+            host.alive(&self.line());
+            for signal in host.take() {
+                match signal {
+                    Signal::Stop => return self.end(host),
+                    Signal::Reload => {
+                        host.reloading(true);
+                        if let Err(why) = self.begin_reload(None) {
+                            self.shared.happened("config", None, format!("not reloaded, nothing changed: {why}"));
+                            host.reloading(false);
                         }
-                        surroundings.reloading(false);
                     }
                 }
             }
+            self.finish_reload(host);
             self.take_orders();
             for change in self.watcher.turn() {
                 self.apply(change);
@@ -194,7 +199,7 @@ impl Daemon {
                 self.share_at = Instant::now() + self.config.period;
                 self.period();
             }
-            self.wait(wait, surroundings);
+            self.wait(wait, host);
         }
     }
 
@@ -213,13 +218,13 @@ impl Daemon {
         wait
     }
 
-    fn wait(&mut self, longest: Duration, surroundings: &dyn Surroundings) {
+    fn wait(&mut self, longest: Duration, host: &dyn HostEnv) {
         let now = Instant::now();
         let due = self.share_at.min(self.watcher.due()).saturating_duration_since(now);
         let longest = longest.min(due);
         let managers = self.classes.iter().filter_map(Running::manager);
         let descriptors = managers.flat_map(|manager| manager.descriptors());
-        let all = [self.waker.as_fd(), surroundings.fd()].into_iter().chain(self.watcher.fds()).chain(descriptors);
+        let all = [self.waker.as_fd(), host.fd()].into_iter().chain(self.watcher.fds()).chain(descriptors);
         let mut fds: Vec<PollFd<'_>> = all.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
         let timeout = Timespec { tv_sec: longest.as_secs() as i64, tv_nsec: i64::from(longest.subsec_nanos()) };
         // Interrupted or not, the next turn looks at everything.
@@ -245,7 +250,7 @@ impl Daemon {
     fn join(&mut self, pid: u32, start_time: u64, class: &str) {
         let Some(running) = self.classes.iter_mut().find(|running| running.class.name == class) else { return };
         let name = self.watcher.table.get(pid).map_or_else(String::new, |known| known.name.clone());
-        // Whether it is a guest is asked anew: a virtual machine opens KVM after it has started.
+        // Whether it is a guest is asked again: a virtual machine opens KVM after it has started.
         let kvm = Facts::read(pid).ok().flatten().and_then(|facts| facts.guest).is_some_and(|guest| guest.kvm);
         let wanted = self.config.tracker.as_deref();
         match running.join(pid, start_time, kvm, &self.machine, wanted) {
@@ -303,41 +308,26 @@ impl Daemon {
             self.presence_at = Instant::now() + PRESENCE_EVERY;
             self.look_for_tiers();
         }
-        self.size();
+        self.begin_tuning();
         self.account();
         self.share();
         self.publish();
     }
 
-    /// Classes with a target get the performance database, which is made ready when the first of them begins.
-    fn size(&mut self) {
-        if !self.classes.iter().any(Running::wants_sizing) {
+    /// Classes with a target that have just begun to run get a tuner.
+    fn begin_tuning(&mut self) {
+        if !self.classes.iter().any(Running::wants_tuner) {
             return;
         }
-        // The configuration was checked: there is such a machine.
-        let Ok(machine) = terrace_machine::preset::Machine::preset(&self.config.sizing_machine) else { return };
-        let hertz = machine.processor.frequency_hertz;
-        if matches!(self.sizing, Sizing::Unasked) {
-            self.sizing = Sizing::prepare(machine, self.config.sizing_database.clone());
-        }
-        let news = self.sizing.settle();
-        match &self.sizing {
-            Sizing::Ready(index) => {
-                let page_out = self.machine.page_out_cost();
-                for class in self.classes.iter_mut().filter(|class| class.wants_sizing()) {
-                    class.begin_tuning(Arc::clone(index), hertz, page_out);
-                }
-            }
-            Sizing::Failed(why) if news => {
-                self.shared.happened("fault", None, format!("classes with tau keep everything fast: {why}"));
-            }
-            _ => {}
+        let (shows, page_out) = (loss_shows(&self.machine.tiers), self.machine.page_out_cost());
+        for class in self.classes.iter_mut().filter(|class| class.wants_tuner()) {
+            class.begin_tuning(shows, page_out);
         }
     }
 
     /// Memory that is unplugged or switched off takes nothing any more; the engines learn of it before they plan again.
     fn look_for_tiers(&mut self) {
-        for change in self.presence.look(std::path::Path::new("/"), &mut self.machine.tiers) {
+        for change in self.presence.look(Path::new("/"), &mut self.machine.tiers) {
             self.shared.happened("fault", None, change.text);
             for class in &mut self.classes {
                 class.resize(change.tier, change.now);
@@ -346,7 +336,7 @@ impl Daemon {
     }
 
     fn look_for_rivals(&mut self) {
-        let found: Vec<view::Rival> = rivals(std::path::Path::new("/"), std::process::id())
+        let found: Vec<view::Rival> = rivals(Path::new("/"), std::process::id())
             .into_iter()
             .map(|rival| view::Rival { name: rival.name.to_owned(), state: rival.state, effect: rival.effect })
             .collect();
@@ -372,15 +362,15 @@ impl Daemon {
         (self.own.at, self.own.cpu, self.own.of_classes) = (Some(Instant::now()), cpu, of_classes);
     }
 
-    /// The arbiter's hour: each budget is shared out anew.
+    /// The arbiter's hour: each budget is shared out again.
     fn share(&mut self) {
         let fast_tier = self.machine.tiers.tiers()[0].capacity_bytes;
         let used: u64 = self.classes.iter().map(|class| class.tier_bytes(1)[0]).sum();
         self.fast_budget = match self.config.fast {
-            FastBudget::Amount(amount) => amount.of(fast_tier),
+            FastBudget::Quantity(amount) => amount.of(fast_tier),
             FastBudget::All => {
                 // Where the kernel does not tell, the tier's size is the only bound there is.
-                let available = available_memory(std::path::Path::new("/")).unwrap_or(fast_tier);
+                let available = available_memory(Path::new("/")).unwrap_or(fast_tier);
                 let spare = available.saturating_sub(self.config.reserve.of(fast_tier));
                 Bytes::new(used.saturating_add(spare.get()).min(fast_tier.get()))
             }
@@ -425,7 +415,7 @@ impl Daemon {
     fn status(&self) -> view::Status {
         let classes: Vec<view::Class> = self.classes.iter().map(|class| class.view(&self.tiers)).collect();
         let in_tiers: Vec<Vec<u64>> = self.classes.iter().map(|class| class.tier_bytes(self.tiers.len())).collect();
-        let zram = self.machine.zram.and_then(|id| ZramUse::read(std::path::Path::new("/"), id).ok());
+        let zram = self.machine.zram.and_then(|id| ZramUse::read(Path::new("/"), id).ok());
         let tiers = self.machine.tiers.tiers().iter().enumerate().map(|(index, tier)| {
             let compressed = matches!(tier.kind, TierKind::Swap { compressed: true, .. });
             view::Tier {
@@ -449,15 +439,13 @@ impl Daemon {
                 self.watcher.lost()
             ));
         }
-        if let Sizing::Failed(why) = &self.sizing {
-            notes.push(format!("classes with tau keep everything fast: {why}"));
-        }
         view::Status {
             schema_version: SCHEMA_VERSION,
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
             uptime_seconds: self.began.elapsed().as_secs_f64(),
             state: self.state().to_owned(),
+            loop_age_seconds: self.shared.heartbeat.age().as_secs_f64(),
             process_events: self.watcher.how.clone(),
             budget: view::Budget {
                 fast_bytes: self.fast_budget.get(),
@@ -507,10 +495,20 @@ impl Daemon {
     }
 
     fn take_orders(&mut self) {
-        while let Ok(Order { verb, reply }) = self.orders.try_recv() {
-            let response = self.carry_out(verb);
-            // Whoever asked may have gone.
-            let _ = reply.send(response);
+        let due = self.orders.for_one_turn();
+        // There may be more than one turn takes; the wait then ends at once.
+        if !due.is_empty() {
+            self.shared.wake();
+        }
+        for Order { verb, reply } in due {
+            match verb {
+                // Answered when the files are read.
+                Verb::Reload {} => match self.reading {
+                    Some(_) => reply.send(&Response::failed(Code::Busy, BEING_READ)),
+                    None => drop(self.begin_reload(Some(reply))),
+                },
+                verb => reply.send(&self.carry_out(verb)),
+            }
         }
     }
 
@@ -524,10 +522,6 @@ impl Daemon {
             Verb::Drain { class } => {
                 self.put(class.as_deref(), State::Draining, "drains: what was moved comes back to fast memory")
             }
-            Verb::Reload {} => match self.reload() {
-                Ok(restart) => Response::done(serde_json::json!({ "reloaded": true, "needs_restart": restart })),
-                Err(errors) => Response::failed(Code::Failed, format!("not reloaded, nothing changed:\n{errors}")),
-            },
             Verb::Set { key, value } => self.set(&key, &value),
             other => Response::failed(Code::Failed, format!("{other:?} is no order")),
         }
@@ -560,6 +554,10 @@ impl Daemon {
         let Some(info) = config::schema::find(key) else {
             return Response::failed(Code::Unknown, format!("there is no key {key}; {}", config::similar(key)));
         };
+        if key.starts_with("access.") {
+            let error = format!("{key} says who may do what: write it into the configuration, and reload");
+            return Response::failed(Code::Failed, error);
+        }
         if info.restart {
             let error =
                 format!("{key} cannot be changed while the daemon runs: write it into the configuration and restart");
@@ -583,22 +581,69 @@ impl Daemon {
         }
     }
 
-    fn reload(&mut self) -> Result<Vec<&'static str>, ConfigErrors> {
-        let sources = config::read_files(&self.path, false)?;
-        // All that can be refused comes first: a bad certificate changes nothing, and neither does a good one beside a bad file.
-        let fresh = self.keys.as_ref().map(|keys| keys.read_anew()).transpose().map_err(|error| {
-            ConfigErrors(vec![ConfigError { place: None, key: String::new(), problem: format!("{error:#}") }])
-        })?;
-        let restart = self.take_in(sources, Vec::new())?;
-        let mut text = "reloaded".to_owned();
-        if let Some(news) = self.keys.as_ref().zip(fresh).and_then(|(keys, fresh)| keys.take(fresh)) {
-            text = format!("{text}; {news}");
+    /// Begins to read the configuration, on another thread.
+    fn begin_reload(&mut self, reply: Option<Reply>) -> Result<(), String> {
+        if self.reading.is_some() {
+            return Err(BEING_READ.to_owned());
         }
-        if !restart.is_empty() {
-            text = format!("{text}; a restart is needed for {}", restart.join(", "));
+        self.reading = Some(Reading::begin(&self.path, &self.sources, &self.keys, &self.shared, reply)?);
+        Ok(())
+    }
+
+    /// Takes in what was read, once it is.
+    fn finish_reload(&mut self, host: &mut dyn HostEnv) {
+        let Some(reading) = &mut self.reading else { return };
+        let fresh = match reading.fresh.try_recv() {
+            Ok(fresh) => fresh,
+            Err(TryRecvError::Empty) if reading.given_up || Instant::now() < reading.limit => return,
+            Err(TryRecvError::Empty) => {
+                // The thread cannot be ended; until it does, there is no second one beside it.
+                reading.given_up = true;
+                let limit = LIMIT.as_secs();
+                let problem = format!("the files were not read within {limit} s: does their file system hang?");
+                let reply = reading.reply.take();
+                return self.reloaded(Err(problem_of(&self.path, problem)), reply, host);
+            }
+            Err(TryRecvError::Disconnected) => {
+                Err(problem_of(&self.path, "the files could not be read: the thread that does ended".to_owned()))
+            }
+        };
+        let Some(Reading { reply, given_up, .. }) = self.reading.take() else { return };
+        if given_up {
+            self.shared.happened("config", None, "the reload that took too long is over; nothing of it was taken in");
+            return;
         }
-        self.shared.happened("config", None, text);
-        Ok(restart)
+        let result = fresh.and_then(|(sources, access)| {
+            let restart = self.take_in(sources, Vec::new())?;
+            let mut text = "reloaded".to_owned();
+            if let Some(news) = self.keys.take(access) {
+                text = format!("{text}; {news}");
+            }
+            if !restart.is_empty() {
+                text = format!("{text}; a restart is needed for {}", restart.join(", "));
+            }
+            self.shared.happened("config", None, text);
+            Ok(restart)
+        });
+        self.reloaded(result, reply, host);
+    }
+
+    /// Tells whoever asked for a reload what came of it.
+    fn reloaded(&self, result: Result<Vec<&'static str>, ConfigErrors>, reply: Option<Reply>, host: &mut dyn HostEnv) {
+        let response = match result {
+            Ok(restart) => Response::done(serde_json::json!({ "reloaded": true, "needs_restart": restart })),
+            Err(errors) => {
+                let text = format!("not reloaded, nothing changed:\n{errors}");
+                if reply.is_none() {
+                    self.shared.happened("config", None, text.as_str());
+                }
+                Response::failed(Code::Failed, text)
+            }
+        };
+        match reply {
+            Some(reply) => reply.send(&response),
+            None => host.reloading(false),
+        }
     }
 
     /// Takes in a new configuration whole, or not at all.
@@ -609,9 +654,9 @@ impl Daemon {
     ) -> Result<Vec<&'static str>, ConfigErrors> {
         let laid_over =
             overrides.iter().map(|(key, value)| Source { name: "<set>".to_owned(), text: written(key, value) });
-        let mut new = Config::of(&sources.iter().cloned().chain(laid_over).collect::<Vec<_>>())?;
-        let restart = self.config.needs_restart(&new);
-        new.keep_until_restart(&self.config);
+        let wanted = Config::of(&sources.iter().cloned().chain(laid_over).collect::<Vec<_>>())?;
+        let restart = self.config.needs_restart(&wanted);
+        let new = wanted.until_restart(&self.config)?;
         let mut before: BTreeMap<String, Running> =
             self.classes.drain(..).map(|running| (running.class.name.clone(), running)).collect();
         let mut anew: Vec<String> = Vec::new();
@@ -622,7 +667,7 @@ impl Daemon {
                     running.become_class(class);
                     self.classes.push(running);
                 }
-                // An engine of another policy begins anew; where pages lie it finds out with its first walk.
+                // An engine of another policy begins again; where pages lie it finds out with its first walk.
                 other => {
                     anew.extend(other.map(|running| running.class.name.clone()));
                     self.classes.push(Running::new(class));
@@ -634,7 +679,7 @@ impl Daemon {
         }
         (self.sources, self.overrides, self.config) = (sources, overrides, new);
         self.watcher.set_config(&self.config);
-        // A class that begins anew has lost its processes: the table must not take them for settled.
+        // A class that begins again has lost its processes: the table must not take them for settled.
         let lost: Vec<u32> = self
             .watcher
             .table
@@ -656,7 +701,8 @@ impl Daemon {
     }
 
     /// Brings back what was moved, takes away what was set up.
-    fn end(mut self, surroundings: &mut dyn Surroundings) -> anyhow::Result<()> {
+    fn end(mut self, host: &mut dyn HostEnv) -> anyhow::Result<()> {
+        self.shared.heartbeat.beat(STOP_LIMIT);
         self.shared.happened("state", None, "stopping: what was moved comes back to fast memory");
         // Compressed swap of our own is emptied by taking it away, which the kernel does faster than page by page.
         if self.machine.moves && !self.machine.held.has_zram() {
@@ -667,19 +713,22 @@ impl Daemon {
                 class.set_state(State::Draining);
             }
             while Instant::now() < limit && self.classes.iter().any(|class| class.state == State::Draining) {
-                surroundings.alive("draining before the end");
+                host.alive("draining before the end");
                 self.turns();
                 for class in &mut self.classes {
                     class.observe(&self.tiers);
                 }
             }
         }
-        surroundings.alive("taking away what was set up");
+        host.alive("taking away what was set up");
         self.classes.clear();
         self.machine.held.release()?;
         Ok(())
     }
 }
+
+/// Why a second reload does not begin.
+const BEING_READ: &str = "the configuration is being read already; try again in a few seconds";
 
 /// A key and its value as a text of configuration: a value that is no TOML by itself is taken for a text.
 fn written(key: &str, value: &str) -> String {

@@ -154,8 +154,8 @@ fn because(page: &PageExplanation, running: &Running, engine: &Engine, last: Opt
         () if matches!(running.class.goal, Goal::NeverSlow) => {
             Some("its class is never to be in slow memory".to_owned())
         }
-        () if governor.brake().is_some() => {
-            governor.brake().map(|brake| format!("page-outs are stopped: {}", brake.name()))
+        () if governor.throttle().is_some() => {
+            governor.throttle().map(|throttle| format!("page-outs are stopped: {}", throttle.name()))
         }
         () if page.ping_pong > 0 => {
             Some(format!("it went out and came straight back {} times, so it rests", page.ping_pong))

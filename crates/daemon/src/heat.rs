@@ -6,9 +6,9 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-use terrace_core::observation::Sight;
+use terrace_core::observation::PteState;
 use terrace_core::units::{BLOCK_SHIFT, PAGE_SHIFT, SpaceId, TierId, Time, Vpn};
-use terrace_linux::tap::Tap;
+use terrace_linux::observer::Observer;
 
 use crate::view::{self, HeatRow};
 
@@ -50,7 +50,7 @@ impl HeatTap {
         HeatTap { epoch: crate::shared::wall_clock() - now.as_secs_f64(), ..HeatTap::default() }
     }
 
-    /// Accessed marks seen since the last call: on pages in the fastest tier, and in slower ones.
+    /// Accessed bits seen since the last call: on pages in the fastest tier, and in slower ones.
     pub fn take_hits(&mut self) -> (u64, u64) {
         (std::mem::take(&mut self.fast), std::mem::take(&mut self.slow))
     }
@@ -89,14 +89,14 @@ impl HeatTap {
     }
 }
 
-impl Tap for HeatTap {
-    fn scan(&mut self, now: Time, space: SpaceId, first: Vpn, sights: &[Sight], window: Option<Duration>) {
+impl Observer for HeatTap {
+    fn scan(&mut self, now: Time, space: SpaceId, first: Vpn, ptes: &[PteState], window: Option<Duration>) {
         if window.is_none() {
             return;
         }
         let number = (now.as_nanos() / COLUMN.as_nanos() as u64).max(1);
         if self.columns.back().is_none_or(|column| column.number < number) {
-            // The many processes that made it so coarse have left: what little is known goes, and it begins anew.
+            // The many processes that made it so coarse have left: what little is known goes, and it begins again.
             if self.shift == COARSEST && self.columns.iter().all(|column| column.cells.len() <= ROWS / 8) {
                 self.columns.clear();
                 self.shift = 0;
@@ -109,11 +109,11 @@ impl Tap for HeatTap {
         }
         let key = (space, first.0 >> (BLOCK_SHIFT + self.shift));
         let mut seen = Cell::default();
-        for sight in sights.iter().filter(|sight| sight.tier().is_some()) {
+        for pte in ptes.iter().filter(|pte| pte.tier().is_some()) {
             seen.pages += 1;
-            if sight.accessed() {
+            if pte.accessed() {
                 seen.accessed += 1;
-                match sight.tier() {
+                match pte.tier() {
                     Some(TierId::FAST) => self.fast += 1,
                     _ => self.slow += 1,
                 }
@@ -151,31 +151,31 @@ mod tests {
 
     #[test]
     fn a_large_class_watched_for_days_stays_within_the_bounds() {
-        let mut tap = HeatTap::new(Time::ZERO);
-        let hot = vec![Sight::placed(TierId::FAST).with_accessed(true); 512];
+        let mut observer = HeatTap::new(Time::ZERO);
+        let hot = vec![PteState::placed(TierId::FAST).with_accessed(true); 512];
         for second in (10..200_000).step_by(50) {
             for block in 0..300 {
                 let now = Time::ZERO + Duration::from_secs(second);
-                tap.scan(now, SpaceId(block % 3), Vpn(u64::from(block) * 512), &hot, Some(COLUMN));
+                observer.scan(now, SpaceId(block % 3), Vpn(u64::from(block) * 512), &hot, Some(COLUMN));
             }
         }
-        assert!(tap.columns.len() <= COLUMNS && tap.columns.iter().all(|column| column.cells.len() <= ROWS));
-        let map = tap.map("web", &BTreeMap::from([(SpaceId(0), 7)]));
+        assert!(observer.columns.len() <= COLUMNS && observer.columns.iter().all(|column| column.cells.len() <= ROWS));
+        let map = observer.map("web", &BTreeMap::from([(SpaceId(0), 7)]));
         assert!(map.cells.iter().flatten().all(|share| *share == 1.0) && map.rows.iter().any(|row| row.pid == 7));
-        assert_eq!((tap.take_hits().0 > 0, tap.take_hits()), (true, (0, 0)));
+        assert_eq!((observer.take_hits().0 > 0, observer.take_hits()), (true, (0, 0)));
     }
 
     #[test]
     fn of_more_processes_than_rows_some_are_left_out_and_that_is_told() {
-        let mut tap = HeatTap::new(Time::ZERO);
-        let hot = vec![Sight::placed(TierId::FAST).with_accessed(true); 8];
+        let mut observer = HeatTap::new(Time::ZERO);
+        let hot = vec![PteState::placed(TierId::FAST).with_accessed(true); 8];
         // Heap, mappings and stack of each lie as far apart as they can.
         let places = [0x5555_5555_5000u64, 0x7fff_f7d0_0000, 0x00ff_ffff_ffff_f000];
         for second in (10..400).step_by(5) {
             for process in 0..300u32 {
                 for place in places {
                     let now = Time::ZERO + Duration::from_secs(second);
-                    tap.scan(
+                    observer.scan(
                         now,
                         SpaceId(process + second as u32 / 100 * 50),
                         Vpn(place >> PAGE_SHIFT),
@@ -185,10 +185,10 @@ mod tests {
                 }
             }
         }
-        assert_eq!(tap.shift, COARSEST);
-        assert!(tap.columns.iter().all(|column| column.cells.len() <= ROWS));
+        assert_eq!(observer.shift, COARSEST);
+        assert!(observer.columns.iter().all(|column| column.cells.len() <= ROWS));
         let pids: BTreeMap<SpaceId, u32> = (150..450).map(|space| (SpaceId(space), space)).collect();
-        let map = tap.map("web", &pids);
+        let map = observer.map("web", &pids);
         assert_eq!((map.rows.len(), map.processes_left_out), (ROWS, 300 - ROWS as u64));
         assert!(map.cells.iter().all(|column| column.len() == ROWS));
         assert!(
@@ -199,9 +199,9 @@ mod tests {
         for second in (400..1000).step_by(5) {
             for place in places {
                 let now = Time::ZERO + Duration::from_secs(second);
-                tap.scan(now, SpaceId(449), Vpn(place >> PAGE_SHIFT), &hot, Some(COLUMN));
+                observer.scan(now, SpaceId(449), Vpn(place >> PAGE_SHIFT), &hot, Some(COLUMN));
             }
         }
-        assert_eq!((tap.shift, tap.map("web", &pids).rows.len()), (0, 3));
+        assert_eq!((observer.shift, observer.map("web", &pids).rows.len()), (0, 3));
     }
 }

@@ -1,36 +1,41 @@
-//! The server of /metrics, /api/v1 and the page: HTTP/1.1, GET and HEAD only; on this machine only, or behind a token and TLS.
+//! The server of /metrics, /api/v1 and the page: HTTP/1.1, GET and HEAD only.
 //!
-//! In: requests of at most 8 KiB. Out: what was published. Must not: change anything, read a body, serve a name that is not this
-//! machine's to whoever has no token, or let a slow reader keep more than its own thread.
+//! In: requests of at most 8 KiB. Out: what was published, as far as the peer's right goes. Must not: change anything, read a body,
+//! or serve a name that is not this machine's.
+//!
+//! Whoever comes over TCP is not known, from this machine neither: without a token it gets aggregate metrics and whether the daemon
+//! lives, nothing else. Through a Unix socket the kernel says who asks. See [`crate::rights`].
 //!
 //! Why no library: the small one (tiny_http) has not been released since 2022, and those that are kept bring an asynchronous
 //! runtime into a process that is locked in memory. What is left without POST, bodies and keep-alive is a page of code;
 //! the parts that are hard to get right are not ours: the request's head `httparse` reads, which hyper uses and keeps, and TLS is
-//! rustls's (see [`crate::access`]).
+//! rustls's (see [`crate::access`]). Connections are those of `serve.rs`.
 
-use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
-use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::PathBuf;
+use std::net::TcpListener;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::Context;
+use terrace_files::SocketFile;
 
-use crate::access::{Access, AccessPaths, Deadline, Keys, Socket};
+use crate::access::{Access, Keys, token_of};
 use crate::config::Listen;
 use crate::metrics;
+use crate::rights::{Peer, Right};
+use crate::serve::{self, Listener, Patience, Service, Step};
 use crate::shared::{Shared, why_none};
+use crate::view::Status;
 
-/// Connections at once.
-const CONNECTIONS: usize = 16;
-const STACK: usize = 256 << 10;
 /// The longest head of a request: browsers send about one KiB.
 const HEAD: usize = 8 << 10;
 const HEADERS: usize = 64;
-/// For one whole request, from its first byte to the last of its answer.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// Ten seconds from the connection to the last byte of a request, the TLS handshake included, and five for the answer.
+const PATIENCE: Patience = Patience {
+    silence: Duration::from_secs(5),
+    request: Duration::from_secs(5),
+    work: Duration::from_secs(5),
+    answer: Duration::from_secs(5),
+};
 
 /// The page and its parts, built into the program so that it works without a network and without files.
 const PARTS: &[(&str, &str, &str)] = &[
@@ -45,166 +50,142 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; c
 
 /// A server; its socket's file is removed when it is dropped.
 pub struct Http {
-    path: Option<PathBuf>,
+    _file: Option<SocketFile>,
     /// Where it listens, as a person writes it.
     pub address: String,
-    /// The secrets in force, to be renewed when the configuration is read anew.
-    pub keys: Arc<Keys>,
-}
-
-impl Drop for Http {
-    fn drop(&mut self) {
-        if let Some(path) = &self.path {
-            let _ = std::fs::remove_file(path);
-        }
-    }
-}
-
-impl Socket for TcpStream {
-    fn patience(&self, left: Duration) -> std::io::Result<()> {
-        self.set_read_timeout(Some(left))?;
-        self.set_write_timeout(Some(left))
-    }
-}
-
-impl Socket for UnixStream {
-    fn patience(&self, left: Duration) -> std::io::Result<()> {
-        self.set_read_timeout(Some(left))?;
-        self.set_write_timeout(Some(left))
-    }
 }
 
 /// What connections are served from.
-struct House {
+struct ServerState {
     shared: Arc<Shared>,
     keys: Arc<Keys>,
     /// Whether only names of this machine are served: nobody comes to a socket's path by a name.
     by_name: bool,
+    rendered: Rendered,
 }
 
-/// What one connection comes through: the secrets are those of its beginning.
-struct Door {
-    shared: Arc<Shared>,
-    access: Arc<Access>,
-    by_name: bool,
+/// The metrics as text, and the status that they are of: they are made once for each that is published, however many ask.
+#[derive(Default)]
+struct Rendered {
+    of: Arc<Status>,
+    text: String,
 }
 
-impl House {
-    fn door(&self) -> Door {
-        Door { shared: Arc::clone(&self.shared), access: self.keys.now(), by_name: self.by_name }
+impl Rendered {
+    fn text(&mut self, shared: &Shared) -> String {
+        let status = shared.status();
+        if self.text.is_empty() || !Arc::ptr_eq(&self.of, &status) {
+            (self.text, self.of) = (metrics::text(&status), status);
+        }
+        // How long ago the loop turned is no part of what the loop published.
+        format!("{}{}", self.text, metrics::loop_age(shared.heartbeat.age()))
     }
 }
 
 impl Http {
-    /// Begins to serve, unless the configuration says off.
+    /// Begins to serve, unless the configuration says off. `mode` and `group` are a Unix socket's.
     ///
     /// # Errors
     /// When the address is taken or may not be had.
-    pub fn start(listen: &Listen, access: &AccessPaths, shared: Arc<Shared>) -> anyhow::Result<Option<Http>> {
-        if *listen == Listen::Off {
-            return Ok(None);
-        }
-        let keys = Arc::new(Keys::of(access)?);
-        match listen {
-            Listen::Off => Ok(None),
+    pub fn start(
+        listen: &Listen,
+        mode: u32,
+        group: Option<u32>,
+        keys: Arc<Keys>,
+        shared: Arc<Shared>,
+    ) -> anyhow::Result<Option<Http>> {
+        let scheme = if keys.now().tls.is_some() { "https" } else { "http" };
+        let (listener, file, address) = match listen {
+            Listen::Off => return Ok(None),
             Listen::Tcp(address) => {
                 let listener = TcpListener::bind(address)
                     .with_context(|| format!("metrics.listen = \"{address}\": the address cannot be had"))?;
-                let scheme = if keys.now().tls.is_some() { "https" } else { "http" };
                 let address = format!("{scheme}://{}", listener.local_addr()?);
-                let house = House { shared, keys: Arc::clone(&keys), by_name: true };
-                spawn(move |open| serve_all(|| listener.accept().map(|(stream, _)| stream), &house, open))?;
-                Ok(Some(Http { path: None, address, keys }))
+                (Listener::Tcp(listener), None, address)
             }
             Listen::Unix(path) => {
-                if UnixStream::connect(path).is_ok() {
-                    anyhow::bail!("metrics.listen = \"unix:{}\": another server answers there", path.display());
-                }
-                let _ = std::fs::remove_file(path);
-                let listener =
-                    UnixListener::bind(path).with_context(|| format!("{}: cannot be made", path.display()))?;
-                let house = House { shared, keys: Arc::clone(&keys), by_name: false };
-                spawn(move |open| serve_all(|| listener.accept().map(|(stream, _)| stream), &house, open))?;
-                Ok(Some(Http { path: Some(path.clone()), address: format!("unix:{}", path.display()), keys }))
+                let (listener, file) = serve::bind(path, mode, group)
+                    .with_context(|| format!("metrics.listen = \"unix:{}\"", path.display()))?;
+                (Listener::Unix(listener), Some(file), format!("unix:{}", path.display()))
             }
-        }
-    }
-}
-
-fn spawn(work: impl FnOnce(Arc<AtomicUsize>) + Send + 'static) -> anyhow::Result<()> {
-    let builder = std::thread::Builder::new().name("http".to_owned()).stack_size(STACK);
-    builder
-        .spawn(move || work(Arc::new(AtomicUsize::new(0))))
-        .context("the thread of the metrics could not be started")?;
-    Ok(())
-}
-
-fn serve_all<S: Socket + 'static>(
-    mut accept: impl FnMut() -> std::io::Result<S>,
-    house: &House,
-    open: Arc<AtomicUsize>,
-) {
-    loop {
-        let Ok(mut stream) = accept() else {
-            std::thread::sleep(Duration::from_millis(100));
-            continue;
         };
-        if open.fetch_add(1, Ordering::SeqCst) >= CONNECTIONS {
-            open.fetch_sub(1, Ordering::SeqCst);
-            // Under TLS there is nobody to talk to before the handshake, which would keep the others waiting.
-            if house.keys.now().tls.is_none() {
-                let _ = stream.patience(Duration::from_millis(100));
-                let _ = stream.write_all(&Answer::text(503, "too many connections").bytes(true));
+        let by_name = file.is_none();
+        let state = ServerState { shared, keys, by_name, rendered: Rendered::default() };
+        serve::start("http", listener, state, PATIENCE, serve::waker()?)?;
+        Ok(Some(Http { _file: file, address }))
+    }
+}
+
+impl Service for ServerState {
+    type Memory = ();
+
+    fn request(&mut self, received: &mut Vec<u8>, peer: Option<Peer>, (): &mut ()) -> Step {
+        let context = ConnContext { peer, access: self.keys.now(), by_name: self.by_name };
+        let (answer, body) = match answer(received, &context, &self.shared, &mut self.rendered) {
+            Some(done) => done,
+            None if received.len() > HEAD => (Answer::text(431, "the request's head is longer than 8 KiB"), true),
+            None => return Step::More,
+        };
+        Step::Answer { bytes: answer.bytes(body), last: true }
+    }
+
+    fn full(&self) -> Vec<u8> {
+        Answer::text(503, "too many connections").bytes(true)
+    }
+
+    fn late(&self) -> Vec<u8> {
+        Answer::text(503, "no answer in time").bytes(true)
+    }
+
+    fn tls(&self) -> Option<Arc<rustls::ServerConfig>> {
+        self.keys.now().tls.clone()
+    }
+}
+
+/// What a request comes through.
+struct ConnContext {
+    /// Who asks; `None` over TCP.
+    peer: Option<Peer>,
+    access: Arc<Access>,
+    by_name: bool,
+}
+
+impl ConnContext {
+    /// Why a path is refused to whoever asks with this `Authorization`, if it is.
+    fn refusal(&self, path: &str, authorization: Option<&[u8]>) -> Option<Answer> {
+        let needs = needs(path);
+        let token = authorization.and_then(token_of);
+        let has = self.access.rules.right_here(self.peer, token.as_deref());
+        if has >= needs {
+            return None;
+        }
+        Some(match self.peer {
+            _ if self.access.rules.has_tokens() => {
+                let how = "a token is wanted, of metrics.token or access.read: as a bearer token, or as the password of any user";
+                Answer::text(401, how)
             }
-            continue;
-        }
-        let (door, counted) = (house.door(), Open(Arc::clone(&open)));
-        let started = std::thread::Builder::new().name("http-peer".to_owned()).stack_size(STACK).spawn(move || {
-            let _counted = counted;
-            // A peer that breaks off, or is too slow, is let go.
-            let _ = serve_one(Deadline::new(stream, Instant::now() + PATIENCE), &door);
-        });
-        if started.is_err() {
-            tracing::warn!("no thread for a connection of the metrics");
-        }
+            None => Answer::text(
+                403,
+                "over TCP without a token there are /metrics and /healthz only, since nobody can prove who asks: set metrics.token, or \
+                 access.read = [\"token:/PATH\"], or metrics.listen = \"unix:/PATH\"",
+            ),
+            Some(Peer { user, .. }) => Answer::text(
+                403,
+                &format!(
+                    "user {user} may see /metrics and /healthz only: see daemon.group and access.read in the configuration"
+                ),
+            ),
+        })
     }
 }
 
-fn serve_one(mut stream: Deadline<impl Socket>, door: &Door) -> anyhow::Result<()> {
-    let Some(tls) = &door.access.tls else { return Ok(serve(&mut stream, door)?) };
-    let mut stream = rustls::StreamOwned::new(rustls::ServerConnection::new(Arc::clone(tls))?, stream);
-    serve(&mut stream, door)?;
-    stream.conn.send_close_notify();
-    Ok(stream.flush()?)
-}
-
-struct Open(Arc<AtomicUsize>);
-
-impl Drop for Open {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::SeqCst);
+/// The right that a path needs; one that does not exist needs as much as any other, so that it tells nothing.
+fn needs(path: &str) -> Right {
+    match path {
+        "/healthz" => Right::Alive,
+        "/metrics" => Right::Metrics,
+        _ => Right::Read,
     }
-}
-
-fn serve(stream: &mut (impl Read + Write), door: &Door) -> std::io::Result<()> {
-    let mut head = Vec::new();
-    let mut piece = [0; 1024];
-    let (answer, body) = loop {
-        let length = stream.read(&mut piece)?;
-        if length == 0 {
-            return Ok(());
-        }
-        head.extend_from_slice(&piece[..length]);
-        if let Some(done) = answer(&head, door) {
-            break done;
-        }
-        if head.len() > HEAD {
-            break (Answer::text(431, "the request's head is longer than 8 KiB"), true);
-        }
-    };
-    // A slow reader has what is left of its time, and no more.
-    stream.write_all(&answer.bytes(body))?;
-    stream.flush()
 }
 
 struct Answer {
@@ -254,8 +235,20 @@ impl Answer {
     }
 }
 
+/// The status code that a server which has published nothing answers to the head of a request of root's; `None` while the head is not
+/// whole. For programs that test what this reads.
+///
+/// # Errors
+/// When the kernel has no descriptors for the server's parts.
+pub fn status_of(head: &[u8]) -> std::io::Result<Option<u16>> {
+    let (shared, ..) = Shared::new()?;
+    let peer = Some(Peer { user: 0, group: 0 });
+    let context = ConnContext { peer, access: Arc::default(), by_name: true };
+    Ok(answer(head, &context, &shared, &mut Rendered::default()).map(|(answer, _)| answer.code))
+}
+
 /// The answer to a request, and whether its body is wanted; `None` while its head is not whole.
-fn answer(head: &[u8], door: &Door) -> Option<(Answer, bool)> {
+fn answer(head: &[u8], context: &ConnContext, shared: &Shared, rendered: &mut Rendered) -> Option<(Answer, bool)> {
     let mut headers = [httparse::EMPTY_HEADER; HEADERS];
     let mut request = httparse::Request::new(&mut headers);
     match request.parse(head) {
@@ -274,8 +267,8 @@ fn answer(head: &[u8], door: &Door) -> Option<(Answer, bool)> {
     // Against DNS rebinding, see `access`. Behind a token as well: which names are right does not hang on what a browser sends along.
     let mut hosts = request.headers.iter().filter(|header| header.name.eq_ignore_ascii_case("host"));
     let host = hosts.next().and_then(|header| std::str::from_utf8(header.value).ok());
-    if door.by_name && !(host.is_some_and(|host| door.access.answers_for(host)) && hosts.next().is_none()) {
-        let names = match door.access.tls {
+    if context.by_name && !(host.is_some_and(|host| context.access.answers_for(host)) && hosts.next().is_none()) {
+        let names = match context.access.tls {
             Some(_) => "ask by address, or by a name that metrics.certificate is for",
             None => "ask for localhost, 127.0.0.1 or [::1]",
         };
@@ -284,15 +277,13 @@ fn answer(head: &[u8], door: &Door) -> Option<(Answer, bool)> {
     let target = request.path.unwrap_or("/");
     let (path, query) = target.split_once('?').unwrap_or((target, ""));
     let authorization = request.headers.iter().find(|header| header.name.eq_ignore_ascii_case("authorization"));
-    // That it is alive is no secret, and whoever watches over it need not know one.
-    if path != "/healthz" && !door.access.admits(authorization.map(|header| header.value)) {
-        let how = "the token of metrics.token is wanted: as a bearer token, or as the password of any user";
-        return Some((Answer::text(401, how), body));
+    if let Some(refusal) = context.refusal(path, authorization.map(|header| header.value)) {
+        return Some((refusal, body));
     }
-    Some((route(path, query, &door.shared), body))
+    Some((route(path, query, shared, rendered), body))
 }
 
-fn route(path: &str, query: &str, shared: &Shared) -> Answer {
+fn route(path: &str, query: &str, shared: &Shared, rendered: &mut Rendered) -> Answer {
     let parameter = |name: &str| {
         let pairs = query.split('&').filter_map(|pair| pair.split_once('='));
         pairs.filter(|(key, _)| *key == name).map(|(_, value)| value).next()
@@ -304,10 +295,13 @@ fn route(path: &str, query: &str, shared: &Shared) -> Answer {
         "/metrics" => Answer {
             code: 200,
             kind: "text/plain; version=0.0.4; charset=utf-8",
-            body: metrics::text(&shared.status()).into_bytes(),
+            body: rendered.text(shared).into_bytes(),
         },
-        "/healthz" => Answer::text(200, "ok"),
-        "/api/v1/status" => Answer::json(&*shared.status()),
+        "/healthz" => match shared.heartbeat.overdue() {
+            None => Answer::text(200, "ok"),
+            Some(age) => Answer::text(503, &format!("the loop has not turned for {} s", age.as_secs())),
+        },
+        "/api/v1/status" => Answer::json(&shared.status_now()),
         "/api/v1/timeline" => Answer::json(&shared.timeline()),
         "/api/v1/history" => {
             let number = |name: &str, otherwise: u64| parameter(name).map_or(Some(otherwise), |text| text.parse().ok());
@@ -349,27 +343,86 @@ fn picture<T: serde::Serialize>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::access::AccessConfig;
+    use crate::rights::{Grants, Principal};
     use proptest::prelude::*;
 
-    fn door(access: Access) -> Door {
-        Door { shared: Shared::new().unwrap().0, by_name: true, access: Arc::new(access) }
+    /// Every path there is, and the right it needs.
+    const PATHS: [(&str, Right); 12] = [
+        ("/healthz", Right::Alive),
+        ("/metrics", Right::Metrics),
+        ("/", Right::Read),
+        ("/page.css", Right::Read),
+        ("/page.js", Right::Read),
+        ("/api/v1/status", Right::Read),
+        ("/api/v1/timeline", Right::Read),
+        ("/api/v1/history", Right::Read),
+        ("/api/v1/heat?class=web", Right::Read),
+        ("/api/v1/bins?class=web", Right::Read),
+        ("/api/v1/sizing?class=web", Right::Read),
+        ("/api/v1/nothing", Right::Read),
+    ];
+
+    fn context(peer: Option<Peer>, access: Access) -> ConnContext {
+        ConnContext { peer, by_name: peer.is_none(), access: Arc::new(access) }
     }
 
+    fn ask(request: &str, context: &ConnContext) -> Option<Answer> {
+        let shared = Shared::new().unwrap().0;
+        answer(request.as_bytes(), context, &shared, &mut Rendered::default()).map(|(answer, _)| answer)
+    }
+
+    fn get(path: &str, more: &str, context: &ConnContext) -> u16 {
+        ask(&format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n{more}\r\n"), context).unwrap().code
+    }
+
+    /// The code for a request of somebody known who may read.
     fn code(request: &str) -> Option<u16> {
-        answer(request.as_bytes(), &door(Access::default())).map(|(answer, _)| answer.code)
+        let context = ConnContext { by_name: true, ..context(Some(Peer { user: 0, group: 0 }), Access::default()) };
+        ask(request, &context).map(|answer| answer.code)
+    }
+
+    fn secret(place: &tempfile::TempDir, name: &str, text: &str) -> std::path::PathBuf {
+        let path = place.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+        path
+    }
+
+    #[test]
+    fn every_path_is_for_those_who_have_its_right_and_for_nobody_else() {
+        let place = tempfile::tempdir().unwrap();
+        let grants = Grants {
+            read: vec![Principal::User(1000), Principal::Token(secret(&place, "read", &"r".repeat(32)))],
+            ..Grants::default()
+        };
+        let config = AccessConfig { grants, ..AccessConfig::default() };
+        let peer = |user| Some(Peer { user, group: user });
+        let token = format!("Authorization: Bearer {}\r\n", "r".repeat(32));
+        for (path, right) in PATHS {
+            let open = |code: u16| ![401, 403].contains(&code);
+            let plain = |peer| open(get(path, "", &context(peer, Access::default())));
+            assert!(plain(peer(0)), "{path}");
+            assert_eq!(plain(peer(12345)), right <= Right::Metrics, "{path}: a stranger");
+            assert_eq!(plain(None), right <= Right::Metrics, "{path}: over TCP");
+            let granted =
+                |peer, more: &str| open(get(path, more, &context(peer, Access::from_config(&config).unwrap())));
+            assert!(granted(peer(1000), "") && granted(peer(12345), &token) && granted(None, &token), "{path}");
+            assert_eq!(granted(None, "Authorization: Bearer wrong\r\n"), right <= Right::Metrics, "{path}");
+        }
+        // Every route of the program is in the list.
+        for path in PARTS.iter().map(|(path, ..)| *path).chain(["/api/v1/status", "/api/v1/sizing"]) {
+            assert!(PATHS.iter().any(|(known, _)| known.starts_with(path)), "{path}");
+        }
     }
 
     #[test]
     fn a_guarded_server_asks_for_its_token_and_answers_for_addresses() {
         let place = tempfile::tempdir().unwrap();
-        let path = place.path().join("token");
-        std::fs::write(&path, "t".repeat(32)).unwrap();
-        std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
-        let paths = AccessPaths { token: Some(path), ..AccessPaths::default() };
-        let door = door(Access::of(&paths).unwrap());
+        let config = AccessConfig { token: Some(secret(&place, "token", &"t".repeat(32))), ..AccessConfig::default() };
+        let guarded = context(None, Access::from_config(&config).unwrap());
         let ask = |path: &str, more: &str| {
-            let request = format!("GET {path} HTTP/1.1\r\nHost: 192.0.2.7:9464\r\n{more}\r\n");
-            answer(request.as_bytes(), &door).unwrap().0
+            ask(&format!("GET {path} HTTP/1.1\r\nHost: 192.0.2.7:9464\r\n{more}\r\n"), &guarded).unwrap()
         };
         let refused = ask("/metrics", "");
         assert_eq!(refused.code, 401);
@@ -379,8 +432,25 @@ mod tests {
         assert_eq!(ask("/api/v1/status", "Authorization: Bearer wrong\r\n").code, 401);
         // The name of another, with the token all the same; and an address without one.
         let rebound = format!("GET /metrics HTTP/1.1\r\nHost: evil.example\r\n{right}\r\n");
-        assert_eq!(answer(rebound.as_bytes(), &door).unwrap().0.code, 403);
+        assert_eq!(self::ask(&rebound, &guarded).unwrap().code, 403);
         assert_eq!(code("GET /metrics HTTP/1.1\r\nHost: 192.0.2.7:9464\r\n\r\n"), Some(403));
+    }
+
+    #[test]
+    fn health_is_that_of_the_loop() {
+        let shared = Shared::new().unwrap().0;
+        let anyone = context(None, Access::default());
+        let ask = |path: &str| {
+            let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n");
+            let (answer, _) = answer(request.as_bytes(), &anyone, &shared, &mut Rendered::default()).unwrap();
+            (answer.code, String::from_utf8(answer.body).unwrap())
+        };
+        shared.heartbeat.beat(Duration::from_secs(60));
+        assert_eq!(ask("/healthz").0, 200);
+        shared.heartbeat.beat(Duration::ZERO);
+        std::thread::sleep(Duration::from_millis(20));
+        assert_eq!(ask("/healthz"), (503, "the loop has not turned for 0 s\n".to_owned()));
+        assert!(ask("/metrics").1.contains("\nterrace_loop_age_seconds 0.0"), "metrics are still answered, and tell");
     }
 
     #[test]
@@ -415,7 +485,8 @@ mod tests {
     proptest! {
         #[test]
         fn any_bytes_are_survived(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
-            let _ = answer(&bytes, &door(Access::default()));
+            let shared = Shared::new().unwrap().0;
+            let _ = answer(&bytes, &context(None, Access::default()), &shared, &mut Rendered::default());
         }
     }
 }

@@ -8,6 +8,7 @@
 
 use std::fmt::Write;
 
+use terrace_core::text::visible;
 use terrace_core::units::PAGE_BYTES;
 
 use crate::view::Status;
@@ -34,7 +35,7 @@ impl Text {
         for (labels, value) in series {
             self.0.push_str(name);
             for (index, (label, value)) in labels.iter().enumerate() {
-                let value = value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
+                let value = visible(value).replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
                 let _ = write!(self.0, "{}{label}=\"{value}\"", if index == 0 { '{' } else { ',' });
             }
             if !labels.is_empty() {
@@ -138,6 +139,14 @@ pub fn text(status: &Status) -> String {
     out.0
 }
 
+/// How long ago the loop last turned: the one metric that the loop itself cannot publish.
+pub fn loop_age(age: std::time::Duration) -> String {
+    let mut out = Text(String::new());
+    let help = "Time since the daemon's loop last turned.";
+    out.family("terrace_loop_age_seconds", Kind::Gauge, help, [(Vec::new(), age.as_secs_f64())]);
+    out.0
+}
+
 /// A metric of each class: its name, what it means, and where it stands.
 type Family = (&'static str, &'static str, fn(&crate::view::Class) -> Option<f64>);
 
@@ -151,7 +160,7 @@ fn classes(out: &mut Text, status: &Status) {
         })
     });
     out.family("terrace_class_state", Kind::Gauge, "1 for what the class is doing, 0 for the rest.", states);
-    let gauges: [Family; 17] = [
+    let gauges: [Family; 18] = [
         ("terrace_class_processes", "Processes under management.", |class| Some(class.processes as f64)),
         ("terrace_class_footprint_bytes", "Memory with something in it.", |class| Some(class.footprint_bytes as f64)),
         ("terrace_class_fast_bytes", "Of that in fast memory.", |class| Some(class.fast_bytes as f64)),
@@ -168,14 +177,17 @@ fn classes(out: &mut Text, status: &Status) {
         ("terrace_class_hit_ratio", "Share of the accesses seen lately that fast memory served.", |class| {
             class.hit_share
         }),
-        ("terrace_class_stall_ratio", "Estimated share of its time lost to pages that come back.", |class| {
-            Some(class.stall_share)
+        (
+            "terrace_class_stall_ratio",
+            "Estimated share of its time lost to pages that come back, to moves and to being watched.",
+            |class| Some(class.stall_share),
+        ),
+        ("terrace_class_watching_back_off", "How many times the budget for watching was halved.", |class| {
+            Some(f64::from(class.watching_back_off))
         }),
-        ("terrace_class_patience_ratio", "Factor by which idle thresholds are lengthened.", |class| {
-            Some(class.patience)
-        }),
-        ("terrace_class_braked", "1 while page-outs are stopped.", |class| {
-            Some(f64::from(u8::from(class.brake.is_some())))
+        ("terrace_class_backoff_ratio", "Factor by which idle thresholds are lengthened.", |class| Some(class.backoff)),
+        ("terrace_class_throttled", "1 while page-outs are stopped.", |class| {
+            Some(f64::from(u8::from(class.throttle.is_some())))
         }),
         ("terrace_class_target_loss_ratio", "How much slower the class may be (tau).", |class| {
             class.tuned.as_ref().map(|tuned| tuned.tau)
@@ -195,12 +207,18 @@ fn classes(out: &mut Text, status: &Status) {
     for (name, help, of) in gauges {
         out.family(name, Kind::Gauge, help, classes(of));
     }
-    let counters: [Family; 7] = [
+    let counters: [Family; 9] = [
         ("terrace_class_cpu_seconds_total", "Processor time spent on the class.", |class| Some(class.cpu_seconds)),
+        ("terrace_class_watching_seconds_total", "Its time lost to being watched.", |class| {
+            Some(class.watching_seconds)
+        }),
+        ("terrace_class_moving_seconds_total", "Its time lost to moves.", |class| Some(class.moving_seconds)),
         ("terrace_class_refaults_total", "Demoted pages that came back by themselves.", |class| {
             Some(class.refaults as f64)
         }),
-        ("terrace_class_mistakes_total", "Demotions that turned out wrong.", |class| Some(class.mistakes as f64)),
+        ("terrace_class_ping_pong_pages_total", "Demotions that turned out wrong.", |class| {
+            Some(class.ping_pong_pages as f64)
+        }),
         ("terrace_class_major_faults_total", "Major faults of its processes.", |class| Some(class.major_faults as f64)),
         ("terrace_class_scans_total", "Walks over its pages.", |class| Some(class.rounds as f64)),
         ("terrace_class_scan_seconds_total", "Time those took.", |class| Some(class.round_seconds)),
@@ -238,15 +256,29 @@ fn classes(out: &mut Text, status: &Status) {
         by_cause(|class| counts(&class.failed_pages, PAGE_BYTES)),
     );
     out.family(
-        "terrace_vetoed_wishes_total",
+        "terrace_rejected_requests_total",
         Kind::Counter,
-        "Wishes of the policy that were refused.",
-        by_cause(|class| counts(&class.vetoed_pages, 1)),
+        "MoveRequests of the policy that were refused.",
+        by_cause(|class| counts(&class.rejected_pages, 1)),
     );
     out.family(
-        "terrace_braked_seconds_total",
+        "terrace_throttled_seconds_total",
         Kind::Counter,
         "Time for which page-outs were stopped.",
-        by_cause(|class| class.braked_seconds.iter().map(|(cause, seconds)| (cause.as_str(), *seconds)).collect()),
+        by_cause(|class| class.throttled_seconds.iter().map(|(cause, seconds)| (cause.as_str(), *seconds)).collect()),
     );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::view::Tier;
+
+    #[test]
+    fn a_label_holds_any_text_on_one_line() {
+        let tier = Tier { name: "\x1b]0;PWN\x07\x1b[2J\"\nterrace_up 1".to_owned(), ..Tier::default() };
+        let text = text(&Status { tiers: vec![tier], ..Status::default() });
+        assert!(!text.contains(['\x1b', '\x07']) && !text.lines().any(|line| line == "terrace_up 1"), "{text}");
+        assert!(text.contains(r#"{tier="\\x1b]0;PWN\\x07\\x1b[2J\"\\nterrace_up 1"}"#), "{text}");
+    }
 }

@@ -4,6 +4,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::rights::Right;
+
 /// The versions of the protocol that this daemon speaks, oldest first.
 pub const VERSIONS: &[u32] = &[1];
 /// The longest request, in bytes, its line's end included.
@@ -16,12 +18,15 @@ pub const LONGEST_RESPONSE: u64 = 64 << 20;
 pub struct Request {
     /// The version of the protocol it is written in.
     pub terrace: u32,
+    /// A token that gives a right which the peer's user has not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub token: Option<String>,
     /// What is asked.
     #[serde(flatten)]
     pub verb: Verb,
 }
 
-/// What can be asked. The first eight may be asked by members of the group, the others by root alone.
+/// What can be asked; [`Verb::needs`] says by whom.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "verb", rename_all = "lowercase", deny_unknown_fields)]
 pub enum Verb {
@@ -84,7 +89,7 @@ pub enum Verb {
         #[serde(default)]
         class: Option<String>,
     },
-    /// Read the configuration anew.
+    /// Read the configuration again.
     Reload {},
     /// Change one key until the next reload.
     Set {
@@ -96,12 +101,20 @@ pub enum Verb {
 }
 
 impl Verb {
-    /// Whether it changes anything.
-    pub fn changes(&self) -> bool {
-        matches!(
-            self,
-            Verb::Pause { .. } | Verb::Resume { .. } | Verb::Drain { .. } | Verb::Reload {} | Verb::Set { .. }
-        )
+    /// The right it needs.
+    pub fn needs(&self) -> Right {
+        match self {
+            Verb::Hello {} => Right::Metrics,
+            Verb::Status {}
+            | Verb::History { .. }
+            | Verb::Timeline {}
+            | Verb::Heat { .. }
+            | Verb::Bins { .. }
+            | Verb::Sizing { .. }
+            | Verb::Explain { .. } => Right::Read,
+            Verb::Pause { .. } | Verb::Resume { .. } | Verb::Drain { .. } => Right::Operate,
+            Verb::Reload {} | Verb::Set { .. } => Right::Admin,
+        }
     }
 }
 
@@ -167,7 +180,7 @@ impl Response {
 ///
 /// # Errors
 /// The response to send instead.
-pub fn parse(line: &[u8]) -> Result<Verb, Response> {
+pub fn parse(line: &[u8]) -> Result<Request, Response> {
     // The version comes first: the rest of a request in a version that is not spoken cannot be understood.
     #[derive(Deserialize)]
     struct Versioned {
@@ -186,10 +199,8 @@ pub fn parse(line: &[u8]) -> Result<Verb, Response> {
             return Err(Response::failed(Code::Malformed, error));
         }
     }
-    match serde_json::from_slice::<Request>(line) {
-        Ok(request) => Ok(request.verb),
-        Err(error) => Err(Response::failed(Code::Malformed, format!("this is no request: {error}"))),
-    }
+    serde_json::from_slice::<Request>(line)
+        .map_err(|error| Response::failed(Code::Malformed, format!("this is no request: {error}")))
 }
 
 #[cfg(test)]
@@ -199,9 +210,11 @@ mod tests {
 
     #[test]
     fn a_request_is_understood_and_a_wrong_one_told_why() {
-        assert_eq!(parse(br#"{"terrace":1,"verb":"status"}"#), Ok(Verb::Status {}));
+        let request = |verb, token: Option<&str>| Ok(Request { terrace: 1, token: token.map(str::to_owned), verb });
+        assert_eq!(parse(br#"{"terrace":1,"verb":"status"}"#), request(Verb::Status {}, None));
+        assert_eq!(parse(br#"{"terrace":1,"token":"t","verb":"status"}"#), request(Verb::Status {}, Some("t")));
         let explain = parse(br#"{"terrace":1,"verb":"explain","pid":7,"address":4096}"#);
-        assert_eq!(explain, Ok(Verb::Explain { pid: 7, address: Some(4096) }));
+        assert_eq!(explain, request(Verb::Explain { pid: 7, address: Some(4096) }, None));
         let code = |line: &str| parse(line.as_bytes()).unwrap_err().code.unwrap();
         assert_eq!(code(r#"{"terrace":99,"verb":"anything","new":1}"#), Code::Version);
         for wrong in

@@ -8,31 +8,73 @@ use std::collections::{BTreeMap, VecDeque};
 use std::os::unix::net::UnixStream;
 use std::sync::mpsc::{Receiver, Sender, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
+use crate::heartbeat::Heartbeat;
 use crate::protocol::{Code, Response, Verb};
-use crate::view::{Bins, Happening, Heat, Point, Sizing, Status, Timeline};
+use crate::rights::Right;
+use crate::view::{Bins, HUNG, Happening, Heat, Point, Sizing, Status, Timeline};
 
 /// Happenings kept: some hundred bytes each.
 const HAPPENINGS: usize = 2000;
 /// Points of the timeline kept; at one a second a quarter of an hour.
 const POINTS: usize = 900;
-/// Orders that may wait for the loop.
+/// Orders that may wait for the loop, and beside them questions that only the loop can answer.
 const ORDERS: usize = 16;
+/// Questions that the loop answers in one turn: each may look through a process's memory.
+const QUESTIONS_A_TURN: usize = 4;
 
 /// An order to the loop, and where the answer goes.
 pub struct Order {
     /// What is to be done.
     pub verb: Verb,
     /// Takes the answer.
-    pub reply: Sender<Response>,
+    pub reply: Reply,
+}
+
+/// Takes the loop's answer to the server that waits for it.
+pub struct Reply {
+    sender: Sender<Vec<u8>>,
+    waker: Arc<UnixStream>,
+}
+
+impl Reply {
+    /// The answer goes through `sender`, as a line; then a byte is written to `waker`.
+    pub fn new(sender: Sender<Vec<u8>>, waker: Arc<UnixStream>) -> Reply {
+        Reply { sender, waker }
+    }
+
+    /// Answers. Whoever asked may have gone.
+    pub fn send(&self, response: &Response) {
+        let _ = self.sender.send(response.line());
+        // Full means that it is awake already.
+        let _ = std::io::Write::write(&mut &*self.waker, &[1]);
+    }
+}
+
+/// What waits for the loop. Orders do not wait for questions: those who may only look cannot keep those who may act waiting.
+pub struct Orders {
+    orders: Receiver<Order>,
+    questions: Receiver<Order>,
+}
+
+impl Orders {
+    /// What is to be done in this turn: all orders, then some questions.
+    pub fn for_one_turn(&self) -> Vec<Order> {
+        let mut due: Vec<Order> = self.orders.try_iter().take(ORDERS).collect();
+        due.extend(self.questions.try_iter().take(QUESTIONS_A_TURN));
+        due
+    }
 }
 
 /// See the module's header.
 pub struct Shared {
     published: Mutex<Published>,
     orders: SyncSender<Order>,
+    questions: SyncSender<Order>,
     waker: UnixStream,
+    /// Whether the loop turns.
+    pub heartbeat: Heartbeat,
 }
 
 #[derive(Default)]
@@ -65,12 +107,14 @@ impl Shared {
     ///
     /// # Errors
     /// When the kernel gives no pair of sockets.
-    pub fn new() -> std::io::Result<(Arc<Shared>, Receiver<Order>, UnixStream)> {
+    pub fn new() -> std::io::Result<(Arc<Shared>, Orders, UnixStream)> {
         let (reader, waker) = UnixStream::pair()?;
         reader.set_nonblocking(true)?;
         waker.set_nonblocking(true)?;
-        let (orders, taken) = sync_channel(ORDERS);
-        Ok((Arc::new(Shared { published: Mutex::default(), orders, waker }), taken, reader))
+        let ((orders, taken_orders), (questions, taken_questions)) = (sync_channel(ORDERS), sync_channel(ORDERS));
+        let heartbeat = Heartbeat::default();
+        let shared = Shared { published: Mutex::default(), orders, questions, waker, heartbeat };
+        Ok((Arc::new(shared), Orders { orders: taken_orders, questions: taken_questions }, reader))
     }
 
     fn lock(&self) -> MutexGuard<'_, Published> {
@@ -85,7 +129,7 @@ impl Shared {
         if published.points.len() == POINTS {
             published.points.pop_front();
         }
-        // A timeline whose classes changed begins anew: its columns would mean other classes.
+        // A timeline whose classes changed begins again: its columns would mean other classes.
         if published.points.back().is_some_and(|last| last.class_fast_bytes.len() != point.class_fast_bytes.len()) {
             published.points.clear();
         }
@@ -97,7 +141,7 @@ impl Shared {
         self.lock().pictures.insert(class.to_owned(), pictures);
     }
 
-    /// Takes away what was shown of a class that is there no more, or begins anew.
+    /// Takes away what was shown of a class that is there no more, or begins again.
     pub fn forget_pictures(&self, class: &str) {
         self.lock().pictures.remove(class);
     }
@@ -126,9 +170,19 @@ impl Shared {
         published.happenings.push_back(happening);
     }
 
-    /// The latest status.
+    /// The latest status that the loop published.
     pub fn status(&self) -> Arc<Status> {
         Arc::clone(&self.lock().status)
+    }
+
+    /// The latest status, with the loop's state as it is now: a loop that hangs publishes nothing.
+    pub fn status_now(&self) -> Status {
+        let mut status = Status::clone(&self.status());
+        status.loop_age_seconds = self.heartbeat.age().as_secs_f64();
+        if self.heartbeat.overdue().is_some() {
+            status.state = HUNG.to_owned();
+        }
+        status
     }
 
     /// The latest pictures of a class; those there are none of are left out.
@@ -167,7 +221,7 @@ impl Shared {
                 "versions": crate::protocol::VERSIONS,
                 "terrace": env!("CARGO_PKG_VERSION"),
             })),
-            Verb::Status {} => Response::done(&*self.status()),
+            Verb::Status {} => Response::done(self.status_now()),
             Verb::History { after, limit, class } => {
                 Response::done(self.history(*after, limit.unwrap_or(200).min(HAPPENINGS), class.as_deref()))
             }
@@ -179,18 +233,17 @@ impl Shared {
         })
     }
 
-    /// Gives the loop an order and waits for its answer.
-    pub fn order(&self, verb: Verb) -> Response {
-        /// The loop may be busy with a walk or with moves; it looks for orders several times a second otherwise.
-        const PATIENCE: Duration = Duration::from_secs(25);
-        let (reply, answer) = std::sync::mpsc::channel();
-        if self.orders.try_send(Order { verb, reply }).is_err() {
-            return Response::failed(Code::Busy, "too many orders wait already; try again in a second");
-        }
+    /// Gives the loop an order, whose answer goes to `reply`.
+    ///
+    /// # Errors
+    /// The response to send instead, when too many wait already.
+    pub fn order(&self, verb: Verb, reply: Reply) -> Result<(), Response> {
+        let queue = if verb.needs() > Right::Read { &self.orders } else { &self.questions };
+        queue
+            .try_send(Order { verb, reply })
+            .map_err(|_| Response::failed(Code::Busy, "too many orders wait already; try again in a second"))?;
         self.wake();
-        answer
-            .recv_timeout(PATIENCE)
-            .unwrap_or_else(|_| Response::failed(Code::Busy, "the daemon is busy and has not answered; try again"))
+        Ok(())
     }
 
     /// Wakes the loop.
@@ -212,5 +265,38 @@ pub(crate) fn why_none(what: &str) -> &'static str {
     match what {
         "sizing curve" => "it has no target (see class.NAME.tau), is not running, or there is no such class",
         _ => "it is not running, or there is no such class",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn questions_keep_no_order_waiting() {
+        let (shared, orders, _waker) = Shared::new().unwrap();
+        let (_, waker) = UnixStream::pair().unwrap();
+        let (sender, _answers) = std::sync::mpsc::channel();
+        let waker = Arc::new(waker);
+        let order = |verb| shared.order(verb, Reply::new(sender.clone(), Arc::clone(&waker)));
+        while order(Verb::Explain { pid: 1, address: None }).is_ok() {}
+        order(Verb::Pause { class: None }).unwrap();
+        let due = orders.for_one_turn();
+        assert_eq!(due[0].verb, Verb::Pause { class: None });
+        assert_eq!(due.len(), 1 + QUESTIONS_A_TURN);
+    }
+
+    #[test]
+    fn the_status_says_that_the_loop_hangs() {
+        let (shared, _orders, _waker) = Shared::new().unwrap();
+        let status = Status { state: "running".to_owned(), ..Status::default() };
+        shared.publish(status, Point::default());
+        shared.heartbeat.beat(Duration::from_secs(60));
+        assert_eq!(shared.status_now().state, "running");
+        shared.heartbeat.beat(Duration::ZERO);
+        std::thread::sleep(Duration::from_millis(20));
+        let status = shared.status_now();
+        assert!(status.state == "hung" && status.loop_age_seconds >= 0.015, "{status:?}");
     }
 }

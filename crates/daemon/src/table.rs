@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use terrace_core::text::visible;
 use terrace_linux::processes::Facts;
 
 use crate::config::{Config, Selector};
@@ -42,7 +43,7 @@ struct Rule {
 pub struct Known {
     /// Its start time.
     pub start_time: u64,
-    /// Its name.
+    /// Its name, with what a terminal would act upon made visible: whoever runs it chose it.
     pub name: String,
     /// Where it belongs.
     pub place: Place,
@@ -129,7 +130,8 @@ impl Table {
             changes.extend(before.map(|class| Change::Leave { pid, class }));
             changes.extend(after.map(|class| Change::Join { pid, start_time: facts.start_time, class }));
         }
-        self.known.insert(pid, Known { start_time: facts.start_time, name: facts.name.clone(), place, heirs });
+        self.known
+            .insert(pid, Known { start_time: facts.start_time, name: visible(&facts.name).into_owned(), place, heirs });
         changes
     }
 
@@ -225,6 +227,14 @@ mod tests {
         assert_eq!(table.see(&facts(7, 200, 1, "db2"), None), [leave(7, "db"), join(7, 200, "db")]);
         assert_eq!(table.see(&facts(7, 300, 1, "cat"), None), [leave(7, "db")]);
         assert_eq!(table.vanish(7), []);
+    }
+
+    #[test]
+    fn a_name_that_acts_on_a_terminal_is_kept_in_a_form_that_does_not() {
+        let name = "\x1b]0;PWN\x07\x1b[2J\n";
+        let mut table = table("[class.any]\nmatch = [{ name = \"*PWN*\" }]\n");
+        assert_eq!(table.see(&facts(7, 100, 1, name), None), [join(7, 100, "any")], "selectors see it as it is");
+        assert_eq!(table.get(7).map(|known| known.name.as_str()), Some(r"\x1b]0;PWN\x07\x1b[2J\n"));
     }
 
     #[test]

@@ -8,6 +8,9 @@ use serde::{Deserialize, Serialize};
 /// Grows by one when a field changes its meaning or goes. New fields may come at any time.
 pub const SCHEMA_VERSION: u32 = 1;
 
+/// The state of a daemon whose loop does not turn.
+pub const HUNG: &str = "hung";
+
 /// Everything at a glance.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Status {
@@ -19,8 +22,11 @@ pub struct Status {
     pub pid: u32,
     /// Since it started.
     pub uptime_seconds: f64,
-    /// running, paused, draining or drained.
+    /// running, paused, draining, drained, or hung: the loop has not turned within `daemon.watchdog`.
     pub state: String,
+    /// Seconds since the daemon's loop last turned.
+    #[serde(default)]
+    pub loop_age_seconds: f64,
     /// How new processes are noticed, and why so.
     pub process_events: String,
     /// The tiers, fastest first.
@@ -133,22 +139,28 @@ pub struct Class {
     pub failed_pages: std::collections::BTreeMap<String, u64>,
     /// Pages moved, by route and reason.
     pub moves: Vec<Moves>,
-    /// Wishes of the policy that were refused, in pages, by reason.
-    pub vetoed_pages: std::collections::BTreeMap<String, u64>,
+    /// Requests of the policy that were refused, in pages, by reason.
+    pub rejected_pages: std::collections::BTreeMap<String, u64>,
     /// Pages that came back by themselves.
     pub refaults: u64,
     /// Demotions that turned out wrong.
-    pub mistakes: u64,
+    pub ping_pong_pages: u64,
     /// Major faults of its processes.
     pub major_faults: u64,
-    /// Estimated share of its time lost to pages that come back.
+    /// Estimated share of its time lost to pages that come back, to moves and to being watched.
     pub stall_share: f64,
+    /// Its time lost to being watched, Terrace's own for it included.
+    pub watching_seconds: f64,
+    /// Its time lost to moves, but for pages that come back.
+    pub moving_seconds: f64,
+    /// How many times the budget for watching it was halved, because nothing came of watching: 0 to 5.
+    pub watching_back_off: u32,
     /// By which factor idle thresholds are lengthened.
-    pub patience: f64,
+    pub backoff: f64,
     /// Why page-outs are stopped, if they are.
-    pub brake: Option<String>,
+    pub throttle: Option<String>,
     /// Time for which they were, by cause.
-    pub braked_seconds: std::collections::BTreeMap<String, f64>,
+    pub throttled_seconds: std::collections::BTreeMap<String, f64>,
     /// Walks over its pages.
     pub rounds: u64,
     /// Time they took.
@@ -237,7 +249,7 @@ pub struct Happening {
     pub time: f64,
     /// The class it is about, if it is about one.
     pub class: Option<String>,
-    /// process, move, brake, budget, config, state, rival or fault.
+    /// process, move, throttle, budget, config, state, rival or fault.
     pub kind: String,
     /// What happened, in a line.
     pub text: String,
@@ -331,7 +343,7 @@ pub struct Threshold {
     pub at: f64,
 }
 
-/// How much slower a class would be with less fast memory, and what its tuner does about it.
+/// How much slower a class was with less fast memory, and what its tuner does about it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Sizing {
     /// The class.
@@ -342,13 +354,7 @@ pub struct Sizing {
     pub fast_share: f64,
     /// Share that was, what compressed memory takes included.
     pub held_share: f64,
-    /// The loss that the database predicts at 1 % to 100 % of the footprint in fast memory; empty before the first window.
-    pub curve: Vec<f64>,
-    /// The machine that the database is of.
-    pub machine: String,
-    /// Its records.
-    pub records: u64,
-    /// Where the figures that it is asked with come from.
+    /// What the loss is observed by.
     pub inputs: String,
     /// The latest decisions, oldest first.
     pub decisions: Vec<Decision>,
@@ -361,7 +367,7 @@ pub struct Decision {
     pub seconds: f64,
     /// Loss observed in the window before it, where it could be.
     pub observed_loss: Option<f64>,
-    /// Loss that the database predicts for what was held.
+    /// Loss that was expected for what was held, by the straight line through what was observed before.
     pub predicted_loss: Option<f64>,
     /// The share from then on.
     pub fast_share: f64,

@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use proptest::prelude::*;
-use terrace_core::units::Bytes;
-use terrace_daemon::config::{self, Amount, Config, ConfigErrors, FastBudget, Goal, Listen, Source, schema};
+use terrace_core::units::{Bytes, Quantity};
+use terrace_daemon::config::{self, Config, ConfigErrors, FastBudget, Goal, Listen, Source, schema};
 
 fn of(texts: &[(&str, &str)]) -> Result<Config, ConfigErrors> {
     let sources: Vec<Source> =
@@ -39,13 +39,13 @@ order = 50
 #[test]
 fn a_configuration_is_read_whole() {
     let config = of(&[("terrace.toml", TWO)]).unwrap();
-    assert_eq!(config.fast, FastBudget::Amount(Amount::Bytes(Bytes::gib(8))));
+    assert_eq!(config.fast, FastBudget::Quantity(Quantity::Bytes(Bytes::gib(8))));
     assert_eq!((config.cpu, config.period), (0.01, Duration::from_secs(1)));
     assert_eq!(config.listen, Listen::Tcp("127.0.0.1:9464".parse().unwrap()));
     let names: Vec<&str> = config.classes.iter().map(|class| class.name.as_str()).collect();
     assert_eq!(names, ["batch", "web"], "by order, not by place");
     let (batch, web) = (&config.classes[0], &config.classes[1]);
-    assert_eq!((web.goal, web.floor, web.weight), (Goal::Best, Amount::Bytes(Bytes::mib(256)), 300));
+    assert_eq!((web.goal, web.floor, web.weight), (Goal::Best, Quantity::Bytes(Bytes::mib(256)), 300));
     assert_eq!((web.selectors.len(), web.selectors[1].children), (2, true));
     assert_eq!((batch.goal, batch.ceiling, batch.weight), (Goal::Least, Some(Bytes::gib(2)), 100));
     assert_eq!(batch.settings.get("idle").map(String::as_str), Some("20s"));
@@ -63,18 +63,17 @@ fn other_machines_are_served_where_a_token_and_tls_guard_it() {
 #[test]
 fn what_needs_a_restart_keeps_its_value_and_goes_on_needing_one() {
     let before = of(&[("terrace.toml", "")]).unwrap();
-    let text = "[daemon]\nsocket = \"/a\"\ngroup = \"b\"\nevents = \"poll\"\n\
+    let text = "[daemon]\nsocket = \"/a\"\nsocket_mode = \"666\"\ngroup = \"b\"\nevents = \"poll\"\n\
                 [memory]\nslow = \"zram:1GiB\"\ntiers = \"dram=node:0 cxl=node:1\"\ntracker = \"damon\"\n\
-                [metrics]\nlisten = \"off\"\ntoken = \"/t\"\ncertificate = \"/c\"\nkey = \"/k\"\n\
-                [sizing]\nmachine = \"cxl-170\"\ndatabase = \"/d\"\n[budget]\ncpu = \"7%\"\n";
+                [metrics]\nlisten = \"off\"\nsocket_mode = \"660\"\ntoken = \"/t\"\ncertificate = \"/c\"\nkey = \"/k\"\n\
+                [budget]\ncpu = \"7%\"\n";
     let wanted = match of(&[("terrace.toml", text)]) {
         Ok(wanted) => wanted,
         Err(errors) => panic!("{errors}"),
     };
     let keys: Vec<&str> = schema::KEYS.iter().filter(|info| info.restart).map(|info| info.key).collect();
     assert_eq!(before.needs_restart(&wanted), keys, "left: what is compared; right: the keys that say so");
-    let mut taken = wanted.clone();
-    taken.keep_until_restart(&before);
+    let taken = wanted.until_restart(&before).unwrap();
     assert_eq!(before.needs_restart(&taken), <[&str; 0]>::default(), "the old values are in force");
     assert_eq!(taken.cpu, 0.07, "all else is new");
     assert_eq!(taken.needs_restart(&wanted), keys, "and the next reload says it again");
@@ -127,8 +126,8 @@ fn every_mistake_is_told_with_file_line_and_key() {
         &["terrace.toml:3: class.a.weight: 0 is no whole number from 1 to 10000"],
     );
     check(
-        "[class.a]\nmatch = [{ pid = 1 }]\nrest = \"11min\"\n",
-        &["terrace.toml:3: class.a.rest: \"11min\" is longer than 10min"],
+        "[class.a]\nmatch = [{ pid = 1 }]\ncooldown = \"11min\"\n",
+        &["terrace.toml:3: class.a.cooldown: \"11min\" is longer than 10min"],
     );
     check(
         "[class.a]\nmatch = [\n  { pid = 1 },\n  { exee = \"x\" },\n]\n",
@@ -164,7 +163,15 @@ fn every_mistake_is_told_with_file_line_and_key() {
     );
     check("[class.a]\nmatch = [{ pid = 1 }]\ntau = \"0%\"\n", &["terrace.toml:3: class.a.tau", "above 0%"]);
     check("[class.a]\nmatch = [{ pid = 1 }]\ntracker = \"eye\"\n", &["class.a.tracker: there is no tracker \"eye\""]);
-    check("[sizing]\nmachine = \"none\"\n", &["terrace.toml:2: sizing.machine", "optane-6252"]);
+    check(
+        "[sizing]\nmachine = \"optane-6252\"\ndatabase = \"/d\"\n",
+        &[
+            "terrace.toml:2: sizing.machine: the key was removed: classes with `tau` are tuned by what is observed",
+            "terrace.toml:3: sizing.database: the key was removed",
+            "delete the line",
+        ],
+    );
+    check("[sizing]\nmachin = \"x\"\n", &["terrace.toml:2: sizing.machin: there is no such key"]);
     check(
         "[metrics]\nlisten = \"0.0.0.0:9464\"\n",
         &[

@@ -15,9 +15,9 @@ use std::time::Duration;
 use terrace_core::arbiter::{Activity, share_out};
 use terrace_core::engine::{Engine, EngineConfig, Input, Output};
 use terrace_core::governor::{GovernorConfig, Pressure};
-use terrace_core::observation::{Scan, Seen, Sight};
+use terrace_core::observation::{Observations, PteState, ScanBatch};
 use terrace_core::plan::{Action, Failure, Outcome, Plan};
-use terrace_core::policy::{Cadence, FastGoal, Round};
+use terrace_core::policy::{Cadence, FastGoal, ScanReport};
 use terrace_core::units::{BLOCK_PAGES, Bytes, SpaceId, TierId, Time, Vpn};
 use terrace_daemon::bargain::{self, Grant, Standing};
 use terrace_daemon::config::{Class, Config, Source};
@@ -82,7 +82,11 @@ impl Tenant {
         let config = EngineConfig {
             tiers: vec![1 << 20, SLOW_PAGES],
             goal: FastGoal::Pages(u64::MAX),
-            governor: GovernorConfig { rate: Some(RATE), stall_budget: class.max_stall, ..GovernorConfig::default() },
+            governor: GovernorConfig {
+                rate: Some(RATE),
+                max_slowdown: class.max_slowdown,
+                ..GovernorConfig::default()
+            },
         };
         let policy = terrace_policies::build(&class.policy, Settings::from_pairs(class.settings.clone())).unwrap();
         Tenant {
@@ -152,7 +156,7 @@ impl Tenant {
     /// A walk over all pages, with the marks of what was touched since the last.
     fn walk(&mut self, now: Time, second: u64) {
         let busy = if (7 * HOUR..22 * HOUR).contains(&second) { 4 } else { 16 };
-        let mut round = Round { walk: Duration::from_millis(2), ..Round::default() };
+        let mut round = ScanReport { walk: Duration::from_millis(2), share: 1.0, ..ScanReport::default() };
         for (space, program) in &mut self.programs {
             let window = now.since(program.last_scan).max(Duration::from_millis(1));
             program.last_scan = now;
@@ -160,24 +164,24 @@ impl Tenant {
             for (block, places) in program.places.chunks(BLOCK_PAGES as usize).enumerate() {
                 let first = Vpn(block as u64 * u64::from(BLOCK_PAGES));
                 self.engine.handle(now, Input::Mapped(*space, first..Vpn(first.0 + places.len() as u64)));
-                let sights: Vec<Sight> = places
+                let ptes: Vec<PteState> = places
                     .iter()
                     .enumerate()
                     .map(|(offset, tier)| {
                         let page = block * BLOCK_PAGES as usize + offset;
                         let hot = (page + length - program.hot_from) % length < length / busy;
-                        Sight::placed(*tier).with_accessed(hot && *tier == TierId::FAST)
+                        PteState::placed(*tier).with_accessed(hot && *tier == TierId::FAST)
                     })
                     .collect();
-                round.pages += sights.len() as u64;
-                round.accessed += sights.iter().filter(|sight| sight.accessed()).count() as u64;
+                round.pages += ptes.len() as u64;
+                round.accessed += ptes.iter().filter(|pte| pte.accessed()).count() as u64;
                 let first = self.engine.pages().find(*space, first).unwrap();
-                let scan = Scan { first, sights: &sights, window: Some(window), cleared: true };
-                self.engine.handle(now, Input::Seen(Seen::Scan(scan)));
+                let scan = ScanBatch { first, ptes: &ptes, window: Some(window), cleared: true };
+                self.engine.handle(now, Input::Observed(Observations::Scan(scan)));
             }
         }
         self.active = self.activity.update(now, round.accessed);
-        self.engine.handle(now, Input::Round(round));
+        self.engine.handle(now, Input::ScanDone(round));
     }
 
     fn standing(&self) -> Standing {
@@ -331,7 +335,7 @@ fn a_day_of_everything_leaves_nothing_lost_and_nothing_grown() {
             tenant.moved,
             tenant.refaults,
             tenant.failures,
-            tenant.engine.governor().vetoes().values().sum::<u64>(),
+            tenant.engine.governor().rejections().values().sum::<u64>(),
             tenant.bytes() >> 10
         );
         assert!(tenant.started > 10, "a day had programs");

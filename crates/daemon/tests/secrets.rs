@@ -7,7 +7,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use terrace_daemon::access::{Access, AccessPaths, Keys};
+use terrace_daemon::access::{Access, AccessConfig, Keys};
+use terrace_daemon::rights::{Grants, Right};
 
 /// Makes a certificate for a name and 192.0.2.7, and its key.
 fn certificate(place: &Path, name: &str) -> bool {
@@ -32,11 +33,11 @@ fn private(path: &Path) {
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).unwrap();
 }
 
-fn paths(place: &Path) -> AccessPaths {
+fn paths(place: &Path) -> AccessConfig {
     std::fs::write(place.join("token"), "t".repeat(40)).unwrap();
     private(&place.join("token"));
     let path = |name: &str| Some(place.join(name));
-    AccessPaths { token: path("token"), certificate: path("certificate"), key: path("key") }
+    AccessConfig { token: path("token"), certificate: path("certificate"), key: path("key"), ..AccessConfig::default() }
 }
 
 #[test]
@@ -46,7 +47,7 @@ fn it_answers_for_the_names_of_its_certificate_and_for_no_other() {
         println!("SKIPPED it_answers_for_the_names_of_its_certificate_and_for_no_other: there is no `openssl`");
         return;
     }
-    let access = Access::of(&paths(place.path())).unwrap();
+    let access = Access::from_config(&paths(place.path())).unwrap();
     for ours in ["one.example", "ONE.example:9464", "a.tiers.example", "localhost:1", "127.0.0.1", "[::1]:9464"] {
         assert!(access.answers_for(ours), "{ours}");
     }
@@ -68,8 +69,8 @@ fn a_renewed_certificate_is_taken_in_whole_or_not_at_all() {
         println!("SKIPPED a_renewed_certificate_is_taken_in_whole_or_not_at_all: there is no `openssl`");
         return;
     }
-    let keys = Keys::of(&paths(place.path())).unwrap();
-    let unchanged = keys.read_anew().unwrap();
+    let keys = Keys::from_config(&paths(place.path())).unwrap();
+    let unchanged = keys.read_again(&Grants::default()).unwrap();
     assert_eq!(keys.take(unchanged), None);
 
     // A new certificate beside the old key, as in the middle of a renewal: refused, and the old pair goes on.
@@ -77,19 +78,20 @@ fn a_renewed_certificate_is_taken_in_whole_or_not_at_all() {
     assert!(certificate(place.path(), "two.example"));
     let new_key = std::fs::read(place.path().join("key")).unwrap();
     std::fs::write(place.path().join("key"), &old_key).unwrap();
-    let told = format!("{:#}", keys.read_anew().err().unwrap());
+    let told = format!("{:#}", keys.read_again(&Grants::default()).err().unwrap());
     assert!(told.contains("metrics.certificate = ") && told.contains("metrics.key = "), "{told}");
     assert!(keys.now().answers_for("one.example") && !keys.now().answers_for("two.example"));
 
     std::fs::write(place.path().join("key"), &new_key).unwrap();
     let before = keys.now();
-    let fresh = keys.read_anew().unwrap();
+    let fresh = keys.read_again(&Grants::default()).unwrap();
     assert_eq!(keys.take(fresh), Some("a new certificate is served"));
     assert!(keys.now().answers_for("two.example") && !keys.now().answers_for("one.example"));
     assert!(before.answers_for("one.example"), "a connection that was open keeps what it began with");
 
     std::fs::write(place.path().join("token"), "u".repeat(40)).unwrap();
-    let fresh = keys.read_anew().unwrap();
+    let fresh = keys.read_again(&Grants::default()).unwrap();
     assert_eq!(keys.take(fresh), Some("a new token is asked for"));
-    assert!(keys.now().admits(Some(format!("Bearer {}", "u".repeat(40)).as_bytes())));
+    assert_eq!(keys.now().rules.right_here(None, Some("u".repeat(40).as_bytes())), Right::Read);
+    assert_eq!(keys.now().rules.right_here(None, Some("t".repeat(40).as_bytes())), Right::Alive);
 }

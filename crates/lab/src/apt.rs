@@ -18,7 +18,7 @@ const SUITES: [&str; 3] = ["bookworm", "bookworm-backports", "sid"];
 /// Kernels of a stable release are updated here first.
 const SECURITY_SUITE: &str = "bookworm-security";
 const KEY_RING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
-/// Package lists older than this are fetched anew before something is looked up in them.
+/// Package lists older than this are fetched again before something is looked up in them.
 const LISTS_LAST: Duration = Duration::from_secs(24 * 3600);
 
 /// An apt of our own in a folder of the cache.
@@ -104,7 +104,7 @@ impl Apt {
         }
         tracing::info!("fetching package lists");
         output_of(self.command("apt-get").args(["--error-on=any", "update"]), "apt")?;
-        fs::write(&stamp, "").map_err(file_error(&stamp))
+        terrace_files::write(&stamp, "").map_err(file_error(&stamp))
     }
 
     fn command(&self, program: &str) -> Command {
@@ -130,7 +130,7 @@ impl Apt {
 
     fn write(&self, name: &str, text: &str) -> Result<(), LabError> {
         let path = self.folder.join(name);
-        fs::write(&path, text).map_err(file_error(&path))
+        terrace_files::write(&path, text).map_err(file_error(&path))
     }
 }
 

@@ -9,12 +9,14 @@ const MAGIC: u16 = 0xeb9f;
 /// Kinds of type, by their numbers there.
 const KIND_STRUCT: u32 = 4;
 const KIND_UNION: u32 = 5;
-/// How deep members without a name are looked into.
+/// How deep members without a name are looked into,
 const DEPTH: u32 = 8;
+/// and how many members are, in all: types that hold themselves would be looked into for ever. A kernel's task has some hundreds.
+const MOST_MEMBERS: u32 = 1 << 16;
 
 /// The types of a kernel.
 #[derive(Debug)]
-pub(crate) struct Types<'a> {
+pub struct Types<'a> {
     types: &'a [u8],
     strings: &'a [u8],
     /// Where each type begins in `types`; the first is number 1.
@@ -26,7 +28,7 @@ impl<'a> Types<'a> {
     ///
     /// # Errors
     /// With what is missing or makes no sense.
-    pub(crate) fn of_image(image: &'a [u8]) -> Result<Types<'a>, String> {
+    pub fn of_image(image: &'a [u8]) -> Result<Types<'a>, String> {
         Types::new(section(image, ".BTF").ok_or("has no type information (section .BTF)")?)
     }
 
@@ -71,18 +73,20 @@ impl<'a> Types<'a> {
 
     /// Byte offset of a member of a structure, in structures without a name within it too; `None` where there is none, or where it
     /// does not begin at a byte.
-    pub(crate) fn offset(&self, structure: &str, member: &str) -> Option<u64> {
+    pub fn offset(&self, structure: &str, member: &str) -> Option<u64> {
         let mut all = self.starts.iter().filter(|start| {
             self.kind(**start) == Some(KIND_STRUCT) && self.name(**start) == Some(structure.as_bytes())
         });
-        all.find_map(|start| self.within(*start, member.as_bytes(), DEPTH))
+        let mut left = MOST_MEMBERS;
+        all.find_map(|start| self.within(*start, member.as_bytes(), DEPTH, &mut left))
             .filter(|bits| bits % 8 == 0)
             .map(|bits| bits / 8)
     }
 
-    fn within(&self, start: usize, member: &[u8], depth: u32) -> Option<u64> {
+    fn within(&self, start: usize, member: &[u8], depth: u32, left: &mut u32) -> Option<u64> {
         let info = word(self.types, start + 4)?;
         for index in 0..(info & 0xffff) as usize {
+            *left = left.checked_sub(1)?;
             let at = start + 12 + 12 * index;
             // With the flag the upper byte of an offset is the width of a bit field.
             let bits = word(self.types, at + 8)? & if info >> 31 == 1 { 0x00ff_ffff } else { u32::MAX };
@@ -93,9 +97,9 @@ impl<'a> Types<'a> {
             if name.is_empty() && depth > 0 {
                 let inner = *self.starts.get((word(self.types, at + 4)? as usize).checked_sub(1)?)?;
                 if matches!(self.kind(inner)?, KIND_STRUCT | KIND_UNION)
-                    && let Some(found) = self.within(inner, member, depth - 1)
+                    && let Some(found) = self.within(inner, member, depth - 1, left)
                 {
-                    return Some(u64::from(bits) + found);
+                    return Some(u64::from(bits).wrapping_add(found));
                 }
             }
         }
@@ -174,6 +178,21 @@ mod tests {
         assert_eq!(types.offset("task", "flags"), Some(4));
         assert_eq!(types.offset("task", "mm"), Some((256 + 128 + 64) / 8));
         assert_eq!((types.offset("task", "pgd"), types.offset("mm", "mm")), (None, None));
+    }
+
+    #[test]
+    fn structures_that_hold_themselves_are_looked_into_for_a_while() {
+        let mut bytes = MAGIC.to_le_bytes().to_vec();
+        let members = 60;
+        let mut types = vec![1, KIND_STRUCT << 24 | members, 64];
+        (0..members).for_each(|_| types.extend([0, 1, 64]));
+        let types: Vec<u8> = types.iter().flat_map(|word| word.to_le_bytes()).collect();
+        bytes.extend([1, 0]);
+        for word in [24, 0, types.len() as u32, types.len() as u32, 6] {
+            bytes.extend(word.to_le_bytes());
+        }
+        let bytes = [bytes, types, b"\0task\0".to_vec()].concat();
+        assert_eq!(Types::new(&bytes).unwrap().offset("task", "mm"), None);
     }
 
     #[test]

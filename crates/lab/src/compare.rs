@@ -137,7 +137,7 @@ impl Lab {
         let mut qemu = Vec::new();
         if matches!(job.manager, Manager::Terrace { .. }) {
             let samples = folder.path().join("samples");
-            let file = fs::File::create(&samples).and_then(|file| file.set_len(SAMPLE_MEMORY.get()));
+            let file = terrace_files::create_new(&samples).and_then(|file| file.set_len(SAMPLE_MEMORY.get()));
             file.map_err(file_error(&samples))?;
             plugin_option += &format!(",samples={}", escaped(&samples));
             let memory = format!(
@@ -272,9 +272,11 @@ impl Job {
             // A policy of its own memory, not a cpuset: that would forbid it to move pages to node 0. With balancing, since the kernel's
             // scanner passes over memory of other policies, and the tracker of hint faults is tried on Terrace's own.
             Manager::Terrace { policy, .. } => format!(
-                "numactl --balancing --membind=1 terrace attach --pid $pid --quiet --policy {policy} --tier-slow node:1 --fast {} --rest {}{} \
+                "numactl --balancing --membind=1 terrace attach --pid $pid --quiet --policy {policy}{} --tier-slow node:1 --fast {} --cooldown {}{} \
                  --json-file $OUT/run.json &\n\
                  manager=$!\n",
+                // The papers' policies look as often as they say; ours pay for looking out of a budget.
+                if matches!(policy.as_str(), "age" | "terrace") { "" } else { " --max-overhead 100% --max-stall 100%" },
                 self.fast.get(),
                 self.manager.rest(measure).unwrap_or_default(),
                 set(&self.manager.settings(measure))

@@ -44,7 +44,7 @@ impl Guest {
         command.args(["-monitor", "none", "-serial", &serial("console"), "-serial", &serial("results")]);
         tracing::debug!(command = line_of(&command), "starting the guest");
         let log = folder.join("qemu");
-        let log = fs::File::create(&log).map_err(file_error(&log))?;
+        let log = terrace_files::create_new(&log).map_err(file_error(&log))?;
         let qemu = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn();
         let qemu = qemu.map_err(|source| start_error(&command, "util-linux", source))?;
         Ok(Guest { qemu, started: Instant::now(), folder: folder.to_owned() })

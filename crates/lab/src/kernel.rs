@@ -84,7 +84,7 @@ impl Cache {
         }
         if asked == NEWEST {
             let note = self.newest_note();
-            fs::write(&note, &release).map_err(file_error(&note))?;
+            terrace_files::write(&note, &release).map_err(file_error(&note))?;
         }
         Ok(self.kernel_of(&release))
     }
@@ -129,7 +129,7 @@ impl Cache {
             let found = found.ok_or_else(|| image_error(partial.path(), &format!("{package} has no {}", paths[0])))?;
             // A library's usual name is a link to the file with its version.
             let found = found.canonicalize().map_err(file_error(&found))?;
-            fs::rename(&found, &path).map_err(file_error(&path))?;
+            terrace_files::rename_new(&found, &path).map_err(file_error(&path))?;
         }
         Ok(path)
     }
@@ -173,7 +173,7 @@ impl Cache {
             prepare(&unpacked)?;
             let above = folder.parent().unwrap_or(&self.folder);
             fs::create_dir_all(above).map_err(file_error(above))?;
-            fs::rename(&unpacked, &folder).map_err(file_error(&folder))?;
+            terrace_files::rename_new(&unpacked, &folder).map_err(file_error(&folder))?;
         }
         Ok(folder)
     }
@@ -200,11 +200,11 @@ impl Cache {
         fs::create_dir(&ready).map_err(file_error(&ready))?;
         let image = fs::read(&compressed).map_err(file_error(&compressed))?;
         let image = vmlinux::extract(&image).map_err(|what| image_error(&compressed, &what))?;
-        fs::write(ready.join("vmlinux"), image).map_err(file_error(&ready))?;
-        fs::rename(&modules, ready.join("modules")).map_err(file_error(&modules))?;
+        terrace_files::write(&ready.join("vmlinux"), image).map_err(file_error(&ready))?;
+        terrace_files::rename_new(&modules, &ready.join("modules")).map_err(file_error(&modules))?;
         let folder = self.kernel_folder(release);
         fs::create_dir_all(self.folder.join("kernels")).map_err(file_error(&folder))?;
-        fs::rename(&ready, &folder).map_err(file_error(&folder))
+        terrace_files::rename_new(&ready, &folder).map_err(file_error(&folder))
     }
 
     fn cached(&self, asked: &str) -> Result<Option<Kernel>, LabError> {
@@ -254,7 +254,7 @@ impl Cache {
     pub(crate) fn lock(&self) -> Result<File, LabError> {
         fs::create_dir_all(&self.folder).map_err(file_error(&self.folder))?;
         let path = self.folder.join("lock");
-        let file = File::create(&path).map_err(file_error(&path))?;
+        let file = terrace_files::open_in_place(&path).map_err(file_error(&path))?;
         file.lock().map_err(file_error(&path))?;
         Ok(file)
     }

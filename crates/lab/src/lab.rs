@@ -258,7 +258,7 @@ impl Lab {
             for name in ["console", "results", "qemu"] {
                 let from = folder.path().join(name);
                 if from.exists() {
-                    fs::copy(&from, keep.join(name)).map_err(file_error(&from))?;
+                    terrace_files::copy(&from, &keep.join(name)).map_err(file_error(&from))?;
                 }
             }
         }
@@ -276,7 +276,7 @@ impl Lab {
         folder: &Path,
     ) -> Result<Vec<String>, LabError> {
         let path = folder.join("initramfs.cpio");
-        fs::write(&path, initramfs::build(content, kernel)?).map_err(file_error(&path))?;
+        terrace_files::write(&path, initramfs::build(content, kernel)?).map_err(file_error(&path))?;
         Ok(machine.arguments(kernel, &path, self.mode, how.0, how.1, memory))
     }
 }

@@ -10,7 +10,7 @@
 
 mod apt;
 mod bpftrace;
-mod btf;
+pub mod btf;
 pub mod compare;
 pub mod cpio;
 mod error;

@@ -51,7 +51,7 @@ fn find(named: Option<OsString>, path: Option<OsString>) -> Result<PathBuf, LabE
 /// When the file cannot be read.
 pub(crate) fn configuration(asked: Option<&Path>, measure: Measure) -> Result<String, LabError> {
     match asked {
-        Some(path) => std::fs::read_to_string(path).map_err(file_error(path)),
+        Some(path) => terrace_files::read_to_string(path, 1 << 20).map_err(file_error(path)),
         None => Ok(usual(measure)),
     }
 }

@@ -64,7 +64,7 @@ pub(crate) fn build(cache: &Cache, kernel: &Kernel, source: &Path) -> Result<Vec
     }
     for (file, bytes) in &sources {
         let to = folder.join(file);
-        fs::write(&to, bytes).map_err(file_error(&to))?;
+        terrace_files::write(&to, bytes).map_err(file_error(&to))?;
     }
     tracing::info!(module = name, kernel = kernel.release, "building");
     let mut command = Command::new("unshare");
@@ -77,10 +77,10 @@ pub(crate) fn build(cache: &Cache, kernel: &Kernel, source: &Path) -> Result<Vec
     output_of(&mut command, "util-linux")?;
     let module = folder.join(format!("{name}.ko"));
     let module = fs::read(&module).map_err(file_error(&module))?;
-    // The source last: a module without it is built anew.
+    // The source last: a module without it is built again.
     let _ = fs::remove_file(&built_from);
-    fs::write(&built, &module).map_err(file_error(&built))?;
-    fs::write(&built_from, text).map_err(file_error(&built_from))?;
+    terrace_files::write(&built, &module).map_err(file_error(&built))?;
+    terrace_files::write(&built_from, text).map_err(file_error(&built_from))?;
     Ok(module)
 }
 

@@ -107,13 +107,16 @@ struct Raw {
     steps: Vec<Step>,
 }
 
+/// The longest file of a scenario, in bytes.
+const LONGEST: u64 = 1 << 20;
+
 impl Scenario {
     /// Reads a scenario file.
     ///
     /// # Errors
     /// When it cannot be read, is no TOML, has an unknown key, or asks for something that makes no sense; with line and key.
     pub fn read(path: &Path) -> Result<Scenario, LabError> {
-        let text = std::fs::read_to_string(path).map_err(file_error(path))?;
+        let text = terrace_files::read_to_string(path, LONGEST).map_err(file_error(path))?;
         let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
         Scenario::parse(&name, &text).map_err(|what| LabError::Invalid(format!("{}: {what}", path.display())))
     }

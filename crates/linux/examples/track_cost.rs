@@ -8,7 +8,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
-use terrace_core::observation::Sight;
+use terrace_core::observation::PteState;
 use terrace_core::units::{Bytes, SpaceId, Time, Vpn};
 use terrace_linux::process::{Backing, MemoryRange, Process};
 use terrace_linux::topology::TierMap;
@@ -25,7 +25,7 @@ struct Row {
     page_bytes: u64,
     /// Copying the page tables, nothing else.
     read_ns_per_page: f64,
-    /// Turning the copies into sights and handing them over.
+    /// Turning the copies into PTE states and handing them over.
     translate_ns_per_page: f64,
     /// Clearing when every page had been used.
     clear_ns_per_page: f64,
@@ -51,11 +51,11 @@ struct Count {
 }
 
 impl Sink for Count {
-    fn scan(&mut self, _: SpaceId, _: Vpn, sights: &[Sight], _: Option<Duration>, _: bool) {
-        for sight in sights {
-            self.present += u64::from(sight.tier().is_some());
-            self.accessed += u64::from(sight.accessed());
-            self.huge += u64::from(sight.huge());
+    fn scan(&mut self, _: SpaceId, _: Vpn, ptes: &[PteState], _: Option<Duration>, _: bool) {
+        for pte in ptes {
+            self.present += u64::from(pte.tier().is_some());
+            self.accessed += u64::from(pte.accessed());
+            self.huge += u64::from(pte.huge());
         }
     }
 
@@ -149,7 +149,7 @@ fn measure_one(size: Bytes, huge: bool) -> Result<Row, Failure> {
     let pages = size.pages() as f64;
     let mut run = |share: f64| -> Result<(TimeSpent, Duration, Count), Failure> {
         let (before, began, mut count) = (tracker.time_spent(), Instant::now(), Count::default());
-        tracker.round(Time::ZERO, &targets, &tiers, share, &mut count)?;
+        tracker.scan(Time::ZERO, &targets, &tiers, share, &mut count)?;
         let (after, elapsed) = (tracker.time_spent(), began.elapsed());
         let spent = TimeSpent {
             reading: after.reading - before.reading,

@@ -34,7 +34,7 @@ pub struct Doctor {
     pub rights: Rights,
     /// Every tracker, in order of preference.
     pub trackers: Vec<TrackerReport>,
-    /// The tracker that a policy of accessed marks gets, if there is one.
+    /// The tracker that a policy of accessed bits gets, if there is one.
     pub chosen_tracker: Option<&'static str>,
     /// Every mover.
     pub movers: Vec<MoverReport>,
@@ -116,7 +116,7 @@ struct Candidate {
     open: fn() -> Result<Box<dyn Tracker>, TrackError>,
     /// What it claims, before it is open.
     reads: bool,
-    /// Whether it shows accessed marks of any program, which policies of scans live on.
+    /// Whether it shows accessed bits of any program, which policies of scans live on.
     scans: bool,
     /// Whether it shows hardware samples.
     samples: bool,
@@ -153,7 +153,7 @@ const CANDIDATES: [Candidate; 8] = [
         scans: true,
         samples: false,
         hint_faults: false,
-        serves: "any policy of accessed marks, on any program; by the kernel module terrace_mm",
+        serves: "any policy of accessed bits, on any program; by the kernel module terrace_mm",
     },
     Candidate {
         name: "accessed-bits",
@@ -162,7 +162,7 @@ const CANDIDATES: [Candidate; 8] = [
         scans: true,
         samples: false,
         hint_faults: false,
-        serves: "any policy of accessed marks, on any program",
+        serves: "any policy of accessed bits, on any program",
     },
     Candidate {
         name: "idle-pages",
@@ -171,7 +171,7 @@ const CANDIDATES: [Candidate; 8] = [
         scans: true,
         samples: false,
         hint_faults: false,
-        serves: "any policy of accessed marks, on any program",
+        serves: "any policy of accessed bits, on any program",
     },
     Candidate {
         name: "damon",
@@ -180,7 +180,7 @@ const CANDIDATES: [Candidate; 8] = [
         scans: true,
         samples: false,
         hint_faults: false,
-        serves: "policies of accessed marks, on programs whose hot memory lies together",
+        serves: "policies of accessed bits, on programs whose hot memory lies together",
     },
     Candidate {
         name: "write-tracking",
@@ -219,7 +219,7 @@ pub fn names() -> Vec<&'static str> {
 /// Opens and proves the trackers that can serve `needs`, in order of preference, and takes the first that passes; or the one
 /// that is `requested`, whatever it can serve. Returns it with one line for each tracker: why it was taken, or not.
 ///
-/// A tracker that sees only writes, or only faults, is never taken by itself: a policy of accessed marks would take
+/// A tracker that sees only writes, or only faults, is never taken by itself: a policy of accessed bits would take
 /// every page that is only read for cold. A policy that needs samples and hint faults gets both trackers as one.
 ///
 /// # Errors
@@ -229,6 +229,34 @@ pub fn choose_tracker(needs: Needs, requested: Option<&str>) -> Result<(Box<dyn 
         return choose_both(needs);
     }
     choose_from(&CANDIDATES, needs, requested, &no_tiers())
+}
+
+/// A proven tracker, which of the needs it serves, and a line for each tracker on why it was taken, or not.
+pub type Chosen = (Box<dyn Tracker>, Needs, Vec<String>);
+
+/// As [`choose_tracker`] for the first of several needs, best first, that anything here serves; with which of them it was. A tracker asked for
+/// by name decides which: the first that it serves any of.
+///
+/// # Errors
+/// When none of them is served: the reasons of all.
+pub fn choose_any(any: &[Needs], requested: Option<&str>) -> Result<Chosen, ChooseError> {
+    let named = CANDIDATES.iter().find(|candidate| Some(candidate.name) == requested);
+    let served = any.iter().find(|needs| named.is_none_or(|candidate| candidate.serves_some(**needs)));
+    if let (Some(_), Some(needs)) = (requested, served.or(any.first())) {
+        return choose_tracker(*needs, requested).map(|(tracker, reasons)| (tracker, *needs, reasons));
+    }
+    let mut refused = Vec::new();
+    for needs in any {
+        match choose_tracker(*needs, requested) {
+            Ok((tracker, reasons)) => {
+                refused.extend(reasons);
+                return Ok((tracker, *needs, refused));
+            }
+            Err(ChooseError::NoneWorks { reasons }) => refused.extend(reasons),
+            Err(error) => return Err(error),
+        }
+    }
+    Err(ChooseError::NoneWorks { reasons: refused })
 }
 
 /// One tracker of samples and one of hint faults. If one is missing the other is not taken for both: the policy's own setting

@@ -1,9 +1,9 @@
 //! The undo guard: what Terrace changed in the system is put back even if Terrace is killed with SIGKILL.
 //!
 //! In: undo records, over a pipe. Out: their effect, once the pipe closes. A guardian process (the same program, started
-//! anew with the hidden argument [`GUARD_ARGUMENT`]) sleeps on the pipe and holds the records; on a clean exit Terrace
+//! again with the hidden argument [`GUARD_ARGUMENT`]) sleeps on the pipe and holds the records; on a clean exit Terrace
 //! undoes each itself and tells it to forget; when Terrace dies the kernel closes the pipe, and the guardian
-//! performs what is left, newest first. Must not: undo what someone else did; every record says how to tell.
+//! performs what is left, newest first. Must not: undo what someone else did; every record says how to tell ([`Undo`]).
 //!
 //! The guardian has a session of its own and ignores the signals that end a terminal job, so that ^C, which ends
 //! Terrace, does not end it as well. It cannot outlive a SIGKILL of its own, nor the end of its container.
@@ -11,14 +11,18 @@
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use crate::sys;
-use crate::zram::device::{ZramError, ZramIdentity};
+use crate::zram::device::ZramError;
+
+mod undo;
+
+pub(crate) use undo::restore;
+pub use undo::{Undo, UndoError, Undone};
 
 /// The first argument that makes a program a guardian. Its `main` must hand over to [`run_guardian`] when it sees it.
 pub const GUARD_ARGUMENT: &str = "__guard";
@@ -28,69 +32,6 @@ const READY: &str = "terrace-guard ready";
 const PERSISTENCE: Duration = Duration::from_secs(60);
 /// How long a clean exit waits for a guardian that still has something to undo.
 const FINISH_WAIT: Duration = Duration::from_secs(30);
-
-/// Something that was changed and has to be put back.
-#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Undo {
-    /// Take a compressed swap device away: swapoff, reset, hot_remove. Waits until memory suffices.
-    SwapOffZram {
-        /// Which one.
-        zram: ZramIdentity,
-    },
-    /// Write back what stood in a file, such as a sysctl. A file that is gone needs nothing.
-    WriteFile {
-        /// The file.
-        path: PathBuf,
-        /// What stood in it.
-        previous: String,
-    },
-    /// Remove an empty directory, such as a cgroup. One that is gone needs nothing.
-    RemoveDirectory {
-        /// The directory.
-        path: PathBuf,
-    },
-}
-
-/// Why an undo record could not be carried out.
-#[derive(Debug, thiserror::Error)]
-pub enum UndoError {
-    /// The device would not go.
-    #[error(transparent)]
-    Zram(#[from] ZramError),
-    /// The file or directory would not change.
-    #[error("{path}: {source}")]
-    Path {
-        /// Which.
-        path: PathBuf,
-        /// What the kernel said.
-        source: io::Error,
-    },
-}
-
-impl Undo {
-    /// Puts it back. Doing so twice does no harm.
-    ///
-    /// # Errors
-    /// When the kernel refuses.
-    pub fn perform(&self) -> Result<(), UndoError> {
-        let at = |path: &PathBuf, result: io::Result<()>| match result {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-            result => result.map_err(|source| UndoError::Path { path: path.clone(), source }),
-        };
-        match self {
-            Undo::SwapOffZram { zram } => zram.take_away().map_err(UndoError::from),
-            // Never creates the file: what is gone (a module's parameter, a cgroup's file) needs nothing put back.
-            Undo::WriteFile { path, previous } => at(path, overwrite(path, previous)),
-            Undo::RemoveDirectory { path } => at(path, std::fs::remove_dir(path)),
-        }
-    }
-}
-
-fn overwrite(path: &PathBuf, text: &str) -> io::Result<()> {
-    // Truncation is refused by no file of sysfs or procfs, and a regular file needs it.
-    std::fs::File::options().write(true).truncate(true).open(path)?.write_all(text.as_bytes())
-}
 
 /// Why the guard does not work.
 #[derive(Debug, thiserror::Error)]
@@ -239,6 +180,14 @@ impl Line {
 }
 
 impl ProtectToken {
+    /// Puts another record in this one's place: before a further change of the same thing.
+    ///
+    /// # Errors
+    /// When the guardian is gone.
+    pub fn replace(&self, undo: Undo) -> Result<(), GuardError> {
+        self.line.write(&mut self.line.lock(), &Message::Protect { record: self.record, undo })
+    }
+
     /// Says that the change has been undone and the record is void.
     ///
     /// # Errors
@@ -261,9 +210,13 @@ pub fn run_guardian(commands: impl Read) -> u8 {
     }
     let mut failed = 0;
     for undo in read_records(commands).into_values().rev() {
-        if let Err(error) = persist(&undo, PERSISTENCE) {
-            say(&format!("could not be undone: {error}"));
-            failed = 1;
+        match persist(&undo, PERSISTENCE) {
+            Ok(Undone::Theirs) => say(&format!("somebody else has changed it since, so it stays as it is: {undo}")),
+            Ok(_) => {}
+            Err(error) => {
+                say(&format!("could not be undone: {error}"));
+                failed = 1;
+            }
         }
     }
     failed
@@ -296,18 +249,16 @@ fn read_records(commands: impl Read) -> BTreeMap<u64, Undo> {
 }
 
 /// Performs a record, again and again where waiting may help.
-fn persist(undo: &Undo, limit: Duration) -> Result<(), UndoError> {
+fn persist(undo: &Undo, limit: Duration) -> Result<Undone, UndoError> {
     let deadline = Instant::now() + limit;
     let mut pause = Duration::from_millis(100);
     let mut told = false;
     loop {
         let error = match undo.perform() {
-            Ok(()) => return Ok(()),
+            Ok(undone) => return Ok(undone),
             Err(error) => error,
         };
         match &error {
-            // It belongs to someone else by now: nothing of ours is left.
-            UndoError::Zram(ZramError::NotOurs { .. }) => return Ok(()),
             // Waiting is right however long it takes: the pages are safe where they are, and taking them back would not be.
             UndoError::Zram(ZramError::NoRoomToTakeBack { .. }) if told => {}
             UndoError::Zram(ZramError::NoRoomToTakeBack { .. }) => {
@@ -329,14 +280,16 @@ fn say(text: &str) {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
 
     fn line(message: &Message) -> String {
         serde_json::to_string(message).unwrap() + "\n"
     }
 
-    fn write_file(path: &std::path::Path, previous: &str) -> Undo {
-        Undo::WriteFile { path: path.to_owned(), previous: previous.to_owned() }
+    fn write_file(path: &Path, previous: &str, ours: &str) -> Undo {
+        Undo::WriteFile { path: path.to_owned(), previous: previous.to_owned(), ours: vec![ours.to_owned()] }
     }
 
     #[test]
@@ -353,34 +306,25 @@ mod tests {
     }
 
     #[test]
-    fn a_file_gets_its_old_text_back_and_a_missing_one_is_not_made() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("sysctl");
-        std::fs::write(&path, "a longer new value").unwrap();
-        write_file(&path, "old").perform().unwrap();
-        assert_eq!(std::fs::read_to_string(&path).unwrap(), "old");
-        let missing = folder.path().join("missing");
-        write_file(&missing, "old").perform().unwrap();
-        assert!(!missing.exists());
-        let directory = folder.path().join("group");
-        std::fs::create_dir(&directory).unwrap();
-        let undo = Undo::RemoveDirectory { path: directory.clone() };
-        undo.perform().unwrap();
-        assert!(!directory.exists());
-        undo.perform().unwrap();
-    }
-
-    #[test]
     fn the_newest_record_of_a_file_is_undone_first_so_that_the_oldest_text_wins() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("knob");
         std::fs::write(&path, "third").unwrap();
-        let text = line(&Message::Protect { record: 1, undo: write_file(&path, "first") })
-            + &line(&Message::Protect { record: 2, undo: write_file(&path, "second") });
+        let text = line(&Message::Protect { record: 1, undo: write_file(&path, "first", "second") })
+            + &line(&Message::Protect { record: 2, undo: write_file(&path, "second", "third") });
         for undo in read_records(text.as_bytes()).into_values().rev() {
             persist(&undo, Duration::ZERO).unwrap();
         }
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "first");
+    }
+
+    #[test]
+    fn a_record_of_the_same_number_takes_the_place_of_the_one_before() {
+        let path = Path::new("/nowhere/knob");
+        let text = line(&Message::Protect { record: 1, undo: write_file(path, "0", "1") })
+            + &line(&Message::Protect { record: 1, undo: write_file(path, "0", "2") });
+        let records = read_records(text.as_bytes());
+        assert_eq!(records.into_values().collect::<Vec<_>>(), [write_file(path, "0", "2")]);
     }
 
     #[test]

@@ -1,18 +1,19 @@
 //! What a tracker sees by address becomes what the engine knows by page.
 //!
-//! In: sights and events of a tracker, one round at a time; births and deaths. Out: observations, in the engine. Must not: ask the kernel, or leave
+//! In: PTE states and events of a tracker, one round at a time; allocations and frees. Out: observations, in the engine. Must not: ask the kernel, or leave
 //! anything out that the engine could know.
 
 use std::ops::Range;
 use std::time::Duration;
 
 use terrace_core::engine::{Engine, Input};
-use terrace_core::observation::{Observation, Scan, Seen, Sight};
-use terrace_core::policy::Round;
+use terrace_core::observation::{Observation, Observations, PteState, ScanBatch};
+use terrace_core::policy::ScanReport;
 use terrace_core::units::{BLOCK_PAGES, BlockId, PageId, SpaceId, TierId, Time, Vpn};
+use terrace_core::watching::ScanBill;
 
 use crate::life_cycle::LifeSink;
-use crate::tap::Tap;
+use crate::observer::Observer;
 use crate::trackers::{Event, Sink};
 
 /// Up to so many blocks of a range are looked up one by one; more than that, all of the space's blocks are gone through.
@@ -21,10 +22,12 @@ const FEW_BLOCKS: u64 = 64;
 /// Turns what the tracker sees by address into what the engine knows by page.
 pub(crate) struct Intake<'a> {
     pub engine: &'a mut Engine,
-    pub tap: &'a mut dyn Tap,
+    pub observer: &'a mut dyn Observer,
     pub now: Time,
     /// How much of what was looked at was accessed.
-    pub round: Round,
+    pub round: ScanReport,
+    /// What is to be paid for it.
+    pub bill: ScanBill,
     /// Faults of marked pages so far.
     pub hint_faults: u64,
     /// Pages that were born and that died, where that is told as it happens.
@@ -33,8 +36,17 @@ pub(crate) struct Intake<'a> {
 }
 
 impl<'a> Intake<'a> {
-    pub(crate) fn new(engine: &'a mut Engine, tap: &'a mut dyn Tap, now: Time) -> Intake<'a> {
-        Intake { engine, tap, now, round: Round::default(), hint_faults: 0, births: 0, deaths: 0 }
+    pub(crate) fn new(engine: &'a mut Engine, observer: &'a mut dyn Observer, now: Time) -> Intake<'a> {
+        Intake {
+            engine,
+            observer,
+            now,
+            round: ScanReport::default(),
+            bill: ScanBill::default(),
+            hint_faults: 0,
+            births: 0,
+            deaths: 0,
+        }
     }
 
     fn page(&self, space: SpaceId, vpn: Vpn) -> Option<PageId> {
@@ -43,26 +55,36 @@ impl<'a> Intake<'a> {
 }
 
 impl Sink for Intake<'_> {
-    fn scan(&mut self, space: SpaceId, first: Vpn, sights: &[Sight], window: Option<Duration>, cleared: bool) {
-        let range = first..Vpn(first.0 + sights.len() as u64);
+    fn scan(&mut self, space: SpaceId, first: Vpn, ptes: &[PteState], window: Option<Duration>, cleared: bool) {
+        let range = first..Vpn(first.0 + ptes.len() as u64);
         if !self.engine.pages().covers(space, range.clone()) {
             // Pages are made known when memory first appears behind them: a range that is only reserved costs nothing.
-            let nothing_there = sights.iter().all(|sight| sight.tier().is_none());
+            let nothing_there = ptes.iter().all(|pte| pte.tier().is_none());
             if nothing_there && self.engine.pages().find_block(space, first).is_none() {
                 return;
             }
             self.engine.handle(self.now, Input::Mapped(space, range));
         }
-        self.tap.scan(self.now, space, first, sights, window);
-        if window.is_some() {
-            // Pages in swap have no mark that could be set; they count neither way.
-            let marked = sights.iter().filter(|sight| sight.tier().is_some());
-            self.round.pages += marked.count() as u64;
-            self.round.accessed += sights.iter().filter(|sight| sight.accessed()).count() as u64;
+        self.observer.scan(self.now, space, first, ptes, window);
+        self.bill.read += ptes.len() as u64;
+        if window.is_some() || cleared {
+            let accessed = ptes.iter().filter(|pte| pte.accessed()).count() as u64;
+            self.bill.in_turn += ptes.len() as u64;
+            self.bill.cleared += if cleared && accessed > 0 { ptes.len() as u64 } else { 0 };
+            if window.is_some() {
+                // Pages in swap have no mark that could be set; they count neither way.
+                self.round.pages += ptes.iter().filter(|pte| pte.tier().is_some()).count() as u64;
+                self.round.accessed += accessed;
+                // One bit stands for a whole huge page.
+                match accessed > 0 && ptes[0].huge() {
+                    true => self.bill.touched_huge += 1,
+                    false => self.bill.touched += accessed,
+                }
+            }
         }
         if let Some(page) = self.page(space, first) {
-            let scan = Scan { first: page, sights, window, cleared };
-            self.engine.handle(self.now, Input::Seen(Seen::Scan(scan)));
+            let scan = ScanBatch { first: page, ptes, window, cleared };
+            self.engine.handle(self.now, Input::Observed(Observations::Scan(scan)));
         }
     }
 
@@ -77,39 +99,39 @@ impl Sink for Intake<'_> {
                     self.hint_faults += 1;
                     Observation::HintFault { page, write: false, marked: self.now }
                 }
-                None => Observation::Born { page, tier: TierId::FAST },
+                None => Observation::Allocated { page, tier: TierId::FAST },
             },
-            Event::Born => Observation::Born { page, tier: TierId::FAST },
+            Event::Allocated => Observation::Allocated { page, tier: TierId::FAST },
             Event::Refault => Observation::Refault { page },
         };
-        self.engine.handle(self.now, Input::Seen(Seen::Events(&[seen])));
+        self.engine.handle(self.now, Input::Observed(Observations::Events(&[seen])));
     }
 }
 
 impl LifeSink for Intake<'_> {
-    fn born(&mut self, space: SpaceId, first: Vpn, sights: &[Sight]) {
-        let range = first..Vpn(first.0 + sights.len() as u64);
+    fn born(&mut self, space: SpaceId, first: Vpn, ptes: &[PteState]) {
+        let range = first..Vpn(first.0 + ptes.len() as u64);
         if !self.engine.pages().covers(space, range.clone()) {
             self.engine.handle(self.now, Input::Mapped(space, range));
         }
         let Some(start) = self.page(space, first) else { return };
         // The kernel's own count: a walk that saw the page first takes nothing from it.
-        self.births += sights.len() as u64;
+        self.births += ptes.len() as u64;
         // A page that is alive was copied on write, came back or became part of a huge one: its life goes on.
         let alive = |page: PageId| self.engine.pages()[page].tier().is_some();
-        let new = sights.iter().enumerate().map(|(offset, sight)| (start.plus(offset as u32), sight));
+        let new = ptes.iter().enumerate().map(|(offset, pte)| (start.plus(offset as u32), pte));
         let born: Vec<Observation> = new
             .filter(|(page, _)| !alive(*page))
             // Dead again already, and its death is still to be told of: it was where memory is given first.
-            .map(|(page, sight)| Observation::Born { page, tier: sight.tier().unwrap_or(TierId::FAST) })
+            .map(|(page, pte)| Observation::Allocated { page, tier: pte.tier().unwrap_or(TierId::FAST) })
             .collect();
         if !born.is_empty() {
-            self.engine.handle(self.now, Input::Seen(Seen::Events(&born)));
+            self.engine.handle(self.now, Input::Observed(Observations::Events(&born)));
         }
         // One huge page: that it is one a walk tells, and so does this.
-        if sights.len() == BLOCK_PAGES as usize && sights.iter().all(|sight| sight.huge()) {
-            let scan = Scan { first: start, sights, window: None, cleared: false };
-            self.engine.handle(self.now, Input::Seen(Seen::Scan(scan)));
+        if ptes.len() == BLOCK_PAGES as usize && ptes.iter().all(|pte| pte.huge()) {
+            let scan = ScanBatch { first: start, ptes, window: None, cleared: false };
+            self.engine.handle(self.now, Input::Observed(Observations::Scan(scan)));
         }
     }
 
@@ -121,7 +143,7 @@ impl LifeSink for Intake<'_> {
             let high = range.end.0.min(start.0 + u64::from(BLOCK_PAGES));
             let inside = (low..high).map(|vpn| block.first_page().plus((vpn - start.0) as u32));
             let alive = inside.filter(|page| pages[*page].tier().is_some());
-            gone.extend(alive.map(|page| Observation::Gone { page }));
+            gone.extend(alive.map(|page| Observation::Freed { page }));
         };
         let first = range.start.0 - range.start.0 % u64::from(BLOCK_PAGES);
         if range.end.0.saturating_sub(first) <= FEW_BLOCKS * u64::from(BLOCK_PAGES) {
@@ -132,7 +154,7 @@ impl LifeSink for Intake<'_> {
         }
         if !gone.is_empty() {
             self.deaths += gone.len() as u64;
-            self.engine.handle(self.now, Input::Seen(Seen::Events(&gone)));
+            self.engine.handle(self.now, Input::Observed(Observations::Events(&gone)));
         }
     }
 }

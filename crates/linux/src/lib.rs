@@ -2,7 +2,7 @@
 //!
 //! In: what the engine asks for. Out: what the kernel shows. `topology` finds the tiers, `process` the
 //! address spaces, [`trackers`] the accesses; [`movers`] change a page's tier; `zram` sets compressed swap up
-//! and takes it away; `manager` is the loop that drives the engine with all of them. Every unsafe block is in `sys`.
+//! and takes it away; `manager` is the loop that drives the engine with all of them, and [`live_tuner`] fits its share of fast memory to a target. Every unsafe block is in `sys`.
 //!
 //! Must not: decide. What should move, the core says.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
@@ -14,10 +14,12 @@ mod intake;
 pub mod kernel_lists;
 pub mod kernel_module;
 pub mod life_cycle;
+pub mod live_tuner;
 pub mod machine;
 pub mod manager;
 pub mod move_cost;
 pub mod movers;
+pub mod observer;
 pub mod pagemap;
 pub mod perf;
 pub mod pressure;
@@ -27,7 +29,6 @@ pub mod processes;
 pub mod processors;
 pub mod rights;
 pub mod sys;
-pub mod tap;
 pub mod topology;
 pub mod trackers;
 pub mod usage;

@@ -1,4 +1,4 @@
-//! Births and deaths of pages as they happen, by eBPF, in place of finding them at the next look at the page tables.
+//! allocations and frees of pages as they happen, by eBPF, in place of finding them at the next look at the page tables.
 //!
 //! In: the processes under management, events of the kernel's functions (`terrace_bpf::LifeCycle`). Out: pages that are new, with
 //! their places, and ranges whose memory was given back, in the order they happened, to a [`LifeSink`]. Must not: be believed
@@ -12,7 +12,7 @@ use std::ops::Range;
 use std::os::fd::BorrowedFd;
 
 use terrace_bpf::{BpfError, LifeEvent, LifeKind};
-use terrace_core::observation::Sight;
+use terrace_core::observation::PteState;
 use terrace_core::policy::Needs;
 use terrace_core::units::{BLOCK_PAGES, SpaceId, Vpn};
 
@@ -26,15 +26,15 @@ use crate::trackers::places::Places;
 /// Pages of the proof.
 const PROOF_PAGES: usize = 96;
 
-/// Takes births and deaths.
+/// Takes allocations and frees.
 pub trait LifeSink {
-    /// Consecutive pages from `first` on, all of one 2 MiB block, were mapped for the first time, or anew; with where they lie now.
-    fn born(&mut self, space: SpaceId, first: Vpn, sights: &[Sight]);
+    /// Consecutive pages from `first` on, all of one 2 MiB block, were mapped for the first time, or again; with where they lie now.
+    fn born(&mut self, space: SpaceId, first: Vpn, ptes: &[PteState]);
     /// Whatever had memory in this range has none any more.
     fn gone(&mut self, space: SpaceId, range: Range<Vpn>);
 }
 
-/// The source of births and deaths.
+/// The source of allocations and frees.
 #[derive(Debug)]
 pub struct LifeCycle {
     source: terrace_bpf::LifeCycle,
@@ -45,7 +45,7 @@ pub struct LifeCycle {
 }
 
 impl LifeCycle {
-    /// Attaches to the kernel's functions, and tries on memory of this process whether births and deaths are seen.
+    /// Attaches to the kernel's functions, and tries on memory of this process whether allocations and frees are seen.
     ///
     /// # Errors
     /// Why not, in one line.
@@ -111,7 +111,7 @@ impl LifeCycle {
     }
 
     /// Hands over what was read, in order, and returns whether all of it was. A birth outside of the ranges of its process is most likely in
-    /// memory that was mapped a moment ago: there the delivery stops, for the ranges to be read anew, unless they are `fresh`; then
+    /// memory that was mapped a moment ago: there the delivery stops, for the ranges to be read again, unless they are `fresh`; then
     /// it is in memory that is not managed.
     pub fn deliver(
         &mut self,
@@ -128,7 +128,7 @@ impl LifeCycle {
                 at += 1;
                 continue;
             };
-            if event.kind == LifeKind::Gone {
+            if event.kind == LifeKind::Freed {
                 let end = event.first.saturating_add(event.pages);
                 sink.gone(target.space, Vpn(event.first)..Vpn(end));
                 at += 1;
@@ -137,7 +137,7 @@ impl LifeCycle {
             // Births up to the next death, of this process, in any order: their places are read in as few calls as possible.
             self.births.clear();
             while let Some(next) =
-                self.waiting.get(at).filter(|next| next.pid == event.pid && next.kind == LifeKind::Born)
+                self.waiting.get(at).filter(|next| next.pid == event.pid && next.kind == LifeKind::Allocated)
             {
                 if contains(target.ranges, Vpn(next.first)) {
                     self.births.push(next.first..next.first.saturating_add(next.pages));
@@ -177,9 +177,9 @@ impl LifeCycle {
         for event in told.iter().filter(|event| event.pid == me) {
             let range = event.first..event.first.saturating_add(event.pages);
             match event.kind {
-                LifeKind::Born => born.extend(range.filter(|page| here.contains(page))),
-                LifeKind::Gone if event.pages == 1 && here.contains(&event.first) => given_back.push(event.first),
-                LifeKind::Gone => unmapped |= range.start <= here.start && here.end <= range.end,
+                LifeKind::Allocated => born.extend(range.filter(|page| here.contains(page))),
+                LifeKind::Freed if event.pages == 1 && here.contains(&event.first) => given_back.push(event.first),
+                LifeKind::Freed => unmapped |= range.start <= here.start && here.end <= range.end,
             }
         }
         let every_second: Vec<u64> = touched.iter().copied().step_by(2).collect();
@@ -227,14 +227,14 @@ fn deliver_births(
     }
     let block = u64::from(BLOCK_PAGES);
     let mut pagemap = Pagemap::open(target.process.pid()).ok();
-    let nothing = [Sight::ABSENT; BLOCK_PAGES as usize];
+    let nothing = [PteState::ABSENT; BLOCK_PAGES as usize];
     for birth in births {
         let mut first = birth.start;
         while first < birth.end {
             let pages = (block - first % block).min(birth.end - first) as usize;
             // A process that just exited has no places; that its pages were born is true all the same.
-            let sights = pagemap.as_mut().and_then(|pagemap| places.sights(pagemap, Vpn(first), pages, tiers).ok());
-            sink.born(target.space, Vpn(first), sights.unwrap_or(&nothing[..pages]));
+            let ptes = pagemap.as_mut().and_then(|pagemap| places.ptes(pagemap, Vpn(first), pages, tiers).ok());
+            sink.born(target.space, Vpn(first), ptes.unwrap_or(&nothing[..pages]));
             first += pages as u64;
         }
     }

@@ -10,7 +10,7 @@ use terrace_core::governor::GovernorConfig;
 use terrace_core::policy::Needs;
 use terrace_core::units::{Bytes, TierId};
 
-use crate::doctor::{ChooseError, choose_tracker};
+use crate::doctor::{ChooseError, Chosen, choose_any};
 use crate::guard::{Guard, GuardError};
 use crate::move_cost::{self, MoveCost};
 use crate::movers::move_pages::allowed_nodes;
@@ -39,7 +39,7 @@ pub struct Machine {
     pub zram: Option<u32>,
     /// Used where the user sets no rate: bytes a second.
     pub default_rate: Option<Bytes>,
-    /// What moves to and from swap cost, as measured just now; page-outs only by [`Machine::page_out_cost`].
+    /// What moves to and from swap cost, as measured just now.
     pub move_cost: MoveCost,
     /// What was odd about the machine.
     pub notes: Vec<String>,
@@ -137,7 +137,11 @@ impl Machine {
             Some(swap) if moves => move_cost::refault(&tiers, swap, STALL_DEADLINE)?,
             _ => None,
         };
-        let move_cost = MoveCost { refault, page_out: None };
+        let page_out = match tiers.swap_tier() {
+            Some(swap) if moves => move_cost::page_out(&tiers, swap, STALL_DEADLINE)?,
+            _ => None,
+        };
+        let move_cost = MoveCost { refault, page_out };
         let default_rate = match (tiers.swap_tier(), tiers.tiers().len()) {
             (_, 1) => None,
             (Some(_), _) => Some(SWAP_RATE),
@@ -160,7 +164,7 @@ impl Machine {
             rate: self.default_rate,
             refault_cost: self.move_cost.refault.unwrap_or(usual.refault_cost),
             // Between nodes a mistake costs slower accesses and a copy, not a fault.
-            rest: if self.tiers.swap_tier().is_some() { usual.rest } else { NODE_REST },
+            cooldown: if self.tiers.swap_tier().is_some() { usual.cooldown } else { NODE_REST },
             ..usual
         }
     }
@@ -186,18 +190,15 @@ impl Machine {
         Box::new(if self.moves { Movers::for_tiers(&self.tiers, STALL_DEADLINE) } else { Movers::dry_run() })
     }
 
-    /// A tracker that has proven itself, completed by refaults where it does not find them itself; with one line for each
-    /// tracker on why it was taken, or not.
+    /// A tracker that has proven itself, completed by refaults where it does not find them itself; with which of the needs it serves, and one
+    /// line for each tracker on why it was taken, or not.
     ///
     /// # Errors
     /// When none works.
-    pub fn tracker(
-        &self,
-        needs: Needs,
-        requested: Option<&str>,
-    ) -> Result<(Box<dyn Tracker>, Vec<String>), ChooseError> {
-        let (tracker, reasons) = choose_tracker(needs, requested)?;
-        Ok(self.complete(tracker, reasons))
+    pub fn tracker(&self, any: &[Needs], requested: Option<&str>) -> Result<Chosen, ChooseError> {
+        let (tracker, needs, reasons) = choose_any(any, requested)?;
+        let (tracker, reasons) = self.complete(tracker, reasons);
+        Ok((tracker, needs, reasons))
     }
 
     /// The readers of page tables find returned pages themselves, at their next round; the others learn of them from the faults.

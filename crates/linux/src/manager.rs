@@ -3,38 +3,38 @@
 //! In: processes to manage, a tracker, a mover, an engine. Out: moves, and the figures of the run. Must not: decide
 //! what moves; it only carries observations in and plans out, keeps the processes' ranges current, and reads what the moves cost.
 //!
-//! Births and deaths, where they are told as they happen (`life_cycle.rs`), go the same way.
+//! Allocations and frees, where they are told as they happen (`life_cycle.rs`), go the same way.
 //!
 //! One observation's way: tracker → `Intake` (address to page, `intake.rs`) → engine → plan → `Manager::carry_out` (page to address) →
 //! mover → outcome → engine.
 
+mod host;
+mod moving;
 mod stats;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use terrace_core::arbiter::Allowance;
 use terrace_core::engine::{Engine, Input, Output};
-use terrace_core::governor::Pressure;
 use terrace_core::plan::{Action, Failure, Move, Outcome, Plan};
-use terrace_core::policy::{Cadence, FastGoal, ListMark};
-use terrace_core::units::{Bytes, SpaceId, TierId, Time, Vpn};
+use terrace_core::policy::{Cadence, FastGoal, ListMark, ScanReport};
+use terrace_core::units::{Bytes, SpaceId, Time, Vpn};
+use terrace_core::watching::{ScanBill, WatchBudget, WatchPrices};
 
+use self::moving::MovingAccount;
 pub use self::stats::ManagerStats;
 use crate::intake::Intake;
 use crate::kernel_lists::KernelLists;
 use crate::kernel_module::Slot;
 use crate::life_cycle::LifeCycle;
 use crate::movers::{MoveResult, Mover, PageMove};
-use crate::pressure::PressureReading;
+use crate::observer::{NoTap, Observer};
 use crate::process::{MemoryRange, Process, ProcessError, RangeOptions};
-use crate::tap::{NoTap, Tap};
-use crate::topology::nodes::available_memory;
-use crate::topology::{Tier, TierKind, TierMap};
+use crate::topology::{TierKind, TierMap};
 use crate::trackers::places::{Places, pause_after};
 use crate::trackers::{Target, TrackError, Tracker};
 
@@ -56,8 +56,12 @@ pub struct ManagerParts {
     pub ranges: RangeOptions,
     /// The kernel's own page lists, for a policy that orders those and leaves the moving to the kernel.
     pub kernel_lists: Option<KernelLists>,
-    /// Births and deaths as they happen, for a policy that wants to know of them and where the kernel tells.
+    /// Allocations and frees as they happen, for a policy that wants to know of them and where the kernel tells.
     pub life_cycle: Option<LifeCycle>,
+    /// Share of the programs' processor time that watching them may cost, above 0 and up to 1.
+    pub max_overhead: f64,
+    /// What a page-out takes of each thread of theirs that runs, if that was measured.
+    pub page_out_interrupt: Option<Duration>,
 }
 
 struct Space {
@@ -135,6 +139,16 @@ pub struct Manager {
     /// Pids that are not to be taken up: Terrace itself, and processes that turned out not to be ours.
     excluded: BTreeSet<u32>,
     cadence: Cadence,
+    /// How much of what the cadence asks for the programs can afford.
+    watching: WatchBudget,
+    watches_fully: bool,
+    /// What moving costs them.
+    moving: MovingAccount,
+    /// What watching had cost at the last reading, and when the price of page-outs was measured.
+    watched: Duration,
+    priced_at: Time,
+    /// What moves had cost then.
+    priced_for: Duration,
     /// When the latest round began, and how soon after it the next may.
     round_began: Time,
     spacing: Duration,
@@ -158,23 +172,25 @@ pub struct Manager {
     spent_in_turn: Duration,
 }
 
-/// How often the cost of moves is read: often enough to brake before a second's worth of mistakes is made.
-const PRESSURE_INTERVAL: Duration = Duration::from_millis(500);
 /// How soon the ranges may be read again because pages are born outside of those known: reading them takes some 50 us.
 const RANGES_INTERVAL: Duration = Duration::from_millis(10);
-/// With more processes it is read more seldom: a reading takes some 15 us a process, which at this pace is 0.3 % of a core.
-const PRESSURE_PER_PROCESS: Duration = Duration::from_millis(5);
-/// Pages that come back leave holes in the compressed store, which the kernel closes only when told to or under pressure. More
-/// than this much waste, and more than a quarter of what is stored, is worth closing, at most once in `COMPACT_INTERVAL`.
-const COMPACT_FROM: Bytes = Bytes::mib(16);
-const COMPACT_INTERVAL: Duration = Duration::from_secs(10);
-/// The compression ratio of a few pages says nothing: from this much stored data on it counts.
-const COMPRESSION_TELLS_FROM: Bytes = Bytes::mib(16);
 
 impl Manager {
     /// A manager without processes.
     pub fn new(parts: ManagerParts) -> Manager {
+        let mut watching = WatchBudget::new(parts.max_overhead);
+        if let Some(prices) = parts.tracker.prices() {
+            watching.set_prices(prices);
+        } else {
+            watching.set_prices(WatchPrices { touch_ns: 0.0, touch_huge_ns: 0.0, ..WatchPrices::ASSUMED });
+        }
         Manager {
+            watching,
+            watches_fully: false,
+            moving: MovingAccount::new(parts.page_out_interrupt),
+            watched: Duration::ZERO,
+            priced_at: Time::ZERO,
+            priced_for: Duration::ZERO,
             nodes: movable_nodes(&parts.tiers),
             parts,
             origin: Instant::now(),
@@ -247,6 +263,7 @@ impl Manager {
 
     /// Changes how much fast memory is kept.
     pub fn set_goal(&mut self, goal: FastGoal) {
+        self.watching.restore();
         self.drain_engine(Input::Goal(goal));
     }
 
@@ -265,6 +282,27 @@ impl Manager {
         &self.stats
     }
 
+    /// What watching costs, and how much of it is allowed.
+    pub fn watching(&self) -> &WatchBudget {
+        &self.watching
+    }
+
+    /// From now on watching does not back off where nothing comes of it: for who goes by how many pages are in use, and not by moves.
+    pub fn watch_fully(&mut self) {
+        self.watches_fully = true;
+        self.watching.restore();
+    }
+
+    /// What moves have cost the programs so far, but for the pages that came back.
+    pub fn moving_cost(&self) -> Duration {
+        self.moving.total()
+    }
+
+    /// Changes the share of the programs' processor time that watching them may cost.
+    pub fn set_max_overhead(&mut self, max_overhead: f64) {
+        self.watching.set_max_overhead(max_overhead);
+    }
+
     /// The pid of a space under management.
     pub fn pid(&self, space: SpaceId) -> Option<u32> {
         self.spaces.get(&space).map(|space| space.process.pid())
@@ -274,9 +312,14 @@ impl Manager {
     ///
     /// # Errors
     /// When the tracker breaks in a way that has nothing to do with a process exiting.
-    pub fn run(&mut self, wake_on: &[BorrowedFd<'_>], until: Time, tap: &mut dyn Tap) -> Result<Woken, TrackError> {
+    pub fn run(
+        &mut self,
+        wake_on: &[BorrowedFd<'_>],
+        until: Time,
+        observer: &mut dyn Observer,
+    ) -> Result<Woken, TrackError> {
         loop {
-            let deadline = self.turn(tap)?;
+            let deadline = self.turn(observer)?;
             if self.spaces.is_empty() {
                 return Ok(Woken::AllGone);
             }
@@ -295,9 +338,9 @@ impl Manager {
     ///
     /// # Errors
     /// When the tracker breaks in a way that has nothing to do with a process exiting.
-    pub fn turn(&mut self, tap: &mut dyn Tap) -> Result<Time, TrackError> {
+    pub fn turn(&mut self, observer: &mut dyn Observer) -> Result<Time, TrackError> {
         let began = thread_cpu();
-        let result = self.work(tap);
+        let result = self.work(observer);
         let spent = thread_cpu().saturating_sub(began);
         self.stats.cpu += spent;
         let now = self.now();
@@ -307,7 +350,7 @@ impl Manager {
         result
     }
 
-    fn work(&mut self, tap: &mut dyn Tap) -> Result<Time, TrackError> {
+    fn work(&mut self, observer: &mut dyn Observer) -> Result<Time, TrackError> {
         self.drop_exited();
         if self.spaces.is_empty() {
             return Ok(Time::FAR_FUTURE);
@@ -329,8 +372,8 @@ impl Manager {
         }
         self.stats.short_of_cpu = false;
         match self.scan_at() {
-            Some(at) if at <= now => self.round(tap)?,
-            None if self.places_at.is_some_and(|at| at <= now) => self.look_at_places(tap)?,
+            Some(at) if at <= now => self.round(observer)?,
+            None if self.places_at.is_some_and(|at| at <= now) => self.look_at_places(observer)?,
             _ => {}
         }
         let backlog = self.drain_engine(Input::Tick);
@@ -377,6 +420,9 @@ impl Manager {
     /// Tells the engine something that does not come from the kernel: a goal, limits, a rate. It takes effect at the next turn.
     pub fn tell(&mut self, input: Input<'_>) {
         let now = self.now();
+        if matches!(input, Input::Goal(_)) {
+            self.watching.restore();
+        }
         self.parts.engine.handle(now, input);
     }
 
@@ -471,39 +517,48 @@ impl Manager {
         }
     }
 
-    /// One round of accessed marks over all processes.
-    /// When the next round is due: as the policy wants it, and no sooner than rounds may follow each other.
+    /// When the next round is due: as the policy wants it, and no sooner than its cost allows and rounds may follow each other.
     fn scan_at(&self) -> Option<Time> {
-        self.cadence.scan_at.map(|at| at.max(self.round_began + self.spacing))
+        self.watching.grant(&self.cadence).scan_at.map(|at| at.max(self.round_began + self.spacing))
     }
 
-    fn round(&mut self, tap: &mut dyn Tap) -> Result<(), TrackError> {
+    /// One round of accessed bits over all processes, as far as the budget for watching goes.
+    fn round(&mut self, observer: &mut dyn Observer) -> Result<(), TrackError> {
+        let cpu = thread_cpu();
         self.follow();
         let now = self.now();
         self.round_began = now;
         let began = Instant::now();
+        let grant = self.watching.grant(&self.cadence);
+        self.parts.tracker.watch_within(grant.within);
         let targets = targets(&self.spaces);
-        let mut intake = Intake::new(&mut self.parts.engine, tap, now);
-        self.parts.tracker.round(now, &targets, &self.parts.tiers, self.cadence.share, &mut intake)?;
-        let mut round = intake.round;
+        let mut intake = Intake::new(&mut self.parts.engine, observer, now);
+        self.parts.tracker.scan(now, &targets, &self.parts.tiers, grant.share, &mut intake)?;
+        let mut round = ScanReport { share: grant.share, ..intake.round };
+        let mut bill = ScanBill { share: grant.share, ..intake.bill };
         round.walk = began.elapsed();
+        bill.own = thread_cpu().saturating_sub(cpu);
+        self.watching.on_scan(self.now(), &bill);
         self.stats.rounds += 1;
         self.stats.round_time += round.walk;
-        self.stats.last_round = round;
-        self.drain_engine(Input::Round(round));
+        // A round so small that no block had its turn says nothing of the program.
+        if round.pages > 0 {
+            self.stats.last_round = round;
+        }
+        self.drain_engine(Input::ScanDone(round));
         Ok(())
     }
 
     /// Where pages are, for a policy that asks for no rounds: events come by address, and nobody else says it.
-    fn look_at_places(&mut self, tap: &mut dyn Tap) -> Result<(), TrackError> {
+    fn look_at_places(&mut self, observer: &mut dyn Observer) -> Result<(), TrackError> {
         self.follow();
         let now = self.now();
         // Its own time, not that of the clock: waiting for a processor costs nobody anything, and on a busy machine it is most of it.
         let began = thread_cpu();
         let targets = targets(&self.spaces);
-        let mut intake = Intake::new(&mut self.parts.engine, tap, now);
+        let mut intake = Intake::new(&mut self.parts.engine, observer, now);
         // The tracker has a turn as well, at no share of the blocks: it takes up threads that began unseen.
-        self.parts.tracker.round(now, &targets, &self.parts.tiers, 0.0, &mut intake)?;
+        self.parts.tracker.scan(now, &targets, &self.parts.tiers, 0.0, &mut intake)?;
         let walked = self.places.walk(&targets, &self.parts.tiers, &mut intake);
         walked.map_err(|source| TrackError::Call {
             tracker: self.parts.tracker.name(),
@@ -515,7 +570,7 @@ impl Manager {
         Ok(())
     }
 
-    /// Takes in births and deaths that were told of. Before other events: a sample of a page that nobody knows is lost.
+    /// Takes in allocations and frees that were told of. Before other events: a sample of a page that nobody knows is lost.
     fn take_births(&mut self) -> Result<(), TrackError> {
         let Some(life) = &mut self.parts.life_cycle else { return Ok(()) };
         life.read()
@@ -526,8 +581,8 @@ impl Manager {
             let now = self.now();
             let targets = targets(&self.spaces);
             let Some(life) = &mut self.parts.life_cycle else { return Ok(()) };
-            let mut tap = NoTap;
-            let mut intake = Intake::new(&mut self.parts.engine, &mut tap, now);
+            let mut observer = NoTap;
+            let mut intake = Intake::new(&mut self.parts.engine, &mut observer, now);
             let all = life.deliver(&targets, &self.parts.tiers, &mut self.places, fresh, &mut intake);
             self.stats.births += intake.births;
             self.stats.deaths += intake.deaths;
@@ -553,8 +608,8 @@ impl Manager {
     fn take_events(&mut self) -> Result<(), TrackError> {
         let now = self.now();
         let targets = targets(&self.spaces);
-        let mut tap = NoTap;
-        let mut intake = Intake::new(&mut self.parts.engine, &mut tap, now);
+        let mut observer = NoTap;
+        let mut intake = Intake::new(&mut self.parts.engine, &mut observer, now);
         self.parts.tracker.events(now, &targets, &mut intake)?;
         self.stats.hint_faults += intake.hint_faults;
         self.stats.lost_events = self.parts.tracker.lost();
@@ -575,90 +630,6 @@ impl Manager {
         self.stats.dropped_marks = lists.dropped();
         let counts = lists.counts().inspect_err(|error| tracing::warn!(%error, "the module does not tell what it did"));
         self.stats.kernel_lists = counts.ok();
-    }
-
-    /// Reads what the moves so far cost the processes.
-    fn read_pressure(&mut self, now: Time) {
-        let window = now.since(self.pressure_read);
-        self.pressure_read = now;
-        // Each process costs a file to read; with hundreds of them the reading must not become the work.
-        let interval = PRESSURE_INTERVAL.max(PRESSURE_PER_PROCESS * self.spaces.len() as u32);
-        self.pressure_at = now + interval;
-        let (mut refaults, mut resident) = (0, 0);
-        for space in self.spaces.values_mut() {
-            let Ok(stat) = space.process.stat() else { continue };
-            refaults += stat.major_faults.saturating_sub(space.major_faults);
-            space.major_faults = stat.major_faults;
-            let ticks = stat.user_ticks + stat.system_ticks;
-            self.stats.cpu_ticks += ticks.saturating_sub(space.cpu_ticks);
-            space.cpu_ticks = ticks;
-            resident += stat.resident.get();
-        }
-        self.stats.major_faults += refaults;
-        self.stats.resident_bytes = resident;
-        let before = self.stats.pressure;
-        match PressureReading::read(Path::new("/"), self.parts.zram) {
-            Ok(reading) => self.stats.pressure = reading,
-            Err(error) => self.stats.pressure_error = Some(error.to_string()),
-        }
-        self.compact(now);
-        let reading = self.stats.pressure;
-        if let Some(brake) = self.parts.engine.governor().brake() {
-            *self.stats.braked.entry(brake.name()).or_default() += window.min(2 * interval);
-        }
-        // A dry run may plan for swap that is not there; its room is what was declared, and free swap says nothing of it.
-        let is_active = |tier: &TierId| matches!(&self.parts.tiers.tier(*tier).kind, TierKind::Swap { device, .. } if device.starts_with('/'));
-        if let Some(tier) = self.parts.tiers.swap_tier().filter(is_active) {
-            let used = self.parts.engine.pages().used_in_all(tier);
-            self.drain_engine(Input::Capacity(tier, used + reading.swap_free_bytes.pages()));
-        }
-        self.read_room();
-        let stalled = Duration::from_micros(reading.some_total_us.saturating_sub(before.some_total_us));
-        let first = before == PressureReading::default();
-        let pressure = Pressure {
-            window,
-            refaults,
-            stall_share: (reading.stalls_counted && !first).then(|| stalled.as_secs_f64() / window.as_secs_f64()),
-            compression: reading
-                .zram
-                .filter(|zram| zram.orig_data_bytes >= COMPRESSION_TELLS_FROM)
-                .and_then(|zram| zram.compressibility()),
-        };
-        self.drain_engine(Input::Pressure(pressure));
-    }
-
-    /// Tells the engine what nodes hold for the processes: what they have of them, and what is left. Others live there too, and a
-    /// policy that knows only how large a node is would promote into one that is full, and never make room.
-    fn read_room(&mut self) {
-        let nodes_of = |tier: &Tier| match &tier.kind {
-            TierKind::Nodes { nodes } => Some((tier.id, tier.capacity_bytes.pages(), nodes.clone())),
-            TierKind::Swap { .. } => None,
-        };
-        let tiers: Vec<_> = self.parts.tiers.tiers().iter().filter_map(nodes_of).collect();
-        // With one tier of nodes nothing is promoted into it but what comes back from swap, which the kernel makes room for.
-        if tiers.len() < 2 {
-            return;
-        }
-        let zoneinfo = std::fs::read_to_string("/proc/zoneinfo").unwrap_or_default();
-        for (tier, capacity, nodes) in tiers {
-            let left = nodes.iter().map(|node| available_memory(Path::new("/"), *node, &zoneinfo).map(Bytes::pages));
-            let Some(left) = left.sum::<Option<u64>>() else { continue };
-            let used = self.parts.engine.pages().used_in_all(tier);
-            self.drain_engine(Input::Capacity(tier, capacity.min(used + left)));
-        }
-    }
-
-    /// Closes the holes in our own compressed store when they have grown worth it: memory they take is memory not saved.
-    fn compact(&mut self, now: Time) {
-        let (Some(id), Some(zram)) = (self.parts.zram, self.stats.pressure.zram) else { return };
-        let waste = zram.wasted_bytes();
-        let worth_it = waste > COMPACT_FROM && waste.get() * 4 > zram.compressed_bytes.get();
-        if self.parts.zram_is_ours && worth_it && now.since(self.compacted) >= COMPACT_INTERVAL {
-            self.compacted = now;
-            if let Err(error) = std::fs::write(format!("/sys/block/zram{id}/compact"), "1") {
-                tracing::warn!(%error, "the compressed store could not be compacted");
-            }
-        }
     }
 
     /// Gives the engine one input and does what it answers. Returns whether work is left that waited only because a
@@ -689,6 +660,7 @@ impl Manager {
                 Output::Move(plan) => {
                     let began = thread_cpu();
                     let outcomes = self.carry_out(&plan);
+                    self.account_for(thread_cpu().saturating_sub(began), &outcomes);
                     let now = self.now();
                     self.parts.engine.handle(now, Input::Moved(&outcomes));
                     if let Some(allowance) = &mut self.allowance {

@@ -22,7 +22,7 @@ use crate::topology::TierMap;
 pub struct MoveCost {
     /// What one refault costs the program that makes it.
     pub refault: Option<Duration>,
-    /// What one page-out takes of each thread that runs meanwhile; measured only for who goes by it.
+    /// What one page-out takes of each thread that runs meanwhile; `None` without swap, and where it could not be measured.
     pub page_out: Option<Interval>,
 }
 
@@ -66,7 +66,7 @@ pub fn refault(tiers: &TierMap, swap: TierId, deadline: Duration) -> Result<Opti
     Ok((touches.len() >= PAGES / 4).then(|| touches[touches.len() / 2]))
 }
 
-/// What a page-out takes of a thread that runs meanwhile, on pages and a thread of this process: a tenth of a second. `None` where there is
+/// What a page-out takes of a thread that runs meanwhile, on pages and a thread of this process: 60 ms. `None` where there is
 /// no second processor to be interrupted, or in more than half of the rounds too few pages left or the thread did not run.
 ///
 /// # Errors

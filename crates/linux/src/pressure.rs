@@ -1,4 +1,4 @@
-//! Pressure: the figures by which the governor brakes.
+//! Pressure: the figures by which the governor throttles.
 //!
 //! In: /proc/pressure/memory, the free swap, and mm_stat of a zram device. Out: a [`PressureReading`]. Must not: judge
 //! it. Major faults are counted per process, see `process`.
@@ -207,7 +207,7 @@ pub(crate) mod tests {
         assert_eq!((zram.orig_data_bytes, zram.compressed_bytes), (Bytes::mib(8), Bytes::mib(2)));
         assert_eq!((zram.same_filled_pages, zram.incompressible_pages), (512, 3));
         assert!((zram.ratio().unwrap() - 10_485_760.0 / 2_228_224.0).abs() < 1e-9);
-        // Freed holes in the allocator's pages say nothing of how well the data compresses: a brake on them never lets go.
+        // Freed holes in the allocator's pages say nothing of how well the data compresses: a throttle on them never lets go.
         let holes = ZramUse { mem_used_bytes: zram.orig_data_bytes, ..zram };
         assert_eq!(holes.compressibility(), zram.compressibility());
         assert_eq!(holes.wasted_bytes(), zram.orig_data_bytes.saturating_sub(zram.compressed_bytes));

@@ -242,7 +242,7 @@ fn parse_stat(text: &str) -> Option<Stat> {
 }
 
 /// Parses /proc/PID/maps into the ranges that may be managed.
-fn parse_maps(text: &str, options: RangeOptions) -> Vec<MemoryRange> {
+pub fn parse_maps(text: &str, options: RangeOptions) -> Vec<MemoryRange> {
     text.lines().filter_map(|line| parse_map_line(line, options)).collect()
 }
 
@@ -272,11 +272,12 @@ fn parse_map_line(line: &str, options: RangeOptions) -> Option<MemoryRange> {
         Backing::Shared => options.shared,
     };
     let page = |text: &str| u64::from_str_radix(text, 16).ok().map(Vpn::of_address);
-    wanted.then_some(MemoryRange { start: page(start)?, end: page(end)?, backing })
+    let (start, end) = (page(start)?, page(end)?);
+    (wanted && start < end).then_some(MemoryRange { start, end, backing })
 }
 
 /// The starts of the ranges that smaps marks as locked ("lo" in VmFlags), device or hugetlb memory.
-fn parse_locked(smaps: &str) -> Vec<Vpn> {
+pub fn parse_locked(smaps: &str) -> Vec<Vpn> {
     let mut locked = Vec::new();
     let mut start = None;
     for line in smaps.lines() {
@@ -292,7 +293,7 @@ fn parse_locked(smaps: &str) -> Vec<Vpn> {
 }
 
 /// The starts of the ranges of a numa_maps whose policy binds them to fewer than these nodes or interleaves them.
-fn parse_placed(numa_maps: &str, nodes: &BTreeSet<u32>) -> BTreeSet<Vpn> {
+pub fn parse_placed(numa_maps: &str, nodes: &BTreeSet<u32>) -> BTreeSet<Vpn> {
     let placed = |line: &str| {
         let mut fields = line.split_ascii_whitespace();
         let start = u64::from_str_radix(fields.next()?, 16).ok()?;
@@ -313,10 +314,13 @@ fn parse_placed(numa_maps: &str, nodes: &BTreeSet<u32>) -> BTreeSet<Vpn> {
 /// A list of nodes as the kernel prints it: `0-1,3`. With relative nodes (`bind=relative:0-1`) the numbers are not nodes of the
 /// machine; those are taken as they stand, which errs on the side of leaving memory where it is.
 fn parse_nodes(text: &str) -> Option<BTreeSet<u32>> {
+    /// More than any kernel is built for: MAX_NUMNODES is 1024 at most (include/linux/numa.h).
+    const NODES: u32 = 4096;
     let mut nodes = BTreeSet::new();
     for part in text.split(',') {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
-        nodes.extend(first.parse::<u32>().ok()?..=last.parse().ok()?);
+        let last: u32 = last.parse().ok().filter(|last| *last < NODES)?;
+        nodes.extend(first.parse::<u32>().ok()?..=last);
     }
     Some(nodes)
 }
@@ -324,6 +328,13 @@ fn parse_nodes(text: &str) -> Option<BTreeSet<u32>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn ranges_that_end_before_they_begin_and_endless_lists_of_nodes_are_left_out() {
+        let maps = "7000-5000 rw-p 00000000 00:00 0\n5000-5000 rw-p 00000000 00:00 0\n";
+        assert_eq!(parse_maps(maps, RangeOptions::default()), []);
+        assert_eq!(parse_placed("5000 bind:0-4294967295 anon=1", &BTreeSet::from([0, 1])), BTreeSet::new());
+    }
 
     #[test]
     fn only_private_anonymous_memory_is_offered_unless_asked() {

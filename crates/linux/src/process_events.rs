@@ -24,7 +24,7 @@ pub enum ProcessEvent {
         /// The one that forked.
         parent: u32,
     },
-    /// A process runs another program now, or took another user or name: it is to be looked at anew.
+    /// A process runs another program now, or took another user or name: it is to be looked at again.
     Changed {
         /// Which.
         pid: u32,

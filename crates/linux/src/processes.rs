@@ -114,18 +114,26 @@ pub fn group_id(name: &str) -> Option<u32> {
     id_in(&std::fs::read_to_string("/etc/group").ok()?, name)
 }
 
-/// Whether a user (by number) is a member of a group by being listed in /etc/group.
-pub fn is_member(user: u32, group: u32) -> bool {
+/// The groups that list a user (by number) as a member in /etc/group; its primary group is not among them.
+pub fn groups_of(user: u32) -> Vec<u32> {
     let read = |path| std::fs::read_to_string(path).unwrap_or_default();
-    let (users, groups) = (read("/etc/passwd"), read("/etc/group"));
-    let fields = |line: &str| line.split(':').map(str::to_owned).collect::<Vec<_>>();
-    let name = users.lines().map(fields).find(|line| line.get(2).is_some_and(|id| *id == user.to_string()));
-    let Some(name) = name.and_then(|line| line.first().cloned()) else { return false };
-    groups
-        .lines()
-        .map(fields)
-        .filter(|line| line.get(2).is_some_and(|id| *id == group.to_string()))
-        .any(|line| line.get(3).is_some_and(|members| members.split(',').any(|member| member == name)))
+    groups_in(&read("/etc/passwd"), &read("/etc/group"), user)
+}
+
+fn groups_in(users: &str, groups: &str, user: u32) -> Vec<u32> {
+    let number = user.to_string();
+    let name = users.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        let name = fields.next()?;
+        (fields.nth(1)? == number).then_some(name)
+    });
+    let Some(name) = name else { return Vec::new() };
+    let lists = |line: &str| {
+        let mut fields = line.split(':').skip(2);
+        let (group, members) = (fields.next()?, fields.next()?);
+        members.split(',').any(|member| member == name).then(|| group.parse().ok())?
+    };
+    groups.lines().filter_map(lists).collect()
 }
 
 /// passwd(5) and group(5) both have the name first and the number third.
@@ -170,6 +178,14 @@ fn guest(directory: &Path, exe: Option<&str>, name: &str) -> Option<Guest> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_user_is_in_the_groups_that_list_it_by_name() {
+        let users = "root:x:0:0::/root:/bin/sh\nann:x:1000:1000::/:/bin/sh\nbroken\n";
+        let groups = "root:x:0:\nops:x:27:bob,ann\nlong:x:28:annabel\nbad:x:no:ann\nterrace:x:990:ann\n";
+        assert_eq!(groups_in(users, groups, 1000), [27, 990]);
+        assert!(groups_in(users, groups, 0).is_empty() && groups_in(users, groups, 7).is_empty());
+    }
 
     #[test]
     fn this_process_is_found_with_its_facts() {

@@ -47,6 +47,20 @@ impl ProcessorUse {
     }
 }
 
+/// Threads of a process that are asked how long they waited: each is a file, 15 us to read.
+const MOST_THREADS: usize = 64;
+
+/// How long the threads of a process waited for a processor while they could have run (second number of /proc/PID/task/TID/schedstat,
+/// Documentation/scheduler/sched-stats.rst), of the first `MOST_THREADS`; nothing where the kernel does not count it, or the process is gone.
+pub fn waited(root: &Path, pid: u32) -> Duration {
+    let Ok(tasks) = std::fs::read_dir(root.join(format!("proc/{pid}/task"))) else { return Duration::ZERO };
+    let waited = |task: std::fs::DirEntry| {
+        let text = std::fs::read_to_string(task.path().join("schedstat")).ok()?;
+        text.split_ascii_whitespace().nth(1)?.parse::<u64>().ok()
+    };
+    Duration::from_nanos(tasks.flatten().take(MOST_THREADS).filter_map(waited).sum())
+}
+
 /// The kernel's reclaim threads, one a node: children of kthreadd, which is pid 2. Looking for them reads a file for each thread of the
 /// kernel, so it is done once.
 pub fn reclaim_threads(root: &Path) -> Vec<u32> {
@@ -93,6 +107,17 @@ mod tests {
         assert_eq!(ProcessorUse::read(root.path(), &[]).unwrap().reclaim, Duration::ZERO);
         let none = found.since(&found);
         assert_eq!((none.busy, none.waited), (Duration::ZERO, Some(Duration::ZERO)));
+    }
+
+    #[test]
+    fn the_waits_of_all_threads_are_added_up() {
+        let root = tree(&[
+            ("proc/9/task/9/schedstat", "1000 250 7\n"),
+            ("proc/9/task/10/schedstat", "1000 750 7\n"),
+            ("proc/9/task/11/schedstat", "nonsense\n"),
+        ]);
+        assert_eq!(waited(root.path(), 9), Duration::from_nanos(1000));
+        assert_eq!(waited(root.path(), 10), Duration::ZERO, "gone");
     }
 
     #[test]

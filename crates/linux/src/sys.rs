@@ -5,25 +5,6 @@
 //! It is long because unsafe code stands in one place, to be audited as a whole.
 #![allow(unsafe_code)]
 
-// ---- files: read-only maps ----
-
-/// Maps of files.
-pub mod file {
-    use std::fs::File;
-    use std::io;
-
-    /// Maps a file for reading. Whoever cuts the file short meanwhile ends this process with SIGBUS, so a map is for reading a
-    /// file through once, soon.
-    ///
-    /// # Errors
-    /// When it cannot be mapped; an empty file cannot.
-    pub fn map(file: &File) -> io::Result<memmap2::Mmap> {
-        // SAFETY: the map is private to the reader and its bytes are only read as bytes; a change of the file by another process
-        // changes what is read, which every reader of ours checks by checksum, and breaks no reference's type.
-        unsafe { memmap2::Mmap::map(file) }
-    }
-}
-
 // ---- perf events: opening, control, and the ring the kernel writes records into ----
 
 /// Opening, controlling and mapping perf events (perf_event_open(2)).

@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 
 use terrace_core::units::Bytes;
 
-use crate::guard::{Guard, GuardError, ProtectToken, Undo};
+use crate::guard::{Guard, GuardError, ProtectToken, Undo, restore};
 use crate::pressure::meminfo_bytes;
 use crate::sys::placement::take_memory_from;
 use crate::sys::private_memory::PrivateMemory;
@@ -35,9 +35,9 @@ const FACTOR: &str = "proc/sys/vm/watermark_scale_factor";
 /// The minimum is at most this share of what is free now: below it an allocation would reclaim by itself. The mark rises by and by, as
 /// kswapd follows.
 const OF_FREE: f64 = 0.95;
-/// A mark that differs by less is left: each change has the kernel compute the marks of all zones anew.
+/// A mark that differs by less is left: each change has the kernel compute the marks of all zones again.
 const LEAST_CHANGE: f64 = 0.01;
-/// Longest that kswapd works at a time before marks and free memory are compared anew; what is managed meanwhile waits as long.
+/// Longest that kswapd works at a time before marks and free memory are compared again; what is managed meanwhile waits as long.
 const MOST_AT_A_TIME: Duration = Duration::from_millis(100);
 /// So often it is looked whether enough is free: kswapd frees some MiB in between.
 const LOOK: Duration = Duration::from_millis(1);
@@ -151,7 +151,7 @@ impl Watermarks {
         // A tree that is not this machine's needs no protection, and has nobody who would serve it.
         if root == Path::new("/") {
             let started = Guard::start()?;
-            token = Some(started.protect(Undo::WriteFile { path: path.clone(), previous: before.to_string() })?);
+            token = Some(started.protect(record(&path, before, [before, before]))?);
             guard = Some(started);
         }
         let sizes = (fast, all.max(fast));
@@ -243,20 +243,29 @@ impl Watermarks {
 
     fn write(&mut self, minimum: u64) -> Result<(), WatermarkError> {
         let path = self.root.join(MINIMUM);
-        std::fs::write(&path, minimum.to_string()).map_err(|source| WatermarkError::File { path, source })?;
+        if let Some(token) = &self.token {
+            // Before the change: killed in between, the setting is still what was set last.
+            token.replace(record(&path, self.before, [self.set, minimum]))?;
+        }
+        terrace_files::set(&path, minimum.to_string()).map_err(|source| WatermarkError::File { path, source })?;
         self.set = minimum;
         Ok(())
     }
 }
 
+/// What puts the setting back, if it holds one of these.
+fn record(path: &Path, before: u64, ours: [u64; 2]) -> Undo {
+    let ours = ours.map(|minimum| minimum.to_string()).to_vec();
+    Undo::WriteFile { path: path.to_owned(), previous: before.to_string(), ours }
+}
+
 impl Drop for Watermarks {
     fn drop(&mut self) {
         // What someone else set meanwhile is theirs.
-        let theirs = number(&self.root.join(MINIMUM)).is_ok_and(|now| now != self.set);
-        let restored = if theirs || self.set == self.before { Ok(()) } else { self.write(self.before) };
+        let restored = restore(&self.root.join(MINIMUM), &self.before.to_string(), &[self.set.to_string()]);
         match restored {
             // Should the guardian be gone, the record went with it.
-            Ok(()) => drop(self.token.take().map(ProtectToken::forget)),
+            Ok(_) => drop(self.token.take().map(ProtectToken::forget)),
             Err(error) => tracing::warn!(%error, "the watermarks could not be put back yet; the guard goes on trying"),
         }
     }

@@ -1,4 +1,4 @@
-//! Births and deaths of pages as the kernel tells of them, page by page: on a kernel that takes eBPF programs at its functions, which
+//! allocations and frees of pages as the kernel tells of them, page by page: on a kernel that takes eBPF programs at its functions, which
 //! those of the laboratory do (`lab/scenarios/births.toml`). Elsewhere only that it says why not.
 //!
 //! In: nothing, or a part of a test's name. Out: one line a test; lines that start with SKIPPED say what could not be tried and why.
@@ -17,14 +17,14 @@ use std::ops::Range;
 use std::process::{Command, ExitCode};
 
 use memmap2::{Advice, MmapMut};
-use terrace_core::observation::Sight;
+use terrace_core::observation::PteState;
 use terrace_core::random::SplitMix64;
 use terrace_core::units::{PAGE_BYTES, SpaceId, TierId, Vpn};
 use terrace_linux::life_cycle::{LifeCycle, LifeSink};
 use terrace_linux::manager::{Manager, ManagerParts};
+use terrace_linux::observer::NoTap;
 use terrace_linux::process::{Backing, MemoryRange, Process};
 use terrace_linux::sys::private_memory::PrivateMemory;
-use terrace_linux::tap::NoTap;
 use terrace_linux::topology::TierMap;
 use terrace_linux::trackers::Target;
 use terrace_linux::trackers::places::Places;
@@ -119,8 +119,8 @@ struct Alive {
 }
 
 impl LifeSink for Alive {
-    fn born(&mut self, _: SpaceId, first: Vpn, sights: &[Sight]) {
-        for page in first.0..first.0 + sights.len() as u64 {
+    fn born(&mut self, _: SpaceId, first: Vpn, ptes: &[PteState]) {
+        for page in first.0..first.0 + ptes.len() as u64 {
             self.told += 1;
             self.births += u64::from(self.pages.insert(page));
         }

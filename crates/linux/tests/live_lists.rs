@@ -25,10 +25,10 @@ use terrace_core::units::{PAGE_BYTES, TierId, Vpn};
 use terrace_linux::kernel_lists::{Counts, KernelLists, ListSettings};
 use terrace_linux::kernel_module::{DEVICE, KernelModule};
 use terrace_linux::manager::{Manager, ManagerParts};
+use terrace_linux::observer::NoTap;
 use terrace_linux::process::Process;
 use terrace_linux::sys;
 use terrace_linux::sys::terrace_mm::{self as abi, Ring};
-use terrace_linux::tap::NoTap;
 use terrace_linux::topology::Topology;
 use terrace_policies::Settings;
 

@@ -4,7 +4,7 @@
 //! tried and why. Must not: leave anything behind; each test is followed by a comparison of /proc/swaps and the zram
 //! devices with what they were at the start.
 //!
-//! It has its own `main`, because the guard starts the running program anew, and the children are this program too.
+//! It has its own `main`, because the guard starts the running program again, and the children are this program too.
 //! One after the other, and one run at a time (a lock in the temporary directory): swap belongs to the whole machine.
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test program: it speaks, and panics are its failures")]
 
@@ -116,7 +116,7 @@ fn pages_of(pieces: &[Piece], from: TierId, to: TierId) -> Vec<PageMove> {
 
 /// Lets every CPU put the pages that it faulted last on the kernel's lists. It keeps up to 31 of them back (a folio batch),
 /// and those cannot be paged out; an madvise call on that CPU drains them. Terrace itself takes such a page's staying as
-/// it is and plans it anew; a test that counts pages needs them all.
+/// it is and plans it again; a test that counts pages needs them all.
 fn settle(tiers: &TierMap) {
     use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
     let allowed = sched_getaffinity(None).unwrap();
@@ -370,7 +370,13 @@ fn hold() -> ExitCode {
     let zram = ZramSwap::set_up(&ZramOptions::of_size(Bytes::mib(256)), Some(&guard)).unwrap();
     let knob = std::env::temp_dir().join(format!("terrace-knob-{}", std::process::id()));
     std::fs::write(&knob, "changed").unwrap();
-    let token = guard.protect(Undo::WriteFile { path: knob.clone(), previous: "as it was".to_owned() }).unwrap();
+    let token = guard
+        .protect(Undo::WriteFile {
+            path: knob.clone(),
+            previous: "as it was".to_owned(),
+            ours: vec!["changed".to_owned()],
+        })
+        .unwrap();
     println!("{} {} {}", zram.device().display(), guard.pid(), knob.display());
     let mut line = String::new();
     std::io::stdin().read_line(&mut line).unwrap();

@@ -15,10 +15,11 @@ use std::time::Duration;
 
 use common::skipped;
 use perf_event_open_sys::bindings::{self as perf, perf_event_attr};
-use terrace_core::observation::Sight;
+use terrace_core::observation::PteState;
 use terrace_core::policy::Needs;
 use terrace_core::units::{Bytes, SpaceId, Time, Vpn};
 use terrace_linux::doctor::{self, Doctor, choose_tracker};
+use terrace_linux::guard::{GUARD_ARGUMENT, run_guardian};
 use terrace_linux::pagemap::{Pagemap, Residence};
 use terrace_linux::perf::group::{EventGroup, Scope};
 use terrace_linux::perf::record::Layout;
@@ -38,6 +39,8 @@ use terrace_linux::trackers::{Event, Sink, Target, Tracker};
 use terrace_linux::zram::{ZramOptions, ZramSwap};
 
 const CHILD_ARGUMENT: &str = "__toucher";
+/// Makes this program one that has DAMON watch itself until it is killed.
+const DAMON_HOLDER: &str = "__damon";
 const CHILD_PAGES: u64 = 8192;
 const NR_KDAMONDS: &str = "/sys/kernel/mm/damon/admin/kdamonds/nr_kdamonds";
 
@@ -55,6 +58,7 @@ const TESTS: &[common::LiveTest] = &[
     ("faults_of_ended_programs_are_let_go", faults_of_ended_programs_are_let_go),
     ("samples_work_or_say_why_not", samples_work_or_say_why_not),
     ("damon_is_refused_or_put_back", damon_is_refused_or_put_back),
+    ("damon_is_free_again_after_kills", damon_is_free_again_after_kills),
     ("idle_pages_work_or_say_why_not", idle_pages_work_or_say_why_not),
     (
         "writes_are_exact_where_registered_and_nothing_elsewhere",
@@ -66,9 +70,14 @@ const TESTS: &[common::LiveTest] = &[
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    if arguments.first().is_some_and(|argument| argument == CHILD_ARGUMENT) {
-        touch_as_told();
-        return ExitCode::SUCCESS;
+    match arguments.first().map(String::as_str) {
+        Some(GUARD_ARGUMENT) => return ExitCode::from(run_guardian(std::io::stdin())),
+        Some(DAMON_HOLDER) => return hold_damon(),
+        Some(CHILD_ARGUMENT) => {
+            touch_as_told();
+            return ExitCode::SUCCESS;
+        }
+        _ => {}
     }
     common::run_live_tests(TESTS, || common::need_root("live_trackers").then_some(()), || ())
 }
@@ -194,7 +203,7 @@ fn range(start: Vpn, pages: u64) -> MemoryRange {
 struct Heard {
     births: BTreeMap<(SpaceId, Vpn), u32>,
     refaults: Vec<Vpn>,
-    sights: BTreeMap<Vpn, (Sight, bool)>,
+    ptes: BTreeMap<Vpn, (PteState, bool)>,
     samples: u64,
 }
 
@@ -204,21 +213,21 @@ impl Heard {
     }
 
     fn accessed(&self, first: Vpn) -> Vec<u64> {
-        let seen = self.sights.iter().filter(|(_, (sight, window))| *window && sight.accessed());
+        let seen = self.ptes.iter().filter(|(_, (pte, window))| *window && pte.accessed());
         seen.map(|(vpn, _)| vpn.0 - first.0).collect()
     }
 }
 
 impl Sink for Heard {
-    fn scan(&mut self, _: SpaceId, first: Vpn, sights: &[Sight], window: Option<Duration>, _: bool) {
-        for (page, sight) in sights.iter().enumerate() {
-            self.sights.insert(Vpn(first.0 + page as u64), (*sight, window.is_some()));
+    fn scan(&mut self, _: SpaceId, first: Vpn, ptes: &[PteState], window: Option<Duration>, _: bool) {
+        for (page, pte) in ptes.iter().enumerate() {
+            self.ptes.insert(Vpn(first.0 + page as u64), (*pte, window.is_some()));
         }
     }
 
     fn event(&mut self, space: SpaceId, vpn: Vpn, event: Event) {
         match event {
-            Event::Born => *self.births.entry((space, vpn)).or_default() += 1,
+            Event::Allocated => *self.births.entry((space, vpn)).or_default() += 1,
             Event::Sampled { .. } => self.samples += 1,
             Event::Refault => self.refaults.push(vpn),
             // No tracker of these tests marks pages for it.
@@ -299,7 +308,7 @@ fn what_a_watched_program_starts_is_watched_once() {
         Target { space: SpaceId(1), process: &grandchild, ranges: &grandchild_range },
     ];
     let mut heard = Heard::default();
-    tracker.round(second(2), &targets, &tiers(), 1.0, &mut heard).unwrap();
+    tracker.scan(second(2), &targets, &tiers(), 1.0, &mut heard).unwrap();
     child.tell("work");
     child.tell("grandchild write 100 700");
     let heard = listen(&mut tracker, second(3), &targets);
@@ -418,7 +427,7 @@ fn a_program_that_ended_but_was_not_waited_for_is_no_trouble() {
     let mut tracker = PageFaults::open().unwrap();
     assert!(listen(&mut tracker, second(1), &targets).births.is_empty());
     match WriteTracking::open() {
-        Ok(mut written) => written.round(second(1), &targets, &tiers(), 1.0, &mut Heard::default()).unwrap(),
+        Ok(mut written) => written.scan(second(1), &targets, &tiers(), 1.0, &mut Heard::default()).unwrap(),
         // Kernels before 6.7 have no PAGEMAP_SCAN to put the question with.
         Err(error) => {
             println!("SKIPPED a_program_that_ended_but_was_not_waited_for_is_no_trouble, its second half: {error}")
@@ -476,6 +485,67 @@ fn damon_is_refused_or_put_back() {
     assert_eq!(std::fs::read_to_string(NR_KDAMONDS).unwrap(), before);
 }
 
+/// Sets DAMON up for itself, says so, and looks again and again.
+fn hold_damon() -> ExitCode {
+    let memory = PrivateMemory::map(CHILD_PAGES as usize).unwrap();
+    let start = Vpn::of_address(memory.address());
+    let process = Process::open(std::process::id()).unwrap();
+    let ranges = [MemoryRange { start, end: Vpn(start.0 + CHILD_PAGES), backing: Backing::Anonymous }];
+    let targets = [Target { space: SpaceId(0), process: &process, ranges: &ranges }];
+    let (mut damon, tiers) = (Damon::open().unwrap(), tiers());
+    println!("opened");
+    loop {
+        damon.scan(Time::ZERO, &targets, &tiers, 1.0, &mut Unheard).unwrap();
+        // Set up and taken away in turns, so that kills hit both.
+        std::thread::sleep(Duration::from_millis(30));
+        damon.scan(Time::ZERO, &[], &tiers, 1.0, &mut Unheard).unwrap();
+    }
+}
+
+struct Unheard;
+
+impl Sink for Unheard {
+    fn scan(&mut self, _: SpaceId, _: Vpn, _: &[PteState], _: Option<Duration>, _: bool) {}
+    fn event(&mut self, _: SpaceId, _: Vpn, _: Event) {}
+}
+
+/// TERRACE_KILLS says how many (6 without).
+fn damon_is_free_again_after_kills() {
+    if let Err(error) = Damon::open() {
+        return skipped("damon_is_free_again_after_kills", &error.to_string());
+    }
+    let kills: u64 = std::env::var("TERRACE_KILLS").map_or(6, |text| text.parse().unwrap());
+    let mut random = terrace_core::random::SplitMix64::new(7);
+    let (mut set_up, mut slowest) = (0, Duration::ZERO);
+    for kill in 1..=kills {
+        let mut child = Command::new("/proc/self/exe")
+            .arg(DAMON_HOLDER)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        assert_eq!(line, "opened\n");
+        std::thread::sleep(Duration::from_micros(random.below(150_000)));
+        let count = std::fs::read_to_string(NR_KDAMONDS).unwrap();
+        set_up += u64::from(count.trim() != "0");
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let began = std::time::Instant::now();
+        while std::fs::read_to_string(NR_KDAMONDS).unwrap().trim() != "0" {
+            assert!(began.elapsed() < Duration::from_secs(30), "kill {kill}: DAMON is still set up");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        slowest = slowest.max(began.elapsed());
+        println!("    kill {kill:3}: nr_kdamonds was {}, 0 after {:.2} s", count.trim(), began.elapsed().as_secs_f64());
+    }
+    println!(
+        "    {kills} kills, {set_up} while DAMON was set up: 0 left; free after {:.2} s at most",
+        slowest.as_secs_f64()
+    );
+}
+
 fn idle_pages_work_or_say_why_not() {
     match IdlePages::open() {
         Ok(mut tracker) => assert!(prove(&mut tracker, &tiers()).is_ok()),
@@ -495,7 +565,7 @@ fn writes_are_exact_where_registered_and_nothing_elsewhere() {
     let targets = [Target { space: SpaceId(0), process: &process, ranges: &ranges }];
     let mut round = |now: u64| {
         let mut heard = Heard::default();
-        tracker.round(second(now), &targets, &tiers(), 1.0, &mut heard).unwrap();
+        tracker.scan(second(now), &targets, &tiers(), 1.0, &mut heard).unwrap();
         (heard, tracker.is_blind_to(SpaceId(0)))
     };
     child.tell("write 0 8192");
@@ -511,7 +581,7 @@ fn writes_are_exact_where_registered_and_nothing_elsewhere() {
     let (heard, blind) = round(4);
     assert!(!blind);
     assert_eq!(heard.accessed(first), (40..90).chain([8191]).collect::<Vec<_>>());
-    assert_eq!(heard.sights.len() as u64, CHILD_PAGES);
+    assert_eq!(heard.ptes.len() as u64, CHILD_PAGES);
     assert!(round(5).0.accessed(first).is_empty());
 }
 

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use memmap2::{Advice, MmapMut};
-use terrace_core::observation::Sight;
+use terrace_core::observation::PteState;
 use terrace_core::policy::Needs;
 use terrace_core::units::{SpaceId, Time, Vpn};
 use terrace_linux::doctor::choose_tracker;
@@ -190,17 +190,17 @@ fn only_root_opens_it() {
     assert!(!refused.success());
 }
 
-/// Sights by page.
+/// PTE states by page.
 struct Heard {
     first: Vpn,
-    sights: Vec<Sight>,
+    ptes: Vec<PteState>,
     cleared: bool,
 }
 
 impl Sink for Heard {
-    fn scan(&mut self, _: SpaceId, first: Vpn, sights: &[Sight], _: Option<Duration>, cleared: bool) {
+    fn scan(&mut self, _: SpaceId, first: Vpn, ptes: &[PteState], _: Option<Duration>, cleared: bool) {
         let at = (first.0 - self.first.0) as usize;
-        self.sights[at..at + sights.len()].copy_from_slice(sights);
+        self.ptes[at..at + ptes.len()].copy_from_slice(ptes);
         self.cleared |= cleared;
     }
     fn event(&mut self, _: SpaceId, _: Vpn, _: Event) {}
@@ -232,19 +232,19 @@ fn programs_that_end_or_become_others_are_no_trouble() {
         let pages = ranges.last().map_or(0, |range| range.end.0 - first.0) as usize;
         // The stack lies far above the heap; only what is near the first range is asked for.
         let near: Vec<MemoryRange> = ranges.into_iter().filter(|range| range.end.0 - first.0 < 1 << 20).collect();
-        let mut heard = Heard { first, sights: vec![Sight::ABSENT; pages.min(1 << 20)], cleared: false };
+        let mut heard = Heard { first, ptes: vec![PteState::ABSENT; pages.min(1 << 20)], cleared: false };
         let target = Target { space: SpaceId(9), process, ranges: &near };
-        tracker.round(Time::ZERO, &[target], &tiers, 1.0, &mut heard).map(|()| heard)
+        tracker.scan(Time::ZERO, &[target], &tiers, 1.0, &mut heard).map(|()| heard)
     };
     let mut shell = Command::new("/bin/busybox");
     let mut child = shell.args(["sh", "-c", "/bin/busybox sleep 1; exec /bin/busybox sleep 100"]).spawn().unwrap();
     let process = Process::open(child.id()).unwrap();
     std::thread::sleep(Duration::from_millis(300));
     let before = round(&process).unwrap();
-    assert!(before.cleared && before.sights.iter().any(|sight| sight.tier().is_some()));
+    assert!(before.cleared && before.ptes.iter().any(|pte| pte.tier().is_some()));
     std::thread::sleep(Duration::from_millis(2500));
     let after = round(&process).unwrap();
-    assert!(after.cleared && after.sights.iter().any(|sight| sight.tier().is_some()), "it is another program by now");
+    assert!(after.cleared && after.ptes.iter().any(|pte| pte.tier().is_some()), "it is another program by now");
     child.kill().unwrap();
     child.wait().unwrap();
     round(&process).unwrap();

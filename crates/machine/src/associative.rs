@@ -225,7 +225,7 @@ const fn chosen(found: u32, marks: u32) -> usize {
     ((found | marks << 16).trailing_zeros() & (MAX_WAYS - 1)) as usize
 }
 
-/// The free ways after one was used: all but that one, or if none is left all but that one anew.
+/// The free ways after one was used: all but that one, or if none is left all but that one again.
 #[inline(always)]
 const fn still_free(free: u32, used: u32, full: u32) -> u32 {
     let left = free & !used;

@@ -3,63 +3,17 @@
 //! In: pages that enter and leave memory, and how full the tiers are. Out: where a new page may go, whether reclaim
 //! must run, and one victim after another. Must not: move pages; the driver does, at a cost, and tells.
 //!
-//! Facts (Linux 5.15 to 6.x as documented): min_free_kbytes = 4 * sqrt(kilobytes), at most 256 MiB; the gap between
-//! watermarks is the larger of a quarter of min and 0.1 % of the zone (watermark_scale_factor 10); low = min + gap,
-//! high = low + gap. An allocation takes the first zone above its low mark, wakes reclaim where none is, and then goes
-//! down to min. Anonymous pages start on the inactive list; a page found referenced there is kept once, and activated
+//! Watermarks and ratios are those of [`terrace_core::reclaim`]. An allocation takes the first zone above its low mark, wakes reclaim where
+//! none is, and then goes down to min. Anonymous pages start on the inactive list; a page found referenced there is kept once, and activated
 //! the second time; inactive lists are refilled from active tails when they are the smaller part.
 
 use terrace_core::policy::Kernel;
+use terrace_core::reclaim::{Watermarks, inactive_is_low, piece};
 use terrace_core::units::{Bytes, TierId};
 
 use crate::lru::{List, Lists};
 use crate::memory::{Memory, PageWord};
 use crate::scale::Scale;
-
-/// A tier's watermarks, in pages of the scaled machine.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Watermarks {
-    /// Below this only reclaim itself may allocate.
-    pub min: u64,
-    /// Below this reclaim is woken.
-    pub low: u64,
-    /// Reclaim stops here, where nothing asks for more.
-    pub high: u64,
-    /// What reclaim restores: the high mark, or above it room for promotions.
-    pub goal: u64,
-    /// Below this reclaim is woken: the low mark, or the goal where reclaim is decoupled from allocation.
-    pub wake: u64,
-}
-
-impl Watermarks {
-    /// The marks of a zone of `pages` (scaled), computed at full size and shrunk with everything else.
-    pub fn new(pages: u64, scale: Scale, kernel: &Kernel) -> Watermarks {
-        let factor = u64::from(scale.factor());
-        let full = pages * factor;
-        let min_kib = (4.0 * ((full * 4) as f64).sqrt()).clamp(128.0, 262_144.0);
-        let min = (min_kib / 4.0) as u64;
-        let gap = (min / 4).max(full / 1000);
-        let (low, high) = (min + gap, min + 2 * gap);
-        let room = kernel.promotion_room.pages() + if kernel.promotion_gap { gap } else { 0 };
-        let mut goal = high;
-        let mut wake = low;
-        if room > 0 {
-            goal = high + room;
-            if kernel.early_wake {
-                wake = high + room / 2;
-            }
-        }
-        if kernel.demote_scale > 0 {
-            let demote = (full * u64::from(kernel.demote_scale) / 10_000).max(2 * high).min(full);
-            goal = goal.max(demote);
-            // TPP: allocation and reclaim are decoupled; any allocation below the mark wakes reclaim.
-            wake = wake.max(demote);
-        }
-        // A scaled zone of few pages still needs marks that differ from zero and leave most of it usable.
-        let small = |full: u64| full.div_ceil(factor).min(pages / 2);
-        Watermarks { min: small(min), low: small(low), high: small(high), goal: small(goal), wake: small(wake) }
-    }
-}
 
 /// Units looked at and what was done with them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -76,6 +30,9 @@ pub struct ReclaimCounts {
 #[derive(Clone, Debug)]
 pub struct Reclaim {
     lists: Lists,
+    scale: Scale,
+    /// Whether a small page stands for huge ones of the full size.
+    folded: bool,
     marks: Vec<Watermarks>,
     /// The marks without anything withheld.
     base: Vec<Watermarks>,
@@ -93,16 +50,18 @@ const ANON_WEIGHT: f64 = 60.0;
 const FILE_WEIGHT: f64 = 140.0;
 
 impl Reclaim {
-    /// Reclaim for these tiers.
-    pub fn new(capacity: &[u64], scale: Scale, kernel: &Kernel) -> Reclaim {
+    /// Reclaim for these tiers; `folded`: whether a small page stands for huge ones of the full size.
+    pub fn new(capacity: &[u64], scale: Scale, folded: bool, kernel: &Kernel) -> Reclaim {
         let lower = Kernel { demote_scale: 0, promotion_room: Bytes::ZERO, promotion_gap: false, ..*kernel };
         let marks: Vec<Watermarks> = capacity
             .iter()
             .enumerate()
-            .map(|(tier, &pages)| Watermarks::new(pages, scale, if tier == 0 { kernel } else { &lower }))
+            .map(|(tier, &pages)| Watermarks::new(pages, scale.factor(), if tier == 0 { kernel } else { &lower }))
             .collect();
         Reclaim {
             lists: Lists::new(capacity.len()),
+            scale,
+            folded,
             base: marks.clone(),
             marks,
             awake: vec![false; capacity.len()],
@@ -123,7 +82,7 @@ impl Reclaim {
 
     /// Pages of a tier that reclaim keeps free when nothing is withheld.
     pub fn kept_free(&self, tier: TierId) -> u64 {
-        self.base[tier.index()].goal
+        self.base[tier.index()].goal.ceil() as u64
     }
 
     /// Keeps `pages` of a tier free for good. Source: Tuna, section 4: reclaim is woken below so many free pages and restores
@@ -132,16 +91,16 @@ impl Reclaim {
     /// allocation apart from reclaim. No mark falls below the tier's own. Returns what is never given out.
     pub fn withhold(&mut self, tier: TierId, pages: u64) -> u64 {
         let base = self.base[tier.index()];
-        let min = (pages as f64 * 0.8).floor() as u64;
+        let min = (pages as f64 * 0.8).floor();
         self.marks[tier.index()] = Watermarks {
             min: base.min.max(min),
             low: base.low.max(min),
             high: base.high.max(min),
-            goal: base.goal.max(pages),
-            wake: base.wake.max(pages),
+            goal: base.goal.max(pages as f64),
+            wake: base.wake.max(pages as f64),
         };
         self.awake[tier.index()] = true;
-        min
+        min as u64
     }
 
     /// Pages on a tier's list.
@@ -153,32 +112,41 @@ impl Reclaim {
     /// on the way. `None` when every tier is at its min mark: direct reclaim.
     pub fn allocate(&mut self, memory: &Memory, from: TierId, weight: u64) -> Option<TierId> {
         let tiers = || (from.0..memory.tiers() as u8).map(TierId).filter(|tier| !memory.is_compressed(*tier));
+        let piece = self.piece(weight);
         for tier in tiers() {
             let marks = &self.marks[tier.index()];
             let free = memory.free(tier);
-            if free < marks.wake + weight {
+            if !Watermarks::leaves(marks.wake, free, piece) {
                 self.awake[tier.index()] = true;
             }
-            if free >= marks.low + weight {
+            if free >= weight && Watermarks::leaves(marks.low, free, piece) {
                 return Some(tier);
             }
         }
-        tiers().find(|tier| memory.free(*tier) >= self.marks[tier.index()].min + weight)
+        tiers().find(|tier| {
+            let free = memory.free(*tier);
+            free >= weight && Watermarks::leaves(self.marks[tier.index()].min, free, piece)
+        })
+    }
+
+    /// What is taken at a time of a unit of so many pages.
+    fn piece(&self, weight: u64) -> f64 {
+        piece(weight, self.scale.factor(), self.folded)
     }
 
     /// Whether a unit of `weight` pages may be promoted into `tier`. Wakes reclaim if not, and where the promotion leaves less
     /// than the wake mark: the page it goes to is an allocation like any other.
     pub fn may_promote(&mut self, memory: &Memory, tier: TierId, weight: u64) -> bool {
-        let (marks, free) = (&self.marks[tier.index()], memory.free(tier));
-        let fits = free > marks.high + weight;
-        self.awake[tier.index()] |= !fits || free < marks.wake + weight;
+        let (marks, free, piece) = (&self.marks[tier.index()], memory.free(tier), self.piece(weight));
+        let fits = free >= weight && free as f64 > marks.high + piece;
+        self.awake[tier.index()] |= !fits || !Watermarks::leaves(marks.wake, free, piece);
         fits
     }
 
     /// Whether reclaim of a tier has work: it was woken and has not reached its goal.
     pub fn has_work(&mut self, memory: &Memory, tier: TierId) -> bool {
         let awake = &mut self.awake[tier.index()];
-        *awake &= memory.free(tier) < self.marks[tier.index()].goal;
+        *awake &= (memory.free(tier) as f64) < self.marks[tier.index()].goal;
         *awake
     }
 
@@ -269,10 +237,7 @@ impl Reclaim {
     fn refill(&mut self, memory: &mut Memory, tier: TierId, file: bool) {
         let inactive = self.lists.pages(tier, List::of(false, file));
         let active = self.lists.pages(tier, List::of(true, file));
-        // The ratio of active to inactive that is let be: the square root of ten times the gigabytes, at least 1.
-        let gigabytes = (inactive + active) >> 18;
-        let ratio = ((10 * gigabytes) as f64).sqrt().max(1.0);
-        if inactive as f64 * ratio >= active as f64 {
+        if !inactive_is_low(inactive, active, self.scale.factor()) {
             return;
         }
         for _ in 0..CLUSTER {
@@ -316,7 +281,7 @@ mod tests {
     fn setup(fast: u64, slow: u64, kernel: &Kernel) -> (Memory, Reclaim) {
         let capacity = vec![fast, slow];
         let mut memory = Memory::new(capacity.clone(), vec![false, false]);
-        let mut reclaim = Reclaim::new(&capacity, Scale::FULL, kernel);
+        let mut reclaim = Reclaim::new(&capacity, Scale::FULL, false, kernel);
         memory.grow((fast + slow) as usize);
         reclaim.grow(memory.len());
         (memory, reclaim)
@@ -334,25 +299,11 @@ mod tests {
     }
 
     #[test]
-    fn watermarks_are_those_of_the_kernel() {
-        // 30 GiB: min = 4*sqrt(31457280) KiB = 22435 KiB = 5608 pages; gap = 0.1 % = 7864 pages.
-        let pages = Bytes::gib(30).pages();
-        let marks = Watermarks::new(pages, Scale::FULL, &Kernel::default());
-        assert_eq!((marks.min, marks.low, marks.high), (5608, 5608 + 7864, 5608 + 2 * 7864));
-        assert_eq!((marks.goal, marks.wake), (marks.high, marks.low));
-        let tpp = Watermarks::new(pages, Scale::FULL, &Kernel { demote_scale: 200, ..Kernel::default() });
-        assert_eq!(tpp.goal, pages / 50);
-        // At a scale the share stays.
-        let scaled = Watermarks::new(pages / 64, Scale::new(64).unwrap(), &Kernel::default());
-        assert_eq!(scaled.high, marks.high.div_ceil(64));
-    }
-
-    #[test]
     fn a_full_fast_tier_spills_at_its_low_mark_and_refuses_promotion_at_its_high_mark() {
         let (mut memory, mut reclaim) = setup(100_000, 400_000, &Kernel::default());
         let fast = fill(&mut memory, &mut reclaim, 200_000);
         let marks = *reclaim.marks(FAST);
-        assert_eq!(fast, 100_000 - marks.low, "allocation stops at the low mark");
+        assert_eq!(fast as f64, 100_000.0 - marks.low, "allocation stops at the low mark");
         assert!(!reclaim.may_promote(&memory, FAST, 1), "AutoNUMA's promotions fail here, and nothing makes room");
         assert_eq!(memory.used(SLOW), 200_000 - fast);
     }
@@ -362,7 +313,7 @@ mod tests {
         let kernel = Kernel { demotion: true, demote_scale: 200, ..Kernel::default() };
         let (mut memory, mut reclaim) = setup(100_000, 100_000, &kernel);
         let marks = *reclaim.marks(FAST);
-        assert!(marks.high + 100 < marks.wake);
+        assert!(marks.high + 100.0 < marks.wake);
         let pages = 100_000 - marks.wake as u32;
         (0..pages).for_each(|page| assert!(memory.place(page, FAST)));
         assert!(!reclaim.has_work(&memory, FAST), "nothing asked for room yet");
@@ -389,7 +340,7 @@ mod tests {
             reclaim.arrived(&mut memory, victim);
             demoted.push(victim);
         }
-        assert!(memory.free(FAST) >= reclaim.marks(FAST).goal);
+        assert!(memory.free(FAST) as f64 >= reclaim.marks(FAST).goal);
         assert!(demoted.iter().all(|&page| (1000..fast).contains(&page)), "no page in use left");
         assert!(demoted.windows(2).all(|pair| pair[0] < pair[1]), "oldest first");
         let listed: u64 =
@@ -425,5 +376,41 @@ mod tests {
             memory.remove(victim);
         }
         assert!((680..=720).contains(&files), "{files} of 1000 with equal lists at swappiness 60");
+    }
+
+    #[test]
+    fn tiering08_promotes_again_whenever_reclaim_has_reached_its_goal_at_every_scale() {
+        let kernel = Kernel { demotion: true, promotion_room: Bytes::mib(10), early_wake: true, ..Kernel::default() };
+        let full = Bytes::gib(28).pages();
+        for (factor, folded) in [(1, false), (64, false), (1024, true), (4096, true), (4096, false)] {
+            let capacity = vec![full / u64::from(factor); 2];
+            let mut memory = Memory::new(capacity.clone(), vec![false, false]);
+            let mut reclaim = Reclaim::new(&capacity, Scale::new(factor).unwrap(), folded, &kernel);
+            memory.grow(capacity[0] as usize);
+            let goal = reclaim.marks(FAST).goal.ceil() as u64;
+            (0..capacity[0] - goal).for_each(|page| assert!(memory.place(page as u32, FAST)));
+            assert!(!reclaim.has_work(&memory, FAST), "1:{factor}: nothing to do at the goal");
+            assert!(reclaim.may_promote(&memory, FAST, 1), "1:{factor}: {:?}", reclaim.marks(FAST));
+        }
+    }
+
+    #[test]
+    fn inactive_lists_of_a_smaller_machine_are_as_short_as_those_of_full_size() {
+        // 80 GiB at full size: the kernel lets the active list be 28 times the inactive one.
+        let pages = Bytes::gib(80).pages() / 1024;
+        let mut memory = Memory::new(vec![pages, pages], vec![false, false]);
+        let mut reclaim = Reclaim::new(&[pages, pages], Scale::new(1024).unwrap(), true, &Kernel::default());
+        memory.grow(pages as usize);
+        reclaim.grow(memory.len());
+        for page in 0..pages as u32 {
+            memory.place(page, FAST);
+            memory.set(page, PageWord::ACTIVE);
+            reclaim.arrived(&mut memory, page);
+        }
+        for _ in 0..pages {
+            reclaim.refill(&mut memory, FAST, false);
+        }
+        let share = reclaim.list_pages(FAST, List::InactiveAnon) as f64 / pages as f64;
+        assert!((share * 29.0 - 1.0).abs() < 0.1, "{share}, one in 29");
     }
 }

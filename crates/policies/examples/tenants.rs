@@ -25,9 +25,9 @@ use std::time::Duration;
 use terrace_core::arbiter::{Activity, Claim, share_out};
 use terrace_core::engine::{Engine, EngineConfig, Input, Output};
 use terrace_core::governor::{GovernorConfig, SpaceLimits};
-use terrace_core::observation::{Scan, Seen, Sight};
+use terrace_core::observation::{Observations, PteState, ScanBatch};
 use terrace_core::plan::Outcome;
-use terrace_core::policy::{FastGoal, Round};
+use terrace_core::policy::{FastGoal, ScanReport};
 use terrace_core::random::{SplitMix64, unit};
 use terrace_core::units::{BLOCK_PAGES, Bytes, SpaceId, TierId, Time, Vpn};
 use terrace_policies::Settings;
@@ -128,11 +128,11 @@ impl Tenant {
             self.shuffle();
         }
         let busy = second < self.spec.until;
-        let mut round = Round::default();
+        let mut round = ScanReport::default();
         for start in (0..self.spec.pages).step_by(BLOCK_PAGES as usize) {
             self.engine.handle(now, Input::Mapped(SPACE, Vpn(start)..Vpn(start + u64::from(BLOCK_PAGES))));
             let first = self.engine.pages().find(SPACE, Vpn(start)).unwrap();
-            let mut sights = Vec::with_capacity(BLOCK_PAGES as usize);
+            let mut ptes = Vec::with_capacity(BLOCK_PAGES as usize);
             for offset in 0..BLOCK_PAGES {
                 let tier = self.engine.pages()[first.plus(offset)].tier().unwrap_or_else(|| {
                     let fits = free > 0;
@@ -148,13 +148,13 @@ impl Tenant {
                 }
                 round.pages += 1;
                 round.accessed += u64::from(accessed);
-                sights.push(Sight::placed(tier).with_accessed(accessed));
+                ptes.push(PteState::placed(tier).with_accessed(accessed));
             }
-            let scan = Scan { first, sights: &sights, window: Some(Duration::from_secs(1)), cleared: true };
-            self.engine.handle(now, Input::Seen(Seen::Scan(scan)));
+            let scan = ScanBatch { first, ptes: &ptes, window: Some(Duration::from_secs(1)), cleared: true };
+            self.engine.handle(now, Input::Observed(Observations::Scan(scan)));
         }
         self.active = self.activity.update(now, round.accessed);
-        self.engine.handle(now, Input::Round(round));
+        self.engine.handle(now, Input::ScanDone(round));
     }
 
     /// Carries out what the engine asks for within these limits, until it is content.

@@ -1,7 +1,8 @@
 //! `age`: pages leave by how long they were idle, with a smooth decay of how busy they were before.
 //!
-//! In: walks of accessed marks, a rotating share of the blocks at a time. Out: wishes to demote what is cold and to
-//! promote what is hot. Must not: forget abruptly; halving all counts at once is what makes other policies thrash.
+//! In: walks of accessed bits, a rotating share of the blocks at a time. Out: requests to demote what is cold and to
+//! promote what is hot. Must not: forget abruptly; halving all counts at once is what makes other policies thrash. Nor may it take a page for
+//! idle that nobody looked at: where a budget for watching clears fewer blocks, a page's idle time ends where the reading of its block ends.
 //!
 //! Source: our own, after what experience with idle-age policies (intel/memtierd `age`) and with abrupt cooling
 //! (Jenga, arXiv 2510.22869) teaches. Every reading of a page with a window of w seconds makes its heat
@@ -18,14 +19,14 @@
 
 use std::time::Duration;
 
-use terrace_core::observation::{Observation, Scan, Seen};
+use terrace_core::observation::{Observation, Observations, ScanBatch};
 use terrace_core::pages::{Page, Pages};
-use terrace_core::plan::{Outcome, Reason, Wishes};
-use terrace_core::policy::{Cadence, Metric, Needs, Policy, Room, Round};
+use terrace_core::plan::{MoveRequests, Outcome, Reason};
+use terrace_core::policy::{Cadence, CapacityView, Metric, Needs, Policy, ScanReport};
 use terrace_core::units::{BLOCK_PAGES, BlockId, PageId, TierId, Time};
 
-use crate::interval::AdaptiveInterval;
-use crate::ranking::Tally;
+use crate::parts::interval::AdaptiveInterval;
+use crate::parts::ranking::Tally;
 use crate::{PolicyInfo, SettingInfo, Settings, SettingsError};
 
 /// The policy's entry in the registry.
@@ -71,8 +72,10 @@ pub struct Age {
     ahead: f64,
     interval: AdaptiveInterval,
     scan_at: Time,
-    /// Rounds so far.
-    rounds: u32,
+    /// How often every block was read so far: the shares of all rounds added up.
+    readings: f64,
+    /// By block, when its marks were last read after a window.
+    read_at: Vec<u16>,
     /// Blocks whose pages came back since the last plan, with how many did.
     returned: Vec<(BlockId, u32)>,
     cold_pages: u64,
@@ -104,18 +107,42 @@ impl Age {
                 AdaptiveInterval::fixed(interval)
             },
             scan_at: Time::ZERO,
-            rounds: 0,
+            readings: 0.0,
+            read_at: Vec::new(),
             returned: Vec::new(),
             cold_pages: 0,
             idle_wanted: idle,
         })
     }
 
-    fn observe_scan(&mut self, now: Time, scan: &Scan<'_>, pages: &mut Pages) {
+    /// A block was read, or appeared.
+    fn note_reading(&mut self, block: BlockId, stamp_now: u16) {
+        let index = block.0 as usize;
+        if index >= self.read_at.len() {
+            self.read_at.resize(index + 1, stamp_now);
+        }
+        self.read_at[index] = stamp_now;
+    }
+
+    /// Until when the idle time of a block's pages counts: until now where it was read lately, as in each round of the usual rotation; a
+    /// reading speaks for half of the idle time wanted and no more.
+    fn known_until(&self, block: BlockId, stamp_now: u16, idle_stamps: u16) -> u16 {
+        let read_at = self.read_at.get(block.0 as usize).copied().unwrap_or(stamp_now);
+        let since = stamp_now.wrapping_sub(read_at);
+        stamp_now.wrapping_sub(since.saturating_sub(idle_stamps / 2))
+    }
+
+    fn observe_scan(&mut self, now: Time, scan: &ScanBatch<'_>, pages: &mut Pages) {
         let stamp_now = stamp(now);
+        if scan.window.is_some() {
+            self.note_reading(scan.first.block(), stamp_now);
+        } else if let Some(read_at) = self.read_at.get_mut(scan.first.block().0 as usize) {
+            // Pulled along, as the pages' stamps are.
+            *read_at = stamp_now.wrapping_sub(stamp_now.wrapping_sub(*read_at).min(OLDEST_STAMP));
+        }
         let decay = scan.window.map(|window| Decay::over(window, self.half_life));
-        for (page, sight) in pages.run_mut(scan.first, scan.sights.len()).iter_mut().zip(scan.sights) {
-            if sight.tier().is_none() {
+        for (page, pte) in pages.run_mut(scan.first, scan.ptes.len()).iter_mut().zip(scan.ptes) {
+            if pte.tier().is_none() {
                 page.set_policy_bits(0);
                 continue;
             }
@@ -126,8 +153,8 @@ impl Age {
                 page.heat = self.cold;
             }
             if let Some(decay) = decay {
-                page.heat = decay.apply(page.heat, sight.accessed());
-                if sight.accessed() {
+                page.heat = decay.apply(page.heat, pte.accessed());
+                if pte.accessed() {
                     page.stamp = stamp_now;
                 }
             }
@@ -150,38 +177,38 @@ impl Age {
                 Observation::Sampled { page, .. } | Observation::HintFault { page, .. } => {
                     touch(&mut pages[page], now, self.hot);
                 }
-                Observation::Born { .. } | Observation::Gone { .. } | Observation::Counted { .. } => {}
+                Observation::Allocated { .. } | Observation::Freed { .. } | Observation::Counted { .. } => {}
             }
         }
     }
 
     /// Blocks of which so much came back that the rest is expected to be used next.
-    fn wish_ahead(&mut self, pages: &Pages, wishes: &mut Wishes) {
-        for (block, came_back) in std::mem::take(&mut self.returned) {
+    fn request_ahead(&mut self, pages: &Pages, requests: &mut MoveRequests) {
+        for (block, refaulted) in std::mem::take(&mut self.returned) {
             if self.ahead <= 0.0 || pages.block(block).is_none() {
                 continue;
             }
             let slow = |page: &Page| page.tier().is_some_and(|tier| tier > TierId::FAST);
             let left = pages.block_pages(block).iter().filter(|page| slow(page)).count() as f64;
-            let came_back = f64::from(came_back);
-            if left > 0.0 && came_back / (came_back + left) >= self.ahead {
+            let refaulted = f64::from(refaulted);
+            if left > 0.0 && refaulted / (refaulted + left) >= self.ahead {
                 for offset in 0..BLOCK_PAGES {
                     let page = block.first_page().plus(offset);
                     if slow(&pages[page]) {
-                        wishes.move_to(page, TierId::FAST, Reason::AheadOfUse);
+                        requests.move_to(page, TierId::FAST, Reason::Prefetch);
                     }
                 }
             }
         }
     }
 
-    fn is_cold(&self, page: &Page, stamp_now: u16, idle_stamps: u16) -> bool {
-        page.heat <= self.cold && stamp_now.wrapping_sub(page.stamp) >= idle_stamps
+    fn is_cold(&self, page: &Page, known_until: u16, idle_stamps: u16) -> bool {
+        page.heat <= self.cold && idle_stamps_of(page, known_until) >= idle_stamps
     }
 
     /// Coldest first: over the limit even a page in use a moment ago must go, but idle pages go before it.
-    fn rank(&self, page: &Page, stamp_now: u16, idle_stamps: u16) -> usize {
-        let lately = stamp_now.wrapping_sub(page.stamp) < idle_stamps;
+    fn rank(&self, page: &Page, known_until: u16, idle_stamps: u16) -> usize {
+        let lately = idle_stamps_of(page, known_until) < idle_stamps;
         (usize::from(lately) << 8) | usize::from(page.heat >> 8)
     }
 }
@@ -195,17 +222,21 @@ impl Policy for Age {
         Needs { scans: true, ..Needs::default() }
     }
 
-    fn observe(&mut self, now: Time, seen: Seen<'_>, pages: &mut Pages) {
+    fn mapped(&mut self, now: Time, blocks: &[BlockId], _pages: &mut Pages) {
+        blocks.iter().for_each(|&block| self.note_reading(block, stamp(now)));
+    }
+
+    fn observe(&mut self, now: Time, seen: Observations<'_>, pages: &mut Pages) {
         match seen {
-            Seen::Scan(scan) => self.observe_scan(now, &scan, pages),
-            Seen::Events(events) => self.observe_events(now, events, pages),
+            Observations::Scan(scan) => self.observe_scan(now, &scan, pages),
+            Observations::Events(events) => self.observe_events(now, events, pages),
         }
     }
 
-    fn round(&mut self, now: Time, round: &Round, pages: &mut Pages) {
-        self.interval.adapt(round, pages.footprint_of_all(), self.share);
+    fn scan_done(&mut self, now: Time, report: &ScanReport, pages: &mut Pages) {
+        self.interval.adapt(report, pages.footprint_of_all());
         self.scan_at = now + self.interval.current();
-        self.rounds = self.rounds.saturating_add(1);
+        self.readings += report.share;
     }
 
     fn outcome(&mut self, now: Time, done: &[Outcome], pages: &mut Pages) {
@@ -217,29 +248,30 @@ impl Policy for Age {
         }
     }
 
-    fn plan(&mut self, now: Time, room: &Room<'_>, pages: &mut Pages, wishes: &mut Wishes) {
-        if room.tiers.len() < 2 {
+    fn plan(&mut self, now: Time, capacity: &CapacityView<'_>, pages: &mut Pages, requests: &mut MoveRequests) {
+        if capacity.tiers.len() < 2 {
             return;
         }
-        self.wish_ahead(pages, wishes);
-        self.idle_wanted = self.idle.mul_f64(room.patience);
+        self.request_ahead(pages, requests);
+        self.idle_wanted = self.idle.mul_f64(capacity.backoff);
         let stamp_now = stamp(now);
         let idle_stamps = (self.idle_wanted.as_millis() / STAMP.as_millis()).min(u128::from(OLDEST_STAMP)) as u16;
         let census = Census::take(self, pages, stamp_now, idle_stamps);
         self.cold_pages = census.cold;
 
-        let excess = room.fast_excess();
+        let excess = capacity.fast_excess();
         // Without a limit everything cold leaves. With one, only as much as the limit and the hot slow pages need.
-        let leaving = match room.fast_limit {
+        let leaving = match capacity.fast_limit {
             None => census.cold,
             // Before two readings of everything nobody is known to be cold, and whoever left now would come straight back.
-            Some(_) if f64::from(self.rounds) * self.share < 2.0 => 0,
-            Some(_) => excess + census.hot_slow.saturating_sub(room.fast_room()).min(census.cold),
+            Some(_) if self.readings < 2.0 - 1e-6 => 0,
+            Some(_) => excess + census.hot_slow.saturating_sub(capacity.fast_room()).min(census.cold),
         };
-        let mut left_to_come = census.hot_slow.min(room.fast_room() + leaving.saturating_sub(excess));
-        let mut cut = census.fast.cut(leaving.min(wishes.left() as u64));
+        let mut left_to_come = census.hot_slow.min(capacity.fast_room() + leaving.saturating_sub(excess));
+        let mut cut = census.fast.cut(leaving.min(requests.left() as u64));
         let mut coldest: Vec<(usize, PageId)> = Vec::new();
         for (block, info) in pages.blocks() {
+            let known_until = self.known_until(block, stamp_now, idle_stamps);
             let step = if info.huge { BLOCK_PAGES } else { 1 };
             for id in (0..BLOCK_PAGES).step_by(step as usize).map(|offset| block.first_page().plus(offset)) {
                 let page = &pages[id];
@@ -249,11 +281,11 @@ impl Policy for Age {
                 }
                 if tier > TierId::FAST {
                     if page.heat >= self.hot && left_to_come > 0 {
-                        wishes.move_to(id, TierId::FAST, Reason::Hot);
+                        requests.move_to(id, TierId::FAST, Reason::Hot);
                         left_to_come = left_to_come.saturating_sub(u64::from(step));
                     }
                 } else if page.policy_bits() == KNOWN {
-                    let rank = self.rank(page, stamp_now, idle_stamps);
+                    let rank = self.rank(page, known_until, idle_stamps);
                     if cut.take(rank, u64::from(step)) {
                         coldest.push((rank, id));
                     }
@@ -263,9 +295,14 @@ impl Policy for Age {
         // Stable, so that pages of equal rank stay in address order and move in runs.
         coldest.sort_by_key(|(rank, _)| *rank);
         for (_, id) in coldest {
-            let cold = self.is_cold(&pages[id], stamp_now, idle_stamps);
-            wishes.move_to(id, TierId::FAST.below(), if cold { Reason::Cold } else { Reason::OverLimit });
+            let known_until = self.known_until(id.block(), stamp_now, idle_stamps);
+            let cold = self.is_cold(&pages[id], known_until, idle_stamps);
+            requests.move_to(id, TierId::FAST.below(), if cold { Reason::Cold } else { Reason::OverLimit });
         }
+    }
+
+    fn memory_bytes(&self) -> usize {
+        self.read_at.capacity() * size_of::<u16>()
     }
 
     fn cadence(&self) -> Cadence {
@@ -291,6 +328,14 @@ impl Policy for Age {
 /// behind it. More than 2.2 hours is shown as that.
 pub fn idle_time(page: &Page, now: Time) -> Option<Duration> {
     (page.policy_bits() == KNOWN).then(|| STAMP * u32::from(stamp(now).wrapping_sub(page.stamp)))
+}
+
+/// How long a page had been idle by `until`, in stamps; one that was touched since is not idle.
+fn idle_stamps_of(page: &Page, until: u16) -> u16 {
+    match until.wrapping_sub(page.stamp) {
+        idle if idle > OLDEST_STAMP => 0,
+        idle => idle,
+    }
 }
 
 fn stamp(now: Time) -> u16 {
@@ -336,6 +381,7 @@ impl Census {
     fn take(policy: &Age, pages: &Pages, stamp_now: u16, idle_stamps: u16) -> Census {
         let mut census = Census { fast: Tally::new(RANKS), cold: 0, hot_slow: 0 };
         for (block, _) in pages.blocks() {
+            let known_until = policy.known_until(block, stamp_now, idle_stamps);
             for page in pages.block_pages(block) {
                 let Some(tier) = page.tier() else { continue };
                 if page.pinned() || page.moving() {
@@ -344,8 +390,8 @@ impl Census {
                 if tier > TierId::FAST {
                     census.hot_slow += u64::from(page.heat >= policy.hot);
                 } else if page.policy_bits() == KNOWN {
-                    census.fast.add(policy.rank(page, stamp_now, idle_stamps), 1);
-                    census.cold += u64::from(policy.is_cold(page, stamp_now, idle_stamps));
+                    census.fast.add(policy.rank(page, known_until, idle_stamps), 1);
+                    census.cold += u64::from(policy.is_cold(page, known_until, idle_stamps));
                 }
             }
         }
@@ -359,8 +405,8 @@ mod tests {
     use crate::settings::Settings;
     use terrace_core::engine::{Engine, EngineConfig, Input, Output};
     use terrace_core::governor::GovernorConfig;
-    use terrace_core::observation::Sight;
-    use terrace_core::policy::FastGoal;
+    use terrace_core::observation::PteState;
+    use terrace_core::policy::{FastGoal, TierUse};
     use terrace_core::units::{SpaceId, Vpn};
 
     const SPACE: SpaceId = SpaceId(0);
@@ -384,16 +430,19 @@ mod tests {
             // The rotation: one block a second, so every block's window is four seconds.
             let block = second % 4;
             let first = engine.pages().find(SPACE, Vpn(block * 512)).unwrap();
-            let sights: Vec<Sight> = (block * 512..block * 512 + 512)
+            let ptes: Vec<PteState> = (block * 512..block * 512 + 512)
                 .map(|vpn| {
                     let touched = (second.saturating_sub(3)..=second).any(|second| hot(vpn, second));
                     let tier = place[vpn as usize];
-                    Sight::placed(tier).with_accessed(touched && tier == TierId::FAST)
+                    PteState::placed(tier).with_accessed(touched && tier == TierId::FAST)
                 })
                 .collect();
-            let scan = Scan { first, sights: &sights, window: Some(Duration::from_secs(4)), cleared: true };
-            engine.handle(now, Input::Seen(Seen::Scan(scan)));
-            engine.handle(now, Input::Round(Round { pages: 512, accessed: 128, walk: Duration::from_millis(1) }));
+            let scan = ScanBatch { first, ptes: &ptes, window: Some(Duration::from_secs(4)), cleared: true };
+            engine.handle(now, Input::Observed(Observations::Scan(scan)));
+            engine.handle(
+                now,
+                Input::ScanDone(ScanReport { pages: 512, accessed: 128, walk: Duration::from_millis(1), share: 0.25 }),
+            );
             while let Output::Move(plan) = match engine.poll(now) {
                 Output::Track(_) => engine.poll(now),
                 other => other,
@@ -425,6 +474,41 @@ mod tests {
     }
 
     #[test]
+    fn a_page_that_nobody_looks_at_is_not_cold_however_long_ago_it_was_seen() {
+        let mut policy = Age::new(&mut Settings::default()).unwrap();
+        let mut pages = Pages::new();
+        let start = Time::ZERO + Duration::from_secs(1000);
+        let at = |second| start + Duration::from_secs(second);
+        pages.map(SPACE, Vpn(0)..Vpn(512));
+        let block = pages.find_block(SPACE, Vpn(0)).unwrap();
+        policy.mapped(start, &[block], &mut pages);
+        let idle = vec![PteState::placed(TierId::FAST); 512];
+        for page in (0..512).map(|offset| block.first_page().plus(offset)) {
+            pages.set_tier(page, Some(TierId::FAST));
+        }
+        let look = |policy: &mut Age, pages: &mut Pages, second, window| {
+            let scan = ScanBatch { first: block.first_page(), ptes: &idle, window, cleared: window.is_some() };
+            policy.observe(at(second), Observations::Scan(scan), pages);
+        };
+        let wished = |policy: &mut Age, pages: &mut Pages, second| {
+            let tiers = [TierUse { used: 512, capacity: 1024 }, TierUse { used: 0, capacity: 1024 }];
+            let room = CapacityView { tiers: &tiers, fast_limit: None, footprint: 512, backoff: 1.0 };
+            let mut requests = MoveRequests::with_limit(1024);
+            policy.plan(at(second), &room, pages, &mut requests);
+            requests.into_vec().len()
+        };
+        // Its block had one turn after 4 s; then it is only read, without a window, for four hours and more.
+        look(&mut policy, &mut pages, 0, None);
+        look(&mut policy, &mut pages, 4, Some(Duration::from_secs(4)));
+        for second in [5, 60, 600, 3600, 10_000, 20_000] {
+            look(&mut policy, &mut pages, second, None);
+            assert_eq!(wished(&mut policy, &mut pages, second), 0, "after {second} s without a reading");
+        }
+        look(&mut policy, &mut pages, 20_001, Some(Duration::from_secs(19_997)));
+        assert_eq!(wished(&mut policy, &mut pages, 20_001), 512, "the reading says that they were idle all the time");
+    }
+
+    #[test]
     fn a_limit_is_held_by_the_coldest() {
         let engine = run(FastGoal::Pages(1024), 60, |vpn, _| vpn % 4 == 0);
         assert_eq!(engine.pages().used(SPACE, TierId::FAST), 1024);
@@ -439,7 +523,7 @@ mod tests {
         let engine = run(FastGoal::Pages(512), 7, |vpn, _| vpn % 4 == 0);
         assert_eq!(engine.ledger().demoted(), 0);
         let engine = run(FastGoal::Pages(512), 30, |vpn, _| vpn % 4 == 0);
-        assert_eq!((engine.pages().used(SPACE, TierId::FAST), engine.ledger().mistakes()), (512, 0));
+        assert_eq!((engine.pages().used(SPACE, TierId::FAST), engine.ledger().ping_pong_pages()), (512, 0));
     }
 
     #[test]

@@ -5,11 +5,11 @@
 //!
 //! Source: a bound. It has no constants.
 
-use terrace_core::policy::Room;
+use terrace_core::policy::CapacityView;
 use terrace_core::units::{PageId, TierId};
 
 use crate::PolicyInfo;
-use crate::static_placement::{Placement, StaticPolicy};
+use crate::parts::static_placement::{Placement, StaticPolicy};
 
 /// The policy's entry in the registry.
 pub const INFO: PolicyInfo = PolicyInfo {
@@ -33,14 +33,14 @@ impl Placement for AllFast {
         true
     }
 
-    fn place(&mut self, _page: PageId, _room: &Room<'_>) -> TierId {
+    fn place(&mut self, _page: PageId, _capacity: &CapacityView<'_>) -> TierId {
         TierId::FAST
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use crate::static_placement::placed;
+    use crate::parts::static_placement::placed;
 
     #[test]
     fn everything_is_fast_while_it_fits() {

@@ -4,11 +4,11 @@
 //!
 //! Source: a bound. It has no constants.
 
-use terrace_core::policy::Room;
+use terrace_core::policy::CapacityView;
 use terrace_core::units::{PageId, TierId};
 
 use crate::PolicyInfo;
-use crate::static_placement::{Placement, StaticPolicy};
+use crate::parts::static_placement::{Placement, StaticPolicy};
 
 /// The policy's entry in the registry.
 pub const INFO: PolicyInfo = PolicyInfo {
@@ -28,14 +28,14 @@ impl Placement for AllSlow {
         INFO.name
     }
 
-    fn place(&mut self, _page: PageId, room: &Room<'_>) -> TierId {
-        room.slowest()
+    fn place(&mut self, _page: PageId, capacity: &CapacityView<'_>) -> TierId {
+        capacity.slowest()
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use crate::static_placement::placed;
+    use crate::parts::static_placement::placed;
 
     #[test]
     fn everything_is_slow_while_it_fits() {

@@ -18,9 +18,9 @@
 use terrace_core::pages::Pages;
 use terrace_core::policy::Kernel;
 
-use crate::fault_tiering::{FaultPolicy, FaultTiering, Judge, SlowFault};
-use crate::hint_scanner::{self, ALL_TIERS};
-use crate::kernel_reclaim;
+use crate::parts::fault_tiering::{FaultPolicy, FaultTiering, PromotionRule, SlowFault};
+use crate::parts::hint_scanner::{self, ALL_TIERS};
+use crate::parts::kernel_reclaim;
 use crate::{PolicyInfo, SettingInfo};
 
 /// The policy's entry in the registry.
@@ -53,7 +53,7 @@ pub struct AutoNuma {
     two_stage: bool,
 }
 
-impl Judge for AutoNuma {
+impl PromotionRule for AutoNuma {
     fn name(&self) -> &'static str {
         INFO.name
     }

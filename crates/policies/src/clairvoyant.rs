@@ -20,13 +20,13 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use terrace_core::observation::Seen;
+use terrace_core::observation::Observations;
 use terrace_core::pages::{Column, Pages};
-use terrace_core::plan::{Reason, Wishes};
-use terrace_core::policy::{Cadence, Metric, Needs, Oracle, Policy, Room};
+use terrace_core::plan::{MoveRequests, Reason};
+use terrace_core::policy::{Cadence, CapacityView, Metric, Needs, Oracle, Policy};
 use terrace_core::units::{BlockId, PageId, SpaceId, TierId, Time, Vpn};
 
-use crate::support;
+use crate::parts::support;
 use crate::{PolicyInfo, SettingInfo, Settings, SettingsError};
 
 /// The policy's entry in the registry. It is given its oracle with [`Policy::foresee`].
@@ -184,10 +184,10 @@ impl Policy for Clairvoyant {
         support::each_page(pages, space, &range, |page| self.ahead[page.index()] = Ahead::default());
     }
 
-    fn observe(&mut self, _now: Time, _seen: Seen<'_>, _pages: &mut Pages) {}
+    fn observe(&mut self, _now: Time, _seen: Observations<'_>, _pages: &mut Pages) {}
 
-    fn plan(&mut self, now: Time, room: &Room<'_>, pages: &mut Pages, wishes: &mut Wishes) {
-        if self.oracle.is_none() || room.tiers.len() < 2 || (now < self.next && !self.unfinished) {
+    fn plan(&mut self, now: Time, capacity: &CapacityView<'_>, pages: &mut Pages, requests: &mut MoveRequests) {
+        if self.oracle.is_none() || capacity.tiers.len() < 2 || (now < self.next && !self.unfinished) {
             return;
         }
         if !self.unfinished {
@@ -195,7 +195,7 @@ impl Policy for Clairvoyant {
             self.look_ahead(now, pages);
         }
         let (mut coming, mut leaving) = self.candidates(pages);
-        let mut free = support::fast_limit(room).saturating_sub(room.tiers[0].used);
+        let mut free = support::fast_limit(capacity).saturating_sub(capacity.tiers[0].used);
         self.bar = 0;
         for horizon in 0..HORIZONS.len() {
             coming.sort_unstable_by_key(|one| (std::cmp::Reverse(one.ahead[horizon]), one.unit));
@@ -220,15 +220,15 @@ impl Policy for Clairvoyant {
                         None => break 'coming,
                     }
                 }
-                if wishes.left() <= chosen.len() {
+                if requests.left() <= chosen.len() {
                     break;
                 }
                 for victim in chosen {
                     victim.taken = true;
-                    wishes.move_to(victim.unit, TierId::FAST.below(), Reason::MakeRoom);
+                    requests.move_to(victim.unit, TierId::FAST.below(), Reason::MakeRoom);
                 }
                 if !one.unborn {
-                    wishes.move_to(one.unit, TierId::FAST, Reason::AheadOfUse);
+                    requests.move_to(one.unit, TierId::FAST, Reason::Prefetch);
                 } else {
                     self.bar = one.ahead[0];
                 }
@@ -236,14 +236,14 @@ impl Policy for Clairvoyant {
                 free = gained - one.size;
             }
         }
-        self.unfinished = wishes.left() == 0;
+        self.unfinished = requests.left() == 0;
     }
 
     /// A new page is born fast where there is room, unless the room was made for others.
-    fn place(&mut self, _now: Time, page: PageId, room: &Room<'_>) -> TierId {
-        let limit = support::fast_limit(room);
+    fn place(&mut self, _now: Time, page: PageId, capacity: &CapacityView<'_>) -> TierId {
+        let limit = support::fast_limit(capacity);
         let made_for_others = self.ahead.get(page.index()).is_some_and(|ahead| ahead[0] < self.bar);
-        if room.tiers[0].used < limit && !made_for_others { TierId::FAST } else { support::first_below(room) }
+        if capacity.tiers[0].used < limit && !made_for_others { TierId::FAST } else { support::first_below(capacity) }
     }
 
     fn memory_bytes(&self) -> usize {

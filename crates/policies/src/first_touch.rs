@@ -4,11 +4,11 @@
 //!
 //! Source: the kernel's default allocation. It has no constants.
 
-use terrace_core::policy::Room;
+use terrace_core::policy::CapacityView;
 use terrace_core::units::{PageId, TierId};
 
 use crate::PolicyInfo;
-use crate::static_placement::{Placement, StaticPolicy};
+use crate::parts::static_placement::{Placement, StaticPolicy};
 
 /// The policy's entry in the registry.
 pub const INFO: PolicyInfo = PolicyInfo {
@@ -28,14 +28,14 @@ impl Placement for FirstTouch {
         INFO.name
     }
 
-    fn place(&mut self, _page: PageId, _room: &Room<'_>) -> TierId {
+    fn place(&mut self, _page: PageId, _capacity: &CapacityView<'_>) -> TierId {
         TierId::FAST
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use crate::static_placement::placed;
+    use crate::parts::static_placement::placed;
 
     #[test]
     fn fast_memory_fills_first() {

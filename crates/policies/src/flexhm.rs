@@ -1,10 +1,10 @@
 //! `flexhm`: FlexHM's user-space manager. Counts references over r scans, then exchanges hot slow pages for cold fast ones.
 //!
-//! In: walks of accessed marks, all blocks at each. Out: exchanges of equal size, coldest and hottest first. Must not:
+//! In: walks of accessed bits, all blocks at each. Out: exchanges of equal size, coldest and hottest first. Must not:
 //! carry counts from one epoch to the next (ambiguity H4 of the specification: the paper resets them, and so do we).
 //!
 //! Source: FlexHM (ACM TACO 2022), sections 5.2, 5.3, 6 and 7.5. An epoch of length e has three stages. Collection: r
-//! scans spaced i; each adds the accessed mark to the page's count, which ends between 0 and r. Analysis: the counts are sorted;
+//! scans spaced i; each adds the accessed bit to the page's count, which ends between 0 and r. Analysis: the counts are sorted;
 //! the hottest pages that fit the fast memory should be there. Action: slow pages above that line and fast pages below it are
 //! exchanged in equal numbers; the rest of the epoch is sleep.
 //!
@@ -22,14 +22,14 @@
 
 use std::time::Duration;
 
-use terrace_core::observation::Seen;
+use terrace_core::observation::Observations;
 use terrace_core::pages::{Page, Pages};
-use terrace_core::plan::{Outcome, Reason, Wishes};
-use terrace_core::policy::{Cadence, Metric, Needs, Policy, Room, Round};
-use terrace_core::units::{BLOCK_PAGES, BlockId, Bytes, PageId, TierId, Time};
+use terrace_core::plan::{MoveRequests, Outcome, Reason};
+use terrace_core::policy::{Cadence, CapacityView, Metric, Needs, Policy, ScanReport};
+use terrace_core::units::{BLOCK_PAGES, BlockId, Bytes, PageId, Quantity, TierId, Time};
 
-use crate::ranking::Tally;
-use crate::support;
+use crate::parts::ranking::Tally;
+use crate::parts::support;
 use crate::{PolicyInfo, SettingInfo, Settings, SettingsError};
 
 /// The policy's entry in the registry.
@@ -81,18 +81,18 @@ impl MigrationCap {
             let share = above.trim().parse::<f64>().ok()? / below.trim().parse::<f64>().ok()?;
             return (share > 0.0 && share <= 1.0).then_some(MigrationCap::OfFastMemory(share));
         }
-        if text.ends_with('%') {
-            let share = terrace_core::units::parse_share(text).ok()?;
-            return (share > 0.0).then_some(MigrationCap::OfIdentified(share));
+        match text.parse().ok()? {
+            Quantity::Share(share) => (share > 0.0).then_some(MigrationCap::OfIdentified(share)),
+            Quantity::Bytes(size) => (size.pages() > 0).then_some(MigrationCap::Size(size)),
         }
-        text.parse::<Bytes>().ok().filter(|size| size.pages() > 0).map(MigrationCap::Size)
     }
 
-    fn pages(self, identified: u64, fast: u64) -> u64 {
+    /// Pages on a machine `scale` times smaller than the one that a size is stated for.
+    fn pages(self, identified: u64, fast: u64, scale: u32) -> u64 {
         match self {
             MigrationCap::OfIdentified(share) => (identified as f64 * share).floor() as u64,
             MigrationCap::OfFastMemory(share) => (fast as f64 * share).floor() as u64,
-            MigrationCap::Size(size) => size.pages(),
+            MigrationCap::Size(size) => support::scaled_pages(size, scale),
         }
     }
 }
@@ -104,6 +104,7 @@ pub struct FlexHm {
     epoch: Duration,
     share: f64,
     cap: MigrationCap,
+    scale: u32,
     anti_thrash: u16,
     auto: Option<AutoTune>,
     scans_done: u16,
@@ -142,6 +143,7 @@ impl FlexHm {
                 "a share of the identified pages (50%), of the fast memory (1/4), or a size (2GiB)",
                 MigrationCap::parse,
             )?,
+            scale: 1,
             anti_thrash: settings.number("anti_thrash", 1, 1..=R_MOST)?,
             auto: settings.switch("auto", false)?.then(|| AutoTune::new(interval, epoch)),
             scans_done: 0,
@@ -153,27 +155,27 @@ impl FlexHm {
     }
 
     /// The analysis stage: what changes places in this epoch.
-    fn analyse(&self, room: &Room<'_>, pages: &Pages) -> Exchange {
+    fn analyse(&self, capacity: &CapacityView<'_>, pages: &Pages) -> Exchange {
         let (fast, slow) = (self.counts(pages, false), self.counts(pages, true));
-        let line = match room.fast_limit {
-            Some(limit) => line(&fast, &slow, limit.min(room.tiers[0].capacity)),
+        let line = match capacity.fast_limit {
+            Some(limit) => line(&fast, &slow, limit.min(capacity.tiers[0].capacity)),
             None => 1,
         };
         let cold: u64 = fast.as_slice()[..line].iter().sum();
         let hot: u64 = slow.as_slice()[line.min(slow.as_slice().len())..].iter().sum();
         let pairs = pairs(&fast.as_slice()[..line], slow.as_slice(), line, usize::from(self.anti_thrash));
-        let limit = support::fast_limit(room);
+        let limit = support::fast_limit(capacity);
         let bound = |identified: u64| {
             let share = (identified as f64 * self.share).floor() as u64;
-            share.min(self.cap.pages(identified, limit))
+            share.min(self.cap.pages(identified, limit, self.scale))
         };
         // The ratio has priority over hotness: what is above the limit leaves, room that is left is filled, the rest is exchanged.
-        let excess = match room.fast_limit {
-            Some(_) => room.fast_excess(),
+        let excess = match capacity.fast_limit {
+            Some(_) => capacity.fast_excess(),
             None => cold,
         };
         let shed = excess.min(bound(cold));
-        let fill = room.fast_room().min(bound(hot));
+        let fill = capacity.fast_room().min(bound(hot));
         let swap = pairs.min(bound(cold) - shed).min(bound(hot) - fill);
         let (out, into) = (shed + swap, fill + swap);
         Exchange { line, out, into }
@@ -265,21 +267,25 @@ impl Policy for FlexHm {
         INFO.name
     }
 
+    fn set_scale(&mut self, factor: u32) {
+        self.scale = factor;
+    }
+
     fn needs(&self) -> Needs {
         Needs { scans: true, ..Needs::default() }
     }
 
-    fn observe(&mut self, _now: Time, seen: Seen<'_>, pages: &mut Pages) {
-        let Seen::Scan(scan) = seen else { return };
+    fn observe(&mut self, _now: Time, seen: Observations<'_>, pages: &mut Pages) {
+        let Observations::Scan(scan) = seen else { return };
         if scan.window.is_none() {
             return;
         }
-        for (page, sight) in pages.run_mut(scan.first, scan.sights.len()).iter_mut().zip(scan.sights) {
-            page.heat = (page.heat + u16::from(sight.accessed())).min(self.r);
+        for (page, pte) in pages.run_mut(scan.first, scan.ptes.len()).iter_mut().zip(scan.ptes) {
+            page.heat = (page.heat + u16::from(pte.accessed())).min(self.r);
         }
     }
 
-    fn round(&mut self, now: Time, round: &Round, pages: &mut Pages) {
+    fn scan_done(&mut self, now: Time, report: &ScanReport, pages: &mut Pages) {
         let began = *self.epoch_began.get_or_insert(now);
         if self.scans_done == 0 {
             // A new collection ends the action stage of the epoch before, finished or not.
@@ -287,7 +293,7 @@ impl Policy for FlexHm {
         }
         self.scans_done += 1;
         if let Some(auto) = &mut self.auto {
-            self.interval = auto.after_scan(round);
+            self.interval = auto.after_scan(report);
         }
         if self.scans_done < self.r {
             self.scan_at = now + self.interval;
@@ -317,21 +323,21 @@ impl Policy for FlexHm {
         }
     }
 
-    fn plan(&mut self, _now: Time, room: &Room<'_>, pages: &mut Pages, wishes: &mut Wishes) {
-        if room.tiers.len() < 2 {
+    fn plan(&mut self, _now: Time, capacity: &CapacityView<'_>, pages: &mut Pages, requests: &mut MoveRequests) {
+        if capacity.tiers.len() < 2 {
             return;
         }
         if std::mem::take(&mut self.analysis_due) {
-            self.exchange = self.analyse(room, pages);
+            self.exchange = self.analyse(capacity, pages);
             if let Some(auto) = &mut self.auto {
-                self.epoch = auto.after_epoch(self.exchange.out + self.exchange.into, room.footprint);
+                self.epoch = auto.after_epoch(self.exchange.out + self.exchange.into, capacity.footprint);
             }
         }
         let Exchange { out, into, .. } = self.exchange;
         if out + into == 0 {
             return;
         }
-        let half = wishes.left() as u64 / 2;
+        let half = requests.left() as u64 / 2;
         let leaving = self.choose(pages, false, out.min(half));
         let coming = self.choose(pages, true, into.min(half));
         let (mut leaving, mut coming) = (leaving.chunks(PIECE_PAGES), coming.chunks(PIECE_PAGES));
@@ -342,10 +348,10 @@ impl Policy for FlexHm {
             }
             for &page in out.unwrap_or_default() {
                 let reason = if pages[page].stamp == 0 { Reason::Cold } else { Reason::MakeRoom };
-                wishes.move_to(page, TierId::FAST.below(), reason);
+                requests.move_to(page, TierId::FAST.below(), reason);
             }
             for &page in into.unwrap_or_default() {
-                wishes.move_to(page, TierId::FAST, Reason::Hot);
+                requests.move_to(page, TierId::FAST, Reason::Hot);
             }
         }
     }
@@ -392,7 +398,7 @@ impl AutoTune {
         AutoTune { first_interval: interval, first_epoch: epoch, interval, epoch, last_accessed: None }
     }
 
-    fn after_scan(&mut self, round: &Round) -> Duration {
+    fn after_scan(&mut self, round: &ScanReport) -> Duration {
         if let Some(last) = self.last_accessed.replace(round.accessed).filter(|_| round.pages > 0) {
             let change = round.accessed.abs_diff(last) as f64 / round.pages as f64;
             if round.walk * SHORT_WALK < self.interval && change < LITTLE_CHANGE {
@@ -415,7 +421,7 @@ impl AutoTune {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use terrace_core::observation::{Scan, Sight};
+    use terrace_core::observation::{PteState, ScanBatch};
     use terrace_core::plan::Action;
     use terrace_core::policy::TierUse;
     use terrace_core::units::{SpaceId, Vpn};
@@ -439,21 +445,25 @@ mod tests {
         });
         let mut now = Time::ZERO;
         for scan in 0..policy.r {
-            let sights: Vec<Sight> =
-                (0..512).map(|page| Sight::placed(tier(page)).with_accessed(scan < count(page))).collect();
-            let scan = Scan { first, sights: &sights, window: Some(Duration::from_millis(100)), cleared: true };
-            policy.observe(now, Seen::Scan(scan), &mut pages);
-            policy.round(now, &Round { pages: 512, accessed: 0, walk: Duration::ZERO }, &mut pages);
+            let ptes: Vec<PteState> =
+                (0..512).map(|page| PteState::placed(tier(page)).with_accessed(scan < count(page))).collect();
+            let scan = ScanBatch { first, ptes: &ptes, window: Some(Duration::from_millis(100)), cleared: true };
+            policy.observe(now, Observations::Scan(scan), &mut pages);
+            policy.scan_done(
+                now,
+                &ScanReport { pages: 512, accessed: 0, walk: Duration::ZERO, share: 1.0 },
+                &mut pages,
+            );
             now = policy.scan_at;
         }
         let tiers =
             [TierUse { used: u64::from(fast), capacity: 512 }, TierUse { used: 512 - u64::from(fast), capacity: 512 }];
-        let room = Room { tiers: &tiers, fast_limit: Some(limit), footprint: 512, patience: 1.0 };
-        let mut wishes = Wishes::with_limit(4096);
-        policy.plan(now, &room, &mut pages, &mut wishes);
+        let capacity = CapacityView { tiers: &tiers, fast_limit: Some(limit), footprint: 512, backoff: 1.0 };
+        let mut requests = MoveRequests::with_limit(4096);
+        policy.plan(now, &capacity, &mut pages, &mut requests);
         let of = |to: TierId| {
-            let moves = wishes.as_slice().iter().filter(|wish| wish.action == Action::MoveTo(to));
-            moves.map(|wish| u64::from(wish.page.offset())).collect::<Vec<_>>()
+            let moves = requests.as_slice().iter().filter(|request| request.action == Action::MoveTo(to));
+            moves.map(|request| u64::from(request.page.offset())).collect::<Vec<_>>()
         };
         (of(SLOW), of(TierId::FAST))
     }
@@ -464,6 +474,13 @@ mod tests {
         let (out, into) = after_epoch(&[], 256, 256, |page| if page >= 448 { 10 } else { u16::from(page >= 100) });
         assert_eq!(into, (448..512).collect::<Vec<_>>());
         assert_eq!(out, (0..64).collect::<Vec<_>>(), "the coldest first, by address");
+    }
+
+    #[test]
+    fn a_cap_in_bytes_is_as_much_of_a_smaller_machine_as_of_the_full_one() {
+        let pages = |text: &str, scale: u32| MigrationCap::parse(text).unwrap().pages(1 << 20, 1 << 18, scale);
+        assert_eq!((pages("2GiB", 1), pages("2GiB", 1024), pages("2GiB", 4096)), (1 << 19, 512, 128));
+        assert_eq!((pages("50%", 1024), pages("1/4", 1024)), (1 << 19, 1 << 16), "shares are shares at every scale");
     }
 
     #[test]

@@ -37,20 +37,20 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use terrace_core::observation::{Observation, Seen};
+use terrace_core::observation::{Observation, Observations};
 use terrace_core::pages::Pages;
-use terrace_core::plan::{Action, Failure, Outcome, Reason, Veto, Wish, Wishes};
-use terrace_core::policy::{Cadence, Kernel, Metric, Movers, Needs, Policy, Room};
+use terrace_core::plan::{Action, Failure, MoveRequest, MoveRequests, Outcome, Reason, Rejection};
+use terrace_core::policy::{Cadence, CapacityView, Kernel, Metric, Movers, Needs, Policy};
 use terrace_core::units::{BlockId, Bytes, PageId, SpaceId, TierId, Time, Vpn};
 
-use crate::bin_lists::BinLists;
-use crate::bins::{BINS, FINE_BINS, fit, visible_bin};
-use crate::heat::{Class, Heat};
-use crate::hint_scanner::{self, HintScanner};
-use crate::lists::Lists;
 use crate::memtis;
-use crate::period_control::PeriodControl;
-use crate::support::{self, MemtisMarks};
+use crate::parts::bin_lists::BinLists;
+use crate::parts::bins::{BINS, FINE_BINS, fit, visible_bin};
+use crate::parts::heat::{Class, Heat};
+use crate::parts::hint_scanner::{self, HintScanner};
+use crate::parts::lists::Lists;
+use crate::parts::period_control::PeriodControl;
+use crate::parts::support::{self, MemtisMarks};
 use crate::{PolicyInfo, SettingInfo, Settings, SettingsError};
 
 /// The policy's entry in the registry.
@@ -389,8 +389,8 @@ impl FlexMem {
     }
 
     /// Algorithm 1, and the gate of A4: what this interval may demote.
-    fn open_interval(&mut self, room: &Room<'_>) -> Interval {
-        let limit = support::fast_limit(room);
+    fn open_interval(&mut self, capacity: &CapacityView<'_>) -> Interval {
+        let limit = support::fast_limit(capacity);
         let cold: u64 = self.heat.histogram_of(false)[..self.warm_bin].iter().sum();
         if self.promoted_by_faults > 0 && self.fixed_alpha.is_none() {
             self.alpha = (1.0 - self.mistaken as f64 / self.promoted_by_faults as f64).clamp(0.0, 1.0);
@@ -399,7 +399,7 @@ impl FlexMem {
         let rate = cold + unmet;
         (self.failed, self.mistaken, self.promoted_by_faults) = (Failures::default(), 0, 0);
         self.totals.intervals += 1;
-        let used = room.tiers[0].used;
+        let used = capacity.tiers[0].used;
         let marks = self.marks(limit);
         if self.fixed_demotion {
             let need = marks.need(limit, used, self.hot_slow());
@@ -426,14 +426,14 @@ impl FlexMem {
     }
 
     /// Demotes cold pages for allocations: what MEMTIS frees for them, and nothing that is warm.
-    fn make_room(&mut self, now: Time, room: &Room<'_>, pages: &mut Pages, wishes: &mut Wishes) {
+    fn make_room(&mut self, now: Time, capacity: &CapacityView<'_>, pages: &mut Pages, requests: &mut MoveRequests) {
         (self.room_at, self.made_room) = (None, Some(now));
-        let limit = support::fast_limit(room);
-        let need = (room.tiers[0].used + self.marks(limit).promote).saturating_sub(limit);
+        let limit = support::fast_limit(capacity);
+        let need = (capacity.tiers[0].used + self.marks(limit).promote).saturating_sub(limit);
         if need > 0 {
             let left = need + self.marks(limit).direct_extra;
             self.interval.cold_left = left;
-            self.demote(pages, wishes);
+            self.demote(pages, requests);
             self.interval.cold_left = 0;
         }
     }
@@ -443,11 +443,11 @@ impl FlexMem {
         self.heat.histogram_of(true)[self.hot..].iter().sum()
     }
 
-    /// Demotes what the interval still allows, coldest bin first. Returns the pages wished for.
-    fn demote(&mut self, pages: &mut Pages, wishes: &mut Wishes) -> u64 {
+    /// Demotes what the interval still allows, coldest bin first. Returns the pages requested for.
+    fn demote(&mut self, pages: &mut Pages, requests: &mut MoveRequests) -> u64 {
         let mut total = 0;
         // Half of a long list is for the promotions that the demotions make room for.
-        let mut slots = (wishes.left() / 2).max(1);
+        let mut slots = (requests.left() / 2).max(1);
         for bin in 0..self.hot {
             let is_warm = bin >= self.warm_bin;
             let left =
@@ -473,7 +473,7 @@ impl FlexMem {
                         continue;
                     }
                     let size = heat.unit_pages(unit);
-                    wishes.move_to(unit, TierId::FAST.below(), reason);
+                    requests.move_to(unit, TierId::FAST.below(), reason);
                     slots -= 1;
                     wanted = wanted.saturating_sub(size);
                     total += size;
@@ -489,10 +489,10 @@ impl FlexMem {
     }
 
     /// Promotes in turn from the active list and the hot bins until fast memory is full. What is left over has failed.
-    fn promote(&mut self, room: &Room<'_>, freed: u64, pages: &mut Pages, wishes: &mut Wishes) {
-        let limit = support::fast_limit(room);
+    fn promote(&mut self, capacity: &CapacityView<'_>, freed: u64, pages: &mut Pages, requests: &mut MoveRequests) {
+        let limit = support::fast_limit(capacity);
         let reserve = self.marks(limit).promote;
-        let mut left = (limit + freed).saturating_sub(room.tiers[0].used + reserve);
+        let mut left = (limit + freed).saturating_sub(capacity.tiers[0].used + reserve);
         self.serial = if self.serial == 0xff { 1 } else { self.serial + 1 };
         let mark = self.serial << 8;
         let (mut from_active, mut from_bins) = (0, 0);
@@ -507,7 +507,7 @@ impl FlexMem {
         });
         let mut turn_of_faults = true;
         let (mut active_done, mut bins_done) = (false, false);
-        while !(active_done && bins_done) && left > 0 && wishes.left() > 0 {
+        while !(active_done && bins_done) && left > 0 && requests.left() > 0 {
             let (unit, from_fault) =
                 if turn_of_faults { (promising.next().map(PageId), true) } else { (hot.next(), false) };
             turn_of_faults = !turn_of_faults;
@@ -524,11 +524,11 @@ impl FlexMem {
             page.heat = (page.heat & FLAGS & !FROM_FAULT) | mark | if from_fault { FROM_FAULT } else { 0 };
             left -= size;
             *(if from_fault { &mut from_active } else { &mut from_bins }) += size;
-            wishes.move_to(unit, TierId::FAST, Reason::Hot);
+            requests.move_to(unit, TierId::FAST, Reason::Hot);
         }
         drop(promising);
         drop(hot);
-        if wishes.left() > 0 {
+        if requests.left() > 0 {
             let (hot_slow, active) = (self.hot_slow(), self.active_pages);
             self.fail(false, hot_slow.saturating_sub(from_bins));
             self.fail(true, active.saturating_sub(from_active));
@@ -590,17 +590,17 @@ impl Policy for FlexMem {
         self.heat.give_back(changes);
     }
 
-    fn observe(&mut self, now: Time, seen: Seen<'_>, pages: &mut Pages) {
+    fn observe(&mut self, now: Time, seen: Observations<'_>, pages: &mut Pages) {
         match seen {
-            Seen::Scan(scan) => {
-                (0..scan.sights.len() as u32).for_each(|offset| self.refresh(scan.first.plus(offset), pages));
+            Observations::Scan(scan) => {
+                (0..scan.ptes.len() as u32).for_each(|offset| self.refresh(scan.first.plus(offset), pages));
             }
-            Seen::Events(events) => {
+            Observations::Events(events) => {
                 for event in events {
                     match *event {
                         Observation::Sampled { page, .. } if self.pebs => self.on_sample(now, page, pages),
                         Observation::HintFault { page, .. } => self.on_fault(page, pages),
-                        Observation::Born { page, tier } => {
+                        Observation::Allocated { page, tier } => {
                             self.refresh(page, pages);
                             self.on_born(now, tier, pages);
                         }
@@ -646,10 +646,10 @@ impl Policy for FlexMem {
         }
     }
 
-    fn refused(&mut self, _now: Time, wish: &Wish, veto: Veto, pages: &mut Pages) {
-        let no_room = matches!(veto, Veto::NoRoom | Veto::Ceiling);
-        if no_room && wish.action == Action::MoveTo(TierId::FAST) && pages.block(wish.page.block()).is_some() {
-            self.no_room(wish.page, pages);
+    fn refused(&mut self, _now: Time, request: &MoveRequest, rejection: Rejection, pages: &mut Pages) {
+        let no_room = matches!(rejection, Rejection::NoRoom | Rejection::Ceiling);
+        if no_room && request.action == Action::MoveTo(TierId::FAST) && pages.block(request.page.block()).is_some() {
+            self.no_room(request.page, pages);
         }
     }
 
@@ -683,17 +683,17 @@ impl Policy for FlexMem {
         self.control.spend(now, spent);
     }
 
-    fn plan(&mut self, now: Time, room: &Room<'_>, pages: &mut Pages, wishes: &mut Wishes) {
-        self.limit = Some(support::fast_limit(room));
-        self.scanner.tick(now, room.footprint);
-        if room.tiers.len() < 2 {
+    fn plan(&mut self, now: Time, capacity: &CapacityView<'_>, pages: &mut Pages, requests: &mut MoveRequests) {
+        self.limit = Some(support::fast_limit(capacity));
+        self.scanner.tick(now, capacity.footprint);
+        if capacity.tiers.len() < 2 {
             self.room_at = None;
             return;
         }
         if self.threshold_due && self.couple != Couple::Timer {
             self.adapt();
             if self.couple == Couple::Samples {
-                self.interval = self.open_interval(room);
+                self.interval = self.open_interval(capacity);
             }
         }
         if self.wake <= now && self.couple != Couple::Samples {
@@ -703,7 +703,7 @@ impl Policy for FlexMem {
                 }
                 self.adapt();
             }
-            self.interval = self.open_interval(room);
+            self.interval = self.open_interval(capacity);
         }
         self.wake = match self.couple {
             Couple::Samples => Time::FAR_FUTURE,
@@ -712,15 +712,15 @@ impl Policy for FlexMem {
         };
         if self.interval.open {
             let hot_slow = self.hot_slow();
-            let freed = self.demote(pages, wishes);
-            if self.fixed_demotion && freed < hot_slow.min(self.interval.rate) && wishes.left() > 0 {
+            let freed = self.demote(pages, requests);
+            if self.fixed_demotion && freed < hot_slow.min(self.interval.rate) && requests.left() > 0 {
                 // MEMTIS's own: warm pages lose their protection until the next threshold.
                 self.warm_bin = self.hot;
             }
-            self.promote(room, freed, pages, wishes);
-            self.interval.open = wishes.left() == 0;
+            self.promote(capacity, freed, pages, requests);
+            self.interval.open = requests.left() == 0;
         } else if self.room_at.is_some_and(|at| at <= now) {
-            self.make_room(now, room, pages, wishes);
+            self.make_room(now, capacity, pages, requests);
         }
     }
 
@@ -757,13 +757,14 @@ impl Policy for FlexMem {
             Metric { name: "promotion_failures_histogram", value: self.totals.failed_histogram as f64 },
             Metric { name: "metadata_bytes_per_page", value: METADATA_BYTES },
         ];
-        metrics.extend(crate::bins::metrics(&sizes));
+        metrics.extend(crate::parts::bins::metrics(&sizes));
         metrics
     }
 }
 
 /// Common state, count, bin lists, active list.
-const METADATA_BYTES: f64 = 8.0 + crate::heat::BYTES_PER_PAGE + 2.0 * crate::lists::BYTES_PER_ENTRY as f64;
+const METADATA_BYTES: f64 =
+    8.0 + crate::parts::heat::BYTES_PER_PAGE + 2.0 * crate::parts::lists::BYTES_PER_ENTRY as f64;
 
 #[cfg(test)]
 mod tests {
@@ -883,7 +884,7 @@ mod tests {
             let mut policy = FlexMem::new(&mut Settings::default()).unwrap();
             (policy.mistaken, policy.promoted_by_faults, policy.alpha) = (mistaken, promoted, before);
             let tiers = [terrace_core::policy::TierUse { used: 0, capacity: 10 }; 2];
-            policy.open_interval(&Room { tiers: &tiers, fast_limit: None, footprint: 0, patience: 1.0 });
+            policy.open_interval(&CapacityView { tiers: &tiers, fast_limit: None, footprint: 0, backoff: 1.0 });
             assert_eq!(policy.alpha, after, "{mistaken} of {promoted}");
         };
         check(0, 10, 0.3, 1.0);

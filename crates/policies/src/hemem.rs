@@ -27,14 +27,14 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use terrace_core::observation::{Access, Observation, Seen};
+use terrace_core::observation::{Access, Observation, Observations};
 use terrace_core::pages::Pages;
-use terrace_core::plan::{Outcome, Reason, Wishes};
-use terrace_core::policy::{Cadence, Kernel, Metric, Movers, Needs, Policy, Room, SamplePeriods};
+use terrace_core::plan::{MoveRequests, Outcome, Reason};
+use terrace_core::policy::{Cadence, CapacityView, Kernel, Metric, Movers, Needs, Policy, SamplePeriods};
 use terrace_core::units::{BLOCK_PAGES, BLOCK_SHIFT, BlockId, Bytes, PageId, SpaceId, TierId, Time, Vpn};
 
-use crate::lists::Lists;
-use crate::support;
+use crate::parts::lists::Lists;
+use crate::parts::support;
 use crate::{PolicyInfo, SettingInfo, Settings, SettingsError};
 
 /// The policy's entry in the registry.
@@ -252,8 +252,8 @@ impl HeMem {
         }
     }
 
-    /// Wishes for a whole unit to be in `to`: once if it is huge, otherwise page by page.
-    fn wish(range: Range<u32>, to: TierId, reason: Reason, pages: &Pages, wishes: &mut Wishes) {
+    /// Requests for a whole unit to be in `to`: once if it is huge, otherwise page by page.
+    fn request(range: Range<u32>, to: TierId, reason: Reason, pages: &Pages, requests: &mut MoveRequests) {
         let first = PageId(range.start);
         let huge = pages.block(first.block()).is_some_and(|info| info.huge);
         let count = if huge { 1 } else { range.len() as u32 };
@@ -261,7 +261,7 @@ impl HeMem {
             let entry = &pages[page];
             let side = |tier: TierId| tier == TierId::FAST;
             if entry.tier().is_some_and(|tier| side(tier) != side(to)) && !entry.moving() {
-                wishes.move_to(page, to, reason);
+                requests.move_to(page, to, reason);
             }
         }
     }
@@ -299,13 +299,13 @@ impl Policy for HeMem {
         }
     }
 
-    fn observe(&mut self, _now: Time, seen: Seen<'_>, pages: &mut Pages) {
+    fn observe(&mut self, _now: Time, seen: Observations<'_>, pages: &mut Pages) {
         match seen {
-            Seen::Scan(scan) => {
-                let last = scan.first.plus(scan.sights.len().max(1) as u32 - 1);
+            Observations::Scan(scan) => {
+                let last = scan.first.plus(scan.ptes.len().max(1) as u32 - 1);
                 (self.unit_of(scan.first)..=self.unit_of(last)).for_each(|unit| self.refresh(unit, pages));
             }
-            Seen::Events(events) => {
+            Observations::Events(events) => {
                 let mut last = None;
                 for event in events {
                     let unit = self.unit_of(event.page());
@@ -332,8 +332,8 @@ impl Policy for HeMem {
         }
     }
 
-    fn plan(&mut self, now: Time, room: &Room<'_>, pages: &mut Pages, wishes: &mut Wishes) {
-        if room.tiers.len() < 2 || (now < self.next_round && !self.unfinished) {
+    fn plan(&mut self, now: Time, capacity: &CapacityView<'_>, pages: &mut Pages, requests: &mut MoveRequests) {
+        if capacity.tiers.len() < 2 || (now < self.next_round && !self.unfinished) {
             return;
         }
         self.next_round = now + self.period;
@@ -346,12 +346,12 @@ impl Policy for HeMem {
         let unit_pages = 1u64 << self.shift;
         // A plan has room for an exchange of two units that are not huge.
         let exchange = 2 << self.shift;
-        let mut free = support::fast_limit(room).saturating_sub(room.tiers[0].used) / unit_pages;
+        let mut free = support::fast_limit(capacity).saturating_sub(capacity.tiers[0].used) / unit_pages;
         let mut left = self.cap.div_ceil(unit_pages);
         let mut waiting: Vec<u32> = Vec::new();
         let mut victims = self.queues.back_to_front(0);
         for number in self.queues.back_to_front(HOT | SLOW) {
-            if left == 0 || wishes.left() < exchange {
+            if left == 0 || requests.left() < exchange {
                 break;
             }
             let unit = self.units[number as usize];
@@ -362,15 +362,15 @@ impl Policy for HeMem {
             if free > 0 {
                 free -= 1;
             } else if let Some(victim) = victims.next() {
-                Self::wish(self.pages_of(victim), TierId::FAST.below(), Reason::MakeRoom, pages, wishes);
+                Self::request(self.pages_of(victim), TierId::FAST.below(), Reason::MakeRoom, pages, requests);
             } else {
                 break;
             }
-            Self::wish(self.pages_of(number), TierId::FAST, Reason::Hot, pages, wishes);
+            Self::request(self.pages_of(number), TierId::FAST, Reason::Hot, pages, requests);
             left -= 1;
         }
         drop(victims);
-        self.unfinished = wishes.left() < exchange;
+        self.unfinished = requests.left() < exchange;
         for number in waiting {
             self.enqueue(number, |unit| unit.hot = false);
         }
@@ -421,7 +421,8 @@ impl Policy for HeMem {
     }
 }
 
-const METADATA_BYTES: f64 = 8.0 + (size_of::<Unit>() + crate::lists::BYTES_PER_ENTRY) as f64 / BLOCK_PAGES as f64;
+const METADATA_BYTES: f64 =
+    8.0 + (size_of::<Unit>() + crate::parts::lists::BYTES_PER_ENTRY) as f64 / BLOCK_PAGES as f64;
 
 #[cfg(test)]
 mod tests {

@@ -26,25 +26,33 @@
 //! before. A piece is hot if the pages at least as hot as it would fill fast memory and no more; the threshold is a power of two.
 //!
 //! Candidates are found without a scan: lists of units by heat, of each space and side, that age by one rotation a walk
-//! (`hotness_lists.rs`); who has to leave for them, by `hotness_victims.rs`; whether that is worth its price, `hotness_worth.rs` weighs.
+//! (`hotness_walk/lists.rs`); who has to leave for them, by `hotness_walk/eviction.rs`; whether that is worth its price, `hotness_walk/cost_benefit.rs` weighs.
 //! Memory beside the eight common bytes: 8 for links, 4 for the place and 2 for since when a page's heat has lasted.
+
+mod cost_benefit;
+mod eviction;
+pub mod lists;
+mod reuse;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::time::Duration;
 
-use terrace_core::observation::{Observation, Scan, Seen};
+use terrace_core::observation::{Observation, Observations, ScanBatch};
 use terrace_core::pages::{Column, Page, Pages};
-use terrace_core::plan::{Action, Outcome, Reason, Wishes};
-use terrace_core::policy::{Cadence, Metric, Needs, Policy, Room, Round};
+use terrace_core::plan::{Action, MoveRequests, Outcome, Reason};
+use terrace_core::policy::{Cadence, CapacityView, Metric, Needs, Policy, ScanReport};
 use terrace_core::prices::{Prices, ProcessorCounts};
 use terrace_core::units::{BLOCK_PAGES, BlockId, PageId, SpaceId, TierId, Time, Vpn};
 
-use crate::hotness_again::Again;
-use crate::hotness_lists::{HotnessLists, Side, TOP_BIN, bin_of};
-use crate::hotness_victims::Victims;
-use crate::hotness_worth::{Heats, Lasting, Out, Worth};
-use crate::{PolicyInfo, SettingInfo, Settings, SettingsError, support};
+use crate::hotness_walk::cost_benefit::{Heats, Lasting, Out, Worth};
+use crate::hotness_walk::eviction::Victims;
+use crate::hotness_walk::lists::{HotnessLists, Side, TOP_BIN, bin_of};
+use crate::hotness_walk::reuse::Again;
+use crate::parts::support;
+use crate::{PolicyInfo, SettingInfo, Settings, SettingsError};
 
 /// The policy's entry in the registry.
 pub const INFO: PolicyInfo = PolicyInfo {
@@ -150,8 +158,8 @@ pub struct HotnessWalk {
     /// The bin of the units with which fast memory is full, as they are mapped now; 0 if all that is used fits.
     full_bin: u32,
     walks: u64,
-    split_wishes: u64,
-    collapse_wishes: u64,
+    split_requests: u64,
+    collapse_requests: u64,
     floor_kept: u64,
     searched: u64,
 }
@@ -210,8 +218,8 @@ impl HotnessWalk {
             full_bin: 0,
             halved: false,
             walks: 0,
-            split_wishes: 0,
-            collapse_wishes: 0,
+            split_requests: 0,
+            collapse_requests: 0,
             floor_kept: 0,
             searched: 0,
         })
@@ -286,7 +294,7 @@ impl HotnessWalk {
         }
     }
 
-    /// Walks that a page's heat has lasted, the latest included. Past 65,536 of them, two hours, it begins anew.
+    /// Walks that a page's heat has lasted, the latest included. Past 65,536 of them, two hours, it begins again.
     fn lasted(&self, page: PageId) -> f64 {
         let since = self.since.get(page.index()).copied().unwrap_or(0);
         f64::from((self.walks as u16).wrapping_sub(since).max(1))
@@ -334,7 +342,7 @@ impl HotnessWalk {
         self.worth
     }
 
-    fn on_scan(&mut self, scan: &Scan<'_>, pages: &mut Pages) {
+    fn on_scan(&mut self, scan: &ScanBatch<'_>, pages: &mut Pages) {
         let block = scan.first.block();
         let Some(info) = pages.block(block).copied() else { return };
         self.refile(block, pages);
@@ -343,10 +351,10 @@ impl HotnessWalk {
             return;
         }
         if scan.window.is_some() {
-            *self.small.entry(block).or_default() += scan.sights.iter().filter(|sight| sight.accessed()).count();
+            *self.small.entry(block).or_default() += scan.ptes.iter().filter(|pte| pte.accessed()).count();
         }
-        for (page, sight) in (0..scan.sights.len() as u32).map(|offset| scan.first.plus(offset)).zip(scan.sights) {
-            if scan.window.is_some() && sight.accessed() {
+        for (page, pte) in (0..scan.ptes.len() as u32).map(|offset| scan.first.plus(offset)).zip(scan.ptes) {
+            if scan.window.is_some() && pte.accessed() {
                 let before = self.heat(page, pages);
                 self.again.find(bin_of(before.saturating_mul(2)), self.worth);
                 let heat = before.saturating_add(self.worth);
@@ -454,7 +462,7 @@ impl HotnessWalk {
 
     /// Huge pages to split: few of their pieces are hot. Slow ones first, by what their hot pieces would gain; fast ones free the
     /// memory that takes. Returns them, and those of which the next walk will tell: neither is to move as a whole now.
-    fn wish_splits(&mut self, pages: &Pages, wishes: &mut Wishes) -> BTreeSet<BlockId> {
+    fn request_splits(&mut self, pages: &Pages, requests: &mut MoveRequests) -> BTreeSet<BlockId> {
         let most = (self.skew * HUGE as f64) as u64;
         let mut skewed: Vec<(u64, BlockId)> = Vec::new();
         let mut waiting = BTreeSet::new();
@@ -485,16 +493,16 @@ impl HotnessWalk {
         skewed.sort_unstable_by(|a, b| b.cmp(a));
         // The first tells what translations of 4 KiB wait here; by that the others are weighed.
         let probes = self.weigh && self.worth_of.is_known() && !self.worth_of.has_seen_small();
-        skewed.truncate(if probes { 1 } else { self.splits }.min(wishes.left()));
+        skewed.truncate(if probes { 1 } else { self.splits }.min(requests.left()));
         for (_, block) in &skewed {
-            self.split_wishes += 1;
-            wishes.push(block.first_page(), Action::Split, Reason::PageSize);
+            self.split_requests += 1;
+            requests.push(block.first_page(), Action::Split, Reason::PageSize);
         }
         waiting
     }
 
     /// Blocks of 4 KiB pages that are hot in most of their pieces, all of them fast, are mapped huge again.
-    fn wish_collapses(&mut self, pages: &Pages, wishes: &mut Wishes) {
+    fn request_collapses(&mut self, pages: &Pages, requests: &mut MoveRequests) {
         let least = (self.dense * HUGE as f64).ceil() as usize;
         let mut left = COLLAPSES;
         for (block, used) in std::mem::take(&mut self.small) {
@@ -508,7 +516,7 @@ impl HotnessWalk {
                 .iter()
                 .all(|page| page.tier() == Some(TierId::FAST) && !page.moving() && !page.pinned());
             // What is new counts as warm, but it must have been used to be worth a huge page.
-            if !all_fast || used < least || left == 0 || wishes.left() == 0 {
+            if !all_fast || used < least || left == 0 || requests.left() == 0 {
                 continue;
             }
             let hot = (0..BLOCK_PAGES).filter(|offset| self.lists.bin(first.plus(*offset)) >= self.hot_bin).count();
@@ -520,8 +528,8 @@ impl HotnessWalk {
                     continue;
                 }
                 left -= 1;
-                self.collapse_wishes += 1;
-                wishes.push(first, Action::Collapse, Reason::PageSize);
+                self.collapse_requests += 1;
+                requests.push(first, Action::Collapse, Reason::PageSize);
             }
         }
     }
@@ -535,19 +543,25 @@ impl HotnessWalk {
 
     /// Exchanges the hottest slow units for the coldest fast ones. Blocks that are being split are left out: their pieces come
     /// when that is done.
-    fn wish_moves(&mut self, room: &Room<'_>, splitting: &BTreeSet<BlockId>, pages: &Pages, wishes: &mut Wishes) {
-        let limit = support::fast_limit(room);
+    fn request_moves(
+        &mut self,
+        capacity: &CapacityView<'_>,
+        splitting: &BTreeSet<BlockId>,
+        pages: &Pages,
+        requests: &mut MoveRequests,
+    ) {
+        let limit = support::fast_limit(capacity);
         let reserve = (limit as f64 * self.reserve) as u64;
         // Less than a huge page serves none that is born, and would cost a whole one of fast memory.
         let reserve = if self.born_huge { reserve / HUGE * HUGE } else { reserve };
         let target = limit.saturating_sub(reserve);
-        let mut used = room.tiers[0].used;
+        let mut used = capacity.tiers[0].used;
         let mut victims = Victims::new(&self.lists, self.floors(target, pages), splitting, pages);
         // What is over the limit goes first, whatever comes in.
         while used > target {
             let Some((unit, weight)) = victims.next(TOP_BIN + 1, None) else { break };
             let reason = if self.lists.bin(unit) == 0 { Reason::Cold } else { Reason::OverLimit };
-            if !wishes.move_to(unit, TierId::FAST.below(), reason) {
+            if !requests.move_to(unit, TierId::FAST.below(), reason) {
                 break;
             }
             used -= weight.min(used);
@@ -580,17 +594,21 @@ impl HotnessWalk {
                         victims.give_back(out);
                         continue;
                     }
-                    if wishes.left() <= out.len() {
+                    if requests.left() <= out.len() {
                         break 'hottest;
                     }
                     for (other, freed) in out {
                         let cold = self.lists.bin(other) == 0;
-                        wishes.move_to(other, TierId::FAST.below(), if cold { Reason::Cold } else { Reason::MakeRoom });
+                        requests.move_to(
+                            other,
+                            TierId::FAST.below(),
+                            if cold { Reason::Cold } else { Reason::MakeRoom },
+                        );
                         used = used.saturating_sub(freed);
                     }
                     used += weight;
                     victims.came(space, weight);
-                    wishes.move_to(unit, TierId::FAST, Reason::Hot);
+                    requests.move_to(unit, TierId::FAST, Reason::Hot);
                 }
             }
         }
@@ -633,10 +651,10 @@ impl Policy for HotnessWalk {
         });
     }
 
-    fn observe(&mut self, _now: Time, seen: Seen<'_>, pages: &mut Pages) {
+    fn observe(&mut self, _now: Time, seen: Observations<'_>, pages: &mut Pages) {
         match seen {
-            Seen::Scan(scan) => self.on_scan(&scan, pages),
-            Seen::Events(events) => {
+            Observations::Scan(scan) => self.on_scan(&scan, pages),
+            Observations::Events(events) => {
                 for event in events {
                     match *event {
                         Observation::Counted { page, accesses } => self.on_count(page, accesses, pages),
@@ -656,7 +674,7 @@ impl Policy for HotnessWalk {
         self.counts = Some(*counts);
     }
 
-    fn round(&mut self, now: Time, _round: &Round, pages: &mut Pages) {
+    fn scan_done(&mut self, now: Time, _report: &ScanReport, pages: &mut Pages) {
         self.walks += 1;
         self.halved = false;
         if let Some(counts) = self.counts.take() {
@@ -698,20 +716,20 @@ impl Policy for HotnessWalk {
         }
     }
 
-    fn plan(&mut self, _now: Time, room: &Room<'_>, pages: &mut Pages, wishes: &mut Wishes) {
+    fn plan(&mut self, _now: Time, capacity: &CapacityView<'_>, pages: &mut Pages, requests: &mut MoveRequests) {
         let after_walk = self.counted.0 > 0 || !self.small.is_empty();
-        let limit = support::fast_limit(room);
+        let limit = support::fast_limit(capacity);
         if after_walk {
             self.set_threshold(limit, pages);
         }
         self.soon = None;
         // Splitting pays only where fast memory is short.
-        let short = after_walk && self.split && room.footprint > limit;
-        let splitting = if short { self.wish_splits(pages, wishes) } else { BTreeSet::new() };
-        self.wish_moves(room, &splitting, pages, wishes);
+        let short = after_walk && self.split && capacity.footprint > limit;
+        let splitting = if short { self.request_splits(pages, requests) } else { BTreeSet::new() };
+        self.request_moves(capacity, &splitting, pages, requests);
         if after_walk {
             if self.collapse {
-                self.wish_collapses(pages, wishes);
+                self.request_collapses(pages, requests);
             }
             self.walked.clear();
             self.small.clear();
@@ -747,8 +765,8 @@ impl Policy for HotnessWalk {
             metric("walks", self.walks as f64),
             metric("hot_threshold_bin", f64::from(self.hot_bin)),
             metric("accessed_bit_worth", f64::from(self.worth)),
-            metric("splits_wished", self.split_wishes as f64),
-            metric("collapses_wished", self.collapse_wishes as f64),
+            metric("splits_wished", self.split_requests as f64),
+            metric("collapses_wished", self.collapse_requests as f64),
             metric("weighed", f64::from(u8::from(self.weigh && self.worth_of.is_known()))),
             metric("misses_by_reuse", self.worth_of.reused()),
             metric("moves_not_worth_it", self.refused[0] as f64),
@@ -759,6 +777,3 @@ impl Policy for HotnessWalk {
         ]
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -8,10 +8,10 @@
 //! |---|---|---|
 //! | `weights` | 1 for each tier | consecutive pages to each tier in turn, such as 3:1 |
 
-use terrace_core::policy::Room;
+use terrace_core::policy::CapacityView;
 use terrace_core::units::{PageId, TierId};
 
-use crate::static_placement::{Placement, StaticPolicy};
+use crate::parts::static_placement::{Placement, StaticPolicy};
 use crate::{PolicyInfo, SettingInfo};
 
 /// The policy's entry in the registry.
@@ -48,25 +48,25 @@ impl Placement for Interleave {
         INFO.name
     }
 
-    fn place(&mut self, page: PageId, room: &Room<'_>) -> TierId {
-        let tiers = room.tiers.len() as u32;
+    fn place(&mut self, page: PageId, capacity: &CapacityView<'_>) -> TierId {
+        let tiers = capacity.tiers.len() as u32;
         let Some(weights) = &self.weights else { return TierId((page.0 % tiers) as u8) };
         let sum: u64 = weights.iter().map(|&weight| u64::from(weight)).sum();
         let mut turn = u64::from(page.0) % sum;
         for (tier, &weight) in weights.iter().enumerate() {
             if turn < u64::from(weight) {
-                return TierId(tier as u8).min(room.slowest());
+                return TierId(tier as u8).min(capacity.slowest());
             }
             turn -= u64::from(weight);
         }
-        room.slowest()
+        capacity.slowest()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use crate::Settings;
-    use crate::static_placement::placed;
+    use crate::parts::static_placement::placed;
 
     #[test]
     fn pages_go_round_in_the_ratio_of_the_weights() {

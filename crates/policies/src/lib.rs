@@ -13,38 +13,22 @@ pub mod age;
 pub mod all_fast;
 pub mod all_slow;
 pub mod autonuma;
-pub mod bin_lists;
-pub mod bins;
 pub mod clairvoyant;
-pub mod fault_tiering;
 pub mod first_touch;
 pub mod flexhm;
 pub mod flexmem;
-pub mod heat;
 pub mod hemem;
-pub mod hint_scanner;
-mod hotness_again;
-pub mod hotness_lists;
-mod hotness_victims;
 pub mod hotness_walk;
-mod hotness_worth;
-pub mod huge_split;
 pub mod interleave;
-pub mod interval;
-pub mod kernel_reclaim;
-pub mod lists;
-pub mod lru;
 pub mod memory_mode;
 pub mod memtis;
 pub mod numab2;
-pub mod period_control;
+pub mod parts;
 pub mod pond_static;
-pub mod ranking;
 #[cfg(test)]
 mod rig;
 pub mod settings;
-pub mod static_placement;
-pub mod support;
+pub mod terrace;
 pub mod thermostat;
 pub mod tieredmms;
 pub mod tiering08;
@@ -95,6 +79,7 @@ pub const POLICIES: &[PolicyInfo] = &[
     memtis::INFO,
     numab2::INFO,
     pond_static::INFO,
+    terrace::INFO,
     thermostat::INFO,
     tieredmms::INFO,
     tiering08::INFO,

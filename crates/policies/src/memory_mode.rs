@@ -6,11 +6,11 @@
 //! Source: vendor notes as the specification (section 12) tells them. The cache is the machine's: line 64 B, direct-mapped,
 //! write-back, and its capacity is lost to the program. A live driver has no use for this policy: the mode is set in firmware.
 
-use terrace_core::policy::{Kernel, Room};
+use terrace_core::policy::{CapacityView, Kernel};
 use terrace_core::units::{PageId, TierId};
 
 use crate::PolicyInfo;
-use crate::static_placement::{Placement, StaticPolicy};
+use crate::parts::static_placement::{Placement, StaticPolicy};
 
 /// The policy's entry in the registry.
 pub const INFO: PolicyInfo = PolicyInfo {
@@ -30,8 +30,8 @@ impl Placement for MemoryMode {
         INFO.name
     }
 
-    fn place(&mut self, _page: PageId, room: &Room<'_>) -> TierId {
-        room.slowest()
+    fn place(&mut self, _page: PageId, capacity: &CapacityView<'_>) -> TierId {
+        capacity.slowest()
     }
 
     fn kernel(&self) -> Kernel {

@@ -23,7 +23,7 @@
 //! at once; it falls by one bin at the first adaptation after a cooling, and freely only after a split.
 //!
 //! What differs from the code: cooling shifts the histogram and halves counts lazily, where the code walks all pages and
-//! counts anew; lists are put in order at the next wake, as there, by one walk in address order. The code forgets to enter a
+//! counts again; lists are put in order at the next wake, as there, by one walk in address order. The code forgets to enter a
 //! new page's first bin; here pages are conserved. Sub-pages of a split page that hold only zeroes are not freed.
 //! `sampling=one-core` is the published artifact started with a process id: it opens the counters of one core only, so
 //! that of `cores` equal cores one is seen, and each sample stands for so many more accesses.
@@ -34,18 +34,18 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 use std::time::Duration;
 
-use terrace_core::observation::{Observation, Seen};
+use terrace_core::observation::{Observation, Observations};
 use terrace_core::pages::Pages;
-use terrace_core::plan::{Action, Outcome, Reason, Wishes};
-use terrace_core::policy::{Cadence, Kernel, Metric, Movers, Needs, Policy, Room, SamplePeriods};
+use terrace_core::plan::{Action, MoveRequests, Outcome, Reason};
+use terrace_core::policy::{Cadence, CapacityView, Kernel, Metric, Movers, Needs, Policy, SamplePeriods};
 use terrace_core::units::{BLOCK_PAGES, BlockId, Bytes, PageId, SpaceId, TierId, Time, Vpn};
 
-use crate::bins::{BINS, fine_bin, fit, visible_bin};
-use crate::heat::Heat;
-use crate::huge_split::{SPLITS_A_PASS, SplitDecision};
-use crate::lru::{Kind, Lru, Place};
-use crate::period_control::PeriodControl;
-use crate::support::{self, MemtisMarks};
+use crate::parts::bins::{BINS, fine_bin, fit, visible_bin};
+use crate::parts::heat::Heat;
+use crate::parts::huge_split::{SPLITS_A_PASS, SplitDecision};
+use crate::parts::lru::{Kind, Lru, Place};
+use crate::parts::period_control::PeriodControl;
+use crate::parts::support::{self, MemtisMarks};
 use crate::{PolicyInfo, SettingInfo, Settings, SettingsError};
 
 /// The policy's entry in the registry.
@@ -280,22 +280,22 @@ impl Memtis {
         });
     }
 
-    fn wish_splits(&mut self, pages: &Pages, wishes: &mut Wishes) {
+    fn request_splits(&mut self, pages: &Pages, requests: &mut MoveRequests) {
         let count = self.to_split.len().min(SPLITS_A_PASS);
         for block in self.to_split.drain(..count) {
             if pages.block(block).is_some_and(|info| info.huge) {
-                wishes.push(block.first_page(), Action::Split, Reason::PageSize);
+                requests.push(block.first_page(), Action::Split, Reason::PageSize);
             }
         }
     }
 
     /// Blocks that were split and have become hot all over may be huge again, if fast memory has room for them.
-    fn wish_collapses(&mut self, pages: &Pages, room: u64, wishes: &mut Wishes) {
+    fn request_collapses(&mut self, pages: &Pages, capacity: u64, requests: &mut MoveRequests) {
         let ready = |block: &BlockId| {
             pages.block(*block).is_some_and(|info| !info.huge)
                 && pages.block_pages(*block).iter().all(|page| page.tier().is_some() && page.heat & MAY_BE_HOT != 0)
         };
-        let mut left = room;
+        let mut left = capacity;
         let chosen: Vec<BlockId> = self
             .was_split
             .iter()
@@ -309,13 +309,19 @@ impl Memtis {
             .collect();
         for block in chosen {
             self.was_split.remove(&block);
-            wishes.push(block.first_page(), Action::Collapse, Reason::PageSize);
+            requests.push(block.first_page(), Action::Collapse, Reason::PageSize);
         }
     }
 
     /// The demoter: what it frees, in 4 KiB pages.
-    fn demote(&mut self, room: &Room<'_>, hot_slow: u64, pages: &Pages, wishes: &mut Wishes) -> u64 {
-        let (limit, used) = (support::fast_limit(room), room.tiers[0].used);
+    fn demote(
+        &mut self,
+        capacity: &CapacityView<'_>,
+        hot_slow: u64,
+        pages: &Pages,
+        requests: &mut MoveRequests,
+    ) -> u64 {
+        let (limit, used) = (support::fast_limit(capacity), capacity.tiers[0].used);
         let marks = self.marks(limit);
         let above = |free: u64| (used + free).saturating_sub(limit);
         let direct = std::mem::take(&mut self.direct) && above(marks.promote) > 0;
@@ -331,7 +337,7 @@ impl Memtis {
         let mut freed = 0;
         for place in order {
             for unit in self.lru.tail_to_head(place) {
-                if freed >= need || wishes.left() == 0 {
+                if freed >= need || requests.left() == 0 {
                     break;
                 }
                 let warm = place.kind == Kind::Anonymous && !place.active && self.bin(unit, pages) >= self.warm_bin;
@@ -339,31 +345,31 @@ impl Memtis {
                     continue;
                 }
                 let hot = self.bin(unit, pages) > 0;
-                wishes.move_to(unit, TierId::FAST.below(), if hot { Reason::MakeRoom } else { Reason::Cold });
+                requests.move_to(unit, TierId::FAST.below(), if hot { Reason::MakeRoom } else { Reason::Cold });
                 freed += self.lru.weight(unit);
             }
         }
-        if freed < hot_slow.min(need) && self.warm_bin < self.hot && wishes.left() > 0 {
+        if freed < hot_slow.min(need) && self.warm_bin < self.hot && requests.left() > 0 {
             self.warm_bin = self.hot;
             self.warm_dropped += 1;
         }
         freed
     }
 
-    fn promote(&mut self, room: &Room<'_>, freed: u64, pages: &Pages, wishes: &mut Wishes) {
-        let limit = support::fast_limit(room);
+    fn promote(&mut self, capacity: &CapacityView<'_>, freed: u64, pages: &Pages, requests: &mut MoveRequests) {
+        let limit = support::fast_limit(capacity);
         let marks = self.marks(limit);
-        let mut left = (limit + freed).saturating_sub(marks.promote + room.tiers[0].used);
-        for tier in 1..room.tiers.len() as u8 {
+        let mut left = (limit + freed).saturating_sub(marks.promote + capacity.tiers[0].used);
+        for tier in 1..capacity.tiers.len() as u8 {
             for unit in self.lru.tail_to_head(Place::active(TierId(tier))) {
                 let weight = self.lru.weight(unit);
-                if left < weight || wishes.left() == 0 {
+                if left < weight || requests.left() == 0 {
                     return;
                 }
                 if pages[unit].moving() || pages[unit].pinned() {
                     continue;
                 }
-                wishes.move_to(unit, TierId::FAST, Reason::Hot);
+                requests.move_to(unit, TierId::FAST, Reason::Hot);
                 left -= weight;
             }
         }
@@ -406,16 +412,16 @@ impl Policy for Memtis {
         self.heat.give_back(changes);
     }
 
-    fn observe(&mut self, now: Time, seen: Seen<'_>, pages: &mut Pages) {
+    fn observe(&mut self, now: Time, seen: Observations<'_>, pages: &mut Pages) {
         match seen {
-            Seen::Scan(scan) => {
-                (0..scan.sights.len() as u32).for_each(|offset| self.refresh(scan.first.plus(offset), pages));
+            Observations::Scan(scan) => {
+                (0..scan.ptes.len() as u32).for_each(|offset| self.refresh(scan.first.plus(offset), pages));
             }
-            Seen::Events(events) => {
+            Observations::Events(events) => {
                 for event in events {
                     match *event {
                         Observation::Sampled { page, .. } => self.on_sample(page, pages),
-                        Observation::Born { page, tier } => {
+                        Observation::Allocated { page, tier } => {
                             self.refresh(page, pages);
                             self.on_born(now, tier, pages);
                         }
@@ -449,33 +455,33 @@ impl Policy for Memtis {
         }
     }
 
-    fn plan(&mut self, now: Time, room: &Room<'_>, pages: &mut Pages, wishes: &mut Wishes) {
-        let limit = support::fast_limit(room);
+    fn plan(&mut self, now: Time, capacity: &CapacityView<'_>, pages: &mut Pages, requests: &mut MoveRequests) {
+        let limit = support::fast_limit(capacity);
         self.limit = Some(limit);
-        if room.tiers.len() < 2 || (now < self.next_pass && !self.unfinished) {
+        if capacity.tiers.len() < 2 || (now < self.next_pass && !self.unfinished) {
             return;
         }
         if self.direct {
             self.last_direct = Some(now);
         }
         self.next_pass = now + self.period;
-        self.wish_splits(pages, wishes);
+        self.request_splits(pages, requests);
         if std::mem::take(&mut self.lists_due) {
             self.order_lists(pages);
         }
-        let hot_slow = (1..room.tiers.len() as u8).map(|tier| self.lru.size(Place::active(TierId(tier)))).sum();
-        let freed = self.demote(room, hot_slow, pages, wishes);
-        self.promote(room, freed, pages, wishes);
-        self.wish_collapses(pages, limit.saturating_sub(room.tiers[0].used), wishes);
-        self.unfinished = wishes.left() == 0;
+        let hot_slow = (1..capacity.tiers.len() as u8).map(|tier| self.lru.size(Place::active(TierId(tier)))).sum();
+        let freed = self.demote(capacity, hot_slow, pages, requests);
+        self.promote(capacity, freed, pages, requests);
+        self.request_collapses(pages, limit.saturating_sub(capacity.tiers[0].used), requests);
+        self.unfinished = requests.left() == 0;
     }
 
-    fn place(&mut self, _now: Time, _page: PageId, room: &Room<'_>) -> TierId {
-        if room.tiers[0].used < support::fast_limit(room) {
+    fn place(&mut self, _now: Time, _page: PageId, capacity: &CapacityView<'_>) -> TierId {
+        if capacity.tiers[0].used < support::fast_limit(capacity) {
             return TierId::FAST;
         }
         self.direct = true;
-        support::first_below(room)
+        support::first_below(capacity)
     }
 
     fn kernel(&self) -> Kernel {
@@ -537,13 +543,13 @@ impl Policy for Memtis {
             Metric { name: "load_period", value: f64::from(self.control.periods().loads) },
             Metric { name: "metadata_bytes_per_page", value: METADATA_BYTES },
         ];
-        metrics.extend(crate::bins::metrics(&self.heat.histogram()));
+        metrics.extend(crate::parts::bins::metrics(&self.heat.histogram()));
         metrics
     }
 }
 
 /// Common state, count, lists and blocks.
-const METADATA_BYTES: f64 = 8.0 + crate::heat::BYTES_PER_PAGE + crate::lru::BYTES_PER_PAGE;
+const METADATA_BYTES: f64 = 8.0 + crate::parts::heat::BYTES_PER_PAGE + crate::parts::lru::BYTES_PER_PAGE;
 
 #[cfg(test)]
 mod tests {

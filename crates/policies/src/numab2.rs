@@ -20,10 +20,11 @@ use terrace_core::pages::Pages;
 use terrace_core::policy::{Kernel, Metric};
 use terrace_core::units::{Bytes, Time};
 
-use crate::fault_tiering::{FaultPolicy, FaultTiering, Judge, SlowFault};
-use crate::hint_scanner::{self, SLOW_TIERS};
-use crate::support::{scaled_pages, size};
-use crate::{PolicyInfo, SettingInfo, Settings, SettingsError, kernel_reclaim};
+use crate::parts::fault_tiering::{FaultPolicy, FaultTiering, PromotionRule, SlowFault};
+use crate::parts::hint_scanner::{self, SLOW_TIERS};
+use crate::parts::kernel_reclaim;
+use crate::parts::support::{scaled_pages, size};
+use crate::{PolicyInfo, SettingInfo, Settings, SettingsError};
 
 /// The policy's entry in the registry.
 pub const INFO: PolicyInfo = PolicyInfo {
@@ -118,7 +119,7 @@ impl Mode2 {
     }
 }
 
-impl Judge for Mode2 {
+impl PromotionRule for Mode2 {
     fn name(&self) -> &'static str {
         INFO.name
     }

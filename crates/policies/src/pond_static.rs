@@ -17,14 +17,15 @@
 
 use std::collections::BTreeSet;
 
-use terrace_core::observation::{Observation, Seen};
+use terrace_core::observation::{Observation, Observations};
 use terrace_core::pages::Pages;
-use terrace_core::plan::{Reason, Wishes};
-use terrace_core::policy::{Cadence, Metric, Needs, Policy, Room};
+use terrace_core::plan::{MoveRequests, Reason};
+use terrace_core::policy::{Cadence, CapacityView, Metric, Needs, Policy};
 use terrace_core::units::{BLOCK_PAGES, BlockId, Bytes, PageId, SpaceId, TierId, Time};
 
-use crate::static_placement::nearest_with_room;
-use crate::{PolicyInfo, SettingInfo, Settings, SettingsError, support};
+use crate::parts::static_placement::nearest_with_room;
+use crate::parts::support;
+use crate::{PolicyInfo, SettingInfo, Settings, SettingsError};
 
 /// The policy's entry in the registry.
 pub const INFO: PolicyInfo = PolicyInfo {
@@ -123,7 +124,7 @@ impl Policy for PondStatic {
             let Some(info) = pages.block(block) else { continue };
             self.space_of[block.0 as usize] = info.space.0;
         }
-        // A block is mapped again when it gains pages, so sizes are counted anew for the spaces that changed.
+        // A block is mapped again when it gains pages, so sizes are counted again for the spaces that changed.
         let spaces: BTreeSet<SpaceId> =
             blocks.iter().filter_map(|&block| pages.block(block)).map(|info| info.space).collect();
         for space in spaces {
@@ -137,7 +138,7 @@ impl Policy for PondStatic {
         }
     }
 
-    fn observe(&mut self, now: Time, seen: Seen<'_>, pages: &mut Pages) {
+    fn observe(&mut self, now: Time, seen: Observations<'_>, pages: &mut Pages) {
         self.count(pages);
         if !self.monitor || self.insensitive {
             return;
@@ -149,14 +150,14 @@ impl Policy for PondStatic {
             }
         };
         match seen {
-            Seen::Scan(scan) => {
-                if let Some(tier) = scan.sights.iter().filter_map(|sight| sight.tier()).max() {
+            Observations::Scan(scan) => {
+                if let Some(tier) = scan.ptes.iter().filter_map(|pte| pte.tier()).max() {
                     touch(scan.first, tier);
                 }
             }
-            Seen::Events(events) => {
+            Observations::Events(events) => {
                 for event in events {
-                    if let Observation::Born { page, tier } = *event {
+                    if let Observation::Allocated { page, tier } = *event {
                         touch(page, tier);
                     }
                 }
@@ -164,9 +165,9 @@ impl Policy for PondStatic {
         }
     }
 
-    fn plan(&mut self, _now: Time, room: &Room<'_>, pages: &mut Pages, wishes: &mut Wishes) {
+    fn plan(&mut self, _now: Time, capacity: &CapacityView<'_>, pages: &mut Pages, requests: &mut MoveRequests) {
         self.due = None;
-        let mut left = support::fast_limit(room).saturating_sub(room.tiers[0].used);
+        let mut left = support::fast_limit(capacity).saturating_sub(capacity.tiers[0].used);
         for space in std::mem::take(&mut self.touched) {
             self.moved.insert(space);
             for (block, info) in pages.blocks_of(space) {
@@ -175,18 +176,18 @@ impl Policy for PondStatic {
                     let slow = pages[page].tier().is_some_and(|tier| tier > TierId::FAST) && !pages[page].moving();
                     if slow && left >= u64::from(step) {
                         left -= u64::from(step);
-                        wishes.move_to(page, TierId::FAST, Reason::Hot);
+                        requests.move_to(page, TierId::FAST, Reason::Hot);
                     }
                 }
             }
         }
     }
 
-    fn place(&mut self, _now: Time, page: PageId, room: &Room<'_>) -> TierId {
+    fn place(&mut self, _now: Time, page: PageId, capacity: &CapacityView<'_>) -> TierId {
         let space = SpaceId(self.space_of.get(page.block().0 as usize).copied().unwrap_or(0));
         let used = self.used_fast.get(space.0 as usize).copied().unwrap_or(0);
-        let wanted = if used < self.quota(space) { TierId::FAST } else { room.slowest() };
-        let tier = nearest_with_room(wanted, room);
+        let wanted = if used < self.quota(space) { TierId::FAST } else { capacity.slowest() };
+        let tier = nearest_with_room(wanted, capacity);
         if tier == TierId::FAST {
             // Births are told in batches; until then the count here keeps the quota.
             let index = space.0 as usize;

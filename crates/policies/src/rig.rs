@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use terrace_core::engine::{Engine, EngineConfig, Input, Output};
 use terrace_core::governor::GovernorConfig;
-use terrace_core::observation::{Access, Observation, Scan, Seen, Sight};
+use terrace_core::observation::{Access, Observation, Observations, PteState, ScanBatch};
 use terrace_core::plan::{Action, Failure, Move, Outcome};
 use terrace_core::policy::{Cadence, FastGoal, Policy};
 use terrace_core::units::{PageId, SpaceId, TierId, Time, Vpn};
@@ -36,7 +36,7 @@ pub struct Rig {
 
 impl Rig {
     pub fn new(policy: Box<dyn Policy>, tiers: &[u64]) -> Rig {
-        let governor = GovernorConfig { rest: Duration::ZERO, ..GovernorConfig::default() };
+        let governor = GovernorConfig { cooldown: Duration::ZERO, ..GovernorConfig::default() };
         let goal = FastGoal::Pages(tiers[0]);
         let mut rig = Rig {
             engine: Engine::new(EngineConfig { tiers: tiers.to_vec(), goal, governor }, policy),
@@ -79,34 +79,35 @@ impl Rig {
         for vpn in vpns {
             let page = self.page(vpn);
             let tier = self.engine.place(self.now, page);
-            self.events(&[Observation::Born { page, tier }]);
+            self.events(&[Observation::Allocated { page, tier }]);
         }
     }
 
     pub fn born(&mut self, vpns: impl IntoIterator<Item = u64>, tier: TierId) {
-        let events: Vec<_> = vpns.into_iter().map(|vpn| Observation::Born { page: self.page(vpn), tier }).collect();
+        let events: Vec<_> =
+            vpns.into_iter().map(|vpn| Observation::Allocated { page: self.page(vpn), tier }).collect();
         self.events(&events);
     }
 
     /// A walk that finds a whole block mapped by one entry, its marks not read.
     pub fn born_huge(&mut self, block: u64, tier: TierId) {
-        let sights = vec![Sight::placed(tier).with_huge(true); 512];
-        let scan = Scan { first: self.page(block * 512), sights: &sights, window: None, cleared: false };
-        self.engine.handle(self.now, Input::Seen(Seen::Scan(scan)));
+        let ptes = vec![PteState::placed(tier).with_huge(true); 512];
+        let scan = ScanBatch { first: self.page(block * 512), ptes: &ptes, window: None, cleared: false };
+        self.engine.handle(self.now, Input::Observed(Observations::Scan(scan)));
         self.settle();
     }
 
-    /// A walk over one block that read the accessed marks.
+    /// A walk over one block that read the accessed bits.
     pub fn scan(&mut self, block: u64, accessed: impl Fn(u64) -> bool) {
         let first = self.page(block * 512);
-        let sights: Vec<Sight> = (0..512u32)
+        let ptes: Vec<PteState> = (0..512u32)
             .map(|offset| match self.engine.pages()[first.plus(offset)].tier() {
-                Some(tier) => Sight::placed(tier).with_accessed(accessed(block * 512 + u64::from(offset))),
-                None => Sight::ABSENT,
+                Some(tier) => PteState::placed(tier).with_accessed(accessed(block * 512 + u64::from(offset))),
+                None => PteState::ABSENT,
             })
             .collect();
-        let scan = Scan { first, sights: &sights, window: Some(Duration::from_secs(1)), cleared: true };
-        self.engine.handle(self.now, Input::Seen(Seen::Scan(scan)));
+        let scan = ScanBatch { first, ptes: &ptes, window: Some(Duration::from_secs(1)), cleared: true };
+        self.engine.handle(self.now, Input::Observed(Observations::Scan(scan)));
         self.settle();
     }
 
@@ -127,7 +128,7 @@ impl Rig {
     }
 
     pub fn events(&mut self, events: &[Observation]) {
-        self.engine.handle(self.now, Input::Seen(Seen::Events(events)));
+        self.engine.handle(self.now, Input::Observed(Observations::Events(events)));
         self.settle();
     }
 

@@ -1,6 +1,6 @@
 //! `thermostat`: Thermostat. Samples a few huge pages, counts faults on some of their pieces, and keeps slow accesses under a rate.
 //!
-//! In: one round of accessed marks a period, hint faults on the pages it names ([`Policy::watch`]). Out: demotions of sampled
+//! In: one round of accessed bits a period, hint faults on the pages it names ([`Policy::watch`]). Out: demotions of sampled
 //! huge pages while their summed rate stays under the target, promotions of slow ones that turned out busy. Must not:
 //! classify before its faults are really counted; a driver that does not serve `watch` gets no moves at all.
 //!
@@ -9,7 +9,7 @@
 //!
 //! | constant | default | meaning (all unverified) |
 //! |---|---|---|
-//! | `period` | 30 s | of each of the three stages: split, watch by accessed marks, count faults |
+//! | `period` | 30 s | of each of the three stages: split, watch by accessed bits, count faults |
 //! | `sampled` | 5 % | share of the huge pages in a sample |
 //! | `poisoned` | 50 | pieces of each that are made to fault, drawn from those found accessed |
 //! | `slowdown` | 3 % | x of the target rate x / (100 * t_s) |
@@ -26,10 +26,10 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::time::Duration;
 
-use terrace_core::observation::{Observation, Seen};
+use terrace_core::observation::{Observation, Observations};
 use terrace_core::pages::Pages;
-use terrace_core::plan::{Action, Reason, Wishes};
-use terrace_core::policy::{Cadence, Metric, Needs, Policy, Room, Round};
+use terrace_core::plan::{Action, MoveRequests, Reason};
+use terrace_core::policy::{Cadence, CapacityView, Metric, Needs, Policy, ScanReport};
 use terrace_core::random::SplitMix64;
 use terrace_core::units::{BLOCK_PAGES, BLOCK_SHIFT, BlockId, PageId, SpaceId, TierId, Time, Vpn};
 
@@ -56,9 +56,9 @@ pub const INFO: PolicyInfo = PolicyInfo {
 enum Stage {
     /// Draw a sample, split it.
     Split,
-    /// Clear its accessed marks.
+    /// Clear its accessed bits.
     Clear,
-    /// Read its accessed marks a period later, choose the pieces.
+    /// Read its accessed bits a period later, choose the pieces.
     Mark,
     /// Count faults.
     Count,
@@ -267,14 +267,14 @@ impl Thermostat {
         }
     }
 
-    fn wish_unit(&self, unit: u32, to: TierId, reason: Reason, pages: &Pages, wishes: &mut Wishes) {
+    fn request_unit(&self, unit: u32, to: TierId, reason: Reason, pages: &Pages, requests: &mut MoveRequests) {
         if pages.block(self.first_of(unit).block()).is_none() {
             return;
         }
         let step = if self.is_huge(unit, pages) { BLOCK_PAGES } else { 1 };
         for page in self.pages_of(unit).step_by(step as usize) {
             if pages[page].tier().is_some_and(|tier| tier != to) && !pages[page].moving() {
-                wishes.move_to(page, to, reason);
+                requests.move_to(page, to, reason);
             }
         }
     }
@@ -308,20 +308,20 @@ impl Policy for Thermostat {
         }
     }
 
-    fn observe(&mut self, _now: Time, seen: Seen<'_>, pages: &mut Pages) {
+    fn observe(&mut self, _now: Time, seen: Observations<'_>, pages: &mut Pages) {
         match seen {
-            Seen::Scan(scan) if scan.window.is_some() && self.stage == Stage::Mark => {
-                for (offset, sight) in scan.sights.iter().enumerate().filter(|(_, sight)| sight.accessed()) {
+            Observations::Scan(scan) if scan.window.is_some() && self.stage == Stage::Mark => {
+                for (offset, pte) in scan.ptes.iter().enumerate().filter(|(_, pte)| pte.accessed()) {
                     let page = scan.first.plus(offset as u32);
                     // While the block is still huge its one mark stands for all of it.
                     let unit = self.unit_of(page);
-                    if let Some(sample) = self.sample.get_mut(&unit).filter(|_| !sight.huge() || page.offset() == 0) {
+                    if let Some(sample) = self.sample.get_mut(&unit).filter(|_| !pte.huge() || page.offset() == 0) {
                         sample.accessed.push(page);
                     }
                 }
             }
-            Seen::Scan(_) => {}
-            Seen::Events(events) => {
+            Observations::Scan(_) => {}
+            Observations::Events(events) => {
                 for event in events {
                     let Observation::HintFault { page, .. } = *event else { continue };
                     if self.stage != Stage::Count {
@@ -339,7 +339,7 @@ impl Policy for Thermostat {
         }
     }
 
-    fn round(&mut self, now: Time, _round: &Round, _pages: &mut Pages) {
+    fn scan_done(&mut self, now: Time, _report: &ScanReport, _pages: &mut Pages) {
         self.scan_at = None;
         match self.stage {
             Stage::Clear => {
@@ -357,8 +357,8 @@ impl Policy for Thermostat {
         named
     }
 
-    fn plan(&mut self, now: Time, room: &Room<'_>, pages: &mut Pages, wishes: &mut Wishes) {
-        if room.tiers.len() < 2 {
+    fn plan(&mut self, now: Time, capacity: &CapacityView<'_>, pages: &mut Pages, requests: &mut MoveRequests) {
+        if capacity.tiers.len() < 2 {
             return;
         }
         if now >= self.stage_ends {
@@ -392,17 +392,17 @@ impl Policy for Thermostat {
         }
         for unit in std::mem::take(&mut self.split) {
             if self.is_huge(unit, pages) {
-                wishes.push(self.first_of(unit), Action::Split, Reason::PageSize);
+                requests.push(self.first_of(unit), Action::Split, Reason::PageSize);
             }
         }
         for unit in std::mem::take(&mut self.collapse) {
-            wishes.push(self.first_of(unit), Action::Collapse, Reason::PageSize);
+            requests.push(self.first_of(unit), Action::Collapse, Reason::PageSize);
         }
         for unit in std::mem::take(&mut self.promote) {
-            self.wish_unit(unit, TierId::FAST, Reason::Hot, pages, wishes);
+            self.request_unit(unit, TierId::FAST, Reason::Hot, pages, requests);
         }
         for unit in std::mem::take(&mut self.demote) {
-            self.wish_unit(unit, TierId::FAST.below(), Reason::Cold, pages, wishes);
+            self.request_unit(unit, TierId::FAST.below(), Reason::Cold, pages, requests);
         }
     }
 
@@ -460,7 +460,7 @@ mod tests {
             for block in 0..4 {
                 rig.scan(block, |vpn| vpn % 512 < accessed);
             }
-            rig.engine.handle(rig.now, Input::Round(Round::default()));
+            rig.engine.handle(rig.now, Input::ScanDone(ScanReport::default()));
             rig.settle();
             if accessed == 512 {
                 rig.pass(PERIOD);

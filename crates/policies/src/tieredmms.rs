@@ -28,22 +28,24 @@
 //! themselves once fast memory is full. The paper names no such stop: "the promotion condition is that the anonymous active
 //! list is not empty"; what it takes below the watermarks the next demotion restores. `promote_until` is the ablation.
 //!
-//! With `lists=kernel` the kernel's own lists are ordered and moved from, by a module: the policy gives marks and makes no wishes.
+//! With `lists=kernel` the kernel's own lists are ordered and moved from, by a module: the policy gives marks and makes no requests.
 //!
 //! Memory beside the eight common bytes: 4 for the count, 10 for the kernel's lists. The paper's map takes 12 a page.
 
 use std::ops::Range;
 use std::time::Duration;
 
-use terrace_core::observation::{Observation, Seen};
+use terrace_core::observation::{Observation, Observations};
 use terrace_core::pages::{Column, Pages};
-use terrace_core::plan::{Outcome, Reason, Wishes};
-use terrace_core::policy::{Cadence, Kernel, ListMark, ListPlan, Metric, Movers, Needs, Policy, Room, SamplePeriods};
+use terrace_core::plan::{MoveRequests, Outcome, Reason};
+use terrace_core::policy::{
+    Cadence, CapacityView, Kernel, ListMark, ListPlan, Metric, Movers, Needs, Policy, SamplePeriods,
+};
 use terrace_core::units::{BLOCK_PAGES, BlockId, PageId, SpaceId, TierId, Time, Vpn};
 
-use crate::bins::{BINS, Bins, fine_bin, fit, visible_bin};
-use crate::lru::{Kind, Lru, Place};
-use crate::support;
+use crate::parts::bins::{BINS, Bins, fine_bin, fit, visible_bin};
+use crate::parts::lru::{Kind, Lru, Place};
+use crate::parts::support;
 use crate::{PolicyInfo, SettingInfo, Settings, SettingsError};
 
 /// The policy's entry in the registry.
@@ -266,12 +268,12 @@ impl TieredMms {
     /// Algorithm 1.
     fn adapt(&mut self) {
         let Some(capacity) = self.capacity else { return };
-        let room = capacity - self.mark(self.high);
+        let capacity = capacity - self.mark(self.high);
         let mut sizes = [0; BINS];
         self.bars.add_to(&mut sizes);
-        let found = fit(&sizes, room);
+        let found = fit(&sizes, capacity);
         self.hot = found.lowest;
-        let under_filled = (found.pages as f64) < room as f64 * self.alpha;
+        let under_filled = (found.pages as f64) < capacity as f64 * self.alpha;
         self.warm = if under_filled { self.hot.saturating_sub(1) } else { self.hot };
     }
 
@@ -313,8 +315,8 @@ impl TieredMms {
         }
     }
 
-    /// Demotes until `goal` pages are free. Returns the pages wished for.
-    fn demote(&mut self, free: u64, goal: u64, pages: &Pages, wishes: &mut Wishes) -> u64 {
+    /// Demotes until `goal` pages are free. Returns the pages requested for.
+    fn demote(&mut self, free: u64, goal: u64, pages: &Pages, requests: &mut MoveRequests) -> u64 {
         let place = |kind, active| Place { tier: TierId::FAST, kind, active };
         let mut order = [place(Kind::File, false), place(Kind::File, true), place(Kind::Anonymous, false)];
         if !self.file_first {
@@ -325,7 +327,7 @@ impl TieredMms {
         for place in order {
             let mut candidates = (self.lru.size(place) as f64 * self.candidates).ceil() as u64;
             for unit in self.lru.tail_to_head(place) {
-                if freed >= need || candidates == 0 || wishes.left() == 0 {
+                if freed >= need || candidates == 0 || requests.left() == 0 {
                     break;
                 }
                 let weight = self.lru.weight(unit);
@@ -333,24 +335,24 @@ impl TieredMms {
                 if pages[unit].moving() || pages[unit].pinned() {
                     continue;
                 }
-                wishes.move_to(unit, TierId::FAST.below(), Reason::MakeRoom);
+                requests.move_to(unit, TierId::FAST.below(), Reason::MakeRoom);
                 freed += weight;
             }
         }
         freed
     }
 
-    fn promote(&mut self, tiers: usize, mut left: u64, pages: &Pages, wishes: &mut Wishes) {
+    fn promote(&mut self, tiers: usize, mut left: u64, pages: &Pages, requests: &mut MoveRequests) {
         for tier in 1..tiers as u8 {
             for unit in self.lru.tail_to_head(Place::active(TierId(tier))) {
                 let weight = self.lru.weight(unit);
-                if left < weight || wishes.left() == 0 {
+                if left < weight || requests.left() == 0 {
                     return;
                 }
                 if pages[unit].moving() || pages[unit].pinned() {
                     continue;
                 }
-                wishes.move_to(unit, TierId::FAST, Reason::Hot);
+                requests.move_to(unit, TierId::FAST, Reason::Hot);
                 left -= weight;
             }
         }
@@ -378,19 +380,19 @@ impl Policy for TieredMms {
         });
     }
 
-    fn observe(&mut self, now: Time, seen: Seen<'_>, pages: &mut Pages) {
+    fn observe(&mut self, now: Time, seen: Observations<'_>, pages: &mut Pages) {
         match seen {
-            Seen::Scan(scan) => {
-                (0..scan.sights.len() as u32).for_each(|offset| self.refresh(scan.first.plus(offset), pages));
+            Observations::Scan(scan) => {
+                (0..scan.ptes.len() as u32).for_each(|offset| self.refresh(scan.first.plus(offset), pages));
             }
-            Seen::Events(events) => {
+            Observations::Events(events) => {
                 for event in events {
                     match *event {
                         Observation::Sampled { page, .. } => self.on_sample(page, pages),
                         _ => self.refresh(event.page(), pages),
                     }
                 }
-                let born = events.iter().any(|event| matches!(event, Observation::Born { .. }));
+                let born = events.iter().any(|event| matches!(event, Observation::Allocated { .. }));
                 if let Some(capacity) = self.capacity.filter(|_| born && self.direct) {
                     let free = capacity.saturating_sub(pages.used_in_all(TierId::FAST));
                     if free < self.mark(self.low) && !self.direct_due {
@@ -410,10 +412,10 @@ impl Policy for TieredMms {
         }
     }
 
-    fn plan(&mut self, now: Time, room: &Room<'_>, pages: &mut Pages, wishes: &mut Wishes) {
-        let capacity = support::fast_limit(room);
-        self.capacity = Some(capacity);
-        if room.tiers.len() < 2 || (now < self.next_pass && !self.unfinished) {
+    fn plan(&mut self, now: Time, capacity: &CapacityView<'_>, pages: &mut Pages, requests: &mut MoveRequests) {
+        let limit = support::fast_limit(capacity);
+        self.capacity = Some(limit);
+        if capacity.tiers.len() < 2 || (now < self.next_pass && !self.unfinished) {
             return;
         }
         if self.marks.is_some() {
@@ -423,23 +425,23 @@ impl Policy for TieredMms {
             return;
         }
         let (high, low) = (self.mark(self.high), self.mark(self.low));
-        let free = capacity.saturating_sub(room.tiers[0].used);
+        let free = limit.saturating_sub(capacity.tiers[0].used);
         if std::mem::take(&mut self.direct_due) {
             // A direct run only gets out of need, and promotes nothing; the periodic one goes on from there.
             self.direct_runs += 1;
             self.next_pass = now + self.period;
-            self.demote(free, low.midpoint(high), pages, wishes);
+            self.demote(free, low.midpoint(high), pages, requests);
             return;
         }
         self.next_pass = now + self.period;
-        let freed = if free < high { self.demote(free, high, pages, wishes) } else { 0 };
+        let freed = if free < high { self.demote(free, high, pages, requests) } else { 0 };
         let kept = match self.promote_until {
             Watermark::High => high,
             Watermark::Low => low,
             Watermark::None => 0,
         };
-        self.promote(room.tiers.len(), (free + freed).saturating_sub(kept), pages, wishes);
-        self.unfinished = wishes.left() == 0;
+        self.promote(capacity.tiers.len(), (free + freed).saturating_sub(kept), pages, requests);
+        self.unfinished = requests.left() == 0;
     }
 
     fn list_plan(&self) -> Option<ListPlan> {
@@ -496,9 +498,9 @@ impl Policy for TieredMms {
             Metric { name: "samples", value: self.samples as f64 },
             Metric { name: "coolings", value: self.coolings as f64 },
             Metric { name: "direct_demotion_runs", value: self.direct_runs as f64 },
-            Metric { name: "metadata_bytes_per_page", value: 8.0 + 4.0 + crate::lru::BYTES_PER_PAGE },
+            Metric { name: "metadata_bytes_per_page", value: 8.0 + 4.0 + crate::parts::lru::BYTES_PER_PAGE },
         ];
-        metrics.extend(crate::bins::metrics(&sizes));
+        metrics.extend(crate::parts::bins::metrics(&sizes));
         metrics
     }
 }

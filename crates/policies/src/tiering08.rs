@@ -25,10 +25,10 @@ use terrace_core::pages::Pages;
 use terrace_core::policy::{Kernel, Metric};
 use terrace_core::units::{Bytes, Time};
 
-use crate::fault_tiering::{FaultPolicy, FaultTiering, Judge, SlowFault};
-use crate::hint_scanner::{self, SLOW_TIERS};
-use crate::kernel_reclaim::{self, TIERING08_ROOM};
-use crate::support::size;
+use crate::parts::fault_tiering::{FaultPolicy, FaultTiering, PromotionRule, SlowFault};
+use crate::parts::hint_scanner::{self, SLOW_TIERS};
+use crate::parts::kernel_reclaim::{self, TIERING08_ROOM};
+use crate::parts::support::size;
 use crate::{PolicyInfo, SettingInfo, Settings, SettingsError};
 
 /// The policy's entry in the registry.
@@ -167,7 +167,7 @@ impl Tiering08 {
     }
 }
 
-impl Judge for Tiering08 {
+impl PromotionRule for Tiering08 {
     fn name(&self) -> &'static str {
         INFO.name
     }

@@ -19,9 +19,9 @@
 use terrace_core::pages::Pages;
 use terrace_core::policy::Kernel;
 
-use crate::fault_tiering::{FaultPolicy, FaultTiering, Judge, SlowFault};
-use crate::hint_scanner::{self, ALL_TIERS, SLOW_TIERS};
-use crate::kernel_reclaim;
+use crate::parts::fault_tiering::{FaultPolicy, FaultTiering, PromotionRule, SlowFault};
+use crate::parts::hint_scanner::{self, ALL_TIERS, SLOW_TIERS};
+use crate::parts::kernel_reclaim;
 use crate::{PolicyInfo, SettingInfo};
 
 /// The policy's entry in the registry.
@@ -73,7 +73,7 @@ pub struct Tpp {
     touches: u8,
 }
 
-impl Judge for Tpp {
+impl PromotionRule for Tpp {
     fn name(&self) -> &'static str {
         INFO.name
     }

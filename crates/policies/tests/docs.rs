@@ -30,6 +30,7 @@ const PAGES: &[(&str, &str, &str)] = pages![
     ("memtis", "memtis"),
     ("numab2", "numab2"),
     ("pond-static", "pond_static"),
+    ("terrace", "terrace"),
     ("thermostat", "thermostat"),
     ("tieredmms", "tieredmms"),
     ("tiering08", "tiering08"),

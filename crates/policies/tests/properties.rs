@@ -1,4 +1,4 @@
-//! Every policy under random observations: it never panics, never wishes for a page that is gone, and is deterministic.
+//! Every policy under random observations: it never panics, never requests for a page that is gone, and is deterministic.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 #[path = "../src/rig.rs"]
@@ -10,16 +10,17 @@ use std::time::Duration;
 use proptest::prelude::*;
 use terrace_core::engine::{Engine, EngineConfig, Input, Output};
 use terrace_core::governor::GovernorConfig;
-use terrace_core::observation::{Access, Observation, Scan, Seen, Sight};
+use terrace_core::observation::{Access, Observation, Observations, PteState, ScanBatch};
 use terrace_core::pages::Pages;
-use terrace_core::plan::{Action, Failure, Move, Outcome, Veto, Wish, Wishes};
-use terrace_core::policy::{Cadence, FastGoal, Kernel, Metric, Needs, Oracle, Policy, Room, Round};
+use terrace_core::plan::{Action, Failure, Move, MoveRequest, MoveRequests, Outcome, Rejection};
+use terrace_core::policy::{Cadence, CapacityView, FastGoal, Kernel, Metric, Needs, Oracle, Policy, ScanReport};
+use terrace_core::prices::{Prices, ProcessorCounts};
 use terrace_core::units::{BlockId, PageId, SpaceId, TierId, Time, Vpn};
 use terrace_policies::{POLICIES, Settings, build};
 
 use rig::{Rig, SPACE};
 
-/// Passes everything on, and looks at every wish.
+/// Passes everything on, and looks at every request.
 struct Checked(Box<dyn Policy>);
 
 impl Policy for Checked {
@@ -29,23 +30,38 @@ impl Policy for Checked {
     fn needs(&self) -> Needs {
         self.0.needs()
     }
+    fn needs_any(&self) -> Vec<Needs> {
+        self.0.needs_any()
+    }
+    fn granted(&mut self, needs: Needs) {
+        self.0.granted(needs);
+    }
+    fn sampler_time(&mut self, now: Time, spent: Duration) {
+        self.0.sampler_time(now, spent);
+    }
+    fn processor(&mut self, now: Time, counts: &ProcessorCounts) {
+        self.0.processor(now, counts);
+    }
+    fn set_prices(&mut self, prices: &Prices) {
+        self.0.set_prices(prices);
+    }
     fn mapped(&mut self, now: Time, blocks: &[BlockId], pages: &mut Pages) {
         self.0.mapped(now, blocks, pages);
     }
     fn unmapping(&mut self, now: Time, space: SpaceId, range: Range<Vpn>, pages: &Pages) {
         self.0.unmapping(now, space, range, pages);
     }
-    fn observe(&mut self, now: Time, seen: Seen<'_>, pages: &mut Pages) {
+    fn observe(&mut self, now: Time, seen: Observations<'_>, pages: &mut Pages) {
         self.0.observe(now, seen, pages);
     }
-    fn round(&mut self, now: Time, round: &Round, pages: &mut Pages) {
-        self.0.round(now, round, pages);
+    fn scan_done(&mut self, now: Time, report: &ScanReport, pages: &mut Pages) {
+        self.0.scan_done(now, report, pages);
     }
     fn outcome(&mut self, now: Time, done: &[Outcome], pages: &mut Pages) {
         self.0.outcome(now, done, pages);
     }
-    fn refused(&mut self, now: Time, wish: &Wish, veto: Veto, pages: &mut Pages) {
-        self.0.refused(now, wish, veto, pages);
+    fn refused(&mut self, now: Time, request: &MoveRequest, rejection: Rejection, pages: &mut Pages) {
+        self.0.refused(now, request, rejection, pages);
     }
     fn foresee(&mut self, oracle: Box<dyn Oracle>) -> bool {
         self.0.foresee(oracle)
@@ -56,21 +72,25 @@ impl Policy for Checked {
         assert!(named.iter().flatten().find(gone).is_none(), "{} watches a page that is gone", self.name());
         named
     }
-    fn plan(&mut self, now: Time, room: &Room<'_>, pages: &mut Pages, wishes: &mut Wishes) {
-        self.0.plan(now, room, pages, wishes);
-        for wish in wishes.as_slice() {
-            let live = pages.block(wish.page.block()).is_some();
-            assert!(live, "{} wishes for {:?}, whose block is gone", self.name(), wish.page);
-            if let Action::MoveTo(to) = wish.action {
-                let unit = pages.unit(wish.page).start;
-                assert!(pages[unit].tier().is_some(), "{} moves {:?}, which has no memory", self.name(), wish);
-                assert!(to.index() < room.tiers.len(), "{} moves to a tier that is not there: {wish:?}", self.name());
+    fn plan(&mut self, now: Time, capacity: &CapacityView<'_>, pages: &mut Pages, requests: &mut MoveRequests) {
+        self.0.plan(now, capacity, pages, requests);
+        for request in requests.as_slice() {
+            let live = pages.block(request.page.block()).is_some();
+            assert!(live, "{} requests for {:?}, whose block is gone", self.name(), request.page);
+            if let Action::MoveTo(to) = request.action {
+                let unit = pages.unit(request.page).start;
+                assert!(pages[unit].tier().is_some(), "{} moves {:?}, which has no memory", self.name(), request);
+                assert!(
+                    to.index() < capacity.tiers.len(),
+                    "{} moves to a tier that is not there: {request:?}",
+                    self.name()
+                );
             }
         }
     }
-    fn place(&mut self, now: Time, page: PageId, room: &Room<'_>) -> TierId {
-        let tier = self.0.place(now, page, room);
-        assert!(tier.index() < room.tiers.len(), "{} places on {tier}", self.name());
+    fn place(&mut self, now: Time, page: PageId, capacity: &CapacityView<'_>) -> TierId {
+        let tier = self.0.place(now, page, capacity);
+        assert!(tier.index() < capacity.tiers.len(), "{} places on {tier}", self.name());
         tier
     }
     fn kernel(&self) -> Kernel {
@@ -135,7 +155,7 @@ impl Oracle for Thirds {
 fn run(name: &str, pairs: &[(&str, &str)], tiers: &[u64], steps: &[Step], fails: usize) -> (Vec<Move>, Vec<Metric>) {
     let mut policy = build(name, Settings::from_pairs(pairs.iter().copied())).unwrap();
     policy.set_scale(12_800);
-    let governor = GovernorConfig { rest: Duration::ZERO, ..GovernorConfig::default() };
+    let governor = GovernorConfig { cooldown: Duration::ZERO, ..GovernorConfig::default() };
     let goal = FastGoal::Pages(tiers[0]);
     let mut engine = Engine::new(EngineConfig { tiers: tiers.to_vec(), goal, governor }, Box::new(Checked(policy)));
     engine.foresee(Box::new(Thirds));
@@ -158,7 +178,10 @@ fn run(name: &str, pairs: &[(&str, &str)], tiers: &[u64], steps: &[Step], fails:
                     if engine.pages()[page].tier().is_none() && !huge {
                         let tier = engine.place(now, page);
                         if engine.tier_use()[tier.index()].free() > 0 {
-                            engine.handle(now, Input::Seen(Seen::Events(&[Observation::Born { page, tier }])));
+                            engine.handle(
+                                now,
+                                Input::Observed(Observations::Events(&[Observation::Allocated { page, tier }])),
+                            );
                         }
                     }
                 }
@@ -168,14 +191,14 @@ fn run(name: &str, pairs: &[(&str, &str)], tiers: &[u64], steps: &[Step], fails:
                     if engine.pages().block(page.block()).is_some_and(|block| block.huge) {
                         continue;
                     }
-                    engine.handle(now, Input::Seen(Seen::Events(&[Observation::Gone { page }])));
+                    engine.handle(now, Input::Observed(Observations::Events(&[Observation::Freed { page }])));
                 }
             }
             Step::Sample(_, _, store) => {
                 let access = if store { Access::Store } else { Access::Load };
                 let events: Vec<_> =
                     pages.into_iter().map(|page| Observation::Sampled { page, access, period: 199 }).collect();
-                engine.handle(now, Input::Seen(Seen::Events(&events)));
+                engine.handle(now, Input::Observed(Observations::Events(&events)));
                 engine.handle(now, Input::SamplerTime(Duration::from_micros(events.len() as u64 * 50)));
             }
             Step::Fault(_, _, ago) => {
@@ -184,35 +207,42 @@ fn run(name: &str, pairs: &[(&str, &str)], tiers: &[u64], steps: &[Step], fails:
                     .into_iter()
                     .map(|page| Observation::HintFault { page, write: page.0.is_multiple_of(2), marked })
                     .collect();
-                engine.handle(now, Input::Seen(Seen::Events(&events)));
+                engine.handle(now, Input::Observed(Observations::Events(&events)));
             }
             Step::Walk(block, marks, stride) => {
                 if let Some(id) = engine.pages().find_block(SPACE, Vpn(block * 512)) {
                     let huge = engine.pages().block(id).unwrap().huge;
-                    let sights: Vec<Sight> = engine
+                    let ptes: Vec<PteState> = engine
                         .pages()
                         .block_pages(id)
                         .iter()
                         .zip(0u64..)
                         .map(|(page, offset)| match page.tier() {
-                            Some(tier) => Sight::placed(tier).with_accessed(offset % stride == 0).with_huge(huge),
-                            None => Sight::ABSENT,
+                            Some(tier) => PteState::placed(tier).with_accessed(offset % stride == 0).with_huge(huge),
+                            None => PteState::ABSENT,
                         })
                         .collect();
                     let window = marks.then_some(Duration::from_secs(1));
-                    let scan = Scan { first: id.first_page(), sights: &sights, window, cleared: marks };
-                    engine.handle(now, Input::Seen(Seen::Scan(scan)));
-                    engine
-                        .handle(now, Input::Round(Round { pages: 512, accessed: 512 / stride, walk: Duration::ZERO }));
+                    let scan = ScanBatch { first: id.first_page(), ptes: &ptes, window, cleared: marks };
+                    engine.handle(now, Input::Observed(Observations::Scan(scan)));
+                    engine.handle(
+                        now,
+                        Input::ScanDone(ScanReport {
+                            pages: 512,
+                            accessed: 512 / stride,
+                            walk: Duration::ZERO,
+                            share: 1.0,
+                        }),
+                    );
                 }
             }
             Step::Huge(block, tier) => {
                 engine.handle(now, Input::Mapped(SPACE, Vpn(block * 512)..Vpn(block * 512 + 512)));
                 let id = engine.pages().find_block(SPACE, Vpn(block * 512)).unwrap();
                 if engine.tier_use()[usize::from(tier)].free() >= 512 {
-                    let sights = vec![Sight::placed(TierId(tier)).with_huge(true); 512];
-                    let scan = Scan { first: id.first_page(), sights: &sights, window: None, cleared: false };
-                    engine.handle(now, Input::Seen(Seen::Scan(scan)));
+                    let ptes = vec![PteState::placed(TierId(tier)).with_huge(true); 512];
+                    let scan = ScanBatch { first: id.first_page(), ptes: &ptes, window: None, cleared: false };
+                    engine.handle(now, Input::Observed(Observations::Scan(scan)));
                 }
             }
             Step::Pass(millis) => {
@@ -273,6 +303,13 @@ fn variants(name: &str) -> Vec<Vec<(&'static str, &'static str)>> {
         "tieredmms" => variants.push(vec![("threshold_period", "640000"), ("cool_period", "6400000")]),
         "autonuma" | "tpp" | "tiering08" | "numab2" => variants.push(vec![("reclaim", "policy")]),
         "hemem" => variants.push(vec![("preset", "sosp-code"), ("read_hot", "2")]),
+        "terrace" => {
+            let often = ("interval", "10ms");
+            variants.push(vec![often, ("price", "off"), ("arms", "table")]);
+            variants.push(vec![often, ("pairs", "off"), ("table", "raw"), ("loaded", "off"), ("spare", "off")]);
+            variants.push(vec![("signals", "accessed-bits")]);
+            variants.push(vec![("signals", "hint-faults"), often]);
+        }
         "thermostat" => variants.push(vec![("sampled", "100%"), ("period", "1s")]),
         _ => {}
     }
@@ -302,7 +339,7 @@ proptest! {
 }
 
 #[test]
-fn the_policies_that_only_place_never_wish() {
+fn the_policies_that_only_place_never_request() {
     for name in ["first-touch", "interleave", "all-fast", "all-slow", "memory-mode"] {
         let mut rig = Rig::new(build(name, Settings::default()).unwrap(), &[100, 1000]);
         rig.map(512);
@@ -324,6 +361,7 @@ fn every_policy_states_its_metadata_and_no_more_than_eight_bytes_unless_its_file
             "memtis" => 22.1,
             "tieredmms" => 22.0,
             "clairvoyant" => 20.0,
+            "terrace" => 10.0,
             "hemem" | "thermostat" | "pond-static" => 8.1,
             _ => 8.0,
         };

@@ -12,18 +12,40 @@ fn metadata() -> Metadata {
 /// The whole table: what a crate of ours may use of ours. A crate that is not in it fails the test, so that it gets a place.
 const MAY_USE: &[(&str, &[&str])] = &[
     ("core", &[]),
+    ("files", &[]),
     ("policies", &["core"]),
     ("machine", &["core"]),
     ("trace", &["core"]),
     ("workloads", &["core"]),
     ("bpf", &[]),
-    ("linux", &["core", "bpf"]),
+    ("tuning", &["core"]),
+    ("linux", &["core", "files", "bpf", "tuning"]),
     ("sim", &["core", "policies", "machine", "workloads", "trace"]),
-    ("sizing", &["core", "machine", "sim"]),
-    ("lab", &["core"]),
-    ("daemon", &["core", "policies", "machine", "sizing", "linux", "bpf"]),
+    ("sizing", &["core", "machine", "sim", "tuning"]),
+    ("reproduce", &["core", "files", "policies", "tuning", "machine", "workloads", "sim", "sizing"]),
+    ("lab", &["core", "files"]),
+    ("daemon", &["core", "files", "policies", "tuning", "linux", "bpf"]),
     ("rules", &[]),
-    ("cli", &["core", "policies", "machine", "workloads", "trace", "sim", "sizing", "linux", "bpf", "lab", "daemon"]),
+    ("fuzz", &["core", "files", "trace", "machine", "sizing", "tuning", "linux", "lab", "daemon"]),
+    (
+        "cli",
+        &[
+            "core",
+            "files",
+            "policies",
+            "tuning",
+            "machine",
+            "workloads",
+            "trace",
+            "sim",
+            "sizing",
+            "reproduce",
+            "linux",
+            "bpf",
+            "lab",
+            "daemon",
+        ],
+    ),
 ];
 
 #[test]
@@ -46,13 +68,55 @@ fn crates_depend_only_downwards() {
     }
 }
 
+/// The service runs as root on every machine: what only experiments need is not in it, nor in anything it links.
+#[test]
+fn the_service_links_no_simulator_and_no_database() {
+    let metadata = metadata();
+    let nodes = &metadata.resolve.as_ref().expect("cargo resolves the workspace").nodes;
+    let name = |id: &cargo_metadata::PackageId| {
+        metadata.packages.iter().find(|package| package.id == *id).unwrap().name.to_string()
+    };
+    let mut linked = std::collections::BTreeSet::new();
+    let mut waiting: Vec<_> = metadata
+        .workspace_packages()
+        .into_iter()
+        .filter(|package| package.name.as_str() == "terrace-daemon")
+        .map(|package| package.id.clone())
+        .collect();
+    while let Some(id) = waiting.pop() {
+        let node = nodes.iter().find(|node| node.id == id).expect("every package has a node");
+        for dependency in &node.deps {
+            let normal = dependency.dep_kinds.iter().any(|kind| kind.kind == DependencyKind::Normal);
+            if normal && linked.insert(name(&dependency.pkg)) {
+                waiting.push(dependency.pkg.clone());
+            }
+        }
+    }
+    assert!(linked.contains("terrace-linux") && linked.contains("terrace-tuning"), "{linked:?}");
+    for banned in [
+        "terrace-sim",
+        "terrace-workloads",
+        "terrace-trace",
+        "terrace-machine",
+        "terrace-sizing",
+        "parquet",
+        "kiddo",
+        "rayon",
+    ] {
+        assert!(
+            !linked.contains(banned),
+            "terraced links {banned}: `cargo tree -p terrace-daemon -e normal -i {banned}` says by whom"
+        );
+    }
+}
+
 #[test]
 fn pure_crates_use_no_crate_that_does_input_or_output() {
     let metadata = metadata();
     let banned = ["libc", "rustix", "tokio", "nix", "procfs", "libbpf-rs", "rand", "getrandom", "chrono", "mio"];
     for package in metadata.workspace_packages() {
         let name = package.name.trim_start_matches("terrace-");
-        if !["core", "policies", "machine", "workloads", "trace", "sim", "sizing"].contains(&name) {
+        if !["core", "policies", "machine", "workloads", "trace", "sim", "sizing", "tuning"].contains(&name) {
             continue;
         }
         assert!(

@@ -1,4 +1,4 @@
-//! What the documents must hold: the code map names every module there is, and nothing else.
+//! What the documents must hold: the code map names every crate there is, and no file that is gone.
 #![allow(clippy::unwrap_used, missing_docs)]
 use std::path::Path;
 
@@ -26,33 +26,25 @@ fn map() -> String {
 }
 
 #[test]
-fn the_code_map_names_every_crate_and_module() {
+fn the_code_map_names_every_crate() {
     let map = map();
-    let mut missing = Vec::new();
-    for folder in names(&root().join("crates")) {
-        let name = folder.trim_end_matches('/');
+    let missing: Vec<String> = names(&root().join("crates"))
+        .into_iter()
+        .map(|folder| folder.trim_end_matches('/').to_owned())
         // Several crates may share a paragraph: "crates/machine, workloads, trace, sim".
-        let headed = map
-            .lines()
-            .any(|line| line.starts_with("### ") && line.split([' ', ',', ':', '/']).any(|word| word == name));
-        if !headed {
-            missing.push(format!("crates/{name}"));
-        }
-        let source = root().join("crates").join(name).join("src");
-        for module in names(&source) {
-            let folder_of_a_file = module.ends_with('/') && source.join(module.replace('/', ".rs")).exists();
-            if module != "lib.rs" && !folder_of_a_file && !map.contains(&format!("`{module}`")) {
-                missing.push(format!("crates/{name}/src/{module}"));
-            }
-        }
-    }
-    assert!(missing.is_empty(), "the code map of ARCHITECTURE.md lacks a line for: {missing:#?}");
+        .filter(|name| {
+            !map.lines()
+                .any(|line| line.starts_with("### ") && line.split([' ', ',', ':', '/']).any(|word| word == name))
+        })
+        .collect();
+    assert!(missing.is_empty(), "the code map of ARCHITECTURE.md lacks a paragraph for: {missing:?}");
 }
 
 #[test]
 fn the_code_map_names_nothing_that_is_gone() {
     let mut there: Vec<String> = Vec::new();
-    let mut pending = vec![root().join("crates"), root().join("kmod"), root().join("qemu-plugin/src")];
+    let mut pending =
+        vec![root().join("crates"), root().join("kmod"), root().join("qemu-plugin/src"), root().join("fuzz/src")];
     while let Some(directory) = pending.pop() {
         for name in names(&directory) {
             if name.ends_with('/') {
@@ -71,5 +63,5 @@ fn the_code_map_names_nothing_that_is_gone() {
         let file = name.rsplit('/').next().unwrap().to_owned();
         assert!(there.contains(&file), "the code map of ARCHITECTURE.md names {name}, which is gone");
     }
-    assert!(named_at_all > 100, "only {named_at_all} files were found in the code map");
+    assert!(named_at_all > 10, "only {named_at_all} files were found in the code map");
 }

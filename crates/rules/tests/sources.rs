@@ -31,7 +31,8 @@ fn with_ending(ending: &str) -> Vec<(PathBuf, String)> {
 
 /// A file's own code: what stands before its test module.
 fn without_tests(text: &str) -> &str {
-    text.find("#[cfg(test)]\nmod ").map_or(text, |at| &text[..at])
+    let starts = ["#[cfg(test)]\nmod ", "#[cfg(test)]\npub(crate) mod "];
+    starts.iter().filter_map(|start| text.find(start)).min().map_or(text, |at| &text[..at])
 }
 
 #[test]
@@ -77,6 +78,50 @@ fn unsafe_code_stands_only_where_it_may() {
 }
 
 #[test]
+fn files_are_created_replaced_and_bound_by_one_crate_alone() {
+    // Written as root into a path that someone else chose, each of these can destroy what lies there.
+    let ways = [
+        "File::create",
+        "fs::write(",
+        "fs::rename(",
+        "fs::copy(",
+        "fs::hard_link(",
+        ".create(true)",
+        ".create_new(",
+        ".truncate(true)",
+        ".append(true)",
+        ".persist(",
+        ".persist_noclobber(",
+        "tempfile_in(",
+        "NamedTempFile",
+        "OFlags::CREATE",
+        "OFlags::TRUNC",
+        "O_CREAT",
+        "O_TRUNC",
+        "UnixListener::bind",
+        "UnixDatagram::bind",
+        "renameat",
+    ];
+    for (file, text) in with_ending("rs") {
+        let path = file.display().to_string();
+        let elsewhere = ["crates/files/", "crates/rules/", "qemu-plugin/src/", "fuzz/"];
+        if elsewhere.iter().any(|prefix| path.starts_with(prefix))
+            || ["/tests/", "/examples/", "/benches/"].iter().any(|part| path.contains(part))
+            || path.ends_with("_tests.rs")
+            || path.ends_with("/tests.rs")
+            || path.ends_with("/fixtures.rs")
+        {
+            continue;
+        }
+        for (number, line) in without_tests(&text).lines().enumerate() {
+            let code = line.split("//").next().unwrap_or("");
+            let way = ways.iter().find(|way| code.contains(**way));
+            assert!(way.is_none(), "{path}:{}: {way:?}: use terrace_files (crates/files) instead", number + 1);
+        }
+    }
+}
+
+#[test]
 fn nothing_unfinished_is_left_lying_about() {
     // Spelt in pieces, so that this file does not find itself.
     let marks = [concat!("to", "do!("), concat!("unimple", "mented!("), concat!("FIX", "ME"), concat!("#[ig", "nore]")];
@@ -113,6 +158,70 @@ fn links_in_the_documents_lead_somewhere() {
                 continue;
             }
             assert!(folder.join(target).exists(), "{}: broken link to {target}", file.display());
+        }
+    }
+}
+
+/// How many digits of a number say something: 2 of 0.75 and of 7500.
+fn significant_digits(number: &str) -> usize {
+    let mantissa = number.split(['e', 'E']).next().unwrap_or("").trim_start_matches('-').replace('.', "");
+    mantissa.trim_matches('0').len()
+}
+
+/// Numbers of two significant digits and more in code, without those in texts.
+fn numbers(code: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    let code: String = code.lines().map(|line| line.split("//").next().unwrap_or("").to_owned() + "\n").collect();
+    for line in code.replace("\\\"", "").split('"').step_by(2).flat_map(str::lines) {
+        for word in line.split(|letter: char| !(letter.is_ascii_alphanumeric() || letter == '.' || letter == '_')) {
+            let number = word.trim_matches('.').replace('_', "");
+            let is_number = number.starts_with(|letter: char| letter.is_ascii_digit()) && number.parse::<f64>().is_ok();
+            if is_number && significant_digits(&number) >= 2 {
+                found.push(number);
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn no_number_of_a_paper_stands_in_rust() {
+    // Numbers of papers with two significant digits or more that are no round ones, as the files have them and as shares.
+    let mut of_papers = std::collections::BTreeMap::new();
+    for (file, text) in with_ending("toml").into_iter().filter(|(file, _)| file.starts_with("experiments")) {
+        let stated = text.lines().filter(|line| line.starts_with("paper") && !line.starts_with("paper]"));
+        for word in stated.flat_map(|line| line.split(['=', '[', ']', ',', ' '])) {
+            let Ok(number) = word.parse::<f64>() else { continue };
+            if significant_digits(word) >= 2 {
+                for value in [number.abs(), number.abs() / 100.0, 1.0 + number / 100.0] {
+                    of_papers.insert(format!("{value:.6e}"), (file.clone(), word.to_owned()));
+                }
+            }
+        }
+    }
+    assert!(of_papers.len() > 100, "the experiments were not read: {}", of_papers.len());
+    // What is in the reproduction's code for another reason.
+    let others = ["12.706", "4.303", "3.182", "2.776", "2.571", "2.447", "2.365", "2.306", "2.262", "2.228", "2.201"];
+    for (file, text) in with_ending("rs") {
+        let path = file.display().to_string();
+        if !path.starts_with("crates/reproduce/src") && path != "crates/cli/src/commands/reproduce.rs" {
+            continue;
+        }
+        if path.ends_with("/tests.rs") {
+            continue;
+        }
+        let code = without_tests(&text);
+        for number in numbers(code).iter().filter(|number| !others.contains(&number.as_str())) {
+            let value = format!("{:.6e}", number.parse::<f64>().unwrap());
+            if let Some((from, word)) = of_papers.get(&value) {
+                panic!(
+                    "{path}: {number} is a paper's number ({word} in {}): numbers of papers stand in experiments/",
+                    from.display()
+                );
+            }
+        }
+        for prefix in ["\"FM.", "\"MM.", "\"FH.", "\"HW.", "\"TU."] {
+            assert!(!code.contains(prefix), "{path}: names a row ({prefix}...): rows stand in experiments/");
         }
     }
 }

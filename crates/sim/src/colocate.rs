@@ -1,7 +1,7 @@
 //! A second process beside the one that runs: recorded once, then played along, so many accesses for each of the first's.
 //!
 //! In: a workload. Out: its accesses in memory, as many at a time as are due beside the first process's. Must not: stop when the recording
-//! ends: it begins anew, as a service that goes on would; or judge what each got, which `processes` does.
+//! ends: it begins again, as a service that goes on would; or judge what each got, which `processes` does.
 
 use terrace_core::units::{BLOCK_PAGES, PAGE_BYTES};
 use terrace_workloads::{Access, AccessSink, Parameters, Region};

@@ -73,6 +73,8 @@ pub struct Cell {
     pub machine: String,
     /// The size of the fast tier, as it was asked for.
     pub fast: String,
+    /// Fast memory over the footprint, 0 to 1.
+    pub fast_share: f64,
     /// The seed.
     pub seed: u64,
     /// The scale.
@@ -87,6 +89,8 @@ pub struct Cell {
     pub slowdown_vs_all_fast: f64,
     /// All-slow over run time.
     pub gain_over_all_slow: f64,
+    /// Run time with every page where it was first touched, over run time.
+    pub gain_over_first_touch: f64,
     /// Share of memory accesses that the fastest tier served.
     pub fast_hit_share: f64,
     /// Pages promoted.
@@ -102,13 +106,18 @@ pub struct Cell {
 }
 
 impl Cell {
-    /// The cell of a job from its report.
+    /// The cell of a job from its report, not yet compared with first touch.
     pub fn new(job: &Job, report: &Report) -> Cell {
+        let fast_share = match job.fast {
+            FastSize::Share(share) => share,
+            FastSize::Bytes(bytes) => bytes.get() as f64 / report.footprint_bytes.max(1) as f64,
+        };
         Cell {
             workload: job.workload.clone(),
             policy: job.policy.clone(),
             machine: report.machine.clone(),
             fast: job.fast_text.clone(),
+            fast_share,
             seed: job.seed,
             scale: report.scale,
             fast_bytes: report.fast_bytes,
@@ -116,6 +125,7 @@ impl Cell {
             seconds: report.seconds,
             slowdown_vs_all_fast: report.slowdown_vs_all_fast.unwrap_or(f64::NAN),
             gain_over_all_slow: report.gain_over_all_slow.unwrap_or(f64::NAN),
+            gain_over_first_touch: f64::NAN,
             fast_hit_share: report.fast_hit_share,
             promoted_pages: report.promoted_pages,
             demoted_pages: report.demoted_pages,
@@ -123,6 +133,16 @@ impl Cell {
             management_seconds: report.management_seconds,
             metadata_bytes_per_page: report.metadata_bytes_per_page,
         }
+    }
+}
+
+/// Fills in the gain over first touch, from `references`: cells of `first-touch` of the same settings and seeds. Where there is none it
+/// stays unknown.
+pub fn compare_with_first_touch(cells: &mut [Cell], references: &[Cell]) {
+    let place = |cell: &Cell| (cell.workload.clone(), cell.fast.clone(), cell.seed);
+    let seconds: BTreeMap<_, f64> = references.iter().map(|cell| (place(cell), cell.seconds)).collect();
+    for cell in cells {
+        cell.gain_over_first_touch = seconds.get(&place(cell)).map_or(f64::NAN, |seconds| seconds / cell.seconds);
     }
 }
 
@@ -203,7 +223,7 @@ const RESAMPLES: usize = 2000;
 
 /// Summarises cells. The seed is that of the bootstrap: the same cells give the same intervals.
 ///
-/// Intervals are percentile bootstraps over settings (workload and size), the unit that would be drawn anew if the
+/// Intervals are percentile bootstraps over settings (workload and size), the unit that would be drawn again if the
 /// study were repeated; seeds are averaged within a setting first. With fewer than two settings, seeds are resampled.
 pub fn summarise(cells: &[Cell], seed: u64) -> Summary {
     // Mean log gain by policy and setting; and single logs, for when there is one setting only.
@@ -305,6 +325,7 @@ mod tests {
             policy: policy.to_owned(),
             machine: "m".to_owned(),
             fast: "50%".to_owned(),
+            fast_share: 0.5,
             seed,
             scale: 1,
             fast_bytes: 1,
@@ -312,6 +333,7 @@ mod tests {
             seconds: 1.0 / gain,
             slowdown_vs_all_fast: 1.0,
             gain_over_all_slow: gain,
+            gain_over_first_touch: gain,
             fast_hit_share: 0.5,
             promoted_pages: 0,
             demoted_pages: 0,
@@ -351,6 +373,14 @@ mod tests {
         assert_eq!(summary.geomean[0].cells, 2);
         assert!(summary.geomean[0].low < summary.geomean[0].high);
         assert!(summarise(&[], 1).geomean.is_empty());
+    }
+
+    #[test]
+    fn each_cell_is_compared_with_first_touch_of_its_own_setting_and_seed() {
+        let mut cells = [cell("a", "p", 1, 2.0), cell("a", "p", 2, 4.0), cell("b", "p", 1, 1.0)];
+        compare_with_first_touch(&mut cells, &[cell("a", "first-touch", 1, 1.0), cell("a", "first-touch", 2, 1.0)]);
+        assert_eq!((cells[0].gain_over_first_touch, cells[1].gain_over_first_touch), (2.0, 4.0));
+        assert!(cells[2].gain_over_first_touch.is_nan());
     }
 
     #[test]

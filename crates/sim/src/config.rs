@@ -16,14 +16,8 @@ use terrace_machine::scale::Scale;
 use crate::error::SimError;
 use crate::mmu::{Flush, MOVED_WITH_ONE_FLUSH, MmuConfig};
 
-/// How large the fast tier is.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum FastSize {
-    /// A share of the footprint, above 0 and at most 1.
-    Share(f64),
-    /// So many bytes of the scaled machine.
-    Bytes(Bytes),
-}
+/// How large the fast tier is: a share of the footprint, above 0 and at most 1, or an amount of the scaled machine.
+pub use terrace_core::units::Quantity as FastSize;
 
 /// How anonymous memory is mapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
@@ -117,7 +111,7 @@ pub struct SimConfig {
 
 impl SimConfig {
     /// A simulation on `machine` of a program of so many bytes with a fast tier of that size; everything else as the
-    /// papers' systems run: the governor without a rate, rest or brake of its own.
+    /// papers' systems run: the governor without a rate, rest or throttle of its own.
     pub fn new(machine: Machine, footprint: Bytes, fast: FastSize) -> SimConfig {
         SimConfig {
             machine,
@@ -138,6 +132,11 @@ impl SimConfig {
             mmu: None,
             watch: None,
         }
+    }
+
+    /// Misses a thread overlaps.
+    pub(crate) fn parallelism(&self) -> f64 {
+        self.memory_parallelism.unwrap_or(self.machine.processor.memory_parallelism)
     }
 
     /// Pages that move with one flush of translations.
@@ -226,8 +225,8 @@ pub fn unbound() -> GovernorConfig {
     GovernorConfig {
         rate: None,
         batch_pages: 2048,
-        rest: std::time::Duration::ZERO,
-        stall_budget: 1.0,
+        cooldown: std::time::Duration::ZERO,
+        max_slowdown: 1.0,
         ..GovernorConfig::default()
     }
 }

@@ -1,11 +1,11 @@
 //! The policy of the two bounds: every page goes to one tier and stays.
 //!
-//! In: nothing. Out: a place for new pages. Must not: look, or wish.
+//! In: nothing. Out: a place for new pages. Must not: look, or request.
 
-use terrace_core::observation::Seen;
+use terrace_core::observation::Observations;
 use terrace_core::pages::Pages;
-use terrace_core::plan::Wishes;
-use terrace_core::policy::{Cadence, Metric, Needs, Policy, Room};
+use terrace_core::plan::MoveRequests;
+use terrace_core::policy::{Cadence, CapacityView, Metric, Needs, Policy};
 use terrace_core::units::{PageId, TierId, Time};
 
 /// Places everything in one tier.
@@ -22,9 +22,9 @@ impl Policy for Fixed {
     fn needs(&self) -> Needs {
         Needs::default()
     }
-    fn observe(&mut self, _now: Time, _seen: Seen<'_>, _pages: &mut Pages) {}
-    fn plan(&mut self, _now: Time, _room: &Room<'_>, _pages: &mut Pages, _wishes: &mut Wishes) {}
-    fn place(&mut self, _now: Time, _page: PageId, _room: &Room<'_>) -> TierId {
+    fn observe(&mut self, _now: Time, _seen: Observations<'_>, _pages: &mut Pages) {}
+    fn plan(&mut self, _now: Time, _capacity: &CapacityView<'_>, _pages: &mut Pages, _wishes: &mut MoveRequests) {}
+    fn place(&mut self, _now: Time, _page: PageId, _capacity: &CapacityView<'_>) -> TierId {
         self.0
     }
     fn cadence(&self) -> Cadence {

@@ -16,14 +16,14 @@ const KEPT: usize = 100_000;
 #[serde(rename_all = "snake_case", tag = "what")]
 pub enum What {
     /// First touch: it received memory.
-    Born {
+    Allocated {
         /// Where.
         tier: TierId,
         /// Whether as part of a huge page.
         huge: bool,
     },
     /// Its memory was given back.
-    Gone,
+    Freed,
     /// A hardware sample fell on it.
     Sampled {
         /// Whether it was a store.

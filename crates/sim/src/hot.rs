@@ -9,18 +9,23 @@
 //! overlaps the work of many accesses. Nothing a later stage changes is read by an earlier one, so the counts are those
 //! of one access after the other.
 
+mod replay;
+
 use safe_arch::prefetch_t0;
 use terrace_core::observation::Access;
+use terrace_core::policy::SamplePeriods;
 use terrace_core::units::TierId;
 use terrace_machine::cache::{Cache, LINE_BYTES, LineUse, Missed, PAGE_LINES};
-use terrace_machine::load::{ThreadWork, Wait};
+use terrace_machine::load::{ThreadWork, Traffic, Wait};
 use terrace_machine::media::Media;
 use terrace_machine::memory::{Memory, PageWord};
 use terrace_machine::memory_mode::MemoryMode;
 use terrace_machine::preset::TlbSpec;
 use terrace_machine::tlb::{Request, Tlb};
 
+use crate::config::SimConfig;
 use crate::mmu::MmuRun;
+use crate::oracle::Future;
 use crate::record::Record;
 
 /// How far ahead page words are asked for: long enough to hide a miss of the host, short enough to stay in its buffers.
@@ -108,10 +113,10 @@ struct Piece {
 }
 
 /// The columns of a piece in work. They hold nothing between two batches.
-pub(crate) struct Workspace(Box<Piece>);
+struct Workspace(Box<Piece>);
 
 impl Workspace {
-    pub(crate) fn new() -> Workspace {
+    fn new() -> Workspace {
         Workspace(Box::new(Piece {
             thread: 0,
             length: 0,
@@ -128,37 +133,227 @@ impl Workspace {
 
 /// Everything the loops touch.
 pub(crate) struct Hot {
-    pub(crate) workspace: Workspace,
     pub(crate) memory: Memory,
-    pub(crate) work: Vec<ThreadWork>,
-    pub(crate) countdown: Vec<Countdown>,
-    pub(crate) tlbs: Vec<Tlb>,
-    pub(crate) tlb_spec: TlbSpec,
-    pub(crate) cache: Option<Cache>,
     pub(crate) memory_mode: Option<MemoryMode>,
-    pub(crate) media: Vec<Media>,
-    pub(crate) read: [u64; TierId::MAX],
-    pub(crate) written: [u64; TierId::MAX],
-    pub(crate) samples: Vec<Sample>,
-    /// Sample periods; 0 while nothing samples.
-    pub(crate) load_period: u32,
-    pub(crate) store_period: u32,
-    pub(crate) extra_cycles: u32,
-    /// The source's number of page 0.
-    pub(crate) base: u64,
-    /// Whether every access that reaches memory is written down, for the clairvoyant policy's oracle.
-    pub(crate) record_misses: bool,
-    pub(crate) missed: Vec<u32>,
-    /// TLB lookups that ended in the second level, and in a walk.
-    pub(crate) second_hits: u64,
-    pub(crate) walks: u64,
-    /// The MMU, where it is modelled: then the TLBs above are not used.
+    /// The MMU, where it is modelled: then the TLBs below are not used.
     pub(crate) mmu: Option<Box<MmuRun>>,
+    workspace: Workspace,
+    work: Vec<ThreadWork>,
+    countdown: Vec<Countdown>,
+    tlbs: Vec<Tlb>,
+    tlb_spec: TlbSpec,
+    cache: Option<Cache>,
+    media: Vec<Media>,
+    read: [u64; TierId::MAX],
+    written: [u64; TierId::MAX],
+    samples: Vec<Sample>,
+    /// Sample periods; 0 while nothing samples.
+    load_period: u32,
+    store_period: u32,
+    extra_cycles: u32,
+    /// The source's number of page 0.
+    base: u64,
+    /// Accesses that one of the source stands for.
+    weight: u32,
+    /// Whether every access that reaches memory is written down, for the clairvoyant policy's oracle.
+    record_misses: bool,
+    missed: Vec<u32>,
+    /// TLB lookups that ended in a walk.
+    walks: u64,
 }
 
 impl Hot {
-    /// Runs the batch from index `from` on.
+    /// The parts of a machine at rest, with this memory.
+    pub(crate) fn new(config: &SimConfig, memory: Memory, memory_mode: Option<MemoryMode>) -> Hot {
+        let machine = &config.machine;
+        let cores = machine.processor.cores as usize;
+        let (tlb, cache) = (&machine.processor.tlb, machine.processor.cache);
+        Hot {
+            memory,
+            memory_mode,
+            mmu: config
+                .mmu
+                .as_ref()
+                .map(|mmu| Box::new(MmuRun::new(mmu, machine, config.scale, config.cache, config.parallelism()))),
+            workspace: Workspace::new(),
+            work: Vec::new(),
+            countdown: Vec::new(),
+            tlbs: if config.tlb { vec![Tlb::new(tlb, config.scale); cores] } else { Vec::new() },
+            tlb_spec: *tlb,
+            cache: config.cache.then(|| Cache::new(config.scale.cache(cache.capacity), cache.ways)),
+            media: machine.tiers.iter().map(Media::new).collect(),
+            read: [0; TierId::MAX],
+            written: [0; TierId::MAX],
+            samples: Vec::new(),
+            load_period: 0,
+            store_period: 0,
+            extra_cycles: config.cycles_per_access,
+            base: 0,
+            weight: 1,
+            record_misses: false,
+            missed: Vec::new(),
+            walks: 0,
+        }
+    }
+
+    /// Runs the batch from index `from` on. The program's bytes are those of all accesses that its own stand for.
     pub(crate) fn run<R: Record>(&mut self, batch: &[R], from: usize) -> Stop {
+        if self.weight == 1 {
+            return self.run_once(batch, from);
+        }
+        let (read, written) = (self.read, self.written);
+        let stop = self.run_once(batch, from);
+        let weigh = |now: &mut u64, before: u64| *now = before + (*now - before) * u64::from(self.weight);
+        self.read.iter_mut().zip(read).for_each(|(now, before)| weigh(now, before));
+        self.written.iter_mut().zip(written).for_each(|(now, before)| weigh(now, before));
+        stop
+    }
+
+    /// The source's number of page 0.
+    pub(crate) fn base(&self) -> u64 {
+        self.base
+    }
+
+    pub(crate) fn set_base(&mut self, base: u64) {
+        self.base = base;
+    }
+
+    /// Accesses that one of the source stands for.
+    pub(crate) fn weight(&self) -> u32 {
+        self.weight
+    }
+
+    pub(crate) fn set_weight(&mut self, weight: u32) {
+        self.weight = weight;
+    }
+
+    /// What was counted in the stretch becomes that of all accesses its own stand for.
+    pub(crate) fn weigh(&mut self) {
+        let weight = self.weight;
+        if weight == 1 {
+            return;
+        }
+        for work in &mut self.work {
+            work.cache_hits *= u64::from(weight);
+            work.misses.iter_mut().flatten().for_each(|misses| *misses *= weight);
+        }
+    }
+
+    /// What each thread did since it was last cleared.
+    pub(crate) fn work(&self) -> &[ThreadWork] {
+        &self.work
+    }
+
+    /// The same, to lay stalls on the threads.
+    pub(crate) fn work_mut(&mut self) -> &mut [ThreadWork] {
+        &mut self.work
+    }
+
+    pub(crate) fn clear_work(&mut self) {
+        self.work.fill(ThreadWork::default());
+    }
+
+    /// Threads known.
+    pub(crate) fn threads(&self) -> usize {
+        self.work.len()
+    }
+
+    /// One thread more, which counts down from here.
+    pub(crate) fn add_thread(&mut self, countdown: Countdown) {
+        self.work.push(ThreadWork::default());
+        self.countdown.push(countdown);
+    }
+
+    /// A thread waits so many nanoseconds.
+    pub(crate) fn stall(&mut self, thread: usize, nanos: f64) {
+        self.work[thread].stall_ns += nanos;
+    }
+
+    /// Bytes that a tier moved since they were last taken.
+    pub(crate) fn traffic(&self, tier: usize) -> Traffic {
+        Traffic { read: self.read[tier] as f64, written: self.written[tier] as f64 }
+    }
+
+    /// A tier reads and writes so many bytes beside the program's.
+    pub(crate) fn add_bytes(&mut self, tier: usize, [read, written]: [u64; 2]) {
+        self.read[tier] += read;
+        self.written[tier] += written;
+    }
+
+    /// Bytes that a tier read and wrote since this was last asked.
+    pub(crate) fn take_bytes(&mut self, tier: usize) -> [u64; 2] {
+        [std::mem::take(&mut self.read[tier]), std::mem::take(&mut self.written[tier])]
+    }
+
+    /// Latencies are idle ones times these factors from now on, for who needs them at once.
+    pub(crate) fn set_load(&mut self, factor: &[f64; TierId::MAX]) {
+        if let Some(run) = &mut self.mmu {
+            run.set_load(factor);
+        }
+    }
+
+    /// Sample periods of loads and stores; 0 while nothing samples.
+    pub(crate) fn periods(&self) -> [u32; 2] {
+        [self.load_period, self.store_period]
+    }
+
+    /// Samples are taken with these periods from now on. Returns whether they changed: then the counters start again.
+    pub(crate) fn set_periods(&mut self, periods: SamplePeriods) -> bool {
+        let before = self.periods();
+        (self.load_period, self.store_period) = (periods.loads, periods.stores);
+        before != self.periods()
+    }
+
+    pub(crate) fn stop_sampling(&mut self) {
+        (self.load_period, self.store_period) = (0, 0);
+    }
+
+    pub(crate) fn set_countdown(&mut self, thread: usize, countdown: Countdown) {
+        self.countdown[thread] = countdown;
+    }
+
+    /// The accesses that counters picked; to be given back for their memory.
+    pub(crate) fn take_samples(&mut self) -> Vec<Sample> {
+        std::mem::take(&mut self.samples)
+    }
+
+    pub(crate) fn give_back(&mut self, mut samples: Vec<Sample>) {
+        samples.clear();
+        self.samples = samples;
+    }
+
+    /// From now on every access that reaches memory is written down.
+    pub(crate) fn record_misses(&mut self) {
+        self.record_misses = true;
+    }
+
+    /// Pages of accesses that reached memory since this was last asked.
+    pub(crate) fn take_missed(&mut self) -> impl Iterator<Item = u32> + '_ {
+        self.missed.drain(..)
+    }
+
+    /// The same into a future, of so many accesses.
+    pub(crate) fn add_missed_to(&mut self, future: &mut Future, accesses: u64) {
+        future.add(self.base, accesses, &mut self.missed);
+    }
+
+    /// Forgets a translation on every core that ever ran a thread of the program.
+    pub(crate) fn flush_page(&mut self, page: u32, huge: bool) {
+        let threads = self.threads();
+        self.tlbs.iter_mut().take(threads).for_each(|tlb| tlb.flush_page(page, huge));
+    }
+
+    /// Forgets all translations.
+    pub(crate) fn flush_tlbs(&mut self) {
+        self.tlbs.iter_mut().for_each(Tlb::flush);
+    }
+
+    /// Walks so far.
+    pub(crate) fn walks(&self) -> u64 {
+        self.mmu.as_ref().map_or(self.walks, |run| run.mmu.totals().map(|core| core.walks).sum())
+    }
+
+    fn run_once<R: Record>(&mut self, batch: &[R], from: usize) -> Stop {
         if self.mmu.is_some() {
             return self.run_mmu(batch, from);
         }
@@ -221,7 +416,7 @@ impl Hot {
     #[inline(never)]
     fn touch<R: Record, const CACHE: bool>(&mut self, batch: &[R], from: usize, asked: usize) -> bool {
         // Everything the loop touches is taken apart first: behind one reference, each store to an array would make the
-        // host load every array's address anew.
+        // host load every array's address again.
         let Hot { memory, work, cache, base, extra_cycles, workspace, .. } = self;
         let (words, cache, base, piece) = (memory.words_mut(), cache.as_ref(), *base, &mut *workspace.0);
         let rest = &batch[from..];
@@ -276,7 +471,6 @@ impl Hot {
         work[piece.thread].stall_ns += (second[0] + second[1] + walks[0] + walks[1]) * tlb_spec.second_hit_ns
             + walks[0] * tlb_spec.walk_small_ns
             + walks[1] * tlb_spec.walk_huge_ns;
-        self.second_hits += u64::from(found.second[0] + found.second[1]);
         self.walks += u64::from(found.walks[0] + found.walks[1]);
     }
 
@@ -318,19 +512,19 @@ impl Hot {
                     recorded.push(piece.requests[at].page());
                 }
                 let line = piece.uses[at].line();
-                let moved = media[kind.tier()].moves(line);
+                let moved = media[kind.tier()].reads_unit(line);
                 (if turn & 1 == 0 { &mut *even } else { &mut *odd })[kind.counter(moved)] += 1;
                 if let Some(line) = miss.writeback(line)
                     && let Some(tier) = owner_tier(words, line)
                 {
-                    written[tier] += u64::from(media[tier].bytes(line));
+                    written[tier] += u64::from(media[tier].written_bytes(line));
                 }
             }
         } else {
             let length = piece.length;
             for (turn, (kind, used)) in piece.kinds[..length].iter().zip(&piece.uses[..length]).enumerate() {
                 ask_for(words, base, next, turn);
-                let moved = media[kind.tier()].moves(used.line());
+                let moved = media[kind.tier()].reads_unit(used.line());
                 (if turn & 1 == 0 { &mut *even } else { &mut *odd })[kind.counter(moved)] += 1;
             }
             if RECORD {
@@ -390,7 +584,7 @@ impl Hot {
             read[0] += u64::from(moved.fast_read) * LINE_BYTES;
             written[0] += u64::from(moved.fast_written) * LINE_BYTES;
             if moved.slow_read > 0 {
-                read[tier] += u64::from(media[tier].bytes(line));
+                read[tier] += u64::from(media[tier].read_bytes(line));
             }
             written[tier] += u64::from(moved.slow_written) * LINE_BYTES;
             work.misses[0][kind.wait()] += 1;

@@ -9,7 +9,6 @@
 //! [`object_cache`] replays object traces through LRU, CLOCK and FIFO, for comparison with cache simulators.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
-mod account;
 pub mod bench;
 pub mod colocate;
 pub mod compare;

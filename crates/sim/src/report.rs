@@ -50,6 +50,9 @@ pub struct Report {
     pub failed_promotions: u64,
     /// All that management cost, in CPU seconds, the program's and its own: the sum of `overhead_seconds`.
     pub management_seconds: f64,
+    /// Of that, what threads of the kernel worked beside the program: reclaim, migration, walks, samples. Each reclaim thread works no longer
+    /// than the run.
+    pub kernel_seconds: f64,
     /// Bytes a page: the shared page states, and what the policy keeps or says it keeps.
     pub metadata_bytes_per_page: f64,
     /// Accesses the program made.
@@ -68,7 +71,7 @@ pub struct Report {
     pub walk_share: f64,
     /// Bytes that changed tier.
     pub migrated_bytes: u64,
-    /// Failures and vetoes of moves, in pages, by cause. Vetoes of the governor start with `veto_`.
+    /// Failures and rejections of moves, in pages, by cause. Rejections of the governor start with `veto_`.
     pub failures: BTreeMap<String, u64>,
     /// What management cost, in CPU seconds, by kind. Kinds that end in `_stall` were paid by the program's threads.
     pub overhead_seconds: BTreeMap<&'static str, f64>,

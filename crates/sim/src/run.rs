@@ -63,7 +63,7 @@ pub struct TraceSource<F> {
     pub name: String,
     /// Bytes of pages it holds: the index of a trace knows.
     pub footprint: Bytes,
-    /// Opens it anew.
+    /// Opens it again.
     pub open: F,
     /// Where the pages of its processes lie, if they are several.
     pub placement: Option<Placement>,

@@ -7,7 +7,7 @@
 //! withheld ([`terrace_machine::reclaim::Reclaim::withhold`]), as Tuna has it (section 4). Elsewhere the fast tier simply
 //! holds so many pages, as under a control group, and the policy is told and demotes.
 
-use terrace_core::units::Time;
+use terrace_core::units::{TierId, Time};
 
 /// What has been counted since the start. Of the scaled machine but for `now`.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -109,10 +109,11 @@ pub(crate) struct Waited {
     /// Of the time that passed.
     pub(crate) ran: f64,
     pub(crate) lost: f64,
-    /// What management shared out to threads in this stretch; and what the threads had paid themselves, in their faults, up to the end of
-    /// the one before.
-    pub(crate) shared: f64,
+    /// What the threads had paid themselves, in their faults, up to the end of the stretch before.
     pub(crate) paid: f64,
     /// Bytes that moves read and wrote in the fastest tier in this stretch.
     pub(crate) moved_fast: [u64; 2],
+    /// Since the processor's counts were last told: nanoseconds of a load from each tier as loaded, times the time it was so; and that time.
+    pub(crate) latency: [f64; TierId::MAX],
+    pub(crate) latency_ns: f64,
 }

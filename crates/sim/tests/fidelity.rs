@@ -512,7 +512,7 @@ fn a_page_tells_its_history() {
     }
     let report = simulation.finish("story").unwrap();
     let moments: Vec<&What> = report.history.moments.iter().map(|moment| &moment.what).collect();
-    assert!(matches!(moments[0], What::Born { tier: TierId(1), huge: false }), "{moments:?}");
+    assert!(matches!(moments[0], What::Allocated { tier: TierId(1), huge: false }), "{moments:?}");
     let fault = moments.iter().position(|what| matches!(what, What::HintFault { .. })).unwrap();
     let marked = moments.iter().position(|what| matches!(what, What::Marked)).unwrap();
     let moved = moments.iter().position(|what| matches!(what, What::Moved { failure: None, .. })).unwrap();

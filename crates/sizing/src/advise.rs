@@ -18,10 +18,10 @@
 
 use terrace_machine::preset::Machine;
 
-use crate::curve::{SIZES, share_at};
 use crate::microbench::Benchmark;
 use crate::model;
 use crate::vector::INTERVAL_SECONDS;
+use terrace_tuning::curve::{SIZES, share_at};
 
 /// Cache lines a touch of a page accesses: at least, and at most.
 const LINES_A_TOUCH: [f64; 2] = [1.0, 64.0];

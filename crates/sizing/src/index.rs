@@ -10,9 +10,9 @@ use std::num::NonZero;
 
 use kiddo::{ImmutableKdTree, SquaredEuclidean};
 
-use crate::curve::Curve;
 use crate::database::Database;
 use crate::vector::{ConfigVector, DIMENSIONS, NAMES, VectorError};
+use terrace_tuning::curve::Curve;
 
 /// Records whose distance to their own nearest is looked at for the spacing of the database.
 const SPACING_SAMPLES: usize = 256;

@@ -6,9 +6,9 @@
 //! A header line of JSON, then records of fixed size: number (u32), eight f64, a hundred f32, CRC-32 of all that, little-endian. A
 //! torn record at the end is dropped; it is computed again, with the same result.
 
-use crate::curve::SIZES;
 use crate::database::{Origin, VERSION};
 use crate::vector::{ConfigVector, DIMENSIONS};
+use terrace_tuning::curve::SIZES;
 
 /// Bytes of a record.
 pub const RECORD_BYTES: usize = 4 + 8 * DIMENSIONS + 4 * SIZES + 4;

@@ -2,12 +2,12 @@
 //!
 //! In: what a program did in an interval, as a vector of eight figures. Out: how much slower it would be with less fast
 //! memory, and the least that a target allows. Must not: do I/O, read a clock or start a thread: databases come and go as
-//! bytes, and the tuner is told the time.
+//! bytes.
 //!
 //! The way of one figure: [`vector`] describes an interval; [`microbench`] makes of it the micro-benchmark with the same
 //! accesses, migrations and arithmetic; [`model`] or [`simulated`] run that at every size of fast memory, which is a record;
 //! [`sampling`] chooses which records a [`database`] has, [`journal`] keeps a build that was interrupted; [`index`] finds the
-//! nearest; [`tuner`] acts on it interval by interval, corrected by what is observed; [`steer`] lets it do so in the simulator.
+//! nearest. The tuner that acts on it interval by interval is `terrace_tuning`; [`sim_driver`] drives it in the simulator.
 //! [`advise`] turns a profile of a program that has only fast memory into curves for machines. Where each page is seen, [`shadow`] plays what a
 //! policy would move at other sizes, and [`forecast`] says what that would cost.
 //!
@@ -15,7 +15,6 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod advise;
-pub mod curve;
 pub mod database;
 pub mod forecast;
 pub mod index;
@@ -24,15 +23,12 @@ pub mod microbench;
 pub mod model;
 pub mod sampling;
 pub mod shadow;
+pub mod sim_driver;
 pub mod simulated;
-pub mod steer;
-pub mod tuner;
 pub mod vector;
 
-pub use curve::Curve;
 pub use database::{Database, DatabaseError};
 pub use forecast::Forecast;
 pub use index::{Answer, Index};
 pub use microbench::Benchmark;
-pub use tuner::Tuner;
 pub use vector::ConfigVector;

@@ -27,9 +27,9 @@ use terrace_machine::cache::LINE_BYTES;
 use terrace_machine::load::{Rates, ThreadWork, Traffic, Wait, solve_among};
 use terrace_machine::preset::{Machine, TierKind};
 
-use crate::curve::{SIZES, share_at};
 use crate::microbench::{Benchmark, FastDivisor};
 use crate::vector::{ConfigVector, VectorError};
+use terrace_tuning::curve::{SIZES, share_at};
 
 /// The slow tier of a micro-benchmark: the slowest that loads and stores reach, or else compressed memory.
 pub fn slow_tier(machine: &Machine) -> usize {
@@ -147,7 +147,7 @@ pub fn record(vector: &ConfigVector, machine: &Machine, divisor: FastDivisor) ->
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::curve::Curve;
+    use terrace_tuning::curve::Curve;
 
     fn machine() -> Machine {
         Machine::preset("optane-6252").unwrap()

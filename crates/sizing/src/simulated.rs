@@ -11,10 +11,10 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use terrace_core::observation::Seen;
+use terrace_core::observation::Observations;
 use terrace_core::pages::Pages;
-use terrace_core::plan::{Outcome, Reason, Veto, Wish, Wishes};
-use terrace_core::policy::{Cadence, Kernel, Metric, Needs, Policy, Room};
+use terrace_core::plan::{MoveRequest, MoveRequests, Outcome, Reason, Rejection};
+use terrace_core::policy::{Cadence, CapacityView, Kernel, Metric, Needs, Policy};
 use terrace_core::units::{BlockId, Bytes, PageId, SpaceId, TierId, Time, Vpn};
 use terrace_machine::load::Wait;
 use terrace_machine::preset::Machine;
@@ -82,23 +82,23 @@ impl Policy for Script {
             self.starts[block.0 as usize] = info.start.0;
         }
     }
-    fn observe(&mut self, _now: Time, _seen: Seen<'_>, _pages: &mut Pages) {}
-    fn plan(&mut self, now: Time, _room: &Room<'_>, pages: &mut Pages, wishes: &mut Wishes) {
+    fn observe(&mut self, _now: Time, _seen: Observations<'_>, _pages: &mut Pages) {}
+    fn plan(&mut self, now: Time, _capacity: &CapacityView<'_>, pages: &mut Pages, requests: &mut MoveRequests) {
         self.planned = now;
         let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
-        while wishes.left() > 0
+        while requests.left() > 0
             && let Some((vpn, to)) = queue.pop_front()
         {
             if let Some(page) = pages.find(SpaceId(0), vpn) {
-                wishes.move_to(page, to, if to == TierId::FAST { Reason::Hot } else { Reason::Cold });
+                requests.move_to(page, to, if to == TierId::FAST { Reason::Hot } else { Reason::Cold });
             }
         }
     }
-    fn refused(&mut self, _now: Time, wish: &Wish, _veto: Veto, pages: &mut Pages) {
-        if let terrace_core::plan::Action::MoveTo(to) = wish.action
-            && pages[wish.page].tier().is_some_and(|tier| tier != to)
+    fn refused(&mut self, _now: Time, request: &MoveRequest, _rejection: Rejection, pages: &mut Pages) {
+        if let terrace_core::plan::Action::MoveTo(to) = request.action
+            && pages[request.page].tier().is_some_and(|tier| tier != to)
         {
-            self.again(wish.page, to, pages);
+            self.again(request.page, to, pages);
         }
     }
     fn outcome(&mut self, _now: Time, done: &[Outcome], pages: &mut Pages) {
@@ -108,7 +108,7 @@ impl Policy for Script {
             }
         }
     }
-    fn place(&mut self, _now: Time, page: PageId, _room: &Room<'_>) -> TierId {
+    fn place(&mut self, _now: Time, page: PageId, _capacity: &CapacityView<'_>) -> TierId {
         let start = self.starts.get(page.block().0 as usize).copied().unwrap_or(0);
         if start + u64::from(page.offset()) < self.slow_from { TierId::FAST } else { self.slow }
     }

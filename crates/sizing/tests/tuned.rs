@@ -13,9 +13,9 @@ use terrace_sim::{FastSize, SimConfig, WorkloadSource};
 use terrace_sizing::database::{Origin, machine_checksum};
 use terrace_sizing::microbench::FastDivisor;
 use terrace_sizing::sampling::Design;
-use terrace_sizing::steer::Steer;
-use terrace_sizing::tuner::{Mode, Summary, TunerConfig};
-use terrace_sizing::{Database, Index, Tuner, model};
+use terrace_sizing::sim_driver::SimDriver;
+use terrace_sizing::{Database, Index, model};
+use terrace_tuning::{Mode, Summary, Tuner, TunerConfig};
 use terrace_workloads::Parameters;
 
 const SCALE: u32 = 4096;
@@ -55,7 +55,7 @@ fn run(
     let shared = tuner.map(|(config, index)| (Arc::new(Mutex::new(Tuner::new(config))), index));
     let tuning: Box<dyn Tuning> = match &shared {
         None => Box::new(FixedLimit::new(u64::MAX)),
-        Some((tuner, index)) => Box::new(Steer::new(tuner.clone(), index.clone(), scale, footprint.pages())),
+        Some((tuner, index)) => Box::new(SimDriver::new(tuner.clone(), index.clone(), scale, footprint.pages())),
     };
     let report = run_tuned(&config, &source, policy, tuning).unwrap();
     (report.seconds, shared.map(|(tuner, _)| tuner.lock().unwrap().summary()))

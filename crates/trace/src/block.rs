@@ -24,7 +24,10 @@ pub(crate) const BLOCK_EVENTS: usize = 1 << 14;
 /// Bytes of a frame.
 pub(crate) const FRAME_BYTES: usize = 32;
 const MARK: u32 = 0x4b4c_4254;
+/// The most a block may unpack to. A writer ends a block of records below 4 MiB and one of the map at 1 MiB and a piece; the index has
+/// some 20 bytes a block, and the longest trace that fits it has a million million accesses.
 const LARGEST_RAW: u32 = 1 << 26;
+const LARGEST_PART: u32 = 1 << 24;
 /// The level that a measurement of real traces chose: 2.1 bytes an access against 1.6 at level 3, at half the time.
 const ZSTD_LEVEL: i32 = 1;
 
@@ -108,7 +111,8 @@ impl Frame {
             stored_bytes: word(20),
             checksum: word(24),
         };
-        let bounded = frame.raw_bytes <= LARGEST_RAW
+        let largest = if kind == BlockKind::Index { LARGEST_RAW } else { LARGEST_PART };
+        let bounded = frame.raw_bytes <= largest
             && frame.stored_bytes <= LARGEST_RAW + LARGEST_RAW / 128
             && frame.accesses <= BLOCK_RECORDS as u32
             && frame.events <= BLOCK_EVENTS as u32;
@@ -138,10 +142,11 @@ impl Packer {
         raw: &[u8],
         offset: u64,
     ) -> Result<(), TraceError> {
-        let raw_bytes = u32::try_from(raw.len()).ok().filter(|&bytes| bytes <= LARGEST_RAW);
+        let largest = if kind == BlockKind::Index { LARGEST_RAW } else { LARGEST_PART };
+        let raw_bytes = u32::try_from(raw.len()).ok().filter(|&bytes| bytes <= largest);
         let raw_bytes = raw_bytes.ok_or_else(|| TraceError::Unwritable {
             record: 0,
-            reason: format!("{} at byte {offset} would exceed {LARGEST_RAW} bytes", kind.name()),
+            reason: format!("{} at byte {offset} would exceed {largest} bytes", kind.name()),
         })?;
         let stored = self.zstd.compress(raw).map_err(|error| TraceError::io("compressing a block", offset, &error))?;
         let frame = Frame {
@@ -378,12 +383,14 @@ fn decode_times(resolution: u64, times: &[u8], accesses: &mut [Access]) -> Resul
     Ok(())
 }
 
-/// Decodes the pieces of a map block.
-pub(crate) fn decode_map(raw: &[u8]) -> Result<Vec<MapPiece>, &'static str> {
+/// Decodes the pieces of a map block, one after another.
+pub(crate) fn decode_map(
+    raw: &[u8],
+    mut each: impl FnMut(MapPiece) -> Result<(), &'static str>,
+) -> Result<(), &'static str> {
     let mut cursor = Cursor::new(raw);
-    let mut pieces = Vec::new();
     while !cursor.is_empty() {
-        pieces.push(MapPiece::decode(&mut cursor).ok_or("a piece of the page map makes no sense")?);
+        each(MapPiece::decode(&mut cursor).ok_or("a piece of the page map makes no sense")?)?;
     }
-    Ok(pieces)
+    Ok(())
 }

@@ -12,7 +12,7 @@ use terrace_core::units::Time;
 use crate::block::{BlockKind, FRAME_BYTES, Frame, Unpacker, decode_map};
 use crate::error::TraceError;
 use crate::header::{Header, read_up_to};
-use crate::map::PageMap;
+use crate::map::{MapBudget, PageMap};
 use crate::varint::{Cursor, put};
 
 pub(crate) const TRAILER_BYTES: usize = 24;
@@ -80,7 +80,8 @@ impl Index {
         }
     }
 
-    pub(crate) fn decode(raw: &[u8]) -> Option<Index> {
+    /// Decodes an index that stands `at` so many bytes into a trace: there is room for so many frames before it, and no more.
+    pub(crate) fn decode(raw: &[u8], at: u64) -> Option<Index> {
         let mut from = Cursor::new(raw);
         let summary = Summary {
             accesses: from.number()?,
@@ -92,6 +93,9 @@ impl Index {
             last_time: Time::from_nanos(from.number()?),
         };
         let count = from.number()?;
+        if count > at / FRAME_BYTES as u64 {
+            return None;
+        }
         let mut blocks = Vec::new();
         let mut offset = 0_u64;
         for _ in 0..count {
@@ -139,7 +143,7 @@ impl Index {
         read_up_to(input, &mut stored, index_at + FRAME_BYTES as u64)?;
         let mut unpacker = Unpacker::new()?;
         unpacker.unpack(&frame, &stored).map_err(|reason| corrupt(&reason))?;
-        let index = Index::decode(&unpacker.raw).ok_or_else(|| corrupt("it makes no sense"))?;
+        let index = Index::decode(&unpacker.raw, index_at).ok_or_else(|| corrupt("it makes no sense"))?;
         if index.summary.accesses != trailer.accesses {
             return Err(corrupt("it disagrees with the trailer about the number of accesses"));
         }
@@ -151,7 +155,7 @@ impl Index {
     /// # Errors
     /// As for a [`crate::Reader`].
     pub fn map(&self, input: &mut (impl Read + Seek)) -> Result<PageMap, TraceError> {
-        let mut map = PageMap::default();
+        let (mut map, mut budget) = (PageMap::default(), MapBudget::new());
         let mut unpacker = Unpacker::new()?;
         for block in self.blocks.iter().filter(|block| block.kind == BlockKind::Map) {
             let corrupt = |reason: &str| TraceError::corrupt(block.offset, BlockKind::Map.name(), reason);
@@ -165,7 +169,12 @@ impl Index {
             let mut stored = vec![0; frame.stored_bytes as usize];
             read_up_to(input, &mut stored, block.offset + FRAME_BYTES as u64)?;
             unpacker.unpack(&frame, &stored).map_err(|reason| corrupt(&reason))?;
-            decode_map(&unpacker.raw).map_err(corrupt)?.iter().for_each(|piece| map.add(piece));
+            let take = |piece| {
+                budget.take(&piece)?;
+                map.add(&piece);
+                Ok(())
+            };
+            decode_map(&unpacker.raw, take).map_err(corrupt)?;
         }
         Ok(map)
     }

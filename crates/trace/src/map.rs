@@ -10,7 +10,7 @@
 use std::collections::BTreeMap;
 
 use rustc_hash::FxHashMap;
-use terrace_core::units::{BLOCK_PAGES, BLOCK_SHIFT, PAGE_SHIFT, PageId, Vpn};
+use terrace_core::units::{BLOCK_SHIFT, PAGE_SHIFT, PageId, Vpn};
 
 use crate::record::{Pages, ThreadId};
 use crate::varint::{Cursor, put, put_text};
@@ -134,6 +134,35 @@ pub struct PageMap {
     processes: BTreeMap<ProcessId, Process>,
 }
 
+/// How much of a page map a reader takes in. A block of some kilobytes can unpack to millions of pieces.
+#[derive(Debug)]
+pub(crate) struct MapBudget {
+    /// Bytes of memory that are left, about.
+    left: usize,
+}
+
+impl MapBudget {
+    /// 64 MiB: a million extents of 2 MiB or more.
+    pub(crate) const fn new() -> MapBudget {
+        MapBudget { left: 64 << 20 }
+    }
+
+    /// Counts a piece, as it lies in memory.
+    pub(crate) fn take(&mut self, piece: &MapPiece) -> Result<(), &'static str> {
+        /// An extent or a region beside its name, with what the collections keep free.
+        const PIECE: usize = 64;
+        let name = match piece {
+            MapPiece::Region(region) => region.name.len(),
+            MapPiece::Process(_, process) => process.name.len(),
+            MapPiece::Extent(_) | MapPiece::Thread(..) => 0,
+        };
+        self.left = self.left.checked_sub(PIECE + name).ok_or(
+            "the page map has more pieces than a reader takes (64 MiB of them): record a shorter time or fewer processes",
+        )?;
+        Ok(())
+    }
+}
+
 impl PageMap {
     /// Takes in a piece; a later one about the same pages or thread wins.
     pub fn add(&mut self, piece: &MapPiece) {
@@ -238,12 +267,25 @@ pub(crate) struct Numbering {
     /// Whose addresses these are; in the upper bits of a unit's key, as addresses of programs leave them free.
     process: ProcessId,
     fresh: Vec<MapPiece>,
+    /// Pages that ranges named, those counted twice that were named twice.
+    by_range: u64,
 }
+
+/// The most pages that ranges may number without an access to any of them: 4 TiB. A line of text can name any range.
+const MOST_BY_RANGE: u64 = 1 << 30;
 
 impl Numbering {
     pub(crate) fn new(by: NumberBy) -> Numbering {
         let shift = if by == NumberBy::Block { BLOCK_SHIFT } else { 0 };
-        Numbering { shift, ids: FxHashMap::default(), last: None, next: 0, process: ProcessId(0), fresh: Vec::new() }
+        Numbering {
+            shift,
+            ids: FxHashMap::default(),
+            last: None,
+            next: 0,
+            process: ProcessId(0),
+            fresh: Vec::new(),
+            by_range: 0,
+        }
     }
 
     /// From here on addresses are of this process.
@@ -297,8 +339,9 @@ impl Numbering {
 
     /// Ids of a whole range of pages, as runs of consecutive ids.
     pub(crate) fn range(&mut self, start: Vpn, count: u64, mut each: impl FnMut(Pages)) -> Result<(), OutOfIds> {
-        // Refused before it is numbered: a region of terabytes from a broken input would fill memory first.
-        if count > (1 << 32) - u64::from(BLOCK_PAGES) {
+        // Refused before it is numbered: regions of terabytes from a broken input would fill memory first.
+        self.by_range = self.by_range.saturating_add(count);
+        if count > MOST_BY_RANGE || (self.by_range > MOST_BY_RANGE && self.next + count > MOST_BY_RANGE) {
             return Err(OutOfIds);
         }
         let end = start.0.saturating_add(count);

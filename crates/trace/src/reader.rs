@@ -10,7 +10,7 @@ use crate::block::{BlockKind, FRAME_BYTES, Frame, Unpacker, decode_map, decode_r
 use crate::error::TraceError;
 use crate::header::{Header, read_up_to};
 use crate::index::{Index, Summary, TRAILER_BYTES, Trailer};
-use crate::map::PageMap;
+use crate::map::{MapBudget, PageMap};
 use crate::record::{Access, Event};
 
 /// Where replay takes its accesses from: a trace file, or anything else that comes in batches.
@@ -45,7 +45,8 @@ pub struct Reader<R> {
     offset: u64,
     header: Header,
     map: PageMap,
-    map_pieces: Vec<crate::map::MapPiece>,
+    map_budget: MapBudget,
+    map_pieces: Option<Vec<crate::map::MapPiece>>,
     unpacker: Unpacker,
     stored: Vec<u8>,
     accesses: Vec<Access>,
@@ -75,7 +76,8 @@ impl<R: Read> Reader<R> {
             offset,
             header,
             map: PageMap::default(),
-            map_pieces: Vec::new(),
+            map_budget: MapBudget::new(),
+            map_pieces: None,
             unpacker: Unpacker::new()?,
             stored: Vec::new(),
             accesses: Vec::new(),
@@ -98,9 +100,14 @@ impl<R: Read> Reader<R> {
         &self.map
     }
 
-    /// Map pieces read since this was last called, in file order: for whoever copies a trace.
+    /// Keeps map pieces for [`Reader::take_map_pieces`] from here on: for whoever copies a trace.
+    pub fn keep_map_pieces(&mut self) {
+        self.map_pieces.get_or_insert_default();
+    }
+
+    /// Map pieces read since this was last called, in file order; none unless [`Reader::keep_map_pieces`] asked for them.
     pub fn take_map_pieces(&mut self) -> Vec<crate::map::MapPiece> {
-        std::mem::take(&mut self.map_pieces)
+        self.map_pieces.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
     /// Bytes of the trace read so far; at a fault, where the damaged part begins.
@@ -201,12 +208,19 @@ impl<R: Read> Reader<R> {
                 self.loaded_accesses += u64::from(frame.accesses);
             }
             BlockKind::Map => {
-                let pieces = decode_map(raw).map_err(named)?;
-                pieces.iter().for_each(|piece| self.map.add(piece));
-                self.map_pieces.extend(pieces);
+                let (map, budget, kept) = (&mut self.map, &mut self.map_budget, &mut self.map_pieces);
+                decode_map(raw, |piece| {
+                    budget.take(&piece)?;
+                    map.add(&piece);
+                    if let Some(kept) = kept {
+                        kept.push(piece);
+                    }
+                    Ok(())
+                })
+                .map_err(named)?;
             }
             BlockKind::Index => {
-                let index = Index::decode(raw).ok_or_else(|| named("it makes no sense"))?;
+                let index = Index::decode(raw, begin).ok_or_else(|| named("it makes no sense"))?;
                 if index.summary.accesses != self.loaded_accesses {
                     return Err(named("it counts another number of accesses than the blocks hold"));
                 }

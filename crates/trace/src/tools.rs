@@ -148,11 +148,22 @@ impl Info {
     }
 }
 
+/// Page ids that [`info`] takes: 1 TiB of memory. Three bytes of a file can name any page.
+pub const MOST_PAGES: u64 = 1 << 28;
+
 /// Reads a whole trace and says what it holds. Damage after the header is part of the answer, not an error.
 ///
 /// # Errors
 /// When there is no readable header.
 pub fn info(input: impl Read) -> Result<Info, TraceError> {
+    info_within(input, MOST_PAGES)
+}
+
+/// As [`info`], with page ids below `most_pages`: a quarter of a byte for each of them is kept. An id beyond ends it, as damage does.
+///
+/// # Errors
+/// As [`info`].
+pub fn info_within(input: impl Read, most_pages: u64) -> Result<Info, TraceError> {
     let mut reader = Reader::new(input)?;
     let mut summary = Summary { first_time: Time::FAR_FUTURE, ..Summary::default() };
     let mut touched: Vec<u64> = Vec::new();
@@ -160,11 +171,19 @@ pub fn info(input: impl Read) -> Result<Info, TraceError> {
     let mut by_block: Vec<u64> = Vec::new();
     let mut sizes = Sizes::default();
     let mut batch = vec![Access::default(); BATCH];
+    let too_far = |page: u64| {
+        format!(
+            "page {page} lies beyond the first {most_pages} pages, which is all that is looked at (--max-footprint)"
+        )
+    };
     let damage = loop {
         let count = match reader.fill(&mut batch) {
             Ok(count) => count,
             Err(error) => break Some(error.to_string()),
         };
+        if let Some(far) = batch[..count].iter().find(|access| u64::from(access.page().0) >= most_pages) {
+            break Some(too_far(u64::from(far.page().0)));
+        }
         for access in &batch[..count] {
             let page = access.page().index();
             mark(&mut touched, page);
@@ -187,6 +206,11 @@ pub fn info(input: impl Read) -> Result<Info, TraceError> {
             let Some(event) = reader.take_event() else {
                 break None;
             };
+            if let Some(end) = pages_of(&event).map(|pages| u64::from(pages.first.0) + u64::from(pages.count))
+                && end > most_pages
+            {
+                break Some(too_far(end));
+            }
             summary.events += 1;
             sizes.event(&event.change);
             summary.first_time = summary.first_time.min(event.time);
@@ -385,6 +409,7 @@ pub struct CutReport {
 /// When the trace is damaged (see [`Cut::keep_whole_prefix`]), or the output fails.
 pub fn cut(input: impl Read, output: impl Write, cut: &Cut) -> Result<CutReport, TraceError> {
     let mut reader = Reader::new(input)?;
+    reader.keep_map_pieces();
     let mut header = reader.header().clone();
     if cut.every > 1 {
         use crate::header::Provenance;

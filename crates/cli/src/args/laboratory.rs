@@ -89,7 +89,7 @@ pub(crate) struct MmuArguments {
 /// A second process.
 #[derive(Debug, Args)]
 pub(crate) struct BesideArguments {
-    /// Another workload as a second process of the same size: recorded once, played along on the first core, and begun anew
+    /// Another workload as a second process of the same size: recorded once, played along on the first core, and begun again
     /// when it ends. Models the MMU.
     #[arg(long, value_name = "NAME")]
     pub beside: Option<String>,
@@ -107,6 +107,10 @@ pub(crate) struct OneRunArguments {
     /// A trace instead of a workload (`terrace trace import` makes one).
     #[arg(long, value_name = "FILE", conflicts_with_all = ["operations", "workload_settings"])]
     pub trace: Option<PathBuf>,
+    /// The largest footprint of a trace that is taken: some 45 bytes are kept for each of its pages, and a short file can name any
+    /// page.
+    #[arg(long, default_value = "16GiB", value_name = "SIZE")]
+    pub max_footprint: String,
     /// The policy (`terrace policies` lists them).
     #[arg(long, default_value = "flexmem", value_name = "NAME")]
     pub policy: String,
@@ -148,6 +152,9 @@ pub(crate) struct SimCompareArguments {
     /// How many seeds each setting is run with.
     #[arg(long, default_value_t = 5, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1000))]
     pub seeds: u64,
+    /// The first of these seeds; the others follow it.
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=u64::from(u32::MAX)))]
+    pub first_seed: u64,
     #[command(flatten)]
     pub model: ModelArguments,
     /// Print one JSON object.
@@ -184,6 +191,10 @@ pub(crate) struct SimHotnessArguments {
     /// A trace instead of a workload (`terrace trace import` makes one).
     #[arg(long, value_name = "FILE", conflicts_with_all = ["operations", "workload_settings"])]
     pub trace: Option<PathBuf>,
+    /// The largest footprint of a trace that is taken: some 45 bytes are kept for each of its pages, and a short file can name any
+    /// page.
+    #[arg(long, default_value = "16GiB", value_name = "SIZE")]
+    pub max_footprint: String,
     #[command(flatten)]
     pub beside: BesideArguments,
     /// Share of memory that is fast: how many pages a tracker may choose.
@@ -267,6 +278,9 @@ pub(crate) enum TraceCommand {
 pub(crate) struct TraceInfoArguments {
     /// The trace.
     pub file: PathBuf,
+    /// The highest page that is looked at, as memory from the first page on: a quarter of a byte is kept for each page.
+    #[arg(long, default_value = "1TiB", value_name = "SIZE")]
+    pub max_footprint: String,
     /// Print one JSON object.
     #[arg(long)]
     pub json: bool,
@@ -420,16 +434,19 @@ pub(crate) struct RecordArguments {
 
 #[derive(Debug, Args)]
 pub(crate) struct ReproduceArguments {
-    /// `list`, `flexmem`, `tuna`, `tieredmms`, `flexhm`, `hotness-walk`, `all`, or ids as `list` shows them (FM.fig6.ft).
+    /// `list`, `flexmem`, `tuna`, `tieredmms`, `flexhm`, `hotness-walk`, `all`, or how ids begin (FM.fig6, FM.fig6.ft.tpp).
     #[arg(required = true, value_name = "ID")]
     pub ids: Vec<String>,
+    /// Experiments of your own instead of those that come with Terrace (docs/experiments.md says how to write them).
+    #[arg(long, value_name = "FILE.toml")]
+    pub experiments: Option<PathBuf>,
     /// Factor by which the papers' machines and programs are shrunk.
     #[arg(long, default_value_t = 1024, value_name = "FACTOR", conflicts_with = "quick")]
     pub scale: u32,
     /// A first look: scale 1:4096 (Tuna's 1:2048). Shapes hold less there.
     #[arg(long)]
     pub quick: bool,
-    /// Draw the programs that Tuna's rows tune to 5 %, saving and loss over time, into this file.
+    /// Draw the programs that the rows tune, saving and loss over time, into this file.
     #[arg(long, value_name = "FILE.svg")]
     pub svg: Option<PathBuf>,
     /// First seed of everything random.

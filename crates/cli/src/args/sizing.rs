@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
-use super::PIDS;
+use super::pid;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum SizeCommand {
@@ -113,15 +113,15 @@ pub(crate) struct SizeTuneArguments {
     /// Time between decisions, at least 500ms.
     #[arg(long, default_value = "2500ms", value_name = "TIME")]
     pub every: String,
-    /// As in the paper: by the database alone, without correction by what is observed.
+    /// As in the paper: by a performance database alone, not by what is observed.
     #[arg(long)]
     pub paper: bool,
-    /// The performance database (`terrace size build` makes one). Without it one is built for the machine, in memory.
-    #[arg(long, value_name = "FILE")]
+    /// With --paper: the performance database (`terrace size build` makes one). Without it one is built for the machine, in memory.
+    #[arg(long, value_name = "FILE", requires = "paper")]
     pub db: Option<PathBuf>,
-    /// The machine that stands for this one, of `terrace sim machines`.
-    #[arg(long, default_value = "zram-vm", value_name = "NAME")]
-    pub machine: String,
+    /// With --paper: the machine that stands for this one, of `terrace sim machines`; zram-vm unless given.
+    #[arg(long, value_name = "NAME", requires = "paper")]
+    pub machine: Option<String>,
     /// Where cold pages go: auto, node:1, zram:2GiB (set up for the run), swap:/dev/NAME.
     #[arg(long, default_value = "auto", value_name = "TIER")]
     pub tier_slow: String,
@@ -145,7 +145,7 @@ pub(crate) struct SizeTuneArguments {
     #[arg(short, long)]
     pub quiet: bool,
     /// The program and its arguments.
-    #[arg(required = true, last = true, value_name = "CMD")]
+    #[arg(required = true, trailing_var_arg = true, value_name = "CMD")]
     pub command: Vec<OsString>,
 }
 
@@ -167,7 +167,7 @@ pub(crate) struct SizeAdviseArguments {
     #[arg(long, default_value = "auto", value_name = "NAME")]
     pub tracker: String,
     /// Watch this process instead of starting a program.
-    #[arg(long, conflicts_with = "command", value_parser = clap::value_parser!(u32).range(PIDS))]
+    #[arg(long, conflicts_with = "command", value_parser = pid)]
     pub pid: Option<u32>,
     /// Stop after this long, such as 60s.
     #[arg(long, value_name = "TIME")]
@@ -179,6 +179,6 @@ pub(crate) struct SizeAdviseArguments {
     #[arg(long)]
     pub json: bool,
     /// The program and its arguments.
-    #[arg(required_unless_present = "pid", last = true, value_name = "CMD")]
+    #[arg(required_unless_present = "pid", trailing_var_arg = true, value_name = "CMD")]
     pub command: Vec<OsString>,
 }

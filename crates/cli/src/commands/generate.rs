@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::{Command, CommandFactory};
-use clap_complete::Shell;
+use clap_complete::{Generator, Shell};
 
 use crate::args::{Arguments, GenerateArguments};
 
@@ -18,9 +18,19 @@ pub(super) fn run(arguments: &GenerateArguments) -> anyhow::Result<ExitCode> {
     command.build();
     pages(&command, "terrace", &man)?;
     for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
-        let path = clap_complete::generate_to(shell, &mut command.clone(), "terrace", &completions)?;
+        let (path, mut text) = (completions.join(shell.file_name("terrace")), Vec::new());
+        clap_complete::generate(shell, &mut command.clone(), "terrace", &mut text);
+        terrace_files::write(&path, text).with_context(|| format!("{}: cannot be written", path.display()))?;
         tracing::info!("{}", path.display());
     }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// `terrace completions SHELL`: what the shell is to source, on stdout.
+pub(super) fn completions(shell: Shell) -> anyhow::Result<ExitCode> {
+    let mut text = Vec::new();
+    clap_complete::generate(shell, &mut Arguments::command(), "terrace", &mut text);
+    super::print_text(&String::from_utf8(text).context("completions are UTF-8")?)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -29,7 +39,7 @@ fn pages(command: &Command, name: &str, directory: &Path) -> anyhow::Result<()> 
     let path = directory.join(format!("{name}.1"));
     let mut text = Vec::new();
     clap_mangen::Man::new(command.clone().display_name(name.to_owned())).title(name).render(&mut text)?;
-    std::fs::write(&path, text).with_context(|| format!("{}: cannot be written", path.display()))?;
+    terrace_files::write(&path, text).with_context(|| format!("{}: cannot be written", path.display()))?;
     for below in command.get_subcommands().filter(|below| !below.is_hide_set() && below.get_name() != "help") {
         pages(below, &format!("{name}-{}", below.get_name()), directory)?;
     }

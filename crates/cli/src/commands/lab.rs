@@ -79,10 +79,10 @@ fn scenarios(arguments: &LabRunArguments) -> anyhow::Result<ExitCode> {
 
 fn enter(path: &Path, report: &ScenarioReport) -> anyhow::Result<()> {
     let named = || path.display().to_string();
-    let document = std::fs::read_to_string(path).with_context(named)?;
+    let document = terrace_files::read_to_string(path, 16 << 20).with_context(named)?;
     let document = terrace_lab::table::with_results(&document, std::slice::from_ref(report));
     let document = document.map_err(|why| misuse("--table", &named(), why))?;
-    std::fs::write(path, document).with_context(named)
+    terrace_files::write(path, document).with_context(named)
 }
 
 fn shell(arguments: &LabShellArguments) -> anyhow::Result<ExitCode> {

@@ -2,6 +2,8 @@
 
 use std::process::ExitCode;
 
+use terrace_core::text::visible_lines;
+
 use crate::args::Command;
 
 mod config;
@@ -48,6 +50,7 @@ pub(crate) fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Size(command) => size::run(&command),
         Command::Trace(command) => trace::run(&command),
         Command::Record(arguments) => record::run(&arguments),
+        Command::Completions(arguments) => generate::completions(arguments.shell),
         Command::Generate(arguments) => generate::run(&arguments),
         Command::Reproduce(arguments) => reproduce::run(&arguments),
         Command::Lab(command) => lab::run(&command),
@@ -63,9 +66,9 @@ fn print_json(value: &impl serde::Serialize) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Prints text on stdout.
+/// Prints text on stdout. Nothing in it acts on the terminal, whoever chose the names in it.
 fn print_text(text: &str) -> anyhow::Result<()> {
     use std::io::Write;
-    std::io::stdout().lock().write_all(text.as_bytes())?;
+    std::io::stdout().lock().write_all(visible_lines(text).as_bytes())?;
     Ok(())
 }

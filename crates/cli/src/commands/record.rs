@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use terrace_core::units::Bytes;
+use terrace_files::Output;
 use terrace_lab::plugin;
 use terrace_trace::hook::{RECORDER_COMPILE_FLAGS, RECORDER_FILE_NAME, RECORDER_SOURCE, flags, hook_flags};
 use terrace_trace::import::{ImportFormat, ImportOptions, import};
@@ -46,7 +47,7 @@ fn record(arguments: &RecordArguments) -> anyhow::Result<ExitCode> {
         cache.get(),
         arguments.period
     );
-    let output = File::create(&arguments.output).with_context(|| arguments.output.display().to_string())?;
+    let mut output = Output::create_file(&arguments.output).with_context(|| arguments.output.display().to_string())?;
     let began = Instant::now();
     let mut child = Command::new(QEMU)
         .args(["-plugin", &option])
@@ -69,14 +70,15 @@ fn record(arguments: &RecordArguments) -> anyhow::Result<ExitCode> {
         keep_whole_prefix: true,
         ..ImportOptions::default()
     };
-    let imported = import(&ImportFormat::Hook, accesses, BufWriter::new(output), &options);
+    let imported = import(&ImportFormat::Hook, accesses, BufWriter::new(&mut output), &options);
     let (status, ended) = receiver.recv().context("the program's end was missed")?;
     let status = status?;
     let report = imported.with_context(|| format!("nothing was recorded; {QEMU} ended with {status}"))?;
     if let Some(damage) = &report.damage {
         eprintln!("terrace: the recording ends early: {damage}");
     }
-    let held = info(BufReader::new(File::open(&arguments.output)?))?;
+    let held = info(BufReader::new(output.read_back()?))?;
+    output.finish().with_context(|| arguments.output.display().to_string())?;
     let slowdown = native.map(|native| (ended - began).as_secs_f64() / native.as_secs_f64().max(1e-6));
     show(arguments, &held, ended - began, slowdown)?;
     Ok(exit_code(status))
@@ -173,7 +175,7 @@ fn hook(arguments: &RecordArguments) -> anyhow::Result<ExitCode> {
             let why = format!("it exists and is something else; name a new file, such as {RECORDER_FILE_NAME}");
             return Err(misuse("--write", &path.display().to_string(), why));
         }
-        std::fs::write(path, RECORDER_SOURCE)
+        terrace_files::write(path, RECORDER_SOURCE)
             .with_context(|| format!("{}: the recorder's source could not be written", path.display()))?;
     }
     let source = arguments.write.as_ref().map_or(RECORDER_FILE_NAME.to_owned(), |path| path.display().to_string());

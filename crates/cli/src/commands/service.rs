@@ -6,14 +6,27 @@ use std::time::Duration;
 
 use terrace_daemon::client::{Client, ClientError};
 use terrace_daemon::protocol::{Code, Verb};
-use terrace_daemon::view::{Bins, Explanation, Happening, Status};
+use terrace_daemon::view::{Bins, Explanation, HUNG, Happening, Status};
 
 use crate::args::{ExplainArguments, HistoryArguments, OneClassArguments, Reach, ReachArguments, SetArguments};
 use crate::options::{Misuse, misuse};
 use crate::render::service;
 
 pub(super) fn status(arguments: &ReachArguments) -> anyhow::Result<ExitCode> {
-    show::<Status>(&arguments.reach, Verb::Status {}, service::status)
+    let status: Status = ask(&arguments.reach, Verb::Status {})?;
+    if arguments.reach.json {
+        super::print_json(&status)?;
+    } else {
+        super::print_text(&service::status(&status))?;
+    }
+    // What is shown is then as old as that; who watches the exit code must not take it for a daemon that works.
+    if status.state == HUNG {
+        anyhow::bail!(
+            "terraced hangs: its loop has not turned for {:.0} s; see its log, and restart it (systemctl restart terraced)",
+            status.loop_age_seconds
+        );
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
 pub(super) fn classes(arguments: &OneClassArguments) -> anyhow::Result<ExitCode> {

@@ -9,7 +9,9 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::Context;
+use terrace_core::text::visible;
 use terrace_core::units::Time;
+use terrace_files::Output;
 use terrace_trace::import::{Column, CsvColumns, DamonOptions, ImportFormat, ImportOptions, PerfField};
 use terrace_trace::tools::{self, CatForm, Cut, Info};
 use terrace_trace::{Reader, TraceError, export, import};
@@ -46,24 +48,19 @@ fn wrong(path: &Path, error: TraceError) -> anyhow::Error {
     }
 }
 
-/// Runs `write` into a file beside `path`, and renames that when it is whole.
-fn whole<T>(path: &Path, write: impl FnOnce(&mut BufWriter<&File>) -> anyhow::Result<T>) -> anyhow::Result<T> {
-    use std::os::unix::fs::PermissionsExt;
-    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+/// Runs `write` into a file that gets its name when it is whole.
+fn whole<T>(path: &Path, write: impl FnOnce(&mut BufWriter<Output>) -> anyhow::Result<T>) -> anyhow::Result<T> {
     let named = || format!("{}: the file could not be written", path.display());
-    let permissions = std::fs::Permissions::from_mode(0o644);
-    let file = tempfile::Builder::new().prefix(".trace-").permissions(permissions).tempfile_in(directory);
-    let file = file.with_context(named)?;
-    let mut output = BufWriter::with_capacity(1 << 20, file.as_file());
+    let mut output = BufWriter::with_capacity(1 << 20, Output::create(path).with_context(named)?);
     let done = write(&mut output)?;
-    output.flush().with_context(named)?;
-    drop(output);
-    file.persist(path).with_context(named)?;
+    let output = output.into_inner().map_err(std::io::IntoInnerError::into_error).with_context(named)?;
+    output.finish().with_context(named)?;
     Ok(done)
 }
 
 fn info(arguments: &TraceInfoArguments) -> anyhow::Result<ExitCode> {
-    let info = tools::info(open(&arguments.file)?).map_err(|error| wrong(&arguments.file, error))?;
+    let most = crate::options::footprint(&arguments.max_footprint)?.pages();
+    let info = tools::info_within(open(&arguments.file)?, most).map_err(|error| wrong(&arguments.file, error))?;
     if arguments.json {
         super::print_json(&info)?;
     } else {
@@ -76,7 +73,10 @@ fn info(arguments: &TraceInfoArguments) -> anyhow::Result<ExitCode> {
 fn info_text(info: &Info) -> String {
     let (header, summary) = (&info.header, &info.summary);
     let mut rows = vec![
-        ("program", if header.workload.is_empty() { "not stated".to_owned() } else { header.workload.clone() }),
+        (
+            "program",
+            if header.workload.is_empty() { "not stated".to_owned() } else { visible(&header.workload).into_owned() },
+        ),
         ("seen", format!("{:?}", header.provenance).to_lowercase()),
         ("scale", format!("1:{}", header.scale)),
         ("accesses", format!("{}, {} of them writes", units::count(summary.accesses), units::count(summary.writes))),
@@ -106,11 +106,15 @@ fn info_text(info: &Info) -> String {
     let mut text: String = rows.iter().map(|(name, value)| format!("{name:16}{value}\n")).collect();
     for process in &info.processes {
         let (accesses, pages) = (units::count(process.accesses), units::count(process.touched_pages));
-        text +=
-            &format!("{:16}{} ({}), {accesses} accesses to {pages} pages\n", "  process", process.name, process.pid);
+        text += &format!(
+            "{:16}{} ({}), {accesses} accesses to {pages} pages\n",
+            "  process",
+            visible(&process.name),
+            process.pid
+        );
     }
     for (region, pages) in &info.touched_pages_by_region {
-        text += &format!("{:16}{} in {region}\n", "  pages", units::count(*pages));
+        text += &format!("{:16}{} in {}\n", "  pages", units::count(*pages), visible(region));
     }
     text
 }

@@ -22,8 +22,8 @@ fn on_screen(doctor: &Doctor, screen: &Screen) -> String {
         if kernel.btf { "describes its types (BTF)" } else { "no BTF, so no eBPF program can be loaded" },
     );
     text.push_str(&match doctor.chosen_tracker {
-        Some(name) => format!("Tracker for policies of accessed marks: {name}\n"),
-        None => "No tracker here can serve a policy of accessed marks; the reasons stand below.\n".to_owned(),
+        Some(name) => format!("Tracker for policies of accessed bits: {name}\n"),
+        None => "No tracker here can serve a policy of accessed bits; the reasons stand below.\n".to_owned(),
     });
     text.push_str(&listed("What to do", doctor.advice.iter().cloned(), screen.width));
     let mut table = screen.table(&["tracker", "works", "sees", "unit", "ns/page", "why"]);
@@ -96,7 +96,7 @@ mod tests {
             reads: true,
             writes: proven,
             cost_ns_per_page: proven.then_some(43.2),
-            serves: "any policy of accessed marks, on any program",
+            serves: "any policy of accessed bits, on any program",
         };
         Doctor {
             schema_version: 1,

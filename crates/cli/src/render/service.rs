@@ -137,8 +137,8 @@ fn table_of_classes(status: &Status, screen: &Screen) -> String {
     let columns = if wide { head.len() } else { head.len() - 3 };
     let mut table = screen.table(&head[..columns]);
     for class in &status.classes {
-        let state = match &class.brake {
-            Some(brake) => format!("{}, braked ({brake})", class.state),
+        let state = match &class.throttle {
+            Some(throttle) => format!("{}, throttled ({throttle})", class.state),
             None if class.short_of_cpu => format!("{}, short of CPU", class.state),
             None => class.state.clone(),
         };
@@ -180,7 +180,7 @@ fn details(class: &Class) -> String {
         pages(class.demoted_pages),
         pages(class.promoted_pages),
         class.refaults,
-        class.mistakes,
+        class.ping_pong_pages,
         class.rounds,
         class.cpu_seconds,
         class.longest_move_call_seconds * 1e3,
@@ -191,8 +191,8 @@ fn details(class: &Class) -> String {
     if !class.failed_pages.is_empty() {
         let _ = write!(text, "\n  pages that would not move: {}", counts(&class.failed_pages));
     }
-    if !class.vetoed_pages.is_empty() {
-        let _ = write!(text, "\n  wishes refused: {}", counts(&class.vetoed_pages));
+    if !class.rejected_pages.is_empty() {
+        let _ = write!(text, "\n  requests refused: {}", counts(&class.rejected_pages));
     }
     if let Some(contract) = &class.contract {
         let _ = write!(

@@ -108,8 +108,8 @@ fn draw_classes(frame: &mut Frame<'_>, look: &Look, area: Rect) {
     let head = ["", "class", "state", "goal", "procs", "fast", "slow", "in use", "granted", "hits", "stall"];
     let widths = [2, 16, 20, 11, 6, 10, 10, 10, 10, 8, 7].map(Constraint::Length);
     let rows = look.status.classes.iter().enumerate().map(|(index, class)| {
-        let state = match &class.brake {
-            Some(brake) => format!("braked ({brake})"),
+        let state = match &class.throttle {
+            Some(throttle) => format!("throttled ({throttle})"),
             None => class.state.clone(),
         };
         let row = Row::new([
@@ -213,7 +213,7 @@ mod tests {
         let class = |name: &str| Class { name: name.to_owned(), state: "running".to_owned(), ..Class::default() };
         let look = Look {
             status: Status {
-                classes: vec![class("web"), Class { brake: Some("refaults".to_owned()), ..class("batch") }],
+                classes: vec![class("web"), Class { throttle: Some("refaults".to_owned()), ..class("batch") }],
                 tiers: vec![Tier { name: "dram".to_owned(), capacity_bytes: 100, used_bytes: 50, ..Tier::default() }],
                 ..Status::default()
             },
@@ -224,7 +224,7 @@ mod tests {
                 ..Heat::default()
             }),
             news: vec![Happening {
-                kind: "brake".to_owned(),
+                kind: "throttle".to_owned(),
                 text: "page-outs stop".to_owned(),
                 ..Happening::default()
             }],
@@ -236,7 +236,7 @@ mod tests {
             "dram",
             "web",
             "›  batch",
-            "braked (refaults)",
+            "throttled (refaults)",
             "batch: use by address",
             "42",
             "█",

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use super::*;
 
-/// A run of two minutes that saved about half of two GiB, was braked once, and failed at some pages.
+/// A run of two minutes that saved about half of two GiB, was throttled once, and failed at some pages.
 pub(super) fn managed() -> Report {
     let timeline: Vec<Point> = (0..120).map(point).collect();
     Report {
@@ -60,14 +60,14 @@ pub(super) fn managed() -> Report {
             moved_by_reason: counts(&[("cold", 391_220), ("hot", 2_110)]),
         },
         refaults: 20_418,
-        mistakes: 913,
-        braked_seconds: BTreeMap::from([("refaults".to_owned(), 12.0), ("compression".to_owned(), 2.5)]),
-        vetoed_pages: counts(&[("resting", 5_120), ("braked", 20_480)]),
+        ping_pong_pages: 913,
+        throttled_seconds: BTreeMap::from([("refaults".to_owned(), 12.0), ("compression".to_owned(), 2.5)]),
+        rejected_pages: counts(&[("cooldown", 5_120), ("throttled", 20_480)]),
         manager: ManagerReport {
             cpu_seconds: 3.31,
             user_cpu_seconds: 0.42,
             max_rss_bytes: 19 << 20,
-            stall_seconds: 0.61,
+            stall_seconds: 0.96,
             refault_microseconds: Some(29.8),
             rounds: 431,
             hint_faults: 0,
@@ -76,6 +76,16 @@ pub(super) fn managed() -> Report {
             kernel_lists: None,
             round_milliseconds_mean: 1.27,
             longest_move_call_milliseconds: 8.4,
+        },
+        cost: CostReport {
+            watching_seconds: 0.21,
+            moving_seconds: 0.14,
+            refault_seconds: 0.61,
+            own_cpu_seconds: 3.31,
+            share_of_target: 0.011,
+            touched_bits: 812_000,
+            touch_nanoseconds: 171.5,
+            back_off: 2,
         },
         timeline,
         heat_map: heat(120, 180),
@@ -96,8 +106,8 @@ pub(super) fn empty() -> Report {
     report.tiers.clear();
     report.moved_pages = MovedPages::default();
     report.policy_settings.clear();
-    report.braked_seconds.clear();
-    report.vetoed_pages.clear();
+    report.throttled_seconds.clear();
+    report.rejected_pages.clear();
     report.tracker_reasons.clear();
     report.notes.clear();
     report.target.command.clear();
@@ -191,7 +201,7 @@ fn point(second: u64) -> Point {
         refaults: second * second + if second > 70 { 4_000 } else { 0 },
         manager_cpu_seconds: second as f64 * 0.027,
         accessed_share: 0.2,
-        braked: (72..84).contains(&second),
+        throttled: (72..84).contains(&second),
     }
 }
 

@@ -3,9 +3,6 @@
 //! In: a directory and a [`Report`]. Out: report.json and report.html in it. Must not: leave half a file behind, or replace a
 //! good one by half of a new one.
 
-use std::fs::Permissions;
-use std::io::Write;
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use anyhow::Context;
@@ -33,19 +30,9 @@ pub(super) fn write_pair(directory: &Path, report: &impl serde::Serialize, page:
     write_whole(&directory.join("report.html"), page)
 }
 
-/// Writes beside the file and renames, so that whoever reads it sees the old one or the new one.
+/// Writes a file whole, so that whoever reads it sees the old one or the new one.
 fn write_whole(path: &Path, text: &str) -> anyhow::Result<()> {
-    let directory = path.parent().unwrap_or(Path::new("."));
-    let write = || -> std::io::Result<()> {
-        // A temporary file is its owner's alone; a report made as root should be as readable as any other file.
-        let permissions = Permissions::from_mode(0o644);
-        let mut file = tempfile::Builder::new().prefix(".report-").permissions(permissions).tempfile_in(directory)?;
-        file.write_all(text.as_bytes())?;
-        file.as_file().sync_all()?;
-        file.persist(path).map_err(|error| error.error)?;
-        Ok(())
-    };
-    write().with_context(|| {
+    terrace_files::write(path, text).with_context(|| {
         format!(
             "{}: the report could not be written; see that the directory is writable and has room, or name another with --report",
             path.display()

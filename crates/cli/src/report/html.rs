@@ -30,10 +30,10 @@ pub(crate) fn page(report: &Report) -> anyhow::Result<String> {
             &moved.failed_by_cause,
         ),
         count_table(
-            "Wishes of the policy that were not granted, by reason",
+            "MoveRequests of the policy that were not granted, by reason",
             "reason",
             "pages of 4 KiB",
-            &report.vetoed_pages,
+            &report.rejected_pages,
         ),
     ]
     .concat();
@@ -119,10 +119,10 @@ fn facts(report: &Report) -> String {
         ("Promoted ahead of use", amount(moved.promoted)),
         ("Did not move", amount(moved.failed)),
         ("Refaults (touched after leaving)", amount(report.refaults)),
-        ("Demotions undone within 20 s", amount(report.mistakes)),
+        ("Demotions undone within 20 s", amount(report.ping_pong_pages)),
     ];
-    let braked: Vec<String> =
-        report.braked_seconds.iter().map(|(cause, span)| format!("{cause} for {}", units::seconds(*span))).collect();
+    let throttled: Vec<String> =
+        report.throttled_seconds.iter().map(|(cause, span)| format!("{cause} for {}", units::seconds(*span))).collect();
     let cost = [
         (
             "CPU time",
@@ -142,16 +142,20 @@ fn facts(report: &Report) -> String {
                 units::percent(text::per_second_of_run(report, manager.stall_seconds))
             ),
         ),
+        ("of it to being watched", units::seconds(report.cost.watching_seconds)),
+        ("of it to moves", units::seconds(report.cost.moving_seconds)),
+        ("of it to pages that came back", units::seconds(report.cost.refault_seconds)),
+        ("Stall over the program's CPU time", units::percent(report.cost.share_of_target)),
         (
             "One refault costs",
             manager.refault_microseconds.map_or_else(|| "not measured".to_owned(), |cost| units::seconds(cost / 1e6)),
         ),
         (
-            "Rounds of accessed marks",
+            "Rounds of accessed bits",
             format!("{}, {} each", units::count(manager.rounds), units::seconds(manager.round_milliseconds_mean / 1e3)),
         ),
         ("Longest call that moved pages", units::seconds(manager.longest_move_call_milliseconds / 1e3)),
-        ("Page-outs stopped", if braked.is_empty() { "never".to_owned() } else { braked.join(", ") }),
+        ("Page-outs stopped", if throttled.is_empty() { "never".to_owned() } else { throttled.join(", ") }),
     ];
     // A run that only watched had nothing to gain; a column of zeros would read as failure.
     let gained = if text::is_observation(report) { String::new() } else { fact_table("What was gained", &gained) };
@@ -202,7 +206,7 @@ fn timeline(report: &Report) -> String {
             units::count(point.promoted_pages),
             units::count(point.refaults),
             units::percent(point.accessed_share),
-            if point.braked { "yes" } else { "no" }.to_owned(),
+            if point.throttled { "yes" } else { "no" }.to_owned(),
         ]
     });
     let headings = [
@@ -215,7 +219,7 @@ fn timeline(report: &Report) -> String {
         "promoted so far",
         "refaults so far",
         "accessed",
-        "braked",
+        "throttled",
     ];
     let table = data_table("The run over time", &headings, rows.collect());
     if table.is_empty() {

@@ -61,13 +61,16 @@ pub(crate) struct Report {
     /// Pages the program touched after they had left fast memory.
     pub refaults: u64,
     /// Demotions undone within 20 seconds: the page was back sooner than it had been idle before it left.
-    pub mistakes: u64,
+    pub ping_pong_pages: u64,
     /// Seconds during which page-outs were stopped, by cause ("refaults", "compression").
-    pub braked_seconds: BTreeMap<String, f64>,
-    /// Wishes of the policy that were not granted, by reason.
-    pub vetoed_pages: BTreeMap<String, u64>,
+    pub throttled_seconds: BTreeMap<String, f64>,
+    /// Requests of the policy that were not granted, by reason.
+    pub rejected_pages: BTreeMap<String, u64>,
     /// What Terrace itself cost.
     pub manager: ManagerReport,
+    /// What it cost the program.
+    #[serde(default)]
+    pub cost: CostReport,
     /// One point about every second.
     pub timeline: Vec<Point>,
     /// Address by time.
@@ -131,6 +134,27 @@ pub(crate) struct MovedPages {
     pub moved_by_reason: BTreeMap<String, u64>,
 }
 
+/// What being managed cost the program, in its own time. Counted, and priced by what was measured at the start.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct CostReport {
+    /// Being watched: reading and clearing accessed bits, and touching again the pages whose bits were cleared. `--max-overhead` bounds it.
+    pub watching_seconds: f64,
+    /// Moves: interrupts of the program's processors, and processor time of the mover where no processor was idle.
+    pub moving_seconds: f64,
+    /// Pages that came back: refaults times the measured cost of one.
+    pub refault_seconds: f64,
+    /// CPU time of Terrace itself, which the first two contain as far as the program had to wait for it.
+    pub own_cpu_seconds: f64,
+    /// The first three together, over the CPU time of the program.
+    pub share_of_target: f64,
+    /// Accessed bits cleared that the program set again.
+    pub touched_bits: u64,
+    /// Measured at start: what the program pays to touch a page again whose bit was cleared, in nanoseconds.
+    pub touch_nanoseconds: f64,
+    /// How many times the budget for watching was halved at the end, because nothing came of watching: 0 to 5.
+    pub back_off: u32,
+}
+
 /// What Terrace cost.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct ManagerReport {
@@ -140,11 +164,11 @@ pub(crate) struct ManagerReport {
     pub user_cpu_seconds: f64,
     /// Its highest resident memory.
     pub max_rss_bytes: u64,
-    /// Estimate: refaults times the measured cost of one. What clearing marks costs the program is not in it.
+    /// Estimate of all that it cost the program: `cost.watching_seconds`, `cost.moving_seconds` and `cost.refault_seconds` together.
     pub stall_seconds: f64,
     /// Measured at start: what one refault costs, in microseconds; `null` without a swap tier.
     pub refault_microseconds: Option<f64>,
-    /// Rounds of accessed marks.
+    /// Rounds of accessed bits.
     pub rounds: u64,
     /// Hint faults seen, on pages of slow tiers.
     #[serde(default)]
@@ -189,7 +213,7 @@ pub(crate) struct Point {
     /// Share of the memory with a window that was accessed in the latest round, 0 to 1.
     pub accessed_share: f64,
     /// Whether page-outs were stopped.
-    pub braked: bool,
+    pub throttled: bool,
 }
 
 /// Accessed share by address and time.
@@ -238,8 +262,8 @@ mod tests {
     /// Objects whose keys are causes, reasons or settings; the documentation has a `*` for those.
     const OPEN: [&str; 5] = [
         "policy_settings",
-        "braked_seconds",
-        "vetoed_pages",
+        "throttled_seconds",
+        "rejected_pages",
         "moved_pages.failed_by_cause",
         "moved_pages.moved_by_reason",
     ];

@@ -7,6 +7,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
+use terrace_files::Output;
 
 use crate::options::OutputOptions;
 
@@ -50,7 +51,7 @@ impl Places {
             std::fs::create_dir(path)?;
             self.made.push(path.to_owned());
         }
-        tempfile::Builder::new().prefix(".report-").tempfile_in(directory)?.close()
+        Output::create(&directory.join("report.json")).map(drop)
     }
 }
 
@@ -65,14 +66,9 @@ impl Drop for Places {
 
 fn try_file(file: &Path) -> io::Result<()> {
     match std::fs::metadata(file) {
-        Ok(found) if found.is_file() => std::fs::File::options().append(true).open(file).map(drop),
-        Ok(found) if found.is_dir() => Err(io::ErrorKind::IsADirectory.into()),
         // Opening a pipe waits for its reader, and what a device does is its own business.
-        Ok(_) => Ok(()),
-        Err(_) => {
-            std::fs::File::options().write(true).create_new(true).open(file)?;
-            std::fs::remove_file(file)
-        }
+        Ok(found) if !found.is_file() && !found.is_dir() => Ok(()),
+        _ => Output::create(file).map(drop),
     }
 }
 

@@ -5,11 +5,12 @@
 use std::path::Path;
 
 use anyhow::Context;
+use terrace_reproduce::{Limit, Plan, Runs};
 use terrace_sim::Report;
 use terrace_sim::compare::{Cell, Course as RunCourse, Summary};
 
 use super::advice::Advices;
-pub(crate) use super::plots::sizing::Course;
+use super::plots::sizing::Course;
 use super::{files, html, plots};
 
 /// Writes report.json and report.html of one run.
@@ -26,16 +27,32 @@ pub(crate) fn write_run(directory: &Path, report: &Report) -> anyhow::Result<()>
 /// When nothing was recorded, or the file cannot be written.
 pub(crate) fn write_heat(path: &Path, picture: &terrace_sim::hotness::HeatPicture, title: &str) -> anyhow::Result<()> {
     let svg = plots::hotness_picture(picture, title)?.context("the run recorded no heat to draw")?;
-    std::fs::write(path, svg).with_context(|| format!("cannot write {}", path.display()))
+    terrace_files::write(path, svg).with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// Writes tuned programs over time as a picture.
+/// Writes tuned programs over time as a picture: those of the first policy, target and interval that the rows name.
 ///
 /// # Errors
-/// When the file cannot be written.
-pub(crate) fn write_courses(path: &Path, of: &[Course<'_>], tau: f64, title: &str) -> anyhow::Result<()> {
-    let svg = plots::sizing::courses(of, tau, title)?.context("there is nothing to draw")?;
-    std::fs::write(path, svg).with_context(|| format!("cannot write {}", path.display()))
+/// When it cannot be drawn, or the file cannot be written.
+pub(crate) fn write_tuned(path: &Path, plan: &Plan<'_>, runs: &Runs) -> anyhow::Result<()> {
+    let (mut first, mut courses): (_, Vec<Course<'_>>) = (None, Vec::new());
+    for (case, intervals) in plan.tuned(runs) {
+        let Some(Limit::Tuned { measured, target, interval }) = case.at else { continue };
+        let of = *first.get_or_insert((case.policy.as_str(), target, interval));
+        if of != (case.policy.as_str(), target, interval) {
+            continue;
+        }
+        let place = courses.iter().position(|course| course.name == case.setting_name).unwrap_or_else(|| {
+            courses.push(Course { name: &case.setting_name, paper: &[], measured: &[] });
+            courses.len() - 1
+        });
+        let course = &mut courses[place];
+        *(if measured { &mut course.measured } else { &mut course.paper }) = intervals;
+    }
+    let (policy, target, _) = first.context("there is nothing to draw")?;
+    let title = format!("Programs tuned to a loss of {} % above {policy}, simulated", target * 100.0);
+    let svg = plots::sizing::courses(&courses, target, &title)?.context("there is nothing to draw")?;
+    terrace_files::write(path, svg).with_context(|| format!("cannot write {}", path.display()))
 }
 
 /// Writes report.json and report.html of a comparison.

@@ -14,7 +14,7 @@ use crate::render::Screen;
 const MOST_NOTES: usize = 3;
 /// What is said where no idle times are known.
 pub(crate) const NO_AGES: &str =
-    "No idle times were recorded; only some policies and rounds of accessed marks keep them.";
+    "No idle times were recorded; only some policies and rounds of accessed bits keep them.";
 /// The span that sentences about idle memory speak of, or the recorded one nearest to it.
 const USUAL_SPAN_SECONDS: f64 = 10.0;
 /// ECMA-48, "erase in line": what is left of a longer line before.
@@ -206,9 +206,10 @@ fn summary(report: &Report, width: usize) -> String {
         }
     }
     lines.push(("cost", cost_text(report)));
-    if !report.braked_seconds.is_empty() {
-        let causes = report.braked_seconds.iter().map(|(cause, span)| format!("{cause} for {}", units::seconds(*span)));
-        lines.push(("braked", causes.collect::<Vec<_>>().join(", ")));
+    if !report.throttled_seconds.is_empty() {
+        let causes =
+            report.throttled_seconds.iter().map(|(cause, span)| format!("{cause} for {}", units::seconds(*span)));
+        lines.push(("throttled", causes.collect::<Vec<_>>().join(", ")));
     }
     lines.push(("tracker", tracker_text(report)));
     let shown = if report.notes.len() > MOST_NOTES { MOST_NOTES - 1 } else { report.notes.len() };
@@ -238,8 +239,8 @@ fn progress_line(point: &Point, before: Option<&Point>, width: usize) -> String 
         let cpu = (point.manager_cpu_seconds - before.manager_cpu_seconds).max(0.0) / span;
         parts.push(format!("cpu {:>5}", units::percent(cpu)));
     }
-    if point.braked {
-        parts.push("braked".to_owned());
+    if point.throttled {
+        parts.push("throttled".to_owned());
     }
     // On a narrow terminal the later figures go, whole: half a figure would be a wrong one.
     let mut line = String::new();
@@ -297,7 +298,7 @@ fn moved_text(report: &Report) -> String {
         units::pages(moved.demoted),
         units::count(moved.promoted),
         units::count(report.refaults),
-        units::count(report.mistakes),
+        units::count(report.ping_pong_pages),
     )
 }
 
@@ -320,8 +321,16 @@ fn cost_text(report: &Report) -> String {
         units::seconds(manager.user_cpu_seconds),
         units::bytes(manager.max_rss_bytes),
     );
+    let cost = &report.cost;
+    line.push_str(&format!(
+        "; the program lost about {} ({} of its CPU time): {} to being watched",
+        units::seconds(manager.stall_seconds),
+        units::percent(cost.share_of_target),
+        units::seconds(cost.watching_seconds),
+    ));
     if !is_observation(report) {
-        line.push_str(&format!("; stall about {}", units::seconds(manager.stall_seconds)));
+        let (moving, refaults) = (units::seconds(cost.moving_seconds), units::seconds(cost.refault_seconds));
+        line.push_str(&format!(", {moving} to moves, {refaults} to pages that came back"));
     }
     line
 }

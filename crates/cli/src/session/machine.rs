@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::Context;
 use terrace_core::governor::GovernorConfig;
 use terrace_core::policy::Needs;
-use terrace_linux::doctor::choose_tracker;
+use terrace_linux::doctor::choose_any;
 use terrace_linux::life_cycle::LifeCycle;
 use terrace_linux::machine::{Held, Machine as Ready, MachineError, Wanted};
 use terrace_linux::move_cost::MoveCost;
@@ -26,12 +26,14 @@ pub(crate) struct Machine {
     pub parts: Parts,
     pub held: Held,
     pub facts: Facts,
-    /// Births and deaths, if the policy wants to know of them and the kernel tells.
+    /// Allocations and frees, if the policy wants to know of them and the kernel tells.
     pub life_cycle: Option<LifeCycle>,
     /// How moves are governed, unless the user says otherwise.
     pub governor: GovernorConfig,
     /// What moves cost, as measured just now.
     pub move_cost: MoveCost,
+    /// Which of the policy's needs the tracker serves.
+    pub granted: Needs,
 }
 
 /// What the manager is made of.
@@ -51,8 +53,8 @@ pub(crate) struct Facts {
 }
 
 impl Machine {
-    /// Makes the machine ready for a plan, and where page-outs are `priced` measures what they cost.
-    pub(crate) fn prepare(plan: &Plan, needs: Needs, priced: bool) -> anyhow::Result<Machine> {
+    /// Makes the machine ready for a plan and the first of these needs that it can serve.
+    pub(crate) fn prepare(plan: &Plan, any: &[Needs]) -> anyhow::Result<Machine> {
         let wanted = Wanted::Slow(&plan.slow);
         let understood = |error| match error {
             MachineError::Wanted(error) => misuse("--tier-slow", &slow_text(&plan.slow), error),
@@ -60,17 +62,16 @@ impl Machine {
         };
         let movable = Ready::could_move(&wanted).map_err(understood)?;
         // Before the tracker, which from its start on misses what happens until somebody listens.
-        let life_cycle = LifeCycle::for_needs(needs);
+        let life_cycle = any.first().and_then(|needs| LifeCycle::for_needs(*needs));
         // Then the tracker: it changes nothing, and without one there is no point in the rest.
-        let (tracker, tracker_reasons) =
-            choose_tracker(needs, plan.watch.tracker.as_deref()).map_err(|error| with_rights(error.into()))?;
+        let (tracker, granted, tracker_reasons) =
+            choose_any(any, plan.watch.tracker.as_deref()).map_err(|error| with_rights(error.into()))?;
         if plan.moves && movable && !Rights::of_this_process().holds(MOVING) {
             return Err(with_rights(anyhow::anyhow!("pages of another program cannot be moved without {MOVING}")));
         }
         let ready = Ready::prepare(&wanted, plan.moves).map_err(understood)?;
         let (tracker, mut tracker_reasons) = ready.complete(tracker, tracker_reasons);
         let (mover, governor) = (ready.mover(), ready.governor());
-        let page_out = priced.then(|| ready.page_out_cost()).flatten();
         let Ready { tiers, zram, move_cost, mut notes, held, .. } = ready;
         let life_cycle = match life_cycle {
             Some((Some(cycle), line)) => {
@@ -91,7 +92,8 @@ impl Machine {
             facts,
             life_cycle,
             governor,
-            move_cost: MoveCost { page_out, ..move_cost },
+            move_cost,
+            granted,
         })
     }
 

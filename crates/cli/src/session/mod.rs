@@ -15,6 +15,7 @@ use anyhow::Context;
 use terrace_core::engine::{Engine, EngineConfig};
 use terrace_core::governor::GovernorConfig;
 use terrace_core::policy::FastGoal;
+use terrace_core::text::visible_lines;
 use terrace_core::units::{Bytes, Time};
 use terrace_linux::kernel_lists::{KernelLists, ListSettings};
 use terrace_linux::manager::{Manager, ManagerParts, Woken};
@@ -35,7 +36,7 @@ pub(crate) use program::NotStarted;
 use record::Recorder;
 use target::Target;
 pub(crate) use target::TargetSpec;
-pub(crate) use tuning::{Onlooker, Steering};
+pub(crate) use tuning::{RunHook, Steering};
 
 /// What a run is to do.
 #[derive(Debug)]
@@ -48,8 +49,8 @@ pub(crate) struct Plan {
     pub goal_text: String,
     pub slow: terrace_linux::topology::declared::SlowTier,
     pub rate: Option<Bytes>,
-    pub rest: Option<Duration>,
-    pub stall_budget: f64,
+    pub cooldown: Option<Duration>,
+    pub max_slowdown: f64,
     pub moves: bool,
     /// Stop after this long.
     pub duration: Option<Duration>,
@@ -58,8 +59,9 @@ pub(crate) struct Plan {
 impl Plan {
     /// A run that manages.
     pub(crate) fn manage(target: TargetSpec, options: ManageOptions, duration: Option<Duration>) -> Plan {
-        let ManageOptions { watch, policy, settings, goal, goal_text, slow, rate, rest, stall_budget, moves } = options;
-        Plan { target, watch, policy, settings, goal, goal_text, slow, rate, rest, stall_budget, moves, duration }
+        let ManageOptions { watch, policy, settings, goal, goal_text, slow, rate, cooldown, max_slowdown, moves } =
+            options;
+        Plan { target, watch, policy, settings, goal, goal_text, slow, rate, cooldown, max_slowdown, moves, duration }
     }
 
     /// A run that only looks: one tier, so there is nowhere to move to, and the policy that keeps ages.
@@ -78,10 +80,19 @@ impl Plan {
             goal_text: "none".to_owned(),
             slow: terrace_linux::topology::declared::SlowTier::None,
             rate: None,
-            rest: None,
-            stall_budget: 0.02,
+            cooldown: None,
+            max_slowdown: 0.02,
             moves: false,
             duration,
+        }
+    }
+
+    /// Share of the program's processor time that watching may cost: what the user allows, and where pages move no more than half of what may be
+    /// lost in all, so that the other half is left for the moves.
+    fn max_overhead(&self) -> f64 {
+        match self.observes() {
+            true => self.watch.max_overhead,
+            false => self.watch.max_overhead.min(self.max_slowdown / 2.0),
         }
     }
 
@@ -102,15 +113,15 @@ pub(crate) fn run(plan: &Plan) -> anyhow::Result<ExitCode> {
 ///
 /// # Errors
 /// As [`run`].
-pub(crate) fn run_with(plan: &Plan, mut onlooker: Option<&mut dyn Onlooker>) -> anyhow::Result<(ExitCode, Report)> {
-    let policy = terrace_policies::build(&plan.policy, Settings::from_pairs(plan.settings.clone()))?;
+pub(crate) fn run_with(plan: &Plan, mut hook: Option<&mut dyn RunHook>) -> anyhow::Result<(ExitCode, Report)> {
+    let mut policy = terrace_policies::build(&plan.policy, Settings::from_pairs(plan.settings.clone()))?;
     // Whatever can be refused is refused before the machine is changed, and before the program has run for nothing.
     if let TargetSpec::Command(command) = &plan.target {
         program::check(command.first().map_or(OsStr::new(""), |name| name))?;
     }
     let places = Places::prepare(&plan.watch.output)?;
-    let priced = onlooker.as_ref().is_some_and(|onlooker| onlooker.prices_page_outs());
-    let machine = Machine::prepare(plan, policy.needs(), priced)?;
+    let machine = Machine::prepare(plan, &policy.needs_any())?;
+    policy.granted(machine.granted);
     let Parts { tiers, tracker, mover, zram } = machine.parts;
     let kernel_lists = match policy.list_plan().filter(|_| plan.moves) {
         Some(lists) => {
@@ -119,14 +130,14 @@ pub(crate) fn run_with(plan: &Plan, mut onlooker: Option<&mut dyn Onlooker>) -> 
         }
         None => None,
     };
-    let governor = match plan.rest {
-        Some(rest) => machine.governor.with_rest(rest),
+    let governor = match plan.cooldown {
+        Some(cooldown) => machine.governor.with_cooldown(cooldown),
         None => machine.governor,
     };
     let config = EngineConfig {
         tiers: tiers.tiers().iter().map(|tier| tier.capacity_bytes.pages()).collect(),
         goal: plan.goal,
-        governor: GovernorConfig { rate: plan.rate.or(governor.rate), stall_budget: plan.stall_budget, ..governor },
+        governor: GovernorConfig { rate: plan.rate.or(governor.rate), max_slowdown: plan.max_slowdown, ..governor },
     };
     let parts = ManagerParts {
         engine: Engine::new(config, policy),
@@ -138,14 +149,17 @@ pub(crate) fn run_with(plan: &Plan, mut onlooker: Option<&mut dyn Onlooker>) -> 
         ranges: plan.watch.ranges,
         kernel_lists,
         life_cycle: machine.life_cycle,
+        max_overhead: plan.max_overhead(),
+        page_out_interrupt: machine.move_cost.page_out.map(|interval| interval.median),
     };
     let mut manager = Manager::new(parts);
+    if let Some(hook) = &mut hook {
+        manager.watch_fully();
+        hook.begin(machine.move_cost, manager.tiers())?;
+    }
     let mut target = Target::start(&plan.target)?;
     let mut recorder = Recorder::new(manager.now(), plan);
-    if let Some(onlooker) = &mut onlooker {
-        onlooker.begin(machine.move_cost);
-    }
-    let broke = manage(plan, &mut manager, &mut target, &mut recorder, onlooker);
+    let broke = manage(plan, &mut manager, &mut target, &mut recorder, hook);
     if broke.is_err() {
         eprintln!("terrace: management stopped; the program goes on without it");
     }
@@ -166,12 +180,12 @@ pub(crate) fn run_with(plan: &Plan, mut onlooker: Option<&mut dyn Onlooker>) -> 
 fn exit_code(program: ExitCode, mut failures: Vec<anyhow::Error>) -> anyhow::Result<ExitCode> {
     let Some(last) = failures.pop() else { return Ok(program) };
     for failure in &failures {
-        eprintln!("terrace: {failure:#}");
+        eprintln!("terrace: {}", visible_lines(&format!("{failure:#}")));
     }
     if program == ExitCode::SUCCESS {
         return Err(last);
     }
-    eprintln!("terrace: {last:#}");
+    eprintln!("terrace: {}", visible_lines(&format!("{last:#}")));
     Ok(program)
 }
 
@@ -181,7 +195,7 @@ fn manage(
     manager: &mut Manager,
     target: &mut Target,
     recorder: &mut Recorder,
-    mut onlooker: Option<&mut dyn Onlooker>,
+    mut hook: Option<&mut dyn RunHook>,
 ) -> anyhow::Result<()> {
     let space = match manager.add_process(target.pid()) {
         Ok(space) => Some(space),
@@ -196,9 +210,9 @@ fn manage(
     let end = plan.duration.map_or(Time::FAR_FUTURE, |duration| manager.now() + duration);
     loop {
         let mut until = (manager.now() + Duration::from_secs(1)).min(end);
-        if let Some(onlooker) = &mut onlooker {
-            onlooker.look(manager);
-            until = until.min(onlooker.due());
+        if let Some(hook) = &mut hook {
+            hook.look(manager);
+            until = until.min(hook.due());
         }
         let woken = manager.run(&[target.signals().as_fd()], until, recorder).context("the tracker failed")?;
         recorder.point(manager);
@@ -214,14 +228,15 @@ fn manage(
 
 fn write(output: &OutputOptions, report: &Report, observed: bool) -> anyhow::Result<()> {
     if !output.quiet {
-        eprint!("{}", crate::report::text::closing_lines(report, observed));
+        eprint!("{}", visible_lines(&crate::report::text::closing_lines(report, observed)));
     }
     if let Some(directory) = &output.report {
         crate::report::write_report(directory, report)?;
     }
     if let Some(file) = &output.json_file {
         let text = serde_json::to_string_pretty(report)? + "\n";
-        std::fs::write(file, text).with_context(|| format!("{}: the report could not be written", file.display()))?;
+        terrace_files::write(file, text)
+            .with_context(|| format!("{}: the report could not be written", file.display()))?;
     }
     if output.json {
         use std::io::Write;

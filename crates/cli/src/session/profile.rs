@@ -7,10 +7,11 @@ use std::time::Duration;
 use terrace_core::units::{BLOCK_PAGES, TierId, Time};
 use terrace_linux::manager::Manager;
 use terrace_linux::move_cost::MoveCost;
+use terrace_linux::topology::TierMap;
 use terrace_policies::age::idle_time;
 use terrace_sizing::advise::Profile;
 
-use super::Onlooker;
+use super::RunHook;
 
 /// See the module's header.
 pub(crate) struct Profiler {
@@ -36,8 +37,10 @@ impl Profiler {
     }
 }
 
-impl Onlooker for Profiler {
-    fn begin(&mut self, _costs: MoveCost) {}
+impl RunHook for Profiler {
+    fn begin(&mut self, _costs: MoveCost, _tiers: &TierMap) -> anyhow::Result<()> {
+        Ok(())
+    }
 
     fn due(&self) -> Time {
         self.due

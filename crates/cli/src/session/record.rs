@@ -1,6 +1,6 @@
 //! What the report will show, gathered while the program runs.
 //!
-//! In: the manager's figures once a second, and every walk (as a [`Tap`]). Out: the [`Report`]. Must not: grow without
+//! In: the manager's figures once a second, and every walk (as a [`Observer`]). Out: the [`Report`]. Must not: grow without
 //! bound; a long run is kept in coarser steps.
 
 use std::collections::BTreeMap;
@@ -8,10 +8,10 @@ use std::io::IsTerminal;
 use std::time::Duration;
 
 use terrace_core::ledger::Route;
-use terrace_core::observation::Sight;
+use terrace_core::observation::PteState;
 use terrace_core::units::{BLOCK_SHIFT, Bytes, SpaceId, TierId, Time, Vpn};
 use terrace_linux::manager::Manager;
-use terrace_linux::tap::Tap;
+use terrace_linux::observer::Observer;
 use terrace_linux::topology::TierKind;
 use terrace_linux::usage::{Who, usage};
 
@@ -19,7 +19,8 @@ use super::machine::Facts;
 use super::target::Target;
 use super::{Plan, TargetSpec};
 use crate::report::{
-    AgeBin, HeatMap, HeatRow, ManagerReport, MovedPages, Point, Report, SCHEMA_VERSION, TargetReport, TierReport,
+    AgeBin, CostReport, HeatMap, HeatRow, ManagerReport, MovedPages, Point, Report, SCHEMA_VERSION, TargetReport,
+    TierReport,
 };
 
 /// Most points of the timeline; beyond, every second one is dropped and the step doubles.
@@ -40,7 +41,7 @@ pub(crate) struct Recorder {
     ages: Vec<AgeBin>,
     ages_at: Time,
     progress: bool,
-    braked: BTreeMap<String, f64>,
+    throttled: BTreeMap<String, f64>,
     cpu_at_start: (f64, f64),
     target_cpu: f64,
     peak_resident: u64,
@@ -78,7 +79,7 @@ impl Recorder {
             ages: Vec::new(),
             ages_at: Time::ZERO,
             progress: !plan.watch.output.quiet && std::io::stderr().is_terminal(),
-            braked: BTreeMap::new(),
+            throttled: BTreeMap::new(),
             cpu_at_start: own_cpu(),
             target_cpu: 0.0,
             peak_resident: 0,
@@ -114,7 +115,7 @@ impl Recorder {
                 0 => 0.0,
                 pages => stats.last_round.accessed as f64 / pages as f64,
             },
-            braked: manager.engine().governor().brake().is_some(),
+            throttled: manager.engine().governor().throttle().is_some(),
         };
         self.sum(now, &used, occupied, &point);
         if self.progress {
@@ -178,8 +179,8 @@ impl Recorder {
         }
         let (stats, engine) = (manager.stats(), manager.engine());
         let ledger = engine.ledger();
-        for (cause, time) in &stats.braked {
-            self.braked.insert((*cause).to_owned(), time.as_secs_f64());
+        for (cause, time) in &stats.throttled {
+            self.throttled.insert((*cause).to_owned(), time.as_secs_f64());
         }
         let mut notes = facts.notes.clone();
         notes.extend(stats.pressure_error.iter().map(|error| format!("memory pressure could not be read: {error}")));
@@ -211,6 +212,7 @@ impl Recorder {
         let user = user - self.cpu_at_start.0;
         let system = system - self.cpu_at_start.1;
         let own = usage(Who::Myself);
+        let cost = self.cost(manager, facts, user + system);
         let heat_map = self.heat.finish(&self.pids);
         Ok(Report {
             schema_version: SCHEMA_VERSION,
@@ -246,19 +248,19 @@ impl Recorder {
                 moved_by_reason: by_reason(ledger.moved()),
             },
             refaults: ledger.refaults(),
-            mistakes: ledger.mistakes(),
-            braked_seconds: self.braked.clone(),
-            vetoed_pages: engine
+            ping_pong_pages: ledger.ping_pong_pages(),
+            throttled_seconds: self.throttled.clone(),
+            rejected_pages: engine
                 .governor()
-                .vetoes()
+                .rejections()
                 .iter()
-                .map(|(veto, count)| (veto.name().to_owned(), *count))
+                .map(|(rejection, count)| (rejection.name().to_owned(), *count))
                 .collect(),
             manager: ManagerReport {
                 cpu_seconds: user + system,
                 user_cpu_seconds: user,
                 max_rss_bytes: own.max_rss_bytes,
-                stall_seconds: ledger.refaults() as f64 * refault_microseconds.unwrap_or(0.0) / 1e6,
+                stall_seconds: cost.watching_seconds + cost.moving_seconds + cost.refault_seconds,
                 refault_microseconds,
                 rounds: stats.rounds,
                 hint_faults: stats.hint_faults,
@@ -271,11 +273,34 @@ impl Recorder {
                 },
                 longest_move_call_milliseconds: stats.longest_move_call.as_secs_f64() * 1e3,
             },
+            cost,
             timeline: self.points,
             heat_map,
             age_histogram: self.ages,
             notes,
         })
+    }
+
+    /// What the program paid.
+    fn cost(&self, manager: &Manager, facts: &Facts, own_cpu_seconds: f64) -> CostReport {
+        let watching = manager.watching();
+        let watched = watching.cost();
+        let refault = facts.refault_cost.map_or(0.0, |cost| cost.as_secs_f64());
+        let mut cost = CostReport {
+            watching_seconds: (watched.own + watched.program).as_secs_f64(),
+            moving_seconds: manager.moving_cost().as_secs_f64(),
+            refault_seconds: manager.engine().ledger().refaults() as f64 * refault,
+            own_cpu_seconds,
+            share_of_target: 0.0,
+            touched_bits: watched.touched,
+            touch_nanoseconds: watching.prices().touch_ns,
+            back_off: watching.step(),
+        };
+        if self.target_cpu > 0.0 {
+            cost.share_of_target =
+                (cost.watching_seconds + cost.moving_seconds + cost.refault_seconds) / self.target_cpu;
+        }
+        cost
     }
 
     fn tier_reports(&self, manager: &Manager, seconds: f64) -> Vec<TierReport> {
@@ -301,10 +326,10 @@ impl Recorder {
     }
 }
 
-impl Tap for Recorder {
-    fn scan(&mut self, now: Time, space: SpaceId, first: Vpn, sights: &[Sight], window: Option<Duration>) {
+impl Observer for Recorder {
+    fn scan(&mut self, now: Time, space: SpaceId, first: Vpn, ptes: &[PteState], window: Option<Duration>) {
         if window.is_some() {
-            self.heat.add(now, space, first, sights);
+            self.heat.add(now, space, first, ptes);
         }
     }
 }
@@ -371,7 +396,7 @@ impl HeatRecorder {
         HeatRecorder { began, column: FIRST_COLUMN, shift: 0, columns: Vec::new() }
     }
 
-    fn add(&mut self, now: Time, space: SpaceId, first: Vpn, sights: &[Sight]) {
+    fn add(&mut self, now: Time, space: SpaceId, first: Vpn, ptes: &[PteState]) {
         let mut at = (now.since(self.began).as_nanos() / self.column.as_nanos()) as usize;
         while at >= COLUMNS {
             self.columns = self.columns.chunks(2).map(|pair| merged(pair.iter().flatten(), 0)).collect();
@@ -383,8 +408,8 @@ impl HeatRecorder {
         }
         let key = (space, first.0 >> (BLOCK_SHIFT + self.shift));
         let cell = self.columns[at].entry(key).or_default();
-        cell.pages += sights.iter().filter(|sight| sight.tier().is_some()).count() as u32;
-        cell.accessed += sights.iter().filter(|sight| sight.accessed()).count() as u32;
+        cell.pages += ptes.iter().filter(|pte| pte.tier().is_some()).count() as u32;
+        cell.accessed += ptes.iter().filter(|pte| pte.accessed()).count() as u32;
         if self.columns[at].len() > ROWS {
             self.columns = self.columns.iter().map(|column| merged(column.iter(), 1)).collect();
             self.shift += 1;
@@ -438,10 +463,10 @@ mod tests {
     #[test]
     fn a_long_run_of_a_large_program_stays_within_the_bounds() {
         let mut heat = HeatRecorder::new(Time::ZERO);
-        let sights = vec![Sight::placed(TierId::FAST).with_accessed(true); 512];
+        let ptes = vec![PteState::placed(TierId::FAST).with_accessed(true); 512];
         for second in (0..100_000).step_by(10) {
             for block in 0..600 {
-                heat.add(Time::ZERO + Duration::from_secs(second), SpaceId(0), Vpn(block * 512), &sights);
+                heat.add(Time::ZERO + Duration::from_secs(second), SpaceId(0), Vpn(block * 512), &ptes);
             }
         }
         assert!(heat.columns.len() <= COLUMNS && heat.columns.iter().all(|column| column.len() <= ROWS));

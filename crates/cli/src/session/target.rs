@@ -48,8 +48,9 @@ impl Target {
         let (pid, child) = match spec {
             TargetSpec::Pid(pid) => (Process::open(*pid)?.pid(), None),
             TargetSpec::Command(command) => {
-                let (name, rest) = command.split_first().context("a program must be given")?;
-                let child = Command::new(name).args(rest).spawn().map_err(|source| NotStarted::new(name, source))?;
+                let (name, cooldown) = command.split_first().context("a program must be given")?;
+                let child =
+                    Command::new(name).args(cooldown).spawn().map_err(|source| NotStarted::new(name, source))?;
                 (child.id(), Some(child))
             }
         };

@@ -1,29 +1,33 @@
-//! The tuner at the wheel of a live run: `terrace size tune`.
+//! The tuner in a live run: `terrace size tune`.
 //!
-//! In: the manager, every interval. Out: a new limit of fast memory, set in the engine, and a report. Must not: decide;
-//! `terrace_sizing::Tuner` does, by the windows that `terrace_daemon::tuning` makes, as for the classes of the daemon.
+//! In: the manager, every interval; for the paper's way a performance database. Out: a new limit of fast memory, set in the engine, and a
+//! report. Must not: decide; `terrace_tuning::Tuner` does, by the windows that `terrace_linux::live_tuner` makes, as for the classes of the service.
 //!
 //! The limit is held by the engine, which demotes the program's coldest pages, and brings pages back when the target was broken: by
 //! its faults alone a program would have them back only when it has paid for each. Or it is held by the kernel's watermarks, if they were
 //! given: then so much of fast memory is kept free as would be if the program were at its limit, and the kernel demotes.
 
 use serde::Serialize;
+use terrace_core::engine::Engine;
 use terrace_core::policy::FastGoal;
 use terrace_core::units::{Bytes, TierId, Time};
-use terrace_daemon::tuning::{INPUTS, LiveTuner, PageOutPrice};
+use terrace_linux::live_tuner::{INPUTS, LiveTuner, PageOutPrice, loss_shows};
 use terrace_linux::manager::Manager;
 use terrace_linux::move_cost::MoveCost;
+use terrace_linux::topology::TierMap;
 use terrace_linux::watermarks::Watermarks;
-use terrace_sizing::tuner::{Interval, Summary};
+use terrace_policies::age::idle_time;
+use terrace_sizing::sim_driver::FIXED_THRESHOLD;
+use terrace_sizing::{ConfigVector, Index};
+use terrace_tuning::{Interval, LiveWindow, Mode, Prediction, Predictor, Summary};
 
 /// Someone who looks at a run at times of his own choice, and may change how much fast memory it keeps.
-pub(crate) trait Onlooker {
-    /// The run begins; what moves cost on this machine, as far as it was measured.
-    fn begin(&mut self, costs: MoveCost);
-    /// Whether it goes by what page-outs cost, which takes a tenth of a second to measure.
-    fn prices_page_outs(&self) -> bool {
-        false
-    }
+pub(crate) trait RunHook {
+    /// The run is about to begin on these tiers; what moves cost on this machine, as far as it was measured.
+    ///
+    /// # Errors
+    /// When it cannot do its work on such a machine; nothing is started then.
+    fn begin(&mut self, costs: MoveCost, tiers: &TierMap) -> anyhow::Result<()>;
     /// When it wants to look next.
     fn due(&self) -> Time;
     /// Looks.
@@ -52,9 +56,64 @@ pub(crate) struct TuneReport {
     pub intervals: Vec<Interval>,
     /// Bytes saved, mean over time.
     pub saved_bytes_mean: u64,
-    /// The machine whose database was asked, and its records.
-    pub machine: String,
-    pub records: usize,
+    /// With `--paper`: the machine whose database was asked, and its records.
+    pub machine: Option<String>,
+    pub records: Option<usize>,
+    /// With `--paper`: the share of the intervals that the database has records like.
+    pub coverage: Option<f64>,
+}
+
+/// Below this coverage predictions do not hold: what a database says of windows that are none of its own is no knowledge.
+pub(crate) const LEAST_COVERAGE: f64 = 0.9;
+
+/// What a live run's vector is made of: there are no counters of accesses by tier in most virtual machines.
+const ESTIMATED: &str =
+    "estimated: accesses by tier from accessed bits and from refaults, operations from CPU time; no hardware counters";
+
+/// A performance database that is asked about live windows.
+///
+/// Pages that a tracker saw accessed within the window count as the accesses that would keep them fast (the threshold times their number),
+/// pages that came back by a fault as slow accesses and promotions, and the program's CPU time as its operations.
+pub(crate) struct DatabasePredictor {
+    index: Index,
+    frequency_hertz: f64,
+}
+
+impl DatabasePredictor {
+    /// For a machine whose processor runs at this frequency.
+    pub(crate) fn new(index: Index, frequency_hertz: f64) -> DatabasePredictor {
+        DatabasePredictor { index, frequency_hertz }
+    }
+
+    fn vector(&self, touched: u64, window: &LiveWindow) -> ConfigVector {
+        let [fast_accesses, slow_accesses] = [touched, window.refaults].map(|pages| pages as f64 * FIXED_THRESHOLD);
+        let vector = ConfigVector {
+            fast_accesses,
+            slow_accesses,
+            demotions: window.demoted as f64,
+            promotions: (window.promoted + window.refaults) as f64,
+            intensity: window.cpu_seconds * self.frequency_hertz / (fast_accesses + slow_accesses).max(1.0),
+            resident_bytes: Bytes::of_pages(window.footprint_pages).get() as f64,
+            hot_threshold: FIXED_THRESHOLD,
+            threads: (window.cpu_seconds / window.length.as_secs_f64()).ceil().max(1.0),
+        };
+        vector.over_interval(window.length.as_secs_f64())
+    }
+}
+
+impl Predictor for DatabasePredictor {
+    fn predict(&mut self, engine: &Engine, window: &LiveWindow) -> Option<Prediction> {
+        let pages = engine.pages();
+        let used = |page: &&terrace_core::pages::Page| {
+            let idle = idle_time(page, window.end);
+            page.tier() == Some(TierId::FAST) && idle.is_some_and(|idle| idle <= window.used_within)
+        };
+        let touched =
+            pages.blocks().map(|(block, _)| pages.block_pages(block).iter().filter(used).count() as u64).sum();
+        // A window in which nothing was accessed is no program's, and has no prediction.
+        let answer = self.index.query(&self.vector(touched, window), 1).ok()?;
+        Some(Prediction { covered: answer.uncovered.is_none(), curve: answer.curve })
+    }
 }
 
 /// A tuner, and what holds the limits that it sets.
@@ -89,13 +148,16 @@ impl Steering {
     }
 }
 
-impl Onlooker for Steering {
-    fn begin(&mut self, costs: MoveCost) {
+impl RunHook for Steering {
+    fn begin(&mut self, costs: MoveCost, tiers: &TierMap) -> anyhow::Result<()> {
+        if self.live.tuner().config().mode == Mode::Measured && !loss_shows(tiers) {
+            anyhow::bail!(
+                "the slow tier is memory that programs use in place, where what it costs them cannot be observed without counters: \
+                 take compressed swap (--tier-slow zram:2GiB), or go by a performance database (--paper)"
+            );
+        }
         self.live.begin(costs);
-    }
-
-    fn prices_page_outs(&self) -> bool {
-        true
+        Ok(())
     }
 
     fn due(&self) -> Time {
@@ -117,7 +179,7 @@ impl Onlooker for Steering {
 }
 
 /// What a tuned run came to.
-pub(crate) fn report(steering: &Steering, footprint_bytes: u64) -> TuneReport {
+pub(crate) fn report(steering: &Steering, footprint_bytes: u64, database: Option<(String, usize)>) -> TuneReport {
     let live = &steering.live;
     let tuner = live.tuner();
     let mut summary = tuner.summary();
@@ -127,20 +189,26 @@ pub(crate) fn report(steering: &Steering, footprint_bytes: u64) -> TuneReport {
         let predicted: Vec<f64> = tuner.intervals().iter().filter_map(|interval| interval.predicted_loss).collect();
         summary.loss = (!predicted.is_empty()).then(|| predicted.iter().sum::<f64>() / predicted.len() as f64);
     }
-    let database = live.index().database();
     let costs = live.costs();
     let micros = |time: std::time::Duration| time.as_secs_f64() * 1e6;
     TuneReport {
         saved_bytes_mean: (summary.saved_share_mean * footprint_bytes as f64) as u64,
         summary,
         loss_observed: observed,
-        inputs: INPUTS,
+        inputs: if tuner.config().mode == Mode::Paper { ESTIMATED } else { INPUTS },
         refault_microseconds: costs.refault.map(micros),
         page_out_price: live.page_out_price(),
         page_out_microseconds: costs.page_out.map(|cost| [cost.low, cost.median, cost.high].map(micros)),
         held_by: if steering.watermarks.is_some() { "watermarks" } else { "pages" },
         intervals: tuner.intervals().to_vec(),
-        machine: database.meta().machine.clone(),
-        records: database.len(),
+        coverage: coverage(tuner.intervals()),
+        records: database.as_ref().map(|(_, records)| *records),
+        machine: database.map(|(machine, _)| machine),
     }
+}
+
+/// The share of the intervals that a database was asked about and has records like; `None` if none was asked.
+fn coverage(intervals: &[Interval]) -> Option<f64> {
+    let asked: Vec<bool> = intervals.iter().filter_map(|interval| interval.in_coverage).collect();
+    (!asked.is_empty()).then(|| asked.iter().filter(|covered| **covered).count() as f64 / asked.len() as f64)
 }

@@ -6,6 +6,7 @@ use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -59,7 +60,7 @@ impl Daemon {
         );
         std::fs::write(place.path().join("terrace.toml"), text).unwrap();
         let log = std::fs::File::create(place.path().join("log")).unwrap();
-        let mut command = Command::new(env!("CARGO_BIN_EXE_terraced"));
+        let mut command = Command::new(terraced());
         command
             .arg("--config")
             .arg(place.path().join("terrace.toml"))
@@ -151,6 +152,24 @@ impl Drop for Daemon {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// The daemon's program, built from what is there now: it is another package's, so that cargo does not build it for these tests.
+pub(crate) fn terraced() -> &'static Path {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    BUILT.get_or_init(|| {
+        // Beside the command, in the folder of the profile; that of `dev` is called debug.
+        let folder = Path::new(env!("CARGO_BIN_EXE_terrace")).parent().unwrap();
+        let profile = match folder.file_name().and_then(|name| name.to_str()).unwrap() {
+            "debug" => "dev",
+            other => other,
+        };
+        let mut cargo = Command::new(env!("CARGO"));
+        cargo.args(["build", "--quiet", "--locked", "-p", "terrace-daemon", "--bin", "terraced", "--profile", profile]);
+        cargo.arg("--target-dir").arg(folder.parent().unwrap()).current_dir(env!("CARGO_MANIFEST_DIR"));
+        assert!(cargo.status().unwrap().success(), "terraced was not built: {cargo:?}");
+        folder.join("terraced")
+    })
 }
 
 /// The workload under a name of its own, so that its path selects it.

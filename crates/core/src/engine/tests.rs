@@ -1,14 +1,14 @@
-//! The engine driven by hand, with a policy that wishes for whatever the test says.
+//! The engine driven by hand, with a policy that requests for whatever the test says.
 
 use super::*;
-use crate::observation::Sight;
+use crate::observation::PteState;
 use crate::plan::Reason;
 use crate::units::PageId;
 
 const SPACE: SpaceId = SpaceId(0);
 const SLOW: TierId = TierId(1);
 
-/// Wishes every fast page away that was not accessed at the last scan, and every slow one back that was.
+/// Requests every fast page away that was not accessed at the last scan, and every slow one back that was.
 #[derive(Default)]
 struct LastScan {
     accessed: Vec<bool>,
@@ -23,30 +23,30 @@ impl Policy for LastScan {
     fn needs(&self) -> Needs {
         Needs { scans: true, ..Needs::default() }
     }
-    fn observe(&mut self, _now: Time, seen: Seen<'_>, pages: &mut Pages) {
+    fn observe(&mut self, _now: Time, seen: Observations<'_>, pages: &mut Pages) {
         self.accessed.resize(pages.capacity(), false);
         match seen {
-            Seen::Scan(scan) => {
-                for (offset, sight) in scan.sights.iter().enumerate() {
-                    self.accessed[scan.first.plus(offset as u32).index()] = sight.accessed();
+            Observations::Scan(scan) => {
+                for (offset, pte) in scan.ptes.iter().enumerate() {
+                    self.accessed[scan.first.plus(offset as u32).index()] = pte.accessed();
                 }
             }
-            Seen::Events(events) => {
+            Observations::Events(events) => {
                 self.refaults += events.iter().filter(|event| matches!(event, Observation::Refault { .. })).count();
             }
         }
     }
-    fn round(&mut self, now: Time, _round: &Round, _pages: &mut Pages) {
+    fn scan_done(&mut self, now: Time, _report: &ScanReport, _pages: &mut Pages) {
         self.scan_at = now + Duration::from_secs(1);
     }
-    fn plan(&mut self, _now: Time, _room: &Room<'_>, pages: &mut Pages, wishes: &mut Wishes) {
+    fn plan(&mut self, _now: Time, _capacity: &CapacityView<'_>, pages: &mut Pages, requests: &mut MoveRequests) {
         let blocks: Vec<_> = pages.blocks().map(|(id, _)| id).collect();
         for block in blocks {
             for offset in 0..BLOCK_PAGES {
                 let page = block.first_page().plus(offset);
                 match (pages[page].tier(), self.accessed.get(page.index()).copied().unwrap_or(false)) {
-                    (Some(TierId::FAST), false) => wishes.move_to(page, SLOW, Reason::Cold),
-                    (Some(tier), true) if tier == SLOW => wishes.move_to(page, TierId::FAST, Reason::Hot),
+                    (Some(TierId::FAST), false) => requests.move_to(page, SLOW, Reason::Cold),
+                    (Some(tier), true) if tier == SLOW => requests.move_to(page, TierId::FAST, Reason::Hot),
                     _ => true,
                 };
             }
@@ -72,12 +72,12 @@ fn engine(goal: FastGoal) -> Engine {
 fn show(engine: &mut Engine, now: Time, hot: u32, place: impl Fn(u32) -> Option<TierId>) {
     engine.handle(now, Input::Mapped(SPACE, Vpn(0)..Vpn(u64::from(BLOCK_PAGES))));
     let first = engine.pages().find(SPACE, Vpn(0)).unwrap();
-    let sights: Vec<Sight> = (0..BLOCK_PAGES)
-        .map(|page| place(page).map_or(Sight::ABSENT, |tier| Sight::placed(tier).with_accessed(page < hot)))
+    let ptes: Vec<PteState> = (0..BLOCK_PAGES)
+        .map(|page| place(page).map_or(PteState::ABSENT, |tier| PteState::placed(tier).with_accessed(page < hot)))
         .collect();
-    let scan = Scan { first, sights: &sights, window: Some(Duration::from_secs(1)), cleared: true };
-    engine.handle(now, Input::Seen(Seen::Scan(scan)));
-    engine.handle(now, Input::Round(Round::default()));
+    let scan = ScanBatch { first, ptes: &ptes, window: Some(Duration::from_secs(1)), cleared: true };
+    engine.handle(now, Input::Observed(Observations::Scan(scan)));
+    engine.handle(now, Input::ScanDone(ScanReport::default()));
 }
 
 /// Carries out every plan as asked, until the engine wants to be woken.
@@ -116,9 +116,9 @@ fn a_page_that_comes_back_by_itself_is_a_refault_and_soon_a_mistake() {
     show(&mut engine, at(100), 100, |_| Some(TierId::FAST));
     carry_out(&mut engine, at(100));
     show(&mut engine, at(105), 110, |page| Some(if page < 110 { TierId::FAST } else { SLOW }));
-    assert_eq!((engine.ledger().refaults(), engine.ledger().mistakes()), (10, 10));
+    assert_eq!((engine.ledger().refaults(), engine.ledger().ping_pong_pages()), (10, 10));
     show(&mut engine, at(300), 120, |page| Some(if page < 120 { TierId::FAST } else { SLOW }));
-    assert_eq!((engine.ledger().refaults(), engine.ledger().mistakes()), (20, 10));
+    assert_eq!((engine.ledger().refaults(), engine.ledger().ping_pong_pages()), (20, 10));
 }
 
 #[test]
@@ -155,7 +155,7 @@ fn a_page_that_the_kernel_says_is_not_there_is_forgotten_until_it_is_seen_again(
     assert_eq!(outcomes.len(), 3);
     engine.handle(at(100), Input::Moved(&outcomes));
     assert_eq!(engine.pages().footprint_of_all(), 509, "they take no memory");
-    engine.handle(at(101), Input::Round(Round::default()));
+    engine.handle(at(101), Input::ScanDone(ScanReport::default()));
     assert!(carry_out(&mut engine, at(101)).is_empty(), "the policy does not ask again");
     // There is memory again: then they are pages like others.
     show(&mut engine, at(102), 509, |_| Some(TierId::FAST));
@@ -190,12 +190,12 @@ fn a_huge_block_moves_as_one() {
     let mut engine = engine(FastGoal::Least);
     engine.handle(at(1), Input::Mapped(SPACE, Vpn(0)..Vpn(512)));
     let first = engine.pages().find(SPACE, Vpn(0)).unwrap();
-    let sights = vec![Sight::placed(TierId::FAST).with_huge(true); 512];
-    let scan = Scan { first, sights: &sights, window: Some(Duration::from_secs(1)), cleared: true };
-    engine.handle(at(1), Input::Seen(Seen::Scan(scan)));
-    engine.handle(at(1), Input::Round(Round::default()));
+    let ptes = vec![PteState::placed(TierId::FAST).with_huge(true); 512];
+    let scan = ScanBatch { first, ptes: &ptes, window: Some(Duration::from_secs(1)), cleared: true };
+    engine.handle(at(1), Input::Observed(Observations::Scan(scan)));
+    engine.handle(at(1), Input::ScanDone(ScanReport::default()));
     let moves = carry_out(&mut engine, at(1));
-    assert_eq!(moves.len(), 1, "511 of the 512 wishes are stale once the block is on its way");
+    assert_eq!(moves.len(), 1, "511 of the 512 requests are stale once the block is on its way");
     assert_eq!((moves[0].pages, engine.ledger().demoted()), (512, 512));
 }
 
@@ -215,7 +215,7 @@ fn a_floor_and_a_ceiling_of_all_spaces_together_hold() {
     engine.handle(at(99), Input::TotalLimits(SpaceLimits { floor: 300, ceiling: 350 }));
     show(&mut engine, at(100), 100, |_| Some(TierId::FAST));
     assert_eq!(carry_out(&mut engine, at(100)).len(), 212, "512 less the floor");
-    assert_eq!(engine.governor().vetoes()[&crate::plan::Veto::Floor], 200);
+    assert_eq!(engine.governor().rejections()[&crate::plan::Rejection::Floor], 200);
     // All are accessed now: what may come back stops at the ceiling.
     show(&mut engine, at(200), 512, |page| Some(if (100..312).contains(&page) { SLOW } else { TierId::FAST }));
     carry_out(&mut engine, at(200));
@@ -236,7 +236,7 @@ fn a_drain_brings_back_what_was_moved_whatever_stands_against_it() {
     engine.handle(at(101), Input::Drain(true));
     let moves = carry_out(&mut engine, at(101));
     assert!(moves.len() == 412 && moves.iter().all(|item| item.reason == Reason::Drain));
-    assert_eq!((engine.pages().used(SPACE, SLOW), engine.ledger().mistakes()), (0, 0));
+    assert_eq!((engine.pages().used(SPACE, SLOW), engine.ledger().ping_pong_pages()), (0, 0));
     assert!(!engine.has_pages_to_bring_back());
     show(&mut engine, at(150), 100, |_| Some(TierId::FAST));
     assert!(carry_out(&mut engine, at(150)).is_empty(), "while it drains nothing leaves");
@@ -259,23 +259,23 @@ mod properties {
     use super::*;
     use proptest::prelude::*;
 
-    /// One scan of 512 pages whose accessed marks are the bits of `marks`, delivered in pieces of `piece` pages.
+    /// One scan of 512 pages whose accessed bits are the bits of `marks`, delivered in pieces of `piece` pages.
     fn deliver(engine: &mut Engine, now: Time, marks: &[bool], piece: usize) {
         engine.handle(now, Input::Mapped(SPACE, Vpn(0)..Vpn(512)));
         for (number, part) in marks.chunks(piece).enumerate() {
             let first = engine.pages().find(SPACE, Vpn((number * piece) as u64)).unwrap();
-            let sights: Vec<Sight> = part
+            let ptes: Vec<PteState> = part
                 .iter()
                 .enumerate()
                 .map(|(offset, &accessed)| {
                     let tier = engine.pages()[first.plus(offset as u32)].tier().unwrap_or(TierId::FAST);
-                    Sight::placed(if accessed { TierId::FAST } else { tier }).with_accessed(accessed)
+                    PteState::placed(if accessed { TierId::FAST } else { tier }).with_accessed(accessed)
                 })
                 .collect();
-            let scan = Scan { first, sights: &sights, window: Some(Duration::from_secs(1)), cleared: true };
-            engine.handle(now, Input::Seen(Seen::Scan(scan)));
+            let scan = ScanBatch { first, ptes: &ptes, window: Some(Duration::from_secs(1)), cleared: true };
+            engine.handle(now, Input::Observed(Observations::Scan(scan)));
         }
-        engine.handle(now, Input::Round(Round::default()));
+        engine.handle(now, Input::ScanDone(ScanReport::default()));
     }
 
     proptest! {

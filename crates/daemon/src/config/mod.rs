@@ -20,17 +20,16 @@ use std::time::Duration;
 
 use terrace_core::arbiter::Claim;
 use terrace_core::governor::GovernorConfig;
-use terrace_core::units::Bytes;
+use terrace_core::units::{Bytes, Quantity};
 use terrace_linux::topology::declared::{DeclaredTier, SlowTier, TierMemory, parse_declared};
-use terrace_machine::preset::Machine;
 use terrace_policies::{Settings, SettingsError};
 
 use self::node::{Place, Table};
-pub use self::reader::Amount;
 use self::reader::Reader;
 pub use self::selector::Selector;
 pub use self::show::{default_file, explain, show, similar};
-use crate::access::AccessPaths;
+use crate::access::AccessConfig;
+use crate::rights::Grants;
 
 /// Where the configuration is looked for.
 pub const DEFAULT_PATH: &str = "/etc/terrace/terrace.toml";
@@ -100,7 +99,7 @@ pub enum FastBudget {
     /// What the machine can spare.
     All,
     /// So much.
-    Amount(Amount),
+    Quantity(Quantity),
 }
 
 /// What a class wants.
@@ -111,7 +110,7 @@ pub enum Goal {
     /// As much as it can use.
     Best,
     /// So much and no more.
-    Fixed(Amount),
+    Fixed(Quantity),
     /// No page in slow memory.
     NeverSlow,
     /// No page in fast memory.
@@ -134,7 +133,7 @@ pub struct Class {
     /// What is wanted.
     pub goal: Goal,
     /// Fast memory it keeps: an amount, or a share of its footprint.
-    pub floor: Amount,
+    pub floor: Quantity,
     /// Fast memory it never exceeds.
     pub ceiling: Option<Bytes>,
     /// With the goal `least`: how much slower than with everything fast it may be, if that is to be measured and held.
@@ -144,9 +143,11 @@ pub struct Class {
     /// How much it counts.
     pub weight: u32,
     /// Share of its time that refaults may cost, 0 to 1.
-    pub max_stall: f64,
+    pub max_slowdown: f64,
+    /// Share of its processor time that watching it may cost, 0 to 1.
+    pub max_overhead: f64,
     /// How long a page stays after a move; `None` for what suits the machine.
-    pub rest: Option<Duration>,
+    pub cooldown: Option<Duration>,
     /// Private file mappings as well.
     pub files: bool,
     /// Shared memory as well.
@@ -160,8 +161,12 @@ pub struct Class {
 pub struct Config {
     /// The control socket.
     pub socket: PathBuf,
+    /// Its mode.
+    pub mode: u32,
     /// Whose members may look.
     pub group: String,
+    /// When the loop has not turned for so long, it counts as hung.
+    pub watchdog: Duration,
     /// How new processes are noticed.
     pub events: Events,
     /// How often all processes are looked through where they are polled.
@@ -177,7 +182,7 @@ pub struct Config {
     /// Fast memory for all classes.
     pub fast: FastBudget,
     /// Fast memory left to the rest of the machine.
-    pub reserve: Amount,
+    pub reserve: Quantity,
     /// Bytes a second that may change tier, `None` for auto.
     pub bandwidth: Option<Bytes>,
     /// Share of one core for Terrace itself.
@@ -188,20 +193,35 @@ pub struct Config {
     pub period: Duration,
     /// Where metrics are served,
     pub listen: Listen,
-    /// and what guards them.
-    pub access: AccessPaths,
-    /// The modelled machine by whose performance database classes with a target are sized.
-    pub sizing_machine: String,
-    /// That database as a file; `None` to build one by the model.
-    pub sizing_database: Option<PathBuf>,
+    /// the mode of that socket, where it is a Unix socket,
+    pub socket_mode: u32,
+    /// and who may do what, there and on the control socket.
+    pub access: AccessConfig,
     /// The classes, in the order in which they take processes.
     pub classes: Vec<Class>,
+    /// What all of this was read from: a reload compares it.
+    tree: ReadFrom,
 }
+
+/// What a configuration was read from. How its values were written, and where, is no difference between two configurations.
+#[derive(Clone, Debug, Default)]
+struct ReadFrom(Table);
+
+impl PartialEq for ReadFrom {
+    fn eq(&self, _: &ReadFrom) -> bool {
+        true
+    }
+}
+
+/// The longest file of a configuration, in bytes: 64 classes with long lists of selectors take some 100 KiB.
+const LONGEST: u64 = 1 << 20;
+/// The most files of `conf.d`: far more than anyone reads.
+const DROP_INS: usize = 256;
 
 /// Reads the main file and its drop-ins.
 ///
 /// # Errors
-/// When a file cannot be read. A main file that is not there is an empty one only where `may_lack` says so.
+/// When a file cannot be read, is no regular file, longer than 1 MiB, or the main file is empty. A main file that is not there is an empty one only where `may_lack` says so.
 pub fn read_files(path: &Path, may_lack: bool) -> Result<Vec<Source>, ConfigErrors> {
     let unreadable = |path: &Path, error: std::io::Error| {
         let place = Place { file: path.display().to_string().into(), line: 1 };
@@ -209,7 +229,12 @@ pub fn read_files(path: &Path, may_lack: bool) -> Result<Vec<Source>, ConfigErro
         ConfigErrors(vec![ConfigError { place: Some(place), key: String::new(), problem }])
     };
     let mut sources = Vec::new();
-    match std::fs::read_to_string(path) {
+    match terrace_files::read_to_string(path, LONGEST) {
+        // What a write that was cut off leaves, and read as a configuration it would stop all management.
+        Ok(text) if text.trim().is_empty() => {
+            let why = "it is empty; where the defaults are wanted, write a comment into it";
+            return Err(unreadable(path, std::io::Error::other(why)));
+        }
         Ok(text) => sources.push(Source { name: path.display().to_string(), text }),
         Err(error) if may_lack && error.kind() == std::io::ErrorKind::NotFound => {}
         Err(error) => return Err(unreadable(path, error)),
@@ -222,11 +247,36 @@ pub fn read_files(path: &Path, may_lack: bool) -> Result<Vec<Source>, ConfigErro
     };
     names.retain(|name| name.extension().is_some_and(|ending| ending == "toml"));
     names.sort();
+    if names.len() > DROP_INS {
+        let error = std::io::Error::other(format!("{} files end in .toml; {DROP_INS} at most", names.len()));
+        return Err(unreadable(&directory, error));
+    }
     for name in names {
-        let text = std::fs::read_to_string(&name).map_err(|error| unreadable(&name, error))?;
+        let text = terrace_files::read_to_string(&name, LONGEST).map_err(|error| unreadable(&name, error))?;
         sources.push(Source { name: name.display().to_string(), text });
     }
     Ok(sources)
+}
+
+/// Refuses what a torn write leaves behind: a file that had something in it, and now has nothing.
+///
+/// # Errors
+/// Names each file that became empty.
+pub fn check_not_emptied(before: &[Source], now: &[Source]) -> Result<(), ConfigErrors> {
+    let empty = |source: &Source| source.text.trim().is_empty();
+    let emptied =
+        now.iter().filter(|source| empty(source) && before.iter().any(|old| old.name == source.name && !empty(old)));
+    let error = |source: &Source| {
+        ConfigError {
+        place: Some(Place { file: source.name.as_str().into(), line: 1 }),
+        key: String::new(),
+        problem: "the file is empty and was not before, as after a write that broke off; if nothing is meant to be configured, \
+                  write a comment into it, or remove a drop-in"
+            .to_owned(),
+    }
+    };
+    let errors: Vec<ConfigError> = emptied.map(error).collect();
+    if errors.is_empty() { Ok(()) } else { Err(ConfigErrors(errors)) }
 }
 
 /// The tree of all sources, later ones laid over earlier ones.
@@ -251,11 +301,14 @@ impl Config {
     /// # Errors
     /// All that is wrong, in the order of the files.
     pub fn of(sources: &[Source]) -> Result<Config, ConfigErrors> {
-        let tree = merged(sources)?;
+        Config::of_tree(merged(sources)?)
+    }
+
+    fn of_tree(tree: Table) -> Result<Config, ConfigErrors> {
         let mut reader = Reader::new(&tree);
         let config = Config::take(&mut reader);
         let problems = reader.finish();
-        if problems.is_empty() { Ok(config) } else { Err(ConfigErrors(problems)) }
+        if problems.is_empty() { Ok(Config { tree: ReadFrom(tree), ..config }) } else { Err(ConfigErrors(problems)) }
     }
 
     /// Reads the files and checks them.
@@ -286,14 +339,18 @@ impl Config {
                 Err(error) => Err(error.to_string()),
             },
         };
-        let access = access(reader);
+        let mut access = access(reader);
         let listen = listen(reader, &access);
+        let group = reader.text("daemon.group", |text| match text.is_empty() {
+            true => Err("no group is named".to_owned()),
+            false => Ok(text.to_owned()),
+        });
+        access.group = Some(group.clone());
         Config {
             socket: reader.text("daemon.socket", absolute),
-            group: reader.text("daemon.group", |text| match text.is_empty() {
-                true => Err("no group is named".to_owned()),
-                false => Ok(text.to_owned()),
-            }),
+            mode: reader.text("daemon.socket_mode", socket_mode_of),
+            group,
+            watchdog: reader.duration("daemon.watchdog", Duration::from_secs(1)),
             events: reader.text("daemon.events", known_events),
             poll: reader.duration("daemon.poll", Duration::from_millis(100)),
             exclude: reader.selectors("daemon.exclude"),
@@ -302,25 +359,18 @@ impl Config {
             tracker: reader.text("memory.tracker", known_tracker),
             fast: reader.text("budget.fast", |text| match text {
                 "all" => Ok(FastBudget::All),
-                other => some(other).map(FastBudget::Amount),
+                other => some(other).map(FastBudget::Quantity),
             }),
-            reserve: reader.amount("budget.reserve"),
+            reserve: reader.quantity("budget.reserve"),
             bandwidth: reader.text("budget.bandwidth", rate),
             cpu: reader.share("budget.cpu"),
             cpu_burst: reader.duration("budget.cpu_burst", Duration::ZERO),
             period: reader.duration("budget.period", Duration::from_millis(200)),
             listen,
+            socket_mode: reader.text("metrics.socket_mode", socket_mode_of),
             access,
-            sizing_machine: reader.text("sizing.machine", |name| match Machine::preset(name) {
-                Ok(_) => Ok(name.to_owned()),
-                Err(error) => Err(error.to_string()),
-            }),
-            sizing_database: reader.text("sizing.database", |text| match text {
-                "none" => Ok(None),
-                path if Path::new(path).is_absolute() => Ok(Some(PathBuf::from(path))),
-                other => Err(format!("{other:?} is neither none nor an absolute path")),
-            }),
             classes: Config::classes(reader),
+            tree: ReadFrom::default(),
         }
     }
 
@@ -343,32 +393,49 @@ impl Config {
         selectors.into_iter().any(Selector::asks_for_cgroups)
     }
 
-    /// The keys whose change takes effect only after a restart, and which differ between the two.
-    pub fn needs_restart(&self, new: &Config) -> Vec<&'static str> {
-        let changed = [
-            ("daemon.socket", self.socket != new.socket),
-            ("daemon.group", self.group != new.group),
-            ("daemon.events", self.events != new.events),
-            ("memory.slow", self.slow != new.slow),
-            ("memory.tiers", self.tiers != new.tiers),
-            ("memory.tracker", self.tracker != new.tracker),
-            ("metrics.listen", self.listen != new.listen),
-            ("metrics.token", self.access.token != new.access.token),
-            ("metrics.certificate", self.access.certificate != new.access.certificate),
-            ("metrics.key", self.access.key != new.access.key),
-            ("sizing.machine", self.sizing_machine != new.sizing_machine),
-            ("sizing.database", self.sizing_database != new.sizing_database),
-        ];
-        changed.into_iter().filter(|(_, changed)| *changed).map(|(key, _)| key).collect()
+    /// Looks at the places of the sockets, which only a daemon that starts would.
+    ///
+    /// # Errors
+    /// A line for each place where something other than a socket lies: the daemon would not start.
+    pub fn check_sockets(&self) -> Result<(), Vec<String>> {
+        let control = ("daemon.socket", Some(&self.socket));
+        let metrics = match &self.listen {
+            Listen::Unix(path) => ("metrics.listen", Some(path)),
+            _ => ("metrics.listen", None),
+        };
+        let look = |(key, path): (&str, Option<&PathBuf>)| {
+            let path = path?;
+            match terrace_files::socket_is_there(path) {
+                // A socket's directory that this user may not search says nothing about the configuration.
+                Err(error) if error.kind() != std::io::ErrorKind::PermissionDenied => {
+                    Some(format!("{key}: {}: {error}", path.display()))
+                }
+                _ => None,
+            }
+        };
+        let problems: Vec<String> = [control, metrics].into_iter().filter_map(look).collect();
+        if problems.is_empty() { Ok(()) } else { Err(problems) }
     }
 
-    /// Takes over from the configuration in force what only a restart changes, so that the next reload still says that one is needed.
-    pub fn keep_until_restart(&mut self, before: &Config) {
-        let before = before.clone();
-        (self.socket, self.group, self.events) = (before.socket, before.group, before.events);
-        (self.slow, self.tiers, self.tracker) = (before.slow, before.tiers, before.tracker);
-        (self.listen, self.access) = (before.listen, before.access);
-        (self.sizing_machine, self.sizing_database) = (before.sizing_machine, before.sizing_database);
+    /// The keys whose change takes effect only after a restart ([`schema::KeyInfo::restart`]), and which differ between the two.
+    pub fn needs_restart(&self, new: &Config) -> Vec<&'static str> {
+        let text = |config: &Config, info: &schema::KeyInfo| {
+            node::get(&config.tree.0, info.key).map_or_else(|| info.default.to_owned(), |node| node.value.to_string())
+        };
+        let changed = schema::KEYS.iter().filter(|info| info.restart && text(self, info) != text(new, info));
+        changed.map(|info| info.key).collect()
+    }
+
+    /// The same with the values in force of what only a restart changes, so that the next reload still says that one is needed.
+    ///
+    /// # Errors
+    /// When the values in force do not go with the new ones.
+    pub fn until_restart(&self, in_force: &Config) -> Result<Config, ConfigErrors> {
+        let mut tree = self.tree.0.clone();
+        for info in schema::KEYS.iter().filter(|info| info.restart) {
+            node::put(&mut tree, info.key, node::get(&in_force.tree.0, info.key).cloned());
+        }
+        Config::of_tree(tree)
     }
 }
 
@@ -377,6 +444,13 @@ fn known_tracker(text: &str) -> Result<Option<String>, String> {
         "auto" => Ok(None),
         name if terrace_linux::doctor::names().contains(&name) => Ok(Some(name.to_owned())),
         other => Err(format!("there is no tracker {other:?}; there are {}", terrace_linux::doctor::names().join(", "))),
+    }
+}
+
+impl Class {
+    /// Share of its processor time that watching it may cost: half of what it may lose in all at most, so that the other half is left for moves.
+    pub fn watching_share(&self) -> f64 {
+        self.max_overhead.min(self.tau.unwrap_or(self.max_slowdown) / 2.0)
     }
 }
 
@@ -403,18 +477,14 @@ fn class(reader: &mut Reader<'_>, name: String) -> Class {
         "never-fast" => Ok(Goal::NeverFast),
         other => some(other).map(Goal::Fixed),
     });
-    let floor = reader.amount(&key("floor"));
+    let floor = reader.quantity(&key("floor"));
     let ceiling = reader.text(&key("ceiling"), |text| match text {
         "none" => Ok(None),
         other => other.parse().map(Some).map_err(|error| format!("{error}")),
     });
     let tau = reader.text(&key("tau"), |text| match text {
         "off" => Ok(None),
-        other => match terrace_core::units::parse_share(other) {
-            Ok(tau) if tau > 0.0 => Ok(Some(tau)),
-            Ok(_) => Err(format!("{other:?} is nothing at all")),
-            Err(error) => Err(error.to_string()),
-        },
+        other => reader::share(other).map(Some),
     });
     if tau.is_some() && goal != Goal::Least {
         reader.complain(&key("tau"), "it is held by the goal least only; with another goal leave it off");
@@ -427,7 +497,7 @@ fn class(reader: &mut Reader<'_>, name: String) -> Class {
             ),
         );
     }
-    if let (Amount::Bytes(floor), Some(ceiling)) = (floor, ceiling)
+    if let (Quantity::Bytes(floor), Some(ceiling)) = (floor, ceiling)
         && floor > ceiling
     {
         reader.complain(&key("ceiling"), format!("{ceiling} is below the class's floor of {floor}"));
@@ -443,12 +513,15 @@ fn class(reader: &mut Reader<'_>, name: String) -> Class {
         tau,
         tracker: reader.text(&key("tracker"), known_tracker),
         weight: reader.integer(&key("weight"), 1..=i64::from(Claim::MAX_WEIGHT)) as u32,
-        max_stall: reader.share(&key("max_stall")),
-        rest: reader.text(&key("rest"), |text| match text {
+        max_slowdown: reader.share(&key("max_slowdown")),
+        max_overhead: reader.share(&key("max_overhead")),
+        cooldown: reader.text(&key("cooldown"), |text| match text {
             "usual" => Ok(None),
             other => match reader::span(other, Duration::from_millis(1))? {
-                rest if rest > GovernorConfig::LONGEST_REST => Err(format!("{other:?} is longer than 10min")),
-                rest => Ok(Some(rest)),
+                cooldown if cooldown > GovernorConfig::LONGEST_COOLDOWN => {
+                    Err(format!("{other:?} is longer than 10min"))
+                }
+                cooldown => Ok(Some(cooldown)),
             },
         }),
         files: reader.flag(&key("files")),
@@ -482,13 +555,10 @@ fn check_policy(reader: &mut Reader<'_>, name: &str, policy: &str, settings: &BT
     }
 }
 
-/// An amount above nothing.
-fn some(text: &str) -> Result<Amount, String> {
-    match text.parse()? {
-        Amount::Share(share) if share <= 0.0 => Err(format!("{text:?} is nothing at all")),
-        Amount::Bytes(bytes) if bytes < Bytes::mib(1) => Err(format!("{text:?} is less than 1MiB")),
-        amount => Ok(amount),
-    }
+/// As much memory as something can live in.
+fn some(text: &str) -> Result<Quantity, String> {
+    let quantity: Quantity = text.parse().map_err(|error| format!("{error}"))?;
+    quantity.above_nothing().map_err(|why| format!("{text:?}: {why}"))
 }
 
 fn tiers(text: &str) -> Result<Option<Vec<DeclaredTier>>, String> {
@@ -505,8 +575,8 @@ fn tiers(text: &str) -> Result<Option<Vec<DeclaredTier>>, String> {
     }
 }
 
-/// The files that guard the metrics.
-fn access(reader: &mut Reader<'_>) -> AccessPaths {
+/// The files that guard the metrics, and who has which right.
+fn access(reader: &mut Reader<'_>) -> AccessConfig {
     let mut path = |key: &str| {
         reader.text(key, |text| match text {
             "none" => Ok(None),
@@ -514,11 +584,13 @@ fn access(reader: &mut Reader<'_>) -> AccessPaths {
             other => Err(format!("{other:?} is neither none nor an absolute path")),
         })
     };
-    let access = AccessPaths {
-        token: path("metrics.token"),
-        certificate: path("metrics.certificate"),
-        key: path("metrics.key"),
+    let (token, certificate, key) = (path("metrics.token"), path("metrics.certificate"), path("metrics.key"));
+    let grants = Grants {
+        read: reader.principals("access.read"),
+        operate: reader.principals("access.operate"),
+        admin: reader.principals("access.admin"),
     };
+    let access = AccessConfig { token, certificate, key, group: None, grants };
     match (&access.certificate, &access.key) {
         (Some(_), None) => reader.complain("metrics.certificate", "it is of no use without metrics.key"),
         (None, Some(_)) => reader.complain("metrics.key", "it is of no use without metrics.certificate"),
@@ -527,9 +599,17 @@ fn access(reader: &mut Reader<'_>) -> AccessPaths {
     access
 }
 
-fn listen(reader: &mut Reader<'_>, access: &AccessPaths) -> Listen {
+fn listen(reader: &mut Reader<'_>, access: &AccessConfig) -> Listen {
     let guarded = access.token.is_some() && access.certificate.is_some() && access.key.is_some();
     reader.text("metrics.listen", |text| listen_of(text, guarded))
+}
+
+/// Three octal digits, as chmod(1) takes them.
+fn socket_mode_of(text: &str) -> Result<u32, String> {
+    match u32::from_str_radix(text, 8) {
+        Ok(mode) if mode <= 0o777 && text.bytes().all(|byte| byte.is_ascii_digit()) => Ok(mode),
+        _ => Err(format!("{text:?} is no mode of a file in octal digits, such as 600")),
+    }
 }
 
 fn listen_of(text: &str, guarded: bool) -> Result<Listen, String> {

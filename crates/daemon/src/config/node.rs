@@ -104,6 +104,34 @@ pub fn quoted(key: &str) -> String {
     if bare { key.to_owned() } else { toml::Value::String(key.to_owned()).to_string() }
 }
 
+/// The value of a key such as `budget.cpu`. Names of classes hold no points, so that a point always parts.
+pub fn get<'a>(tree: &'a Table, key: &str) -> Option<&'a Node> {
+    match key.split_once('.') {
+        None => tree.get(key),
+        Some((section, cooldown)) => match &tree.get(section)?.value {
+            Value::Table(table) => get(table, cooldown),
+            _ => None,
+        },
+    }
+}
+
+/// Puts a value in the place of a key's, or takes the key away.
+pub fn put(tree: &mut Table, key: &str, node: Option<Node>) {
+    match (key.split_once('.'), node) {
+        (None, Some(node)) => drop(tree.insert(key.to_owned(), node)),
+        (None, None) => drop(tree.remove(key)),
+        (Some((section, cooldown)), node) => {
+            let Some(place) = node.as_ref().or_else(|| tree.get(section)).map(|node| node.place.clone()) else {
+                return;
+            };
+            let table = tree.entry(section.to_owned()).or_insert(Node { value: Value::Table(Table::new()), place });
+            if let Value::Table(table) = &mut table.value {
+                put(table, cooldown, node);
+            }
+        }
+    }
+}
+
 /// Reads one text.
 ///
 /// # Errors

@@ -6,44 +6,13 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use terrace_core::units::{Bytes, parse_duration, parse_share};
+use terrace_core::units::{Quantity, parse_duration, parse_share};
 
 use super::ConfigError;
 use super::node::{Node, Place, Table, Value};
 use super::schema;
 use super::selector::{Selector, SelectorParts};
-
-/// An amount, or a share of something that only the running daemon knows.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Amount {
-    /// So many bytes.
-    Bytes(Bytes),
-    /// This share, 0 to 1.
-    Share(f64),
-}
-
-impl Amount {
-    /// The amount, where the whole is so large.
-    pub fn of(self, whole: Bytes) -> Bytes {
-        match self {
-            Amount::Bytes(bytes) => bytes,
-            Amount::Share(share) => whole.share(share),
-        }
-    }
-}
-
-impl std::str::FromStr for Amount {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Amount, String> {
-        match text.trim_end().ends_with('%') {
-            true => parse_share(text).map(Amount::Share).map_err(|error| error.to_string()),
-            false => {
-                text.parse().map(Amount::Bytes).map_err(|_| format!("{text:?} is neither a size nor a share in %"))
-            }
-        }
-    }
-}
+use crate::rights::Principal;
 
 /// See the module's header.
 pub(super) struct Reader<'a> {
@@ -59,13 +28,7 @@ impl<'a> Reader<'a> {
 
     fn node(&mut self, key: &str) -> Option<&'a Node> {
         self.taken.insert(key.to_owned());
-        let mut parts = split(key).into_iter();
-        let mut node = self.root.get(parts.next()?)?;
-        for part in parts {
-            let Value::Table(table) = &node.value else { return None };
-            node = table.get(part)?;
-        }
-        Some(node)
+        super::node::get(self.root, key)
     }
 
     /// Complains about a key's value.
@@ -119,15 +82,11 @@ impl<'a> Reader<'a> {
     }
 
     pub(super) fn share(&mut self, key: &str) -> f64 {
-        self.text(key, |text| match parse_share(text) {
-            Ok(share) if share > 0.0 => Ok(share),
-            Ok(_) => Err(format!("{text:?} is nothing at all")),
-            Err(error) => Err(error.to_string()),
-        })
+        self.text(key, share)
     }
 
-    pub(super) fn amount(&mut self, key: &str) -> Amount {
-        self.text(key, str::parse)
+    pub(super) fn quantity(&mut self, key: &str) -> Quantity {
+        self.text(key, |text| text.parse().map_err(|error| format!("{error}")))
     }
 
     /// The settings of a policy: texts, numbers and flags, all as text.
@@ -140,6 +99,18 @@ impl<'a> Reader<'a> {
                 other => Err(format!("{name} = {other} is {}, not a setting", other.kind())),
             });
             settings.collect()
+        })
+    }
+
+    /// A list of those to whom a right is given.
+    pub(super) fn principals(&mut self, key: &str) -> Vec<Principal> {
+        self.value(key, |value| {
+            let Value::List(list) = value else { return Err(format!("{value} is {}", value.kind())) };
+            let principal = |node: &Node| match &node.value {
+                Value::Text(text) => text.parse(),
+                other => Err(format!("{other} is {}", other.kind())),
+            };
+            list.iter().map(principal).collect()
         })
     }
 
@@ -236,8 +207,20 @@ impl<'a> Reader<'a> {
             return;
         }
         let inside = format!("{path}.");
+        let removed = |key: &str| schema::REMOVED.iter().find(|(name, _)| *name == key);
+        if let Some((key, instead)) = removed(path) {
+            found.push(ConfigError {
+                place: Some(node.place.clone()),
+                key: (*key).to_owned(),
+                problem: (*instead).to_owned(),
+            });
+            return;
+        }
+        let holds_removed = || schema::REMOVED.iter().any(|(key, _)| key.starts_with(&inside));
         match &node.value {
-            Value::Table(table) if path == "class" || self.taken.iter().any(|key| key.starts_with(&inside)) => {
+            Value::Table(table)
+                if path == "class" || self.taken.iter().any(|key| key.starts_with(&inside)) || holds_removed() =>
+            {
                 for (key, node) in table {
                     self.unknown(&format!("{inside}{}", super::node::quoted(key)), node, found);
                 }
@@ -271,14 +254,18 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// The parts of a key: class names hold no points, so that a point always parts.
-fn split(key: &str) -> Vec<&str> {
-    key.split('.').collect()
-}
-
 fn is_class_name(name: &str) -> bool {
     let allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-' || byte == b'_';
     (1..=32).contains(&name.len()) && name.bytes().all(allowed)
+}
+
+/// A share above 0 %.
+pub(super) fn share(text: &str) -> Result<f64, String> {
+    match parse_share(text) {
+        Ok(share) if share > 0.0 => Ok(share),
+        Ok(_) => Err(format!("{text:?} is not above 0%")),
+        Err(error) => Err(error.to_string()),
+    }
 }
 
 /// A span of time that is long enough.

@@ -30,19 +30,34 @@ const fn fixed(key: &'static str, takes: &'static str, default: &'static str, me
 const SELECTORS: &str =
     "a list of selectors, such as [{ exe = \"/usr/bin/redis-*\" }, { cgroup = \"/batch\", user = \"jobs\" }]";
 
+/// What a list of those with a right takes.
+const PRINCIPALS: &str = "a list such as [\"user:alice\", \"group:ops\", \"token:/PATH\"]";
+
 /// Every key there is.
 pub const KEYS: &[KeyInfo] = &[
     fixed(
         "daemon.socket",
         "a path",
         "\"/run/terrace/terrace.sock\"",
-        "The control socket. It is made with mode 0660 and belongs to root and the group below.",
+        "The control socket. It belongs to root and the group below.",
+    ),
+    fixed(
+        "daemon.socket_mode",
+        "a mode in octal digits",
+        "\"660\"",
+        "The mode of the control socket: who may not write to it cannot connect. Write 666 if access.* names users beyond the group; whoever connects is known by the kernel's word and has no right that is not given.",
     ),
     fixed(
         "daemon.group",
         "the name of a group",
         "\"terrace\"",
-        "Members of it may look at everything through the socket; only root may change anything. If there is no such group, root alone may look.",
+        "Members of it have the right to read, on both sockets. If there is no such group, nobody has it by this.",
+    ),
+    key(
+        "daemon.watchdog",
+        "a time of 1s or more",
+        "\"30s\"",
+        "When the daemon's loop has not turned for this long it counts as hung: /healthz answers 503, `terrace status` fails, and SIGTERM ends the daemon without waiting for the loop.",
     ),
     fixed(
         "daemon.events",
@@ -111,17 +126,31 @@ pub const KEYS: &[KeyInfo] = &[
         "For how long unused processor time is saved up: with 2% of a core, 60s make 1.2 s of work that may be done at once.",
     ),
     key("budget.period", "a time of 200ms or more", "\"1s\"", "How often the budgets are shared out anew."),
+    key(
+        "access.read",
+        PRINCIPALS,
+        "[]",
+        "Who may see everything beside root and daemon.group: status, history, heat maps, why a page is where it is. Everybody else sees aggregate metrics only.",
+    ),
+    key("access.operate", PRINCIPALS, "[]", "Who may pause, resume and drain as well."),
+    key("access.admin", PRINCIPALS, "[]", "Who may reload and set as well, as root may."),
     fixed(
         "metrics.listen",
         "ADDRESS:PORT, unix:/PATH or off",
         "\"127.0.0.1:9464\"",
-        "Where /metrics, /api/v1 and the page are served. An address that other machines can reach is taken only with metrics.token, metrics.certificate and metrics.key.",
+        "Where /metrics, /api/v1 and the page are served. Over TCP nobody can prove who asks: without a token there are aggregate metrics and /healthz only. An address that other machines can reach is taken only with metrics.token, metrics.certificate and metrics.key.",
+    ),
+    fixed(
+        "metrics.socket_mode",
+        "a mode in octal digits",
+        "\"600\"",
+        "The mode of the socket that metrics.listen = \"unix:/PATH\" makes, as chmod takes it: who may not open it for writing may not ask. It belongs to the daemon's user and daemon.group; whoever connects has the same rights as on the control socket.",
     ),
     fixed(
         "metrics.token",
         "none, or the path of a file",
         "\"none\"",
-        "A file that others may not read, with a token of 32 characters or more: whoever asks must give it, as a bearer token or as the password of any user. A reload reads the file anew; another path takes a restart.",
+        "A file that others may not read, with a token of 32 characters or more. It gives the right to read; with it set, whoever asks over TCP without a token learns only whether the daemon lives. It is given as a bearer token, or as the password of any user. A reload reads the file anew; another path takes a restart.",
     ),
     fixed(
         "metrics.certificate",
@@ -134,18 +163,6 @@ pub const KEYS: &[KeyInfo] = &[
         "none, or the path of a file",
         "\"none\"",
         "The private key of that certificate (PEM), in a file that others may not read. A reload reads the file anew; another path takes a restart.",
-    ),
-    fixed(
-        "sizing.machine",
-        "a name from `terrace sim machines`",
-        "\"optane-6252\"",
-        "The modelled machine by whose performance database classes with `tau` are sized: the one most like this one. What is observed corrects it.",
-    ),
-    fixed(
-        "sizing.database",
-        "none, or the path of a file",
-        "\"none\"",
-        "A performance database of that machine, as `terrace size build` makes them. none builds a small one when the first class with `tau` begins: a second or two of one core, at low priority, and 4 MiB.",
     ),
     key(
         "class.NAME.match",
@@ -193,13 +210,19 @@ pub const KEYS: &[KeyInfo] = &[
     key("class.NAME.ceiling", "none, or an amount", "\"none\"", "Fast memory that it never exceeds by promotion."),
     key("class.NAME.weight", "1 to 10000", "100", "How much it counts where budgets are shared."),
     key(
-        "class.NAME.max_stall",
+        "class.NAME.max_slowdown",
         "a share above 0%",
         "\"2%\"",
-        "Share of its time that it may lose to pages that come back, before page-outs stop.",
+        "Share of its time that it may lose to pages that come back, to moves and to being watched, before page-outs stop.",
     ),
     key(
-        "class.NAME.rest",
+        "class.NAME.max_overhead",
+        "a share above 0%",
+        "\"1%\"",
+        "Share of its processor time that watching it may cost, and half of max_slowdown (or tau) at most. Walks become rarer and smaller to keep to it.",
+    ),
+    key(
+        "class.NAME.cooldown",
         "usual, or a time up to 10min",
         "\"usual\"",
         "How long a page stays where it is after a move; four times longer each time it comes straight back. usual is 10s with swap, else 1s.",
@@ -213,6 +236,12 @@ pub const KEYS: &[KeyInfo] = &[
         "Proof mode: for so long the class is managed, for so long it is left alone, in turns. The difference is measured, and management stops by itself when it harms.",
     ),
 ];
+
+/// Keys that there were, and what takes their place.
+pub const REMOVED: &[(&str, &str)] = &[("sizing.machine", BY_OBSERVATION), ("sizing.database", BY_OBSERVATION)];
+
+const BY_OBSERVATION: &str = "the key was removed: classes with `tau` are tuned by what is observed, without a database or a modelled \
+    machine, and need no other key in its place; delete the line. `terrace size query` asks a database";
 
 /// The parts of a selector: name, what it takes, meaning.
 pub const SELECTOR_KEYS: &[(&str, &str, &str)] = &[
@@ -242,25 +271,25 @@ pub fn find(key: &str) -> Option<&'static KeyInfo> {
 
 /// The known name nearest to a wrong one, if one is near enough to be what was meant.
 pub fn nearest<'a>(wrong: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    /// A text that is much longer than any name is none that was meant, and comparing it would take long.
+    const LONGEST: usize = 64;
+    if wrong.len() > LONGEST {
+        return None;
+    }
     known
-        .map(|name| (distance(wrong, name), name))
+        .map(|name| (strsim::levenshtein(wrong, name), name))
         .filter(|(far, name)| *far <= name.len().div_ceil(3))
         .min()
         .map(|(_, name)| name)
 }
 
-/// Levenshtein's distance, on names of at most 64 bytes.
-fn distance(one: &str, other: &str) -> usize {
-    let (one, other) = (&one.as_bytes()[..one.len().min(64)], &other.as_bytes()[..other.len().min(64)]);
-    let mut row: Vec<usize> = (0..=other.len()).collect();
-    for (i, a) in one.iter().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, b) in other.iter().enumerate() {
-            let changed = diagonal + usize::from(a != b);
-            diagonal = row[j + 1];
-            row[j + 1] = changed.min(row[j] + 1).min(row[j + 1] + 1);
-        }
+/// The keys as a table of docs/reference/daemon.md.
+pub fn reference_table() -> String {
+    let mut text = "| key | takes | default | meaning |\n|---|---|---|---|\n".to_owned();
+    for KeyInfo { key, takes, default, meaning, restart } in KEYS {
+        let default = if default.is_empty() { "must be given".to_owned() } else { format!("`{default}`") };
+        let restart = if *restart { " *Restart.*" } else { "" };
+        text += &format!("| `{key}` | {takes} | {default} | {meaning}{restart} |\n");
     }
-    row[other.len()]
+    text
 }

@@ -5,7 +5,7 @@
 use std::fmt::Write;
 
 use super::node::{Table, Value, quoted};
-use super::schema::{KEYS, KeyInfo, SELECTOR_KEYS, find, nearest};
+use super::schema::{KEYS, KeyInfo, REMOVED, SELECTOR_KEYS, find, nearest};
 
 /// How wide comments get.
 const WIDTH: usize = 100;
@@ -105,8 +105,11 @@ pub fn explain(key: &str) -> Option<String> {
     Some(text)
 }
 
-/// The keys that may have been meant by one that does not exist, for a message.
+/// The keys that may have been meant by one that does not exist, or what took its place, for a message.
 pub fn similar(key: &str) -> String {
+    if let Some((_, instead)) = REMOVED.iter().find(|(name, _)| *name == key) {
+        return (*instead).to_owned();
+    }
     let near = nearest(key, KEYS.iter().map(|info| info.key));
     let last = key.rsplit('.').next().unwrap_or(key);
     let same_end = KEYS.iter().map(|info| info.key).find(|known| known.rsplit('.').next() == Some(last));

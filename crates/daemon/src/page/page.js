@@ -49,7 +49,7 @@ function showStatus(status) {
     const numbers = [one.processes, bytes(one.fast_bytes), bytes(one.slow_bytes), bytes(one.active_bytes), bytes(one.granted_bytes),
       bytes(one.floor_bytes), percent(one.hit_share), one.refaults.toLocaleString("en"), percent(one.stall_share, 2)];
     for (const number of numbers) row.append(element("td", String(number), "number"));
-    row.append(element("td", one.brake || "off"));
+    row.append(element("td", one.throttle || "off"));
     return row;
   }));
   const budget = status.budget;
@@ -281,12 +281,12 @@ function sign(kind, text) {
   return item;
 }
 
-// The loss that is predicted for each share of fast memory, what was observed, and where the class is held.
+// The loss that was observed at each share of fast memory, and where the class is held.
 function showSizing(view, chosen) {
   const svg = byId("sizing");
   const body = byId("sizing-table").tBodies[0];
   svg.dataset.points = "0";
-  const nothing = !view || view.curve.length === 0;
+  const nothing = !view || view.decisions.length === 0;
   for (const part of [svg, byId("sizing-more")]) part.toggleAttribute("hidden", nothing);
   if (nothing) {
     svg.replaceChildren();
@@ -310,24 +310,23 @@ function showSizing(view, chosen) {
   for (let count = 1; count * step <= most * 1.001; count += 1) marks.push({ y: up(count * step), text: percent(count * step, step < 0.001 ? 2 : step < 0.01 ? 1 : 0) });
   frame(svg, marks, "share of its memory that is fast; upwards: how much slower");
   for (const share of [0, 0.25, 0.5, 0.75, 1]) label(svg, across(share), BOX.bottom + 16, percent(share, 0), "middle");
-  const points = view.curve.map((loss, index) => `${across((index + 1) / view.curve.length).toFixed(1)},${up(loss).toFixed(1)}`);
-  svg.append(shape("polyline", { class: "curve", points: points.join(" ") }));
   for (const [share, loss] of seen) svg.append(shape("circle", { class: "seen", cx: across(share).toFixed(1), cy: up(loss).toFixed(1), r: 3 }));
   svg.append(shape("line", { class: "limit", x1: BOX.left, x2: BOX.right, y1: up(view.tau), y2: up(view.tau) }));
   label(svg, BOX.left + 4, up(view.tau) - 5, `target ${percent(view.tau)}`, "named");
   svg.append(shape("line", { class: "now", x1: across(view.fast_share), x2: across(view.fast_share), y1: BOX.top, y2: BOX.bottom }));
   const right = view.fast_share > 0.8;
   label(svg, across(view.fast_share) + (right ? -4 : 4), BOX.top + 6, `now ${percent(view.fast_share, 0)}`, right ? "named end" : "named");
-  svg.dataset.points = String(view.curve.length);
-  body.replaceChildren(...view.curve.map((loss, index) => [index + 1, loss]).filter(([share]) => share % 10 === 0).map(([share, loss]) => {
+  svg.dataset.points = String(seen.length);
+  // The latest first.
+  body.replaceChildren(...seen.slice(-10).reverse().map(([share, loss]) => {
     const row = document.createElement("tr");
-    const head = element("th", share + " %");
+    const head = element("th", percent(share, 1));
     head.scope = "row";
     row.append(head, element("td", percent(loss, 2), "number"));
     return row;
   }));
   const last = view.decisions[view.decisions.length - 1];
-  byId("sizing-text").textContent = `Line: predicted for machine ${view.machine}. Dots: observed. ` +
+  byId("sizing-text").textContent = "Dots: what was observed in the latest windows. " +
     (last ? `Last decision: ${last.action.replace("_", " ")}, ${percent(last.fast_share, 0)} stay fast; loss ${percent(last.observed_loss, 2)} observed.` : "");
 }
 

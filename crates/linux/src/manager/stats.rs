@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use terrace_core::policy::Round;
+use terrace_core::policy::ScanReport;
 
 use crate::kernel_lists::Counts;
 use crate::pressure::PressureReading;
@@ -13,12 +13,12 @@ use crate::pressure::PressureReading;
 /// Figures of the run so far.
 #[derive(Clone, Debug, Default)]
 pub struct ManagerStats {
-    /// Rounds of accessed marks.
+    /// Rounds of accessed bits.
     pub rounds: u64,
     /// Time spent in them.
     pub round_time: Duration,
     /// The latest round.
-    pub last_round: Round,
+    pub last_round: ScanReport,
     /// Wall time of calls that moved pages.
     pub move_time: Duration,
     /// Longest single call that moved pages.
@@ -30,7 +30,7 @@ pub struct ManagerStats {
     /// CPU time of the managed processes since they are managed, clock ticks.
     pub cpu_ticks: u64,
     /// Time during which page-outs were stopped, by cause.
-    pub braked: BTreeMap<&'static str, Duration>,
+    pub throttled: BTreeMap<&'static str, Duration>,
     /// Events lost by the tracker.
     pub lost_events: u64,
     /// Hint faults on pages of slow tiers.
@@ -40,7 +40,7 @@ pub struct ManagerStats {
     pub births: u64,
     /// See `births`.
     pub deaths: u64,
-    /// Records of births and deaths that were lost; the next look at places finds those pages.
+    /// Records of allocations and frees that were lost; the next look at places finds those pages.
     pub lost_births_and_deaths: u64,
     /// What the kernel module did by the marks of the policy, if the policy gives marks.
     pub kernel_lists: Option<Counts>,
@@ -56,6 +56,6 @@ pub struct ManagerStats {
     pub short_of_cpu: bool,
     /// The latest reading of the surroundings.
     pub pressure: PressureReading,
-    /// Why the surroundings could not be read, if they could not: then nothing brakes but the refaults.
+    /// Why the surroundings could not be read, if they could not: then nothing throttles but the refaults.
     pub pressure_error: Option<String>,
 }

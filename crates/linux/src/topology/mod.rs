@@ -168,7 +168,7 @@ impl Topology {
         });
     }
 
-    /// Reads the swap areas anew and makes a tier of the one that was switched on since, such as Terrace's own zram. The
+    /// Reads the swap areas again and makes a tier of the one that was switched on since, such as Terrace's own zram. The
     /// other tiers stay as they are, declared ones too.
     ///
     /// # Errors

@@ -1,8 +1,8 @@
 //! `damon`: the kernel's own access monitor (CONFIG_DAMON_SYSFS), by regions of memory that it splits and merges.
 //!
-//! In: the targets, and DAMON's directory in /sys. Out: sights, all pages of a region alike. Must not: take DAMON over from
+//! In: the targets, and DAMON's directory in /sys. Out: PTE states, all pages of a region alike. Must not: take DAMON over from
 //! another program (the kernel's default of one set of monitors at a time is respected: `nr_kdamonds` must be 0), or leave
-//! anything behind.
+//! anything behind: what is set up is claimed ([`DamonClaim`]), and the guard takes it away if Terrace is killed.
 //!
 //! By virtual addresses (`vaddr`) each target has a monitor of its own. Where the kernel has only physical addresses
 //! (`paddr`), one monitor watches all memory and each page takes the word of the region its frame is in: measured on a random
@@ -14,15 +14,21 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use terrace_core::observation::Sight;
+use terrace_core::observation::PteState;
 use terrace_core::units::{Bytes, PAGE_BYTES, SpaceId, Time, Vpn};
+
+mod claim;
+
+pub use claim::DamonClaim;
 
 use super::rotation::Rotation;
 use super::{Grade, ProofKind, Sink, Target, TrackError, Tracker};
+use crate::guard::{Guard, ProtectToken, Undo, Undone};
 use crate::pagemap::{Pagemap, PagemapEntry};
 use crate::topology::TierMap;
 
 const NAME: &str = "damon";
+const ADMIN: &str = "/sys/kernel/mm/damon/admin";
 /// DAMON's own defaults (admin-guide/mm/damon/usage.rst): a sample every 5 ms, a verdict every 100 ms.
 const SAMPLE_MICROS: u64 = 5_000;
 const AGGREGATION: Duration = Duration::from_millis(100);
@@ -54,6 +60,17 @@ pub struct Damon {
     pids: Vec<u32>,
     rotation: Rotation,
     mean_region: Bytes,
+    /// What is set up now.
+    claimed: Option<Claimed>,
+    /// After the claim, so that it goes last. `None` for a directory that is not the kernel's.
+    guard: Option<Guard>,
+}
+
+/// Monitors that are set up, and the record that would take them away.
+#[derive(Debug)]
+struct Claimed {
+    claim: DamonClaim,
+    token: Option<ProtectToken>,
 }
 
 impl Damon {
@@ -62,7 +79,7 @@ impl Damon {
     /// # Errors
     /// When the kernel has none, another program uses it, or the rights are missing.
     pub fn open() -> Result<Damon, TrackError> {
-        Damon::open_under(Path::new("/sys/kernel/mm/damon/admin"))
+        Damon::open_under(Path::new(ADMIN))
     }
 
     /// Uses a directory laid out like DAMON's own, which tests make.
@@ -91,27 +108,31 @@ impl Damon {
                 path.display()
             )));
         }
-        // Which kinds of addresses there are shows only once a monitor is set up.
+        // A directory that is not the kernel's needs no protection, and has nobody who would serve it.
+        let guard = if admin == Path::new(ADMIN) {
+            Some(Guard::start().map_err(|error| unavailable(error.to_string()))?)
+        } else {
+            None
+        };
         let mut damon = Damon {
             admin: admin.to_owned(),
             operations: Operations::Virtual,
             pids: Vec::new(),
             rotation: Rotation::default(),
             mean_region: Bytes::ZERO,
+            claimed: None,
+            guard,
         };
-        damon.write(&path, "1").map_err(|error| match error {
+        // Which kinds of addresses there are shows only once a monitor is set up.
+        let claim = damon.claim(1).map_err(|error| match error {
             TrackError::Call { source, .. } if source.raw_os_error() == Some(libc::EBUSY) => {
                 unavailable("another monitor of this kernel runs (EBUSY), such as damon_stat, damon_reclaim or damon_lru_sort: turn it off".to_owned())
             }
             other => other,
         })?;
-        let context = admin.join("kdamonds/0/contexts");
-        let available = damon
-            .write(&context.join("nr_contexts"), "1")
-            .and_then(|()| damon.read(&context.join("0/avail_operations")));
-        let reset = damon.write(&path, "0");
+        let available = damon.mark(0, &claim).and_then(|context| damon.read(&context.join("avail_operations")));
+        damon.stop();
         let available = available?;
-        reset?;
         damon.operations = match available.split_ascii_whitespace().find(|&name| name == "vaddr" || name == "paddr") {
             Some(_) if available.split_ascii_whitespace().any(|name| name == "vaddr") => Operations::Virtual,
             Some(_) => Operations::Physical,
@@ -139,7 +160,7 @@ impl Damon {
     }
 
     fn write(&self, path: &Path, value: &str) -> Result<(), TrackError> {
-        fs::write(path, value).map_err(|source| TrackError::Call {
+        terrace_files::set(path, value).map_err(|source| TrackError::Call {
             tracker: NAME,
             call: format!("write {value:?} to {}", path.display()),
             source,
@@ -160,12 +181,10 @@ impl Damon {
             return Err(TrackError::Unavailable { tracker: NAME, reason });
         }
         let monitors = if self.operations == Operations::Virtual { pids.len() } else { 1 };
-        self.write(&count_path, &monitors.to_string())?;
-        // From here on it is ours, also if the rest fails.
+        let claim = self.claim(monitors)?;
         self.pids = pids.to_vec();
         for (index, pid) in pids.iter().enumerate().take(monitors) {
-            let context = self.monitor(index).join("contexts/0");
-            self.write(&self.monitor(index).join("contexts/nr_contexts"), "1")?;
+            let context = self.mark(index, &claim)?;
             let operations = if self.operations == Operations::Virtual { "vaddr" } else { "paddr" };
             let settings = [
                 ("operations", operations.to_owned()),
@@ -175,10 +194,7 @@ impl Damon {
                 ("monitoring_attrs/nr_regions/max", REGIONS.end.to_string()),
                 ("monitoring_attrs/nr_regions/min", REGIONS.start.to_string()),
                 ("targets/nr_targets", "1".to_owned()),
-                // A scheme that only counts, over all regions: its tried regions are what DAMON knows.
-                ("schemes/nr_schemes", "1".to_owned()),
                 ("schemes/0/action", "stat".to_owned()),
-                ("schemes/0/access_pattern/sz/max", u64::MAX.to_string()),
                 ("schemes/0/access_pattern/nr_accesses/max", u32::MAX.to_string()),
                 ("schemes/0/access_pattern/age/max", u32::MAX.to_string()),
             ];
@@ -207,20 +223,49 @@ impl Damon {
         Ok(())
     }
 
+    /// Has the kernel make so many monitors. From here on they are ours, also if the rest fails or Terrace is killed.
+    fn claim(&mut self, monitors: usize) -> Result<DamonClaim, TrackError> {
+        let claim = DamonClaim::new(&self.admin, monitors);
+        let record = Undo::Damon { claim: claim.clone() };
+        let token = self.guard.as_ref().map(|guard| guard.protect(record)).transpose();
+        let token = token.map_err(|error| TrackError::Unavailable { tracker: NAME, reason: error.to_string() })?;
+        self.claimed = Some(Claimed { claim: claim.clone(), token });
+        let made = self.write(&self.admin.join("kdamonds/nr_kdamonds"), &monitors.to_string());
+        made.map(|()| claim).inspect_err(|_| {
+            // Nothing was made, so that there is nothing to take away.
+            if let Some(token) = self.claimed.take().and_then(|claimed| claimed.token) {
+                drop(token.forget());
+            }
+        })
+    }
+
+    /// Gives a monitor its context, and in it a scheme that only counts, over all regions (its tried regions are what DAMON knows) and
+    /// carries the claim's mark. Returns the context's directory.
+    fn mark(&self, index: usize, claim: &DamonClaim) -> Result<PathBuf, TrackError> {
+        let contexts = self.monitor(index).join("contexts");
+        let context = contexts.join("0");
+        self.write(&contexts.join("nr_contexts"), "1")?;
+        self.write(&context.join("schemes/nr_schemes"), "1")?;
+        self.write(&context.join(claim::MARK_FILE), &claim.mark().to_string())?;
+        Ok(context)
+    }
+
     /// Stops our monitors and takes them away. Does nothing where none is ours.
     fn stop(&mut self) {
-        if self.pids.is_empty() {
-            return;
-        }
-        let monitors = if self.operations == Operations::Virtual { self.pids.len() } else { 1 };
-        for index in 0..monitors {
-            // A monitor ends by itself when its process does, so this may be refused.
-            let _ = self.write(&self.monitor(index).join("state"), "off");
-        }
-        if let Err(error) = self.write(&self.admin.join("kdamonds/nr_kdamonds"), "0") {
-            tracing::warn!(%error, "DAMON is left set up; write 0 there");
-        }
         self.pids.clear();
+        let Some(Claimed { claim, token }) = self.claimed.take() else { return };
+        match claim.take_away() {
+            Ok(undone) => {
+                if undone == Undone::Theirs {
+                    tracing::warn!("another program has set DAMON up in place of Terrace's monitors; it is left alone");
+                }
+                // Should the guardian be gone, the record went with it.
+                drop(token.map(ProtectToken::forget));
+            }
+            Err((path, error)) => {
+                tracing::warn!("{}: {error}: DAMON is left set up; the guard goes on trying", path.display());
+            }
+        }
     }
 
     /// What a monitor knows now.
@@ -280,7 +325,7 @@ impl Tracker for Damon {
         Grade { granularity_bytes, reads: true, writes: true, cost_ns_per_page: None }
     }
 
-    fn round(
+    fn scan(
         &mut self,
         now: Time,
         targets: &[Target<'_>],
@@ -323,26 +368,26 @@ impl Tracker for Damon {
                 result => result.map_err(call)?,
             };
             let mut entries = [PagemapEntry::default(); 512];
-            let mut sights = Vec::with_capacity(512);
+            let mut ptes = Vec::with_capacity(512);
             for piece in self.rotation.pieces(now, target, share) {
                 let entries = &mut entries[..piece.pages];
                 pagemap.entries(piece.first, entries).map_err(call)?;
-                sights.clear();
+                ptes.clear();
                 for (page, entry) in entries.iter().enumerate() {
                     let address = match self.operations {
                         Operations::Virtual => Vpn(piece.first.0 + page as u64).address(),
                         Operations::Physical => entry.frame().unwrap_or(0) * PAGE_BYTES,
                     };
-                    sights.push(if entry.present() {
+                    ptes.push(if entry.present() {
                         let tier = tiers.tier_of_frame(entry.frame().unwrap_or(0));
-                        Sight::placed(tier).with_accessed(accessed_at(&regions, address) == Some(true))
+                        PteState::placed(tier).with_accessed(accessed_at(&regions, address) == Some(true))
                     } else {
-                        tiers.swap_tier().filter(|_| entry.swapped()).map_or(Sight::ABSENT, Sight::placed)
+                        tiers.swap_tier().filter(|_| entry.swapped()).map_or(PteState::ABSENT, PteState::placed)
                     });
                 }
                 // The marks are DAMON's own: what it says is of its last aggregation interval, whoever asks and when.
                 let window = (piece.turn && !fresh).then_some(AGGREGATION);
-                sink.scan(target.space, piece.first, &sights, window, piece.turn);
+                sink.scan(target.space, piece.first, &ptes, window, piece.turn);
             }
         }
         self.mean_region = bytes.checked_div(count).map_or(self.mean_region, Bytes::new);
@@ -392,6 +437,28 @@ mod tests {
         fs::write(root.path().join("kdamonds/nr_kdamonds"), kdamonds).unwrap();
         fs::write(root.path().join("kdamonds/0/state"), "off\n").unwrap();
         fs::write(context.join("avail_operations"), operations).unwrap();
+        // The kernel has made every file that may be written: what is written to one that is not there is an error.
+        for file in [
+            "../nr_contexts",
+            "operations",
+            "monitoring_attrs/intervals/sample_us",
+            "monitoring_attrs/intervals/aggr_us",
+            "monitoring_attrs/intervals/update_us",
+            "monitoring_attrs/nr_regions/max",
+            "monitoring_attrs/nr_regions/min",
+            "targets/nr_targets",
+            "targets/0/pid_target",
+            "targets/0/regions/nr_regions",
+            "schemes/nr_schemes",
+            "schemes/0/action",
+            "schemes/0/access_pattern/sz/max",
+            "schemes/0/access_pattern/nr_accesses/max",
+            "schemes/0/access_pattern/age/max",
+        ] {
+            let path = context.join(file);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, "").unwrap();
+        }
         root
     }
 
@@ -399,8 +466,8 @@ mod tests {
     struct Accessed(Vec<bool>, Option<Duration>);
 
     impl Sink for Accessed {
-        fn scan(&mut self, _: SpaceId, _: Vpn, sights: &[Sight], window: Option<Duration>, _: bool) {
-            self.0.extend(sights.iter().map(|sight| sight.accessed()));
+        fn scan(&mut self, _: SpaceId, _: Vpn, ptes: &[PteState], window: Option<Duration>, _: bool) {
+            self.0.extend(ptes.iter().map(|pte| pte.accessed()));
             self.1 = window;
         }
         fn event(&mut self, _: SpaceId, _: Vpn, _: super::super::Event) {}
@@ -434,7 +501,7 @@ mod tests {
             assert_eq!(damon.operations(), Operations::Virtual);
             assert_eq!(read("nr_kdamonds"), "0", "looking leaves nothing set up");
             let mut seen = Accessed::default();
-            damon.round(Time::ZERO, &targets, &tiers, 1.0, &mut seen).unwrap();
+            damon.scan(Time::ZERO, &targets, &tiers, 1.0, &mut seen).unwrap();
             assert_eq!(seen.1, None, "the first round only sets up");
             assert_eq!((read("nr_kdamonds").as_str(), read("0/state").as_str()), ("1", "on"));
             assert_eq!(read("0/contexts/0/targets/0/pid_target"), std::process::id().to_string());
@@ -449,7 +516,7 @@ mod tests {
                 }
             }
             let mut seen = Accessed::default();
-            damon.round(Time::ZERO, &targets, &tiers, 1.0, &mut seen).unwrap();
+            damon.scan(Time::ZERO, &targets, &tiers, 1.0, &mut seen).unwrap();
             assert_eq!((seen.0, seen.1), (vec![true, false, false], Some(AGGREGATION)));
             assert_eq!(
                 damon.grade().granularity_bytes,

@@ -48,7 +48,7 @@ impl EmulatedSamples {
         let Ok(devices) = fs::read_dir(DEVICES) else { return Ok(None) };
         for device in devices.flatten().map(|entry| entry.path()).filter(|device| is_shared_memory(device)) {
             // The kernel lets a region be mapped only while its device is enabled.
-            fs::write(device.join("enable"), "1")?;
+            terrace_files::set(&device.join("enable"), "1")?;
             let region = OpenOptions::new().read(true).write(true).open(device.join("resource2"))?;
             let first = Ring::map(&region, layout, 1)?;
             let word = |word: Word| first.spare_word(word as usize).load(Ordering::Relaxed);

@@ -1,6 +1,6 @@
 //! `idle-pages`: the kernel's idle page tracking (CONFIG_IDLE_PAGE_TRACKING), a bit for each frame of memory.
 //!
-//! In: the targets, /sys/kernel/mm/page_idle/bitmap, /proc/PID/pagemap and /proc/kpageflags. Out: sights. Must not: mark
+//! In: the targets, /sys/kernel/mm/page_idle/bitmap, /proc/PID/pagemap and /proc/kpageflags. Out: PTE states. Must not: mark
 //! frames of anyone but the targets, or be used beside another program that clears accessed bits.
 //!
 //! A frame marked idle stays so until it is accessed by way of any mapping. Of a huge page only its first frame has a bit;
@@ -14,8 +14,9 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use terrace_core::observation::Sight;
+use terrace_core::observation::PteState;
 use terrace_core::units::{Bytes, PAGE_BYTES, SpaceId, Time};
+use terrace_core::watching::WatchPrices;
 
 use super::rotation::{Piece, Rotation};
 use super::{Grade, ProofKind, Sink, Target, TrackError, Tracker};
@@ -124,11 +125,11 @@ impl IdlePages {
     ) -> io::Result<()> {
         let mut entries = [PagemapEntry::default(); 512];
         let mut frames = Vec::new();
-        let mut sights: Vec<Vec<Sight>> = Vec::with_capacity(pieces.len());
+        let mut ptes: Vec<Vec<PteState>> = Vec::with_capacity(pieces.len());
         for (index, piece) in pieces.iter().enumerate() {
             let entries = &mut entries[..piece.pages];
             pagemap.entries(piece.first, entries)?;
-            sights.push(vec![Sight::ABSENT; piece.pages]);
+            ptes.push(vec![PteState::ABSENT; piece.pages]);
             for (page, entry) in entries.iter().enumerate() {
                 if let Some(frame) = entry.frame() {
                     let turn = piece.turn;
@@ -136,17 +137,17 @@ impl IdlePages {
                 } else if entry.swapped()
                     && let Some(tier) = tiers.swap_tier()
                 {
-                    sights[index][page] = Sight::placed(tier);
+                    ptes[index][page] = PteState::placed(tier);
                 }
             }
         }
         self.read_and_mark(&mut frames)?;
         for entry in &frames {
             let tier = tiers.tier_of_frame(entry.frame);
-            sights[entry.piece][entry.page] = Sight::placed(tier).with_accessed(!entry.idle).with_huge(entry.huge);
+            ptes[entry.piece][entry.page] = PteState::placed(tier).with_accessed(!entry.idle).with_huge(entry.huge);
         }
-        for (piece, sights) in pieces.iter().zip(&sights) {
-            sink.scan(target.space, piece.first, sights, piece.window, piece.turn);
+        for (piece, ptes) in pieces.iter().zip(&ptes) {
+            sink.scan(target.space, piece.first, ptes, piece.window, piece.turn);
         }
         Ok(())
     }
@@ -184,7 +185,7 @@ impl Tracker for IdlePages {
         Grade { granularity_bytes: Bytes::new(PAGE_BYTES), reads: true, writes: true, cost_ns_per_page: None }
     }
 
-    fn round(
+    fn scan(
         &mut self,
         now: Time,
         targets: &[Target<'_>],
@@ -215,6 +216,14 @@ impl Tracker for IdlePages {
         true
     }
 
+    fn watch_within(&mut self, within: f64) {
+        self.rotation.watch_within(within);
+    }
+
+    fn prices(&self) -> Option<WatchPrices> {
+        Some(WatchPrices::ASSUMED)
+    }
+
     fn forget(&mut self, space: SpaceId) {
         self.rotation.forget(space);
     }
@@ -233,12 +242,12 @@ mod tests {
 
     /// What a sink heard, by page.
     #[derive(Default)]
-    struct Heard(BTreeMap<Vpn, (Sight, Option<Duration>, bool)>);
+    struct Heard(BTreeMap<Vpn, (PteState, Option<Duration>, bool)>);
 
     impl Sink for Heard {
-        fn scan(&mut self, _: SpaceId, first: Vpn, sights: &[Sight], window: Option<Duration>, cleared: bool) {
-            for (page, sight) in sights.iter().enumerate() {
-                self.0.insert(Vpn(first.0 + page as u64), (*sight, window, cleared));
+        fn scan(&mut self, _: SpaceId, first: Vpn, ptes: &[PteState], window: Option<Duration>, cleared: bool) {
+            for (page, pte) in ptes.iter().enumerate() {
+                self.0.insert(Vpn(first.0 + page as u64), (*pte, window, cleared));
             }
         }
         fn event(&mut self, _: SpaceId, _: Vpn, _: super::super::Event) {}
@@ -283,7 +292,7 @@ mod tests {
         let mut tracker = IdlePages::open_under(root).unwrap();
 
         let mut heard = Heard::default();
-        tracker.round(Time::from_nanos(5), &targets, &tiers, 1.0, &mut heard).unwrap();
+        tracker.scan(Time::from_nanos(5), &targets, &tiers, 1.0, &mut heard).unwrap();
         assert!(
             heard.0.values().all(|(_, window, cleared)| window.is_none() && *cleared),
             "the first round only marks"
@@ -294,13 +303,13 @@ mod tests {
         // The huge page is accessed: the kernel clears its bit.
         write_words(&root.join(bitmap), &[(8, 0)]);
         let mut heard = Heard::default();
-        tracker.round(Time::from_nanos(9), &targets, &tiers, 1.0, &mut heard).unwrap();
+        tracker.scan(Time::from_nanos(9), &targets, &tiers, 1.0, &mut heard).unwrap();
         let window = Some(Duration::from_nanos(4));
-        let fast = Sight::placed(TierId::FAST);
+        let fast = PteState::placed(TierId::FAST);
         assert_eq!(heard.0[&Vpn(512)], (fast, window, true));
         assert_eq!(heard.0[&Vpn(513)], (fast.with_accessed(true).with_huge(true), window, true));
-        assert_eq!(heard.0[&Vpn(514)].0, Sight::ABSENT, "no swap tier on this map");
-        assert_eq!(heard.0[&Vpn(515)].0, Sight::ABSENT);
+        assert_eq!(heard.0[&Vpn(514)].0, PteState::ABSENT, "no swap tier on this map");
+        assert_eq!(heard.0[&Vpn(515)].0, PteState::ABSENT);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Trackers: how Terrace sees which pages a process uses.
 //!
-//! In: processes and their memory ranges. Out: sights and events by address, through a [`Sink`]. Must not:
+//! In: processes and their memory ranges. Out: PTE states and events by address, through a [`Sink`]. Must not:
 //! decide, know a policy, or be trusted before it has proven itself on a private mapping (`prove`).
 
 pub mod accessed_bits;
@@ -22,9 +22,10 @@ pub mod write_tracking;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-use terrace_core::observation::{Access, Sight};
+use terrace_core::observation::{Access, PteState};
 use terrace_core::policy::{HintScan, SamplePeriods};
 use terrace_core::units::{Bytes, SpaceId, Time, Vpn};
+use terrace_core::watching::WatchPrices;
 
 use crate::process::{MemoryRange, Process};
 use crate::topology::TierMap;
@@ -67,7 +68,7 @@ pub enum Event {
     /// touched it. Whether it was written, and when it was marked, the kernel does not tell.
     HintFault,
     /// First touch.
-    Born,
+    Allocated,
     /// A page came back from swap because the program touched it.
     Refault,
 }
@@ -75,7 +76,7 @@ pub enum Event {
 /// Takes what a tracker sees.
 pub trait Sink {
     /// Consecutive pages from `first` on, all of one 2 MiB block.
-    fn scan(&mut self, space: SpaceId, first: Vpn, sights: &[Sight], window: Option<Duration>, cleared: bool);
+    fn scan(&mut self, space: SpaceId, first: Vpn, ptes: &[PteState], window: Option<Duration>, cleared: bool);
     /// One event.
     fn event(&mut self, space: SpaceId, vpn: Vpn, event: Event);
 }
@@ -136,12 +137,12 @@ pub trait Tracker {
     /// What it can tell and what that costs.
     fn grade(&self) -> Grade;
 
-    /// Reads the accessed marks of a share of each target's blocks, in rotation, hands them to `sink`, and clears them.
+    /// Reads the accessed bits of a share of each target's blocks, in rotation, hands them to `sink`, and clears them.
     /// Blocks outside the share are reported with `window: None`, so that their places stay known.
     ///
     /// # Errors
     /// When a call failed that has nothing to do with a target exiting; a target that is gone is skipped.
-    fn round(
+    fn scan(
         &mut self,
         now: Time,
         targets: &[Target<'_>],
@@ -166,6 +167,15 @@ pub trait Tracker {
     /// Events lost because they came faster than they were read.
     fn lost(&self) -> u64 {
         0
+    }
+
+    /// From now on only this share of the blocks takes turns at being cleared, chosen by a hash of their address, so that they stand for
+    /// all: 1.0 at first. Trackers that clear nothing by blocks have no use for it.
+    fn watch_within(&mut self, _within: f64) {}
+
+    /// What its rounds cost a page; `None` where rounds clear no bits, so that a program pays nothing for being watched.
+    fn prices(&self) -> Option<WatchPrices> {
+        None
     }
 
     /// Forgets all it keeps of a space (its rotation, its descriptors).

@@ -1,6 +1,6 @@
 //! `page-faults`: births and refaults, by the kernel's own page-fault events with their addresses. Works everywhere.
 //!
-//! In: the targets. Out: [`Event::Born`] for a minor fault, [`Event::Refault`] for a major one (with compressed swap, every
+//! In: the targets. Out: [`Event::Allocated`] for a minor fault, [`Event::Refault`] for a major one (with compressed swap, every
 //! return of a page that the program itself touched is a major fault). Must not: cost a target more than a bounded
 //! share of its time, or claim to see accesses that do not fault.
 //!
@@ -129,7 +129,7 @@ impl Tracker for PageFaults {
         Grade { granularity_bytes: Bytes::new(PAGE_BYTES), reads: true, writes: true, cost_ns_per_page: None }
     }
 
-    fn round(
+    fn scan(
         &mut self,
         now: Time,
         targets: &[Target<'_>],
@@ -151,7 +151,7 @@ impl Tracker for PageFaults {
             births += u64::from(event == MINOR);
             let vpn = Vpn::of_address(sample.address);
             if let Some(space) = space_of(targets, sample.pid, vpn) {
-                sink.event(space, vpn, if event == MAJOR { Event::Refault } else { Event::Born });
+                sink.event(space, vpn, if event == MAJOR { Event::Refault } else { Event::Allocated });
             }
         });
         if let Some(open) = self.gate.note(now, births) {

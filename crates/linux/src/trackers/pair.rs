@@ -13,6 +13,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::event::epoll;
 use terrace_core::policy::{HintScan, SamplePeriods};
 use terrace_core::units::{SpaceId, Time};
+use terrace_core::watching::WatchPrices;
 
 use super::hint_faults::HintFaults;
 use super::page_faults::PageFaults;
@@ -77,7 +78,7 @@ impl Tracker for Pair {
         self.main.proof_kind()
     }
 
-    fn round(
+    fn scan(
         &mut self,
         now: Time,
         targets: &[Target<'_>],
@@ -85,8 +86,8 @@ impl Tracker for Pair {
         share: f64,
         sink: &mut dyn Sink,
     ) -> Result<(), TrackError> {
-        self.beside.round(now, targets, tiers, share, sink)?;
-        self.main.round(now, targets, tiers, share, sink)
+        self.beside.scan(now, targets, tiers, share, sink)?;
+        self.main.scan(now, targets, tiers, share, sink)
     }
 
     fn events(&mut self, now: Time, targets: &[Target<'_>], sink: &mut dyn Sink) -> Result<(), TrackError> {
@@ -104,6 +105,15 @@ impl Tracker for Pair {
 
     fn sees_virtual_machines(&self) -> bool {
         self.main.sees_virtual_machines()
+    }
+
+    fn watch_within(&mut self, within: f64) {
+        self.main.watch_within(within);
+        self.beside.watch_within(within);
+    }
+
+    fn prices(&self) -> Option<WatchPrices> {
+        self.main.prices().or_else(|| self.beside.prices())
     }
 
     fn forget(&mut self, space: SpaceId) {

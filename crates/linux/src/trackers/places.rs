@@ -1,6 +1,6 @@
 //! Places: where the pages of the targets lie, for trackers that see accesses and not places.
 //!
-//! In: the targets, /proc/PID/pagemap, and /proc/kpageflags on kernels before 6.7. Out: sights without a window: their places
+//! In: the targets, /proc/PID/pagemap, and /proc/kpageflags on kernels before 6.7. Out: PTE states without a window: their places
 //! count, their marks do not. Must not: clear or set anything.
 //!
 //! Hardware samples and hint faults come by address. What they are worth depends on where the page is, and that nobody
@@ -10,7 +10,7 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 
-use terrace_core::observation::Sight;
+use terrace_core::observation::PteState;
 use terrace_core::units::Vpn;
 
 use super::{Sink, Target};
@@ -29,7 +29,7 @@ pub struct Places {
     flags: Option<File>,
     residences: Box<[Residence; BLOCK]>,
     entries: Box<[PagemapEntry; BLOCK]>,
-    sights: Vec<Sight>,
+    ptes: Vec<PteState>,
 }
 
 impl Default for Places {
@@ -38,7 +38,7 @@ impl Default for Places {
             flags: File::open("/proc/kpageflags").ok(),
             residences: Box::new([Residence::Absent; BLOCK]),
             entries: Box::new([PagemapEntry::default(); BLOCK]),
-            sights: Vec::with_capacity(BLOCK),
+            ptes: Vec::with_capacity(BLOCK),
         }
     }
 }
@@ -69,8 +69,8 @@ impl Places {
                 // To the end of the 2 MiB block that the address lies in, as a sink wants it.
                 let pages = (BLOCK as u64 - first % BLOCK as u64).min(range.end.0 - first);
                 self.block(&mut pagemap, Vpn(first), pages as usize, tiers)?;
-                placed += self.sights.iter().filter(|sight| sight.tier().is_some()).count() as u64;
-                sink.scan(target.space, Vpn(first), &self.sights, None, false);
+                placed += self.ptes.iter().filter(|pte| pte.tier().is_some()).count() as u64;
+                sink.scan(target.space, Vpn(first), &self.ptes, None, false);
                 first += pages;
             }
         }
@@ -81,9 +81,15 @@ impl Places {
     ///
     /// # Errors
     /// As reading /proc/PID/pagemap.
-    pub fn sights(&mut self, pagemap: &mut Pagemap, first: Vpn, pages: usize, tiers: &TierMap) -> io::Result<&[Sight]> {
+    pub fn ptes(
+        &mut self,
+        pagemap: &mut Pagemap,
+        first: Vpn,
+        pages: usize,
+        tiers: &TierMap,
+    ) -> io::Result<&[PteState]> {
         self.block(pagemap, first, pages, tiers)?;
-        Ok(&self.sights)
+        Ok(&self.ptes)
     }
 
     fn block(&mut self, pagemap: &mut Pagemap, first: Vpn, pages: usize, tiers: &TierMap) -> io::Result<()> {
@@ -98,14 +104,14 @@ impl Places {
             pagemap.entries(first, entries)?;
         }
         let huge = needs_flags && self.flags.as_ref().is_some_and(|flags| is_huge(entries, flags));
-        self.sights.clear();
-        self.sights.extend(residences.iter().zip(entries.iter()).map(|(residence, entry)| match residence {
-            Residence::Absent => Sight::ABSENT,
-            Residence::Swapped => tiers.swap_tier().map_or(Sight::ABSENT, Sight::placed),
+        self.ptes.clear();
+        self.ptes.extend(residences.iter().zip(entries.iter()).map(|(residence, entry)| match residence {
+            Residence::Absent => PteState::ABSENT,
+            Residence::Swapped => tiers.swap_tier().map_or(PteState::ABSENT, PteState::placed),
             Residence::Present | Residence::PresentHuge => {
                 let frame = entry.frame().filter(|_| frames_tell);
                 let tier = frame.map_or(terrace_core::units::TierId::FAST, |frame| tiers.tier_of_frame(frame));
-                Sight::placed(tier).with_huge(huge || *residence == Residence::PresentHuge)
+                PteState::placed(tier).with_huge(huge || *residence == Residence::PresentHuge)
             }
         }));
         Ok(())
@@ -138,13 +144,13 @@ mod tests {
     use crate::process::{Backing, MemoryRange, Process};
 
     #[derive(Default)]
-    struct Heard(BTreeMap<Vpn, Sight>);
+    struct Heard(BTreeMap<Vpn, PteState>);
 
     impl Sink for Heard {
-        fn scan(&mut self, _: SpaceId, first: Vpn, sights: &[Sight], window: Option<Duration>, cleared: bool) {
+        fn scan(&mut self, _: SpaceId, first: Vpn, ptes: &[PteState], window: Option<Duration>, cleared: bool) {
             assert!(window.is_none() && !cleared, "nothing is said of accesses");
-            assert!(first.0 % 512 + sights.len() as u64 <= 512, "a stretch lies in one block");
-            self.0.extend(sights.iter().enumerate().map(|(page, sight)| (Vpn(first.0 + page as u64), *sight)));
+            assert!(first.0 % 512 + ptes.len() as u64 <= 512, "a stretch lies in one block");
+            self.0.extend(ptes.iter().enumerate().map(|(page, pte)| (Vpn(first.0 + page as u64), *pte)));
         }
         fn event(&mut self, _: SpaceId, _: Vpn, _: super::super::Event) {}
     }

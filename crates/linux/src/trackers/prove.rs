@@ -10,7 +10,7 @@
 
 use std::time::{Duration, Instant};
 
-use terrace_core::observation::Sight;
+use terrace_core::observation::PteState;
 use terrace_core::random::SplitMix64;
 use terrace_core::units::{PAGE_BYTES, SpaceId, Time, Vpn};
 
@@ -85,13 +85,13 @@ impl Heard {
 }
 
 impl Sink for Heard {
-    fn scan(&mut self, _: SpaceId, first: Vpn, sights: &[Sight], window: Option<Duration>, _: bool) {
-        self.placed += sights.iter().filter(|sight| sight.tier().is_some()).count();
+    fn scan(&mut self, _: SpaceId, first: Vpn, ptes: &[PteState], window: Option<Duration>, _: bool) {
+        self.placed += ptes.iter().filter(|pte| pte.tier().is_some()).count();
         // Without a window the marks say nothing.
         let Some(_) = window else { return };
-        self.windows += sights.len();
-        for (page, sight) in sights.iter().enumerate() {
-            if sight.accessed() {
+        self.windows += ptes.len();
+        for (page, pte) in ptes.iter().enumerate() {
+            if pte.accessed() {
                 self.mark(Vpn(first.0 + page as u64));
             }
         }
@@ -152,7 +152,7 @@ impl Trial<'_> {
     fn round(&self, tracker: &mut dyn Tracker) -> Result<Heard, String> {
         let mut heard = Heard::new(self.target.ranges[0].start);
         tracker
-            .round(self.now(), std::slice::from_ref(&self.target), self.tiers, 1.0, &mut heard)
+            .scan(self.now(), std::slice::from_ref(&self.target), self.tiers, 1.0, &mut heard)
             .map_err(|error| error.to_string())?;
         Ok(heard)
     }
@@ -296,7 +296,7 @@ fn move_to_node(memory: &PrivateMemory, node: u32) -> std::io::Result<usize> {
     let mut status = vec![-1; PAGES];
     let me = std::process::id();
     sys::move_pages(me, &addresses, Some(&nodes), &mut status)?;
-    // Asked for anew: the call's own status says nothing of pages that were there already.
+    // Asked for again: the call's own status says nothing of pages that were there already.
     sys::move_pages(me, &addresses, None, &mut status)?;
     Ok(status.iter().filter(|&&at| at == nodes[0]).count())
 }

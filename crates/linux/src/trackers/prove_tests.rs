@@ -31,7 +31,7 @@ impl<F: Fn(usize) -> bool> Tracker for Pretender<F> {
         self.grade
     }
 
-    fn round(
+    fn scan(
         &mut self,
         _: Time,
         targets: &[Target<'_>],
@@ -43,10 +43,10 @@ impl<F: Fn(usize) -> bool> Tracker for Pretender<F> {
         let range = targets[0].ranges[0];
         let pages = (range.end.0 - range.start.0) as usize;
         for block in 0..pages / 512 {
-            let sight = |page| Sight::placed(TierId::FAST).with_accessed((self.says)(page));
-            let sights: Vec<Sight> = (block * 512..(block + 1) * 512).map(sight).collect();
+            let pte = |page| PteState::placed(TierId::FAST).with_accessed((self.says)(page));
+            let ptes: Vec<PteState> = (block * 512..(block + 1) * 512).map(pte).collect();
             let window = (self.rounds > 1).then_some(Duration::from_millis(1));
-            sink.scan(targets[0].space, Vpn(range.start.0 + block as u64 * 512), &sights, window, true);
+            sink.scan(targets[0].space, Vpn(range.start.0 + block as u64 * 512), &ptes, window, true);
         }
         Ok(())
     }

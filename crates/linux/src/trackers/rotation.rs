@@ -11,10 +11,33 @@ use terrace_core::units::{BLOCK_PAGES, SpaceId, Time, Vpn};
 use super::Target;
 
 /// The turns of every space.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(super) struct Rotation {
     spaces: BTreeMap<SpaceId, Turns>,
+    /// Which share of the blocks takes turns, by their hash.
+    within: f64,
 }
+
+impl Default for Rotation {
+    fn default() -> Rotation {
+        Rotation { spaces: BTreeMap::new(), within: 1.0 }
+    }
+}
+
+/// Where on a circle of 2^32 points a block lies, by its number (its address divided by 2 MiB). Neighbours lie far apart and
+/// evenly (Knuth, The Art of Computer Programming, volume 3, 6.4, on multiplying by the golden ratio), so that the blocks of any stretch of
+/// the circle stand for all.
+pub(super) fn place_on_circle(block: u64) -> u64 {
+    block.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32
+}
+
+/// A share of that circle, in points.
+pub(super) fn points(share: f64) -> u64 {
+    (share.clamp(0.0, 1.0) * CIRCLE as f64) as u64
+}
+
+/// Points of the circle.
+pub(super) const CIRCLE: u64 = 1 << 32;
 
 #[derive(Clone, Debug, Default)]
 struct Turns {
@@ -38,6 +61,11 @@ pub(super) struct Piece {
 }
 
 impl Rotation {
+    /// From now on only the blocks of this share of the circle take turns.
+    pub(super) fn watch_within(&mut self, within: f64) {
+        self.within = within;
+    }
+
     /// The pieces of a target, by address. Those with a turn count as cleared at `now`.
     pub(super) fn pieces(&mut self, now: Time, target: &Target<'_>, share: f64) -> Vec<Piece> {
         let turns = self.spaces.entry(target.space).or_default();
@@ -53,8 +81,17 @@ impl Rotation {
         let wanted = ((pieces.len() as f64 * share.clamp(0.0, 1.0)).ceil() as usize).min(pieces.len());
         let start = pieces.partition_point(|piece| piece.first < turns.next);
         let count = pieces.len();
-        for offset in 0..wanted {
+        let within = points(self.within);
+        let mut left = wanted;
+        for offset in 0..count {
             let piece = &mut pieces[(start + offset) % count];
+            if left == 0 {
+                break;
+            }
+            if place_on_circle(piece.first.0 / u64::from(BLOCK_PAGES)) >= within {
+                continue;
+            }
+            left -= 1;
             piece.turn = true;
             piece.window = turns.cleared.insert(piece.first, now).map(|cleared| now.since(cleared));
             turns.next = Vpn(piece.first.0 + 1);
@@ -102,5 +139,26 @@ mod tests {
             }
         }
         assert!(turns.len() == 8 && turns.values().all(|&count| count == 2), "{turns:?}");
+    }
+
+    #[test]
+    fn within_a_part_of_the_blocks_only_those_have_turns_and_they_stand_for_all() {
+        let process = Process::open(std::process::id()).unwrap();
+        let range = MemoryRange { start: Vpn(0), end: Vpn(512 * 1024), backing: Backing::Anonymous };
+        let ranges = [range];
+        let target = Target { space: SpaceId(0), process: &process, ranges: &ranges };
+        let mut rotation = Rotation::default();
+        rotation.watch_within(1.0 / 16.0);
+        let mut turned = std::collections::BTreeSet::new();
+        for round in 0..8_u64 {
+            let pieces = rotation.pieces(Time::from_nanos(round), &target, 1.0 / 64.0);
+            turned.extend(pieces.iter().filter(|piece| piece.turn).map(|piece| piece.first.0 / 512));
+        }
+        assert!((60..=68).contains(&turned.len()), "{} of 1,024 blocks", turned.len());
+        // Each eighth of the memory has about its eighth of them.
+        for part in 0..8 {
+            let here = turned.range(part * 128..(part + 1) * 128).count();
+            assert!((6..=10).contains(&here), "{here} in part {part}");
+        }
     }
 }

@@ -148,7 +148,7 @@ impl Samples {
                     group.set_period(index, period_of(*kind, periods)).map_err(call)?;
                 }
             }
-            // Inherited events keep their period, so all are opened anew.
+            // Inherited events keep their period, so all are opened again.
             Source::Rings { group, kinds, scope, events, attached } => {
                 for (event, kind) in events.iter_mut().zip(kinds.iter()) {
                     event.__bindgen_anon_1.sample_period = period_of(*kind, periods);
@@ -172,7 +172,7 @@ impl Tracker for Samples {
         Grade { granularity_bytes: Bytes::new(PAGE_BYTES), reads: true, writes: true, cost_ns_per_page: None }
     }
 
-    fn round(
+    fn scan(
         &mut self,
         now: Time,
         targets: &[Target<'_>],

@@ -1,6 +1,6 @@
 //! `walker`: accessed bits read and cleared by Terrace's kernel module (`kmod/terrace_mm`), FlexHM's kernel part.
 //!
-//! In: the targets, /dev/terrace_mm. Out: a sight for every page of a range. Must not: load the module, or let more than a window's
+//! In: the targets, /dev/terrace_mm. Out: a PTE state for every page of a range. Must not: load the module, or let more than a window's
 //! worth of memory depend on the size of a target.
 //!
 //! What the module does better than the eBPF reader: a bit is read and cleared in one step, so no use in between is lost; clearing
@@ -10,8 +10,9 @@
 use std::collections::BTreeMap;
 use std::io;
 
-use terrace_core::observation::Sight;
+use terrace_core::observation::PteState;
 use terrace_core::units::{BLOCK_PAGES, Bytes, PAGE_BYTES, SpaceId, TierId, Time};
+use terrace_core::watching::WatchPrices;
 
 use super::rotation::{Piece, Rotation};
 use super::{Grade, Sink, Target, TrackError, Tracker};
@@ -30,7 +31,7 @@ pub struct Walker {
     slots: BTreeMap<SpaceId, Slot>,
     rotation: Rotation,
     seen: Vec<Seen>,
-    sights: Vec<Sight>,
+    ptes: Vec<PteState>,
 }
 
 impl Walker {
@@ -53,7 +54,7 @@ impl Walker {
             slots: BTreeMap::new(),
             rotation: Rotation::default(),
             seen: Vec::new(),
-            sights: Vec::with_capacity(BLOCK_PAGES as usize),
+            ptes: Vec::with_capacity(BLOCK_PAGES as usize),
         })
     }
 
@@ -115,15 +116,15 @@ impl Walker {
         sink: &mut dyn Sink,
     ) {
         let seen = &self.seen[from..from + piece.pages];
-        self.sights.clear();
-        self.sights.extend(seen.iter().map(|seen| sight(*seen, nodes, swap)));
+        self.ptes.clear();
+        self.ptes.extend(seen.iter().map(|seen| pte(*seen, nodes, swap)));
         // Of a huge page that the range has only a part of the mark is not cleared: it stays with whoever has all of it.
         let cut = piece.pages < BLOCK_PAGES as usize && seen.iter().any(|seen| seen.huge());
         if cut && piece.turn {
             self.rotation.forget_piece(space, piece.first);
         }
         let window = if cut { None } else { piece.window };
-        sink.scan(space, piece.first, &self.sights, window, piece.turn && !cut);
+        sink.scan(space, piece.first, &self.ptes, window, piece.turn && !cut);
     }
 }
 
@@ -150,14 +151,14 @@ fn tiers_of_nodes(tiers: &TierMap) -> Vec<TierId> {
     of_node
 }
 
-fn sight(seen: Seen, nodes: &[TierId], swap: Option<TierId>) -> Sight {
+fn pte(seen: Seen, nodes: &[TierId], swap: Option<TierId>) -> PteState {
     if seen.present() {
         let tier = seen.node().and_then(|node| nodes.get(node as usize).copied()).unwrap_or(TierId::FAST);
-        Sight::placed(tier).with_accessed(seen.count() > 0).with_huge(seen.huge())
+        PteState::placed(tier).with_accessed(seen.count() > 0).with_huge(seen.huge())
     } else if let Some(swap) = swap.filter(|_| seen.swapped()) {
-        Sight::placed(swap)
+        PteState::placed(swap)
     } else {
-        Sight::ABSENT
+        PteState::ABSENT
     }
 }
 
@@ -170,7 +171,7 @@ impl Tracker for Walker {
         Grade { granularity_bytes: Bytes::new(PAGE_BYTES), reads: true, writes: true, cost_ns_per_page: None }
     }
 
-    fn round(
+    fn scan(
         &mut self,
         now: Time,
         targets: &[Target<'_>],
@@ -197,6 +198,14 @@ impl Tracker for Walker {
 
     fn sees_virtual_machines(&self) -> bool {
         self.module.sees_guests()
+    }
+
+    fn watch_within(&mut self, within: f64) {
+        self.rotation.watch_within(within);
+    }
+
+    fn prices(&self) -> Option<WatchPrices> {
+        Some(WatchPrices::ASSUMED)
     }
 
     fn forget(&mut self, space: SpaceId) {
@@ -237,11 +246,11 @@ mod tests {
             Tier { kind: TierKind::Swap { device: "/dev/zram9".to_owned(), compressed: true }, ..tier(2, vec![]) };
         let tiers = TierMap::new(vec![tier(0, vec![0, 2]), tier(1, vec![1]), swap], Vec::new());
         let nodes = tiers_of_nodes(&tiers);
-        let check = |seen: u16, expect: Sight| assert_eq!(sight(Seen(seen), &nodes, tiers.swap_tier()), expect);
-        check(0, Sight::ABSENT);
-        check(0x20 | 1, Sight::placed(TierId(0)).with_accessed(true));
-        check(0x20 | 0x40 | 1 << 8, Sight::placed(TierId(1)).with_huge(true));
-        check(0x20 | 2 << 8, Sight::placed(TierId(0)));
-        check(0x80, Sight::placed(TierId(2)));
+        let check = |seen: u16, expect: PteState| assert_eq!(pte(Seen(seen), &nodes, tiers.swap_tier()), expect);
+        check(0, PteState::ABSENT);
+        check(0x20 | 1, PteState::placed(TierId(0)).with_accessed(true));
+        check(0x20 | 0x40 | 1 << 8, PteState::placed(TierId(1)).with_huge(true));
+        check(0x20 | 2 << 8, PteState::placed(TierId(0)));
+        check(0x80, PteState::placed(TierId(2)));
     }
 }

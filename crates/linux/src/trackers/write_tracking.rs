@@ -1,7 +1,7 @@
 //! `write-tracking`: which pages were written, exactly, without a stall, for programs that registered their memory for it.
 //!
 //! In: targets whose memory carries asynchronous write protection (userfaultfd with `UFFD_FEATURE_WP_ASYNC`, 6.7 and
-//! later). Out: sights in which "accessed" means "written". Must not: claim to see reads, or touch memory that is not
+//! later). Out: PTE states in which "accessed" means "written". Must not: claim to see reads, or touch memory that is not
 //! registered.
 //!
 //! A userfaultfd belongs to the address space that made it, and nothing outside a process can make one for it. So this
@@ -14,8 +14,9 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
-use terrace_core::observation::Sight;
+use terrace_core::observation::PteState;
 use terrace_core::units::{Bytes, PAGE_BYTES, SpaceId, Time, Vpn};
+use terrace_core::watching::WatchPrices;
 
 use super::rotation::{Piece, Rotation};
 use super::{Grade, ProofKind, Sink, Target, TrackError, Tracker};
@@ -117,7 +118,7 @@ impl Tracker for WriteTracking {
         Grade { granularity_bytes: Bytes::new(PAGE_BYTES), reads: false, writes: true, cost_ns_per_page: None }
     }
 
-    fn round(
+    fn scan(
         &mut self,
         now: Time,
         targets: &[Target<'_>],
@@ -137,7 +138,7 @@ impl Tracker for WriteTracking {
                 Err(_) if !target.process.is_alive() => continue,
                 result => result.map_err(call)?,
             };
-            let (mut entries, mut written, mut sights) = ([PagemapEntry::default(); 512], Vec::new(), Vec::new());
+            let (mut entries, mut written, mut ptes) = ([PagemapEntry::default(); 512], Vec::new(), Vec::new());
             let mut served = false;
             for piece in self.rotation.pieces(now, target, share) {
                 let known = piece.turn && WriteTracking::written(&file, &piece, &mut written).map_err(call)?.is_some();
@@ -148,18 +149,18 @@ impl Tracker for WriteTracking {
                 }
                 let entries = &mut entries[..piece.pages];
                 pagemap.entries(piece.first, entries).map_err(call)?;
-                sights.clear();
-                sights.extend(entries.iter().enumerate().map(|(page, entry)| {
+                ptes.clear();
+                ptes.extend(entries.iter().enumerate().map(|(page, entry)| {
                     if entry.present() {
                         let wrote = known && written[page];
-                        Sight::placed(tiers.tier_of_frame(entry.frame().unwrap_or(0)))
+                        PteState::placed(tiers.tier_of_frame(entry.frame().unwrap_or(0)))
                             .with_accessed(wrote)
                             .with_dirty(wrote)
                     } else {
-                        tiers.swap_tier().filter(|_| entry.swapped()).map_or(Sight::ABSENT, Sight::placed)
+                        tiers.swap_tier().filter(|_| entry.swapped()).map_or(PteState::ABSENT, PteState::placed)
                     }
                 }));
-                sink.scan(target.space, piece.first, &sights, piece.window.filter(|_| known), known);
+                sink.scan(target.space, piece.first, &ptes, piece.window.filter(|_| known), known);
             }
             if served || target.ranges.is_empty() {
                 self.unserved.remove(&target.space);
@@ -171,6 +172,15 @@ impl Tracker for WriteTracking {
             }
         }
         Ok(())
+    }
+
+    fn watch_within(&mut self, within: f64) {
+        self.rotation.watch_within(within);
+    }
+
+    fn prices(&self) -> Option<WatchPrices> {
+        // A write to a protected page is a minor fault: about a microsecond on the machines of docs/performance.md.
+        Some(WatchPrices { touch_ns: 1000.0, touch_huge_ns: 1000.0, ..WatchPrices::ASSUMED })
     }
 
     fn forget(&mut self, space: SpaceId) {

@@ -159,9 +159,9 @@ impl ZramIdentity {
                 _ => step(&format!("swapoff {}", device.display()), source),
             })?;
         }
-        self.retry_while_busy("reset", || std::fs::write(self.directory().join("reset"), "1"))?;
+        self.retry_while_busy("reset", || terrace_files::set(&self.directory().join("reset"), "1"))?;
         self.retry_while_busy("hot_remove", || {
-            std::fs::write("/sys/class/zram-control/hot_remove", self.id.to_string())
+            terrace_files::set(Path::new("/sys/class/zram-control/hot_remove"), self.id.to_string())
         })
     }
 
@@ -207,7 +207,8 @@ impl ZramIdentity {
 
     pub(super) fn write(&self, file: &str, value: &str) -> Result<(), ZramError> {
         let path = self.directory().join(file);
-        std::fs::write(&path, value).map_err(|source| step(&format!("writing {value} to {}", path.display()), source))
+        terrace_files::set(&path, value)
+            .map_err(|source| step(&format!("writing {value} to {}", path.display()), source))
     }
 }
 

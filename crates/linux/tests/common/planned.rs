@@ -8,6 +8,7 @@ use terrace_core::governor::GovernorConfig;
 use terrace_core::observation::Access;
 use terrace_core::policy::{FastGoal, Policy};
 use terrace_core::units::{Bytes, PAGE_BYTES, Time, Vpn};
+use terrace_core::watching::DEFAULT_MAX_OVERHEAD;
 use terrace_linux::manager::ManagerParts;
 use terrace_linux::movers::Movers;
 use terrace_linux::process::RangeOptions;
@@ -42,6 +43,8 @@ pub(crate) fn parts(
         ranges: RangeOptions::default(),
         kernel_lists: None,
         life_cycle: None,
+        max_overhead: DEFAULT_MAX_OVERHEAD,
+        page_out_interrupt: None,
     }
 }
 
@@ -54,7 +57,7 @@ impl Tracker for Planned {
         Grade { granularity_bytes: Bytes::new(PAGE_BYTES), reads: true, writes: true, cost_ns_per_page: None }
     }
 
-    fn round(&mut self, _: Time, _: &[Target<'_>], _: &TierMap, _: f64, _: &mut dyn Sink) -> Result<(), TrackError> {
+    fn scan(&mut self, _: Time, _: &[Target<'_>], _: &TierMap, _: f64, _: &mut dyn Sink) -> Result<(), TrackError> {
         self.looked = true;
         Ok(())
     }

@@ -1,12 +1,12 @@
 //! The policy driven by hand, walk by walk.
 //!
-//! In: counts and accessed bits. Out: what it wished for. Must not: model hardware; the simulator does.
+//! In: counts and accessed bits. Out: what it requested for. Must not: model hardware; the simulator does.
 
 use super::*;
 use crate::rig::{Rig, SLOW, SPACE};
 use terrace_core::engine::{Engine, EngineConfig, Input, Output};
 use terrace_core::governor::GovernorConfig;
-use terrace_core::observation::Sight;
+use terrace_core::observation::PteState;
 use terrace_core::policy::FastGoal;
 
 fn rig(pairs: &[(&str, &str)], tiers: &[u64]) -> Rig {
@@ -19,8 +19,8 @@ fn walk(rig: &mut Rig, counts: &[(u64, u32)]) {
     let events: Vec<Observation> =
         counts.iter().map(|&(vpn, accesses)| Observation::Counted { page: rig.page(vpn), accesses }).collect();
     rig.now = rig.now + Duration::from_millis(100);
-    rig.engine.handle(rig.now, Input::Seen(Seen::Events(&events)));
-    rig.engine.handle(rig.now, Input::Round(Round::default()));
+    rig.engine.handle(rig.now, Input::Observed(Observations::Events(&events)));
+    rig.engine.handle(rig.now, Input::ScanDone(ScanReport::default()));
     rig.settle();
 }
 
@@ -120,7 +120,7 @@ fn the_cold_pieces_of_a_fast_huge_page_make_room_and_dense_blocks_grow_together(
     for _ in 0..4 {
         rig.scan(0, |vpn| vpn % 4 != 3);
         rig.scan(1, |vpn| vpn == 700);
-        rig.engine.handle(rig.now, Input::Round(Round::default()));
+        rig.engine.handle(rig.now, Input::ScanDone(ScanReport::default()));
         rig.settle();
         rig.now = rig.now + Duration::from_millis(100);
     }
@@ -133,7 +133,7 @@ fn the_cold_pieces_of_a_fast_huge_page_make_room_and_dense_blocks_grow_together(
 fn two_spaces(floor: &str) -> [u64; 2] {
     let pairs = [("floor", floor), ("reserve", "0%")];
     let policy = HotnessWalk::new(&mut Settings::from_pairs(pairs)).unwrap();
-    let governor = GovernorConfig { rest: Duration::ZERO, ..GovernorConfig::default() };
+    let governor = GovernorConfig { cooldown: Duration::ZERO, ..GovernorConfig::default() };
     let goal = FastGoal::Pages(2048);
     let mut engine = Engine::new(EngineConfig { tiers: vec![2048, 8192], goal, governor }, Box::new(policy));
     let mut now = Time::ZERO;
@@ -144,9 +144,9 @@ fn two_spaces(floor: &str) -> [u64; 2] {
             let first = engine.pages().find(space, Vpn(block * 512)).unwrap();
             // Half of each is fast.
             let tier = if block < 2 { TierId::FAST } else { SLOW };
-            let sights = vec![Sight::placed(tier).with_huge(true); 512];
-            let scan = Scan { first, sights: &sights, window: None, cleared: false };
-            engine.handle(now, Input::Seen(Seen::Scan(scan)));
+            let ptes = vec![PteState::placed(tier).with_huge(true); 512];
+            let scan = ScanBatch { first, ptes: &ptes, window: None, cleared: false };
+            engine.handle(now, Input::Observed(Observations::Scan(scan)));
         }
         assert_eq!(engine.pages().used(space, TierId::FAST), 1024, "space {number}");
     }
@@ -157,9 +157,9 @@ fn two_spaces(floor: &str) -> [u64; 2] {
             let events: Vec<Observation> = (0..2048)
                 .map(|vpn| Observation::Counted { page: engine.pages().find(space, Vpn(vpn)).unwrap(), accesses: each })
                 .collect();
-            engine.handle(now, Input::Seen(Seen::Events(&events)));
+            engine.handle(now, Input::Observed(Observations::Events(&events)));
         }
-        engine.handle(now, Input::Round(Round::default()));
+        engine.handle(now, Input::ScanDone(ScanReport::default()));
         loop {
             match engine.poll(now) {
                 Output::Move(plan) => {
@@ -191,7 +191,7 @@ fn accessed_bits_rank_small_pages_by_how_often_they_are_set() {
         // Pages 512 to 767 are used in every walk, the others in every eighth.
         rig.scan(0, |_| round % 8 == 0);
         rig.scan(1, |vpn| vpn < 768 || round % 8 == 0);
-        rig.engine.handle(rig.now, Input::Round(Round::default()));
+        rig.engine.handle(rig.now, Input::ScanDone(ScanReport::default()));
         rig.settle();
         rig.now = rig.now + Duration::from_millis(100);
     }
@@ -212,13 +212,14 @@ fn told(rig: &mut Rig, counts: u64, small_ns: f64) {
         slow_accesses: counts * 50 + 500,
         slow_wait_ns: (counts * 50 + 500) as f64 * 40.0,
         memory_accesses: counts * 50 + 500,
+        ..ProcessorCounts::default()
     };
     rig.engine.handle(rig.now, Input::Processor(counts));
 }
 
 fn weighing(pairs: &[(&str, &str)], tiers: &[u64]) -> Rig {
     let mut policy = HotnessWalk::new(&mut Settings::from_pairs(pairs.iter().copied())).unwrap();
-    policy.set_prices(&crate::hotness_worth::tests::PRICES);
+    policy.set_prices(&cost_benefit::tests::PRICES);
     Rig::new(Box::new(policy), tiers)
 }
 
@@ -343,7 +344,7 @@ fn small_pages_that_are_written_once_are_not_fetched_and_those_used_again_are() 
         rig.engine.handle(rig.now, Input::Processor(counts));
         rig.scan(written.start / 512, |vpn| written.contains(&vpn));
         rig.scan(7, |vpn| vpn >= 4080);
-        rig.engine.handle(rig.now, Input::Round(Round::default()));
+        rig.engine.handle(rig.now, Input::ScanDone(ScanReport::default()));
         rig.settle();
         rig.now = rig.now + Duration::from_millis(100);
         fetched.push(written.filter(|vpn| rig.tier(*vpn) == Some(TierId::FAST)).count());

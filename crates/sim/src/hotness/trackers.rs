@@ -27,9 +27,9 @@ use terrace_machine::mmu::When;
 use terrace_machine::mmu::counters::Counters;
 use terrace_machine::mmu::{Layout, Width};
 use terrace_machine::preset::Management;
-use terrace_policies::bins::fit;
-use terrace_policies::heat::Heat;
-use terrace_policies::huge_split::SplitDecision;
+use terrace_policies::parts::bins::fit;
+use terrace_policies::parts::heat::Heat;
+use terrace_policies::parts::huge_split::SplitDecision;
 
 use super::regions::Regions;
 use super::uses::Uses;
@@ -430,7 +430,7 @@ impl MemtisSplit {
         let page = self.know(access.page >> BLOCK_SHIFT, access.huge).plus(access.page & (BLOCK_PAGES - 1));
         let marked = self.heat.sample(page, &mut self.pages).is_some() && {
             let value = self.heat.value(page, &self.pages);
-            terrace_policies::bins::visible_bin(terrace_policies::bins::fine_bin(value)) >= self.hot_bin
+            terrace_policies::parts::bins::visible_bin(terrace_policies::parts::bins::fine_bin(value)) >= self.hot_bin
         };
         let fast = self.fast.get(access.page as usize).copied().unwrap_or(false);
         self.decision.sample(fast, marked);

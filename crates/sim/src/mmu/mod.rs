@@ -3,13 +3,11 @@
 //! In: what [`MmuConfig`] asks for, and the accesses the simulation feeds. Out: the time translation and counting take, lines
 //! on the tiers, counters for the policy, figures for the report. Must not: decide, or place data.
 //!
-//! `replay` is the inner loop, and `interleave` puts the threads' accesses in the order in which cores that keep within a
+//! The inner loop is `hot::replay`; `interleave` puts the threads' accesses in the order in which cores that keep within a
 //! bounded skew would make them. The operating system's walk that reads tables and counters is the simulation's.
 
 pub(crate) mod interleave;
-pub(crate) mod replay;
 
-use terrace_core::prices::ProcessorCounts;
 use terrace_core::units::{BLOCK_PAGES, SpaceId, TierId};
 use terrace_machine::cache::Cache;
 use terrace_machine::mmu::{CounterSpec, Mmu, MmuSpec, NotOffered, Sync, TablePlacement};
@@ -81,21 +79,19 @@ impl MmuConfig {
 pub(crate) struct MmuRun {
     pub(crate) mmu: Mmu,
     /// For walks and counters where data passes no cache: what they leave there is nobody else's.
-    own_cache: Option<Cache>,
+    pub(crate) own_cache: Option<Cache>,
     pub(crate) interleaver: Interleaver,
-    ns_per_cycle: f64,
-    hit_ns: f64,
-    parallelism: f64,
+    pub(crate) ns_per_cycle: f64,
+    pub(crate) hit_ns: f64,
+    pub(crate) parallelism: f64,
     /// Nanoseconds of a read and of a store that reach a tier, under the load of the latest stretch.
-    latency: [[f64; 2]; TierId::MAX],
+    pub(crate) latency: [[f64; 2]; TierId::MAX],
     idle: [[f64; 2]; TierId::MAX],
     /// Lines that walks and counters read from each tier, and wrote back to it.
     pub(crate) table_lines: [[u64; 2]; TierId::MAX],
     /// First pages of huge pages that may have counters above zero.
     pub(crate) live: std::collections::BTreeSet<u32>,
     pub(crate) sweeps: Sweeps,
-    /// What the engine knows of the processor's counters.
-    pub(crate) told: ProcessorCounts,
     /// Pages of the plan being carried out that moved and whose translations cores still hold.
     pub(crate) unflushed: u32,
     phases: Vec<PhaseMark>,
@@ -139,7 +135,6 @@ impl MmuRun {
             table_lines: [[0; 2]; TierId::MAX],
             live: std::collections::BTreeSet::new(),
             sweeps: Sweeps::default(),
-            told: ProcessorCounts::default(),
             unflushed: 0,
             phases: Vec::new(),
             probe: None,

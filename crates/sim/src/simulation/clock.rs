@@ -1,15 +1,64 @@
 //! How virtual time advances: stretch by stretch, and among threads.
 //!
-//! In: what the inner loop counted since the last stretch. Out: time for all and for each thread, totals, and the call to do what is
-//! due. Must not: look at single accesses; those are over when a stretch ends.
+//! In: what the inner loop counted since the last stretch, and stalls that are laid on threads. Out: time for all and for each thread. Must not:
+//! look at single accesses; those are over when a stretch ends. Nor do what is due; the order of events is the simulation's.
 
-use terrace_machine::load::{Stretch, ThreadWork, Traffic, solve_among};
+use terrace_core::units::Time;
+use terrace_machine::load::{Rates, Stretch, ThreadWork, Traffic, solve_among};
+use terrace_machine::preset::Tier;
+use terrace_machine::scale::Scale;
 
-use super::{NEVER, ROUND_ACCESSES, STRETCH_ACCESSES, STRETCH_LEAST, STRETCH_NANOS, Simulation};
+use super::Simulation;
+
+/// Most accesses of a stretch.
+pub(super) const STRETCH_ACCESSES: usize = 16_384;
+/// Least accesses of a stretch, barriers aside: below it the load model costs more than the accesses.
+const STRETCH_LEAST: usize = 512;
+/// Full-size nanoseconds a stretch should not exceed: half of the shortest interval at which any policy acts (10 ms).
+const STRETCH_NANOS: f64 = 5e6;
+/// A thread not seen for so many accesses is not taken to run: longer than a round of turns of all threads.
+const ROUND_ACCESSES: u64 = 1 << 16;
+const NEVER: u64 = u64::MAX;
+
+/// See the module's header.
+pub(super) struct Clock {
+    scale: Scale,
+    rates: Rates,
+    cores: f64,
+    /// Small nanoseconds since the start.
+    now_ns: f64,
+    /// Of these, what nobody has managed yet.
+    span_ns: f64,
+    stretch_accesses: usize,
+    stretch_limit: usize,
+    /// Since the latest fork or barrier: when it was, how long each thread has run, and when it was last seen, counted
+    /// in accesses.
+    region_start_ns: f64,
+    clocks: Vec<f64>,
+    seen_at: Vec<u64>,
+    region_accesses: u64,
+    /// Whether a fork began the region, and how many threads the one before it had.
+    forked: bool,
+    last_region_threads: usize,
+    /// Threads that did anything in the latest stretch.
+    active: u32,
+    pending_stall: f64,
+}
+
+/// What a stretch amounted to.
+pub(super) struct Passed {
+    pub(super) stretch: Stretch,
+    pub(super) traffic: Vec<Traffic>,
+    /// Threads that ran side by side, which may be more than the cores.
+    pub(super) concurrency: f64,
+    /// Nanoseconds of stalls of all threads that were laid on those of the stretch.
+    pub(super) stalled: f64,
+}
 
 /// A stall of all running threads, in nanoseconds: the part of each that runs, and what each thread of the stretch was given in their place.
 #[derive(Clone, Copy, Default)]
 struct Shared {
+    lost: f64,
     each: f64,
     laid: f64,
 }
@@ -19,78 +68,125 @@ fn is_running(seen: u64, region_accesses: u64) -> bool {
     seen != NEVER && seen + ROUND_ACCESSES >= region_accesses
 }
 
-impl Simulation {
-    /// Ends the stretch: time, totals, and everything that is due.
-    pub(super) fn close_stretch(&mut self, barrier: bool) {
-        if self.weight > 1 {
-            self.weigh();
+impl Clock {
+    pub(super) fn new(scale: Scale, cores: u32, rates: Rates) -> Clock {
+        Clock {
+            scale,
+            rates,
+            cores: f64::from(cores),
+            now_ns: 0.0,
+            span_ns: 0.0,
+            stretch_accesses: 0,
+            stretch_limit: STRETCH_LEAST,
+            region_start_ns: 0.0,
+            clocks: Vec::new(),
+            seen_at: Vec::new(),
+            region_accesses: 0,
+            forked: false,
+            last_region_threads: 1,
+            active: 1,
+            pending_stall: 0.0,
         }
-        let traffic: Vec<Traffic> = (0..self.tiers.len())
-            .map(|k| Traffic { read: self.hot.read[k] as f64, written: self.hot.written[k] as f64 })
-            .collect();
-        let concurrency = self.concurrency();
-        let shared = self.share_stall(concurrency);
-        let stretch = solve_among(&self.tiers, &traffic, &self.hot.work, &self.rates, concurrency.min(self.cores()));
-        if stretch.active > 0 || stretch.nanos > 0.0 {
-            self.run_clocks(&stretch, concurrency, shared);
-            self.active = concurrency as u32;
-            self.note_waits(&stretch, &traffic, concurrency);
-            if let Some(run) = &mut self.hot.mmu {
-                run.set_load(&stretch.factor);
-            }
-            self.now_ns += stretch.nanos;
-            self.span_ns += stretch.nanos;
-            if stretch.bandwidth_bound {
-                self.counts.bandwidth_bound_ns += stretch.nanos;
-            }
-            self.total_up();
-            let full = stretch.nanos * f64::from(self.config.scale.factor());
-            let per_access = full / self.stretch_accesses.max(1) as f64;
-            if self.stretch_accesses >= STRETCH_LEAST {
-                self.stretch_limit =
-                    ((STRETCH_NANOS / per_access.max(1e-3)) as usize).clamp(STRETCH_LEAST, STRETCH_ACCESSES);
-            }
+    }
+
+    /// Small nanoseconds since the start.
+    pub(super) fn now_ns(&self) -> f64 {
+        self.now_ns
+    }
+
+    /// Full-size time.
+    pub(super) fn now(&self) -> Time {
+        self.scale.full_time(self.now_ns as u64)
+    }
+
+    /// Small nanoseconds that passed since this was last asked.
+    pub(super) fn take_span(&mut self) -> f64 {
+        std::mem::take(&mut self.span_ns)
+    }
+
+    /// Waits until then, if that is to come. Nobody manages the time meanwhile.
+    pub(super) fn wait_until(&mut self, then_ns: f64) {
+        self.now_ns = self.now_ns.max(then_ns);
+    }
+
+    /// Threads that did anything in the latest stretch.
+    pub(super) fn active(&self) -> u32 {
+        self.active
+    }
+
+    pub(super) fn rates(&self) -> Rates {
+        self.rates
+    }
+
+    /// Processors the program may use.
+    pub(super) fn cores(&self) -> f64 {
+        self.cores
+    }
+
+    /// Makes every thread that runs in the stretch wait so long.
+    pub(super) fn stall_each(&mut self, nanos: f64) {
+        self.pending_stall += nanos;
+    }
+
+    /// Spreads so many nanoseconds over the threads that run.
+    pub(super) fn stall_shared(&mut self, nanos: f64) {
+        self.pending_stall += nanos / f64::from(self.active.max(1));
+    }
+
+    /// One thread more.
+    pub(super) fn add_thread(&mut self) {
+        self.clocks.push(0.0);
+        self.seen_at.push(NEVER);
+    }
+
+    /// Accesses until the stretch must end.
+    pub(super) fn left_in_stretch(&self) -> usize {
+        self.stretch_limit.saturating_sub(self.stretch_accesses)
+    }
+
+    /// So many accesses of the stretch were made.
+    pub(super) fn ran(&mut self, accesses: usize) {
+        self.stretch_accesses += accesses;
+    }
+
+    /// Ends the stretch in which the threads did this `work` and the tiers moved this `traffic`. `None` if nothing happened in it.
+    fn pass(&mut self, tiers: &[Tier], work: &mut [ThreadWork], traffic: Vec<Traffic>) -> Option<Passed> {
+        let concurrency = self.concurrency(work);
+        let shared = self.share_stall(work, concurrency);
+        let stretch = solve_among(tiers, &traffic, work, &self.rates, concurrency.min(self.cores));
+        if stretch.active == 0 && stretch.nanos <= 0.0 {
+            self.stretch_accesses = 0;
+            return None;
         }
-        if barrier {
-            // Everyone waits for the thread that ran longest.
-            let longest = self.clocks.iter().copied().fold(0.0, f64::max);
-            let lag = (self.region_start_ns + longest - self.now_ns).max(0.0);
-            self.now_ns += lag;
-            self.span_ns += lag;
-            self.begin_region(false);
+        self.run_clocks(tiers, work, &stretch, concurrency, shared);
+        self.active = concurrency as u32;
+        self.now_ns += stretch.nanos;
+        self.span_ns += stretch.nanos;
+        let full = stretch.nanos * f64::from(self.scale.factor());
+        let per_access = full / self.stretch_accesses.max(1) as f64;
+        if self.stretch_accesses >= STRETCH_LEAST {
+            self.stretch_limit =
+                ((STRETCH_NANOS / per_access.max(1e-3)) as usize).clamp(STRETCH_LEAST, STRETCH_ACCESSES);
         }
         self.stretch_accesses = 0;
-        self.tell_probe();
-        if let Some(progress) = &self.progress {
-            progress.tell(self.counts.accesses, self.now());
-        }
-        self.manage();
-        self.tune_if_due();
-        let now = self.now();
-        if self.series.is_due(now) {
-            self.add_row(now);
-        }
+        Some(Passed { stretch, traffic, concurrency, stalled: shared.lost })
     }
 
-    /// What was counted in the stretch becomes that of all accesses its own stand for.
-    fn weigh(&mut self) {
-        let weight = self.weight;
-        for work in &mut self.hot.work {
-            work.cache_hits *= u64::from(weight);
-            work.misses.iter_mut().flatten().for_each(|misses| *misses *= weight);
-        }
-    }
-
-    pub(super) fn cores(&self) -> f64 {
-        f64::from(self.config.machine.processor.cores)
+    /// Everyone waits for the thread that ran longest.
+    fn meet(&mut self) {
+        let longest = self.clocks.iter().copied().fold(0.0, f64::max);
+        let lag = (self.region_start_ns + longest - self.now_ns).max(0.0);
+        self.now_ns += lag;
+        self.span_ns += lag;
+        self.begin_region(false);
     }
 
     /// How many threads run side by side: those seen lately in this region, or as many as the parallel region before had
     /// where a new one has just begun and not all had their turn. Taking too many is put right at the barrier.
-    fn concurrency(&mut self) -> f64 {
+    fn concurrency(&mut self, work: &[ThreadWork]) -> f64 {
         self.region_accesses += self.stretch_accesses as u64;
         let mut running = 0;
-        for (work, seen) in self.hot.work.iter().zip(&mut self.seen_at) {
+        for (work, seen) in work.iter().zip(&mut self.seen_at) {
             if *work != ThreadWork::default() {
                 *seen = self.region_accesses;
             }
@@ -104,39 +200,39 @@ impl Simulation {
 
     /// Lays the stall that every core which runs the program waits through on the threads that did something in this stretch: few of those
     /// that run had their turn. A stall that finds nobody stays for the next stretch.
-    fn share_stall(&mut self, concurrency: f64) -> Shared {
+    fn share_stall(&mut self, work: &mut [ThreadWork], concurrency: f64) -> Shared {
         if self.pending_stall == 0.0 {
             return Shared::default();
         }
-        let lost = self.pending_stall * concurrency.min(self.cores());
-        let mut present: Vec<_> = self.hot.work.iter_mut().filter(|work| **work != ThreadWork::default()).collect();
+        let lost = self.pending_stall * concurrency.min(self.cores);
+        let mut present: Vec<_> = work.iter_mut().filter(|work| **work != ThreadWork::default()).collect();
         if present.is_empty() {
             return Shared::default();
         }
         let laid = lost / present.len() as f64;
         present.iter_mut().for_each(|work| work.stall_ns += laid);
         self.pending_stall = 0.0;
-        self.waited.shared += lost;
-        Shared { each: lost / concurrency, laid }
+        Shared { lost, each: lost / concurrency, laid }
     }
 
     /// Each thread's own time in the stretch. What all waited through goes to all that run, whoever had it laid on.
-    fn run_clocks(&mut self, stretch: &Stretch, concurrency: f64, shared: Shared) {
-        let total: f64 = self.hot.work.iter().map(|work| work.nanos(&self.tiers, &self.rates, &stretch.factor)).sum();
+    fn run_clocks(&mut self, tiers: &[Tier], work: &[ThreadWork], stretch: &Stretch, concurrency: f64, shared: Shared) {
+        let total: f64 = work.iter().map(|work| work.nanos(tiers, &self.rates, &stretch.factor)).sum();
         if total <= 0.0 {
             return;
         }
         // Bandwidth, or turns on too few cores, stretch everybody's time alike.
         let stretched = stretch.nanos * concurrency / total;
-        for ((clock, work), seen) in self.clocks.iter_mut().zip(&self.hot.work).zip(&self.seen_at) {
+        for ((clock, work), seen) in self.clocks.iter_mut().zip(work).zip(&self.seen_at) {
             let mut nanos = if is_running(*seen, self.region_accesses) { shared.each } else { 0.0 };
             if *work != ThreadWork::default() {
-                nanos += work.nanos(&self.tiers, &self.rates, &stretch.factor) - shared.laid;
+                nanos += work.nanos(tiers, &self.rates, &stretch.factor) - shared.laid;
             }
             *clock += nanos * stretched;
         }
     }
 
+    /// A region of the program begins, as a fork or after a barrier.
     pub(super) fn begin_region(&mut self, forked: bool) {
         if self.forked {
             self.last_region_threads = self.seen_at.iter().filter(|seen| **seen != NEVER).count().max(1);
@@ -147,30 +243,39 @@ impl Simulation {
         self.clocks.fill(0.0);
         self.seen_at.fill(NEVER);
     }
+}
 
-    pub(crate) fn total_up(&mut self) {
-        let memory_mode = self.hot.memory_mode.is_some();
-        for work in &mut self.hot.work {
-            self.counts.cache_hits += work.cache_hits;
-            for (tier, misses) in work.misses.iter().enumerate() {
-                let misses: u64 = misses.iter().map(|&n| u64::from(n)).sum();
-                self.counts.tier_accesses[tier] += misses;
-                if memory_mode && tier > 0 {
-                    // A miss of Memory Mode probed the fast tier first; it was served by the slow one.
-                    self.counts.tier_accesses[0] -= misses;
-                }
+impl Simulation {
+    /// Ends the stretch: time, totals, and everything that is due.
+    pub(super) fn close_stretch(&mut self, barrier: bool) {
+        let tiers = &self.config.machine.tiers;
+        self.hot.weigh();
+        let traffic = (0..tiers.len()).map(|tier| self.hot.traffic(tier)).collect();
+        if let Some(passed) = self.clock.pass(tiers, self.hot.work_mut(), traffic) {
+            self.note_waits(&passed);
+            self.hot.set_load(&passed.stretch.factor);
+            if passed.stretch.bandwidth_bound {
+                self.books.bound_by_bandwidth(passed.stretch.nanos);
             }
-            *work = ThreadWork::default();
+            self.total_up();
         }
-        for tier in 0..self.tiers.len() {
-            self.counts.tier_read[tier] += std::mem::take(&mut self.hot.read[tier]);
-            self.counts.tier_written[tier] += std::mem::take(&mut self.hot.written[tier]);
+        if barrier {
+            self.clock.meet();
         }
-        self.counts.peak_pages = self.counts.peak_pages.max(self.hot.memory.resident());
-        if let Some(future) = &mut self.future {
-            let accesses = self.counts.accesses - std::mem::replace(&mut self.told_accesses, self.counts.accesses);
-            future.add(self.hot.base, accesses, &mut self.hot.missed);
+        self.tell_probe();
+        self.foresight.pass(self.books.accesses(), self.now());
+        self.manage();
+        self.tune_if_due();
+        let now = self.now();
+        if self.books.row_is_due(now) {
+            self.add_row(now);
         }
+    }
+
+    /// What was counted goes into the books.
+    pub(super) fn total_up(&mut self) {
+        self.books.total_up(&mut self.hot, self.config.machine.tiers.len());
+        self.foresight.write_down(self.books.accesses(), &mut self.hot);
     }
 }
 
@@ -224,14 +329,14 @@ mod tests {
         for stall in [0.0, stall] {
             simulation.meet();
             simulation.fork();
-            began = simulation.now_ns;
+            began = simulation.clock.now_ns();
             for part in steps.chunks(2000) {
                 simulation.feed(part);
-                simulation.stall_each(stall);
+                simulation.clock.stall_each(stall);
             }
         }
         simulation.meet();
-        simulation.now_ns - began
+        simulation.clock.now_ns() - began
     }
 
     #[test]

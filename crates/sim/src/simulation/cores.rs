@@ -7,17 +7,26 @@ use super::Simulation;
 use crate::mmu::interleave::Queued;
 use crate::record::Record;
 
+/// What the cores have queued.
+#[derive(Default)]
+pub(super) struct Cores {
+    /// A run of one core's accesses, kept for its memory.
+    queued: Vec<Queued>,
+    /// Whether one is under way.
+    in_run: bool,
+}
+
 impl Simulation {
     /// Accesses as each core would make them: queued by core, and run in the order of the cores' clocks.
     pub(super) fn feed_cores<R: Record>(&mut self, batch: &[R]) {
         let Some(run) = &mut self.hot.mmu else { return };
         if let [_] = run.interleaver.cores() {
             // One core makes its accesses in the order they come.
-            let mut queued = std::mem::take(&mut self.queued);
+            let mut queued = std::mem::take(&mut self.cores.queued);
             queued.clear();
             queued.extend(batch.iter().map(|access| Queued::of(access, 1)));
             self.run_core(0, &queued);
-            self.queued = queued;
+            self.cores.queued = queued;
             return;
         }
         run.interleaver.push(batch);
@@ -26,21 +35,21 @@ impl Simulation {
 
     /// Runs what the cores have queued, as far as it is known who is next; `all` of it before an event.
     fn run_cores(&mut self, all: bool) {
-        let mut queued = std::mem::take(&mut self.queued);
+        let mut queued = std::mem::take(&mut self.cores.queued);
         while let Some(core) = self.hot.mmu.as_mut().and_then(|run| run.interleaver.next(all, &mut queued)) {
             self.run_core(core, &queued);
-            if self.failure.is_some() {
+            if !self.goes_on() {
                 break;
             }
         }
-        self.queued = queued;
+        self.cores.queued = queued;
     }
 
     fn run_core(&mut self, core: usize, queued: &[Queued]) {
         let before = self.hot.mmu.as_ref().map_or(0.0, |run| run.interleaver.cores()[core].clock_ns);
-        self.in_run = true;
+        self.cores.in_run = true;
         self.feed_in_order(queued);
-        self.in_run = false;
+        self.cores.in_run = false;
         if let Some(run) = &mut self.hot.mmu {
             let state = run.interleaver.core_mut(core);
             state.busy_ns += state.clock_ns - before;
@@ -51,7 +60,7 @@ impl Simulation {
     /// Everything queued is run: an event follows, which comes after it. At a barrier the cores wait for the last.
     pub(super) fn drain_cores(&mut self, barrier: bool) {
         // A fault can make memory known in the middle of a run; what is queued comes after it.
-        if self.hot.mmu.is_none() || self.in_run {
+        if self.hot.mmu.is_none() || self.cores.in_run {
             return;
         }
         self.run_cores(true);

@@ -6,89 +6,94 @@
 use terrace_core::prices::ProcessorCounts;
 use terrace_core::units::TierId;
 use terrace_machine::cache::LINE_BYTES;
-use terrace_machine::load::{Stretch, Traffic, Wait, solve_among};
+use terrace_machine::load::{Traffic, Wait, solve_among};
 use terrace_machine::preset::TierKind;
 
 use super::Simulation;
+use super::books::{Cost, Event};
+use super::clock::Passed;
 use crate::tuning::Counters;
 
 impl Simulation {
     /// What has been counted.
     pub fn counters(&self) -> Counters {
-        let counts = &self.counts;
-        let hits = counts.cache_hits as f64 * self.rates.cache_hit_ns / self.rates.parallelism;
+        let (books, waited, rates) = (&self.books, self.books.waited(), self.clock.rates());
+        let hits = books.cache_hits() as f64 * rates.cache_hit_ns / rates.parallelism;
+        let served = books.tier_accesses();
         Counters {
             now: self.now(),
-            fast_accesses: counts.tier_accesses[0],
-            slow_accesses: counts.tier_accesses[1..].iter().sum(),
-            operations: self.waited.cycles as f64 + hits * self.rates.frequency_hertz / 1e9,
-            promoted: counts.promoted,
-            demoted: counts.demoted,
-            failed_promotions: counts.failed_promotions,
+            fast_accesses: served[0],
+            slow_accesses: served[1..].iter().sum(),
+            operations: waited.cycles as f64 + hits * rates.frequency_hertz / 1e9,
+            promoted: books.counted(Event::Promoted),
+            demoted: books.counted(Event::Demoted),
+            failed_promotions: books.counted(Event::FailedPromotions),
             resident_pages: self.hot.memory.resident(),
             fast_pages: self.hot.memory.used(TierId::FAST),
-            fast_limit: self.fast_limit,
-            kernel_keeps_free: self.kernel.demotion.then(|| self.reclaim.kept_free(TierId::FAST)),
+            fast_limit: self.limit.pages(),
+            kernel_keeps_free: self.kernel.keeps_free(),
             hot_threshold: self.hot_threshold(),
-            threads: self.active,
-            thread_nanos: self.waited.threads,
-            slow_nanos: self.waited.slow,
-            management_nanos: self.costs.program_stall(),
-            ran_nanos: self.waited.ran,
-            lost_nanos: self.waited.lost,
-            memory_nanos: self.waited.memory,
-            fast_bytes: [counts.tier_read[0], counts.tier_written[0]],
+            threads: self.clock.active(),
+            thread_nanos: waited.threads,
+            slow_nanos: waited.slow,
+            management_nanos: books.program_stall(),
+            ran_nanos: waited.ran,
+            lost_nanos: waited.lost,
+            memory_nanos: waited.memory,
+            fast_bytes: books.tier_bytes(0),
         }
     }
 
     /// Policies with a histogram name the bin from which pages are hot; bin k counts pages of 2^k accesses and more.
     fn hot_threshold(&self) -> Option<f64> {
-        let bin = self.engine.policy_metrics().into_iter().find(|metric| metric.name == "hot_threshold_bin")?;
+        let bin = self.link.engine().policy_metrics().into_iter().find(|metric| metric.name == "hot_threshold_bin")?;
         Some(bin.value.exp2())
     }
 
     /// Sums up what the threads of a stretch waited for, before their work is cleared.
-    pub(crate) fn note_waits(&mut self, stretch: &Stretch, traffic: &[Traffic], concurrency: f64) {
-        let paid = self.costs.hint_fault_stall + self.costs.refault_stall;
-        let management =
-            std::mem::take(&mut self.waited.shared) + paid - std::mem::replace(&mut self.waited.paid, paid);
-        let moved = std::mem::take(&mut self.waited.moved_fast);
-        if self.tuning.is_some() {
-            self.waited.ran += stretch.nanos;
-            self.waited.lost += stretch.nanos - self.without(stretch, traffic, concurrency, management, moved);
+    pub(super) fn note_waits(&mut self, passed: &Passed) {
+        let Passed { stretch, concurrency, stalled, .. } = passed;
+        let paid = self.books.cost(Cost::HintFaultStall) + self.books.cost(Cost::RefaultStall);
+        let waited = self.books.waited_mut();
+        let management = stalled + paid - std::mem::replace(&mut waited.paid, paid);
+        let moved = std::mem::take(&mut waited.moved_fast);
+        let lost = self.limit.is_tuned().then(|| stretch.nanos - self.without(passed, management, moved));
+        let (tiers, rates) = (&self.config.machine.tiers, self.clock.rates());
+        let waited = self.books.waited_mut();
+        if let Some(lost) = lost {
+            waited.ran += stretch.nanos;
+            waited.lost += lost;
         }
-        self.waited.threads += stretch.nanos * concurrency;
-        self.waited.memory += stretch.nanos * concurrency.min(self.cores());
-        for work in &self.hot.work {
-            self.waited.memory -= work.own_nanos(&self.rates);
-            self.waited.cycles += work.cycles;
-            for k in (1..self.tiers.len()).filter(|&k| self.tiers[k].kind == TierKind::Memory) {
-                let slow = work.waits(k, &self.tiers[k], &self.rates) * stretch.factor[k];
+        waited.latency_ns += stretch.nanos;
+        for (k, tier) in tiers.iter().enumerate().filter(|(_, tier)| tier.kind == TierKind::Memory) {
+            waited.latency[k] += tier.read_latency_ns * stretch.factor[k] * stretch.nanos;
+        }
+        waited.threads += stretch.nanos * concurrency;
+        waited.memory += stretch.nanos * concurrency.min(self.clock.cores());
+        for work in self.hot.work() {
+            waited.memory -= work.own_nanos(&rates);
+            waited.cycles += work.cycles;
+            for (k, tier) in tiers.iter().enumerate().skip(1).filter(|(_, tier)| tier.kind == TierKind::Memory) {
+                let slow = work.waits(k, tier, &rates) * stretch.factor[k];
                 // The same accesses, had fast memory served them.
-                let fast = work.waits(k, &self.tiers[0], &self.rates) * stretch.factor[0];
-                self.waited.slow += (slow - fast).max(0.0);
+                let fast = work.waits(k, &tiers[0], &rates) * stretch.factor[0];
+                waited.slow += (slow - fast).max(0.0);
             }
         }
     }
 
     /// What a stretch would have taken with everything fast and without `management`, of which this much was waited for in it.
-    fn without(
-        &self,
-        stretch: &Stretch,
-        traffic: &[Traffic],
-        concurrency: f64,
-        management: f64,
-        moved_fast: [u64; 2],
-    ) -> f64 {
-        let mut fast = traffic[0];
+    fn without(&self, passed: &Passed, management: f64, moved_fast: [u64; 2]) -> f64 {
+        let tiers = &self.config.machine.tiers;
+        let mut fast = passed.traffic[0];
         fast.read -= moved_fast[0] as f64;
         fast.written -= moved_fast[1] as f64;
-        let stalled: f64 = self.hot.work.iter().map(|work| work.stall_ns).sum();
+        let stalled: f64 = self.hot.work().iter().map(|work| work.stall_ns).sum();
         let kept = if stalled > 0.0 { 1.0 - (management / stalled).clamp(0.0, 1.0) } else { 1.0 };
-        let (mut work, mut slow) = (self.hot.work.clone(), 0u64);
+        let (mut work, mut slow) = (self.hot.work().to_vec(), 0u64);
         for work in &mut work {
             work.stall_ns *= kept;
-            for k in (1..self.tiers.len()).filter(|&k| self.tiers[k].kind == TierKind::Memory) {
+            for k in (1..tiers.len()).filter(|&k| tiers[k].kind == TierKind::Memory) {
                 let misses = std::mem::take(&mut work.misses[k]);
                 slow += misses.iter().map(|&count| u64::from(count)).sum::<u64>();
                 fast.read += misses.iter().map(|&count| f64::from(count)).sum::<f64>() * LINE_BYTES as f64;
@@ -98,37 +103,41 @@ impl Simulation {
             }
         }
         if slow == 0 && kept >= 1.0 && moved_fast == [0; 2] {
-            return stretch.nanos;
+            return passed.stretch.nanos;
         }
-        let mut all = vec![Traffic::default(); self.tiers.len()];
+        let mut all = vec![Traffic::default(); tiers.len()];
         all[0] = fast;
-        solve_among(&self.tiers, &all, &work, &self.rates, concurrency.min(self.cores())).nanos
+        solve_among(tiers, &all, &work, &self.clock.rates(), passed.concurrency.min(self.clock.cores())).nanos
     }
 
-    /// What was counted since this was last asked; `None` where no MMU is modelled.
-    pub(crate) fn processor_counts(&mut self) -> Option<ProcessorCounts> {
+    /// What was counted since this was last asked. Translations are counted where an MMU is modelled.
+    pub(super) fn processor_counts(&mut self) -> ProcessorCounts {
         let counters = self.counters();
-        let run = self.hot.mmu.as_deref_mut()?;
         let processors = self.config.machine.processor.cores.max(1);
         let mut now = ProcessorCounts {
-            cores: self.active,
-            in_use: (f64::from(self.active) / f64::from(processors)).min(1.0),
+            cores: self.clock.active(),
+            in_use: (f64::from(self.clock.active()) / f64::from(processors)).min(1.0),
             slow_accesses: counters.slow_accesses,
             slow_wait_ns: counters.slow_nanos,
             memory_accesses: counters.slow_accesses + counters.fast_accesses,
             ..ProcessorCounts::default()
         };
-        let mut walk_ns = 0.0;
-        for core in run.mmu.totals() {
-            now.accesses[1] += core.huge_accesses;
-            now.translation_ns[1] += core.huge_walk_ns;
-            now.counted += core.updates;
-            walk_ns += core.walk_ns;
+        if let Some(run) = self.hot.mmu.as_deref() {
+            let mut walk_ns = 0.0;
+            for core in run.mmu.totals() {
+                now.accesses[1] += core.huge_accesses;
+                now.translation_ns[1] += core.huge_walk_ns;
+                now.counted += core.updates;
+                walk_ns += core.walk_ns;
+            }
+            now.translation_ns[0] = walk_ns - now.translation_ns[1];
         }
-        now.accesses[0] = self.counts.accesses.saturating_sub(now.accesses[1]);
-        now.translation_ns[0] = walk_ns - now.translation_ns[1];
-        let before = std::mem::replace(&mut run.told, now);
-        Some(ProcessorCounts {
+        now.accesses[0] = self.books.accesses().saturating_sub(now.accesses[1]);
+        let waited = self.books.waited_mut();
+        let (sums, span) = (std::mem::take(&mut waited.latency), std::mem::take(&mut waited.latency_ns));
+        let latency_ns = if span > 0.0 { sums.map(|sum| sum / span) } else { sums };
+        let before = self.link.told(now);
+        ProcessorCounts {
             cores: now.cores,
             in_use: now.in_use,
             accesses: [0, 1].map(|size| now.accesses[size].saturating_sub(before.accesses[size])),
@@ -137,6 +146,7 @@ impl Simulation {
             slow_accesses: now.slow_accesses - before.slow_accesses,
             slow_wait_ns: (now.slow_wait_ns - before.slow_wait_ns).max(0.0),
             memory_accesses: now.memory_accesses - before.memory_accesses,
-        })
+            latency_ns,
+        }
     }
 }

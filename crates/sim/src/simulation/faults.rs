@@ -4,29 +4,25 @@
 //! tracker sees of it. Must not: ask the policy anything but where a new page should go.
 
 use terrace_core::observation::Observation;
-use terrace_core::units::{BLOCK_PAGES, BLOCK_SHIFT, Bytes, PAGE_BYTES, TierId, Time, Vpn};
+use terrace_core::units::{BLOCK_PAGES, BLOCK_SHIFT, Bytes, PAGE_BYTES, TierId, Vpn};
 use terrace_machine::load::Wait;
 use terrace_machine::memory::PageWord;
 
-use super::{NO_BLOCK, Simulation};
+use super::Simulation;
+use super::books::{Cost, Event};
 use crate::error::SimError;
 use crate::history::What;
 use crate::record::Record;
 
-/// Units one direct reclaim frees before it tries again (SWAP_CLUSTER_MAX).
-const CLUSTER: u64 = 32;
-
 impl Simulation {
     /// Resolves whatever keeps `access` from being made.
-    pub(crate) fn fault<R: Record>(&mut self, access: &R) -> Result<(), SimError> {
+    pub(super) fn fault<R: Record>(&mut self, access: &R) -> Result<(), SimError> {
         let vpn = Vpn(access.page());
         let page = self.page_of(vpn)?;
         if page as usize >= self.hot.memory.len() || !self.hot.memory.word(page).has(PageWord::MAPPED) {
             // A source that tells no births: the whole block becomes the program's.
             self.map_block(page);
-            if let Some(error) = self.failure.take() {
-                return Err(error);
-            }
+            self.check()?;
         }
         let word = self.hot.memory.word(page);
         let thread = access.thread();
@@ -65,9 +61,9 @@ impl Simulation {
 
     /// Gives a page, or its whole block as a huge page, memory. `thread` pays; nobody does for page cache that was there
     /// before the program. Returns whether there was room.
-    pub(crate) fn first_touch(&mut self, page: u32, thread: Option<usize>) -> bool {
+    pub(super) fn first_touch(&mut self, page: u32, thread: Option<usize>) -> bool {
         let now = self.now();
-        let preferred = if self.hot.memory_mode.is_some() { TierId(1) } else { self.engine.place(now, self.id(page)) };
+        let preferred = if self.hot.memory_mode.is_some() { TierId(1) } else { self.link.place(now, page) };
         let first = page >> BLOCK_SHIFT << BLOCK_SHIFT;
         if thread.is_some()
             && self.huge_wanted(first)
@@ -78,22 +74,26 @@ impl Simulation {
                 self.hot.memory.place(page, tier);
                 self.hot.memory.set(page, PageWord::HUGE | PageWord::UNTOUCHED);
                 let vpn = self.vpn(page);
-                self.history.add(now, vpn, || What::Born { tier, huge: true });
+                self.books.note(now, vpn, || What::Allocated { tier, huge: true });
             }
             self.entered(first);
-            self.relocated.push(first);
+            self.link.relocated(first);
             return true;
         }
         let Some(tier) = self.room(preferred, 1) else { return false };
         self.hot.memory.place(page, tier);
         self.entered(page);
         let vpn = self.vpn(page);
-        self.history.add(now, vpn, || What::Born { tier, huge: false });
-        self.born.push(Observation::Born { page: self.id(page), tier });
+        self.books.note(now, vpn, || What::Allocated { tier, huge: false });
+        self.link.born(Observation::Allocated { page: self.link.id(page), tier });
         if thread.is_some() {
-            let slow = self.config.machine.management.slow_clear_nanos(PAGE_BYTES as f64, &self.tiers[tier.index()]);
+            let slow = self
+                .config
+                .machine
+                .management
+                .slow_clear_nanos(PAGE_BYTES as f64, &self.config.machine.tiers[tier.index()]);
             self.pay(thread, self.config.machine.management.first_touch_small_ns + slow);
-            self.hot.written[tier.index()] += PAGE_BYTES;
+            self.hot.add_bytes(tier.index(), [0, PAGE_BYTES]);
         }
         true
     }
@@ -114,64 +114,25 @@ impl Simulation {
         part.for_each(|page| self.hot.memory.clear(page, PageWord::UNTOUCHED));
         let management = self.config.machine.management;
         let bytes = cleared * PAGE_BYTES;
-        let slow = management.slow_clear_nanos(bytes as f64, &self.tiers[tier.index()]);
+        let slow = management.slow_clear_nanos(bytes as f64, &self.config.machine.tiers[tier.index()]);
         let share = cleared as f64 / f64::from(BLOCK_PAGES);
         self.pay(Some(thread), management.first_touch_huge_ns * share + slow);
-        self.hot.written[tier.index()] += bytes;
+        self.hot.add_bytes(tier.index(), [0, bytes]);
     }
 
     fn pay(&mut self, thread: Option<usize>, nanos: f64) {
         if let Some(thread) = thread {
-            self.hot.work[thread].stall_ns += nanos;
+            self.hot.stall(thread, nanos);
         }
     }
 
-    pub(crate) fn entered(&mut self, unit: u32) {
-        if self.lists {
-            self.reclaim.born(&mut self.hot.memory, unit);
-        }
+    pub(super) fn entered(&mut self, unit: u32) {
+        self.kernel.born(&mut self.hot.memory, unit);
     }
 
     fn block_is_empty(&self, first: u32) -> bool {
         let words = &self.hot.memory.words()[first as usize..(first + BLOCK_PAGES) as usize];
         words.iter().all(|word| word.has(PageWord::MAPPED) && word.has(PageWord::ABSENT) && !word.has(PageWord::FILE))
-    }
-
-    /// A tier with room for `weight` pages from `preferred` down, then up; direct reclaim if there is none.
-    fn room(&mut self, preferred: TierId, weight: u64) -> Option<TierId> {
-        let slowest = self.slowest_memory();
-        let preferred = preferred.min(slowest);
-        // Watermarks hold where the kernel manages the tiers as zones. The other systems cap fast memory exactly, by a
-        // control group or by managing it themselves.
-        let zones = self.kernel.demotion || self.kernel.promotion_needs_high_watermark;
-        if zones && let Some(tier) = self.reclaim.allocate(&self.hot.memory, preferred, weight) {
-            return Some(tier);
-        }
-        let memory = &self.hot.memory;
-        let fits = |tier: &TierId| memory.free(*tier) >= weight;
-        let below = (preferred.0..=slowest.0).map(TierId).find(fits);
-        if let Some(tier) = below.or_else(|| (0..preferred.0).map(TierId).find(fits)) {
-            return Some(tier);
-        }
-        if weight > 1 || !self.lists {
-            return None;
-        }
-        self.direct_reclaim(slowest).then_some(slowest)
-    }
-
-    /// The program makes room itself. Returns whether it found any.
-    fn direct_reclaim(&mut self, tier: TierId) -> bool {
-        self.counts.direct_reclaims += 1;
-        let before = self.costs.reclaim;
-        for _ in 0..CLUSTER {
-            if !self.reclaim_one(tier) {
-                break;
-            }
-        }
-        let spent = std::mem::replace(&mut self.costs.reclaim, before) - before;
-        self.costs.direct_reclaim_stall += spent;
-        self.stall_shared(spent);
-        self.hot.memory.free(tier) > 0
     }
 
     /// The program touched a page the scanner had made inaccessible.
@@ -180,51 +141,35 @@ impl Simulation {
         for page in unit.clone() {
             self.hot.memory.clear(page, PageWord::MARKED);
         }
-        let watched = self.hot.memory.word(page).has(PageWord::WATCHED);
-        if watched {
-            self.rearm.push(page);
-        }
-        let cost = if watched { self.watched_fault_ns } else { self.config.machine.management.hint_fault_ns };
-        self.hot.work[thread].stall_ns += cost;
-        self.costs.hint_fault_stall += cost;
-        self.counts.hint_faults += 1;
-        let marked = Time::from_nanos(u64::from(self.marked_at[unit.start as usize]) * 1_000_000);
-        self.events.push(Observation::HintFault { page: self.id(page), write, marked });
-        if self.lists {
-            self.reclaim.touched(&mut self.hot.memory, unit.start);
-        }
+        let (cost, marked) = self.hint_faulted(page, unit.start);
+        self.hot.stall(thread, cost);
+        self.books.pay(Cost::HintFaultStall, cost);
+        self.books.count(Event::HintFaults, 1);
+        self.link.saw(Observation::HintFault { page: self.link.id(page), write, marked });
+        self.kernel.touched(&mut self.hot.memory, unit.start);
         let (now, vpn) = (self.now(), self.vpn(page));
-        self.history.add(now, vpn, || What::HintFault { after_ms: now.since(marked).as_millis() as u64, write });
+        self.books.note(now, vpn, || What::HintFault { after_ms: now.since(marked).as_millis() as u64, write });
     }
 
     /// A page comes back from compressed memory by a fault.
     fn bring_back(&mut self, page: u32, thread: usize) -> bool {
         let Some(from) = self.hot.memory.word(page).tier() else { return false };
         let Some(to) = self.room(TierId::FAST, 1) else { return false };
-        if self.lists {
-            self.reclaim.leaving(&self.hot.memory, page);
-        }
+        self.kernel.leaving(&self.hot.memory, page);
         self.hot.memory.move_to(page, to);
         self.hot.memory.clear(page, PageWord::ACTIVE | PageWord::DEMOTED);
-        if self.lists {
-            self.reclaim.arrived(&mut self.hot.memory, page);
-        }
-        let cost = self.tiers[from.index()].read_latency_ns;
-        self.hot.work[thread].stall_ns += cost;
-        self.costs.refault_stall += cost;
-        self.hot.read[from.index()] += PAGE_BYTES;
-        self.hot.written[to.index()] += PAGE_BYTES;
-        self.counts.refaults += 1;
-        self.counts.promoted += 1;
-        self.counts.migrated_pages += 1;
-        self.relocated.push(page);
+        self.kernel.arrived(&mut self.hot.memory, page);
+        let cost = self.config.machine.tiers[from.index()].read_latency_ns;
+        self.hot.stall(thread, cost);
+        self.books.pay(Cost::RefaultStall, cost);
+        self.hot.add_bytes(from.index(), [PAGE_BYTES, 0]);
+        self.hot.add_bytes(to.index(), [0, PAGE_BYTES]);
+        self.books.count(Event::Refaults, 1);
+        self.books.count(Event::Promoted, 1);
+        self.books.count(Event::MigratedPages, 1);
+        self.link.relocated(page);
         let (now, vpn) = (self.now(), self.vpn(page));
-        self.history.add(now, vpn, || What::Refault { tier: to });
+        self.books.note(now, vpn, || What::Refault { tier: to });
         true
-    }
-
-    /// Whether the engine knows the page's block.
-    pub(crate) fn known(&self, page: u32) -> bool {
-        self.ids.get((page >> BLOCK_SHIFT) as usize).is_some_and(|&id| id != NO_BLOCK)
     }
 }

@@ -3,27 +3,24 @@
 //! In: batches, as a source or a workload delivers them. Out: runs of the inner loop, and faults where it stops. Must not: let time pass.
 
 use terrace_core::units::{BLOCK_PAGES, PAGE_BYTES, Vpn};
-use terrace_machine::load::ThreadWork;
 use terrace_workloads::{Access as WorkloadAccess, AccessSink, Region};
 
-use super::{HEAT_EVERY, NEVER, Simulation};
+use super::Simulation;
 use crate::config::Pages;
-use crate::hot::{Countdown, Stop};
+use crate::hot::Stop;
 use crate::record::Record;
 
 impl Simulation {
     /// Accesses, in order.
     pub fn feed<R: Record>(&mut self, batch: &[R]) {
-        if self.failure.is_some() {
+        if !self.goes_on() {
             return;
         }
-        if let Some(first) = batch.first().filter(|_| !self.based) {
-            self.set_base(Vpn(first.page()));
+        if let Some(first) = batch.first() {
+            self.begin_at(Vpn(first.page()));
         }
         self.feed_alone(batch);
-        if self.beside.is_some() {
-            self.feed_beside(batch.len());
-        }
+        self.feed_beside(batch.len());
         self.count_processes(batch.len());
     }
 
@@ -39,14 +36,14 @@ impl Simulation {
     pub(super) fn feed_in_order<R: Record>(&mut self, batch: &[R]) {
         let mut rest = batch;
         while !rest.is_empty() {
-            let take = rest.len().min(self.stretch_limit - self.stretch_accesses);
+            let take = rest.len().min(self.clock.left_in_stretch());
             let (now, later) = rest.split_at(take);
             self.feed_some(now);
-            if self.failure.is_some() {
+            if !self.goes_on() {
                 return;
             }
-            self.stretch_accesses += take;
-            if self.stretch_accesses >= self.stretch_limit {
+            self.clock.ran(take);
+            if self.clock.left_in_stretch() == 0 {
                 self.close_stretch(false);
             }
             rest = later;
@@ -55,55 +52,21 @@ impl Simulation {
 
     fn feed_some<R: Record>(&mut self, batch: &[R]) {
         let mut from = 0;
-        while let Stop::At(index) = self.run_hot(batch, from) {
+        while let Stop::At(index) = self.hot.run(batch, from) {
             let access = &batch[index];
-            if self.hot.work.len() <= access.thread() {
-                self.add_threads(access.thread() + 1);
+            while self.hot.threads() <= access.thread() {
+                let countdown = self.fresh_countdown();
+                self.hot.add_thread(countdown);
+                self.clock.add_thread();
             }
             if let Err(error) = self.fault(access) {
-                self.failure = Some(error);
+                self.fail(error);
                 return;
             }
             from = index;
         }
-        self.counts.accesses += batch.len() as u64;
-        let now = self.now();
-        let mut at = self.heat_phase;
-        while let Some(access) = batch.get(at) {
-            self.heat.add(now, access.page().wrapping_sub(self.hot.base) as u32);
-            at += HEAT_EVERY;
-        }
-        self.heat_phase = at - batch.len();
-    }
-
-    /// The inner loop; the program's bytes are those of all accesses that its own stand for.
-    fn run_hot<R: Record>(&mut self, batch: &[R], from: usize) -> Stop {
-        if self.weight == 1 {
-            return self.hot.run(batch, from);
-        }
-        let (read, written) = (self.hot.read, self.hot.written);
-        let stop = self.hot.run(batch, from);
-        let weigh = |now: &mut u64, before: u64| *now = before + (*now - before) * u64::from(self.weight);
-        self.hot.read.iter_mut().zip(read).for_each(|(now, before)| weigh(now, before));
-        self.hot.written.iter_mut().zip(written).for_each(|(now, before)| weigh(now, before));
-        stop
-    }
-
-    fn add_threads(&mut self, threads: usize) {
-        while self.hot.work.len() < threads {
-            self.hot.work.push(ThreadWork::default());
-            self.clocks.push(0.0);
-            self.seen_at.push(NEVER);
-            let countdown = self.fresh_countdown();
-            self.hot.countdown.push(countdown);
-        }
-    }
-
-    /// Counters that start anywhere in their period, as those of cores that were switched on at different times.
-    pub(crate) fn fresh_countdown(&mut self) -> Countdown {
-        let (loads, stores) = (self.hot.load_period.max(1), self.hot.store_period.max(1));
-        let mut start = |period: u32| 1 + (self.draw() * f64::from(period)) as u32;
-        Countdown { loads: std::array::from_fn(|_| start(loads)), stores: start(stores) }
+        let (now, base) = (self.now(), self.base());
+        self.books.accessed(batch.len(), now, |at| batch[at].page().wrapping_sub(base) as u32);
     }
 }
 

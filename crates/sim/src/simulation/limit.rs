@@ -9,33 +9,59 @@ use terrace_core::units::TierId;
 use super::Simulation;
 use crate::tuning::Tuning;
 
+/// How much of fast memory may be used, and who decides.
+pub(super) struct Limit {
+    tuning: Option<Box<dyn Tuning>>,
+    /// Pages the fast tier has, and those of them that may be used.
+    capacity: u64,
+    pages: u64,
+}
+
+impl Limit {
+    /// All of so many pages.
+    pub(super) fn none(capacity: u64) -> Limit {
+        Limit { tuning: None, capacity, pages: capacity }
+    }
+
+    pub(super) fn is_tuned(&self) -> bool {
+        self.tuning.is_some()
+    }
+
+    /// Pages of fast memory that may be used.
+    pub(super) fn pages(&self) -> u64 {
+        self.pages
+    }
+}
+
 impl Simulation {
     /// Has `tuning` decide about the size of fast memory from now on.
     pub fn tune_with(&mut self, tuning: Box<dyn Tuning>) {
-        self.hot.record_misses |= tuning.watches_pages();
-        self.tuning = Some(tuning);
+        if tuning.watches_pages() {
+            self.hot.record_misses();
+        }
+        self.limit.tuning = Some(tuning);
         self.tune_if_due();
     }
 
     /// Holds fast memory to so many pages from now on.
     pub fn limit_fast(&mut self, pages: u64) {
-        let pages = pages.clamp(1, self.fast_capacity);
-        self.fast_limit = pages;
+        let pages = pages.clamp(1, self.limit.capacity);
+        self.limit.pages = pages;
         let now = self.now();
-        let goal = if self.kernel.demotion {
+        let goal = if self.kernel.rules().demotion {
             // The engine lets promotions pass that the watermarks allow; the kernel demotes for them.
-            self.fast_capacity - self.reclaim.withhold(TierId::FAST, self.fast_capacity - pages)
+            self.limit.capacity - self.kernel.withhold(self.limit.capacity - pages)
         } else {
             self.hot.memory.set_capacity(TierId::FAST, pages);
-            self.engine.handle(now, Input::Capacity(TierId::FAST, pages));
+            self.link.handle(now, Input::Capacity(TierId::FAST, pages));
             pages
         };
-        self.engine.handle(now, Input::Goal(FastGoal::Pages(goal)));
+        self.link.handle(now, Input::Goal(FastGoal::Pages(goal)));
         self.poll();
     }
 
-    pub(crate) fn tune_if_due(&mut self) {
-        let Some(mut tuning) = self.tuning.take() else { return };
+    pub(super) fn tune_if_due(&mut self) {
+        let Some(mut tuning) = self.limit.tuning.take() else { return };
         if tuning.due() <= self.now() {
             let counters = self.counters();
             if tuning.watches_pages() {
@@ -45,14 +71,14 @@ impl Simulation {
                 self.limit_fast(pages);
             }
         }
-        self.tuning = Some(tuning);
+        self.limit.tuning = Some(tuning);
     }
 
     /// Each page's accesses that reached memory since the look before.
     fn pages_seen(&mut self) -> Vec<Option<u32>> {
         let mut pages: Vec<Option<u32>> =
             self.hot.memory.words().iter().map(|word| word.tier().is_some().then_some(0)).collect();
-        for page in self.hot.missed.drain(..) {
+        for page in self.hot.take_missed() {
             if let Some(Some(accesses)) = pages.get_mut(page as usize) {
                 *accesses += 1;
             }

@@ -7,37 +7,120 @@
 //! interrupted to flush its TLB; and if the page is in use, a thread that touches it waits. Promotions of systems that move
 //! pages in the hint fault are paid by the program instead of by a mover.
 
+use terrace_core::engine::Input;
 use terrace_core::observation::Observation;
 use terrace_core::plan::{Action, Failure, Move, Outcome, Plan};
 use terrace_core::policy::Movers;
-use terrace_core::units::{BLOCK_PAGES, BLOCK_SHIFT, PAGE_BYTES, TierId};
+use terrace_core::units::{BLOCK_PAGES, BLOCK_SHIFT, PAGE_BYTES, TierId, Time};
 use terrace_machine::memory::PageWord;
 use terrace_machine::mmu::Size;
 
 use super::Simulation;
+use super::books::{Cost, Event};
+use crate::copies::Copies;
 use crate::history::{What, named};
 
+/// What is on its way.
+#[derive(Default)]
+pub(super) struct Mover {
+    /// Small nanoseconds at which the mover's threads are done.
+    free_ns: f64,
+    /// What became of the plan that is being carried out.
+    outcomes: Option<Vec<Outcome>>,
+    /// What the mover's threads are copying.
+    copies: Copies,
+    /// Units that moved in this stretch, whether they had been accessed, and for how long each was blocked.
+    moving: Vec<(u32, bool, f64)>,
+}
+
+impl Mover {
+    /// Whether no plan is under way.
+    pub(super) fn is_idle(&self) -> bool {
+        self.outcomes.is_none()
+    }
+}
+
 impl Simulation {
+    /// Tells the engine what became of its plan, if the mover had the time for it. Returns whether it did.
+    pub(super) fn answer_plan(&mut self) -> bool {
+        let now = self.now();
+        self.mover.free_ns <= self.clock.now_ns() && self.answer_plan_at(now)
+    }
+
+    /// Tells the engine what became of its plan, if there is one, ready or not.
+    pub(super) fn answer_plan_at(&mut self, now: Time) -> bool {
+        let Some(outcomes) = self.mover.outcomes.take() else { return false };
+        self.link.handle(now, Input::Moved(&outcomes));
+        true
+    }
+
+    /// Lets the moves that are under way come to their end, and starts no others: engine and machine then agree.
+    pub fn settle(&mut self) {
+        self.deliver();
+        if !self.mover.is_idle() {
+            self.clock.wait_until(self.mover.free_ns);
+            let now = self.now();
+            self.answer_plan_at(now);
+        }
+    }
+
+    /// The bytes that the mover's threads copied meanwhile load the tiers from here on.
+    pub(super) fn copy(&mut self, span: f64) {
+        let (read, written) = self.mover.copies.within(span);
+        self.books.moved_fast([read[0], written[0]]);
+        for tier in 0..self.config.machine.tiers.len() {
+            self.hot.add_bytes(tier, [read[tier], written[tier]]);
+        }
+    }
+
+    /// Charges the accesses that met a page on its way, now that the stretch shows which pages were in use.
+    ///
+    /// A page that was touched in the stretch after its move began was touched within the move with the share of the
+    /// stretch that the move took; whoever touched it then waited for half of it on average. A unit of the scaled machine
+    /// stands for several pages, which move one after another: each is blocked for its own part of the time.
+    pub(super) fn settle_moves(&mut self, span: f64) {
+        let moving = std::mem::take(&mut self.mover.moving);
+        let mut waited = 0.0;
+        let pieces = self.config.pages_in_a_unit();
+        for &(unit, accessed, nanos) in &moving {
+            let range = self.hot.memory.unit(unit);
+            let words = &self.hot.memory.words()[range.start as usize..range.end as usize];
+            if words.iter().any(|word| word.has(PageWord::ACCESSED)) {
+                let one = nanos / pieces;
+                waited += pieces * (one / span.max(one)) * one / 2.0;
+            }
+            if accessed && !self.hot.memory.word(unit).has(PageWord::ABSENT) {
+                self.hot.memory.set(unit, PageWord::ACCESSED);
+            }
+        }
+        if waited > 0.0 {
+            self.books.pay(Cost::BlockedStall, waited);
+            self.clock.stall_shared(waited);
+        }
+        self.mover.moving = moving;
+        self.mover.moving.clear();
+    }
+
     /// Carries out a plan. Its outcomes are told to the engine when the mover has had the time for it.
-    pub(crate) fn carry_out(&mut self, plan: &Plan) {
+    pub(super) fn carry_out(&mut self, plan: &Plan) {
         let mut outcomes = Vec::with_capacity(plan.moves.len());
         // Time each mover spends, by the tier it moves pages out of.
         let mut busy = [0.0; TierId::MAX];
         for item in &plan.moves {
             let mut spent = 0.0;
             let failure = self.carry_out_one(item, &mut spent);
-            let mover = if self.kernel.movers == Movers::EachTier { item.from.index() } else { 0 };
-            let sharing = if let Movers::Several(threads) = self.kernel.movers { threads.max(1) } else { 1 };
+            let mover = if self.kernel.rules().movers == Movers::EachTier { item.from.index() } else { 0 };
+            let sharing = if let Movers::Several(threads) = self.kernel.rules().movers { threads.max(1) } else { 1 };
             busy[mover] += spent / f64::from(sharing);
             let promotion = matches!(item.action, Action::MoveTo(to) if to < item.from);
             if failure.is_some() && promotion {
-                self.counts.failed_promotions += u64::from(item.pages);
+                self.books.count(Event::FailedPromotions, u64::from(item.pages));
             }
-            if let Some(page) = self.page(item.page) {
+            if let Some(page) = self.link.page(item.page) {
                 let now = self.now();
                 for page in page..page + item.pages {
                     let vpn = self.vpn(page);
-                    self.history.add(now, vpn, || What::Moved {
+                    self.books.note(now, vpn, || What::Moved {
                         from: item.from,
                         action: item.action,
                         reason: item.reason,
@@ -48,13 +131,14 @@ impl Simulation {
             outcomes.push(Outcome { item: *item, done: if failure.is_none() { item.pages } else { 0 }, failure });
         }
         self.flush_batch();
-        self.mover_free_ns = self.mover_free_ns.max(self.now_ns) + busy.into_iter().fold(0.0, f64::max);
-        self.copies.take_until(self.mover_free_ns - self.now_ns);
-        self.outcomes = Some(outcomes);
+        let now = self.clock.now_ns();
+        self.mover.free_ns = self.mover.free_ns.max(now) + busy.into_iter().fold(0.0, f64::max);
+        self.mover.copies.take_until(self.mover.free_ns - now);
+        self.mover.outcomes = Some(outcomes);
     }
 
     fn carry_out_one(&mut self, item: &Move, busy: &mut f64) -> Option<Failure> {
-        let Some(page) = self.page(item.page) else { return Some(Failure::Gone) };
+        let Some(page) = self.link.page(item.page) else { return Some(Failure::Gone) };
         let word = self.hot.memory.word(page);
         let unit = self.hot.memory.unit(page);
         if word.tier() != Some(item.from) || unit.len() != item.pages as usize && item.action != Action::Collapse {
@@ -74,57 +158,63 @@ impl Simulation {
         let from = self.hot.memory.word(unit.start).tier()?;
         let weight = u64::from(unit.end - unit.start);
         let promotion = to < from;
-        if to.index() >= self.tiers.len() {
+        if to.index() >= self.config.machine.tiers.len() {
             return Some(Failure::Errno(19));
         }
-        if promotion
-            && self.kernel.promotion_needs_high_watermark
-            && !self.reclaim.may_promote(&self.hot.memory, to, weight)
-        {
+        if promotion && !self.kernel.lets_promote(&self.hot.memory, to, weight) {
             return Some(Failure::NoRoom);
         }
         if self.hot.memory.free(to) < weight {
             return Some(Failure::NoRoom);
         }
-        let cost = self.relocate(unit.clone(), from, to, self.config.pages_a_flush());
-        let in_fault = promotion && self.kernel.promotion_needs_high_watermark;
-        if !in_fault {
+        let in_fault = promotion && self.kernel.rules().promotion_needs_high_watermark;
+        let cost = self.relocate_unit(unit.clone(), from, to, self.config.pages_a_flush());
+        if in_fault {
+            self.load_copy(weight * PAGE_BYTES, from, to);
+        } else {
             // A mover's thread copies, while the program goes on.
-            let bytes = weight * PAGE_BYTES;
-            self.hot.read[from.index()] -= bytes;
-            self.hot.written[to.index()] -= bytes;
-            self.waited.moved_fast[0] -= if from == TierId::FAST { bytes } else { 0 };
-            self.waited.moved_fast[1] -= if to == TierId::FAST { bytes } else { 0 };
-            self.copies.add(from, to, bytes);
+            self.mover.copies.add(from, to, weight * PAGE_BYTES);
         }
         if promotion {
             for page in unit {
                 self.hot.memory.clear(page, PageWord::DEMOTED);
             }
-            self.counts.promoted += weight;
+            self.books.count(Event::Promoted, weight);
         } else {
-            self.counts.demoted += weight;
+            self.books.count(Event::Demoted, weight);
         }
         if in_fault {
             // The page moves in the fault that asked for it.
-            self.costs.promotion_stall += cost;
-            self.stall_shared(cost);
+            self.books.pay(Cost::PromotionStall, cost);
+            self.clock.stall_shared(cost);
         } else {
-            self.costs.migration += cost;
+            self.books.pay(Cost::Migration, cost);
             *busy += cost;
         }
         None
     }
 
-    /// Moves a unit that fits, and returns what the one who moves it spends. Pages of 4 KiB may share a flush with so many others.
-    fn relocate(&mut self, unit: std::ops::Range<u32>, from: TierId, to: TierId, pages_a_flush: u32) -> f64 {
+    /// Moves a unit that fits, with its bytes, and returns what the one who moves it spends.
+    pub(super) fn relocate(&mut self, unit: std::ops::Range<u32>, from: TierId, to: TierId, pages_a_flush: u32) -> f64 {
+        self.load_copy(u64::from(unit.end - unit.start) * PAGE_BYTES, from, to);
+        self.relocate_unit(unit, from, to, pages_a_flush)
+    }
+
+    /// The bytes of a copy load both tiers at once.
+    fn load_copy(&mut self, bytes: u64, from: TierId, to: TierId) {
+        self.hot.add_bytes(from.index(), [bytes, 0]);
+        self.hot.add_bytes(to.index(), [0, bytes]);
+        let of_fast = |tier| if tier == TierId::FAST { bytes } else { 0 };
+        self.books.moved_fast([of_fast(from), of_fast(to)]);
+    }
+
+    /// Moves a unit that fits, but for its bytes. Pages of 4 KiB may share a flush with so many others.
+    fn relocate_unit(&mut self, unit: std::ops::Range<u32>, from: TierId, to: TierId, pages_a_flush: u32) -> f64 {
         let management = self.config.machine.management;
         let huge = unit.len() > 1;
         let weight = u64::from(unit.end - unit.start);
         let bytes = weight * PAGE_BYTES;
-        if self.lists {
-            self.reclaim.leaving(&self.hot.memory, unit.start);
-        }
+        self.kernel.leaving(&self.hot.memory, unit.start);
         let accessed = self.hot.memory.take_accessed(unit.clone());
         for page in unit.clone() {
             self.hot.memory.move_to(page, to);
@@ -136,13 +226,11 @@ impl Simulation {
             for page in unit.clone() {
                 self.hot.memory.clear(page, PageWord::HUGE);
             }
-            self.relocated.push(unit.start);
+            self.link.relocated(unit.start);
         }
-        if self.lists {
-            let units = if stored && huge { unit.clone() } else { unit.start..unit.start + 1 };
-            for unit in units {
-                self.reclaim.arrived(&mut self.hot.memory, unit);
-            }
+        let units = if stored && huge { unit.clone() } else { unit.start..unit.start + 1 };
+        for unit in units {
+            self.kernel.arrived(&mut self.hot.memory, unit);
         }
         match &mut self.hot.mmu {
             Some(run) if !huge && pages_a_flush > 1 => {
@@ -156,67 +244,25 @@ impl Simulation {
                 self.interrupt();
             }
         }
-        self.hot.read[from.index()] += bytes;
-        self.hot.written[to.index()] += bytes;
-        self.waited.moved_fast[0] += if from == TierId::FAST { bytes } else { 0 };
-        self.waited.moved_fast[1] += if to == TierId::FAST { bytes } else { 0 };
-        self.counts.migrated_pages += weight;
+        self.books.count(Event::MigratedPages, weight);
         let fixed = if huge { management.move_huge_ns } else { management.move_small_ns };
-        let copy = management.copy_nanos(bytes as f64, &self.tiers[from.index()], &self.tiers[to.index()]);
-        let packing = if stored { self.tiers[to.index()].write_latency_ns * weight as f64 } else { 0.0 };
+        let copy = management.copy_nanos(
+            bytes as f64,
+            &self.config.machine.tiers[from.index()],
+            &self.config.machine.tiers[to.index()],
+        );
+        let packing = if stored { self.config.machine.tiers[to.index()].write_latency_ns * weight as f64 } else { 0.0 };
         let unpacking = match self.hot.memory.is_compressed(from) {
-            true => self.tiers[from.index()].read_latency_ns * weight as f64,
+            true => self.config.machine.tiers[from.index()].read_latency_ns * weight as f64,
             false => 0.0,
         };
         let cost = fixed + copy + packing + unpacking;
-        self.moving.push((unit.start, accessed, cost));
+        self.mover.moving.push((unit.start, accessed, cost));
         cost
     }
 
-    /// One page, or one huge page, goes one tier down by the kernel's choice. Returns whether any could.
-    pub(crate) fn reclaim_one(&mut self, tier: TierId) -> bool {
-        let management = self.config.machine.management;
-        let scanned = self.reclaim.counts.scanned;
-        let listed = self.hot.memory.used(tier);
-        let victim = self.reclaim.next_victim(&mut self.hot.memory, tier, 2 * listed + 64);
-        self.costs.reclaim += (self.reclaim.counts.scanned - scanned) as f64 * management.reclaim_page_ns;
-        let Some(victim) = victim else { return false };
-        let unit = self.hot.memory.unit(victim);
-        let weight = u64::from(unit.end - unit.start);
-        let memory = &self.hot.memory;
-        let below = (tier.0 + 1..memory.tiers() as u8).map(TierId).find(|to| memory.free(*to) >= weight);
-        let Some(to) = below else { return false };
-        let cost = self.relocate(unit.clone(), tier, to, 1);
-        self.costs.reclaim += cost;
-        self.counts.demoted += weight;
-        self.counts.kernel_demoted += weight;
-        let now = self.now();
-        for page in unit.clone() {
-            self.hot.memory.clear(page, PageWord::ACTIVE | PageWord::REFERENCED);
-            self.hot.memory.set(page, PageWord::DEMOTED);
-            let vpn = self.vpn(page);
-            self.history.add(now, vpn, || What::Reclaimed { from: tier, to });
-        }
-        if self.kernel.demoted_pages_marked && !self.hot.memory.is_compressed(to) {
-            self.mark(unit.clone());
-        }
-        self.relocated.push(unit.start);
-        true
-    }
-
-    /// Makes a unit inaccessible, and remembers when.
-    pub(crate) fn mark(&mut self, unit: std::ops::Range<u32>) {
-        if self.marked_at.is_empty() {
-            self.marked_at = vec![0; self.hot.memory.len()];
-        }
-        self.marked_at[unit.start as usize] = (self.now().as_nanos() / 1_000_000) as u32;
-        for page in unit {
-            self.hot.memory.set(page, PageWord::MARKED);
-        }
-    }
-
     /// A block's mapping changed by itself: the cost is that of a split or a collapse, and no mover is busy with it.
-    pub(crate) fn follow_mapping(&mut self, first: u32, huge: bool) {
+    pub(super) fn follow_mapping(&mut self, first: u32, huge: bool) {
         let mut spent = 0.0;
         let failure = match huge {
             true if self.hot.memory.word(first).has(PageWord::HUGE) => return,
@@ -226,7 +272,7 @@ impl Simulation {
             false => self.split(first, &mut spent),
         };
         if failure.is_none() {
-            self.relocated.push(first);
+            self.link.relocated(first);
         }
     }
 
@@ -243,8 +289,8 @@ impl Simulation {
             }
             self.entered(page);
             let vpn = self.vpn(page);
-            self.history.add(now, vpn, || What::Born { tier, huge: false });
-            self.born.push(Observation::Born { page: self.id(page), tier });
+            self.books.note(now, vpn, || What::Allocated { tier, huge: false });
+            self.link.born(Observation::Allocated { page: self.link.id(page), tier });
         }
         true
     }
@@ -255,18 +301,16 @@ impl Simulation {
         }
         self.break_up(first);
         self.remapped(first, true);
-        self.counts.splits += 1;
+        self.books.count(Event::Splits, 1);
         let cost = self.config.machine.management.split_ns;
-        self.costs.migration += cost;
+        self.books.pay(Cost::Migration, cost);
         *busy += cost;
         None
     }
 
     /// Makes 512 units of a huge one.
-    pub(crate) fn break_up(&mut self, first: u32) {
-        if self.lists {
-            self.reclaim.leaving(&self.hot.memory, first);
-        }
+    pub(super) fn break_up(&mut self, first: u32) {
+        self.kernel.leaving(&self.hot.memory, first);
         let active = self.hot.memory.word(first).has(PageWord::ACTIVE);
         for page in first..first + BLOCK_PAGES {
             self.hot.memory.clear(page, PageWord::HUGE);
@@ -277,10 +321,8 @@ impl Simulation {
         if let Some(run) = &mut self.hot.mmu {
             run.mmu.split(first);
         }
-        if self.lists {
-            for page in first..first + BLOCK_PAGES {
-                self.reclaim.arrived(&mut self.hot.memory, page);
-            }
+        for page in first..first + BLOCK_PAGES {
+            self.kernel.arrived(&mut self.hot.memory, page);
         }
     }
 
@@ -294,40 +336,32 @@ impl Simulation {
         if !together {
             return Some(Failure::Stayed);
         }
-        if self.lists {
-            for page in first..first + BLOCK_PAGES {
-                self.reclaim.leaving(&self.hot.memory, page);
-            }
+        for page in first..first + BLOCK_PAGES {
+            self.kernel.leaving(&self.hot.memory, page);
         }
         for page in first..first + BLOCK_PAGES {
             self.hot.memory.set(page, PageWord::HUGE);
         }
-        if self.lists {
-            self.reclaim.arrived(&mut self.hot.memory, first);
-        }
+        self.kernel.arrived(&mut self.hot.memory, first);
         match &mut self.hot.mmu {
             Some(run) => run.mmu.collapse(first, tier),
             None => (first..first + BLOCK_PAGES).for_each(|page| self.flush_page(page, false)),
         }
         self.remapped(first, false);
-        self.counts.collapses += 1;
+        self.books.count(Event::Collapses, 1);
         let bytes = u64::from(BLOCK_PAGES) * PAGE_BYTES;
-        self.hot.read[tier.index()] += bytes;
-        self.hot.written[tier.index()] += bytes;
+        self.hot.add_bytes(tier.index(), [bytes; 2]);
         let management = &self.config.machine.management;
-        let place = &self.tiers[tier.index()];
+        let place = &self.config.machine.tiers[tier.index()];
         let cost = management.collapse_ns + management.copy_nanos(bytes as f64, place, place);
-        self.costs.migration += cost;
+        self.books.pay(Cost::Migration, cost);
         *busy += cost;
         None
     }
 
     /// Forgets a translation on every core that ever ran a thread of the program.
     fn flush_page(&mut self, page: u32, huge: bool) {
-        let threads = self.hot.work.len();
-        for tlb in self.hot.tlbs.iter_mut().take(threads) {
-            tlb.flush_page(page, huge);
-        }
+        self.hot.flush_page(page, huge);
         if let Some(run) = &mut self.hot.mmu {
             run.mmu.shootdown(page, if huge { Size::Huge } else { Size::Small });
         }
@@ -336,8 +370,8 @@ impl Simulation {
     /// Each core that runs the program is interrupted to forget translations.
     fn interrupt(&mut self) {
         let cost = self.config.machine.management.shootdown_ns;
-        self.costs.shootdown_stall += cost * f64::from(self.active);
-        self.stall_each(cost);
+        self.books.pay(Cost::ShootdownStall, cost * f64::from(self.clock.active()));
+        self.clock.stall_each(cost);
     }
 
     /// Pages moved whose translations wait to be forgotten: with them all others go, on every core.

@@ -2,18 +2,18 @@
 //!
 //! In: ranges of addresses. Out: page words, and the same told to the engine. Must not: place a page; that is a fault's.
 
-use terrace_core::units::{BLOCK_PAGES, BLOCK_SHIFT, PAGE_BYTES, PageId, Vpn};
+use terrace_core::units::{BLOCK_PAGES, BLOCK_SHIFT, PAGE_BYTES, Vpn};
 use terrace_machine::memory::PageWord;
 use terrace_workloads::{AccessSink, Region};
 
-use super::{NO_BLOCK, Simulation};
+use super::Simulation;
 use crate::config::Pages;
 use crate::history::What;
 
 impl Simulation {
     /// Pages from this one on may be touched: a region of the program. `file` pages are page cache and exist at once.
     pub fn map(&mut self, start: Vpn, pages: u64, file: bool) {
-        if self.failure.is_some() || pages == 0 {
+        if !self.goes_on() || pages == 0 {
             return;
         }
         self.drain_cores(false);
@@ -21,7 +21,7 @@ impl Simulation {
         let (first, last) = match (self.page_of(start), self.page_of(Vpn(start.0 + pages - 1))) {
             (Ok(first), Ok(last)) => (first, last),
             (Err(error), _) | (_, Err(error)) => {
-                self.failure = Some(error);
+                self.fail(error);
                 return;
             }
         };
@@ -31,18 +31,10 @@ impl Simulation {
         }
         let now = self.now();
         let space = self.space_of(first);
-        self.engine.handle(now, terrace_core::engine::Input::Mapped(space, start..Vpn(start.0 + pages)));
+        self.link.handle(now, terrace_core::engine::Input::Mapped(space, start..Vpn(start.0 + pages)));
         for block in first >> BLOCK_SHIFT..=last >> BLOCK_SHIFT {
-            if self.ids[block as usize] == NO_BLOCK
-                && let Some(id) = self.engine.pages().find_block(space, self.vpn(block << BLOCK_SHIFT))
-            {
-                self.ids[block as usize] = id.first_page().0;
-                let known = id.0 as usize;
-                if self.blocks.len() <= known {
-                    self.blocks.resize(known + 1, NO_BLOCK);
-                }
-                self.blocks[known] = block;
-            }
+            let start = self.vpn(block << BLOCK_SHIFT);
+            self.link.learn(space, block, start);
         }
         if file {
             for page in first..=last {
@@ -55,7 +47,7 @@ impl Simulation {
 
     /// Pages that were mapped are given back.
     pub fn unmap(&mut self, start: Vpn, pages: u64) {
-        if self.failure.is_some() || pages == 0 {
+        if !self.goes_on() || pages == 0 {
             return;
         }
         self.drain_cores(false);
@@ -65,16 +57,14 @@ impl Simulation {
         let Some(end) = (self.hot.memory.len() as u32).checked_sub(1).filter(|end| *end >= first) else { return };
         let last = last.min(end);
         let now = self.now();
-        if let Some(outcomes) = self.outcomes.take() {
-            // A move that is under way is answered before its page can go and another take its number.
-            self.engine.handle(now, terrace_core::engine::Input::Moved(&outcomes));
-        }
+        // A move that is under way is answered before its page can go and another take its number.
+        self.answer_plan_at(now);
         // A huge page that loses only some of its pages comes apart first, as the kernel does it.
         for page in [first, last] {
             let unit = self.hot.memory.unit(page);
             if unit.start < first || unit.end > last + 1 {
                 self.break_up(unit.start);
-                self.relocated.push(unit.start);
+                self.link.relocated(unit.start);
             }
         }
         self.deliver();
@@ -82,35 +72,24 @@ impl Simulation {
             if self.hot.memory.word(page).tier().is_none() {
                 continue;
             }
-            if self.lists && self.hot.memory.unit(page).start == page {
-                self.reclaim.leaving(&self.hot.memory, page);
+            if self.hot.memory.unit(page).start == page {
+                self.kernel.leaving(&self.hot.memory, page);
             }
             let vpn = self.vpn(page);
-            self.history.add(now, vpn, || What::Gone);
+            self.books.note(now, vpn, || What::Freed);
         }
         for page in first..=last {
             self.hot.memory.remove(page);
         }
-        for tlb in &mut self.hot.tlbs {
-            tlb.flush();
-        }
+        self.hot.flush_tlbs();
         if let Some(run) = &mut self.hot.mmu {
             run.mmu.unmap(first..last + 1);
         }
         let space = self.space_of(first);
-        self.engine.handle(now, terrace_core::engine::Input::Unmapped(space, start..Vpn(start.0 + pages)));
+        self.link.handle(now, terrace_core::engine::Input::Unmapped(space, start..Vpn(start.0 + pages)));
         for block in first >> BLOCK_SHIFT..=last >> BLOCK_SHIFT {
-            let id = self.ids[block as usize];
-            if id != NO_BLOCK {
-                let known = PageId(id).block();
-                // The engine gives an empty block's ids to the next: forget it when no page of it is left.
-                let gone =
-                    self.engine.pages().block(known).is_none_or(|info| info.start != self.vpn(block << BLOCK_SHIFT));
-                if gone {
-                    self.ids[block as usize] = NO_BLOCK;
-                    self.blocks[known.0 as usize] = NO_BLOCK;
-                }
-            }
+            let start = self.vpn(block << BLOCK_SHIFT);
+            self.link.forget(block, start);
         }
         self.poll();
     }
@@ -118,7 +97,7 @@ impl Simulation {
     /// The program's own system mapped these pages by 2 MiB entries, or no longer does. Followed where the run has real huge
     /// pages ([`Pages::Huge`], [`Pages::Traced`]); elsewhere the run was told how large pages are.
     pub fn remap(&mut self, start: Vpn, pages: u64, huge: bool) {
-        if self.failure.is_some() || pages == 0 || !matches!(self.config.pages, Pages::Huge | Pages::Traced) {
+        if !self.goes_on() || pages == 0 || !matches!(self.config.pages, Pages::Huge | Pages::Traced) {
             return;
         }
         self.drain_cores(false);
@@ -133,11 +112,7 @@ impl Simulation {
         for block in blocks {
             let first = block << BLOCK_SHIFT;
             // What is born later is born as the trace had it.
-            if self.config.pages == Pages::Traced && huge {
-                self.traced_huge.insert(first);
-            } else {
-                self.traced_huge.remove(&first);
-            }
+            self.kernel.note_traced(first, self.config.pages == Pages::Traced && huge);
             if block < known {
                 self.follow_mapping(first, huge);
             }
@@ -146,25 +121,12 @@ impl Simulation {
         self.poll();
     }
 
-    pub(crate) fn huge_wanted(&self, first: u32) -> bool {
-        match self.config.pages {
-            Pages::Huge | Pages::Whole => true,
-            Pages::Traced => self.traced_huge.contains(&first),
-            Pages::Small | Pages::Folded => false,
-        }
-    }
-
-    pub(crate) fn grow(&mut self, pages: usize) {
+    pub(super) fn grow(&mut self, pages: usize) {
         self.hot.memory.grow(pages);
         let pages = self.hot.memory.len();
-        if self.lists {
-            self.reclaim.grow(pages);
-        }
-        self.ids.resize(pages >> BLOCK_SHIFT, NO_BLOCK);
-        self.cleared_at.resize(pages >> BLOCK_SHIFT, 0);
-        if !self.marked_at.is_empty() {
-            self.marked_at.resize(pages, 0);
-        }
+        self.kernel.grow(pages);
+        self.link.grow(pages);
+        self.trackers.grow(pages);
     }
 
     /// Pages that a region of a workload takes.

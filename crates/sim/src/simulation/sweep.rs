@@ -10,25 +10,26 @@
 use std::time::Duration;
 
 use terrace_core::engine::Input;
-use terrace_core::observation::{Observation, Scan, Seen, Sight};
-use terrace_core::policy::Round;
-use terrace_core::units::{BLOCK_PAGES, BLOCK_SHIFT, PageId, SpaceId, Time};
+use terrace_core::observation::{Observation, Observations, PteState, ScanBatch};
+use terrace_core::policy::ScanReport;
+use terrace_core::units::{BLOCK_PAGES, BLOCK_SHIFT, SpaceId};
 use terrace_machine::cache::LINE_BYTES;
 use terrace_machine::memory::PageWord;
 use terrace_machine::mmu::{Size, SweepCost};
 
-use super::{NO_BLOCK, Simulation};
+use super::Simulation;
+use super::books::Cost;
 
 /// Entries of a page table that one line holds: what reading a line costs over reading one entry.
 const ENTRIES_A_LINE: f64 = 8.0;
 
 impl Simulation {
     /// One round. The engine is told of every 4 KiB mapping in a table that was visited, and of every counter above zero.
-    pub(crate) fn sweep_counters(&mut self) {
+    pub(super) fn sweep_counters(&mut self) {
         let now = self.now();
         let Some(mut run) = self.hot.mmu.take() else { return };
         let mut cost = SweepCost::default();
-        let mut blocks: Vec<(u32, Vec<Sight>)> = Vec::new();
+        let mut blocks: Vec<(u32, Vec<PteState>)> = Vec::new();
         let mut huge = Vec::new();
         {
             let memory = &self.hot.memory;
@@ -36,12 +37,13 @@ impl Simulation {
                 Size::Small => {
                     let first = page >> BLOCK_SHIFT << BLOCK_SHIFT;
                     if blocks.last().is_none_or(|(block, _)| *block != first) {
-                        blocks.push((first, vec![Sight::ABSENT; BLOCK_PAGES as usize]));
+                        blocks.push((first, vec![PteState::ABSENT; BLOCK_PAGES as usize]));
                     }
                     let word = memory.word(page);
-                    if let (Some((_, sights)), Some(tier)) = (blocks.last_mut(), word.tier()) {
+                    if let (Some((_, ptes)), Some(tier)) = (blocks.last_mut(), word.tier()) {
                         let dirty = word.has(PageWord::DIRTY);
-                        sights[(page - first) as usize] = Sight::placed(tier).with_accessed(accessed).with_dirty(dirty);
+                        ptes[(page - first) as usize] =
+                            PteState::placed(tier).with_accessed(accessed).with_dirty(dirty);
                     }
                 }
                 _ if accessed => huge.push(page),
@@ -53,15 +55,15 @@ impl Simulation {
                 run.mmu.tables.sweep(space, true, &mut cost, &mut look);
             }
             // Mappings that no walk has entered yet have memory all the same.
-            for (first, sights) in &mut blocks {
-                for (page, sight) in (*first..).zip(sights.iter_mut()) {
-                    if let (None, Some(tier)) = (sight.tier(), memory.word(page).tier()) {
-                        *sight = Sight::placed(tier);
+            for (first, ptes) in &mut blocks {
+                for (page, pte) in (*first..).zip(ptes.iter_mut()) {
+                    if let (None, Some(tier)) = (pte.tier(), memory.word(page).tier()) {
+                        *pte = PteState::placed(tier);
                     }
                 }
             }
         }
-        let mut round = Round::default();
+        let mut round = ScanReport::default();
         let mut events = Vec::new();
         run.live.extend(huge.iter().copied());
         let mut lines = [0u64; terrace_core::units::TierId::MAX];
@@ -73,7 +75,7 @@ impl Simulation {
                 }
                 let (_, tier) = run.mmu.tables.counter_line(first);
                 lines[tier.index()] += block_lines;
-                if !self.known(first) {
+                if !self.link.known(first) {
                     continue;
                 }
                 round.pages += u64::from(BLOCK_PAGES);
@@ -82,7 +84,7 @@ impl Simulation {
                     if count > 0 {
                         round.accessed += 1;
                         let accesses = u32::try_from(count).unwrap_or(u32::MAX);
-                        events.push(Observation::Counted { page: self.id(page), accesses });
+                        events.push(Observation::Counted { page: self.link.id(page), accesses });
                     }
                 }
             }
@@ -100,20 +102,18 @@ impl Simulation {
         run.sweeps.skipped += cost.skipped;
         run.sweeps.counter_lines += counter_lines;
         self.hot.mmu = Some(run);
-        for (first, sights) in &blocks {
-            let block = (first >> BLOCK_SHIFT) as usize;
-            if self.ids[block] == NO_BLOCK {
+        for (first, ptes) in &blocks {
+            if !self.link.known(*first) {
                 continue;
             }
-            round.pages += sights.iter().filter(|sight| sight.tier().is_some()).count() as u64;
-            round.accessed += sights.iter().filter(|sight| sight.accessed()).count() as u64;
-            let cleared = std::mem::replace(&mut self.cleared_at[block], now.as_nanos());
-            let window = Some(now.since(Time::from_nanos(cleared)));
-            let scan = Scan { first: PageId(self.ids[block]), sights, window, cleared: true };
-            self.engine.handle(now, Input::Seen(Seen::Scan(scan)));
+            round.pages += ptes.iter().filter(|pte| pte.tier().is_some()).count() as u64;
+            round.accessed += ptes.iter().filter(|pte| pte.accessed()).count() as u64;
+            let window = Some(self.trackers.cleared(first >> BLOCK_SHIFT, now));
+            let scan = ScanBatch { first: self.link.id(*first), ptes, window, cleared: true };
+            self.link.handle(now, Input::Observed(Observations::Scan(scan)));
         }
         if !events.is_empty() {
-            self.engine.handle(now, Input::Seen(Seen::Events(&events)));
+            self.link.handle(now, Input::Observed(Observations::Events(&events)));
         }
         let management = self.config.machine.management;
         // Each counter line is read and, to halve it, written.
@@ -121,18 +121,16 @@ impl Simulation {
             + counter_lines as f64 * 2.0 * ENTRIES_A_LINE * management.scan_read_ns
             + cost.cleared as f64 * management.scan_clear_ns;
         for (tier, lines) in lines.iter().enumerate() {
-            self.hot.read[tier] += lines * LINE_BYTES;
-            self.hot.written[tier] += lines * LINE_BYTES;
+            self.hot.add_bytes(tier, [lines * LINE_BYTES; 2]);
         }
-        self.costs.scan += nanos;
-        self.stall_each(management.shootdown_ns);
-        self.costs.shootdown_stall += management.shootdown_ns * f64::from(self.active);
+        self.books.pay(Cost::Scan, nanos);
+        self.clock.stall_each(management.shootdown_ns);
+        self.books.pay(Cost::ShootdownStall, management.shootdown_ns * f64::from(self.clock.active()));
         let took = Duration::from_nanos((nanos * f64::from(self.config.scale.factor())) as u64);
-        self.scan_not_before = now + took;
+        self.trackers.walked(now, took);
         round.walk = took;
-        if let Some(counts) = self.processor_counts() {
-            self.engine.handle(now, Input::Processor(counts));
-        }
-        self.engine.handle(now, Input::Round(round));
+        let counts = self.processor_counts();
+        self.link.handle(now, Input::Processor(counts));
+        self.link.handle(now, Input::ScanDone(round));
     }
 }

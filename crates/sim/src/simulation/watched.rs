@@ -18,7 +18,7 @@ impl Simulation {
     }
 
     /// The probe is told the time.
-    pub(crate) fn tell_probe(&mut self) {
+    pub(super) fn tell_probe(&mut self) {
         let now: Time = self.now();
         if let Some(probe) = self.hot.mmu.as_mut().and_then(|run| run.probe.as_mut()) {
             probe.pass(now, &self.hot.memory);

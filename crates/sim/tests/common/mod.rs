@@ -3,10 +3,10 @@
 
 use std::time::Duration;
 
-use terrace_core::observation::{Observation, Seen};
+use terrace_core::observation::{Observation, Observations};
 use terrace_core::pages::Pages;
-use terrace_core::plan::{Action, Outcome, Reason, Wishes};
-use terrace_core::policy::{Cadence, HintScan, Kernel, Metric, Needs, Policy, Room, SamplePeriods};
+use terrace_core::plan::{Action, MoveRequests, Outcome, Reason};
+use terrace_core::policy::{Cadence, CapacityView, HintScan, Kernel, Metric, Needs, Policy, SamplePeriods};
 use terrace_core::prices::ProcessorCounts;
 use terrace_core::units::{Bytes, PageId, TierId, Time, Vpn};
 use terrace_machine::load::Wait;
@@ -102,8 +102,8 @@ impl Policy for FirstTouch {
     fn needs(&self) -> Needs {
         Needs::default()
     }
-    fn observe(&mut self, _now: Time, _seen: Seen<'_>, _pages: &mut Pages) {}
-    fn plan(&mut self, _now: Time, _room: &Room<'_>, _pages: &mut Pages, _wishes: &mut Wishes) {}
+    fn observe(&mut self, _now: Time, _seen: Observations<'_>, _pages: &mut Pages) {}
+    fn plan(&mut self, _now: Time, _capacity: &CapacityView<'_>, _pages: &mut Pages, _wishes: &mut MoveRequests) {}
     fn kernel(&self) -> Kernel {
         self.kernel
     }
@@ -132,11 +132,11 @@ impl Policy for Told {
     fn needs(&self) -> Needs {
         Needs { scans: true, counters: true, ..Needs::default() }
     }
-    fn observe(&mut self, _now: Time, _seen: Seen<'_>, _pages: &mut Pages) {}
+    fn observe(&mut self, _now: Time, _seen: Observations<'_>, _pages: &mut Pages) {}
     fn processor(&mut self, now: Time, counts: &ProcessorCounts) {
         (self.latest, self.walk_at) = (*counts, now + Duration::from_millis(1));
     }
-    fn plan(&mut self, _now: Time, _room: &Room<'_>, _pages: &mut Pages, _wishes: &mut Wishes) {}
+    fn plan(&mut self, _now: Time, _capacity: &CapacityView<'_>, _pages: &mut Pages, _wishes: &mut MoveRequests) {}
     fn cadence(&self) -> Cadence {
         Cadence { scan_at: Some(self.walk_at), share: 1.0, ..Cadence::default() }
     }
@@ -200,8 +200,8 @@ impl Policy for Eager {
     fn needs(&self) -> Needs {
         Needs { hint_faults: self.hint.is_some(), samples: self.sampling.is_some(), ..Needs::default() }
     }
-    fn observe(&mut self, _now: Time, seen: Seen<'_>, pages: &mut Pages) {
-        let Seen::Events(events) = seen else { return };
+    fn observe(&mut self, _now: Time, seen: Observations<'_>, pages: &mut Pages) {
+        let Observations::Events(events) = seen else { return };
         for event in events {
             if let Observation::HintFault { page, .. } | Observation::Sampled { page, .. } = *event {
                 self.seen += 1;
@@ -214,15 +214,15 @@ impl Policy for Eager {
     fn outcome(&mut self, _now: Time, done: &[Outcome], _pages: &mut Pages) {
         self.failed += done.iter().filter(|outcome| outcome.failure.is_some()).count() as u64;
     }
-    fn plan(&mut self, now: Time, room: &Room<'_>, pages: &mut Pages, wishes: &mut Wishes) {
+    fn plan(&mut self, now: Time, capacity: &CapacityView<'_>, pages: &mut Pages, requests: &mut MoveRequests) {
         self.wake = now + Duration::from_millis(1);
-        if self.make_room && !self.wanted.is_empty() && room.fast_room() < 64 {
+        if self.make_room && !self.wanted.is_empty() && capacity.fast_room() < 64 {
             let mut left = 64;
             for _ in 0..pages.capacity() {
                 self.cursor = (self.cursor + 1) % pages.capacity() as u32;
                 let page = PageId(self.cursor);
                 if pages.block(page.block()).is_some() && pages[page].tier() == Some(TierId::FAST) {
-                    wishes.push(page, Action::MoveTo(TierId(1)), Reason::MakeRoom);
+                    requests.push(page, Action::MoveTo(TierId(1)), Reason::MakeRoom);
                     left -= 1;
                     if left == 0 {
                         break;
@@ -231,7 +231,7 @@ impl Policy for Eager {
             }
         }
         for page in self.wanted.drain(..) {
-            wishes.push(page, Action::MoveTo(TierId::FAST), Reason::Hot);
+            requests.push(page, Action::MoveTo(TierId::FAST), Reason::Hot);
         }
     }
     fn kernel(&self) -> Kernel {

@@ -5,7 +5,7 @@
 
 use std::process::ExitCode;
 
-use terrace_core::units::{Bytes, parse_share};
+use terrace_core::units::{Bytes, Quantity};
 use terrace_lab::compare::{Job, Manager, fast_of_share};
 use terrace_lab::{Cache, Lab, LabError, Mode};
 
@@ -17,11 +17,9 @@ use crate::{render, report};
 
 pub(super) fn run(arguments: &LabCompareArguments) -> anyhow::Result<ExitCode> {
     let size = bytes("--size", &arguments.size)?;
-    let fast = match arguments.fast.trim_end().ends_with('%') {
-        true => {
-            fast_of_share(size, parse_share(&arguments.fast).map_err(|error| misuse("--fast", &arguments.fast, error))?)
-        }
-        false => bytes("--fast", &arguments.fast)?,
+    let fast = match arguments.fast.parse().map_err(|error| misuse("--fast", &arguments.fast, error))? {
+        Quantity::Share(share) => fast_of_share(size, share),
+        Quantity::Bytes(bytes) => bytes,
     };
     if fast < Bytes::mib(1) || fast > size {
         return Err(misuse("--fast", &arguments.fast, "expected from 1MiB up to the footprint"));

@@ -3,7 +3,6 @@
 //! In: a machine, programs of this host. Out: a trace of what each process did, and what it holds. Must not: run a program here unless
 //! that is asked for, or record anything itself: the plugin does, and `terrace-trace` reads it.
 
-use std::fs::File;
 use std::io::{BufReader, BufWriter, Read};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -11,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use terrace_core::units::Bytes;
+use terrace_files::Output;
 use terrace_lab::record::{RecordJob, RecordReport, Recorded};
 use terrace_trace::TraceError;
 use terrace_trace::import::{ImportFormat, ImportOptions, import};
@@ -44,7 +44,7 @@ pub(super) fn run(arguments: &LabRecordArguments) -> anyhow::Result<ExitCode> {
     };
     let lab = lab(&arguments.host)?;
     let native = if arguments.native { Some(native(&arguments.command)?) } else { None };
-    let output = File::create(&arguments.output).with_context(|| arguments.output.display().to_string())?;
+    let mut output = Output::create_file(&arguments.output).with_context(|| arguments.output.display().to_string())?;
     let (reader, until_the_end) = (pipe.reader, pipe.until_the_end);
     let guest = std::thread::spawn(move || {
         let report = lab.record(&job);
@@ -63,7 +63,7 @@ pub(super) fn run(arguments: &LabRecordArguments) -> anyhow::Result<ExitCode> {
         ..ImportOptions::default()
     };
     let input = BufReader::with_capacity(1 << 20, &mut watched);
-    let imported = import(&ImportFormat::Hook, input, BufWriter::new(output), &options);
+    let imported = import(&ImportFormat::Hook, input, BufWriter::new(&mut output), &options);
     let recording = watched.first.zip(watched.last).map(|(first, last)| last - first);
     // So that the plugin ends the guest if the trace could not be written.
     drop(watched);
@@ -76,7 +76,8 @@ pub(super) fn run(arguments: &LabRecordArguments) -> anyhow::Result<ExitCode> {
     if let Some(damage) = &imported.damage {
         bail!("the recording ends early: {damage}");
     }
-    let held = info(BufReader::new(File::open(&arguments.output)?))?;
+    let held = info(BufReader::new(output.read_back()?))?;
+    output.finish().with_context(|| arguments.output.display().to_string())?;
     if held.summary.accesses == 0 {
         bail!("nothing was recorded: {}", ends(&report));
     }

@@ -11,13 +11,16 @@ use anyhow::Context;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use rayon::prelude::*;
 use terrace_core::units::Bytes;
-use terrace_sim::compare::{Cell, Course, DRAW, Job, Matrix, Summary, summarise};
+use terrace_sim::compare::{Cell, Course, DRAW, Job, Matrix, Summary, compare_with_first_touch, summarise};
 use terrace_sim::run::{Bounds, bounds, run_alone};
 use terrace_sim::{SimConfig, WorkloadSource};
 
 use super::options::{self, PolicySettings, failed};
 use crate::args::SimCompareArguments;
 use crate::report::units;
+
+/// The policy that moves nothing: what managing memory must beat.
+const FIRST_TOUCH: &str = terrace_policies::first_touch::INFO.name;
 
 /// A comparison that ran.
 #[derive(serde::Serialize)]
@@ -58,7 +61,7 @@ fn compare(arguments: &SimCompareArguments) -> anyhow::Result<Comparison> {
         workloads: arguments.workloads.clone(),
         policies: arguments.policies.clone(),
         fast: fast?,
-        seeds: (1..=arguments.seeds).collect(),
+        seeds: (arguments.first_seed..arguments.first_seed + arguments.seeds).collect(),
     };
     // A configuration and a source for each workload and seed: what shares bounds.
     let mut settled: Vec<(String, u64, WorkloadSource)> = Vec::new();
@@ -79,7 +82,11 @@ fn compare(arguments: &SimCompareArguments) -> anyhow::Result<Comparison> {
         config(1, *fast).capacities().map_err(|error| crate::options::misuse("--fast", text, error))?;
     }
     let jobs = matrix.jobs();
-    let bar = progress(settled.len() + jobs.len());
+    // What every cell is compared with, of the settings for which it was not asked for.
+    let reference = Matrix { policies: vec![FIRST_TOUCH.to_owned()], ..matrix.clone() };
+    let asked = matrix.policies.iter().any(|policy| policy == FIRST_TOUCH);
+    let reference_jobs = if asked { Vec::new() } else { reference.jobs() };
+    let bar = progress(settled.len() + jobs.len() + reference_jobs.len());
     let all_bounds: Result<Vec<(&str, u64, Bounds)>, anyhow::Error> = settled
         .par_iter()
         .map(|(workload, seed, source)| {
@@ -104,11 +111,14 @@ fn compare(arguments: &SimCompareArguments) -> anyhow::Result<Comparison> {
         bar.inc(1);
         let cell = Cell::new(job, &report);
         let course = || Course { job: job.clone(), series: report.series, heat_map: report.heat_map };
-        Ok((cell, (job.seed == 1).then(course)))
+        Ok((cell, (job.seed == arguments.first_seed).then(course)))
     };
-    let done: Result<Vec<_>, anyhow::Error> = jobs.par_iter().map(run_one).collect();
+    let all = |jobs: &[Job]| -> anyhow::Result<Vec<_>> { jobs.par_iter().map(run_one).collect() };
+    let (mut cells, courses): (Vec<Cell>, Vec<_>) = all(&jobs)?.into_iter().unzip();
+    let mut references: Vec<Cell> = all(&reference_jobs)?.into_iter().map(|(cell, _)| cell).collect();
+    references.extend(cells.iter().filter(|cell| cell.policy == FIRST_TOUCH).cloned());
     bar.finish_and_clear();
-    let (cells, courses): (Vec<Cell>, Vec<_>) = done?.into_iter().unzip();
+    compare_with_first_touch(&mut cells, &references);
     let summary = summarise(&cells, 1);
     Ok(Comparison { cells, summary, courses: courses.into_iter().flatten().collect() })
 }
@@ -180,11 +190,12 @@ fn text(comparison: &Comparison) -> String {
 }
 
 /// The columns of the CSV, in their order: all keys of a cell.
-const COLUMNS: [&str; 17] = [
+const COLUMNS: [&str; 19] = [
     "workload",
     "policy",
     "machine",
     "fast",
+    "fast_share",
     "seed",
     "scale",
     "fast_bytes",
@@ -192,6 +203,7 @@ const COLUMNS: [&str; 17] = [
     "seconds",
     "slowdown_vs_all_fast",
     "gain_over_all_slow",
+    "gain_over_first_touch",
     "fast_hit_share",
     "promoted_pages",
     "demoted_pages",
@@ -208,5 +220,5 @@ fn write_csv(path: &Path, cells: &[Cell]) -> anyhow::Result<()> {
         let field = |column: &&str| value[*column].as_str().map_or_else(|| value[*column].to_string(), str::to_owned);
         out += &(COLUMNS.iter().map(field).collect::<Vec<_>>().join(",") + "\n");
     }
-    std::fs::write(path, out).with_context(|| format!("{}: the table could not be written", path.display()))
+    terrace_files::write(path, out).with_context(|| format!("{}: the table could not be written", path.display()))
 }

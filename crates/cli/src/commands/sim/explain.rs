@@ -13,7 +13,7 @@ use terrace_trace::{Access, PageMap};
 
 use super::options::{OneRun, Trace, failed};
 use crate::args::SimExplainArguments;
-use crate::options::{Misuse, misuse};
+use crate::options::{Misuse, footprint, misuse};
 
 pub(super) fn run(arguments: &SimExplainArguments) -> anyhow::Result<ExitCode> {
     let mut run = OneRun::parse(&arguments.run)?;
@@ -22,7 +22,7 @@ pub(super) fn run(arguments: &SimExplainArguments) -> anyhow::Result<ExitCode> {
     let (watch, shift) = match &arguments.run.trace {
         None => (asked.clone(), 0),
         Some(path) => {
-            let first = dense(&Trace::open(path)?, &asked)?;
+            let first = dense(&Trace::open(path, footprint(&arguments.run.max_footprint)?)?, &asked)?;
             (first..first + (asked.end - asked.start), asked.start as i64 - first as i64)
         }
     };

@@ -11,7 +11,7 @@ use terrace_sim::hotness::{HotnessPlan, HotnessReport, run as score};
 
 use super::options::{NOT_BESIDE, OneRun, Trace, failed, recorded};
 use crate::args::{BesideArguments, MmuArguments, ModelArguments, OneRunArguments, SimHotnessArguments};
-use crate::options::misuse;
+use crate::options::{footprint, misuse};
 use crate::report::units;
 
 pub(super) fn run(arguments: &SimHotnessArguments) -> anyhow::Result<ExitCode> {
@@ -26,12 +26,15 @@ pub(super) fn run(arguments: &SimHotnessArguments) -> anyhow::Result<ExitCode> {
     };
     let pages = match (&arguments.pages, &arguments.trace) {
         (Some(pages), _) => pages.clone(),
-        (None, Some(path)) if Trace::open(path)?.tells_page_sizes()? => "thp".to_owned(),
+        (None, Some(path)) if Trace::open(path, footprint(&arguments.max_footprint)?)?.tells_page_sizes()? => {
+            "thp".to_owned()
+        }
         (None, _) => "2m".to_owned(),
     };
     let one = OneRun::parse(&OneRunArguments {
         workload: arguments.workload.clone(),
         trace: arguments.trace.clone(),
+        max_footprint: arguments.max_footprint.clone(),
         policy: "all-fast".to_owned(),
         fast: "100%".to_owned(),
         seed: arguments.seed,

@@ -8,7 +8,7 @@ use std::io::BufReader;
 use std::path::{Path, PathBuf};
 
 use terrace_core::policy::Policy;
-use terrace_core::units::{BLOCK_PAGES, Bytes, parse_share};
+use terrace_core::units::{BLOCK_PAGES, Bytes};
 use terrace_machine::mmu::{CounterSpec, NotOffered, TablePlacement};
 use terrace_machine::preset::Machine;
 use terrace_machine::scale::Scale;
@@ -18,12 +18,12 @@ use terrace_sim::mmu::Flush;
 use terrace_sim::processes::Placement;
 use terrace_sim::run::{Beside, Source};
 use terrace_sim::{FastSize, MmuConfig, Pages, SimConfig, SimError, TraceSource, WorkloadSource};
-use terrace_trace::tools::info;
+use terrace_trace::tools::info_within;
 use terrace_trace::{AccessSource, Change, Header, Index, Provenance, Reader};
 use terrace_workloads::Parameters;
 
 use crate::args::{BesideArguments, ModelArguments, OneRunArguments};
-use crate::options::{Misuse, misuse};
+use crate::options::{Misuse, footprint, misuse};
 
 /// The scale where neither the command line nor a trace names one.
 const USUAL_SCALE: u32 = 64;
@@ -44,7 +44,7 @@ impl OneRun {
         let mut threads = raw.model.threads;
         let (mut config, source): (SimConfig, Box<dyn Source>) = match (&raw.workload, &raw.trace) {
             (_, Some(path)) => {
-                let trace = Trace::open(path)?;
+                let trace = Trace::open(path, footprint(&raw.max_footprint)?)?;
                 let mut config = SimConfig::new(machine, trace.footprint, fast);
                 config.scale = scale(raw.model.scale, trace.scale())?;
                 // A cache filters lines; a trace of pages has none, and one of misses or samples has passed a cache.
@@ -170,15 +170,12 @@ pub(crate) fn recorded(raw: &BesideArguments, size: &str, seed: u64) -> anyhow::
 
 /// "50%" or "64MiB".
 pub(crate) fn fast_size(text: &str) -> anyhow::Result<FastSize> {
-    let wanted = "expected a share of the footprint (50%) or an amount (64MiB)";
-    if text.trim_end().ends_with('%') {
-        return match parse_share(text) {
-            Ok(share) if share > 0.0 => Ok(FastSize::Share(share)),
-            Ok(_) => Err(misuse("--fast", text, "expected more than 0%")),
-            Err(_) => Err(misuse("--fast", text, format!("{wanted}; a share lies above 0% and at most at 100%"))),
-        };
+    let wanted = "expected a share of the footprint (50%), above 0% and at most 100%, or an amount (64MiB)";
+    match text.parse() {
+        Ok(FastSize::Share(share)) if share <= 0.0 => Err(misuse("--fast", text, "expected more than 0%")),
+        Ok(size) => Ok(size),
+        Err(_) => Err(misuse("--fast", text, wanted)),
     }
-    text.parse().map(FastSize::Bytes).map_err(|_| misuse("--fast", text, wanted))
 }
 
 /// The scale asked for, or this one.
@@ -286,7 +283,7 @@ pub(crate) struct Trace {
 }
 
 impl Trace {
-    pub(crate) fn open(path: &Path) -> anyhow::Result<Trace> {
+    pub(crate) fn open(path: &Path, most: Bytes) -> anyhow::Result<Trace> {
         let refused = |why: &dyn std::fmt::Display| misuse("--trace", &path.display().to_string(), why);
         let mut file = File::open(path).map_err(|error| refused(&error))?;
         let (header, index) = Index::read(&mut file).map_err(|error| {
@@ -298,6 +295,13 @@ impl Trace {
         if index.summary.page_ids == 0 {
             return Err(refused(&"it holds no page"));
         }
+        // Before anything is made for each page: what a file says of itself costs nothing.
+        if index.summary.page_ids > most.pages() {
+            return Err(refused(&format!(
+                "it has {} pages, and {most} of memory are taken at most: see --max-footprint",
+                index.summary.page_ids
+            )));
+        }
         let (mut footprint, threads) = (Bytes::of_pages(index.summary.page_ids), index.summary.threads.max(1) as usize);
         let placement = match header.processes {
             false => None,
@@ -305,7 +309,8 @@ impl Trace {
                 let map = index.map(&mut file).map_err(|error| refused(&error))?;
                 // Where page sizes are told, so is what each access brings into memory; numbers go by whole 2 MiB.
                 let whole = File::open(path).map_err(|error| refused(&error))?;
-                let held = info(BufReader::with_capacity(1 << 20, whole)).map_err(|error| refused(&error))?;
+                let held = info_within(BufReader::with_capacity(1 << 20, whole), most.pages())
+                    .map_err(|error| refused(&error))?;
                 if let Some(sizes) = held.page_sizes {
                     let pages = sizes.pages_4k + sizes.pages_2m * u64::from(BLOCK_PAGES);
                     footprint = footprint.min(Bytes::of_pages(pages));

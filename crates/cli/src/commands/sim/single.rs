@@ -96,7 +96,7 @@ fn text(report: &Report, fast: FastSize) -> String {
     );
     line("failed promotions", units::count(report.failed_promotions));
     for (cause, pages) in &report.failures {
-        line("  failed or vetoed", format!("{} pages: {cause}", units::count(*pages)));
+        line("  failed or rejected", format!("{} pages: {cause}", units::count(*pages)));
     }
     line("migrated", units::bytes(report.migrated_bytes));
     line("management", format!("{} of CPU time", units::seconds(report.management_seconds)));

@@ -12,7 +12,7 @@ use crate::args::{SizeAdviseArguments, WatchArguments};
 use crate::options::{WatchOptions, duration, misuse};
 use crate::report::advice::{Advice, Advices};
 use crate::session::profile::Profiler;
-use crate::session::{Onlooker, Plan, TargetSpec, run_with};
+use crate::session::{Plan, RunHook, TargetSpec, run_with};
 
 pub(super) fn run(arguments: &SizeAdviseArguments) -> anyhow::Result<ExitCode> {
     let tau = super::tau(&arguments.tau)?;
@@ -30,6 +30,8 @@ pub(super) fn run(arguments: &SizeAdviseArguments) -> anyhow::Result<ExitCode> {
     let watch = WatchOptions::parse(&WatchArguments {
         tracker: arguments.tracker.clone(),
         interval: Some("500ms".to_owned()),
+        // A measuring run: every page counts in every round, whatever it costs.
+        max_overhead: "100%".to_owned(),
         files: false,
         shared: false,
         report: None,
@@ -42,11 +44,11 @@ pub(super) fn run(arguments: &SizeAdviseArguments) -> anyhow::Result<ExitCode> {
         None => TargetSpec::Command(arguments.command.clone()),
     };
     let mut profiler = Profiler::new(window);
-    let onlooker: &mut dyn Onlooker = &mut profiler;
+    let hook: &mut dyn RunHook = &mut profiler;
     let mut plan = Plan::observe(target, watch, limit);
     // Every page in every round: one that was not looked at in a window would count as not accessed in it.
     plan.settings.insert("share".to_owned(), "100%".to_owned());
-    let (code, _) = run_with(&plan, Some(onlooker))?;
+    let (code, _) = run_with(&plan, Some(hook))?;
     let profile = profiler.profile();
     if profile.windows == 0 {
         let what = arguments.command.first().map_or_else(String::new, |name| name.to_string_lossy().into_owned());

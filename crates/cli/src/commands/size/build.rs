@@ -3,8 +3,8 @@
 //! In: machine, seed, number of records, a path. Out: a Parquet file, and on the way FILE.partial with what is finished. Must not:
 //! leave a database that is not whole under its name, or compute a record twice that is on disk.
 
-use std::fs::{File, OpenOptions};
-use std::io::{Seek, SeekFrom, Write};
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -12,9 +12,11 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::json;
+use terrace_sizing::Database;
+use terrace_sizing::database::LARGEST_DATABASE;
 use terrace_sizing::journal::{self, Found};
 use terrace_sizing::sampling::Design;
-use terrace_sizing::{Database, curve::SIZES};
+use terrace_tuning::curve::SIZES;
 
 use super::store;
 use crate::args::SizeBuildArguments;
@@ -69,7 +71,8 @@ pub(super) fn run(arguments: &SizeBuildArguments) -> anyhow::Result<ExitCode> {
     let seconds = began.elapsed().as_secs_f64();
     let database = Database::new(origin, found.vectors, found.seconds)?;
     let bytes = database.to_parquet()?;
-    put(&arguments.out, &bytes)?;
+    terrace_files::write(&arguments.out, &bytes)
+        .with_context(|| format!("{}: the database cannot be written", arguments.out.display()))?;
     drop(file);
     std::fs::remove_file(&partial).with_context(|| partial.display().to_string())?;
     let computed = total - resumed;
@@ -104,15 +107,24 @@ fn partial(out: &Path) -> PathBuf {
 /// Opens the journal, with what is whole of it; it ends there now.
 fn continued(path: &Path, origin: &terrace_sizing::database::Origin) -> anyhow::Result<(File, Found)> {
     let refuse = |error: std::io::Error| misuse("--out", &path.display().to_string(), error);
-    let mut file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path).map_err(refuse)?;
+    let mut file = terrace_files::open_in_place(path).map_err(refuse)?;
     // Two builds of one file would write over each other.
     file.try_lock().map_err(|_| misuse("--out", &path.display().to_string(), "another build is writing it"))?;
     let length = file.metadata().map_err(refuse)?.len();
     let found = if length == 0 {
         Found::default()
     } else {
-        let map = terrace_linux::sys::file::map(&file).map_err(refuse)?;
-        journal::read(&map, origin).map_err(|why| {
+        // Cut to what was read, a longer one would lose records.
+        if length > LARGEST_DATABASE {
+            return Err(misuse(
+                "--out",
+                &path.display().to_string(),
+                "the journal is longer than any build's; remove it",
+            ));
+        }
+        let mut bytes = Vec::new();
+        (&file).take(LARGEST_DATABASE).read_to_end(&mut bytes).map_err(refuse)?;
+        journal::read(&bytes, origin).map_err(|why| {
             misuse("--out", &path.display().to_string(), format!("{why}; remove it, or choose another --out"))
         })?
     };
@@ -122,19 +134,6 @@ fn continued(path: &Path, origin: &terrace_sizing::database::Origin) -> anyhow::
         file.write_all(&journal::header(origin)).map_err(refuse)?;
     }
     Ok((file, found))
-}
-
-/// Writes the database beside its name and then gives it the name, so that under it is a whole one or none.
-fn put(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
-    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let failed = || format!("{}: the database cannot be written", path.display());
-    let mut file = tempfile::NamedTempFile::new_in(directory).with_context(failed)?;
-    file.write_all(bytes).with_context(failed)?;
-    file.as_file().sync_all().with_context(failed)?;
-    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o644);
-    std::fs::set_permissions(file.path(), mode).with_context(failed)?;
-    file.persist(path).with_context(failed)?;
-    Ok(())
 }
 
 fn bar(total: u64, done: u64) -> ProgressBar {

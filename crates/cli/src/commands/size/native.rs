@@ -61,7 +61,7 @@ pub(super) struct Native {
 /// When there is no slow tier that pages can be moved to, or not enough of it.
 pub(super) fn perform(benchmark: &Benchmark, tier_slow: &str) -> anyhow::Result<Native> {
     let plan = plan(tier_slow)?;
-    let machine = Machine::prepare(&plan, terrace_core::policy::Needs { scans: true, ..Default::default() }, false)?;
+    let machine = Machine::prepare(&plan, &[terrace_core::policy::Needs { scans: true, ..Default::default() }])?;
     let done = run(benchmark, &machine.parts.tiers, machine.parts.mover);
     machine.held.release()?;
     done
@@ -73,6 +73,8 @@ fn plan(tier_slow: &str) -> anyhow::Result<Plan> {
         watch: crate::args::WatchArguments {
             tracker: "auto".to_owned(),
             interval: None,
+            // It is measured by what it costs, and that is bounded by max_slowdown.
+            max_overhead: "100%".to_owned(),
             files: false,
             shared: false,
             report: None,
@@ -85,8 +87,8 @@ fn plan(tier_slow: &str) -> anyhow::Result<Plan> {
         fast: "min".to_owned(),
         tier_slow: tier_slow.to_owned(),
         rate: None,
-        rest: None,
-        max_stall: "2%".to_owned(),
+        cooldown: None,
+        max_slowdown: "2%".to_owned(),
         dry_run: false,
     };
     let options = crate::options::ManageOptions::parse(&raw, memory)?;

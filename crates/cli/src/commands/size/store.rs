@@ -3,14 +3,13 @@
 //! In: paths, machines. Out: an index ready for queries, with where it came from. Must not: take a file for a database that is
 //! not whole, or of another machine.
 
-use std::fs::File;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use rayon::prelude::*;
 use terrace_machine::preset::Machine;
-use terrace_sizing::database::{Origin, machine_checksum};
+use terrace_sizing::database::{LARGEST_DATABASE, Origin, machine_checksum};
 use terrace_sizing::microbench::FastDivisor;
 use terrace_sizing::sampling::Design;
 use terrace_sizing::{ConfigVector, Database, Index, model};
@@ -55,18 +54,17 @@ pub(crate) fn records(
     numbers.into_par_iter().map(one).collect()
 }
 
-/// Opens a database by a memory map. Everything is checked and copied out of it, so that the file may change afterwards.
+/// Opens a database.
 ///
 /// # Errors
 /// When it cannot be read, or is no whole database; exit code 2.
 pub(crate) fn open(path: &Path) -> anyhow::Result<Database> {
     let refuse = |why: &dyn std::fmt::Display| misuse("--db", &path.display().to_string(), why);
-    let file = File::open(path).map_err(|error| refuse(&error))?;
-    if file.metadata().map_err(|error| refuse(&error))?.len() == 0 {
+    let bytes = terrace_files::read(path, LARGEST_DATABASE).map_err(|error| refuse(&error))?;
+    if bytes.is_empty() {
         return Err(refuse(&"it is empty"));
     }
-    let map = terrace_linux::sys::file::map(&file).map_err(|error| refuse(&error))?;
-    Database::from_parquet(bytes::Bytes::from_owner(map)).map_err(|error| refuse(&error))
+    Database::from_parquet(bytes.into()).map_err(|error| refuse(&error))
 }
 
 /// The index of the database that the arguments name, for the machine they name.

@@ -1,26 +1,26 @@
 //! `terrace size tune`: a program under the tuner.
 //!
-//! In: a target, a database, a program. Out: the program's exit code, and what was saved and lost. Must not: start anything before target,
-//! database and program are checked.
+//! In: a target, a program, and for the paper's way a database. Out: the program's exit code, and what was saved and lost. Must not: start
+//! anything before target, database and program are checked.
 
 use std::path::Path;
 use std::process::ExitCode;
-use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
 use terrace_core::policy::FastGoal;
-use terrace_daemon::tuning::LiveTuner;
+use terrace_core::text::visible_lines;
+use terrace_linux::live_tuner::LiveTuner;
 use terrace_linux::process::RangeOptions;
 use terrace_linux::topology::{TierKind, Topology};
 use terrace_linux::watermarks::Watermarks;
-use terrace_sizing::tuner::{Mode, TunerConfig};
+use terrace_tuning::{Mode, TunerConfig};
 
 use super::store;
 use crate::args::{DatabaseArguments, ManageArguments, SizeTuneArguments, WatchArguments};
 use crate::options::{ManageOptions, duration, misuse};
 use crate::report::units;
-use crate::session::tuning::{TuneReport, report as report_of};
+use crate::session::tuning::{DatabasePredictor, LEAST_COVERAGE, TuneReport, report as report_of};
 use crate::session::{Plan, Steering, TargetSpec, run_with};
 
 /// Below it a window holds too few rounds of marks.
@@ -36,16 +36,20 @@ pub(super) fn run(arguments: &SizeTuneArguments) -> anyhow::Result<ExitCode> {
     }
     let mut plan = plan(arguments)?;
     // As much of the time may go to pages that come back as the target allows; the tuner stays below it.
-    plan.stall_budget = tau;
-    let database = DatabaseArguments { db: arguments.db.clone(), machine: arguments.machine.clone(), k: 1 };
-    let store::Ready { index, machine, .. } = store::index(&database)?;
+    plan.max_slowdown = tau;
     let mut config = TunerConfig::new(tau, if arguments.paper { Mode::Paper } else { Mode::Measured });
     config.interval = every;
+    let mut live = LiveTuner::new(config);
+    let mut database = None;
+    if arguments.paper {
+        let store::Ready { index, machine, .. } = store::index(&database_arguments(arguments))?;
+        database = Some((machine.name.clone(), index.database().len()));
+        live = live.predicting(Box::new(DatabasePredictor::new(index, machine.processor.frequency_hertz)));
+    }
     let watermarks = if arguments.hold == "watermarks" { Some(watermarks(&arguments.tier_slow)?) } else { None };
-    let live = LiveTuner::new(config, Arc::new(index), machine.processor.frequency_hertz);
     let mut tuner = Steering::new(live, watermarks);
     let (code, run) = run_with(&plan, Some(&mut tuner))?;
-    let report = report_of(&tuner, run.target.peak_footprint_bytes);
+    let report = report_of(&tuner, run.target.peak_footprint_bytes, database);
     // The watermarks go back before anything is shown of a run that is over.
     drop(tuner);
     if report.intervals.is_empty() {
@@ -57,15 +61,24 @@ pub(super) fn run(arguments: &SizeTuneArguments) -> anyhow::Result<ExitCode> {
     }
     if let Some(file) = &arguments.json_file {
         let text = serde_json::to_string_pretty(&report)? + "\n";
-        std::fs::write(file, text).with_context(|| format!("{}: the report could not be written", file.display()))?;
+        terrace_files::write(file, text)
+            .with_context(|| format!("{}: the report could not be written", file.display()))?;
     }
     if arguments.json {
         super::super::print_json(&report)?;
     }
     if !arguments.quiet {
-        eprint!("{}", closing_lines(&report, run.target.peak_footprint_bytes));
+        eprint!("{}", visible_lines(&closing_lines(&report, run.target.peak_footprint_bytes)));
     }
     Ok(code)
+}
+
+/// The database of the paper's way: the file that was named, or one for the machine that was.
+fn database_arguments(arguments: &SizeTuneArguments) -> DatabaseArguments {
+    /// The preset that is most like a virtual machine with compressed swap, where this command is used most.
+    const LIKE_THIS_ONE: &str = "zram-vm";
+    let machine = arguments.machine.clone().unwrap_or_else(|| LIKE_THIS_ONE.to_owned());
+    DatabaseArguments { db: arguments.db.clone(), machine, k: 1 }
 }
 
 /// Whether the kernel moves pages to slower nodes when it reclaims; otherwise it puts them into swap, or keeps them.
@@ -113,6 +126,8 @@ fn plan(arguments: &SizeTuneArguments) -> anyhow::Result<Plan> {
             tracker: arguments.tracker.clone(),
             // Half a second: five rounds a window, and no longer when a program is idle.
             interval: Some("500ms".to_owned()),
+            // The target covers it: half of tau at most, see `Plan::max_overhead`.
+            max_overhead: "100%".to_owned(),
             files: false,
             shared: false,
             report: arguments.report.clone(),
@@ -125,8 +140,8 @@ fn plan(arguments: &SizeTuneArguments) -> anyhow::Result<Plan> {
         fast: "100%".to_owned(),
         tier_slow: arguments.tier_slow.clone(),
         rate: None,
-        rest: None,
-        max_stall: arguments.tau.clone(),
+        cooldown: None,
+        max_slowdown: arguments.tau.clone(),
         dry_run: false,
     };
     let mut options = ManageOptions::parse(&raw, memory)?;
@@ -163,6 +178,13 @@ fn closing_lines(report: &TuneReport, footprint: u64) -> String {
         ),
         _ => "slowdown: unknown\n".to_owned(),
     };
+    if let Some(coverage) = report.coverage.filter(|coverage| *coverage < LEAST_COVERAGE) {
+        text += &format!(
+            "the database has records like {} of the intervals only: its predictions do not hold for this program; leave out --paper to \
+             be tuned by what is observed\n",
+            percent(coverage)
+        );
+    }
     text + &format!(
         "{} decisions; inputs {}{}\n",
         report.intervals.len(),

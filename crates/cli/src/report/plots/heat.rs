@@ -38,7 +38,7 @@ pub(super) fn heat_map(report: &Report) -> anyhow::Result<Figure> {
         if rows > columns { rows /= 2 } else { columns /= 2 }
     };
     if grid.is_empty() {
-        let answer = "Nothing was recorded: no round of accessed marks fell into this run.".to_owned();
+        let answer = "Nothing was recorded: no round of accessed bits fell into this run.".to_owned();
         return Ok(Figure { id, question, answer, legend: Vec::new(), svg: None });
     }
     let answer = describe(report, &grid);

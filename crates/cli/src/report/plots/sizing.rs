@@ -8,7 +8,7 @@ use plotters::series::LineSeries;
 
 use super::*;
 use terrace_sizing::advise::Point;
-use terrace_sizing::tuner::Interval;
+use terrace_tuning::Interval;
 
 use crate::report::advice::Advice;
 

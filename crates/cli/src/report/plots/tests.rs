@@ -54,13 +54,13 @@ fn a_single_point_can_be_seen() {
 }
 
 #[test]
-fn braked_time_is_shaded_and_named() {
+fn throttled_time_is_shaded_and_named() {
     let report = example::managed();
     let figure = &figures(&report).unwrap()[0];
     let shade = hex(BRAKED);
     assert!(figure.svg.as_ref().unwrap().contains(&shade) && figure.legend.iter().any(|legend| legend.ink == BRAKED));
     let mut calm = report;
-    calm.timeline.iter_mut().for_each(|point| point.braked = false);
+    calm.timeline.iter_mut().for_each(|point| point.throttled = false);
     let figure = &figures(&calm).unwrap()[0];
     assert!(!figure.svg.as_ref().unwrap().contains(&shade) && !figure.legend.iter().any(|legend| legend.ink == BRAKED));
 }

@@ -21,8 +21,8 @@ pub(super) fn fast_and_slow(report: &Report) -> anyhow::Result<Figure> {
     if compressed {
         legend.push(Legend::line(OCCUPIED, "memory the compressed tier occupied itself"));
     }
-    if points.iter().any(|point| point.braked) {
-        legend.push(Legend::area(BRAKED, "page-outs stopped (braked)"));
+    if points.iter().any(|point| point.throttled) {
+        legend.push(Legend::area(BRAKED, "page-outs stopped (throttled)"));
     }
     if points.is_empty() {
         return Ok(Figure { id, question, answer: NOTHING_RECORDED.to_owned(), legend: Vec::new(), svg: None });
@@ -101,8 +101,8 @@ pub(super) fn moves(report: &Report) -> anyhow::Result<Figure> {
         Legend::line(PROMOTED, "pages promoted a second"),
         Legend::line(REFAULTS, "refaults a second (lower plot)"),
     ];
-    if points.iter().any(|point| point.braked) {
-        legend.push(Legend::area(BRAKED, "page-outs stopped (braked)"));
+    if points.iter().any(|point| point.throttled) {
+        legend.push(Legend::area(BRAKED, "page-outs stopped (throttled)"));
     }
     let time = time_scale(&points);
     let end = end_of(&points, &time);
@@ -169,7 +169,7 @@ fn rates(points: &[Point], time: &Scale, counter: fn(&Point) -> u64) -> Vec<(f64
     steps
 }
 
-/// Shades the spans from each braked point to the next point.
+/// Shades the spans from each throttled point to the next point.
 fn shade_brakes(
     chart: &mut TimeChart<'_, '_>,
     points: &[Point],
@@ -178,7 +178,7 @@ fn shade_brakes(
     top: f64,
 ) -> anyhow::Result<()> {
     let mut spans: Vec<(f64, f64)> = Vec::new();
-    for (index, point) in points.iter().enumerate().filter(|(_, point)| point.braked) {
+    for (index, point) in points.iter().enumerate().filter(|(_, point)| point.throttled) {
         let from = time.of(point.seconds);
         let to = points.get(index + 1).map_or(end, |next| time.of(next.seconds));
         match spans.last_mut() {
@@ -216,7 +216,7 @@ fn end_of(points: &[Point], time: &Scale) -> f64 {
 }
 
 /// The timeline with at most [`MOST_POINTS`] points. Counters are those of the last point of each bundle, so that rates stay
-/// exact; amounts are means; a bundle is braked if any of its points is.
+/// exact; amounts are means; a bundle is throttled if any of its points is.
 fn thinned(timeline: &[Point]) -> Vec<Point> {
     let valid: Vec<Point> =
         timeline.iter().filter(|point| point.seconds.is_finite() && point.seconds >= 0.0).copied().collect();
@@ -234,7 +234,7 @@ fn bundled(points: &[Point]) -> Point {
         slow_bytes: mean(|point| point.slow_bytes),
         slow_occupied_bytes: mean(|point| point.slow_occupied_bytes),
         resident_bytes: mean(|point| point.resident_bytes),
-        braked: points.iter().any(|point| point.braked),
+        throttled: points.iter().any(|point| point.throttled),
         ..points[points.len() - 1]
     }
 }

@@ -60,7 +60,7 @@ pub(crate) fn heat_map(map: &HeatMap, end_seconds: f64, screen: &Screen) -> Stri
     let columns = screen.width.saturating_sub(LABEL + 2).clamp(10, 120);
     let grid = Grid::of(map, end_seconds, columns, HEAT_ROWS);
     if grid.is_empty() {
-        return "no round of accessed marks fell into this run\n".to_owned();
+        return "no round of accessed bits fell into this run\n".to_owned();
     }
     let shades = if screen.unicode { ['·', '░', '▒', '▓', '█'] } else { ['.', '-', '+', '*', '#'] };
     // A short run has few columns; each is then drawn as wide as the screen allows.

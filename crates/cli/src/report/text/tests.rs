@@ -9,7 +9,7 @@ const WIDE: Screen = Screen { width: 120, unicode: true };
 fn the_headline_says_what_was_saved_and_what_it_cost() {
     assert_eq!(
         headline(&example::managed()),
-        "Fast memory saved: 840.0 MiB of 2.0 GiB on average (41 %), at 0.5 % stall (estimate); Terrace used 3.3 s of CPU"
+        "Fast memory saved: 840.0 MiB of 2.0 GiB on average (41 %), at 0.8 % stall (estimate); Terrace used 3.3 s of CPU"
     );
     assert!(headline(&example::observed()).starts_with("Watched 2.0 GiB for 2 min and moved nothing"));
     let mut unseen = example::managed();
@@ -85,12 +85,12 @@ fn rates_are_of_the_span_between_two_points() {
         promoted_pages: 100,
         refaults: 9,
         manager_cpu_seconds: 1.05,
-        braked: true,
+        throttled: true,
         ..Point::default()
     };
     let line = progress_line(&point, Some(&before), 200);
     for part in
-        ["12 s", "fast   1.0 GiB", "saved   1.5 GiB", "moves  1,050/s", "refaults    2/s", "cpu 2.5 %", "braked"]
+        ["12 s", "fast   1.0 GiB", "saved   1.5 GiB", "moves  1,050/s", "refaults    2/s", "cpu 2.5 %", "throttled"]
     {
         assert!(line.contains(part), "{part:?} is missing in {line:?}");
     }

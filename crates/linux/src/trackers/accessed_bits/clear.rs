@@ -9,6 +9,7 @@
 //! /proc/PID/clear_refs clears the whole process under the lock for writing: the way out where the first is refused.
 
 use std::os::fd::BorrowedFd;
+use std::path::Path;
 
 use crate::process::Process;
 use crate::sys::{self, RemoteRange};
@@ -78,7 +79,7 @@ pub(super) fn cold(
 
 /// Clears all of a process.
 pub(super) fn clear_refs(process: &Process) -> std::io::Result<Cleared> {
-    match std::fs::write(format!("/proc/{}/clear_refs", process.pid()), "1") {
+    match terrace_files::set(Path::new(&format!("/proc/{}/clear_refs", process.pid())), "1") {
         Ok(()) => Ok(Cleared::Done),
         Err(error) => match error.raw_os_error() {
             Some(libc::ENOENT | libc::ESRCH) => Ok(Cleared::Gone),

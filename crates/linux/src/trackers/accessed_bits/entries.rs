@@ -1,4 +1,4 @@
-//! What the entries of an x86-64 page table say, as [`Sight`]s.
+//! What the entries of an x86-64 page table say, as [`PteState`]s.
 //!
 //! In: raw entries as the eBPF program copied them. Out: where each page lies, whether it was used. Must not: call
 //! the kernel.
@@ -14,7 +14,7 @@
 //!   for devices, 3 for migration, 1 for poison, 1 for markers at most. So types below 23 are swap on every kernel,
 //!   and a machine would need 24 areas at once for one of them to be taken for something else.
 
-use terrace_core::observation::Sight;
+use terrace_core::observation::PteState;
 use terrace_core::units::{BLOCK_PAGES, TierId};
 
 const PRESENT: u64 = 1;
@@ -75,7 +75,7 @@ pub(super) fn is_accessed(entry: u64) -> bool {
     entry & (PRESENT | INACCESSIBLE) != 0 && entry & (ACCESSED | SPECIAL) == ACCESSED
 }
 
-/// Turns entries into sights.
+/// Turns entries into PTE states.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Decoder {
     /// The bits of an entry that hold its frame's address.
@@ -86,50 +86,50 @@ pub(super) struct Decoder {
 
 impl Decoder {
     /// Decodes a stretch of a page table into `out`, which has the same length.
-    pub(super) fn decode(&self, entries: &[u64], out: &mut [Sight], tier_of_frame: impl Fn(u64) -> TierId) {
-        for (sights, entries) in out.chunks_mut(CHUNK).zip(entries.chunks(CHUNK)) {
+    pub(super) fn decode(&self, entries: &[u64], out: &mut [PteState], tier_of_frame: impl Fn(u64) -> TierId) {
+        for (ptes, entries) in out.chunks_mut(CHUNK).zip(entries.chunks(CHUNK)) {
             let (all, any) = entries.iter().fold((!0, 0), |(all, any), entry| (all & entry, any | entry));
             // Most stretches are present throughout, or absent throughout: those take no branch an entry.
             if all & PRESENT != 0 && any & SPECIAL == 0 {
-                for (sight, &entry) in sights.iter_mut().zip(entries) {
-                    *sight = present(entry, tier_of_frame((entry & self.address_mask) >> 12));
+                for (pte, &entry) in ptes.iter_mut().zip(entries) {
+                    *pte = present(entry, tier_of_frame((entry & self.address_mask) >> 12));
                 }
             } else if any == 0 {
-                sights.fill(Sight::ABSENT);
+                ptes.fill(PteState::ABSENT);
             } else {
-                for (sight, &entry) in sights.iter_mut().zip(entries) {
-                    *sight = self.any(entry, &tier_of_frame);
+                for (pte, &entry) in ptes.iter_mut().zip(entries) {
+                    *pte = self.any(entry, &tier_of_frame);
                 }
             }
         }
     }
 
     /// Decodes the entry of a 2 MiB page. `anonymous` says that the memory belongs to no file.
-    pub(super) fn decode_huge(&self, entry: u64, anonymous: bool, tier_of_frame: impl Fn(u64) -> TierId) -> Sight {
+    pub(super) fn decode_huge(&self, entry: u64, anonymous: bool, tier_of_frame: impl Fn(u64) -> TierId) -> PteState {
         // The shared huge page of zeros is mapped when untouched memory is read. It is neither writable nor dirty;
         // an anonymous huge page of the process's own was born of a write.
         if anonymous && entry & PRESENT != 0 && entry & (WRITABLE | DIRTY | SAVED_DIRTY) == 0 {
-            return Sight::ABSENT;
+            return PteState::ABSENT;
         }
-        let mut sight = Sight::ABSENT;
+        let mut pte = PteState::ABSENT;
         // Bit 12 of a 2 MiB entry is no address bit but a memory type.
         let huge = Decoder { address_mask: self.address_mask & !(u64::from(BLOCK_PAGES) * 4096 - 1), ..*self };
-        huge.decode(&[entry], std::slice::from_mut(&mut sight), tier_of_frame);
-        if sight.tier().is_some() { sight.with_huge(true) } else { sight }
+        huge.decode(&[entry], std::slice::from_mut(&mut pte), tier_of_frame);
+        if pte.tier().is_some() { pte.with_huge(true) } else { pte }
     }
 
     /// An entry of whatever kind.
     #[inline]
-    fn any(&self, entry: u64, tier_of_frame: &impl Fn(u64) -> TierId) -> Sight {
+    fn any(&self, entry: u64, tier_of_frame: &impl Fn(u64) -> TierId) -> PteState {
         if entry & (PRESENT | SPECIAL) == PRESENT {
             return present(entry, tier_of_frame((entry & self.address_mask) >> 12));
         }
         if entry == 0 || entry & PRESENT != 0 {
-            return Sight::ABSENT;
+            return PteState::ABSENT;
         }
         if entry & INACCESSIBLE != 0 {
             return if entry & SPECIAL != 0 {
-                Sight::ABSENT
+                PteState::ABSENT
             } else {
                 present(entry, tier_of_frame((!entry & self.address_mask) >> 12))
             };
@@ -137,18 +137,18 @@ impl Decoder {
         let offset = (!entry & SWAP_OFFSET_MASK) >> SWAP_OFFSET_SHIFT;
         if entry >> SWAP_TYPE_SHIFT < FIRST_OTHER_TYPE {
             // A swapped page is dirty by nature: its only copy is there.
-            return self.swap.map_or(Sight::ABSENT, Sight::placed);
+            return self.swap.map_or(PteState::ABSENT, PteState::placed);
         }
         if offset < FIRST_FRAME {
-            return Sight::ABSENT;
+            return PteState::ABSENT;
         }
-        Sight::placed(tier_of_frame(offset & MIGRATING_FRAME_MASK))
+        PteState::placed(tier_of_frame(offset & MIGRATING_FRAME_MASK))
     }
 }
 
 #[inline]
-fn present(entry: u64, tier: TierId) -> Sight {
-    Sight::placed(tier).with_accessed(entry & ACCESSED != 0).with_dirty(entry & (DIRTY | SAVED_DIRTY) != 0)
+fn present(entry: u64, tier: TierId) -> PteState {
+    PteState::placed(tier).with_accessed(entry & ACCESSED != 0).with_dirty(entry & (DIRTY | SAVED_DIRTY) != 0)
 }
 
 #[cfg(test)]
@@ -163,8 +163,8 @@ mod tests {
         TierId(u8::from(frame >= 0x1000))
     }
 
-    fn check(entry: u64, expect: Sight) {
-        let mut out = [Sight::ABSENT];
+    fn check(entry: u64, expect: PteState) {
+        let mut out = [PteState::ABSENT];
         Decoder { address_mask: MASK, swap: Some(SWAP) }.decode(&[entry], &mut out, tier);
         assert_eq!(out[0], expect, "{entry:#x}");
     }
@@ -176,22 +176,22 @@ mod tests {
 
     #[test]
     fn present_entries_give_tier_and_marks() {
-        let fast = Sight::placed(TierId(0));
+        let fast = PteState::placed(TierId(0));
         check(0x8000_0000_0080_0000 | 0x067, fast.with_accessed(true).with_dirty(true));
         check(0x0000_0000_0080_0000 | 0x005, fast);
         check(0x0000_0000_0080_0000 | 0x025, fast.with_accessed(true));
-        check(0x0000_0000_0100_0000 | 0x025, Sight::placed(TierId(1)).with_accessed(true));
+        check(0x0000_0000_0100_0000 | 0x025, PteState::placed(TierId(1)).with_accessed(true));
         check(0x0400_0000_0080_0000 | 0x025, fast.with_accessed(true).with_dirty(true));
         // The page of zeros, read but never written: nothing of the process's own.
-        check(0x0000_0000_0080_0000 | 0x225, Sight::ABSENT);
-        check(0, Sight::ABSENT);
+        check(0x0000_0000_0080_0000 | 0x225, PteState::ABSENT);
+        check(0, PteState::ABSENT);
     }
 
     #[test]
     fn an_inaccessible_page_is_still_there() {
         let inverted = !0x0080_0000u64 & MASK;
-        check(inverted | 0x160, Sight::placed(TierId(0)).with_accessed(true).with_dirty(true));
-        check((!0x0100_0000u64 & MASK) | 0x100, Sight::placed(TierId(1)));
+        check(inverted | 0x160, PteState::placed(TierId(0)).with_accessed(true).with_dirty(true));
+        check((!0x0100_0000u64 & MASK) | 0x100, PteState::placed(TierId(1)));
         assert!(is_accessed(inverted | 0x120));
     }
 
@@ -199,21 +199,21 @@ mod tests {
     fn swap_migration_and_markers_are_told_apart() {
         for kind in [0, 1, 22] {
             // Offset 0 never holds a page, any other does; bits 1 to 3 are flags.
-            check(swap_entry(kind, 1), Sight::placed(SWAP));
-            check(swap_entry(kind, 0x12_3456) | 0b1110, Sight::placed(SWAP));
+            check(swap_entry(kind, 1), PteState::placed(SWAP));
+            check(swap_entry(kind, 0x12_3456) | 0b1110, PteState::placed(SWAP));
         }
         for kind in [24, 25, 28, 30] {
             // Accessed and dirty are kept above the frame while it migrates.
-            check(swap_entry(kind, 0x2000 | (3 << 34)), Sight::placed(TierId(1)));
-            check(swap_entry(kind, 0x800), Sight::placed(TierId(0)));
+            check(swap_entry(kind, 0x2000 | (3 << 34)), PteState::placed(TierId(1)));
+            check(swap_entry(kind, 0x800), PteState::placed(TierId(0)));
         }
-        check(swap_entry(31, 1), Sight::ABSENT);
-        check(swap_entry(31, 4), Sight::ABSENT);
+        check(swap_entry(31, 1), PteState::ABSENT);
+        check(swap_entry(31, 4), PteState::ABSENT);
         assert!(!is_accessed(swap_entry(0, 0x1234)));
         let without = Decoder { address_mask: MASK, swap: None };
-        let mut out = [Sight::placed(TierId(0))];
+        let mut out = [PteState::placed(TierId(0))];
         without.decode(&[swap_entry(0, 9)], &mut out, tier);
-        assert_eq!(out[0], Sight::ABSENT, "a page in swap that is no tier lies in none");
+        assert_eq!(out[0], PteState::ABSENT, "a page in swap that is no tier lies in none");
     }
 
     #[test]
@@ -231,10 +231,10 @@ mod tests {
         let table: Vec<u64> = (0..512usize).map(|at| kinds[(at / (1 + at / 40)) % kinds.len()]).collect();
         let decoder = Decoder { address_mask: MASK, swap: Some(SWAP) };
         for (from, to) in [(0, 512), (3, 510), (100, 101), (7, 7)] {
-            let mut together = vec![Sight::ABSENT; to - from];
+            let mut together = vec![PteState::ABSENT; to - from];
             decoder.decode(&table[from..to], &mut together, tier);
-            for (at, sight) in together.into_iter().enumerate() {
-                check(table[from + at], sight);
+            for (at, pte) in together.into_iter().enumerate() {
+                check(table[from + at], pte);
             }
         }
     }
@@ -242,10 +242,10 @@ mod tests {
     #[test]
     fn huge_pages_are_marked_and_the_huge_page_of_zeros_is_none() {
         let decoder = Decoder { address_mask: MASK, swap: Some(SWAP) };
-        let huge = Sight::placed(TierId(1)).with_huge(true);
+        let huge = PteState::placed(TierId(1)).with_huge(true);
         let seen = decoder.decode_huge(0x8000_0000_0100_0000 | 0x1000 | 0x0e7, true, tier);
         assert_eq!(seen, huge.with_accessed(true).with_dirty(true), "bit 12 is the memory type");
-        assert_eq!(decoder.decode_huge(0x0100_0000 | 0x0a5, true, tier), Sight::ABSENT);
+        assert_eq!(decoder.decode_huge(0x0100_0000 | 0x0a5, true, tier), PteState::ABSENT);
         assert_eq!(decoder.decode_huge(0x0100_0000 | 0x0a5, false, tier), huge.with_accessed(true));
         assert_eq!(decoder.decode_huge(swap_entry(25, 0x2000), true, tier), huge, "in migration");
         assert_eq!(Head::of(0x0100_0000 | 0x0e7), Head::Huge);

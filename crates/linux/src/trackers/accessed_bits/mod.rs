@@ -1,6 +1,6 @@
 //! The main tracker: accessed bits read from the page tables themselves by an eBPF program, without a kernel module.
 //!
-//! In: processes and their ranges. Out: a [`Sight`] for every page whose table exists. Must not: read through any
+//! In: processes and their ranges. Out: a [`PteState`] for every page whose table exists. Must not: read through any
 //! cache of its own, report a page as used whose mark was never cleared, or keep anything a page (16 bytes a block).
 //!
 //! One round walks the ranges block by block (2 MiB, the reach of one last-level table), a window of blocks at a
@@ -23,11 +23,13 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use terrace_bpf::{BpfError, PageTables, SpaceMark};
-use terrace_core::observation::Sight;
+use terrace_core::observation::PteState;
 use terrace_core::units::{BLOCK_PAGES, Bytes, PAGE_BYTES, SpaceId, TierId, Time, Vpn};
+use terrace_core::watching::WatchPrices;
 
 use self::clear::{Cleared, Clearing};
 use self::entries::{Decoder, Head};
+use super::rotation;
 use super::{Grade, Sink, Target, TrackError, Tracker};
 use crate::process::Backing;
 use crate::sys::RemoteRange;
@@ -45,6 +47,9 @@ pub struct AccessedBits {
     tables: PageTables,
     clearing: Clearing,
     cost_ns_per_page: Option<f64>,
+    prices: WatchPrices,
+    /// Which share of the blocks takes turns.
+    within: f64,
     spaces: BTreeMap<SpaceId, Space>,
     window: Window,
     time: TimeSpent,
@@ -68,7 +73,8 @@ pub struct TimeSpent {
 struct Space {
     mark: Option<SpaceMark>,
     clearing: Clearing,
-    turn: u64,
+    /// How far round the circle of blocks its turns have come.
+    position: u64,
     /// The blocks that held anything last time, by number.
     blocks: Vec<BlockState>,
 }
@@ -102,26 +108,36 @@ struct Window {
     stretch_slots: Vec<(u32, u32)>,
 }
 
-/// Which blocks have their turn in a round.
+/// Which blocks have their turn in a round: those of a stretch of the circle on which their hashes place them. Where one round's stretch
+/// ends the next one's begins, however long each is, so that every block has one turn each time round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Turn {
-    groups: u64,
-    turn: u64,
+    from: u64,
+    length: u64,
+    /// The part of the circle that takes turns.
+    around: u64,
 }
 
 impl Turn {
-    /// The share 0.25 makes four groups, of which each round takes the next. No share, no turn.
-    fn of(share: f64, turn: u64) -> Option<Turn> {
-        (share > 0.0).then(|| Turn { groups: (1.0 / share).round().clamp(1.0, 1e9) as u64, turn })
+    /// The next stretch from `position` on. No share, no turn.
+    fn of(share: f64, within: f64, position: u64) -> Option<Turn> {
+        let around = rotation::points(within);
+        let length = rotation::points(share).min(around);
+        (length > 0).then(|| Turn { from: position % around, length, around })
     }
 
     fn has(self, block: u64) -> bool {
-        block % self.groups == self.turn % self.groups
+        let place = rotation::place_on_circle(block);
+        place < self.around && (place + self.around - self.from) % self.around < self.length
     }
 
-    /// A process that can only be cleared whole has its turn all at once, equally seldom.
+    fn end(self) -> u64 {
+        (self.from + self.length) % self.around
+    }
+
+    /// A process that can only be cleared whole has its turn all at once, each time round.
     fn is_whole_process(self) -> bool {
-        self.turn.is_multiple_of(self.groups)
+        self.from + self.length >= self.around
     }
 }
 
@@ -143,6 +159,8 @@ impl AccessedBits {
             tables,
             clearing: Clearing::Cold,
             cost_ns_per_page: None,
+            prices: WatchPrices::ASSUMED,
+            within: 1.0,
             spaces: BTreeMap::new(),
             window: Window::default(),
             time: TimeSpent::default(),
@@ -155,6 +173,7 @@ impl AccessedBits {
             }
         }
         result?;
+        tracker.prices = tracker.measure_prices();
         if let Some(kdamond) = trial::running_kdamond(std::path::Path::new("/sys/kernel/mm/damon/admin/kdamonds")) {
             tracing::warn!("{kdamond} runs and clears accessed bits too: huge pages will look idler than they are");
         }
@@ -179,13 +198,13 @@ impl AccessedBits {
         share: f64,
         sink: &mut dyn Sink,
     ) -> Result<(), Stop> {
-        let fresh = || Space { mark: None, clearing: self.clearing, turn: 0, blocks: Vec::new() };
+        let fresh = || Space { mark: None, clearing: self.clearing, position: 0, blocks: Vec::new() };
         let mut space = self.spaces.remove(&target.space).unwrap_or_else(fresh);
-        let turn = Turn::of(share, space.turn);
-        space.turn += 1;
+        let turn = Turn::of(share, self.within, space.position);
+        space.position = turn.map_or(space.position, Turn::end);
         let before = std::mem::take(&mut space.blocks);
         space.blocks.reserve(before.len());
-        let mut round = Round {
+        let mut round = ScanPass {
             now,
             target,
             tiers,
@@ -207,7 +226,7 @@ impl AccessedBits {
         if whole { self.clear_whole(target) } else { Ok(()) }
     }
 
-    fn walk_ranges(&mut self, round: &mut Round<'_>, space: &mut Space, sink: &mut dyn Sink) -> Result<(), Stop> {
+    fn walk_ranges(&mut self, round: &mut ScanPass<'_>, space: &mut Space, sink: &mut dyn Sink) -> Result<(), Stop> {
         for range in round.target.ranges {
             let mut at = range.start;
             while at < range.end {
@@ -232,7 +251,7 @@ impl AccessedBits {
     }
 
     /// Reads, clears and hands over the blocks of the window.
-    fn flush(&mut self, round: &mut Round<'_>, space: &mut Space, sink: &mut dyn Sink) -> Result<(), Stop> {
+    fn flush(&mut self, round: &mut ScanPass<'_>, space: &mut Space, sink: &mut dyn Sink) -> Result<(), Stop> {
         if self.window.addresses.is_empty() {
             return Ok(());
         }
@@ -266,7 +285,7 @@ impl AccessedBits {
         Ok(())
     }
 
-    fn clear_window(&mut self, round: &Round<'_>, space: &mut Space) -> Result<(), Stop> {
+    fn clear_window(&mut self, round: &ScanPass<'_>, space: &mut Space) -> Result<(), Stop> {
         let Window { stretches, stretch_slots, cleared, .. } = &mut self.window;
         let failed = |index: usize| {
             let (first, last) = stretch_slots[index];
@@ -311,7 +330,7 @@ impl AccessedBits {
     }
 
     /// Translates the window and hands it over; notes which blocks hold something, and when they were cleared.
-    fn report(&self, round: &mut Round<'_>, space: &mut Space, sink: &mut dyn Sink) {
+    fn report(&self, round: &mut ScanPass<'_>, space: &mut Space, sink: &mut dyn Sink) {
         let decoder = Decoder { address_mask: self.tables.physical_address_mask(), swap: round.tiers.swap_tier() };
         // Nearly every machine with zram has one node tier: then no frame need be looked up.
         let mut nodes = round.tiers.tiers().iter().filter(|tier| matches!(tier.kind, TierKind::Nodes { .. }));
@@ -320,7 +339,7 @@ impl AccessedBits {
             (None, _) => Some(TierId::FAST),
             _ => None,
         };
-        let mut sights = [Sight::ABSENT; BLOCK_PAGES as usize];
+        let mut ptes = [PteState::ABSENT; BLOCK_PAGES as usize];
         let mut slot = usize::MAX;
         let mut known = None;
         for piece in &self.window.pieces {
@@ -344,35 +363,35 @@ impl AccessedBits {
             let window = known
                 .filter(|block| in_turn && block.cleared != Time::FAR_FUTURE)
                 .map(|block| round.now.since(block.cleared));
-            let sights = &mut sights[..piece.pages as usize];
+            let ptes = &mut ptes[..piece.pages as usize];
             match head {
                 Head::Unknown => continue,
                 // Nothing there and nothing there before: not worth a word. The first time it is gone, it is.
                 Head::Nothing if known.is_none() => continue,
-                Head::Nothing => sights.fill(Sight::ABSENT),
+                Head::Nothing => ptes.fill(PteState::ABSENT),
                 Head::Huge => {
-                    let sight = match only_tier {
+                    let pte = match only_tier {
                         Some(tier) => decoder.decode_huge(entry, piece.anonymous, |_| tier),
                         None => decoder.decode_huge(entry, piece.anonymous, |frame| round.tiers.tier_of_frame(frame)),
                     };
-                    sights.fill(sight);
+                    ptes.fill(pte);
                 }
                 Head::Table => {
                     let from = piece.first.offset_in_block() as usize;
                     let entries = &self.tables.table(slot)[from..from + piece.pages as usize];
                     match only_tier {
-                        Some(tier) => decoder.decode(entries, sights, |_| tier),
-                        None => decoder.decode(entries, sights, |frame| round.tiers.tier_of_frame(frame)),
+                        Some(tier) => decoder.decode(entries, ptes, |_| tier),
+                        None => decoder.decode(entries, ptes, |frame| round.tiers.tier_of_frame(frame)),
                     }
                 }
             }
-            sink.scan(round.target.space, piece.first, sights, window, cleared && head != Head::Nothing);
+            sink.scan(round.target.space, piece.first, ptes, window, cleared && head != Head::Nothing);
         }
     }
 }
 
 /// One round over one target.
-struct Round<'a> {
+struct ScanPass<'a> {
     now: Time,
     target: &'a Target<'a>,
     tiers: &'a TierMap,
@@ -385,7 +404,7 @@ struct Round<'a> {
     first_window: bool,
 }
 
-impl Round<'_> {
+impl ScanPass<'_> {
     fn known(&mut self, number: u64) -> Option<BlockState> {
         while self.before.get(self.at).is_some_and(|block| block.number < number) {
             self.at += 1;
@@ -411,7 +430,7 @@ impl Window {
     }
 
     /// Finds the blocks that have their turn, and the stretches of them that need clearing: those with a bit set.
-    fn choose(&mut self, tables: &PageTables, round: &Round<'_>, clearing: Clearing) {
+    fn choose(&mut self, tables: &PageTables, round: &ScanPass<'_>, clearing: Clearing) {
         let turn = |address: &u64| round.has_turn(address / BLOCK_BYTES, clearing);
         self.cleared.extend(self.addresses.iter().map(turn));
         if clearing == Clearing::ClearRefs {
@@ -480,7 +499,7 @@ impl Tracker for AccessedBits {
         }
     }
 
-    fn round(
+    fn scan(
         &mut self,
         now: Time,
         targets: &[Target<'_>],
@@ -496,6 +515,14 @@ impl Tracker for AccessedBits {
             }
         }
         Ok(())
+    }
+
+    fn watch_within(&mut self, within: f64) {
+        self.within = within;
+    }
+
+    fn prices(&self) -> Option<WatchPrices> {
+        Some(self.prices)
     }
 
     fn forget(&mut self, space: SpaceId) {
@@ -528,7 +555,7 @@ mod tests {
         let before = vec![block(3), block(5), block(9)];
         let (now, turn) = (Time::ZERO, None);
         let mut round =
-            Round { now, target: &target, tiers: &tiers, turn, whole: false, before, at: 0, first_window: true };
+            ScanPass { now, target: &target, tiers: &tiers, turn, whole: false, before, at: 0, first_window: true };
         let found: Vec<Option<u64>> =
             [1, 3, 4, 8, 9, 10].map(|number| round.known(number).map(|block| block.number)).to_vec();
         assert_eq!(found, [None, Some(3), None, None, Some(9), None]);
@@ -536,15 +563,48 @@ mod tests {
 
     #[test]
     fn every_block_has_its_turn_once_in_so_many_rounds() {
-        for (share, groups) in [(1.0, 1), (0.5, 2), (0.125, 8), (2.0, 1)] {
-            for block in 0..100 {
-                let turns = (0..groups).filter(|&turn| Turn::of(share, turn).unwrap().has(block)).count();
-                assert_eq!(turns, 1, "block {block} at share {share}");
+        for shares in [&[1.0][..], &[0.5; 2], &[0.125; 8], &[2.0], &[0.5, 0.125, 0.25, 0.125], &[0.75, 0.25]] {
+            let mut position = 0;
+            let turns: Vec<Turn> = shares
+                .iter()
+                .map(|&share| {
+                    let turn = Turn::of(share, 1.0, position).unwrap();
+                    position = turn.end();
+                    turn
+                })
+                .collect();
+            for block in 0..1000 {
+                let count = turns.iter().filter(|turn| turn.has(block)).count();
+                assert_eq!(count, 1, "block {block} at shares {shares:?}");
             }
-            let whole = (0..groups).filter(|&turn| Turn::of(share, turn).unwrap().is_whole_process()).count();
+            let whole = turns.iter().filter(|turn| turn.is_whole_process()).count();
             assert_eq!(whole, 1, "the whole process is cleared as seldom");
         }
-        assert_eq!(Turn::of(0.0, 3), None);
-        assert_eq!(Turn::of(f64::NAN, 3), None);
+        assert_eq!(Turn::of(0.0, 1.0, 3), None);
+        assert_eq!(Turn::of(f64::NAN, 1.0, 3), None);
+        assert_eq!(Turn::of(0.5, 0.0, 3), None);
+    }
+
+    #[test]
+    fn each_round_has_its_share_of_any_stretch_of_memory_and_within_a_part_only_of_that() {
+        let mut position = 0;
+        for _ in 0..50 {
+            let turn = Turn::of(0.1, 1.0, position).unwrap();
+            position = turn.end();
+            let here = (5000..5320).filter(|&block| turn.has(block)).count();
+            assert!((30..=34).contains(&here), "{here} of 320 blocks");
+        }
+        // An eighth of a quarter each round: eight rounds have each of the same quarter once.
+        let mut found: Vec<u64> = Vec::new();
+        for _ in 0..8 {
+            let turn = Turn::of(0.25 / 8.0, 0.25, position).unwrap();
+            position = turn.end();
+            found.extend((0..1024).filter(|&block| turn.has(block)));
+        }
+        let count = found.len();
+        assert!((250..=262).contains(&count), "{count} of 1,024 blocks");
+        found.sort_unstable();
+        found.dedup();
+        assert_eq!(found.len(), count, "none had two turns");
     }
 }

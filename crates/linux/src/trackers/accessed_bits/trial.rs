@@ -5,8 +5,9 @@
 
 use std::time::{Duration, Instant};
 
-use terrace_core::observation::Sight;
+use terrace_core::observation::PteState;
 use terrace_core::units::{BLOCK_PAGES, SpaceId, Time, Vpn};
+use terrace_core::watching::WatchPrices;
 
 use super::clear::Clearing;
 use super::entries::Head;
@@ -17,6 +18,10 @@ use crate::trackers::{Event, Sink, Target, TrackError, Tracker};
 
 /// Pages of the private mapping on which loading is checked and the cost measured: 8 MiB.
 const TRIAL_PAGES: usize = 1024;
+/// Rounds by which prices are measured: 3 ms in all.
+const ROUNDS: usize = 9;
+/// Prime to the number of pages, and far from a whole number of table lines.
+const TOUCH_STRIDE: usize = 397;
 /// Most pages of the trial that may wait in folio batches: 31 each of the few CPUs that a start runs on.
 const MOST_WAITING: usize = 128;
 
@@ -38,26 +43,26 @@ impl AccessedBits {
         let ranges = [MemoryRange { start, end: Vpn(start.0 + TRIAL_PAGES as u64), backing: Backing::Anonymous }];
         let targets = [Target { space: SpaceId(u32::MAX), process: &me, ranges: &ranges }];
         let tiers = TierMap::new(Vec::new(), Vec::new());
-        let mut seen = Trial { start, sights: vec![Sight::ABSENT; TRIAL_PAGES], cleared: false };
-        self.round(Time::ZERO, &targets, &tiers, 1.0, &mut seen)?;
+        let mut seen = Trial { start, ptes: vec![PteState::ABSENT; TRIAL_PAGES], cleared: false };
+        self.scan(Time::ZERO, &targets, &tiers, 1.0, &mut seen)?;
         if !seen.cleared {
             // MADV_COLD is not for us here: the whole-process way, for everyone.
             self.clearing = Clearing::ClearRefs;
             self.spaces.clear();
-            self.round(Time::ZERO, &targets, &tiers, 1.0, &mut seen)?;
+            self.scan(Time::ZERO, &targets, &tiers, 1.0, &mut seen)?;
         }
         let wrong = |what: &str| Err(unavailable(format!("{what}: the page tables of this kernel read wrong")));
         self.agrees_with_pagemap(start)
             .map_err(failed("/proc/self/pagemap"))?
             .then_some(())
             .map_or_else(|| wrong("the frames differ from those in /proc/self/pagemap"), Ok)?;
-        if (0..TRIAL_PAGES).any(|page| seen.sights[page].tier().is_some() != (page % 2 == 0)) {
+        if (0..TRIAL_PAGES).any(|page| seen.ptes[page].tier().is_some() != (page % 2 == 0)) {
             return wrong("pages that were touched and pages that were not are not told apart");
         }
         // Pages faulted on another CPU a moment ago may still wait in its folio batch, and MADV_COLD passes over those
         // (mm/madvise.c takes only pages on the kernel's lists): whatever is still marked now cannot be judged.
-        self.round(Time::ZERO, &targets, &tiers, 1.0, &mut seen)?;
-        let waiting: Vec<bool> = seen.sights.iter().map(|sight| sight.accessed()).collect();
+        self.scan(Time::ZERO, &targets, &tiers, 1.0, &mut seen)?;
+        let waiting: Vec<bool> = seen.ptes.iter().map(|pte| pte.accessed()).collect();
         if waiting.iter().filter(|waits| **waits).count() > MOST_WAITING {
             return wrong("accessed bits are not cleared");
         }
@@ -65,9 +70,9 @@ impl AccessedBits {
             memory.read(page);
         }
         let began = Instant::now();
-        self.round(Time::ZERO, &targets, &tiers, 1.0, &mut seen)?;
+        self.scan(Time::ZERO, &targets, &tiers, 1.0, &mut seen)?;
         let elapsed = began.elapsed();
-        let used: Vec<usize> = (0..TRIAL_PAGES).filter(|page| seen.sights[*page].accessed()).collect();
+        let used: Vec<usize> = (0..TRIAL_PAGES).filter(|page| seen.ptes[*page].accessed()).collect();
         // Never a page too many. A few too few are not our doing: other clearers (DAMON, page ageing) take bits away,
         // and clear_refs leaves translations in the TLB, so that a touch may set no bit.
         let enough = match self.clearing {
@@ -83,6 +88,66 @@ impl AccessedBits {
         self.spaces.clear();
         self.time = TimeSpent::default();
         Ok(())
+    }
+
+    /// What a scan costs on this machine, measured on a private mapping: reading and clearing, and what touching a page whose bit was
+    /// cleared takes longer than touching it again right afterwards. Each is the median of [`ROUNDS`] rounds, since on a shared machine a mean
+    /// counts other programs' time. What cannot be measured (bits that can only be cleared for a whole process at once) is assumed. A huge
+    /// page has one bit and one translation, too, and costs what a small one does (`track_cost`: 0.4 ns * 512 against 156 to 240 ns).
+    pub(super) fn measure_prices(&mut self) -> WatchPrices {
+        match self.try_prices() {
+            Ok(Some(prices)) => {
+                tracing::debug!(?prices, "what watching costs, measured on memory of its own");
+                prices
+            }
+            Ok(None) => WatchPrices::ASSUMED,
+            Err(error) => {
+                tracing::warn!(%error, "what watching costs could not be measured and is assumed");
+                WatchPrices::ASSUMED
+            }
+        }
+    }
+
+    fn try_prices(&mut self) -> Result<Option<WatchPrices>, TrackError> {
+        if self.clearing == Clearing::ClearRefs {
+            return Ok(None);
+        }
+        let failed = |source| TrackError::Call { tracker: NAME, call: "mmap of a trial mapping".to_owned(), source };
+        let mut memory = crate::sys::private_memory::PrivateMemory::map(TRIAL_PAGES).map_err(failed)?;
+        (0..TRIAL_PAGES).for_each(|page| memory.write(page, 1));
+        let me = Process::open(std::process::id()).map_err(|error| unavailable(error.to_string()))?;
+        let start = Vpn::of_address(memory.address());
+        let ranges = [MemoryRange { start, end: Vpn(start.0 + TRIAL_PAGES as u64), backing: Backing::Anonymous }];
+        let targets = [Target { space: SpaceId(u32::MAX), process: &me, ranges: &ranges }];
+        let tiers = TierMap::new(Vec::new(), Vec::new());
+        // In an order that no prefetcher foresees, and each page at another line, so that their lines do not meet in one set of a cache.
+        let touch = || {
+            let began = Instant::now();
+            for step in 0..TRIAL_PAGES {
+                let page = step * TOUCH_STRIDE % TRIAL_PAGES;
+                std::hint::black_box(memory.read_line(page, page));
+            }
+            began.elapsed().as_nanos() as f64 / TRIAL_PAGES as f64
+        };
+        let (mut reads, mut clears, mut touches) = (Vec::new(), Vec::new(), Vec::new());
+        for _ in 0..ROUNDS {
+            let mut seen = Trial { start, ptes: vec![PteState::ABSENT; TRIAL_PAGES], cleared: false };
+            self.time = TimeSpent::default();
+            self.scan(Time::ZERO, &targets, &tiers, 1.0, &mut seen)?;
+            let nanos = |time: Duration| time.as_nanos() as f64 / TRIAL_PAGES as f64;
+            reads.push(nanos(self.time.reading + self.time.translating));
+            clears.push(nanos(self.time.clearing));
+            let first = touch();
+            touches.push(first - touch());
+        }
+        self.spaces.clear();
+        self.time = TimeSpent::default();
+        let median = |mut values: Vec<f64>| {
+            values.sort_by(f64::total_cmp);
+            values[values.len() / 2].max(0.0)
+        };
+        let touch_ns = median(touches);
+        Ok(Some(WatchPrices { read_ns: median(reads), clear_ns: median(clears), touch_ns, touch_huge_ns: touch_ns }))
     }
 
     /// Compares the frames of the trial mapping, still in the window, with what the kernel says. Without the right to
@@ -105,14 +170,14 @@ impl AccessedBits {
 /// What the trial rounds saw.
 struct Trial {
     start: Vpn,
-    sights: Vec<Sight>,
+    ptes: Vec<PteState>,
     cleared: bool,
 }
 
 impl Sink for Trial {
-    fn scan(&mut self, _: SpaceId, first: Vpn, sights: &[Sight], _: Option<Duration>, cleared: bool) {
+    fn scan(&mut self, _: SpaceId, first: Vpn, ptes: &[PteState], _: Option<Duration>, cleared: bool) {
         let at = (first.0 - self.start.0) as usize;
-        self.sights[at..at + sights.len()].copy_from_slice(sights);
+        self.ptes[at..at + ptes.len()].copy_from_slice(ptes);
         self.cleared = cleared;
     }
 
@@ -152,13 +217,17 @@ mod tests {
         let tiers = TierMap::new(Vec::new(), Vec::new());
         let mut told = Vec::new();
         for number in 0..4u64 {
-            let mut seen = Trial { start, sights: vec![Sight::ABSENT; TRIAL_PAGES], cleared: false };
-            tracker.round(Time::from_nanos(number), &targets, &tiers, 0.5, &mut seen).unwrap();
-            told.push((seen.cleared, seen.sights.iter().filter(|sight| sight.accessed()).count()));
+            let mut seen = Trial { start, ptes: vec![PteState::ABSENT; TRIAL_PAGES], cleared: false };
+            tracker.scan(Time::from_nanos(number), &targets, &tiers, 0.5, &mut seen).unwrap();
+            told.push((seen.cleared, seen.ptes.iter().filter(|pte| pte.accessed()).count()));
         }
-        // Every second round has the whole process; the first of them finds all pages used, the next finds none.
-        assert_eq!(told.iter().map(|(cleared, _)| *cleared).collect::<Vec<_>>(), [true, false, true, false]);
-        assert!(told[0].1 > TRIAL_PAGES * 9 / 10 && told[2].1 == 0, "{told:?}");
+        // Every second scan has the whole process; the first of them finds all pages used, the next finds none.
+        let first = usize::from(!told[0].0);
+        assert_eq!(
+            told.iter().map(|(cleared, _)| *cleared).collect::<Vec<_>>(),
+            [first == 0, first == 1, first == 0, first == 1]
+        );
+        assert!(told[first].1 > TRIAL_PAGES * 9 / 10 && told[first + 2].1 == 0, "{told:?}");
     }
 
     #[test]

@@ -59,7 +59,7 @@ impl HintFaults {
         self.scanner.start().map_err(|error| unavailable(error.to_string()))
     }
 
-    /// Passes the policy's wish on to the kernel, for the largest of the targets.
+    /// Passes the policy's request on to the kernel, for the largest of the targets.
     fn follow_policy(&mut self, targets: &[Target<'_>]) {
         let Some(wanted) = self.wanted else { return };
         let resident = targets.iter().filter_map(|target| target.process.stat().ok()).map(|stat| stat.resident);
@@ -80,15 +80,15 @@ impl Sink for AsHintFaults<'_> {
         &mut self,
         space: SpaceId,
         first: Vpn,
-        sights: &[terrace_core::observation::Sight],
+        ptes: &[terrace_core::observation::PteState],
         window: Option<std::time::Duration>,
         cleared: bool,
     ) {
-        self.0.scan(space, first, sights, window, cleared);
+        self.0.scan(space, first, ptes, window, cleared);
     }
 
     fn event(&mut self, space: SpaceId, vpn: Vpn, event: Event) {
-        self.0.event(space, vpn, if event == Event::Born { Event::HintFault } else { event });
+        self.0.event(space, vpn, if event == Event::Allocated { Event::HintFault } else { event });
     }
 }
 
@@ -101,7 +101,7 @@ impl Tracker for HintFaults {
         Grade { granularity_bytes: Bytes::new(PAGE_BYTES), reads: true, writes: true, cost_ns_per_page: None }
     }
 
-    fn round(
+    fn scan(
         &mut self,
         now: Time,
         targets: &[Target<'_>],
@@ -109,7 +109,7 @@ impl Tracker for HintFaults {
         share: f64,
         sink: &mut dyn Sink,
     ) -> Result<(), TrackError> {
-        self.faults.round(now, targets, tiers, share, &mut AsHintFaults(sink))?;
+        self.faults.scan(now, targets, tiers, share, &mut AsHintFaults(sink))?;
         self.mark(targets)?;
         self.follow_policy(targets);
         Ok(())

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use terrace_core::policy::HintScan;
 use terrace_core::units::Bytes;
 
-use crate::guard::{Guard, GuardError, ProtectToken, Undo};
+use crate::guard::{Guard, GuardError, ProtectToken, Undo, Undone, restore};
 use crate::topology::nodes::free_memory;
 use crate::topology::{Topology, TopologyError};
 
@@ -75,6 +75,8 @@ pub struct Scanner {
 struct Changed {
     path: PathBuf,
     previous: String,
+    /// What was written last.
+    written: String,
     token: Option<ProtectToken>,
 }
 
@@ -106,13 +108,19 @@ impl Scanner {
         started.inspect_err(|_| self.stop())
     }
 
-    /// Puts back what stood in the settings.
+    /// Puts back what stood in the settings, where they still hold what was written here.
     pub fn stop(&mut self) {
         self.running = false;
         for changed in self.changed.drain(..).rev() {
-            match std::fs::write(&changed.path, &changed.previous) {
-                // Should the guardian be gone, the record went with it.
-                Ok(()) => drop(changed.token.map(ProtectToken::forget)),
+            match restore(&changed.path, &changed.previous, std::slice::from_ref(&changed.written)) {
+                Ok(undone) => {
+                    if undone == Undone::Theirs {
+                        let path = changed.path.display();
+                        tracing::warn!("{path}: somebody else has changed it meanwhile; it stays as it is");
+                    }
+                    // Should the guardian be gone, the record went with it.
+                    drop(changed.token.map(ProtectToken::forget));
+                }
                 Err(error) => tracing::warn!(path = %changed.path.display(), %error, "could not be put back yet"),
             }
         }
@@ -152,12 +160,29 @@ impl Scanner {
         if before == value {
             return Ok(());
         }
-        if !self.changed.iter().any(|changed| changed.path == path) {
-            let undo = Undo::WriteFile { path: path.clone(), previous: before.clone() };
-            let token = self.guard.as_ref().map(|guard| guard.protect(undo)).transpose()?;
-            self.changed.push(Changed { path: path.clone(), previous: before, token });
+        let record = |previous: &str| Undo::WriteFile {
+            path: path.clone(),
+            previous: previous.to_owned(),
+            // Before the change: killed in between, the setting is still what it is now.
+            ours: vec![before.clone(), value.to_owned()],
+        };
+        let known = self.changed.iter().position(|changed| changed.path == path);
+        match known.map(|index| &self.changed[index]) {
+            // What somebody else wrote meanwhile is not overwritten, neither now nor in the end.
+            Some(changed) if changed.written != before => return Ok(()),
+            Some(changed) => {
+                changed.token.as_ref().map(|token| token.replace(record(&changed.previous))).transpose()?;
+            }
+            None => {
+                let token = self.guard.as_ref().map(|guard| guard.protect(record(&before))).transpose()?;
+                self.changed.push(Changed { path: path.clone(), previous: before.clone(), written: before, token });
+            }
         }
-        std::fs::write(&path, value).map_err(|source| ScannerError::Setting { path: path.clone(), source })
+        terrace_files::set(&path, value).map_err(|source| ScannerError::Setting { path: path.clone(), source })?;
+        // Only now: what the kernel refused is not in the file.
+        let index = known.unwrap_or(self.changed.len() - 1);
+        self.changed[index].written = value.to_owned();
+        Ok(())
     }
 }
 
@@ -245,6 +270,24 @@ mod tests {
         scanner.start().unwrap();
         drop(scanner);
         assert_eq!(before(), ("1".to_owned(), "65536".to_owned(), "7".to_owned()));
+    }
+
+    #[test]
+    fn a_setting_that_an_administrator_changed_meanwhile_stays() {
+        let machine = machine();
+        let root = machine.root().to_owned();
+        let text = |name: &str| std::fs::read_to_string(root.join(name)).unwrap();
+        let size = format!("{SCANNER}/scan_size_mb");
+        let mut scanner = Scanner::open(&root).unwrap();
+        scanner.start().unwrap();
+        let scan = |pages: u64| HintScan { window_pages: pages, period: Duration::from_millis(200), tiers: 2 };
+        scanner.pace(scan(65536), Bytes::gib(1));
+        std::fs::write(root.join(RATE), "100\n").unwrap();
+        std::fs::write(root.join(&size), "31\n").unwrap();
+        scanner.pace(scan(32768), Bytes::gib(1));
+        assert_eq!(text(&size), "31\n", "not written over while it runs");
+        drop(scanner);
+        assert_eq!((text(MODE).as_str(), text(RATE).as_str(), text(&size).as_str()), ("1", "100\n", "31\n"));
     }
 
     #[test]

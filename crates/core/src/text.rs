@@ -1,0 +1,72 @@
+//! Text from outside on its way to a person: names of processes, paths, labels.
+//!
+//! In: any text. Out: the same with every character made visible that a terminal or a browser would act upon. Must not: change text
+//! that holds none.
+//!
+//! Whoever runs a program chooses its name, and root looks at it: with an escape sequence (ECMA-48) it could set the terminal's title,
+//! wipe what was printed, or with a line feed add lines of its own; with a bidirectional control it could change the order in which
+//! a line reads (Unicode TR #36, section 3.5).
+
+use std::borrow::Cow;
+use std::fmt::Write;
+
+/// One line of text in which nothing acts: control characters (C0, C1, DEL), line separators and bidirectional controls become
+/// escapes such as `\n`, `\x1b` and `\u{202e}`.
+pub fn visible(text: &str) -> Cow<'_, str> {
+    escaped(text, acts)
+}
+
+/// The same for text of several lines that is laid out already: line feeds and tabs stay.
+pub fn visible_lines(text: &str) -> Cow<'_, str> {
+    escaped(text, |character| !matches!(character, '\n' | '\t') && acts(character))
+}
+
+/// Whether a terminal or a browser does something with a character other than to show it.
+fn acts(character: char) -> bool {
+    // Cc, then the separators and the bidirectional controls of Unicode (UAX #9, section 2).
+    character.is_control()
+        || matches!(character, '\u{2028}' | '\u{2029}' | '\u{61c}' | '\u{200e}' | '\u{200f}')
+        || matches!(character, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+fn escaped(text: &str, acts: impl Fn(char) -> bool) -> Cow<'_, str> {
+    if !text.chars().any(&acts) {
+        return Cow::Borrowed(text);
+    }
+    let mut out = String::with_capacity(text.len() + 16);
+    for character in text.chars() {
+        // Writing into a String does not fail.
+        let _ = match character {
+            _ if !acts(character) => {
+                out.push(character);
+                Ok(())
+            }
+            '\n' | '\r' | '\t' => write!(out, "{}", character.escape_default()),
+            _ if character <= '\u{ff}' => write!(out, "\\x{:02x}", u32::from(character)),
+            _ => write!(out, "{}", character.escape_unicode()),
+        };
+    }
+    Cow::Owned(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_cannot_act_on_a_terminal() {
+        let name = "\x1b]0;PWN\x07\x1b[2J";
+        assert_eq!(visible(name), r"\x1b]0;PWN\x07\x1b[2J");
+        assert_eq!(visible("two\nlines\r\t\u{9b}31m\u{7f}"), r"two\nlines\r\t\x9b31m\x7f");
+        assert_eq!(visible("\u{202e}gpj.exe\u{2028}"), r"\u{202e}gpj.exe\u{2028}");
+        assert_eq!(visible_lines("a\x1b[2J\nb"), "a\\x1b[2J\nb");
+    }
+
+    #[test]
+    fn ordinary_text_stays_as_it_is() {
+        for text in ["redis-server", "größe 大きさ é", "/a b/c\\d", ""] {
+            assert!(matches!(visible(text), Cow::Borrowed(same) if same == text));
+            assert!(matches!(visible_lines(text), Cow::Borrowed(same) if same == text));
+        }
+    }
+}

@@ -1,0 +1,239 @@
+//! `terraced`, the daemon.
+//!
+//! In: a configuration file, signals. Out: managed workloads until it is told to end. Must not: hold logic; `daemon` is the loop.
+//!
+//! SIGTERM and SIGINT drain and put everything back; SIGHUP reads the configuration again. A daemon whose loop hangs, or whose end takes
+//! too long, ends itself after SIGTERM all the same: its guard then puts back what was set up. Under systemd it tells when it is
+//! ready, that it is alive (the watchdog), and what it does; its log then goes to the journal with its fields.
+
+use std::io::Read;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use clap::Parser;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use terrace_core::text::visible_lines;
+use terrace_daemon::access::Keys;
+use terrace_daemon::config::{self, Config, ConfigErrors};
+use terrace_daemon::control::Control;
+use terrace_daemon::daemon::{Daemon, HostEnv, STOP_LIMIT, Signal};
+use terrace_daemon::http::Http;
+use terrace_daemon::shared::Shared;
+use terrace_daemon::tell::tell;
+use terrace_linux::processes::group_id;
+use terrace_linux::usage::lock_own_memory;
+use tracing_subscriber::Layer;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+
+/// Manages the tiered memory of a whole server: classes of workloads side by side, within one budget.
+#[derive(Debug, Parser)]
+#[command(name = "terraced", version, max_term_width = 110)]
+struct Arguments {
+    /// The configuration; drop-ins lie in conf.d beside it.
+    #[arg(long, value_name = "FILE", default_value = config::DEFAULT_PATH)]
+    config: PathBuf,
+    /// Watch and decide, and move nothing: `terrace classes` then says how much would move, as cause dry_run.
+    #[arg(long)]
+    dry_run: bool,
+    /// Say more in the log (twice: still more).
+    #[arg(short, long, action = clap::ArgAction::Count)]
+    verbose: u8,
+}
+
+fn main() -> ExitCode {
+    // The undo guard is this program started again; it must not depend on the command line's grammar.
+    if std::env::args_os().nth(1).is_some_and(|argument| argument == terrace_linux::guard::GUARD_ARGUMENT) {
+        return ExitCode::from(terrace_linux::guard::run_guardian(std::io::stdin()));
+    }
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(told) => return tell(&told),
+    };
+    start_log(arguments.verbose);
+    match run(&arguments) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("terraced: {}", visible_lines(&format!("{error:#}")));
+            // A configuration that makes no sense is misuse, as with the command.
+            if error.is::<ConfigErrors>() { ExitCode::from(2) } else { ExitCode::FAILURE }
+        }
+    }
+}
+
+fn start_log(verbose: u8) {
+    let level = ["info", "debug", "trace"][usize::from(verbose.min(2))];
+    let filter = || {
+        tracing_subscriber::EnvFilter::try_from_env("TERRACE_LOG")
+            .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(level))
+    };
+    // systemd says so where stderr goes to the journal; the journal's own protocol keeps the fields apart.
+    if std::env::var_os("JOURNAL_STREAM").is_some()
+        && let Ok(journal) = tracing_journald::layer()
+    {
+        tracing_subscriber::registry().with(journal.with_filter(filter())).init();
+        return;
+    }
+    let terminal = std::io::IsTerminal::is_terminal(&std::io::stderr());
+    let colour = terminal && std::env::var_os("NO_COLOR").is_none();
+    let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_ansi(colour).with_target(false);
+    tracing_subscriber::registry().with(lines.without_time().with_filter(filter())).init();
+}
+
+fn run(arguments: &Arguments) -> anyhow::Result<()> {
+    // Everything that can be refused is refused before anything is changed.
+    let config = Config::load(&arguments.config)?;
+    let mut host = System::new().context("signals cannot be received")?;
+    let (shared, orders, waker) = Shared::new().context("no pair of sockets")?;
+    let keys = Arc::new(Keys::from_config(&config.access)?);
+    let control = Control::start(&config.socket, config.mode, &config.group, Arc::clone(&keys), Arc::clone(&shared))?;
+    let group = group_id(&config.group);
+    let http = Http::start(&config.listen, config.socket_mode, group, Arc::clone(&keys), Arc::clone(&shared))?;
+    end_when_told(Arc::clone(&shared)).context("no thread to end the daemon by")?;
+    if let Some(http) = &http {
+        tracing::info!(address = http.address, "metrics and the page are served");
+    }
+    let daemon = Daemon::new(arguments.config.clone(), !arguments.dry_run, shared, orders, waker, keys)?;
+    if let Err(error) = lock_own_memory() {
+        tracing::warn!(%error, "memory cannot be locked (LimitMEMLOCK, CAP_IPC_LOCK): under pressure the daemon may be slow");
+    }
+    host.ready();
+    let result = daemon.run(&mut host);
+    drop(http);
+    drop(control);
+    result?;
+    tracing::info!("ended; everything is put back");
+    Ok(())
+}
+
+/// Ends the process after SIGTERM or SIGINT if the loop does not: a loop that hangs takes no signals, and what it waits for may never
+/// come. The guard, a process of its own, then puts back what was set up, as after kill -9.
+fn end_when_told(shared: Arc<Shared>) -> std::io::Result<()> {
+    let (mut reader, writer) = UnixStream::pair()?;
+    for signal in [SIGTERM, SIGINT] {
+        signal_hook::low_level::pipe::register(signal, writer.try_clone()?)?;
+    }
+    let watch = move || {
+        let mut sink = [0; 1];
+        if reader.read_exact(&mut sink).is_err() {
+            return;
+        }
+        let told = Instant::now();
+        let why = loop {
+            if let Some(age) = shared.heartbeat.overdue() {
+                break format!("the loop has not turned for {} s", age.as_secs());
+            }
+            if told.elapsed() > STOP_LIMIT {
+                break format!("the end has taken {} s", STOP_LIMIT.as_secs());
+            }
+            std::thread::sleep(Duration::from_millis(200));
+        };
+        // The log may be what the loop hangs at: it is given a second.
+        std::thread::spawn(move || {
+            eprintln!("terraced: {why}; it ends here, and its guard puts back what was set up");
+        });
+        std::thread::sleep(Duration::from_secs(1));
+        signal_hook::low_level::exit(1);
+    };
+    std::thread::Builder::new().name("end".to_owned()).stack_size(128 << 10).spawn(watch).map(drop)
+}
+
+/// Signals in, words to systemd out.
+struct System {
+    reader: UnixStream,
+    stop: Arc<AtomicBool>,
+    reload: Arc<AtomicBool>,
+    said: Instant,
+    line: String,
+    /// Half of what the watchdog allows.
+    watchdog: Option<Duration>,
+}
+
+impl System {
+    fn new() -> std::io::Result<System> {
+        let (reader, writer) = UnixStream::pair()?;
+        reader.set_nonblocking(true)?;
+        writer.set_nonblocking(true)?;
+        let (stop, reload) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+        for (signal, flag) in [(SIGTERM, &stop), (SIGINT, &stop), (SIGHUP, &reload)] {
+            // The flag first, so that it is set before the loop wakes.
+            signal_hook::flag::register(signal, Arc::clone(flag))?;
+            signal_hook::low_level::pipe::register(signal, writer.try_clone()?)?;
+        }
+        Ok(System {
+            reader,
+            stop,
+            reload,
+            said: Instant::now(),
+            line: String::new(),
+            watchdog: sd_notify::watchdog_enabled().map(|limit| limit / 2),
+        })
+    }
+
+    fn ready(&self) {
+        say(&[sd_notify::NotifyState::Ready]);
+    }
+}
+
+/// Where there is no systemd this does nothing.
+fn say(states: &[sd_notify::NotifyState<'_>]) {
+    if let Err(error) = sd_notify::notify(states) {
+        tracing::debug!(%error, "the service manager was not told");
+    }
+}
+
+impl HostEnv for System {
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.reader.as_fd()
+    }
+
+    fn take(&mut self) -> Vec<Signal> {
+        let mut sink = [0; 64];
+        while (&self.reader).read(&mut sink).is_ok_and(|count| count > 0) {}
+        let mut signals = Vec::new();
+        if self.reload.swap(false, Ordering::SeqCst) {
+            signals.push(Signal::Reload);
+        }
+        if self.stop.swap(false, Ordering::SeqCst) {
+            say(&[sd_notify::NotifyState::Stopping]);
+            signals.push(Signal::Stop);
+        }
+        signals
+    }
+
+    fn alive(&mut self, status: &str) {
+        let due = self.watchdog.unwrap_or(Duration::from_secs(10)).min(Duration::from_secs(10));
+        if self.said.elapsed() < due && !self.line.is_empty() {
+            return;
+        }
+        self.said = Instant::now();
+        let mut states = Vec::new();
+        if self.watchdog.is_some() {
+            states.push(sd_notify::NotifyState::Watchdog);
+        }
+        if self.line != status {
+            self.line = status.to_owned();
+            states.push(sd_notify::NotifyState::Status(status));
+        }
+        if !states.is_empty() {
+            say(&states);
+        }
+    }
+
+    fn reloading(&mut self, begins: bool) {
+        if begins {
+            match sd_notify::NotifyState::monotonic_usec_now() {
+                Ok(now) => say(&[sd_notify::NotifyState::Reloading, now]),
+                Err(error) => tracing::debug!(%error, "no monotonic time for the service manager"),
+            }
+        } else {
+            say(&[sd_notify::NotifyState::Ready]);
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! What the manager reads of its surroundings, twice a second: what its work costs the programs, and how much room there is.
+//!
+//! In: the processes' faults and processor time, pressure-stall information, zram, nodes, prices of moves. Out: [`Input::Pressure`] and
+//! [`Input::Capacity`] for the engine, the budget for watching brought up to date, our own compressed store kept without holes. Must not:
+//! move a page, or judge what it reads.
+
+use std::path::Path;
+use std::time::Duration;
+
+use terrace_core::engine::Input;
+use terrace_core::governor::Pressure;
+use terrace_core::plan::{Action, Failure, Outcome};
+use terrace_core::units::{Bytes, TierId, Time};
+
+use super::Manager;
+use crate::move_cost;
+use crate::movers::STALL_DEADLINE;
+use crate::pressure::PressureReading;
+use crate::topology::nodes::available_memory;
+use crate::topology::{Tier, TierKind};
+
+/// How often the cost of moves is read: often enough to throttle before a second's worth of mistakes is made.
+const PRESSURE_INTERVAL: Duration = Duration::from_millis(500);
+/// With more processes it is read more seldom: a reading takes some 15 us a process, which at this pace is 0.3 % of a core.
+const PRESSURE_PER_PROCESS: Duration = Duration::from_millis(5);
+/// Pages that come back leave holes in the compressed store, which the kernel closes only when told to or under pressure. More
+/// than this much waste, and more than a quarter of what is stored, is worth closing, at most once in `COMPACT_INTERVAL`.
+const COMPACT_FROM: Bytes = Bytes::mib(16);
+const COMPACT_INTERVAL: Duration = Duration::from_secs(10);
+/// The compression ratio of a few pages says nothing: from this much stored data on it counts.
+const COMPRESSION_TELLS_FROM: Bytes = Bytes::mib(16);
+/// How often what a page-out costs is measured again: 60 ms of a processor, a ten-thousandth of the time.
+const PRICE_INTERVAL: Duration = Duration::from_secs(600);
+/// Processes that are asked how long they waited for a processor while something moves.
+const MOST_ASKED: usize = 64;
+
+impl Manager {
+    /// Reads what the moves so far cost the processes.
+    pub(super) fn read_pressure(&mut self, now: Time) {
+        let first_reading = self.pressure_read == Time::ZERO;
+        let window = now.since(self.pressure_read);
+        self.pressure_read = now;
+        // Each process costs a file to read; with hundreds of them the reading must not become the work.
+        let interval = PRESSURE_INTERVAL.max(PRESSURE_PER_PROCESS * self.spaces.len() as u32);
+        self.pressure_at = now + interval;
+        let (mut refaults, mut resident, mut used_ticks) = (0, 0, 0);
+        for space in self.spaces.values_mut() {
+            let Ok(stat) = space.process.stat() else { continue };
+            refaults += stat.major_faults.saturating_sub(space.major_faults);
+            space.major_faults = stat.major_faults;
+            let ticks = stat.user_ticks + stat.system_ticks;
+            used_ticks += ticks.saturating_sub(space.cpu_ticks);
+            space.cpu_ticks = ticks;
+            resident += stat.resident.get();
+        }
+        self.stats.cpu_ticks += used_ticks;
+        if !first_reading {
+            let hertz = rustix::param::clock_ticks_per_second() as f64;
+            self.watching.on_program(window, Duration::from_secs_f64(used_ticks as f64 / hertz));
+        }
+        self.weigh_watching(now);
+        self.stats.major_faults += refaults;
+        self.stats.resident_bytes = resident;
+        let before = self.stats.pressure;
+        match PressureReading::read(Path::new("/"), self.parts.zram) {
+            Ok(reading) => self.stats.pressure = reading,
+            Err(error) => self.stats.pressure_error = Some(error.to_string()),
+        }
+        self.compact(now);
+        let reading = self.stats.pressure;
+        if let Some(throttle) = self.parts.engine.governor().throttle() {
+            *self.stats.throttled.entry(throttle.name()).or_default() += window.min(2 * interval);
+        }
+        // A dry run may plan for swap that is not there; its room is what was declared, and free swap says nothing of it.
+        let is_active = |tier: &TierId| matches!(&self.parts.tiers.tier(*tier).kind, TierKind::Swap { device, .. } if device.starts_with('/'));
+        if let Some(tier) = self.parts.tiers.swap_tier().filter(is_active) {
+            let used = self.parts.engine.pages().used_in_all(tier);
+            self.drain_engine(Input::Capacity(tier, used + reading.swap_free_bytes.pages()));
+        }
+        self.read_room();
+        self.price_again(now);
+        let cores = self.watching.cores();
+        let pids: Vec<u32> = self.spaces.values().map(|space| space.process.pid()).take(MOST_ASKED).collect();
+        let moved = self.moving.read(Path::new("/"), window, cores, pids.into_iter());
+        let watched = self.watching.cost();
+        let watched = watched.own + watched.program;
+        let watching = watched.saturating_sub(std::mem::replace(&mut self.watched, watched));
+        let stalled = Duration::from_micros(reading.some_total_us.saturating_sub(before.some_total_us));
+        let first = before == PressureReading::default();
+        let pressure = Pressure {
+            window,
+            refaults,
+            moving: moved.cost,
+            page_out_cost: moved.page_out,
+            watching,
+            cores,
+            stall_share: (reading.stalls_counted && !first).then(|| stalled.as_secs_f64() / window.as_secs_f64()),
+            compression: reading
+                .zram
+                .filter(|zram| zram.orig_data_bytes >= COMPRESSION_TELLS_FROM)
+                .and_then(|zram| zram.compressibility()),
+        };
+        self.drain_engine(Input::Pressure(pressure));
+    }
+
+    /// Tells the budget for watching what came of it.
+    fn weigh_watching(&mut self, now: Time) {
+        let (ledger, pages) = (self.parts.engine.ledger(), self.parts.engine.pages());
+        // A dry run would have moved these.
+        let dry: u64 = ledger.failed().get(&Failure::DryRun).copied().unwrap_or(0);
+        let moved = ledger.demoted() + ledger.promoted() + dry;
+        let can_move = self.parts.tiers.tiers().len() > 1 && !self.watches_fully;
+        self.watching.on_result(now, moved, pages.footprint_of_all(), can_move);
+    }
+
+    /// Tells the engine what nodes hold for the processes: what they have of them, and what is left. Others live there too, and a
+    /// policy that knows only how large a node is would promote into one that is full, and never make room.
+    fn read_room(&mut self) {
+        let nodes_of = |tier: &Tier| match &tier.kind {
+            TierKind::Nodes { nodes } => Some((tier.id, tier.capacity_bytes.pages(), nodes.clone())),
+            TierKind::Swap { .. } => None,
+        };
+        let tiers: Vec<_> = self.parts.tiers.tiers().iter().filter_map(nodes_of).collect();
+        // With one tier of nodes nothing is promoted into it but what comes back from swap, which the kernel makes room for.
+        if tiers.len() < 2 {
+            return;
+        }
+        let zoneinfo = std::fs::read_to_string("/proc/zoneinfo").unwrap_or_default();
+        for (tier, capacity, nodes) in tiers {
+            let left = nodes.iter().map(|node| available_memory(Path::new("/"), *node, &zoneinfo).map(Bytes::pages));
+            let Some(left) = left.sum::<Option<u64>>() else { continue };
+            let used = self.parts.engine.pages().used_in_all(tier);
+            self.drain_engine(Input::Capacity(tier, capacity.min(used + left)));
+        }
+    }
+
+    /// Closes the holes in our own compressed store when they have grown worth it: memory they take is memory not saved.
+    fn compact(&mut self, now: Time) {
+        let (Some(id), Some(zram)) = (self.parts.zram, self.stats.pressure.zram) else { return };
+        let waste = zram.wasted_bytes();
+        let worth_it = waste > COMPACT_FROM && waste.get() * 4 > zram.compressed_bytes.get();
+        if self.parts.zram_is_ours && worth_it && now.since(self.compacted) >= COMPACT_INTERVAL {
+            self.compacted = now;
+            if let Err(error) = terrace_files::set(Path::new(&format!("/sys/block/zram{id}/compact")), "1") {
+                tracing::warn!(%error, "the compressed store could not be compacted");
+            }
+        }
+    }
+
+    /// Enters what a plan cost.
+    pub(super) fn account_for(&mut self, cpu: Duration, outcomes: &[Outcome]) {
+        let pages = |outcome: &Outcome| u64::from(outcome.done);
+        let out = |outcome: &&Outcome| matches!(outcome.item.action, Action::MoveTo(to) if to > outcome.item.from);
+        let moved = outcomes.iter().map(pages).sum();
+        self.moving.carried_out(cpu, outcomes.iter().filter(out).map(pages).sum(), moved);
+    }
+
+    /// Measures what a page-out takes of a running thread again, where pages go to swap and some have moved since it was last measured.
+    fn price_again(&mut self, now: Time) {
+        if self.priced_at == Time::ZERO {
+            self.priced_at = now;
+        }
+        let moved = self.moving.total();
+        let due = now.since(self.priced_at) >= PRICE_INTERVAL && moved > self.priced_for;
+        let Some(swap) = self.parts.tiers.swap_tier().filter(|_| due && self.parts.page_out_interrupt.is_some()) else {
+            return;
+        };
+        (self.priced_at, self.priced_for) = (now, moved);
+        match move_cost::page_out(&self.parts.tiers, swap, STALL_DEADLINE) {
+            Ok(Some(interval)) => self.moving.set_interrupt(interval.median),
+            // Too few pages left, as where swap is full: what was measured before stands.
+            Ok(None) => {}
+            Err(error) => tracing::warn!(%error, "what a page-out costs could not be measured again"),
+        }
+    }
+}

@@ -1,0 +1,384 @@
+//! `terrace`: what a page's state has been worth is measured, pages are ranked by it, and two pages change places if that repays its price.
+//!
+//! In: samples, accessed bits or hint faults, whichever there is; allocations; prices and what the processor counts. Out: exchanges, each
+//! as one, and room for new pages. Must not: call a page hot or cold; it is worth what pages like it turned out to be.
+//!
+//! Source: Terrace's own. The value of a state follows economic value added (Beckmann, Sanchez, HPCA 2017) and hit density (LHD, NSDI 2018),
+//! which rank the lines and objects of caches by what those of the same age went on to receive; a price for moves is added.
+//!
+//! Five steps: accesses enter two means of a page (`state`); when an interval ends, a pass over all pages learns from the witnesses and
+//! values every page (`pass`, `table`); four arms are tried on paper (`shadows`); pages change places (`exchange`); and room is kept for
+//! those to come (`allocations`).
+//!
+//! | constant | value | meaning |
+//! |---|---|---|
+//! | horizon | 4 intervals | how far ahead accesses count |
+//! | long, short mean | 19.7, 1.5 intervals | half-lives |
+//! | ages, trends, levels | 14, 5, 20 | bins of the state, a level an octave |
+//! | forget | 0.995, 0.9 for 8 intervals after a change | what an interval leaves of what was learned |
+//! | interval | 100 ms to 10 s | until half an observation a unit is in |
+//! | moves fade | 40 intervals | after which one move less of a page is counted |
+//!
+//! Memory beside the common eight bytes: 2 a page, and below 1 MiB in all for the table and at most 16,384 witnesses.
+
+use std::ops::Range;
+use std::time::Duration;
+
+use terrace_core::observation::Observations;
+use terrace_core::pages::{Column, Pages};
+use terrace_core::plan::{Action, MoveRequests, Outcome};
+use terrace_core::policy::{Cadence, CapacityView, Metric, Needs, Policy, ScanReport};
+use terrace_core::prices::{Prices, ProcessorCounts};
+use terrace_core::random::SplitMix64;
+use terrace_core::units::{BLOCK_PAGES, BlockId, PageId, SpaceId, TierId, Time, Vpn};
+
+use crate::parts::support;
+use crate::{PolicyInfo, Settings, SettingsError};
+
+mod account;
+mod allocations;
+mod exchange;
+mod intake;
+mod pace;
+mod pass;
+mod plan;
+mod settings;
+mod shadows;
+mod state;
+mod table;
+
+use account::{Account, Change};
+use allocations::Allocations;
+use exchange::{Best, Offer};
+use pace::Pace;
+use pass::{MOST_MOVES, NEWBORN, Pass, next};
+use settings::{Options, Signal};
+use shadows::{Shadows, Witness, thinned};
+use state::{LONG_AGEING, State, encode, weight};
+use table::Table;
+
+/// The policy's entry in the registry.
+pub const INFO: PolicyInfo = PolicyInfo {
+    name: "terrace",
+    summary: "Terrace's own: pages are ranked by what their state has been worth, and change places if that repays its price",
+    source: "Terrace's own, after EVA (HPCA 2017) and LHD (NSDI 2018)",
+    settings: settings::SETTINGS,
+    build: |settings| Ok(Box::new(Terrace::new(settings)?)),
+};
+
+/// What an interval leaves of what was learned, and after a change.
+const FORGET: f32 = 0.995;
+const FORGET_SOON: f32 = 0.9;
+/// Intervals after which one move less of a page is counted.
+const MOVES_FADE: u64 = 40;
+/// Most pages of a side that are looked at in one interval.
+const MOST_OFFERS: u64 = 32_768;
+/// New pages after which their value decides where they go.
+const NEWBORNS_KNOWN: u64 = 1000;
+/// Pages the mover moves before it looks again.
+const BATCH: u64 = 64;
+/// Accesses a program overlaps where nobody counts its waits: between a pointer chase (1) and streams (8).
+const USUAL_OVERLAP: f64 = 4.0;
+/// Prices of a machine that told none, in nanoseconds: measured on a Zen 3 server (1.2 us a 4 KiB page of one core, 11 GB/s by 2 MiB) and a
+/// Genoa guest; the distance is that of a remote node.
+const ASSUMED: Prices = Prices {
+    move_small_ns: 830.0,
+    move_huge_ns: 5000.0,
+    copy_ns: 372.0,
+    copy_from_ns: [0.0; TierId::MAX],
+    copy_to_ns: [0.0; TierId::MAX],
+    flush_ns: 500.0,
+    flush_small_ns: 500.0,
+    split_ns: 20_000.0,
+    collapse_ns: 20_000.0,
+    scan_ns: 43.0,
+    walk_ns: 33.0,
+    farther_ns: 100.0,
+};
+
+/// See the module's header.
+pub struct Terrace {
+    options: Options,
+    pace: Pace,
+    table: Table,
+    shadows: Shadows,
+    account: Account,
+    change: Change,
+    allocations: Allocations,
+    /// The short mean of each page; the long one is its heat, the interval of its last use its stamp.
+    short: Column<u16>,
+    witnesses: Vec<Witness>,
+    random: SplitMix64,
+    prices: Option<Prices>,
+    counts: ProcessorCounts,
+    /// Nanoseconds gained by an access that fast memory serves, and accesses a mark stands for.
+    gain_ns: f64,
+    touch: f64,
+    scale: u32,
+    parts: u32,
+    /// The number of the interval; what pages received in it, and lately on average.
+    number: u16,
+    intervals: u64,
+    received: f64,
+    rate: [f64; 2],
+    mean_long: f64,
+    pages: u64,
+    units: u64,
+    /// Blocks without evidence in this interval, where only some are walked.
+    blind: Vec<bool>,
+    /// The least valuable fast pages of the latest pass, and the best value that slow memory then had.
+    victims: Vec<Offer>,
+    best_slow: f32,
+    fast_limit: u64,
+    /// Fast pages to keep free, and whether they are wanted now.
+    headroom: u64,
+    make_room: bool,
+    exchanged: u64,
+    room_made: u64,
+}
+
+impl Terrace {
+    /// Reads the settings.
+    ///
+    /// # Errors
+    /// When a value is none of its kind.
+    pub fn new(settings: &mut Settings) -> Result<Terrace, SettingsError> {
+        let options = Options::new(settings)?;
+        let pace = Pace::new(options.signals.unwrap_or(Signal::Samples), options.interval, options.cpu);
+        Ok(Terrace {
+            pace,
+            table: Table::new(options.learns, options.parts.smooth),
+            shadows: Shadows::new(options.arms),
+            account: Account::new(),
+            change: Change::default(),
+            allocations: Allocations::default(),
+            short: Column::default(),
+            witnesses: Vec::new(),
+            random: SplitMix64::new(0x7e44_ace0),
+            prices: None,
+            counts: ProcessorCounts::default(),
+            gain_ns: ASSUMED.farther_ns / USUAL_OVERLAP,
+            touch: 1.0,
+            scale: 1,
+            parts: 1,
+            number: 1,
+            intervals: 0,
+            received: 0.0,
+            rate: [0.0; 2],
+            mean_long: 0.0,
+            pages: 0,
+            units: 0,
+            blind: Vec::new(),
+            victims: Vec::new(),
+            best_slow: 0.0,
+            fast_limit: 0,
+            headroom: 0,
+            make_room: false,
+            exchanged: 0,
+            room_made: 0,
+            options,
+        })
+    }
+
+    /// Steps 2 and 3: what the interval taught.
+    fn close(&mut self, now: Time, capacity: &CapacityView<'_>, pages: &mut Pages) -> (Vec<Best>, Vec<Best>) {
+        let elapsed = self.pace.elapsed(now);
+        let changed = self.options.change && self.change.is_recent();
+        self.pace.begin(now, self.units, changed);
+        let each = self.received / self.pages.max(1) as f64;
+        let keep = f64::from(1.0 - weight(LONG_AGEING));
+        self.rate = [self.rate[0] * keep + each, self.rate[1] * keep + 1.0];
+        self.mean_long += each * f64::from(weight(LONG_AGEING));
+        let wanted = self.budget_pages(elapsed).clamp(1, MOST_OFFERS) as usize;
+        let thinned = thinned(self.units);
+        let mut pass = Pass {
+            table: &mut self.table,
+            parts: self.options.parts,
+            arm: self.shadows.ruling(),
+            now: self.number,
+            mean: encode(self.mean_long as f32, 0.5),
+            mean_long: self.mean_long as f32,
+            rate: (self.rate[0] / self.rate[1]) as f32,
+            blind: &self.blind,
+            fades: self.intervals % MOVES_FADE == MOVES_FADE - 1,
+            wanted,
+            tiers: capacity.tiers.len(),
+            thinned,
+        };
+        let mut found = pass.run(pages, &mut self.short, &self.witnesses);
+        self.table.forget(if changed { FORGET_SOON } else { FORGET });
+        self.change.enter(found.forecast, found.seen);
+        let market = self.market(elapsed);
+        if self.options.loaded || self.gain_ns > 0.0 {
+            let price = |from, to| market.price(1, 1.0, from, to).program_ns;
+            let (up, down) = (price(TierId(1), TierId::FAST), price(TierId::FAST, TierId(1)));
+            let paid = found.moved[0] as f64 * up + found.moved[1] as f64 * down;
+            self.account.enter(found.gained * market.gain_ns, paid);
+        }
+        let share = self.fast_limit as f64 / found.pages.max(1) as f64;
+        let capacity = (found.witnesses.len() as f64 * share.min(1.0)) as usize;
+        let moves = (wanted >> thinned).max(1);
+        self.shadows.judge(&mut found.witnesses, &found.values, capacity, moves, &market);
+        self.witnesses = found.witnesses;
+        self.mean_long = found.long / found.pages.max(1) as f64;
+        (self.pages, self.units) = (found.pages, found.units);
+        self.received = 0.0;
+        self.number = next(self.number);
+        self.intervals += 1;
+        let blocks = pages.capacity() / BLOCK_PAGES as usize;
+        self.blind.clear();
+        if self.pace.signal() == Signal::AccessedBits {
+            self.blind.resize(blocks, true);
+        }
+        (found.coming, found.leaving)
+    }
+}
+
+impl Policy for Terrace {
+    fn name(&self) -> &'static str {
+        INFO.name
+    }
+
+    fn needs(&self) -> Needs {
+        self.pace.signal().needs()
+    }
+
+    fn needs_any(&self) -> Vec<Needs> {
+        match self.options.signals {
+            Some(signal) => vec![signal.needs()],
+            None => Signal::ALL.map(Signal::needs).to_vec(),
+        }
+    }
+
+    fn granted(&mut self, needs: Needs) {
+        if let Some(signal) = Signal::ALL.into_iter().find(|signal| signal.needs() == needs) {
+            self.pace = Pace::new(signal, self.options.interval, self.options.cpu);
+        }
+    }
+
+    fn mapped(&mut self, _now: Time, _blocks: &[BlockId], pages: &mut Pages) {
+        self.short.fit(pages);
+    }
+
+    fn unmapping(&mut self, _now: Time, space: SpaceId, range: Range<Vpn>, pages: &Pages) {
+        support::each_page(pages, space, &range, |page| self.short[page.index()] = 0);
+    }
+
+    fn observe(&mut self, now: Time, seen: Observations<'_>, pages: &mut Pages) {
+        self.take_in(now, seen, pages);
+    }
+
+    fn scan_done(&mut self, _now: Time, report: &ScanReport, _pages: &mut Pages) {
+        self.pace.walk_took(report.walk);
+        if report.accessed > 0 && self.counts.memory_accesses > 0 {
+            self.touch = self.counts.memory_accesses as f64 / report.accessed as f64;
+        }
+    }
+
+    fn outcome(&mut self, _now: Time, done: &[Outcome], pages: &mut Pages) {
+        for outcome in done {
+            let item = outcome.item;
+            if let (Action::MoveTo(_), true) =
+                (item.action, outcome.done > 0 && pages.block(item.page.block()).is_some())
+            {
+                let entry = &mut pages[item.page];
+                let bits = entry.policy_bits();
+                entry.set_policy_bits(if bits == NEWBORN { NEWBORN } else { (bits + 1).min(MOST_MOVES) });
+            }
+        }
+    }
+
+    fn processor(&mut self, _now: Time, counts: &ProcessorCounts) {
+        self.counts = *counts;
+        let latency = &counts.latency_ns;
+        if self.options.loaded && counts.slow_accesses > 0 {
+            self.gain_ns = counts.slow_wait_ns / counts.slow_accesses as f64;
+            if latency[0] > 0.0 && latency[1] > 0.0 && latency[0] >= latency[1] {
+                // Fast memory has become the slower one: nothing is gained by more accesses to it.
+                self.gain_ns = 0.0;
+            }
+        } else if self.gain_ns <= 0.0 || !self.options.loaded {
+            self.gain_ns = self.prices.unwrap_or(ASSUMED).farther_ns / USUAL_OVERLAP;
+        }
+    }
+
+    fn sampler_time(&mut self, _now: Time, spent: Duration) {
+        self.pace.sampler_took(spent);
+    }
+
+    fn plan(&mut self, now: Time, capacity: &CapacityView<'_>, pages: &mut Pages, requests: &mut MoveRequests) {
+        if capacity.tiers.len() < 2 {
+            return;
+        }
+        self.fast_limit = support::fast_limit(capacity);
+        let units = if self.units > 0 { self.units } else { pages.footprint_of_all() };
+        if self.pace.is_over(now, units) {
+            let (coming, leaving) = self.close(now, capacity, pages);
+            self.exchange(capacity, coming, leaving, requests);
+            self.keep_room(now, capacity, pages, requests);
+        } else if self.make_room || capacity.fast_excess() > 0 {
+            self.keep_room(now, capacity, pages, requests);
+        }
+    }
+
+    fn place(&mut self, _now: Time, _page: PageId, capacity: &CapacityView<'_>) -> TierId {
+        self.place_new(capacity)
+    }
+
+    fn set_scale(&mut self, factor: u32) {
+        self.scale = factor.max(1);
+    }
+
+    fn set_folded(&mut self, parts: u32) {
+        self.parts = parts.max(1);
+    }
+
+    fn set_prices(&mut self, prices: &Prices) {
+        if self.prices.is_none() {
+            self.gain_ns = prices.farther_ns / USUAL_OVERLAP;
+        }
+        self.prices = Some(*prices);
+    }
+
+    fn memory_bytes(&self) -> usize {
+        let witnesses = self.witnesses.capacity() * size_of::<Witness>();
+        let victims = self.victims.capacity() * size_of::<Offer>();
+        let column = self.short.len() * size_of::<u16>() + self.blind.capacity();
+        column + witnesses + victims + self.table.memory_bytes() + self.shadows.memory_bytes()
+    }
+
+    fn cadence(&self) -> Cadence {
+        self.pace.cadence()
+    }
+
+    fn next_wake(&self) -> Option<Time> {
+        if self.make_room {
+            return Some(Time::ZERO);
+        }
+        // Where pages are walked, the end of the walk is the wake.
+        (self.pace.signal() != Signal::AccessedBits).then(|| self.pace.ends())
+    }
+
+    fn metrics(&self) -> Vec<Metric> {
+        let metric = |name, value| Metric { name, value };
+        vec![
+            metric("ruling_arm", self.shadows.ruling_number() as f64),
+            metric("arm_changes", f64::from(self.shadows.changes)),
+            metric("alarms", f64::from(self.change.alarms)),
+            metric("intervals", self.intervals as f64),
+            metric("interval_seconds", self.pace.interval().as_secs_f64()),
+            metric("known_states", self.table.known_states() as f64),
+            metric("newborn_value", f64::from(self.table.value(State::newborn(false)))),
+            metric("gain_over_price", self.account.ratio()),
+            metric("moves_allowed", self.account.allowed()),
+            metric("headroom_pages", self.headroom as f64),
+            metric("exchanged_pages", self.exchanged as f64),
+            metric("room_made_pages", self.room_made as f64),
+            metric("gain_of_an_access_nanos", self.gain_ns),
+            metric("metadata_bytes_per_page", (8 + size_of::<u16>()) as f64),
+        ]
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,232 @@
+//! How long an interval is, and how densely it is watched.
+//!
+//! In: observations, time that watching took. Out: when the interval ends, and a [`Cadence`]. Must not: look at a page.
+//!
+//! An interval ends when half an observation a unit is in, after 100 ms at least, and after 10 s if it is a sixteenth; a program of which
+//! less is seen ages nothing. After a change a quarter will do. Watching takes its share of a processor and no more: the sampling period is
+//! steered by the time the sampler says it took, the period of walks by the time they took.
+
+use std::time::Duration;
+
+use terrace_core::policy::{Cadence, HintScan, SamplePeriods};
+use terrace_core::units::Time;
+
+use super::settings::Signal;
+
+const SHORTEST: Duration = Duration::from_millis(100);
+const LONGEST: Duration = Duration::from_secs(10);
+/// Observations a unit and interval; after a change; and after the longest interval.
+const WANTED: f64 = 0.5;
+const WANTED_SOON: f64 = 0.25;
+const LEAST: f64 = 1.0 / 16.0;
+/// Longest interval whose moves are planned for: a mover busy for longer would act on old news.
+const LONGEST_PLAN: Duration = Duration::from_secs(2);
+/// Accesses a sample, at first and at the limits. Below 512 a scaled-down machine could not take a sample in as many parts.
+const FIRST_PERIOD: u32 = 2503;
+const LEAST_PERIOD: u32 = 512;
+const MOST_PERIOD: u32 = 1 << 20;
+/// Stores a sample where loads are sampled: retired stores say little of memory, so hardly any are taken.
+const STORE_PERIOD: u32 = u32::MAX;
+/// Between two walks of accessed bits at least.
+const WALKS_APART: Duration = Duration::from_secs(1);
+
+/// See the module's header.
+#[derive(Clone, Debug)]
+pub(super) struct Pace {
+    signal: Signal,
+    fixed: Option<Duration>,
+    share: f64,
+    interval: Duration,
+    began: Time,
+    /// When it is next looked whether the interval is over.
+    look: Time,
+    wanted: f64,
+    observations: u64,
+    period: u32,
+    sampled: Duration,
+    walk: Duration,
+    walked: bool,
+    pages: u64,
+}
+
+impl Pace {
+    /// A pace for this signal, with intervals of `fixed` length or of its own choice, and such a share of a processor for watching.
+    pub(super) fn new(signal: Signal, fixed: Option<Duration>, share: f64) -> Pace {
+        Pace {
+            signal,
+            fixed,
+            share,
+            interval: fixed.unwrap_or(SHORTEST),
+            began: Time::ZERO,
+            look: Time::ZERO,
+            wanted: WANTED,
+            observations: 0,
+            period: FIRST_PERIOD,
+            sampled: Duration::ZERO,
+            walk: Duration::ZERO,
+            walked: false,
+            pages: 0,
+        }
+    }
+
+    /// What the trackers serve.
+    pub(super) fn signal(&self) -> Signal {
+        self.signal
+    }
+
+    /// A unit was observed.
+    pub(super) fn observe(&mut self) {
+        self.observations += 1;
+    }
+
+    /// The sampler took so long.
+    pub(super) fn sampler_took(&mut self, spent: Duration) {
+        self.sampled += spent;
+    }
+
+    /// A walk of all pages is done, and took so long.
+    pub(super) fn walk_took(&mut self, spent: Duration) {
+        self.walk = spent;
+        self.walked = true;
+    }
+
+    /// When the interval may end.
+    pub(super) fn ends(&self) -> Time {
+        self.look
+    }
+
+    /// Whether the interval is over. Where pages are walked, it ends with the walk.
+    pub(super) fn is_over(&mut self, now: Time, units: u64) -> bool {
+        if self.signal == Signal::AccessedBits {
+            return self.walked;
+        }
+        if now < self.look {
+            return false;
+        }
+        let (elapsed, seen) = (now.since(self.began), self.observations as f64 / units.max(1) as f64);
+        let enough = seen >= self.wanted || elapsed >= LONGEST && seen >= LEAST;
+        let over = self.fixed.is_some() || enough && elapsed >= SHORTEST;
+        if !over {
+            self.look = now + SHORTEST;
+        }
+        over
+    }
+
+    /// How long an interval is taken to be when moves are planned.
+    pub(super) fn interval(&self) -> Duration {
+        self.interval
+    }
+
+    /// How long the interval that ends now was.
+    pub(super) fn elapsed(&self, now: Time) -> Duration {
+        now.since(self.began).max(Duration::from_millis(1))
+    }
+
+    /// The next interval begins.
+    pub(super) fn begin(&mut self, now: Time, units: u64, changed: bool) {
+        let elapsed = self.elapsed(now);
+        match self.signal {
+            Signal::Samples => self.steer_period(elapsed),
+            Signal::AccessedBits => {
+                let share = Duration::from_secs_f64((self.walk.as_secs_f64() / self.share).min(600.0));
+                self.interval = self.fixed.unwrap_or(share.max(WALKS_APART));
+            }
+            Signal::HintFaults => {}
+        }
+        if self.signal != Signal::AccessedBits {
+            self.interval = self.fixed.unwrap_or(elapsed.clamp(SHORTEST, LONGEST_PLAN));
+        }
+        self.wanted = if changed { WANTED_SOON } else { WANTED };
+        (self.began, self.observations, self.walked, self.pages) = (now, 0, false, units);
+        let watched = self.fixed.is_some() || self.signal == Signal::AccessedBits;
+        self.look = now + if watched { self.interval } else { SHORTEST };
+    }
+
+    fn steer_period(&mut self, elapsed: Duration) {
+        if self.sampled.is_zero() {
+            return;
+        }
+        let over = self.sampled.as_secs_f64() / elapsed.as_secs_f64() / self.share;
+        // Within a quarter of the budget it stays.
+        if !(0.75..=1.25).contains(&over) {
+            let period = f64::from(self.period) * over.clamp(0.5, 2.0);
+            self.period = (period as u32).clamp(LEAST_PERIOD, MOST_PERIOD);
+        }
+        self.sampled = Duration::ZERO;
+    }
+
+    /// When and how to look.
+    pub(super) fn cadence(&self) -> Cadence {
+        match self.signal {
+            Signal::Samples => Cadence {
+                sampling: Some(SamplePeriods { loads: self.period, stores: STORE_PERIOD }),
+                ..Cadence::default()
+            },
+            Signal::AccessedBits => Cadence { scan_at: Some(self.ends()), share: 1.0, ..Cadence::default() },
+            Signal::HintFaults => {
+                // All pages once in ten intervals: a fault costs the program about a microsecond.
+                let step = Duration::from_millis(100);
+                let steps = (10.0 * self.interval.as_secs_f64() / step.as_secs_f64()).max(1.0);
+                let window_pages = ((self.pages as f64 / steps).ceil() as u64).max(1);
+                Cadence {
+                    hint_scan: Some(HintScan { window_pages, period: step, tiers: u8::MAX }),
+                    ..Cadence::default()
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_interval_follows_the_observations() {
+        let mut pace = Pace::new(Signal::Samples, None, 0.01);
+        let mut now = Time::ZERO;
+        // How long until 1000 units are seen half a time each, with so many observations each 100 ms.
+        let mut pass = |pace: &mut Pace, observations: u64| {
+            let began = now;
+            while now.since(began) < Duration::from_secs(60) {
+                now = pace.ends().max(now + Duration::from_millis(1));
+                (0..observations).for_each(|_| pace.observe());
+                if pace.is_over(now, 1000) {
+                    pace.begin(now, 1000, false);
+                    break;
+                }
+            }
+            now.since(began).as_millis()
+        };
+        pass(&mut pace, 1000);
+        assert_eq!([1000, 500, 250, 50].map(|seen| pass(&mut pace, seen)), [100, 100, 200, 1000]);
+        assert_eq!(pass(&mut pace, 1), 10_000, "a tenth of a sighting each, and no more waiting");
+        assert!(pass(&mut pace, 0) >= 60_000, "what is not seen at all does not age");
+    }
+
+    #[test]
+    fn sampling_takes_its_share_of_a_processor() {
+        let mut pace = Pace::new(Signal::Samples, None, 0.01);
+        let mut now = Time::ZERO;
+        // A sampler of which each sample takes 200 ns, at 400 million accesses a second.
+        for _ in 0..40 {
+            let span = pace.interval();
+            now = now + span;
+            let samples = 4e8 * span.as_secs_f64() / f64::from(pace.period);
+            pace.sampler_took(Duration::from_secs_f64(samples * 200e-9));
+            pace.begin(now, 1, false);
+        }
+        let share = 4e8 / f64::from(pace.period) * 200e-9;
+        assert!((0.007..0.0131).contains(&share), "{share}");
+    }
+
+    #[test]
+    fn walks_are_as_far_apart_as_their_share_demands() {
+        let mut pace = Pace::new(Signal::AccessedBits, None, 0.01);
+        assert!(!pace.is_over(Time::from_nanos(1 << 40), 1), "until a walk is done");
+        pace.walk_took(Duration::from_millis(50));
+        assert!(pace.is_over(Time::ZERO, 1));
+        pace.begin(Time::ZERO, 100, false);
+        assert_eq!(pace.interval(), Duration::from_secs(5));
+    }
+}

@@ -1,0 +1,200 @@
+//! The pass over all pages at the end of an interval: learn, value, age, and collect who could change tier.
+//!
+//! In: pages, the value table, the witnesses of the interval before. Out: [`Found`]: offers by tier, witnesses with what they received,
+//! sums. Must not: judge prices. It goes by space and address, so that the numbers of pages do not matter.
+
+use terrace_core::pages::{Column, Pages};
+use terrace_core::units::{BLOCK_PAGES, BlockId, PageId, SpaceId, TierId, Vpn};
+
+use super::exchange::{Best, Offer};
+use super::shadows::{ARMS, Arm, Witness, is_witness};
+use super::state::{LONG_AGEING, Parts, SHORT_AGEING, State, decode, weight};
+use super::table::Table;
+
+/// The policy's bits of a page in its first interval; below that they count its latest moves.
+pub(super) const NEWBORN: u8 = 3;
+/// Most moves counted.
+pub(super) const MOST_MOVES: u8 = 2;
+/// Intervals after a move in which its gain is counted.
+const JUDGED: i8 = 4;
+/// A page not used for longer is as one not used for so long: before the number of the interval wraps.
+const OLDEST: u16 = 32_000;
+
+/// What a pass is made with.
+pub(super) struct Pass<'a> {
+    pub table: &'a mut Table,
+    pub parts: Parts,
+    /// Whose values rank the real pages.
+    pub arm: Arm,
+    /// The number of the interval that ends.
+    pub now: u16,
+    /// The mean page's long mean, stored, and as it is.
+    pub mean: u16,
+    pub mean_long: f32,
+    /// Accesses a page received in an interval, on average lately.
+    pub rate: f32,
+    /// Blocks that were not looked at in this interval: nothing is known of their pages. Empty where all were.
+    pub blind: &'a [bool],
+    /// Whether counts of moves fade in this interval.
+    pub fades: bool,
+    /// Most offers wanted of each side, and tiers.
+    pub wanted: usize,
+    pub tiers: usize,
+    pub thinned: u32,
+}
+
+/// What a pass found.
+pub(super) struct Found {
+    /// Units, and 4 KiB pages.
+    pub units: u64,
+    pub pages: u64,
+    /// The sum of the long means of all pages, aged.
+    pub long: f64,
+    /// Who could come from tier `k + 1` to `k`, and leave `k` for it.
+    pub coming: Vec<Best>,
+    pub leaving: Vec<Best>,
+    pub witnesses: Vec<Witness>,
+    /// Value of each witness by each arm.
+    pub values: Vec<[f32; ARMS.len()]>,
+    /// Accesses of slow memory by witnesses: as the table forecast them, and as they were.
+    pub forecast: f64,
+    pub seen: f64,
+    /// What witnesses that moved lately received, less what those that left did, in accesses.
+    pub gained: f64,
+    /// Witnesses that moved in this interval.
+    pub moved: [u64; 2],
+}
+
+impl Pass<'_> {
+    /// Goes over all pages. `old` are the witnesses of the interval before, in the same order.
+    pub(super) fn run(&mut self, pages: &mut Pages, short: &mut Column<u16>, old: &[Witness]) -> Found {
+        let list = |highest| (1..self.tiers).map(|_| Best::new(self.wanted, highest)).collect();
+        let mut found = Found {
+            units: 0,
+            pages: 0,
+            long: 0.0,
+            coming: list(true),
+            leaving: list(false),
+            witnesses: Vec::with_capacity(old.len()),
+            values: Vec::with_capacity(old.len()),
+            forecast: 0.0,
+            seen: 0.0,
+            gained: 0.0,
+            moved: [0; 2],
+        };
+        let blocks: Vec<(BlockId, SpaceId, Vpn, bool, bool)> =
+            pages.blocks().map(|(id, block)| (id, block.space, block.start, block.huge, block.file)).collect();
+        let mut old = old.iter().peekable();
+        for (block, space, start, huge, file) in blocks {
+            let size = if huge { BLOCK_PAGES } else { 1 };
+            for offset in (0..BLOCK_PAGES).step_by(size as usize) {
+                let unit = block.first_page().plus(offset);
+                let vpn = Vpn(start.0 + u64::from(offset));
+                while old.next_if(|witness| (witness.space, witness.vpn) < (space, vpn)).is_some() {}
+                let before = old.next_if(|witness| (witness.space, witness.vpn) == (space, vpn));
+                let is = is_witness(space, vpn, self.thinned);
+                self.one(pages, short, unit, size, file, before, is.then_some((space, vpn)), &mut found);
+            }
+        }
+        found
+    }
+
+    #[allow(clippy::too_many_arguments, reason = "one call, from the loop above")]
+    fn one(
+        &mut self,
+        pages: &mut Pages,
+        column: &mut Column<u16>,
+        unit: PageId,
+        size: u32,
+        file: bool,
+        before: Option<&Witness>,
+        witness: Option<(SpaceId, Vpn)>,
+        found: &mut Found,
+    ) {
+        let entry = &mut pages[unit];
+        let Some(tier) = entry.tier() else {
+            (entry.heat, entry.stamp) = (0, 0);
+            entry.set_policy_bits(0);
+            column[unit.index()] = 0;
+            return;
+        };
+        let newborn = entry.policy_bits() == NEWBORN;
+        let (long, short) = (entry.heat, column[unit.index()]);
+        let blind = self.blind.get(unit.block().0 as usize).copied().unwrap_or(false);
+        if blind {
+            entry.stamp = next(entry.stamp);
+        }
+        let age = self.now.wrapping_sub(entry.stamp);
+        if age > OLDEST {
+            entry.stamp = self.now.wrapping_sub(OLDEST).max(1);
+        }
+        let state = State::of(age, long, short, self.mean, self.parts);
+        let table = self.table.value(state);
+        let by_arm = |arm: Arm| {
+            let relative = |stored: u16, mean: f32| if mean > 0.0 { decode(stored) / mean } else { 1.0 };
+            arm.value(relative(long, self.mean_long), relative(short, self.rate), table)
+        };
+        let value = if self.arm == Arm::Table || self.arm == Arm::Frozen { table } else { by_arm(self.arm) };
+        // Age.
+        if !blind {
+            entry.heat = long.saturating_sub(LONG_AGEING);
+            column[unit.index()] = short.saturating_sub(SHORT_AGEING);
+        }
+        let moves = if newborn { 0 } else { entry.policy_bits() };
+        let kept = if self.fades { moves.saturating_sub(1) } else { moves };
+        entry.set_policy_bits(kept);
+        found.units += 1;
+        found.pages += u64::from(size);
+        found.long += f64::from(decode(entry.heat)) * f64::from(size);
+        if !(entry.moving() || entry.pinned()) {
+            let offer = Offer { unit, pages: size, value, order: found.units as u32, times: moves.max(1), tier };
+            if let Some(list) = tier.index().checked_sub(1).and_then(|above| found.coming.get_mut(above)) {
+                list.push(offer);
+            }
+            if let Some(list) = found.leaving.get_mut(tier.index()) {
+                list.push(offer);
+            }
+        }
+        let Some((space, vpn)) = witness else { return };
+        let fast = tier == TierId::FAST;
+        let mut now = Witness {
+            space,
+            vpn,
+            state,
+            short: column[unit.index()],
+            received: 0.0,
+            placed: u8::MAX * u8::from(fast),
+            fast,
+            moved: 0,
+        };
+        let first = if newborn { Some((State::newborn(file), 0)) } else { None };
+        if let (false, Some((then, base))) = (blind, first.or(before.map(|witness| (witness.state, witness.short)))) {
+            now.received = ((decode(short) - decode(base)) / weight(SHORT_AGEING)).max(0.0);
+            let forecast = self.table.next(then);
+            self.table.learn(then, now.received / self.rate.max(f32::MIN_POSITIVE), state);
+            if before.is_some_and(|witness| !witness.fast) {
+                found.forecast += f64::from(forecast * self.rate);
+                found.seen += f64::from(now.received);
+            }
+        }
+        if let Some(before) = before.filter(|_| !newborn) {
+            now.placed = before.placed;
+            now.moved = before.moved - before.moved.signum();
+            if fast != before.fast {
+                now.moved = if fast { JUDGED } else { -JUDGED };
+                found.moved[usize::from(!fast)] += 1;
+            }
+            found.gained += f64::from(now.received) * f64::from(size) * f64::from(now.moved.signum());
+        }
+        if blind && let Some(before) = before {
+            (now.state, now.short) = (before.state, before.short);
+        }
+        found.witnesses.push(now);
+        found.values.push(ARMS.map(by_arm));
+    }
+}
+
+/// The number of the interval after this one; 0 stands for a page that is not known yet.
+pub(super) fn next(number: u16) -> u16 {
+    number.wrapping_add(1).max(1)
+}

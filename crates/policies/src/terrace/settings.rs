@@ -1,0 +1,122 @@
+//! The settings of `terrace`: each piece has its switch, so that it can be shown to be needed.
+//!
+//! In: settings as people write them. Out: an [`Options`]. Must not: decide.
+
+use std::time::Duration;
+
+use terrace_core::policy::Needs;
+use terrace_core::units::parse_duration;
+
+use super::state::Parts;
+use crate::{SettingInfo, Settings, SettingsError};
+
+/// The settings, for the registry.
+pub(super) const SETTINGS: &[SettingInfo] = &[
+    SettingInfo {
+        key: "signals",
+        default: "auto",
+        meaning: "what it lives on: samples, accessed-bits, or hint-faults; auto takes the first of them that there is",
+    },
+    SettingInfo { key: "value", default: "table", meaning: "table, or steady: the long mean, nothing learned" },
+    SettingInfo { key: "state", default: "age", meaning: "age, or level: without the time since the last use" },
+    SettingInfo { key: "trend", default: "on", meaning: "whether rising and falling use are told apart" },
+    SettingInfo { key: "table", default: "smooth", meaning: "smooth, or raw: without interpolation and prior" },
+    SettingInfo { key: "price", default: "on", meaning: "off: whatever is worth more moves, whatever it costs" },
+    SettingInfo {
+        key: "spare",
+        default: "on",
+        meaning: "whether a mover that runs on an idle processor costs only its interrupts; off: its time is always somebody's",
+    },
+    SettingInfo {
+        key: "pairs",
+        default: "on",
+        meaning: "whether both sides of an exchange are admitted or rejected together",
+    },
+    SettingInfo { key: "allocations", default: "on", meaning: "whether room is made for new pages before they come" },
+    SettingInfo { key: "arms", default: "all", meaning: "all, or table: no other way to rank is tried on paper" },
+    SettingInfo { key: "change", default: "on", meaning: "whether a change of the program makes it learn faster" },
+    SettingInfo { key: "loaded", default: "on", meaning: "whether latencies count as loaded, not as idle" },
+    SettingInfo {
+        key: "interval",
+        default: "auto",
+        meaning: "auto: until half an observation a page is in, 100 ms to 10 s; or a time such as 1s",
+    },
+    SettingInfo { key: "cpu", default: "1%", meaning: "share of a processor that watching may take" },
+];
+
+/// What a policy of this name was asked to be.
+#[derive(Clone, Debug)]
+pub(super) struct Options {
+    pub signals: Option<Signal>,
+    pub learns: bool,
+    pub parts: Parts,
+    pub weighs: bool,
+    pub spare: bool,
+    pub pairs: bool,
+    pub allocations: bool,
+    pub arms: bool,
+    pub change: bool,
+    pub loaded: bool,
+    pub interval: Option<Duration>,
+    pub cpu: f64,
+}
+
+/// What a tracker can tell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Signal {
+    /// Hardware samples.
+    Samples,
+    /// Walks of accessed bits.
+    AccessedBits,
+    /// Hint faults.
+    HintFaults,
+}
+
+impl Signal {
+    /// All, best first.
+    pub(super) const ALL: [Signal; 3] = [Signal::Samples, Signal::AccessedBits, Signal::HintFaults];
+
+    /// What a driver must serve for it. Allocations are told as well as the driver can.
+    pub(super) fn needs(self) -> Needs {
+        let life_cycle = Needs { life_cycle: true, ..Needs::default() };
+        match self {
+            Signal::Samples => Needs { samples: true, ..life_cycle },
+            Signal::AccessedBits => Needs { scans: true, ..life_cycle },
+            Signal::HintFaults => Needs { hint_faults: true, ..life_cycle },
+        }
+    }
+}
+
+impl Options {
+    /// Reads the settings.
+    pub(super) fn new(settings: &mut Settings) -> Result<Options, SettingsError> {
+        let signals = [
+            ("auto", None),
+            ("samples", Some(Signal::Samples)),
+            ("accessed-bits", Some(Signal::AccessedBits)),
+            ("hint-faults", Some(Signal::HintFaults)),
+        ];
+        let wanted = "auto or a duration of 10ms or more, such as 1s";
+        Ok(Options {
+            signals: settings.choice("signals", None, &signals)?,
+            learns: settings.choice("value", true, &[("table", true), ("steady", false)])?,
+            parts: Parts {
+                age: settings.choice("state", true, &[("age", true), ("level", false)])?,
+                trend: settings.switch("trend", true)?,
+                smooth: settings.choice("table", true, &[("smooth", true), ("raw", false)])?,
+            },
+            weighs: settings.switch("price", true)?,
+            spare: settings.switch("spare", true)?,
+            pairs: settings.switch("pairs", true)?,
+            allocations: settings.switch("allocations", true)?,
+            arms: settings.choice("arms", true, &[("all", true), ("table", false)])?,
+            change: settings.switch("change", true)?,
+            loaded: settings.switch("loaded", true)?,
+            interval: settings.take("interval", None, wanted, |text| match text {
+                "auto" => Some(None),
+                text => parse_duration(text).ok().filter(|span| *span >= Duration::from_millis(10)).map(Some),
+            })?,
+            cpu: settings.share("cpu", 0.01)?.max(0.0001),
+        })
+    }
+}

@@ -1,0 +1,337 @@
+//! Runs the cases of rows on modelled hardware, each distinct one once a seed.
+//!
+//! In: rows, scale, seeds. Out: [`Runs`]. Must not: compare runs, or know what a row asks of them.
+//!
+//! A case that says `at` is limited while it runs. Its size follows the program's peak, so that its run with everything fast comes
+//! first. Fast memory is then a little more than the peak, so that the policy's own watermarks do not lie within the program.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use rayon::prelude::*;
+use terrace_core::units::{Bytes, Time};
+use terrace_machine::preset::Machine;
+use terrace_machine::scale::Scale;
+use terrace_policies::Settings;
+use terrace_sim::run::{bounds, run_alone, run_tuned};
+use terrace_sim::tuning::{Counters, FixedLimit, Tuning};
+use terrace_sim::{FastSize, MmuConfig, Pages, Report, SimConfig, WorkloadSource};
+use terrace_sizing::forecast::LOOK_SECONDS;
+use terrace_sizing::sim_driver::{FIXED_THRESHOLD, SimDriver, vector_between};
+use terrace_sizing::{ConfigVector, Forecast, Index};
+use terrace_tuning::{Interval, Mode, Summary, Tuner, TunerConfig};
+
+use crate::bounds::Course;
+use crate::case::{Case, Fast, Limit};
+use crate::error::{Error, RunError};
+use crate::experiments::Row;
+use crate::{LEAST_SCALE, QUICK_SCALE};
+
+/// How rows are run.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The factor by which machines and programs are shrunk.
+    pub scale: u32,
+    /// Seeds, each of which repeats every run.
+    pub seeds: Vec<u64>,
+    /// Settings of policies that take the place of the cases' own: `flexmem.dr_gate=literal`.
+    pub set: Vec<String>,
+}
+
+/// A setting of a policy that takes the place of the cases' own.
+struct Other {
+    policy: String,
+    key: String,
+    value: String,
+}
+
+/// Makes the performance database of a machine ready for queries.
+pub type Database<'a> = &'a (dyn Fn(&Machine) -> Result<Index, Box<dyn std::error::Error + Send + Sync>> + Sync);
+
+/// What is to be run.
+pub struct Plan<'a> {
+    pub(crate) rows: Vec<&'a Row>,
+    pub(crate) options: Options,
+    scale: Scale,
+    others: Vec<Other>,
+    /// Distinct runs: those that need no other run, and those that need the peak of one of these.
+    first: Vec<(Case, u64)>,
+    second: Vec<(Case, u64)>,
+}
+
+/// What a run amounted to.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// The simulator's report.
+    pub report: Report,
+    /// Its counters over the whole run, for the database; `None` where it was not profiled, or too short.
+    pub vector: Option<ConfigVector>,
+    /// Share of the peak and forecast loss of each size, where pages were watched.
+    pub forecast: Vec<(f64, f64)>,
+    /// Work, time and resident pages over time, where it was profiled.
+    pub course: Course,
+    /// What the tuner came to.
+    pub summary: Option<Summary>,
+    /// The tuner's decisions.
+    pub intervals: Vec<Interval>,
+}
+
+impl Outcome {
+    /// Pages of the program at its peak.
+    pub(crate) fn peak_pages(&self) -> u64 {
+        Bytes::new(self.report.footprint_bytes).pages()
+    }
+}
+
+/// All runs, and the databases that predict.
+pub struct Runs {
+    outcomes: BTreeMap<(String, u64), (Case, Outcome)>,
+    indices: BTreeMap<String, Arc<Index>>,
+}
+
+impl Runs {
+    /// The run of a case.
+    pub(crate) fn of(&self, case: &Case, seed: u64) -> Option<&Outcome> {
+        self.outcomes.get(&(case.to_string(), seed)).map(|(_, outcome)| outcome)
+    }
+
+    /// The database of a machine.
+    pub(crate) fn index(&self, machine: &str) -> Option<&Arc<Index>> {
+        self.indices.get(machine)
+    }
+
+    /// All of them: run in words, seed, outcome.
+    pub(crate) fn all(&self) -> impl Iterator<Item = (&str, u64, &Outcome)> {
+        self.outcomes.iter().map(|((case, seed), (_, outcome))| (case.as_str(), *seed, outcome))
+    }
+}
+
+impl<'a> Plan<'a> {
+    /// Checks the options and finds the distinct runs.
+    ///
+    /// # Errors
+    /// When the scale is out of range, or a setting cannot be taken.
+    pub fn new(rows: Vec<&'a Row>, options: Options) -> Result<Plan<'a>, Error> {
+        let scale = Scale::new(options.scale).filter(|scale| (LEAST_SCALE..=QUICK_SCALE).contains(&scale.factor()));
+        let scale = scale.ok_or(Error::Scale { given: options.scale, least: LEAST_SCALE, most: QUICK_SCALE })?;
+        let others = options.set.iter().map(|text| other(text)).collect::<Result<_, _>>()?;
+        let mut distinct: BTreeMap<String, Case> = BTreeMap::new();
+        for case in rows.iter().flat_map(|row| &row.cases) {
+            distinct.insert(case.to_string(), case.clone());
+            if case.at.is_some() {
+                let baseline = case.baseline();
+                distinct.insert(baseline.to_string(), baseline);
+            }
+        }
+        let all: Vec<(Case, u64)> =
+            options.seeds.iter().flat_map(|&seed| distinct.values().map(move |case| (case.clone(), seed))).collect();
+        let (first, second) = all.into_iter().partition(|(case, _)| matches!(case.at, None | Some(Limit::Full)));
+        Ok(Plan { rows, options, scale, others, first, second })
+    }
+
+    /// How many runs there are.
+    pub fn runs(&self) -> usize {
+        self.first.len() + self.second.len()
+    }
+
+    /// Whether any run is tuned.
+    pub fn has_tuned(&self) -> bool {
+        self.tuned_cases().next().is_some()
+    }
+
+    fn tuned_cases(&self) -> impl Iterator<Item = &'a Case> {
+        self.rows.iter().flat_map(|row| &row.cases).filter(|case| matches!(case.at, Some(Limit::Tuned { .. })))
+    }
+
+    /// The courses of tuned runs of the first seed, for pictures: case and decisions, in the order of the rows.
+    pub fn tuned<'r>(&'r self, runs: &'r Runs) -> impl Iterator<Item = (&'a Case, &'r [Interval])> {
+        let seed = self.options.seeds.first().copied().unwrap_or_default();
+        self.tuned_cases().filter_map(move |case| Some((case, runs.of(case, seed)?.intervals.as_slice())))
+    }
+
+    /// The scale of a row's runs.
+    pub(crate) fn scale_of(&self, row: &Row) -> u32 {
+        row.cases.iter().map(|case| case.setting.scale(self.scale).factor()).max().unwrap_or(self.scale.factor())
+    }
+
+    /// Runs everything on all cores, and calls `done` after each run.
+    ///
+    /// # Errors
+    /// When a run fails; it is named.
+    pub fn run(&self, database: Database<'_>, done: &(dyn Fn() + Sync)) -> Result<Runs, Error> {
+        let mut indices = BTreeMap::new();
+        for name in self.rows.iter().flat_map(|row| &row.machines) {
+            if !indices.contains_key(name) {
+                let failed = |source| Error::Run { case: format!("the database of {name}"), seed: 0, source };
+                let machine = Machine::preset(name).map_err(|error| failed(RunError::Simulation(error.into())))?;
+                let index = database(&machine).map_err(|why| failed(RunError::Database(why)))?;
+                indices.insert(name.clone(), Arc::new(index));
+            }
+        }
+        let mut runs = Runs { outcomes: BTreeMap::new(), indices };
+        for part in [&self.first, &self.second] {
+            let outcomes = part.par_iter().map(|(case, seed)| {
+                let outcome = self.one(case, *seed, &runs);
+                done();
+                outcome
+                    .map(|outcome| ((case.to_string(), *seed), (case.clone(), outcome)))
+                    .map_err(|source| Error::Run { case: case.to_string(), seed: *seed, source })
+            });
+            let outcomes: Vec<_> = outcomes.collect::<Result<_, _>>()?;
+            runs.outcomes.extend(outcomes);
+        }
+        Ok(runs)
+    }
+
+    fn one(&self, case: &Case, seed: u64, runs: &Runs) -> Result<Outcome, RunError> {
+        let machine = Machine::preset(&case.setting.machine).map_err(terrace_sim::SimError::from)?;
+        let scale = case.setting.scale(self.scale);
+        let footprint = scale.bytes(case.setting.size);
+        let source =
+            WorkloadSource { name: case.setting.workload.clone(), parameters: case.setting.parameters(scale, seed) };
+        let mut settings = case.policy_settings.clone();
+        let for_it = self.others.iter().filter(|other| other.policy == case.policy);
+        settings.extend(for_it.map(|other| (other.key.clone(), other.value.clone())));
+        let policy = terrace_policies::build(&case.policy, Settings::from_pairs(settings))?;
+        let configured = |footprint, fast| {
+            let mut config = SimConfig::new(machine.clone(), footprint, fast);
+            (config.scale, config.seed) = (scale, seed);
+            config.pages = match (case.setting.huge, case.setting.mmu_miss_cycles) {
+                (false, _) => Pages::Small,
+                (true, None) => Pages::Folded,
+                (true, Some(_)) => Pages::Whole,
+            };
+            config.mmu = case.setting.mmu_miss_cycles.map(|miss_cycles| MmuConfig {
+                miss_cycles,
+                counters: None,
+                ..MmuConfig::new(case.setting.threads)
+            });
+            config
+        };
+        let Some(limit) = &case.at else {
+            let fast = match case.setting.fast {
+                Some(Fast::Share(share)) => FastSize::Share(share),
+                Some(Fast::Amount(amount)) => FastSize::Bytes(Bytes::new(amount.get() / u64::from(scale.factor()))),
+                None => FastSize::Share(1.0),
+            };
+            let config = configured(footprint, fast);
+            let mut report = run_alone(&config, &source, policy)?;
+            if case.bounds {
+                report.compare_with(&bounds(&config, &source)?);
+            }
+            let (course, forecast, intervals) = Default::default();
+            return Ok(Outcome { report, vector: None, forecast, course, summary: None, intervals });
+        };
+        let peak = match (limit, runs.of(&case.baseline(), seed)) {
+            (Limit::Full, _) => footprint.pages(),
+            (_, Some(baseline)) => baseline.peak_pages(),
+            (_, None) => return Err(RunError::NoBaseline),
+        };
+        let room = Bytes::of_pages((peak as f64 * case.setting.room_over_peak).ceil() as u64);
+        let config = configured(room, FastSize::Share(1.0));
+        let profile = Arc::new(Mutex::new(Profile::default()));
+        let mut tuner = None;
+        let profiler = |limit| Box::new(Profiler { profile: profile.clone(), limit });
+        let tuning: Box<dyn Tuning> = match limit {
+            Limit::Full => profiler(None),
+            Limit::Watched(shares) => {
+                let forecast = Forecast::new(machine.clone(), scale, peak, shares, FIXED_THRESHOLD as u8);
+                profile.lock().unwrap_or_else(PoisonError::into_inner).forecast = Some(forecast);
+                profiler(None)
+            }
+            Limit::Unlimited => Box::new(FixedLimit::new(u64::MAX)),
+            Limit::Share(share) => profiler(Some((peak as f64 * share) as u64)),
+            Limit::Tuned { measured, target, interval } => {
+                let mode = if *measured { Mode::Measured } else { Mode::Paper };
+                let mut config = TunerConfig::new(*target, mode);
+                config.interval = *interval;
+                let shared = Arc::new(Mutex::new(Tuner::new(config)));
+                tuner = Some(shared.clone());
+                let index = runs.index(&case.setting.machine).ok_or(RunError::NoBaseline)?;
+                Box::new(SimDriver::new(shared, index.clone(), scale, peak))
+            }
+        };
+        let report = run_tuned(&config, &source, policy, tuning)?;
+        let tuner = tuner.as_ref().map(|tuner| tuner.lock().unwrap_or_else(PoisonError::into_inner));
+        let profile = profile.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok(Outcome {
+            vector: profile.vector(scale, Bytes::new(report.footprint_bytes).pages()),
+            forecast: profile.forecast.iter().flat_map(Forecast::losses).collect(),
+            course: profile.course.clone(),
+            summary: tuner.as_ref().map(|tuner| of_the_whole_run(tuner, report.full_size_seconds)),
+            intervals: tuner.as_ref().map_or_else(Vec::new, |tuner| tuner.intervals().to_vec()),
+            report,
+        })
+    }
+}
+
+/// Reads `POLICY.KEY=VALUE`, and builds the policy once, so that a bad value is found before anything runs.
+fn other(text: &str) -> Result<Other, Error> {
+    let refused = |why: String| Error::Setting { text: text.to_owned(), why };
+    let parts = text.split_once('=').and_then(|(key, value)| Some((key.trim().split_once('.')?, value.trim())));
+    let ((policy, key), value) =
+        parts.ok_or_else(|| refused("expected POLICY.KEY=VALUE, such as flexmem.dr_gate=literal".to_owned()))?;
+    terrace_policies::build(policy, Settings::from_pairs([(key, value)]))
+        .map_err(|error| refused(error.to_string()))?;
+    Ok(Other { policy: policy.to_owned(), key: key.to_owned(), value: value.to_owned() })
+}
+
+/// A tuner's summary, with what was saved as a mean over the whole run: nothing is saved after the last decision, and before the
+/// first window.
+fn of_the_whole_run(tuner: &Tuner, seconds: f64) -> Summary {
+    let summary = tuner.summary();
+    let windows: f64 = tuner.intervals().iter().map(|interval| interval.window_seconds).sum();
+    Summary { saved_share_mean: summary.saved_share_mean * (windows / seconds.max(windows)).min(1.0), ..summary }
+}
+
+/// First and last counters of a run, and how it went between them.
+#[derive(Default)]
+struct Profile {
+    first: Option<Counters>,
+    last: Option<Counters>,
+    course: Course,
+    forecast: Option<Forecast>,
+}
+
+impl Profile {
+    fn vector(&self, scale: Scale, peak_pages: u64) -> Option<ConfigVector> {
+        let (first, last) = (self.first.as_ref()?, self.last.as_ref()?);
+        let seconds = last.now.since(first.now).as_secs_f64();
+        let vector = vector_between(first, last, scale)?.over_interval(seconds);
+        let resident_bytes = (peak_pages * 4096 * u64::from(scale.factor())) as f64;
+        Some(ConfigVector { resident_bytes, ..vector })
+    }
+}
+
+/// Looks several times an interval, so that the last look is near the end, and sets a limit once, at the start.
+struct Profiler {
+    profile: Arc<Mutex<Profile>>,
+    limit: Option<u64>,
+}
+
+/// The shortest runs, of some 15 s, are to be cut into forty parts; and ages are to be known well enough for a forecast.
+const LOOK: Duration = Duration::from_millis((LOOK_SECONDS * 1000.0) as u64);
+
+impl Tuning for Profiler {
+    fn due(&self) -> Time {
+        let profile = self.profile.lock().unwrap_or_else(PoisonError::into_inner);
+        profile.last.map_or(Time::ZERO, |last| last.now + LOOK)
+    }
+    fn tune(&mut self, counters: &Counters) -> Option<u64> {
+        let mut profile = self.profile.lock().unwrap_or_else(PoisonError::into_inner);
+        profile.first.get_or_insert(*counters);
+        profile.last = Some(*counters);
+        profile.course.points.push((counters.operations, counters.now.as_secs_f64(), counters.resident_pages));
+        self.limit.take()
+    }
+    fn watches_pages(&self) -> bool {
+        self.profile.lock().unwrap_or_else(PoisonError::into_inner).forecast.is_some()
+    }
+    fn watch(&mut self, pages: &[Option<u32>], counters: &Counters) {
+        let mut profile = self.profile.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(forecast) = &mut profile.forecast {
+            forecast.look(pages, counters);
+        }
+    }
+}

@@ -1,0 +1,311 @@
+//! Measures of runs whose fast memory is limited while they run: losses, predictions, the tuner, bounds.
+//!
+//! In: a row, all runs, a seed. Out: what `evaluate` gives of the others. Must not: run anything.
+
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+use serde_json::json;
+use terrace_core::units::parse_share;
+use terrace_sizing::microbench::FastDivisor;
+use terrace_sizing::{Benchmark, Index};
+
+use crate::bounds::{self, Bounds, Run, most_saving};
+use crate::case::{Case, Limit};
+use crate::evaluate::Found;
+use crate::experiments::Row;
+use crate::measure::{Measure, Prediction};
+use crate::run::{Outcome, Runs};
+use crate::verdict::{Judgement, Verdict, is_near};
+
+type Result<T> = std::result::Result<T, String>;
+
+/// A loss below the spread of seeds has no error that says anything.
+const NO_LOSS: f64 = 0.001;
+
+/// The runs of one seed, by case.
+#[derive(Clone, Copy)]
+pub(crate) struct OfSeed<'a> {
+    pub runs: &'a Runs,
+    pub seed: u64,
+}
+
+impl<'a> OfSeed<'a> {
+    fn of(&self, case: &Case) -> Result<&'a Outcome> {
+        self.runs.of(case, self.seed).ok_or_else(|| format!("{case}: was not run"))
+    }
+
+    fn full(&self, case: &Case) -> Result<&'a Outcome> {
+        self.of(&case.baseline())
+    }
+
+    /// How much longer a case took than with everything fast.
+    fn loss(&self, case: &Case) -> Result<f64> {
+        Ok(self.of(case)?.report.seconds / self.full(case)?.report.seconds - 1.0)
+    }
+
+    fn index(&self, case: &Case) -> Result<&'a Index> {
+        let machine = &case.setting.machine;
+        self.runs.index(machine).map(AsRef::as_ref).ok_or_else(|| format!("no database of {machine}"))
+    }
+}
+
+/// Evaluates one of these measures.
+///
+/// # Errors
+/// When a run is missing or too short for the measure; in words.
+pub(crate) fn found(row: &Row, of: OfSeed<'_>) -> Result<Found> {
+    match &row.measure {
+        Measure::Loss => Ok(Found::number(row, of.loss(&row.cases[0])?)),
+        Measure::Tuned => tuned(row, of),
+        Measure::MostSaving { target, error } => savings(row, *target, *error, of),
+        Measure::PredictionErrors(by) => errors(row, *by, of),
+        Measure::PredictionTerms => terms(&row.cases[0], of),
+        Measure::SavingBounds { target } => at_best(row, *target, of),
+        Measure::DatabaseQuery => query(row, of.runs),
+        _ => Err("the measure is none of limited runs".to_owned()),
+    }
+}
+
+fn percent(share: f64) -> String {
+    format!("{:.1} %", share * 100.0)
+}
+
+/// The share of the peak that is fast, where a case fixes it.
+fn fixed(case: &Case) -> Option<f64> {
+    if let Some(Limit::Share(share)) = case.at { Some(share) } else { None }
+}
+
+/// Mean saving of tuned runs, and the loss of a single one. The paper's target is that of the runs; where the paper itself missed it,
+/// as much as it did is no miss here.
+fn tuned(row: &Row, of: OfSeed<'_>) -> Result<Found> {
+    let (mut saved, mut most, mut within, mut losses, mut decisions) = (0.0, 0.0f64, 0, Vec::new(), 0);
+    for case in &row.cases {
+        let outcome = of.of(case)?;
+        let (Some(summary), Some(Limit::Tuned { target, .. })) = (&outcome.summary, &case.at) else {
+            return Err(format!("{case}: was not tuned"));
+        };
+        let loss = of.loss(case)?;
+        let allowed = row.paper.loss.map_or(*target, |paper| target.max(paper / row.factor()));
+        saved += summary.saved_share_mean / row.cases.len() as f64;
+        most = most.max(summary.saved_share_max);
+        within += usize::from(loss <= allowed);
+        losses.push(loss);
+        decisions += outcome.intervals.len();
+    }
+    let all = row.cases.len();
+    let text = match losses[..] {
+        [loss] => {
+            format!("saves {} (up to {}), loss {}; {decisions} decisions", percent(saved), percent(most), percent(loss))
+        }
+        _ => format!("{} on average, up to {}, {within} of {all} within", percent(saved), percent(most)),
+    };
+    let states_saving = row.paper.number.is_some() || row.paper.at_least.is_some();
+    let saving = saved * row.factor();
+    let mut parts = vec![if within == all { "within the target" } else { "target missed" }.to_owned()];
+    let mut agrees = within == all;
+    if let Some(paper) = row.paper.number {
+        agrees &= is_near(saving, paper, row.agree);
+        parts.push(format!("saving ours/paper {:.2}", saving / paper));
+    }
+    if let Some(least) = row.paper.at_least {
+        agrees &= saving >= least;
+        parts.push(format!("saving ours/wanted {:.2}", saving / least));
+    }
+    let loss = losses[0] * row.factor();
+    if let Some(paper) = row.paper.loss {
+        agrees &= is_near(loss, paper, row.agree);
+        parts.push(format!("loss ours/paper {:.2}", loss / paper));
+    }
+    let judgement = match (states_saving, row.paper.loss) {
+        (false, None) => Judgement::new(Verdict::NoNumber, "the paper states no number"),
+        _ => Judgement::of(agrees, parts.join(", ")),
+    };
+    let value = Some(if row.paper.loss.is_some() && !states_saving { loss } else { saving });
+    Ok(Found { value, text, detail: Some(json!({ "loss_of_each_run": losses })), judgement: Some(judgement) })
+}
+
+/// The largest saving of the first policy, beside that of others.
+fn savings(row: &Row, target: f64, error: Option<f64>, of: OfSeed<'_>) -> Result<Found> {
+    let mut by_policy: Vec<(&str, Vec<(f64, f64)>)> = Vec::new();
+    for case in &row.cases {
+        let saving = match (fixed(case), case.policy_settings.get("untouched")) {
+            (Some(share), _) => 1.0 - share,
+            (None, Some(slow)) => parse_share(slow).map_err(|why| why.to_string())?,
+            (None, None) => return Err(format!("{case}: says neither its size nor how much is slow")),
+        };
+        let point = (saving, of.loss(case)?);
+        match by_policy.iter_mut().find(|(policy, _)| *policy == case.policy) {
+            Some((_, points)) => points.push(point),
+            None => by_policy.push((&case.policy, vec![point])),
+        }
+    }
+    let all: Vec<(&str, f64)> =
+        by_policy.iter().map(|(policy, points)| (*policy, most_saving(points, target))).collect();
+    let mut found = Found::number(row, all[0].1);
+    found.text = all.iter().map(|(policy, most)| format!("{policy} {}", percent(*most))).collect::<Vec<_>>().join(", ");
+    if let Some(error) = error {
+        // A predictor that is wrong by so much either way must leave as much as it may be wrong by, to stay within.
+        let careful = all[0].1 * (1.0 - error);
+        found.text += &format!(", {} with a prediction that may be {} off", percent(careful), percent(error));
+    }
+    let points: BTreeMap<&str, &Vec<(f64, f64)>> = by_policy.iter().map(|(policy, points)| (*policy, points)).collect();
+    found.detail = Some(json!({ "saving_and_loss": points }));
+    if let Some((other, most)) = all.iter().skip(1).find(|(_, most)| *most >= all[0].1) {
+        let why = format!("other direction: {other} saves {}", percent(*most));
+        found.judgement = Some(Judgement::new(Verdict::Opposite, why));
+    }
+    Ok(found)
+}
+
+/// Losses at fixed sizes beside their prediction.
+fn errors(row: &Row, by: Prediction, of: OfSeed<'_>) -> Result<Found> {
+    let full = of.full(&row.cases[0])?;
+    let vector = full.vector.ok_or("the run with everything fast was too short for a profile")?;
+    let answer = of.index(&row.cases[0])?.query(&vector, 1).map_err(|error| error.to_string())?;
+    let watched = row.cases.iter().find(|case| matches!(case.at, Some(Limit::Watched(_))));
+    let watched = watched.map(|case| of.of(case)).transpose()?.map_or(&[][..], |run| run.forecast.as_slice());
+    let (mut errors, mut details, mut points) = (Vec::new(), Vec::new(), Vec::new());
+    let mut correction = 1.0;
+    for (case, share) in row.cases.iter().filter_map(|case| fixed(case).map(|share| (case, share))) {
+        let (seen, uncorrected) = (of.loss(case)?, answer.curve.loss(share));
+        let predicted = match by {
+            Prediction::Database => uncorrected,
+            Prediction::Corrected => uncorrected * correction,
+            Prediction::Forecast => {
+                let of_size = watched.iter().find(|(of, _)| (of - share).abs() < 1e-9);
+                of_size.ok_or("the run whose pages were watched has no such size")?.1
+            }
+        };
+        errors.push(if seen.abs() > NO_LOSS { (predicted - seen).abs() / seen.abs() } else { f64::NAN });
+        details.push(format!("{}/{}", percent(predicted), percent(seen)));
+        points.push(format!("{:.1}", (predicted - seen).abs() * 100.0));
+        if seen > 0.0 && uncorrected > 0.0 {
+            correction = seen / uncorrected;
+        }
+    }
+    if errors.len() != row.paper.each.len() {
+        return Err(format!("{} sizes were run, and the paper has {} numbers", errors.len(), row.paper.each.len()));
+    }
+    let show = |error: &f64| if error.is_nan() { "-".to_owned() } else { format!("{:.0}", error * 100.0) };
+    let shown: Vec<String> = errors.iter().map(show).collect();
+    let no_worse =
+        errors.iter().zip(&row.paper.each).filter(|(error, paper)| **error * row.factor() <= **paper).count();
+    let most = errors.iter().copied().filter(|error| error.is_finite()).fold(0.0, f64::max);
+    let covered = if answer.uncovered.is_none() { "" } else { "; the database does not cover the profile" };
+    let text = format!(
+        "{} % (predicted/run {}; differences {} points{covered})",
+        shown.join(", "),
+        details.join(", "),
+        points.join(", ")
+    );
+    let judgement =
+        Judgement::of(no_worse == errors.len(), format!("no more than the paper's at {no_worse} of {}", errors.len()));
+    Ok(Found { value: Some(most * row.factor()), text, detail: None, judgement: Some(judgement) })
+}
+
+/// The prediction as a product: the share of accesses that slow memory serves, and the loss for each hundredth of it.
+fn terms(case: &Case, of: OfSeed<'_>) -> Result<Found> {
+    let share = fixed(case).ok_or_else(|| format!("{case}: is not of a fixed size"))?;
+    let (full, run) = (of.full(case)?, of.of(case)?);
+    let vector = full.vector.ok_or("the run with everything fast was too short for a profile")?;
+    let index = of.index(case)?;
+    let answer = index.query(&vector, 1).map_err(|error| error.to_string())?;
+    let nearest = &index.database().vectors()[answer.neighbours[0].record];
+    let benchmark = Benchmark::new(nearest, share, FastDivisor::default()).map_err(|error| error.to_string())?;
+    let predicted = [benchmark.accesses_in_slow() as f64 / benchmark.accesses() as f64, answer.curve.loss(share)];
+    let slow = |outcome: &Outcome| {
+        let all = outcome.report.tier_accesses.iter().sum::<u64>().max(1);
+        outcome.report.tier_accesses[1..].iter().sum::<u64>() as f64 / all as f64
+    };
+    // What is slow with everything fast is there in both.
+    let seen = [slow(run) - slow(full), of.loss(case)?];
+    let each = |[slow, loss]: [f64; 2]| if slow > 0.0 { loss / slow } else { f64::NAN };
+    let management = run.report.management_seconds - full.report.management_seconds;
+    let managing = management / full.report.seconds / case.setting.threads as f64;
+    let text = format!(
+        "predicted {} slow at {:.2} % each, {}; run {} slow at {:.2} % each, {}; of that management {} of the threads' time",
+        percent(predicted[0]),
+        each(predicted),
+        percent(predicted[1]),
+        percent(seen[0]),
+        each(seen),
+        percent(seen[1]),
+        percent(managing)
+    );
+    let why = format!(
+        "the paper states no number; slow accesses predicted/run {:.2}, cost of each {:.2}",
+        predicted[0] / seen[0],
+        each(predicted) / each(seen)
+    );
+    let judgement = Some(Judgement::new(Verdict::NoNumber, why));
+    Ok(Found { value: Some(predicted[0] / seen[0]), text, detail: None, judgement })
+}
+
+/// What could be saved at best: see [`bounds`].
+fn at_best(row: &Row, target: f64, of: OfSeed<'_>) -> Result<Found> {
+    fn run(outcome: &Outcome) -> Run<'_> {
+        Run { seconds: outcome.report.full_size_seconds, course: &outcome.course }
+    }
+    let mut names: Vec<&str> = row.cases.iter().map(|case| case.setting_name.as_str()).collect();
+    names.dedup();
+    let (mut list, mut mean, mut detail) = (Vec::new(), [0.0; 5], serde_json::Map::new());
+    for name in &names {
+        let of_program: Vec<&Case> = row.cases.iter().filter(|case| case.setting_name == *name).collect();
+        let full_run = of.full(of_program[0])?;
+        let full = run(full_run);
+        let (mut sizes, mut parts) = (Vec::new(), serde_json::Map::new());
+        for &case in &of_program {
+            let Some(size) = fixed(case) else { continue };
+            let run = run(of.of(case)?);
+            let losses = bounds::part_losses(&full, &run).unwrap_or_default();
+            let rounded: Vec<f64> = losses.iter().map(|loss| (loss * 1e4).round() / 1e4).collect();
+            parts.insert(size.to_string(), rounded.into());
+            sizes.push((size, run));
+        }
+        let found = bounds::bounds(full_run.peak_pages(), &full, &sizes, target);
+        let Bounds { untouched, steady, one_size, and_untouched, each_part } =
+            found.ok_or_else(|| format!("{name}: the run with everything fast is too short to be cut into parts"))?;
+        let all = [untouched, steady, one_size, and_untouched, each_part];
+        (0..5).for_each(|place| mean[place] += all[place] / names.len() as f64);
+        list.push(format!("{name} {}", all.map(percent).join(", ")));
+        detail.insert((*name).to_owned(), json!({ "bounds": all, "loss_by_part": parts }));
+    }
+    let mut found = Found::number(row, mean[4]);
+    let wanted = row.paper.at_least.map_or(f64::INFINITY, |least| least / row.factor());
+    let reach = match mean {
+        [_, steady, ..] if steady >= wanted => "within reach of one size, steadily",
+        [_, _, one, ..] if one >= wanted => "within reach of one size",
+        [.., untouched, _] if untouched >= wanted => "within reach of one size that follows the program's growth",
+        [.., parts] if parts >= wanted => "beyond one size, and below the bound of changing ones",
+        _ => "beyond every choice of sizes",
+    };
+    found.text =
+        format!("{} on average ({}): what is wanted is {reach}", mean.map(percent).join(", "), list.join("; "));
+    found.detail = Some(detail.into());
+    Ok(found)
+}
+
+/// How long the database takes to index its records and to answer: measured on this machine.
+fn query(row: &Row, runs: &Runs) -> Result<Found> {
+    /// Queries to time.
+    const QUERIES: usize = 1000;
+    let machine = row.machines.first().ok_or("the row names no machine")?;
+    let database = runs.index(machine).ok_or_else(|| format!("no database of {machine}"))?.database();
+    let began = Instant::now();
+    let index = Index::new(database.clone()).map_err(|error| error.to_string())?;
+    let indexed = began.elapsed();
+    let vectors = &database.vectors()[..database.len().min(QUERIES)];
+    let began = Instant::now();
+    for vector in vectors {
+        std::hint::black_box(index.neighbours(vector, 1));
+    }
+    let micros = began.elapsed().as_secs_f64() * 1e6 / vectors.len() as f64;
+    let mut found = Found::number(row, micros);
+    found.text = format!(
+        "{} records, indexed in {:.1} ms, queried in {micros:.1} us (measured here, exact; docs/performance.md has more records)",
+        database.len(),
+        indexed.as_secs_f64() * 1e3
+    );
+    Ok(found)
+}
