@@ -402,10 +402,10 @@ def at_rest(arguments):
     keep(arguments, "at-rest", {"run": run}, summary)
 
 
-def tuned(command, tau, run, options):
+def tuned(command, max_slowdown, run, options):
     """A program under `terrace size tune`: what `run` measures of it while it runs, and the tuner's own report."""
     with tempfile.NamedTemporaryFile(suffix=".json") as report:
-        full = [TERRACE, "size", "tune", "--tau", tau, *options, "--quiet", "--json-file", report.name, "--", *command]
+        full = [TERRACE, "size", "tune", "--max-slowdown", max_slowdown, *options, "--quiet", "--json-file", report.name, "--", *command]
         with swap_to_ourselves():
             result = run(full)
         return {"command": full, "result": result, "report": json.loads(Path(report.name).read_text())}
@@ -415,7 +415,7 @@ def ends(values):
     return [min(values), max(values)]
 
 
-def size_tune(arguments, tau="5%"):
+def size_tune(arguments, max_slowdown="5%"):
     """`terrace size tune` against untuned runs: hot-cold, and redis-server under zipf reads; pairs alternate who goes first.
 
     Five minutes a pair of both programs; with --short two and a quarter, half as much memory and a decision every second, so that there are as
@@ -471,7 +471,7 @@ def size_tune(arguments, tau="5%"):
             pair = {"load_average_before": os.getloadavg()}
             for side in ["tuned", "untuned"] if number % 2 == 0 else ["untuned", "tuned"]:
                 if side == "tuned":
-                    pair[side] = tuned(command, tau, run, options)
+                    pair[side] = tuned(command, max_slowdown, run, options)
                 else:
                     pair[side] = {"command": command, "result": run(command)}
             results = {side: pair[side]["result"] for side in ("tuned", "untuned")}
@@ -500,7 +500,7 @@ def size_tune(arguments, tau="5%"):
             "own_loss_low_median": median([pair["tuned"]["report"]["loss_low"] for pair in of]),
             "own_loss_high_median": median([pair["tuned"]["report"]["loss_high"] for pair in of]),
             "own_loss_p95_median": median([pair["tuned"]["report"]["loss_p95"] for pair in of]),
-            "target_tau": tau,
+            "max_slowdown": max_slowdown,
             "load_average_before_median": median([pair["load_average_before"][0] for pair in of]),
             "short": arguments.short,
         }

@@ -311,10 +311,10 @@ fn a_dry_run_sets_nothing_up_and_moves_nothing() {
 }
 
 fn a_target_is_tuned_to() {
-    let daemon = Daemon::start(&class("front", "front", "tau = \"5%\""));
+    let daemon = Daemon::start(&class("front", "front", "goal = \"tuned\"\nmax_slowdown = \"5%\""));
     let mut program = workload("front", "64MiB", 240, &[]);
     wait_until(PATIENCE, "it is managed", || daemon.figure("front", "processes") == 1);
-    assert_eq!(daemon.class("front")["tuned"]["tau"], 0.05);
+    assert_eq!(daemon.class("front")["tuned"]["max_slowdown"], 0.05);
     wait_until(PATIENCE, "the tuner begins", || daemon.class("front")["tuned"]["waits"].is_null());
     let sizing = |daemon: &Daemon| daemon.ask(Verb::Sizing { class: "front".to_owned() });
     wait_until(PATIENCE, "the tuner has taken some away", || {
@@ -322,7 +322,7 @@ fn a_target_is_tuned_to() {
             && daemon.figure("front", "slow_bytes") > 2 * MIB
     });
     let view = sizing(&daemon);
-    assert_eq!(view["tau"].as_f64(), Some(0.05), "{view:#}");
+    assert_eq!(view["max_slowdown"].as_f64(), Some(0.05), "{view:#}");
     assert!(view["inputs"].as_str().unwrap().starts_with("observed"), "{view:#}");
     assert!(view["decisions"].as_array().unwrap().iter().any(|one| one["action"] == "shrunk"), "{view:#}");
     let tuned = daemon.class("front")["tuned"].clone();
@@ -336,7 +336,7 @@ fn a_target_is_tuned_to() {
 }
 
 fn a_program_over_its_target_gets_its_memory_back() {
-    let daemon = Daemon::start(&class("front", "front", "tau = \"5%\""));
+    let daemon = Daemon::start(&class("front", "front", "goal = \"tuned\"\nmax_slowdown = \"5%\""));
     // Which half is hot changes once a minute: what was withheld until then is what the program needs from then on.
     let mut program = workload("front", "512MiB", 900, &["hot=0.5", "shift_seconds=60"]);
     wait_until(PATIENCE, "the tuner begins", || {

@@ -132,12 +132,12 @@ fn a_tuned_program_ends_with_a_report() {
     ]);
     assert_eq!(done.code, 0, "{}", done.stderr);
     let report: Value = serde_json::from_str(&std::fs::read_to_string(file).unwrap()).unwrap();
-    for key in ["saved_share_mean", "saved_share_max", "target_tau"] {
+    for key in ["saved_share_mean", "saved_share_max", "max_slowdown"] {
         assert!((0.0..=1.0).contains(&number(&report, &format!("/{key}"))), "{key}: {report}");
     }
     // A window in which all that is out comes back may take several times as long.
     assert!(number(&report, "/loss") >= 0.0 && number(&report, "/loss_p95") >= 0.0, "{report}");
-    assert_eq!((number(&report, "/target_tau"), report["held_by"].as_str()), (0.05, Some("pages")));
+    assert_eq!((number(&report, "/max_slowdown"), report["held_by"].as_str()), (0.05, Some("pages")));
     let [low, loss, high] = ["/loss_low", "/loss", "/loss_high"].map(|key| number(&report, key));
     assert!(low <= loss && loss <= high, "{low} to {high} is no interval of {loss}");
     assert!(number(&report, "/refault_microseconds") > 0.0, "{report}");

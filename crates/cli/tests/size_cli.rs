@@ -46,7 +46,8 @@ fn a_database_is_built_and_asked() {
     let built = build(&path, "300");
     assert_eq!((built["records"].as_u64(), built["sizes"].as_u64()), (Some(300), Some(100)));
     let file = path.to_str().unwrap();
-    let answer = json(&["size", "query", "--db", file, "--vector", VECTOR, "--tau", "5%", "--k", "3", "--json"]);
+    let answer =
+        json(&["size", "query", "--db", file, "--vector", VECTOR, "--max-slowdown", "5%", "--k", "3", "--json"]);
     for key in ["fast_bytes", "fast_share", "predicted_loss", "query_microseconds"] {
         assert!(answer[key].as_f64().unwrap() >= 0.0, "{key}");
     }
@@ -101,10 +102,10 @@ fn bad_input_is_refused_before_anything_is_started() {
     };
     let mark = place.path().join("started");
     let mark = mark.to_str().unwrap();
-    for tau in ["0", "0%", "101%", "-1%", "much"] {
-        misuse(&["size", "tune", &format!("--tau={tau}"), "--", "touch", mark], "--tau");
-        misuse(&["size", "query", "--vector", VECTOR, &format!("--tau={tau}")], "--tau");
-        misuse(&["size", "advise", &format!("--tau={tau}"), "--", "touch", mark], "--tau");
+    for max_slowdown in ["0", "0%", "101%", "-1%", "much"] {
+        misuse(&["size", "tune", &format!("--max-slowdown={max_slowdown}"), "--", "touch", mark], "--max-slowdown");
+        misuse(&["size", "query", "--vector", VECTOR, &format!("--max-slowdown={max_slowdown}")], "--max-slowdown");
+        misuse(&["size", "advise", &format!("--max-slowdown={max_slowdown}"), "--", "touch", mark], "--max-slowdown");
     }
     let empty = file("empty", b"");
     misuse(&["size", "tune", "--paper", "--db", &empty, "--", "touch", mark], "it is empty");

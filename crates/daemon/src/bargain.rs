@@ -90,8 +90,11 @@ pub fn claims(class: &Class, standing: &Standing, bandwidth: u64, cpu: u64) -> C
     let active = standing.active.min(footprint);
     let (using, wanted) = match (class.goal, standing.tuned) {
         // What the target needs is what is used: less would break it, and more is not wanted.
-        (Goal::Least, Some(share)) => (share_of(footprint, share), share_of(footprint, share)),
-        (Goal::Least, None) => (active, active.max(standing.fast)),
+        (Goal::Tuned, share) => {
+            let needed = share_of(footprint, share.unwrap_or(1.0));
+            (needed, needed)
+        }
+        (Goal::Least, _) => (active, active.max(standing.fast)),
         (Goal::Best | Goal::NeverSlow, _) => (active, footprint),
         (Goal::Fixed(amount), _) => {
             let wanted = amount.of(Bytes::of_pages(footprint)).pages().min(footprint);
@@ -118,11 +121,9 @@ pub fn orders(class: &Class, standing: &Standing, grant: &Grant) -> Orders {
     let footprint = standing.footprint;
     let granted = grant.fast;
     let goal = match class.goal {
-        Goal::Least => match standing.tuned {
-            Some(share) => FastGoal::Pages(share_of(footprint, share).min(granted)),
-            None if standing.fast <= granted => FastGoal::Least,
-            None => FastGoal::Pages(granted),
-        },
+        Goal::Tuned => FastGoal::Pages(share_of(footprint, standing.tuned.unwrap_or(1.0)).min(granted)),
+        Goal::Least if standing.fast <= granted => FastGoal::Least,
+        Goal::Least => FastGoal::Pages(granted),
         Goal::Best => FastGoal::Pages(granted),
         Goal::Fixed(Quantity::Share(share)) if (footprint as f64 * share) as u64 <= granted => FastGoal::Share(share),
         Goal::Fixed(amount) => FastGoal::Pages(amount.of(Bytes::of_pages(footprint)).pages().min(granted)),

@@ -153,13 +153,7 @@ impl Running {
     pub fn can_become(&self, class: &Class) -> bool {
         let made_of = |class: &Class| {
             let seen = (class.tracker.clone(), class.files, class.shared, class.cooldown);
-            (
-                class.policy.clone(),
-                class.settings.clone(),
-                class.max_slowdown.to_bits(),
-                class.tau.map(f64::to_bits),
-                seen,
-            )
+            (class.policy.clone(), class.settings.clone(), class.max_slowdown.to_bits(), class.is_tuned(), seen)
         };
         made_of(&self.class) == made_of(class)
     }
@@ -300,8 +294,7 @@ impl Running {
             tiers: machine.tiers.tiers().iter().map(|tier| tier.capacity_bytes.pages()).collect(),
             goal: FastGoal::Pages(u64::MAX),
             governor: GovernorConfig {
-                // A target is a budget, too; the tuner stays below it.
-                max_slowdown: class.tau.unwrap_or(class.max_slowdown),
+                max_slowdown: class.max_slowdown,
                 ..class
                     .cooldown
                     .map_or_else(|| machine.governor(), |cooldown| machine.governor().with_cooldown(cooldown))
@@ -322,7 +315,7 @@ impl Running {
         });
         // Who belongs to a class its selectors say, not the family.
         manager.follow_children(false);
-        if class.tau.is_some() {
+        if class.is_tuned() {
             manager.watch_fully();
         }
         self.observer = HeatTap::new(manager.now());
@@ -532,7 +525,7 @@ impl Running {
             fast,
             active: self.active,
             // Until the tuner has decided, the class has everything fast: that is what it measures against.
-            tuned: self.class.tau.map(|_| self.tuner.as_ref().map_or(1.0, |tuner| tuner.tuner().share())),
+            tuned: self.class.is_tuned().then(|| self.tuner.as_ref().map_or(1.0, |tuner| tuner.tuner().share())),
             works: matches!(self.state, State::Running | State::Draining),
             bandwidth_used: self.bandwidth_used,
             cpu_used: self.cpu_used,
@@ -584,14 +577,16 @@ impl Running {
 
     /// Whether it has a target and runs, and no tuner looks after it yet.
     pub fn wants_tuner(&self) -> bool {
-        self.class.tau.is_some() && self.manager.is_some() && self.tuner.is_none()
+        self.class.is_tuned() && self.manager.is_some() && self.tuner.is_none()
     }
 
     /// Gives it a tuner, and what a page-out costs a thread on this machine, if that was measured. Where what a size costs does not show
     /// the tuner observes nothing, and everything stays fast.
     pub fn begin_tuning(&mut self, loss_shows: bool, page_out: Option<Interval>) {
-        let Some(tau) = self.class.tau else { return };
-        let mut tuner = LiveTuner::new(TunerConfig::new(tau, Mode::Measured));
+        if !self.class.is_tuned() {
+            return;
+        }
+        let mut tuner = LiveTuner::new(TunerConfig::new(self.class.max_slowdown, Mode::Measured));
         tuner.begin(MoveCost { refault: loss_shows.then(|| self.refault_cost()), page_out });
         self.tuner = Some(tuner);
         // It is shown at once.
@@ -615,7 +610,7 @@ impl Running {
                 "{:.1} % slower in the last {:.1} s, {:.1} % are allowed: its share of fast memory grows from {:.0} to {:.0} %",
                 last.observed_loss.unwrap_or_default() * 100.0,
                 last.window_seconds,
-                self.class.tau.unwrap_or_default() * 100.0,
+                self.class.max_slowdown * 100.0,
                 before * 100.0,
                 share * 100.0
             )
@@ -658,10 +653,10 @@ impl Running {
         self.manager.as_ref().map_or(Duration::ZERO, |manager| manager.stats().cpu)
     }
 
-    fn tuned(&self, tau: f64) -> view::Tuned {
+    fn tuned(&self) -> view::Tuned {
         let summary = self.tuner.as_ref().map(|tuner| tuner.tuner().summary());
         view::Tuned {
-            tau,
+            max_slowdown: self.class.max_slowdown,
             fast_share: self.tuner.as_ref().map_or(1.0, |tuner| tuner.tuner().share()),
             loss: summary.as_ref().and_then(|summary| summary.loss),
             loss_p95: summary.as_ref().and_then(|summary| summary.loss_p95),
@@ -691,7 +686,7 @@ impl Running {
             cpu_granted_share: self.grant.cpu,
             backoff: 1.0,
             proof: self.proof.as_ref().map(Proof::view),
-            tuned: self.class.tau.map(|tau| self.tuned(tau)),
+            tuned: self.class.is_tuned().then(|| self.tuned()),
             ..view::Class::default()
         };
         let Some(manager) = &self.manager else { return view };
@@ -794,6 +789,7 @@ fn first_that_works<T, E: std::fmt::Display>(
 fn goal_text(goal: Goal) -> String {
     match goal {
         Goal::Least => "least".to_owned(),
+        Goal::Tuned => "tuned".to_owned(),
         Goal::Best => "best".to_owned(),
         Goal::NeverSlow => "never-slow".to_owned(),
         Goal::NeverFast => "never-fast".to_owned(),
@@ -821,7 +817,7 @@ fn sizing(class: &str, live: &LiveTuner) -> view::Sizing {
     let intervals = tuner.intervals();
     view::Sizing {
         class: class.to_owned(),
-        tau: tuner.config().tau,
+        max_slowdown: tuner.config().max_slowdown,
         fast_share: tuner.share(),
         held_share: live.held_share(),
         inputs: format!("{INPUTS}{}", live.page_out_price().remark()),

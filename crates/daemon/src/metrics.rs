@@ -189,8 +189,8 @@ fn classes(out: &mut Text, status: &Status) {
         ("terrace_class_throttled", "1 while page-outs are stopped.", |class| {
             Some(f64::from(u8::from(class.throttle.is_some())))
         }),
-        ("terrace_class_target_loss_ratio", "How much slower the class may be (tau).", |class| {
-            class.tuned.as_ref().map(|tuned| tuned.tau)
+        ("terrace_class_target_loss_ratio", "How much slower the class may be (max_slowdown).", |class| {
+            class.tuned.as_ref().map(|tuned| tuned.max_slowdown)
         }),
         ("terrace_class_tuned_loss_ratio", "How much slower it was, mean over the last hour of windows.", |class| {
             class.tuned.as_ref().and_then(|tuned| tuned.loss)

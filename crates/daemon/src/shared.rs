@@ -263,7 +263,7 @@ fn picture(class: &str, what: &str, found: Option<Arc<impl serde::Serialize>>) -
 /// Why a class may have no picture of a kind.
 pub(crate) fn why_none(what: &str) -> &'static str {
     match what {
-        "sizing curve" => "it has no target (see class.NAME.tau), is not running, or there is no such class",
+        "sizing curve" => "its goal is not tuned (see class.NAME.goal), is not running, or there is no such class",
         _ => "it is not running, or there is no such class",
     }
 }

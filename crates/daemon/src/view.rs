@@ -349,7 +349,7 @@ pub struct Sizing {
     /// The class.
     pub class: String,
     /// The target: how much slower it may be than with everything fast.
-    pub tau: f64,
+    pub max_slowdown: f64,
     /// Share of the footprint that is to be fast now.
     pub fast_share: f64,
     /// Share that was, what compressed memory takes included.
@@ -379,7 +379,7 @@ pub struct Decision {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Tuned {
     /// The target: how much slower it may be than with everything fast.
-    pub tau: f64,
+    pub max_slowdown: f64,
     /// Share of the footprint that is to be fast; 1 until the tuner has decided.
     pub fast_share: f64,
     /// Mean loss over the last hour of windows, where it was observed.

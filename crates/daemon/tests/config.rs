@@ -154,19 +154,18 @@ fn every_mistake_is_told_with_file_line_and_key() {
         &["terrace.toml:4: class.a.ceiling", "below the class's floor"],
     );
     check(
-        "[class.a]\nmatch = [{ pid = 1 }]\ngoal = \"best\"\ntau = \"5%\"\n",
-        &["terrace.toml:4: class.a.tau", "the goal least only"],
+        "[class.a]\nmatch = [{ pid = 1 }]\npolicy = \"flexhm\"\ngoal = \"tuned\"\n",
+        &["terrace.toml:4: class.a.goal", "this class has policy flexhm"],
     );
     check(
-        "[class.a]\nmatch = [{ pid = 1 }]\npolicy = \"flexhm\"\ntau = \"5%\"\n",
-        &["terrace.toml:4: class.a.tau", "this class has policy flexhm"],
+        "[class.a]\nmatch = [{ pid = 1 }]\nmax_slowdown = \"0%\"\n",
+        &["terrace.toml:3: class.a.max_slowdown", "above 0%"],
     );
-    check("[class.a]\nmatch = [{ pid = 1 }]\ntau = \"0%\"\n", &["terrace.toml:3: class.a.tau", "above 0%"]);
     check("[class.a]\nmatch = [{ pid = 1 }]\ntracker = \"eye\"\n", &["class.a.tracker: there is no tracker \"eye\""]);
     check(
         "[sizing]\nmachine = \"optane-6252\"\ndatabase = \"/d\"\n",
         &[
-            "terrace.toml:2: sizing.machine: the key was removed: classes with `tau` are tuned by what is observed",
+            "terrace.toml:2: sizing.machine: the key was removed: classes with goal \"tuned\" are tuned by what is observed",
             "terrace.toml:3: sizing.database: the key was removed",
             "delete the line",
         ],

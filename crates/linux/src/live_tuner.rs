@@ -2,7 +2,7 @@
 //!
 //! In: a manager, every interval; what moves cost on this machine; a [`Predictor`], if somebody has a performance database. Out: the share of
 //! the footprint that should be fast from now on. Must not: decide; `terrace_tuning::Tuner` does, the same code as in the simulator.
-//! `terrace size tune` and classes of the service with `tau` both use this; the service asks no database.
+//! `terrace size tune` and classes of the service with goal `tuned` both use this; the service asks no database.
 //!
 //! The loss of a window is what [`account`] says. Not seen are caches that compressing empties, and memory bandwidth that it takes.
 //!
@@ -303,7 +303,7 @@ impl LiveTuner {
             let each = seconds / rounds as f64;
             let smoothed = f64::midpoint(self.round_seconds.unwrap_or(each), each);
             self.round_seconds = Some(smoothed);
-            let wanted = smoothed / (self.tuner.config().tau * OF_TARGET_FOR_ROUNDS);
+            let wanted = smoothed / (self.tuner.config().max_slowdown * OF_TARGET_FOR_ROUNDS);
             self.spacing = Duration::from_secs_f64(wanted).min(MOST_SPACING);
         }
         self.spacing

@@ -66,11 +66,11 @@ pub(crate) struct Bounds {
 
 /// The bounds of a program with so many pages at its peak: the run with everything fast, and those at shares of the peak. `None` if one
 /// was too short.
-pub(crate) fn bounds(peak: u64, full: &Run<'_>, fixed: &[(f64, Run<'_>)], tau: f64) -> Option<Bounds> {
+pub(crate) fn bounds(peak: u64, full: &Run<'_>, fixed: &[(f64, Run<'_>)], max_slowdown: f64) -> Option<Bounds> {
     let mut losses: Vec<(f64, f64)> =
         fixed.iter().map(|(share, run)| (1.0 - share, run.seconds / full.seconds - 1.0)).collect();
     losses.sort_by(|a, b| a.0.total_cmp(&b.0));
-    let one_size = most_saving(&losses, tau);
+    let one_size = most_saving(&losses, max_slowdown);
     let parts = full.course.parts(full.seconds)?;
     let resident: Vec<f64> = parts.iter().map(|(_, pages)| (pages / peak as f64).min(1.0)).collect();
     let weights: Vec<f64> = parts.iter().map(|(seconds, _)| seconds / full.seconds).collect();
@@ -83,7 +83,7 @@ pub(crate) fn bounds(peak: u64, full: &Run<'_>, fixed: &[(f64, Run<'_>)], tau: f
         steady.push((1.0 - share, worst.max(run.seconds / full.seconds - 1.0)));
     }
     steady.sort_by(|a, b| a.0.total_cmp(&b.0));
-    let steady = most_saving(&steady, tau);
+    let steady = most_saving(&steady, max_slowdown);
     let mut choices: Vec<Vec<(f64, f64)>> =
         weights.iter().zip(&resident).map(|(w, resident)| vec![(w * (1.0 - resident), 0.0)]).collect();
     for (share, run) in fixed {
@@ -92,7 +92,7 @@ pub(crate) fn bounds(peak: u64, full: &Run<'_>, fixed: &[(f64, Run<'_>)], tau: f
             choices[place].push((saved, seconds / full.seconds - weights[place]));
         }
     }
-    Some(Bounds { untouched, steady, one_size, and_untouched, each_part: most_within(&choices, tau) })
+    Some(Bounds { untouched, steady, one_size, and_untouched, each_part: most_within(&choices, max_slowdown) })
 }
 
 /// How much longer each part of a run took than with everything fast. `None` if one was too short to be cut.
@@ -119,14 +119,14 @@ fn most_within(choices: &[Vec<(f64, f64)>], budget: f64) -> f64 {
 }
 
 /// Largest saving within a target by a straight line between the sizes that were run.
-pub(crate) fn most_saving(points: &[(f64, f64)], tau: f64) -> f64 {
+pub(crate) fn most_saving(points: &[(f64, f64)], max_slowdown: f64) -> f64 {
     let mut best = 0.0;
     let mut before = (0.0, 0.0);
     for &(saving, loss) in points {
-        if loss <= tau {
+        if loss <= max_slowdown {
             best = saving;
         } else {
-            let part = (tau - before.1) / (loss - before.1);
+            let part = (max_slowdown - before.1) / (loss - before.1);
             return f64::max(best, before.0 + part.clamp(0.0, 1.0) * (saving - before.0));
         }
         before = (saving, loss);

@@ -166,8 +166,8 @@ impl Profile {
 }
 
 /// The least share of a curve at which the loss, by the given measure, is within the target.
-pub fn least_share(curve: &[Point], tau: f64, of: impl Fn(&Point) -> f64) -> f64 {
-    let beyond = curve.iter().rposition(|point| of(point) > tau);
+pub fn least_share(curve: &[Point], max_slowdown: f64, of: impl Fn(&Point) -> f64) -> f64 {
+    let beyond = curve.iter().rposition(|point| of(point) > max_slowdown);
     beyond.map_or(share_at(0), |place| share_at((place + 1).min(SIZES - 1)))
 }
 

@@ -57,10 +57,10 @@ impl Curve {
         &self.losses
     }
 
-    /// The least share at which the loss is at most `tau`, `min{s : loss(s) <= tau}`: there always is one, as the loss of
+    /// The least share at which the loss is at most `max_slowdown`, `min{s : loss(s) <= max_slowdown}`: there always is one, as the loss of
     /// everything fast is 0.
-    pub fn least_share(&self, tau: f64) -> f64 {
-        share_at((0..SIZES).find(|&place| self.losses[place] <= tau).unwrap_or(SIZES - 1))
+    pub fn least_share(&self, max_slowdown: f64) -> f64 {
+        share_at((0..SIZES).find(|&place| self.losses[place] <= max_slowdown).unwrap_or(SIZES - 1))
     }
 }
 

@@ -23,7 +23,7 @@ pub enum Mode {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TunerConfig {
     /// The target: how much longer the program may take, above 0 and at most 1.
-    pub tau: f64,
+    pub max_slowdown: f64,
     /// How often it decides. The paper's is 2.5 s.
     pub interval: Duration,
     /// How it decides.
@@ -34,8 +34,8 @@ pub struct TunerConfig {
 
 impl TunerConfig {
     /// The paper's interval, and no less than a hundredth, the least size of a record.
-    pub const fn new(tau: f64, mode: Mode) -> TunerConfig {
-        TunerConfig { tau, interval: Duration::from_millis(2500), mode, least_share: 0.01 }
+    pub const fn new(max_slowdown: f64, mode: Mode) -> TunerConfig {
+        TunerConfig { max_slowdown, interval: Duration::from_millis(2500), mode, least_share: 0.01 }
     }
 }
 
@@ -220,7 +220,7 @@ pub struct Summary {
     /// 95th percentile of the windows' observed losses.
     pub loss_p95: Option<f64>,
     /// The target.
-    pub target_tau: f64,
+    pub max_slowdown: f64,
 }
 
 /// The least of these losses that 95 of 100 do not exceed; `None` without any.

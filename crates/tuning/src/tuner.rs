@@ -219,11 +219,12 @@ impl Tuner {
         self.sum_up(window.saved_share, seconds, loss);
         self.saved_max = self.saved_max.max(window.saved_share);
         self.running_break = match loss {
-            Some(loss) if loss.total() > self.config.tau => self.running_break + 1,
+            Some(loss) if loss.total() > self.config.max_slowdown => self.running_break + 1,
             _ => 0,
         };
         self.longest_break = self.longest_break.max(self.running_break);
-        self.credit += loss.map_or(0.0, |loss| (self.config.tau - loss.total()) * without_loss(seconds, loss.total()));
+        self.credit +=
+            loss.map_or(0.0, |loss| (self.config.max_slowdown - loss.total()) * without_loss(seconds, loss.total()));
         // What is left over of an earlier size is none of managing's own.
         if let Some(loss) = window.loss {
             self.managing = if self.windows <= 1 { loss.managing } else { f64::midpoint(self.managing, loss.managing) };
@@ -233,7 +234,7 @@ impl Tuner {
     /// Whether a larger size is the answer to a loss: what managing costs leaves that much less to the size, but half of the target at
     /// least, as a size does not change it.
     fn is_broken(&self, loss: Loss) -> bool {
-        loss.standing > self.config.tau - self.managing.min(self.config.tau / 2.0)
+        loss.standing > self.config.max_slowdown - self.managing.min(self.config.max_slowdown / 2.0)
     }
 
     /// Takes in the loss at this size, and how right the prediction was.
@@ -280,13 +281,13 @@ impl Tuner {
                 }
                 self.measured(loss, curve, window).max(self.payable(window)) + window.growth_share
             }
-            _ => curve.map_or(self.share, |curve| curve.least_share(self.config.tau)),
+            _ => curve.map_or(self.share, |curve| curve.least_share(self.config.max_slowdown)),
         }
     }
 
     /// Whether the percentile allows so many broken windows more than there were.
     fn breaks_allow(&self, more: usize) -> bool {
-        let broken = self.losses.iter().filter(|&&loss| loss > self.config.tau).count();
+        let broken = self.losses.iter().filter(|&&loss| loss > self.config.max_slowdown).count();
         (broken + more) as f64 <= BREAKS * self.losses.len() as f64
     }
 
@@ -299,11 +300,11 @@ impl Tuner {
 
     /// What the losses so far leave to aim at.
     fn aim(&self) -> f64 {
-        let tau = self.config.tau;
-        let broken = self.losses.iter().filter(|&&loss| loss > tau).count();
+        let max_slowdown = self.config.max_slowdown;
+        let broken = self.losses.iter().filter(|&&loss| loss > max_slowdown).count();
         let mean = self.sums.lost[1] / self.sums.without.max(f64::MIN_POSITIVE);
-        let near = broken as f64 > BREAKS * self.losses.len() as f64 || mean > AIM * tau;
-        tau * if near && self.losses.len() > 2 { AIM_LOW } else { AIM }
+        let near = broken as f64 > BREAKS * self.losses.len() as f64 || mean > AIM * max_slowdown;
+        max_slowdown * if near && self.losses.len() > 2 { AIM_LOW } else { AIM }
     }
 
     /// The least share of which the mean could pay for all that is withheld, if it came back at once, and for moving it there.
@@ -315,7 +316,7 @@ impl Tuner {
     }
 
     fn measured(&mut self, loss: Loss, curve: Option<&Curve>, window: &Window) -> f64 {
-        let (tau, held) = (self.config.tau, window.held_share);
+        let (max_slowdown, held) = (self.config.max_slowdown, window.held_share);
         let withheld = 1.0 - self.share;
         let (broken, total, loss) = (self.is_broken(loss), loss.total(), loss.standing);
         if broken {
@@ -329,7 +330,7 @@ impl Tuner {
             }
             self.cooldown = (1 << self.breaks.clamp(1, 8)).min(MOST_REST);
             // The line from here to no loss at full size, met at half the target.
-            let line = 1.0 - withheld * (0.5 * tau / loss).min(0.9);
+            let line = 1.0 - withheld * (0.5 * max_slowdown / loss).min(0.9);
             let back = self.held_well.take().filter(|well| *well > self.share + LEAST_STEP / 2.0);
             let share = back.unwrap_or(line.max(self.share + LEAST_STEP));
             self.wall = (share.min(1.0), self.windows + u64::from(self.cooldown) * WALL_RESTS);
@@ -341,7 +342,7 @@ impl Tuner {
                 |seconds: f64| budget.max(0.0) * self.config.interval.as_secs_f64() / seconds.max(f64::MIN_POSITIVE);
             window.move_seconds.map_or(1.0, pays)
         };
-        let on_its_way = LEAST_STEP.min(moved(tau));
+        let on_its_way = LEAST_STEP.min(moved(max_slowdown));
         // Sizes that are on their way down were not held yet.
         if held <= self.share + on_its_way {
             self.held_well = Some(self.share);
@@ -353,14 +354,14 @@ impl Tuner {
         self.breaks = self.breaks.saturating_sub(u32::from(self.windows.is_multiple_of(u64::from(MOST_REST))));
         // A limit that is not reached yet was not observed; what is on its way is waited for. And what moved too fast, or managing, may
         // have cost more than the target has: no more is moved until it does not.
-        if held > self.share + on_its_way || total > tau {
+        if held > self.share + on_its_way || total > max_slowdown {
             return self.share;
         }
         let aim = self.aim();
         let (_, high) = self.ratio();
         let used_up = (loss / aim).clamp(0.0, 1.0);
         let [bold, careful] = STEP_OF_WITHHELD;
-        let paid = |seconds: f64| tau * self.config.interval.as_secs_f64() / seconds;
+        let paid = |seconds: f64| max_slowdown * self.config.interval.as_secs_f64() / seconds;
         let most_step = window.return_seconds.map_or(MOST_STEP, |seconds| paid(seconds).max(MOST_STEP));
         let most_step = most_step.min(moved(aim - self.managing - loss));
         let step = (withheld * (bold + used_up * (careful - bold))).clamp(LEAST_STEP.min(most_step), most_step);
@@ -406,7 +407,7 @@ impl Tuner {
             loss_low: low,
             loss_high: high,
             loss_p95: percentile_95(&self.losses),
-            target_tau: self.config.tau,
+            max_slowdown: self.config.max_slowdown,
         }
     }
 }

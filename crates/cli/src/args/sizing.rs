@@ -97,7 +97,7 @@ pub(crate) struct SizeQueryArguments {
     pub vector: String,
     /// Most time that may be lost.
     #[arg(long, default_value = "5%", value_name = "SHARE")]
-    pub tau: String,
+    pub max_slowdown: String,
     #[command(flatten)]
     pub database: DatabaseArguments,
     /// Print one JSON object.
@@ -109,7 +109,7 @@ pub(crate) struct SizeQueryArguments {
 pub(crate) struct SizeTuneArguments {
     /// Most time that may be lost: on average, and in 95 of 100 windows.
     #[arg(long, default_value = "5%", value_name = "SHARE")]
-    pub tau: String,
+    pub max_slowdown: String,
     /// Time between decisions, at least 500ms.
     #[arg(long, default_value = "2500ms", value_name = "TIME")]
     pub every: String,
@@ -153,7 +153,7 @@ pub(crate) struct SizeTuneArguments {
 pub(crate) struct SizeAdviseArguments {
     /// Most time that may be lost.
     #[arg(long, default_value = "5%", value_name = "SHARE")]
-    pub tau: String,
+    pub max_slowdown: String,
     /// Machines, of `terrace sim machines`, with commas between; all unless given.
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     pub machines: Vec<String>,
@@ -169,6 +169,9 @@ pub(crate) struct SizeAdviseArguments {
     /// Watch this process instead of starting a program.
     #[arg(long, conflicts_with = "command", value_parser = pid)]
     pub pid: Option<u32>,
+    /// Watch the process of this name.
+    #[arg(long, conflicts_with_all = ["pid", "command"])]
+    pub name: Option<String>,
     /// Stop after this long, such as 60s.
     #[arg(long, value_name = "TIME")]
     pub duration: Option<String>,
@@ -179,6 +182,6 @@ pub(crate) struct SizeAdviseArguments {
     #[arg(long)]
     pub json: bool,
     /// The program and its arguments.
-    #[arg(required_unless_present = "pid", trailing_var_arg = true, value_name = "CMD")]
+    #[arg(required_unless_present_any = ["pid", "name"], trailing_var_arg = true, value_name = "CMD")]
     pub command: Vec<OsString>,
 }

@@ -206,11 +206,13 @@ fn details(class: &Class) -> String {
     }
     if let Some(tuned) = &class.tuned {
         let _ = match (&tuned.waits, tuned.loss.zip(tuned.loss_p95)) {
-            (Some(why), _) => write!(text, "\n  target {} slower: everything stays fast, {why}", percent(tuned.tau)),
+            (Some(why), _) => {
+                write!(text, "\n  target {} slower: everything stays fast, {why}", percent(tuned.max_slowdown))
+            }
             (None, Some((loss, p95))) => write!(
                 text,
                 "\n  target {} slower: {} on average, {} in the worst of 20 windows, with {} of it fast",
-                percent(tuned.tau),
+                percent(tuned.max_slowdown),
                 percent(loss),
                 percent(p95),
                 percent(tuned.fast_share)
@@ -219,7 +221,7 @@ fn details(class: &Class) -> String {
                 write!(
                     text,
                     "\n  target {} slower: nothing observed yet, {} of it fast",
-                    percent(tuned.tau),
+                    percent(tuned.max_slowdown),
                     percent(tuned.fast_share)
                 )
             }

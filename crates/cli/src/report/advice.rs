@@ -21,11 +21,11 @@ pub(crate) struct Advice {
 }
 
 impl Advice {
-    /// What the profile says for a machine: `tau` is the loss that is accepted, `prices` those of fast and slow memory.
-    pub(crate) fn new(machine: Machine, profile: &Profile, tau: f64, prices: (f64, f64)) -> Advice {
+    /// What the profile says for a machine: `max_slowdown` is the loss that is accepted, `prices` those of fast and slow memory.
+    pub(crate) fn new(machine: Machine, profile: &Profile, max_slowdown: f64, prices: (f64, f64)) -> Advice {
         let curve = profile.curve(&machine);
-        let share = least_share(&curve, tau, |point| point.loss);
-        let careful_share = least_share(&curve, tau, |point| point.loss_high);
+        let share = least_share(&curve, max_slowdown, |point| point.loss);
+        let careful_share = least_share(&curve, max_slowdown, |point| point.loss_high);
         let saved = |share| cost_saved(&machine, share, prices.0, prices.1);
         let (cost_saved, careful_cost_saved) = (saved(share), saved(careful_share));
         Advice { machine, curve, share, careful_share, cost_saved, careful_cost_saved }
@@ -36,7 +36,7 @@ impl Advice {
 pub(crate) struct Advices<'a> {
     pub of: Vec<Advice>,
     pub profile: &'a Profile,
-    pub tau: f64,
+    pub max_slowdown: f64,
     /// What as much of fast and of slow memory costs.
     pub prices: (f64, f64),
 }
@@ -67,7 +67,7 @@ impl Advices<'_> {
             .collect();
         let (fast, slow) = self.prices;
         json!({
-            "target_tau": self.tau, "profile": self.profile, "resident_bytes": self.profile.pages() * 4096,
+            "max_slowdown": self.max_slowdown, "profile": self.profile, "resident_bytes": self.profile.pages() * 4096,
             "price_fast": fast, "price_slow": slow, "machines": machines,
         })
     }
@@ -87,7 +87,7 @@ impl Advices<'_> {
         let (fast, slow) = self.prices;
         format!(
             "Least fast memory for a loss of {}, as expected, and at worst: if every touch of a page reads all of it, and pages in use all the time take all the time. Fast memory costs {fast}, slow memory {slow}.",
-            percent(self.tau)
+            percent(self.max_slowdown)
         )
     }
 

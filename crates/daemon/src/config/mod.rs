@@ -107,6 +107,8 @@ pub enum FastBudget {
 pub enum Goal {
     /// As little fast memory as it can do with.
     Least,
+    /// The least fast memory at which it is slower by `max_slowdown` at most, measured and held by a tuner.
+    Tuned,
     /// As much as it can use.
     Best,
     /// So much and no more.
@@ -136,13 +138,11 @@ pub struct Class {
     pub floor: Quantity,
     /// Fast memory it never exceeds.
     pub ceiling: Option<Bytes>,
-    /// With the goal `least`: how much slower than with everything fast it may be, if that is to be measured and held.
-    pub tau: Option<f64>,
     /// How its accesses are seen; `None` for what `memory.tracker` says.
     pub tracker: Option<String>,
     /// How much it counts.
     pub weight: u32,
-    /// Share of its time that refaults may cost, 0 to 1.
+    /// Share of its time that refaults, moves and watching may cost, 0 to 1; with the goal `tuned` the slowdown that is held.
     pub max_slowdown: f64,
     /// Share of its processor time that watching it may cost, 0 to 1.
     pub max_overhead: f64,
@@ -448,9 +448,14 @@ fn known_tracker(text: &str) -> Result<Option<String>, String> {
 }
 
 impl Class {
+    /// Whether a tuner finds its size.
+    pub fn is_tuned(&self) -> bool {
+        self.goal == Goal::Tuned
+    }
+
     /// Share of its processor time that watching it may cost: half of what it may lose in all at most, so that the other half is left for moves.
     pub fn watching_share(&self) -> f64 {
-        self.max_overhead.min(self.tau.unwrap_or(self.max_slowdown) / 2.0)
+        self.max_overhead.min(self.max_slowdown / 2.0)
     }
 }
 
@@ -472,6 +477,7 @@ fn class(reader: &mut Reader<'_>, name: String) -> Class {
     check_policy(reader, &name, &policy, &settings);
     let goal = reader.text(&key("goal"), |text| match text {
         "least" => Ok(Goal::Least),
+        "tuned" => Ok(Goal::Tuned),
         "best" => Ok(Goal::Best),
         "never-slow" => Ok(Goal::NeverSlow),
         "never-fast" => Ok(Goal::NeverFast),
@@ -482,18 +488,11 @@ fn class(reader: &mut Reader<'_>, name: String) -> Class {
         "none" => Ok(None),
         other => other.parse().map(Some).map_err(|error| format!("{error}")),
     });
-    let tau = reader.text(&key("tau"), |text| match text {
-        "off" => Ok(None),
-        other => reader::share(other).map(Some),
-    });
-    if tau.is_some() && goal != Goal::Least {
-        reader.complain(&key("tau"), "it is held by the goal least only; with another goal leave it off");
-    }
-    if tau.is_some() && policy != TUNED_POLICY {
+    if goal == Goal::Tuned && policy != TUNED_POLICY {
         reader.complain(
-            &key("tau"),
+            &key("goal"),
             format!(
-                "it is measured by the ages of pages that policy {TUNED_POLICY} keeps; this class has policy {policy}"
+                "tuned measures by the ages of pages that policy {TUNED_POLICY} keeps; this class has policy {policy}"
             ),
         );
     }
@@ -510,7 +509,6 @@ fn class(reader: &mut Reader<'_>, name: String) -> Class {
         goal,
         floor,
         ceiling,
-        tau,
         tracker: reader.text(&key("tracker"), known_tracker),
         weight: reader.integer(&key("weight"), 1..=i64::from(Claim::MAX_WEIGHT)) as u32,
         max_slowdown: reader.share(&key("max_slowdown")),

@@ -185,21 +185,15 @@ pub const KEYS: &[KeyInfo] = &[
     ),
     key(
         "class.NAME.goal",
-        "least, best, never-slow, never-fast, a share (50%) or an amount (2GiB)",
+        "least, tuned, best, never-slow, never-fast, a share (50%) or an amount (2GiB)",
         "\"least\"",
-        "What is wanted: as little fast memory as the class can do with; as much as it can use; never a page in slow memory; never one in fast memory; or so much fast memory and no more.",
+        "What is wanted: as little fast memory as the class can do with; the least at which it is slower by max_slowdown at most (policy age), which a tuner finds and keeps to, as `terrace size tune` does; as much as it can use; never a page in slow memory; never one in fast memory; or so much fast memory and no more.",
     ),
     key(
         "class.NAME.floor",
         "a share of its footprint, or an amount",
         "\"0\"",
         "Fast memory that it keeps, whatever the others need.",
-    ),
-    key(
-        "class.NAME.tau",
-        "off, or a share above 0%",
-        "\"off\"",
-        "With goal least and policy age: how much slower than with everything fast the class may be. A tuner then finds the least fast memory at which that holds, as `terrace size tune` does, and keeps to it.",
     ),
     key(
         "class.NAME.tracker",
@@ -213,13 +207,13 @@ pub const KEYS: &[KeyInfo] = &[
         "class.NAME.max_slowdown",
         "a share above 0%",
         "\"2%\"",
-        "Share of its time that it may lose to pages that come back, to moves and to being watched, before page-outs stop.",
+        "Share of its time that it may lose to pages that come back, to moves and to being watched, before page-outs stop; with goal tuned, how much slower than with everything fast it may be.",
     ),
     key(
         "class.NAME.max_overhead",
         "a share above 0%",
         "\"1%\"",
-        "Share of its processor time that watching it may cost, and half of max_slowdown (or tau) at most. Walks become rarer and smaller to keep to it.",
+        "Share of its processor time that watching it may cost, and half of max_slowdown at most. Walks become rarer and smaller to keep to it.",
     ),
     key(
         "class.NAME.cooldown",
@@ -240,7 +234,7 @@ pub const KEYS: &[KeyInfo] = &[
 /// Keys that there were, and what takes their place.
 pub const REMOVED: &[(&str, &str)] = &[("sizing.machine", BY_OBSERVATION), ("sizing.database", BY_OBSERVATION)];
 
-const BY_OBSERVATION: &str = "the key was removed: classes with `tau` are tuned by what is observed, without a database or a modelled \
+const BY_OBSERVATION: &str = "the key was removed: classes with goal \"tuned\" are tuned by what is observed, without a database or a modelled \
     machine, and need no other key in its place; delete the line. `terrace size query` asks a database";
 
 /// The parts of a selector: name, what it takes, meaning.

@@ -292,7 +292,7 @@ function showSizing(view, chosen) {
     svg.replaceChildren();
     body.replaceChildren();
     byId("sizing-text").textContent = !chosen || !chosen.tuned
-      ? `No target is set. With class.${chosen ? chosen.name : "NAME"}.tau = "5%" the least fast memory is found at which the class is at most 5 % slower.`
+      ? `The goal is not tuned. With class.${chosen ? chosen.name : "NAME"}.goal = "tuned" and max_slowdown = "5%" the least fast memory is found at which the class is at most 5 % slower.`
       : chosen.tuned.waits || "The first window is not over yet.";
     return;
   }
@@ -300,7 +300,7 @@ function showSizing(view, chosen) {
   measure(svg, 222);
   const seen = view.decisions.map((one, index) => [index > 0 ? view.decisions[index - 1].fast_share : 1, one.observed_loss])
     .filter(([, loss]) => loss !== null);
-  const most = Math.max(view.tau * 3, ...seen.map(([, loss]) => Math.min(loss, view.tau * 10)));
+  const most = Math.max(view.max_slowdown * 3, ...seen.map(([, loss]) => Math.min(loss, view.max_slowdown * 10)));
   const across = (share) => BOX.left + share * (BOX.right - BOX.left);
   const up = (loss) => BOX.bottom - (Math.min(Math.max(loss, 0), most) / most) * (BOX.bottom - BOX.top);
   // Marks at 1, 2 or 5 times a power of ten, five of them at most.
@@ -311,8 +311,8 @@ function showSizing(view, chosen) {
   frame(svg, marks, "share of its memory that is fast; upwards: how much slower");
   for (const share of [0, 0.25, 0.5, 0.75, 1]) label(svg, across(share), BOX.bottom + 16, percent(share, 0), "middle");
   for (const [share, loss] of seen) svg.append(shape("circle", { class: "seen", cx: across(share).toFixed(1), cy: up(loss).toFixed(1), r: 3 }));
-  svg.append(shape("line", { class: "limit", x1: BOX.left, x2: BOX.right, y1: up(view.tau), y2: up(view.tau) }));
-  label(svg, BOX.left + 4, up(view.tau) - 5, `target ${percent(view.tau)}`, "named");
+  svg.append(shape("line", { class: "limit", x1: BOX.left, x2: BOX.right, y1: up(view.max_slowdown), y2: up(view.max_slowdown) }));
+  label(svg, BOX.left + 4, up(view.max_slowdown) - 5, `target ${percent(view.max_slowdown)}`, "named");
   svg.append(shape("line", { class: "now", x1: across(view.fast_share), x2: across(view.fast_share), y1: BOX.top, y2: BOX.bottom }));
   const right = view.fast_share > 0.8;
   label(svg, across(view.fast_share) + (right ? -4 : 4), BOX.top + 6, `now ${percent(view.fast_share, 0)}`, right ? "named end" : "named");

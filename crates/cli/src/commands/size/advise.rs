@@ -9,13 +9,14 @@ use std::time::Duration;
 use terrace_machine::preset::Machine;
 
 use crate::args::{SizeAdviseArguments, WatchArguments};
+use crate::commands::named;
 use crate::options::{WatchOptions, duration, misuse};
 use crate::report::advice::{Advice, Advices};
 use crate::session::profile::Profiler;
 use crate::session::{Plan, RunHook, TargetSpec, run_with};
 
 pub(super) fn run(arguments: &SizeAdviseArguments) -> anyhow::Result<ExitCode> {
-    let tau = super::tau(&arguments.tau)?;
+    let max_slowdown = super::max_slowdown(&arguments.max_slowdown)?;
     let window = duration("--window", &arguments.window)?;
     if window < Duration::from_secs(1) {
         return Err(misuse(
@@ -39,7 +40,7 @@ pub(super) fn run(arguments: &SizeAdviseArguments) -> anyhow::Result<ExitCode> {
         json_file: None,
         quiet: true,
     })?;
-    let target = match arguments.pid {
+    let target = match named::process(arguments.pid, arguments.name.as_deref())? {
         Some(pid) => TargetSpec::Pid(pid),
         None => TargetSpec::Command(arguments.command.clone()),
     };
@@ -60,9 +61,9 @@ pub(super) fn run(arguments: &SizeAdviseArguments) -> anyhow::Result<ExitCode> {
         ));
     }
     let advice = Advices {
-        of: machines.into_iter().map(|machine| Advice::new(machine, profile, tau, prices)).collect(),
+        of: machines.into_iter().map(|machine| Advice::new(machine, profile, max_slowdown, prices)).collect(),
         profile,
-        tau,
+        max_slowdown,
         prices,
     };
     if let Some(directory) = &arguments.report {

@@ -29,11 +29,11 @@ pub(super) fn run(command: &SizeCommand) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// `--tau`: above 0 and at most 1.
-pub(crate) fn tau(text: &str) -> anyhow::Result<f64> {
+/// `--max-slowdown`: above 0 and at most 1.
+pub(crate) fn max_slowdown(text: &str) -> anyhow::Result<f64> {
     match parse_share(text) {
         Ok(share) if share > 0.0 && share <= 1.0 => Ok(share),
-        _ => Err(misuse("--tau", text, "expected a share above 0% and at most 100%, such as 5%")),
+        _ => Err(misuse("--max-slowdown", text, "expected a share above 0% and at most 100%, such as 5%")),
     }
 }
 
@@ -96,10 +96,10 @@ mod tests {
 
     #[test]
     fn a_target_is_a_share() {
-        assert_eq!(tau("5%").unwrap(), 0.05);
-        assert_eq!(tau("1").unwrap(), 1.0);
+        assert_eq!(max_slowdown("5%").unwrap(), 0.05);
+        assert_eq!(max_slowdown("1").unwrap(), 1.0);
         for text in ["0", "0%", "-5%", "101%", "2", "much", "NaN"] {
-            assert!(tau(text).unwrap_err().is::<Misuse>(), "{text}");
+            assert!(max_slowdown(text).unwrap_err().is::<Misuse>(), "{text}");
         }
     }
 }

@@ -18,7 +18,7 @@ use crate::report::units;
 const TIMED: usize = 33;
 
 pub(super) fn run(arguments: &SizeQueryArguments) -> anyhow::Result<ExitCode> {
-    let tau = super::tau(&arguments.tau)?;
+    let max_slowdown = super::max_slowdown(&arguments.max_slowdown)?;
     let vector = super::vector(&arguments.vector)?;
     let ready = store::index(&arguments.database)?;
     let index = &ready.index;
@@ -32,7 +32,7 @@ pub(super) fn run(arguments: &SizeQueryArguments) -> anyhow::Result<ExitCode> {
     times.sort_by(f64::total_cmp);
     let microseconds = times[TIMED / 2];
     let answer = index.query(&vector, k)?;
-    let share = answer.curve.least_share(tau);
+    let share = answer.curve.least_share(max_slowdown);
     let loss = answer.curve.loss(share);
     let fast_bytes = (vector.resident_bytes * share).ceil() as u64;
     let database = index.database();
@@ -45,7 +45,7 @@ pub(super) fn run(arguments: &SizeQueryArguments) -> anyhow::Result<ExitCode> {
             })
             .collect();
         super::super::print_json(&json!({
-            "fast_bytes": fast_bytes, "fast_share": share, "predicted_loss": loss, "target_tau": tau,
+            "fast_bytes": fast_bytes, "fast_share": share, "predicted_loss": loss, "max_slowdown": max_slowdown,
             "neighbours": neighbours, "query_microseconds": microseconds, "in_coverage": answer.uncovered.is_none(),
             "uncovered": answer.uncovered, "machine": database.meta().machine, "records": database.len(),
             "read_milliseconds": ready.read.as_secs_f64() * 1e3, "index_milliseconds": ready.indexed.as_secs_f64() * 1e3,
@@ -61,7 +61,7 @@ pub(super) fn run(arguments: &SizeQueryArguments) -> anyhow::Result<ExitCode> {
         units::percent(share),
         units::bytes(vector.resident_bytes as u64),
         percent(loss),
-        percent(tau)
+        percent(max_slowdown)
     ));
     line(format!(
         "by {} of {} records for {}, found in {:.1} us; predicted by a model, not measured",

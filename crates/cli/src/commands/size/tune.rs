@@ -29,15 +29,15 @@ const LEAST_INTERVAL: Duration = Duration::from_millis(500);
 const POLICY: &str = "age";
 
 pub(super) fn run(arguments: &SizeTuneArguments) -> anyhow::Result<ExitCode> {
-    let tau = super::tau(&arguments.tau)?;
+    let max_slowdown = super::max_slowdown(&arguments.max_slowdown)?;
     let every = duration("--every", &arguments.every)?;
     if every < LEAST_INTERVAL {
         return Err(misuse("--every", &arguments.every, "expected 500ms or more: a window needs some rounds of marks"));
     }
     let mut plan = plan(arguments)?;
     // As much of the time may go to pages that come back as the target allows; the tuner stays below it.
-    plan.max_slowdown = tau;
-    let mut config = TunerConfig::new(tau, if arguments.paper { Mode::Paper } else { Mode::Measured });
+    plan.max_slowdown = max_slowdown;
+    let mut config = TunerConfig::new(max_slowdown, if arguments.paper { Mode::Paper } else { Mode::Measured });
     config.interval = every;
     let mut live = LiveTuner::new(config);
     let mut database = None;
@@ -126,7 +126,7 @@ fn plan(arguments: &SizeTuneArguments) -> anyhow::Result<Plan> {
             tracker: arguments.tracker.clone(),
             // Half a second: five rounds a window, and no longer when a program is idle.
             interval: Some("500ms".to_owned()),
-            // The target covers it: half of tau at most, see `Plan::max_overhead`.
+            // The target covers it: half of max_slowdown at most, see `Plan::max_overhead`.
             max_overhead: "100%".to_owned(),
             files: false,
             shared: false,
@@ -141,13 +141,13 @@ fn plan(arguments: &SizeTuneArguments) -> anyhow::Result<Plan> {
         tier_slow: arguments.tier_slow.clone(),
         rate: None,
         cooldown: None,
-        max_slowdown: arguments.tau.clone(),
+        max_slowdown: arguments.max_slowdown.clone(),
         dry_run: false,
     };
     let mut options = ManageOptions::parse(&raw, memory)?;
     options.watch.ranges = RangeOptions { files: false, shared: false };
     options.goal = FastGoal::Share(1.0);
-    options.goal_text = format!("tuned to a loss of {}", arguments.tau);
+    options.goal_text = format!("tuned to a loss of {}", arguments.max_slowdown);
     Ok(Plan::manage(TargetSpec::Command(arguments.command.clone()), options, None))
 }
 
@@ -169,12 +169,12 @@ fn closing_lines(report: &TuneReport, footprint: u64) -> String {
             percent(summary.loss_low.unwrap_or(loss)),
             percent(summary.loss_high.unwrap_or(loss)),
             percent(p95),
-            percent(summary.target_tau)
+            percent(summary.max_slowdown)
         ),
         (Some(loss), _) => format!(
             "slowdown: {} predicted, nothing could observe it (target {})\n",
             percent(loss),
-            percent(summary.target_tau)
+            percent(summary.max_slowdown)
         ),
         _ => "slowdown: unknown\n".to_owned(),
     };

@@ -50,11 +50,11 @@ fn chart<'a, 'b>(
 ///
 /// # Errors
 /// When it cannot be drawn.
-pub(crate) fn curves(advice: &[Advice], tau: f64) -> anyhow::Result<Figure> {
+pub(crate) fn curves(advice: &[Advice], max_slowdown: f64) -> anyhow::Result<Figure> {
     let (id, question) = ("curves", "How much slower with less fast memory?");
     let answer = format!(
         "Expected loss against the share of its memory that is fast; the band is what is known at least and at most. The target is {:.1} %.",
-        tau * 100.0
+        max_slowdown * 100.0
     );
     let legend = vec![
         Legend::line(FAST, "expected loss"),
@@ -75,7 +75,7 @@ pub(crate) fn curves(advice: &[Advice], tau: f64) -> anyhow::Result<Figure> {
             let mut band = line(|point| point.loss_high);
             band.extend(line(|point| point.loss_low).into_iter().rev());
             chart.draw_series([Polygon::new(band, SLOW.filled())]).map_err(failed)?;
-            let target = [(0.0, tau.min(TOP) * 100.0), (100.0, tau.min(TOP) * 100.0)];
+            let target = [(0.0, max_slowdown.min(TOP) * 100.0), (100.0, max_slowdown.min(TOP) * 100.0)];
             chart.draw_series(LineSeries::new(target, REFAULTS.stroke_width(2))).map_err(failed)?;
             chart.draw_series(LineSeries::new(expected, FAST.stroke_width(4))).map_err(failed)?;
         }
@@ -95,7 +95,7 @@ pub(crate) struct Course<'a> {
 ///
 /// # Errors
 /// When it cannot be drawn.
-pub(crate) fn courses(of: &[Course<'_>], tau: f64, title: &str) -> anyhow::Result<Option<String>> {
+pub(crate) fn courses(of: &[Course<'_>], max_slowdown: f64, title: &str) -> anyhow::Result<Option<String>> {
     let description = "Fast memory saved, as a share of the program's peak, and observed loss, over time.";
     let rows = (of.len() + 1).div_ceil(COLUMNS);
     drawn("courses", title, description, 440 * rows as u32, |root| {
@@ -104,13 +104,13 @@ pub(crate) fn courses(of: &[Course<'_>], tau: f64, title: &str) -> anyhow::Resul
         for (course, area) in of.iter().zip(&areas) {
             let all = || course.paper.iter().chain(course.measured);
             let seconds = all().map(|interval| interval.seconds).fold(1.0, f64::max);
-            let top = all().map(|interval| interval.saved_share).fold(4.0 * tau, f64::max) * 105.0;
+            let top = all().map(|interval| interval.saved_share).fold(4.0 * max_slowdown, f64::max) * 105.0;
             let mut chart = chart(area, course.name, (seconds, top), "seconds")?;
             let line = |of: &[Interval], what: fn(&Interval) -> f64| -> Vec<(f64, f64)> {
                 of.iter().map(|interval| (interval.seconds, (what(interval) * 100.0).min(top))).collect()
             };
             let loss = |interval: &Interval| interval.observed_loss.unwrap_or(0.0);
-            let target = vec![(0.0, tau * 100.0), (seconds, tau * 100.0)];
+            let target = vec![(0.0, max_slowdown * 100.0), (seconds, max_slowdown * 100.0)];
             for (points, ink, width) in [
                 (target, AXIS, 2),
                 (line(course.paper, |interval| interval.saved_share), SLOW, 4),
