@@ -7,11 +7,13 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
+mod groups;
 mod lab;
 mod laboratory;
 mod service;
 mod sizing;
 
+pub(crate) use groups::command;
 pub(crate) use lab::*;
 pub(crate) use laboratory::*;
 pub(crate) use service::*;
@@ -28,7 +30,7 @@ fn pid(text: &str) -> Result<u32, String> {
         Err(_) if text.chars().all(|letter| letter.is_ascii_digit()) => {
             Err(format!("a pid is {} to {}", PIDS.start(), PIDS.end()))
         }
-        Err(_) => Err(format!("expected a number; of a program by name: --pid $(pidof -s {text})")),
+        Err(_) => Err(format!("expected a number; by name: --name {text}")),
     }
 }
 
@@ -63,38 +65,38 @@ pub(crate) enum Command {
     Doctor(DoctorArguments),
     /// List the policies and their settings.
     Policies(OutputArguments),
-    /// Ask the daemon, terraced, how it stands.
+    /// Show how the service and its classes stand.
     Status(ReachArguments),
-    /// Ask the daemon for its classes in detail; of one class also how its pages spread over what the policy ranks them by.
+    /// Show the classes in detail, or one class and how its pages are ranked.
     Classes(OneClassArguments),
-    /// Ask the daemon why a process, or a page of it, is where it is.
+    /// Show why a process, or a page of it, is where it is.
     Explain(ExplainArguments),
-    /// Ask the daemon what happened.
+    /// Show what happened.
     History(HistoryArguments),
-    /// Look on while the daemon works, in the terminal.
+    /// Watch the service work, in the terminal.
     Top(TopArguments),
-    /// Have the daemon look at nothing and move nothing, until `terrace resume`.
+    /// Stop watching and moving until `terrace resume`.
     Pause(OneClassArguments),
-    /// Have the daemon go on after a pause or a drain.
+    /// Go on after a pause or a drain.
     Resume(OneClassArguments),
-    /// Have the daemon bring back what it moved to slower memory, and then pause.
+    /// Bring back what was moved to slower memory, then pause.
     Drain(OneClassArguments),
-    /// Have the daemon read its configuration again; a bad one changes nothing.
+    /// Read the configuration again; a bad one changes nothing.
     Reload(ReachArguments),
-    /// Change one key of the running daemon until its next reload.
+    /// Change one key until the next reload.
     Set(SetArguments),
-    /// Check, show and explain the configuration of the daemon, terraced.
+    /// Check, show and explain the configuration.
     #[command(subcommand)]
     Config(ConfigCommand),
-    /// Run one of the laboratory's workloads as a real process (`terrace workload list` names them).
+    /// Run a workload of the catalogue as a real process (`terrace workload list` names them).
     Workload(WorkloadArguments),
     /// Simulate policies on modelled hardware: which is best for a program on a machine, and why.
     #[command(subcommand)]
     Sim(SimCommand),
-    /// How little fast memory a program needs for a slowdown its owner accepts.
+    /// Find how little fast memory a program needs for a slowdown that is accepted.
     #[command(subcommand)]
     Size(SizeCommand),
-    /// Look into page-access traces, and convert from and to what other tools read.
+    /// Show page-access traces, and convert them from and to the formats of other tools.
     #[command(subcommand)]
     Trace(TraceCommand),
     /// Record every access that a program makes to memory, without rights and without recompiling it.
@@ -109,7 +111,7 @@ pub(crate) enum Command {
     Generate(GenerateArguments),
     /// Run the papers' experiments on modelled hardware: each paper's figure beside ours.
     Reproduce(ReproduceArguments),
-    /// Boot stock kernels in QEMU on machines with fast and slow memory, and let Terrace manage it there.
+    /// Try stock kernels in QEMU, on machines with fast and slow memory.
     #[command(subcommand)]
     Lab(LabCommand),
 }
@@ -186,8 +188,11 @@ pub(crate) struct AttachArguments {
     #[command(flatten)]
     pub manage: ManageArguments,
     /// The process.
-    #[arg(long, value_parser = pid)]
-    pub pid: u32,
+    #[arg(long, value_parser = pid, required_unless_present = "name")]
+    pub pid: Option<u32>,
+    /// The process of this name, instead of a pid.
+    #[arg(long, conflicts_with = "pid")]
+    pub name: Option<String>,
     /// Stop after this long, such as 60s.
     #[arg(long, value_name = "TIME")]
     pub duration: Option<String>,
@@ -200,11 +205,14 @@ pub(crate) struct ObserveArguments {
     /// Watch this process instead of starting a program.
     #[arg(long, conflicts_with = "command", value_parser = pid)]
     pub pid: Option<u32>,
+    /// Watch the process of this name.
+    #[arg(long, conflicts_with_all = ["pid", "command"])]
+    pub name: Option<String>,
     /// Stop after this long, such as 60s.
     #[arg(long, value_name = "TIME")]
     pub duration: Option<String>,
     /// The program and its arguments.
-    #[arg(required_unless_present = "pid", trailing_var_arg = true, value_name = "CMD")]
+    #[arg(required_unless_present_any = ["pid", "name"], trailing_var_arg = true, value_name = "CMD")]
     pub command: Vec<OsString>,
 }
 
@@ -294,8 +302,8 @@ mod tests {
     }
 
     #[test]
-    fn a_name_in_place_of_a_pid_is_answered_with_how_to_find_one() {
+    fn a_name_in_place_of_a_pid_is_answered_with_the_option_for_it() {
         let told = Arguments::try_parse_from(["terrace", "attach", "--pid", "redis"]).unwrap_err().to_string();
-        assert!(told.contains("pidof -s redis"), "{told}");
+        assert!(told.contains("--name redis"), "{told}");
     }
 }

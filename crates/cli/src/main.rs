@@ -5,7 +5,7 @@
 
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::FromArgMatches;
 use terrace_core::text::visible_lines;
 
 mod args;
@@ -20,7 +20,8 @@ fn main() -> ExitCode {
     if std::env::args_os().nth(1).is_some_and(|argument| argument == terrace_linux::guard::GUARD_ARGUMENT) {
         return ExitCode::from(terrace_linux::guard::run_guardian(std::io::stdin()));
     }
-    let arguments = match args::Arguments::try_parse() {
+    let parsed = args::command().try_get_matches().and_then(|given| args::Arguments::from_arg_matches(&given));
+    let arguments = match parsed {
         Ok(arguments) => arguments,
         Err(told) => return terrace_daemon::tell::tell(&told),
     };

@@ -17,7 +17,8 @@ fn help(path: &[String]) -> String {
 
 /// The names in the list of commands of a help text, without `help` itself.
 fn commands(help: &str) -> Vec<String> {
-    let list = help.lines().skip_while(|line| *line != "Commands:").skip(1).take_while(|line| !line.is_empty());
+    // The command's own help has its subcommands in groups, under headings of their own; that of a subcommand under one.
+    let list = help.lines().take_while(|line| !matches!(*line, "Options:" | "Arguments:"));
     // A name stands two blanks in; what stands further in goes on with the text of the line before.
     list.filter(|line| line.starts_with("  ") && !line.starts_with("   "))
         .map(|line| line.split_whitespace().next().unwrap().to_owned())

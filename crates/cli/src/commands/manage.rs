@@ -5,10 +5,12 @@
 use std::path::Path;
 use std::process::ExitCode;
 
+use anyhow::Context;
 use terrace_core::units::Bytes;
 use terrace_linux::process::{Process, RangeOptions};
 use terrace_linux::topology::Topology;
 
+use super::named;
 use crate::args::{AttachArguments, ObserveArguments, RunArguments};
 use crate::options::{ManageOptions, WatchOptions, duration};
 use crate::session::{Plan, TargetSpec};
@@ -23,14 +25,16 @@ pub(super) fn attach(arguments: &AttachArguments) -> anyhow::Result<ExitCode> {
     let options = ManageOptions::parse(&arguments.manage, memory()?)?;
     let limit = arguments.duration.as_deref().map(|text| duration("--duration", text)).transpose()?;
     // Asked before anything is set up, so that a pid that is gone changes nothing.
-    check(arguments.pid, options.watch.ranges)?;
-    crate::session::run(&Plan::manage(TargetSpec::Pid(arguments.pid), options, limit))
+    let pid =
+        named::process(arguments.pid, arguments.name.as_deref())?.context("neither --pid nor --name was given")?;
+    check(pid, options.watch.ranges)?;
+    crate::session::run(&Plan::manage(TargetSpec::Pid(pid), options, limit))
 }
 
 pub(super) fn observe(arguments: &ObserveArguments) -> anyhow::Result<ExitCode> {
     let options = WatchOptions::parse(&arguments.watch)?;
     let limit = arguments.duration.as_deref().map(|text| duration("--duration", text)).transpose()?;
-    let target = match arguments.pid {
+    let target = match named::process(arguments.pid, arguments.name.as_deref())? {
         Some(pid) => {
             check(pid, options.ranges)?;
             TargetSpec::Pid(pid)

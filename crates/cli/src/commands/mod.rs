@@ -11,6 +11,7 @@ mod doctor;
 mod generate;
 mod lab;
 pub(crate) mod manage;
+mod named;
 mod policies;
 mod record;
 mod reproduce;
