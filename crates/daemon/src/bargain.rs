@@ -183,7 +183,7 @@ mod tests {
         assert_eq!(fast("goal = \"never-slow\"", &STANDING), (10_000, 2_000, 10_000, u64::MAX));
         assert_eq!(fast("goal = \"never-fast\"", &STANDING), (0, 0, 0, 0));
         let tuned = Standing { tuned: Some(0.35), ..STANDING };
-        assert_eq!(fast("goal = \"least\"\ntau = \"5%\"", &tuned), (0, 3_500, 3_500, u64::MAX));
+        assert_eq!(fast("goal = \"tuned\"", &tuned), (0, 3_500, 3_500, u64::MAX));
     }
 
     #[test]
@@ -194,8 +194,8 @@ mod tests {
         let tuned = Standing { tuned: Some(0.35), ..STANDING };
         assert_eq!(goal("goal = \"least\"", &STANDING, 7_000), FastGoal::Least);
         assert_eq!(goal("goal = \"least\"", &STANDING, 5_000), FastGoal::Pages(5_000));
-        assert_eq!(goal("goal = \"least\"\ntau = \"5%\"", &tuned, 9_000), FastGoal::Pages(3_500));
-        assert_eq!(goal("goal = \"least\"\ntau = \"5%\"", &tuned, 3_000), FastGoal::Pages(3_000));
+        assert_eq!(goal("goal = \"tuned\"", &tuned, 9_000), FastGoal::Pages(3_500));
+        assert_eq!(goal("goal = \"tuned\"", &tuned, 3_000), FastGoal::Pages(3_000));
         assert_eq!(goal("goal = \"50%\"", &STANDING, 7_000), FastGoal::Share(0.5));
         assert_eq!(goal("goal = \"50%\"", &STANDING, 4_000), FastGoal::Pages(4_000));
         assert_eq!(goal("goal = \"never-slow\"", &STANDING, 10), FastGoal::Pages(u64::MAX));
