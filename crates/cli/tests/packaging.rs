@@ -1,6 +1,6 @@
 //! The package's files are what those who read them understand.
 //!
-//! In: `packaging/` and this crate's Cargo.toml. Out: nothing. Must not: need a running systemd; `systemd-analyze` reads files alone.
+//! In: `packaging/`. Out: nothing. Must not: need a running systemd; `systemd-analyze` reads files alone.
 //! `scripts/unit-test` runs the unit under a systemd.
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test says what it could not look at")]
 
@@ -76,24 +76,47 @@ fn a_daemon_that_hangs_is_noticed_within_half_a_minute() {
 }
 
 #[test]
-fn all_that_the_package_holds_is_there() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let manifest = std::fs::read_to_string(folder.join("Cargo.toml")).unwrap();
-    let package = manifest.split("[package.metadata.deb]").nth(1).unwrap().split("\n[").next().unwrap();
-    let sources: Vec<&str> =
-        package.lines().filter_map(|line| line.trim().strip_prefix("[\"")?.split('"').next()).collect();
-    assert!(sources.len() > 10, "{sources:?}");
-    for source in sources {
-        // What is built is not there yet: the programs, and what `terrace generate` writes.
-        if !source.starts_with("target/") && !source.starts_with("../../target/") {
-            let path = folder.join(source.trim_end_matches('*'));
-            assert!(path.exists(), "Cargo.toml puts {source} into the package");
+fn all_that_the_packages_hold_is_there() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    for (name, least) in [("contents", 15), ("contents-dkms", 3)] {
+        let list = std::fs::read_to_string(folder.join("packaging").join(name)).unwrap();
+        let rows: Vec<Vec<&str>> = list
+            .lines()
+            .filter(|line| !line.is_empty() && !line.starts_with('#'))
+            .map(|line| line.split_whitespace().collect())
+            .collect();
+        assert!(rows.len() >= least, "packaging/{name} has {} rows", rows.len());
+        for row in rows {
+            let [source, place, mode, rest @ ..] = row.as_slice() else { panic!("packaging/{name}: {row:?}") };
+            assert!(["644", "755"].contains(mode) && !place.starts_with('/'), "packaging/{name}: {row:?}");
+            assert!(rest.is_empty() || rest == ["config"], "packaging/{name}: {row:?}");
+            // What is built is not there yet: the programs, and what `terrace generate` writes.
+            if !source.starts_with("target/") {
+                let path =
+                    source.rsplit_once('/').filter(|(_, file)| file.starts_with('*')).map_or(*source, |(path, _)| path);
+                assert!(folder.join(path).exists(), "packaging/{name} names {source}, which is not there");
+            }
         }
     }
-    for script in ["postinst", "prerm", "postrm"] {
-        let path = folder.join("../../packaging/debian").join(script);
+    let scripts = ["debian/postinst", "debian/prerm", "debian/postrm", "debian-dkms/postinst", "debian-dkms/prerm"];
+    for script in scripts {
+        let path = folder.join("packaging").join(script);
         assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o755, "{script}");
         assert!(Command::new("sh").arg("-n").arg(&path).status().unwrap().success(), "{script}");
+    }
+}
+
+#[test]
+fn the_module_and_the_chart_have_the_version_of_the_programs() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../");
+    let version = env!("CARGO_PKG_VERSION");
+    for (file, line) in [
+        ("kmod/terrace_mm/dkms.conf", format!("PACKAGE_VERSION=\"{version}\"")),
+        ("packaging/helm/terrace/Chart.yaml", format!("version: {version}")),
+        ("packaging/helm/terrace/Chart.yaml", format!("appVersion: {version}")),
+    ] {
+        let text = std::fs::read_to_string(folder.join(file)).unwrap();
+        assert!(text.lines().any(|one| one == line), "{file} lacks the line {line}");
     }
 }
 
