@@ -27,7 +27,10 @@ test: needs ## run all tests; those that need root or a kernel feature skip else
 	@scripts/test
 
 .PHONY: lint
-lint: needs ## formatting, clippy and the documentation, warnings denied
+lint: needs ## formatting, clippy and the documentation, warnings denied; the documents' links
+	@scripts/links
+	@scripts/site --check
+	@scripts/picture --check
 	@$(CARGO) fmt --all --check
 	@$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
 	@RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --workspace --no-deps --document-private-items
@@ -54,10 +57,34 @@ bpf: ## rebuild the shipped eBPF object (needs clang 14 or later)
 	@crates/bpf/build-object
 
 .PHONY: deb
-deb: build ## make the Debian package, and one with its debug symbols, into target/debian (needs cargo-deb 3)
-	@rm -rf target/package
-	@$(TERRACE) generate target/package
-	@$(CARGO) deb -p terrace-cli --no-build --dbgsym
+deb: build ## make the Debian packages: the programs, their debug symbols, the kernel module's source for DKMS
+	@scripts/package deb
+
+.PHONY: rpm
+rpm: build ## make the RPM packages (needs rpmbuild: apt install rpm)
+	@scripts/needs package
+	@scripts/package rpm
+
+.PHONY: image
+image: build ## make the container image, an OCI layout in a tar (podman load, skopeo copy oci-archive:)
+	@scripts/package image
+
+.PHONY: chart
+chart: ## pack the Helm chart
+	@scripts/package chart
+
+.PHONY: release
+release: build ## make all packages, SBOM, changes and checksums into target/release-artifacts; the version is Cargo.toml's
+	@scripts/needs package
+	@scripts/package release
+
+.PHONY: package-test
+package-test: ## install the packages of target/release-artifacts into fresh roots, and render the chart (needs root)
+	@scripts/package-test
+
+.PHONY: site
+site: ## make the documentation site: target/site/index.html (builds mdBook once)
+	@scripts/site
 
 .PHONY: audit
 audit: ## look for known vulnerabilities of the dependencies (needs cargo-audit, and the network once)
