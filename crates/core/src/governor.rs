@@ -140,6 +140,8 @@ pub struct Governor {
     stall: f64,
     /// What moves cost and is not charged yet, in seconds.
     invested: f64,
+    /// How long pressure was reported so far.
+    managed: Duration,
     backoff: f64,
     demoted: f64,
     ping_pong_pages: f64,
@@ -148,9 +150,13 @@ pub struct Governor {
 
 /// Half-life of the stall estimate: long enough to ride out one burst, short enough to stop a wrong decision.
 const STALL_HALF_LIFE: Duration = Duration::from_secs(2);
-/// Mean time over which what a move costs is charged while its page stays away. Cold memory leaves once: 1.5 GiB at 10 us a page are 3.9 s, 1.3 %
-/// of five minutes, and below the usual 2 % it need not leave in portions.
-const REPAID_IN: Duration = Duration::from_secs(300);
+/// Mean time over which what a move costs is charged while its page stays away: as long as the program was managed so far, since of a program nothing
+/// more is known than that it will run about as long again. A young one thus pays for few moves, and a short one is never burdened with
+/// an investment that only a long run repays.
+const REPAID_IN_AT_LEAST: Duration = Duration::from_secs(10);
+/// And at most this long. Cold memory leaves once: 1.5 GiB at 10 us a page are 3.9 s, 1.3 % of five minutes, and below the usual 2 % it
+/// need not leave in portions.
+const REPAID_IN_AT_MOST: Duration = Duration::from_secs(300);
 /// Half-life of the mistake ratio.
 const MISTAKE_HALF_LIFE: Duration = Duration::from_secs(30);
 /// Below this share of mistakes among the demotions, refaults are the program's change of mind and not impatience.
@@ -174,6 +180,7 @@ impl Governor {
             throttle: None,
             stall: 0.0,
             invested: 0.0,
+            managed: Duration::ZERO,
             backoff: 1.0,
             demoted: 0.0,
             ping_pong_pages: 0.0,
@@ -406,7 +413,9 @@ impl Governor {
         self.invested += pressure.moving.as_secs_f64();
         let back = (pressure.refaults as f64 * pressure.page_out_cost.as_secs_f64()).min(self.invested);
         self.invested -= back;
-        let due = self.invested * (1.0 - (-pressure.window.as_secs_f64() / REPAID_IN.as_secs_f64()).exp());
+        self.managed += pressure.window;
+        let repaid_in = self.managed.clamp(REPAID_IN_AT_LEAST, REPAID_IN_AT_MOST);
+        let due = self.invested * (1.0 - (-pressure.window.as_secs_f64() / repaid_in.as_secs_f64()).exp());
         self.invested -= due;
         back + due
     }
@@ -811,18 +820,35 @@ mod tests {
     #[test]
     fn cold_memory_that_leaves_once_is_charged_over_minutes_and_in_full() {
         let second = Duration::from_secs(1);
+        let quiet = Pressure { window: second, ..Pressure::default() };
         let mut governor = Governor::new(GovernorConfig::default());
+        (0..300).for_each(|_| governor.on_pressure(&quiet));
         let wave = Pressure { window: second, moving: Duration::from_millis(390), ..Pressure::default() };
         (0..10).for_each(|_| governor.on_pressure(&wave));
         assert_eq!(governor.throttle(), None, "3.9 s once");
         let mut charged = 0.0;
         for _ in 0..3600 {
-            governor.on_pressure(&Pressure { window: second, ..Pressure::default() });
+            governor.on_pressure(&quiet);
             charged += governor.stall_share();
         }
         assert!((3.5..=4.0).contains(&charged), "{charged} s");
         (0..60).for_each(|_| governor.on_pressure(&wave));
         assert_eq!(governor.throttle(), Some(Throttle::Refaults), "39 % for a minute is no investment");
+    }
+
+    #[test]
+    fn a_young_program_does_not_pay_for_what_only_a_long_run_repays() {
+        let second = Duration::from_secs(1);
+        let mut governor = Governor::new(GovernorConfig::default());
+        let wave = Pressure { window: second, moving: Duration::from_millis(390), ..Pressure::default() };
+        let mut spent = 0.0;
+        for _ in 0..28 {
+            let moving = if governor.throttle().is_none() { wave.moving } else { Duration::ZERO };
+            governor.on_pressure(&Pressure { moving, ..wave });
+            spent += moving.as_secs_f64();
+        }
+        // 2 % charged, as much not charged yet, and the waves that the estimate learns of late; repaid over five minutes it would be 6 s.
+        assert!((0.39..2.2).contains(&spent), "{spent} s of the first 28");
     }
 
     #[test]

@@ -51,14 +51,15 @@ impl ProcessorUse {
 const MOST_THREADS: usize = 64;
 
 /// How long the threads of a process waited for a processor while they could have run (second number of /proc/PID/task/TID/schedstat,
-/// Documentation/scheduler/sched-stats.rst), of the first `MOST_THREADS`; nothing where the kernel does not count it, or the process is gone.
-pub fn waited(root: &Path, pid: u32) -> Duration {
-    let Ok(tasks) = std::fs::read_dir(root.join(format!("proc/{pid}/task"))) else { return Duration::ZERO };
+/// Documentation/scheduler/sched-stats.rst), of the first `MOST_THREADS`. `None` where the kernel does not count it, or the process is gone.
+pub fn waited(root: &Path, pid: u32) -> Option<Duration> {
+    let tasks = std::fs::read_dir(root.join(format!("proc/{pid}/task"))).ok()?;
     let waited = |task: std::fs::DirEntry| {
         let text = std::fs::read_to_string(task.path().join("schedstat")).ok()?;
         text.split_ascii_whitespace().nth(1)?.parse::<u64>().ok()
     };
-    Duration::from_nanos(tasks.flatten().take(MOST_THREADS).filter_map(waited).sum())
+    let each = tasks.flatten().take(MOST_THREADS).filter_map(waited);
+    each.reduce(|sum, one| sum + one).map(Duration::from_nanos)
 }
 
 /// The kernel's reclaim threads, one a node: children of kthreadd, which is pid 2. Looking for them reads a file for each thread of the
@@ -116,8 +117,8 @@ mod tests {
             ("proc/9/task/10/schedstat", "1000 750 7\n"),
             ("proc/9/task/11/schedstat", "nonsense\n"),
         ]);
-        assert_eq!(waited(root.path(), 9), Duration::from_nanos(1000));
-        assert_eq!(waited(root.path(), 10), Duration::ZERO, "gone");
+        assert_eq!(waited(root.path(), 9), Some(Duration::from_nanos(1000)));
+        assert_eq!(waited(root.path(), 10), None, "gone");
     }
 
     #[test]

@@ -4,15 +4,15 @@
 //! long the programs' threads waited for one. Out: the price of a page-out now, and the cost of all moves so far. Must not: judge it; the
 //! governor does.
 //!
-//! A move costs a program twice. Each thread of it that runs is interrupted to flush its TLB, and fills it again. And the processor time of
-//! the mover is taken from somebody as far as no processor is idle:
+//! A move costs a program twice. Each thread of it that runs is interrupted to flush its TLB, and fills it again. And the mover uses a processor
+//! that the program may have wanted. It cannot have lost more by that than its threads waited for a processor (schedstat), nor more than the
+//! mover used:
 //!
 //! ```text
-//! taken = 1 - idle processors, counted without Terrace's own time, 0 to 1
+//! taken = min(1, time the programs' threads waited / processor time of the mover)
 //! ```
 //!
-//! raised to 1 where the programs' threads waited longer for a processor (schedstat) than a tenth of the mover's time. Processors are
-//! counted over the time between two readings, as /proc/stat has them.
+//! Where the kernel does not count waits, `taken` is 1 less the idle processors, counted without Terrace's own time, at least 0.
 
 use std::path::Path;
 use std::time::Duration;
@@ -24,10 +24,9 @@ use crate::usage::{Who, usage};
 const ASSUMED_INTERRUPT: Duration = Duration::from_micros(10);
 /// Weight of the latest batch in the mover's time a page.
 const LATEST: f64 = 0.1;
-/// A mover that worked for less between two readings says nothing of who waited for it: a timer's tick is as long.
-const TELLS_FROM: Duration = Duration::from_millis(5);
-/// Waiting for a processor for more than one part in so many of the mover's time is its doing.
-const WAIT_PART: u32 = 10;
+/// Readings without a move after which the surroundings are no longer read: four seconds of two readings each. A policy that moves
+/// pages once a second is then never without an earlier reading to compare with.
+const QUIET: u32 = 8;
 
 /// See the module's header.
 #[derive(Clone, Debug)]
@@ -42,6 +41,8 @@ pub(super) struct MovingAccount {
     mover: Duration,
     out: u64,
     before: Option<Reading>,
+    /// Readings since pages moved.
+    quiet: u32,
     total: Duration,
 }
 
@@ -50,7 +51,7 @@ pub(super) struct MovingAccount {
 struct Reading {
     busy: Duration,
     own: Duration,
-    waited: Duration,
+    waited: Option<Duration>,
 }
 
 /// What the last stretch of time showed.
@@ -73,6 +74,7 @@ impl MovingAccount {
             mover: Duration::ZERO,
             out: 0,
             before: None,
+            quiet: 0,
             total: Duration::ZERO,
         }
     }
@@ -97,8 +99,9 @@ impl MovingAccount {
     /// Reads the surroundings over the last `window`: `cores` are those that the programs ran on, `pids` the programs.
     pub(super) fn read(&mut self, root: &Path, window: Duration, cores: f64, pids: impl Iterator<Item = u32>) -> Moved {
         let (mover, out) = (std::mem::take(&mut self.mover), std::mem::take(&mut self.out));
-        if mover.is_zero() {
-            // Nobody moves: nothing needs to be known of the processors, and reading it costs more than it tells.
+        self.quiet = if mover.is_zero() { self.quiet + 1 } else { 0 };
+        if self.quiet >= QUIET || (mover.is_zero() && self.before.is_none()) {
+            // Nothing moves, so nothing needs to be known of the processors.
             self.before = None;
             return Moved { cost: Duration::ZERO, page_out: self.page_out(cores) };
         }
@@ -106,11 +109,13 @@ impl MovingAccount {
         let now = Reading {
             busy: ProcessorUse::read(root, &[]).map_or(Duration::ZERO, |reading| reading.busy),
             own: Duration::from_secs_f64(mine.user_seconds + mine.system_seconds),
-            waited: pids.map(|pid| processors::waited(root, pid)).sum(),
+            waited: pids.filter_map(|pid| processors::waited(root, pid)).reduce(|sum, one| sum + one),
         };
         let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-        // Before a second reading somebody is taken to wait for all of it.
-        self.taken = self.before.replace(now).map_or(1.0, |before| taken(&before, &now, window, mover, processors));
+        // Before a second reading the program is taken to wait for all of it.
+        let taken =
+            self.before.replace(now).map_or(Some(1.0), |before| taken(&before, &now, window, mover, processors));
+        self.taken = taken.unwrap_or(self.taken);
         let cost = mover.mul_f64(self.taken) + (self.interrupt * u32::try_from(out).unwrap_or(u32::MAX)).mul_f64(cores);
         self.total += cost;
         Moved { cost, page_out: self.page_out(cores) }
@@ -126,15 +131,17 @@ impl MovingAccount {
     }
 }
 
-/// Share of the mover's time that was taken from somebody.
-fn taken(before: &Reading, now: &Reading, window: Duration, mover: Duration, processors: usize) -> f64 {
-    let waited = now.waited.saturating_sub(before.waited);
-    if mover >= TELLS_FROM && waited > mover / WAIT_PART {
-        return 1.0;
+/// Share of the mover's time that was taken from the programs; `None` if it did not work.
+fn taken(before: &Reading, now: &Reading, window: Duration, mover: Duration, processors: usize) -> Option<f64> {
+    if mover.is_zero() {
+        return None;
+    }
+    if let (Some(before), Some(now)) = (before.waited, now.waited) {
+        return Some((now.saturating_sub(before).as_secs_f64() / mover.as_secs_f64()).min(1.0));
     }
     let others = now.busy.saturating_sub(before.busy).saturating_sub(now.own.saturating_sub(before.own));
     let idle = processors as f64 - others.as_secs_f64() / window.as_secs_f64().max(1e-3);
-    (1.0 - idle).clamp(0.0, 1.0)
+    Some((1.0 - idle).clamp(0.0, 1.0))
 }
 
 #[cfg(test)]
@@ -144,20 +151,32 @@ mod tests {
     const MS: Duration = Duration::from_millis(1);
 
     #[test]
-    fn the_movers_time_counts_as_far_as_no_processor_is_idle() {
-        let check = |others: u32, waited: u32, expect: f64| {
-            let before = Reading::default();
-            let now = Reading { busy: MS * (others + 100), own: MS * 100, waited: MS * waited };
-            let found = taken(&before, &now, MS * 500, MS * 100, 2);
-            assert!((found - expect).abs() < 1e-9, "{others} ms of others, {waited} ms waited: {found}");
+    fn a_program_loses_no_more_to_the_mover_than_it_waited() {
+        let before = Reading { waited: Some(MS * 7), ..Reading::default() };
+        let check = |waited: u32, expect: f64| {
+            // However busy the processors are.
+            let now = Reading { busy: MS * 1000, own: MS * 100, waited: Some(MS * (7 + waited)) };
+            let found = taken(&before, &now, MS * 500, MS * 100, 2).unwrap();
+            assert!((found - expect).abs() < 1e-9, "{waited} ms waited: {found}");
         };
-        check(0, 0, 0.0);
-        check(500, 0, 0.0);
-        check(750, 0, 0.5);
-        check(1000, 0, 1.0);
-        // Its threads waited: whatever the processors' counts say.
-        check(500, 11, 1.0);
-        check(500, 9, 0.0);
+        check(0, 0.0);
+        check(25, 0.25);
+        check(100, 1.0);
+        check(900, 1.0);
+        assert_eq!(taken(&before, &before, MS * 500, Duration::ZERO, 2), None, "the mover did not work");
+    }
+
+    #[test]
+    fn where_waits_are_not_counted_the_movers_time_counts_as_far_as_no_processor_is_idle() {
+        let check = |others: u32, expect: f64| {
+            let now = Reading { busy: MS * (others + 100), own: MS * 100, waited: None };
+            let found = taken(&Reading::default(), &now, MS * 500, MS * 100, 2).unwrap();
+            assert!((found - expect).abs() < 1e-9, "{others} ms of others: {found}");
+        };
+        check(0, 0.0);
+        check(500, 0.0);
+        check(750, 0.5);
+        check(1000, 1.0);
     }
 
     #[test]

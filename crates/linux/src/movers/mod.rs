@@ -4,6 +4,7 @@
 //! not: choose pages, retry on its own, or count a request as a move.
 
 pub mod dry_run;
+mod low_priority;
 pub mod move_pages;
 pub mod process_madvise;
 

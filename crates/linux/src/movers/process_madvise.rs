@@ -1,7 +1,7 @@
 //! Moves pages to swap with process_madvise(MADV_PAGEOUT), and back ahead of their use with process_vm_readv.
 //!
 //! In: moves from a node tier to the swap tier or back. Out: for each what the page tables say afterwards, for the calls
-//! only say what was advised. Must not: split a huge page (a move of 512 pages is always advised whole), or stall the
+//! only say what was advised. Page-outs run at the lowest priority. Must not: split a huge page (a move of 512 pages is always advised whole), or stall the
 //! target beyond the deadline where a batch of the least size can help it.
 //!
 //! Pages that another CPU faulted just now are in its folio batch (31 at most) and stay this once; shared ones stay for good.
@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 use terrace_core::plan::Failure;
 use terrace_core::units::{PAGE_BYTES, TierId, Vpn};
 
+use super::low_priority::LowPriority;
 use super::move_pages::take;
 use super::{BatchSize, MoveCost, MoveResult, Mover, PageMove};
 use crate::pagemap::{Pagemap, PagemapEntry, Residence};
@@ -27,9 +28,10 @@ use crate::topology::{TierKind, TierMap};
 
 /// Most ranges a call takes (IOV_MAX of linux/uio.h).
 const RANGES: usize = 1024;
-/// Least and most pages a call: 4 MiB and 64 MiB. Less would pay the call's own cost too often; more would reach past any
-/// deadline, and the kernel's limit is 2 GiB.
-const LEAST_PAGES: u32 = 1024;
+/// Pages of the first call, and least and most pages of a call. A call that loses its processor to the programs holds the read side of the target's
+/// address space lock meanwhile, so on a busy machine calls shrink to 64 pages; more than 64 MiB would reach past any deadline.
+const FIRST_PAGES: u32 = 256;
+const LEAST_PAGES: u32 = 64;
 const MOST_PAGES: u32 = 16384;
 /// How often a call that the kernel interrupted is made again.
 const RETRIES: u32 = 8;
@@ -79,10 +81,10 @@ struct Run {
 }
 
 impl ProcessMadvise {
-    /// A mover whose calls stay within `deadline` where 4 MiB can.
+    /// A mover whose calls stay within `deadline` where 64 pages can.
     pub fn new(deadline: Duration) -> ProcessMadvise {
         ProcessMadvise {
-            out: BatchSize::new(LEAST_PAGES, LEAST_PAGES, MOST_PAGES, deadline),
+            out: BatchSize::new(FIRST_PAGES, LEAST_PAGES, MOST_PAGES, deadline),
             back: BatchSize::new(RANGES as u32, 64, RANGES as u32, deadline),
             order: Vec::new(),
             pending: Vec::new(),
@@ -169,7 +171,10 @@ impl ProcessMadvise {
         cost: &mut MoveCost,
     ) {
         self.arrange(moves);
-        let whole_call = self.advise(process.pidfd(), moves, cost);
+        let whole_call = {
+            let _lowered = LowPriority::enter();
+            self.advise(process.pidfd(), moves, cost)
+        };
         self.read_back(pagemap, moves, &Wanted::Swapped, whole_call, results, cost);
     }
 
