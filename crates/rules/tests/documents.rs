@@ -65,3 +65,30 @@ fn the_code_map_names_nothing_that_is_gone() {
     }
     assert!(named_at_all > 10, "only {named_at_all} files were found in the code map");
 }
+
+#[test]
+fn a_walk_through_the_code_opens_at_most_seven_files_that_exist() {
+    let page = std::fs::read_to_string(root().join("CONTRIBUTING.md")).unwrap();
+    let section = page.split("## Six walks through the code\n").nth(1).expect("CONTRIBUTING.md has its walks");
+    let section = section.split("\n## ").next().unwrap();
+    let walks: Vec<&str> = section.split("\n. **").flat_map(|text| text.split(". **")).skip(1).collect();
+    assert_eq!(walks.len(), 6, "a walk begins with its number and a bold title");
+    for walk in walks {
+        let title = walk.split("**").next().unwrap();
+        let said: usize = walk
+            .split_once('(')
+            .and_then(|(_, rest)| rest.split_whitespace().next()?.parse().ok())
+            .unwrap_or_else(|| panic!("{title}: says how many files it opens, as in \"(4 files)\""));
+        // The title may name a policy's or a machine's own file, which is yet to be written.
+        let named: std::collections::BTreeSet<&str> = walk
+            .split('`')
+            .skip(1)
+            .step_by(2)
+            .filter(|name| name.contains('/') && name.contains('.') && !name.starts_with("docs/"))
+            .collect();
+        for file in &named {
+            assert!(root().join(file).is_file(), "{title}: {file} is gone");
+        }
+        assert!(named.len() <= said && said <= 7, "{title}: says {said} files and names {}", named.len());
+    }
+}
