@@ -43,6 +43,8 @@ fn start_log(verbose: u8) {
         .with_writer(std::io::stderr)
         .with_ansi(colour)
         .without_time()
+        // Which module warns helps who debugs Terrace, and nobody else.
+        .with_target(verbose > 0)
         .init();
 }
 

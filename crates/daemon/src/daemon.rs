@@ -429,9 +429,7 @@ impl Daemon {
         let resident = terrace_linux::process::Stat::read(std::process::id()).map_or(0, |stat| stat.resident.get());
         let mut notes = self.machine.notes.clone();
         if !self.machine.moves {
-            notes.push(
-                "dry run: nothing moves; what would is counted as pages that would not move, cause dry_run".to_owned(),
-            );
+            notes.push("dry run: nothing moves; `terrace classes` shows how many pages would have moved".to_owned());
         }
         if self.watcher.lost() > 0 {
             notes.push(format!(

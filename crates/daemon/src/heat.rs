@@ -58,7 +58,9 @@ impl HeatTap {
     /// The map. A process is gone; its rows go when their columns do, or when there are too many.
     pub fn map(&self, class: &str, pids: &BTreeMap<SpaceId, u32>) -> view::Heat {
         let mut keys: BTreeSet<(SpaceId, u64)> = BTreeSet::new();
-        for key in self.columns.iter().rev().flat_map(|column| column.cells.keys()) {
+        let cells = self.columns.iter().rev().flat_map(|column| column.cells.keys());
+        // A process that ended leaves its cells in older columns; it is not shown any more.
+        for key in cells.filter(|(space, _)| pids.contains_key(space)) {
             if keys.len() >= ROWS && !keys.contains(key) {
                 continue;
             }
@@ -81,10 +83,7 @@ impl HeatTap {
             processes_left_out: pids.keys().filter(|space| !shown.contains(space)).count() as u64,
             cells: cells.collect(),
             columns: self.columns.iter().map(|column| column.began).collect(),
-            rows: keys
-                .iter()
-                .map(|(space, row)| HeatRow { pid: pids.get(space).copied().unwrap_or(0), address: row * bytes, bytes })
-                .collect(),
+            rows: keys.iter().map(|(space, row)| HeatRow { pid: pids[space], address: row * bytes, bytes }).collect(),
         }
     }
 }

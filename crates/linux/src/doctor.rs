@@ -455,15 +455,24 @@ pub fn rivals(root: &Path, own_pid: u32) -> Vec<Rival> {
         })
         .filter(|pid| match read(&format!("proc/{pid}/comm")).as_deref() {
             Some("terraced") => true,
-            // Of the command only those that move pages: a workload or a look at the topology disturbs nobody.
-            Some("terrace") => read(&format!("proc/{pid}/cmdline"))
-                .is_some_and(|line| line.split('\0').skip(1).any(|word| matches!(word, "run" | "attach"))),
+            Some("terrace") => read(&format!("proc/{pid}/cmdline")).is_some_and(|line| manages(&line)),
             _ => false,
         })
         .collect();
     let list = others.iter().map(|pid| format!("pid {pid}")).collect::<Vec<_>>().join(", ");
     add("terrace", Some(list), "another Terrace runs; two must not manage the same program");
     rivals
+}
+
+/// Whether a `terrace` with this command line manages a program: by its subcommand, the first word that is no option. A simulation, a workload or a
+/// look at the topology disturbs no other Terrace, whatever words follow.
+fn manages(command: &str) -> bool {
+    let mut words = command.split('\0').skip(1).filter(|word| !word.starts_with('-'));
+    match words.next() {
+        Some("run" | "attach") => true,
+        Some("size") => words.next() == Some("tune"),
+        _ => false,
+    }
 }
 
 /// How often a cAdvisor with this command line clears accessed bits, in measurements; `None` if it does not, as by default.
@@ -556,6 +565,23 @@ mod tests {
             ("terrace", "pid 41, pid 44"),
         ];
         assert_eq!(found, expected.map(|(name, state)| (name, state.to_owned())));
+    }
+
+    #[test]
+    fn a_terrace_is_a_rival_by_its_subcommand_only() {
+        for manages_one in ["terrace\0run\0ls\0", "terrace\0-v\0attach\0--pid\x007\0", "terrace\0size\0tune\0--\0ls\0"]
+        {
+            assert!(manages(manages_one), "{manages_one:?}");
+        }
+        for harmless in [
+            "terrace\0sim\0run\0--policy\0age\0",
+            "terrace\0observe\0--\0run\0",
+            "terrace\0size\0advise\0",
+            "terrace\0workload\0attach\0",
+            "terrace\0",
+        ] {
+            assert!(!manages(harmless), "{harmless:?}");
+        }
     }
 
     #[test]

@@ -68,7 +68,7 @@ fn print_json(value: &impl serde::Serialize) -> anyhow::Result<()> {
 }
 
 /// Prints text on stdout. Nothing in it acts on the terminal, whoever chose the names in it.
-fn print_text(text: &str) -> anyhow::Result<()> {
+pub(crate) fn print_text(text: &str) -> anyhow::Result<()> {
     use std::io::Write;
     std::io::stdout().lock().write_all(visible_lines(text).as_bytes())?;
     Ok(())

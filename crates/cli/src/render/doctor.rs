@@ -26,16 +26,21 @@ fn on_screen(doctor: &Doctor, screen: &Screen) -> String {
         None => "No tracker here can serve a policy of accessed bits; the reasons stand below.\n".to_owned(),
     });
     text.push_str(&listed("What to do", doctor.advice.iter().cloned(), screen.width));
-    let mut table = screen.table(&["tracker", "works", "sees", "unit", "ns/page", "why"]);
+    let mut table = screen.table(&["tracker", "works", "sees", "unit", "ns/page"]);
     for tracker in &doctor.trackers {
         table.add_row(tracker_row(tracker));
     }
     text.push_str(&format!("\nTrackers, in order of preference\n{table}\n"));
-    let mut table = screen.table(&["mover", "works", "needed", "why"]);
+    let mut table = screen.table(&["mover", "works", "needed"]);
     for mover in &doctor.movers {
-        table.add_row([mover.name.to_owned(), yes(mover.available), yes(mover.useful), mover.reason.clone()]);
+        table.add_row([mover.name.to_owned(), yes(mover.available), yes(mover.useful)]);
     }
     text.push_str(&format!("\nMovers\n{table}\n"));
+    // Reasons have lines of their own: in a narrow column paths would break, and what is to be typed could not be copied.
+    let trackers =
+        doctor.trackers.iter().map(|tracker| format!("{}: {}; for {}", tracker.name, tracker.reason, tracker.serves));
+    let movers = doctor.movers.iter().map(|mover| format!("{}: {}", mover.name, mover.reason));
+    text.push_str(&listed("Reasons", trackers.chain(movers), screen.width));
     text.push_str(&format!("\nTiers, fastest first\n{}\n", super::topology::tiers(&doctor.tiers, screen)));
     let rivals = doctor.rivals.iter().map(|rival| format!("{} ({}): {}", rival.name, rival.state, rival.effect));
     text.push_str(&listed("Others that move pages or clear marks", rivals, screen.width));
@@ -50,7 +55,7 @@ fn on_screen(doctor: &Doctor, screen: &Screen) -> String {
     text
 }
 
-fn tracker_row(tracker: &TrackerReport) -> [String; 6] {
+fn tracker_row(tracker: &TrackerReport) -> [String; 5] {
     // A tracker that opens and does not see what it should is worse than none, so the two are told apart.
     let works = match (tracker.available, tracker.proven) {
         (true, true) => "proven",
@@ -69,7 +74,6 @@ fn tracker_row(tracker: &TrackerReport) -> [String; 6] {
         sees.to_owned(),
         tracker.granularity_bytes.to_string(),
         tracker.cost_ns_per_page.map_or_else(|| "-".to_owned(), units::significant),
-        format!("{}\nfor {}", tracker.reason, tracker.serves),
     ]
 }
 

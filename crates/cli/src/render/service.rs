@@ -188,8 +188,13 @@ fn details(class: &Class) -> String {
     let counts = |map: &std::collections::BTreeMap<String, u64>| {
         map.iter().map(|(name, count)| format!("{name} {count}")).collect::<Vec<_>>().join(", ")
     };
-    if !class.failed_pages.is_empty() {
-        let _ = write!(text, "\n  pages that would not move: {}", counts(&class.failed_pages));
+    let mut failed = class.failed_pages.clone();
+    // Of a dry run nothing failed: that is what would have moved.
+    if let Some(would) = failed.remove(terrace_core::plan::Failure::DryRun.name().as_str()) {
+        let _ = write!(text, "\n  dry run: {would} pages would have moved");
+    }
+    if !failed.is_empty() {
+        let _ = write!(text, "\n  pages that could not be moved: {}", counts(&failed));
     }
     if !class.rejected_pages.is_empty() {
         let _ = write!(text, "\n  requests refused: {}", counts(&class.rejected_pages));

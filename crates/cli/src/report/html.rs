@@ -157,8 +157,12 @@ fn facts(report: &Report) -> String {
         ("Longest call that moved pages", units::seconds(manager.longest_move_call_milliseconds / 1e3)),
         ("Page-outs stopped", if throttled.is_empty() { "never".to_owned() } else { throttled.join(", ") }),
     ];
-    // A run that only watched had nothing to gain; a column of zeros would read as failure.
-    let gained = if text::is_observation(report) { String::new() } else { fact_table("What was gained", &gained) };
+    // A run that only watched had nothing to gain, and no policy chose what leaves; a column of zeros would read as failure.
+    let observed = text::is_observation(report);
+    let says_something = |(name, _): &&(&str, String)| !observed || !matches!(*name, "Policy" | "Page-outs stopped");
+    let program: Vec<(&str, String)> = program.iter().filter(says_something).cloned().collect();
+    let cost: Vec<(&str, String)> = cost.iter().filter(says_something).cloned().collect();
+    let gained = if observed { String::new() } else { fact_table("What was gained", &gained) };
     [fact_table("The program", &program), gained, fact_table("What it cost", &cost)].concat()
 }
 

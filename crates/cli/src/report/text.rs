@@ -151,11 +151,6 @@ pub(crate) fn age_label(bin: &AgeBin) -> String {
     }
 }
 
-/// What a person sees on stderr when the run is over; one who asked to observe sees the memory by age and by address, too.
-pub(crate) fn closing_lines(report: &Report, observed: bool) -> String {
-    closing(report, observed, &Screen::of(std::io::stderr()))
-}
-
 /// Shows the state of the running program on stderr, in place of the line before.
 pub(crate) fn print_progress(point: &Point, before: Option<&Point>) {
     // The last column stays free: a terminal that has filled it may wrap.
@@ -168,7 +163,8 @@ pub(crate) fn end_progress() {
     eprint!("\r{ERASE_TO_END_OF_LINE}");
 }
 
-fn closing(report: &Report, observed: bool, screen: &Screen) -> String {
+/// What a person sees when the run is over; one who asked to observe sees the memory by age and by address, too.
+pub(crate) fn closing_lines(report: &Report, observed: bool, screen: &Screen) -> String {
     let mut text = String::new();
     if observed {
         text.push_str("memory by idle time at the end\n");
@@ -336,13 +332,14 @@ fn cost_text(report: &Report) -> String {
 }
 
 fn tracker_text(report: &Report) -> String {
-    format!(
-        "{}, {} of {} each; policy {}",
+    let tracker = format!(
+        "{}, {} of {} each",
         report.tracker,
         units::counted(report.manager.rounds, "round", "rounds"),
         units::seconds(report.manager.round_milliseconds_mean / 1e3),
-        report.policy,
-    )
+    );
+    // Where nothing could move, which policy would have chosen says nothing.
+    if is_observation(report) { tracker } else { format!("{tracker}; policy {}", report.policy) }
 }
 
 /// A name and its text, aligned; what does not fit goes to further lines under the text.

@@ -168,7 +168,7 @@ pub(crate) fn run_with(plan: &Plan, mut hook: Option<&mut dyn RunHook>) -> anyho
     drop(manager);
     let released = Machine::release(machine.held);
     // What was found out is written whatever else went wrong: nobody can run it again to get the same report.
-    let written = write(&plan.watch.output, &report, plan.observes());
+    let written = write(&plan.watch.output, &report, plan.observes(), matches!(plan.target, TargetSpec::Command(_)));
     drop(places);
     // Management may end before the program, by --duration or because the tracker broke.
     target.outlast()?;
@@ -226,9 +226,17 @@ fn manage(
     }
 }
 
-fn write(output: &OutputOptions, report: &Report, observed: bool) -> anyhow::Result<()> {
+fn write(output: &OutputOptions, report: &Report, observed: bool, started: bool) -> anyhow::Result<()> {
     if !output.quiet {
-        eprint!("{}", visible_lines(&crate::report::text::closing_lines(report, observed)));
+        use crate::commands::print_text;
+        use crate::render::Screen;
+        use crate::report::text::closing_lines;
+        // What was observed of a process that runs anyway is this command's data. Else stdout is the program's, or JSON's.
+        if observed && !started && !output.json {
+            print_text(&closing_lines(report, observed, &Screen::of(std::io::stdout())))?;
+        } else {
+            eprint!("{}", visible_lines(&closing_lines(report, observed, &Screen::of(std::io::stderr()))));
+        }
     }
     if let Some(directory) = &output.report {
         crate::report::write_report(directory, report)?;

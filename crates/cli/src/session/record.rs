@@ -194,8 +194,7 @@ impl Recorder {
             ));
         }
         if !plan.moves && !plan.observes() {
-            notes
-                .push("dry run: nothing was moved; the failures by cause dry_run are what would have moved".to_owned());
+            notes.push("dry run: nothing was moved; what would have moved is counted by the cause dry_run".to_owned());
         }
         if engine.policy_name() != "age" {
             notes.push(format!("no age histogram: the policy {} keeps no ages", engine.policy_name()));

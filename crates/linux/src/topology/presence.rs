@@ -26,8 +26,20 @@ pub struct SizeChange {
 /// What was last seen of each tier.
 #[derive(Clone, Debug)]
 pub struct Presence {
-    /// The size as it was planned with at the start, and what the files said then and last.
-    tiers: Vec<(Bytes, Bytes, Bytes)>,
+    tiers: Vec<Seen>,
+}
+
+/// What was seen of one tier.
+#[derive(Clone, Copy, Debug)]
+struct Seen {
+    /// The size that was planned with at the start.
+    planned: Bytes,
+    /// What the files said then,
+    first: Bytes,
+    /// and last.
+    last: Bytes,
+    /// Whether it was reported that it grew beyond its first size: a balloon that breathes would repeat it for ever.
+    growth_reported: bool,
 }
 
 /// Balloons breathe: less than this share of a tier's size is no news.
@@ -38,7 +50,7 @@ impl Presence {
     pub fn of(root: &Path, map: &TierMap) -> Presence {
         let seen = |tier: &Tier| {
             let now = size_now(root, tier).unwrap_or(tier.capacity_bytes);
-            (tier.capacity_bytes, now, now)
+            Seen { planned: tier.capacity_bytes, first: now, last: now, growth_reported: false }
         };
         Presence { tiers: map.tiers().iter().map(seen).collect() }
     }
@@ -46,7 +58,8 @@ impl Presence {
     /// Looks again; the map takes the new sizes.
     pub fn look(&mut self, root: &Path, map: &mut TierMap) -> Vec<SizeChange> {
         let mut changes = Vec::new();
-        for (index, (planned, first, last)) in self.tiers.iter_mut().enumerate() {
+        for (index, seen) in self.tiers.iter_mut().enumerate() {
+            let Seen { planned, first, last, growth_reported } = seen;
             let tier = map.tier(TierId(index as u8)).clone();
             // What cannot be read is unknown, and no reason to act.
             let Some(now) = size_now(root, &tier) else { continue };
@@ -60,13 +73,12 @@ impl Presence {
             let size = if now == Bytes::ZERO { Bytes::ZERO } else { planned.saturating_sub(lost) };
             let before = tier.capacity_bytes;
             *last = now;
+            let beyond = now > *first;
+            if beyond && size == before && std::mem::replace(growth_reported, true) {
+                continue;
+            }
             map.set_capacity(tier.id, size);
-            changes.push(SizeChange {
-                tier: tier.id,
-                before,
-                now: size,
-                text: told(&tier, before, size, now > *first),
-            });
+            changes.push(SizeChange { tier: tier.id, before, now: size, text: told(&tier, before, size, beyond) });
         }
         changes
     }

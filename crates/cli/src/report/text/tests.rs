@@ -19,7 +19,7 @@ fn the_headline_says_what_was_saved_and_what_it_cost() {
 
 #[test]
 fn the_closing_lines_tell_gains_costs_failures_and_notes() {
-    let text = closing(&example::managed(), false, &WIDE);
+    let text = closing_lines(&example::managed(), false, &WIDE);
     for part in [
         "exit code 0",
         "2 processes",
@@ -39,14 +39,14 @@ fn the_closing_lines_tell_gains_costs_failures_and_notes() {
 fn the_closing_lines_stay_few() {
     let mut report = example::managed();
     report.notes = (0..9).map(|number| format!("note {number}")).collect();
-    let text = closing(&report, false, &Screen { width: 400, unicode: true });
+    let text = closing_lines(&report, false, &Screen { width: 400, unicode: true });
     assert_eq!(text.lines().count(), 11, "{text}");
     assert!(text.contains("and 7 more in the report"), "{text}");
 }
 
 #[test]
 fn an_observed_run_speaks_of_no_savings_and_shows_pictures() {
-    let text = closing(&example::observed(), true, &WIDE);
+    let text = closing_lines(&example::observed(), true, &WIDE);
     assert!(!text.contains("saved") && text.contains("idle for") && text.contains("process 4243"), "{text}");
 }
 
@@ -54,7 +54,7 @@ fn an_observed_run_speaks_of_no_savings_and_shows_pictures() {
 fn nothing_fails_or_grows_wide_at_the_edges() {
     for (name, report) in example::edges() {
         for screen in [WIDE, Screen { width: 60, unicode: false }, Screen { width: 10, unicode: false }] {
-            let text = closing(&report, true, &screen);
+            let text = closing_lines(&report, true, &screen);
             assert!(!text.contains("NaN"), "{name}: {text}");
             if screen.width >= 60 {
                 assert!(text.lines().all(|line| line.chars().count() <= screen.width), "{name}: {text}");
