@@ -126,7 +126,7 @@ impl ManageOptions {
                     _ => misuse("--policy", &raw.policy, &error),
                 },
             )?;
-        if let Some(why) = terrace_policies::only_simulated(policy.needs()) {
+        if let Some(why) = terrace_policies::only_simulated(policy.profile().needs()) {
             return Err(misuse(
                 "--policy",
                 &raw.policy,

@@ -15,7 +15,10 @@ use crate::ledger::Ledger;
 use crate::observation::{Observation, Observations, ScanBatch};
 use crate::pages::Pages;
 use crate::plan::{Action, Failure, MoveRequest, MoveRequests, Outcome, Plan, Reason};
-use crate::policy::{Cadence, CapacityView, FastGoal, Kernel, Metric, Needs, Oracle, Policy, ScanReport, TierUse};
+use crate::policy::{
+    Cadence, CapacityView, Facet, FastGoal, Feedback, Metric, Needs, Oracle, Policy, Remap, ScanReport, Schedule,
+    Setup, TierUse,
+};
 use crate::prices::{Prices, ProcessorCounts};
 use crate::units::{BLOCK_PAGES, Bytes, SpaceId, TierId, Time, Vpn};
 
@@ -139,14 +142,14 @@ impl Engine {
         match input {
             Input::Mapped(space, range) => {
                 let blocks = self.pages.map(space, range);
-                self.policy.mapped(now, &blocks, &mut self.pages);
+                self.policy.remap(now, Remap::Mapped(&blocks), &mut self.pages);
             }
             Input::Unmapped(space, range) => {
-                self.policy.unmapping(now, space, range.clone(), &self.pages);
+                self.policy.remap(now, Remap::Unmapping(space, range.clone()), &mut self.pages);
                 self.pages.unmap(space, range);
             }
             Input::Exited(space) => {
-                self.policy.unmapping(now, space, Vpn(0)..Vpn(u64::MAX), &self.pages);
+                self.policy.remap(now, Remap::Unmapping(space, Vpn(0)..Vpn(u64::MAX)), &mut self.pages);
                 self.pages.remove_space(space);
             }
             Input::Observed(Observations::Scan(scan)) => {
@@ -158,14 +161,14 @@ impl Engine {
                 self.policy.observe(now, Observations::Events(events), &mut self.pages);
             }
             Input::ScanDone(round) => {
-                self.policy.scan_done(now, &round, &mut self.pages);
+                self.feedback(now, Feedback::ScanDone(&round));
                 self.ask = true;
             }
-            Input::Processor(counts) => self.policy.processor(now, &counts),
-            Input::Prices(prices) => self.policy.set_prices(&prices),
+            Input::Processor(counts) => self.feedback(now, Feedback::Processor(&counts)),
+            Input::Prices(prices) => self.policy.configure(Setup { prices: Some(prices), ..Setup::default() }),
             Input::Moved(outcomes) => {
                 let missing = self.apply_outcomes(now, outcomes);
-                self.policy.outcome(now, outcomes, &mut self.pages);
+                self.feedback(now, Feedback::Moved(outcomes));
                 if !missing.is_empty() {
                     self.policy.observe(now, Observations::Events(&missing), &mut self.pages);
                 }
@@ -176,7 +179,7 @@ impl Engine {
                 self.goal = goal;
                 self.ask = true;
             }
-            Input::SamplerTime(spent) => self.policy.sampler_time(now, spent),
+            Input::SamplerTime(spent) => self.feedback(now, Feedback::SamplerTime(spent)),
             Input::FileBacked(space, range) => self.pages.set_file(space, range),
             Input::Limits(space, limits) => self.governor.set_limits(space, limits),
             Input::TotalLimits(limits) => self.governor.set_total_limits(limits),
@@ -192,7 +195,7 @@ impl Engine {
             }
             Input::Tick => {}
         }
-        if self.policy.next_wake().is_some_and(|wake| wake <= now) {
+        if self.policy.schedule().wake_at.is_some_and(|wake| wake <= now) {
             self.ask = true;
         }
     }
@@ -204,13 +207,13 @@ impl Engine {
         {
             return Output::Move(plan);
         }
-        let cadence = self.policy.cadence();
+        let Schedule { cadence, wake_at } = self.policy.schedule();
         if self.cadence != Some(cadence) {
             self.cadence = Some(cadence);
             return Output::Track(cadence);
         }
         // A policy that wakes at `now` was asked just above; it must not be able to spin the driver.
-        let policy = self.policy.next_wake().filter(|wake| *wake > now);
+        let policy = wake_at.filter(|wake| *wake > now);
         let rate = self.rate_wait.filter(|wait| *wait > now && !self.requests.is_empty());
         Output::Wake([policy, rate].into_iter().flatten().min().unwrap_or(Time::FAR_FUTURE))
     }
@@ -232,49 +235,48 @@ impl Engine {
 
     /// The policy's name.
     pub fn policy_name(&self) -> &'static str {
-        self.policy.name()
+        self.policy.profile().name
     }
 
     /// The policy's figures.
     pub fn policy_metrics(&self) -> Vec<Metric> {
-        self.policy.metrics()
+        self.policy.report().metrics
     }
 
     /// Hands the policy an oracle. Returns whether it has a use for one.
     pub fn foresee(&mut self, oracle: Box<dyn Oracle>) -> bool {
-        self.policy.foresee(oracle)
+        let wanted = self.policy_needs().future;
+        if wanted {
+            self.policy.configure(Setup { oracle: Some(oracle), ..Setup::default() });
+        }
+        wanted
     }
 
     /// The pages whose every use should be reported as a hint fault from now on, if they changed since the last call.
     /// A driver that offers hint faults asks after every [`Output::Wake`].
-    pub fn watch(&mut self, now: Time) -> Option<Vec<crate::units::PageId>> {
-        self.policy.watch(now, &mut self.pages)
-    }
-
-    /// How the kernel's own lists are to be moved from, if the policy leaves moving to the kernel.
-    pub fn list_plan(&self) -> Option<crate::policy::ListPlan> {
-        self.policy.list_plan()
+    pub fn watch(&mut self) -> Option<Vec<crate::units::PageId>> {
+        match self.policy.facet()? {
+            Facet::Watch(pages) => pages.watch(),
+            Facet::Lists(_) => None,
+        }
     }
 
     /// What the policy said of the kernel's own lists since the last call, moved to the end of `into`. A driver that serves
-    /// [`Engine::list_plan`] asks after every batch of observations.
+    /// [`Kernel::lists`](crate::policy::Kernel::lists) asks after every batch of observations.
     pub fn list_marks(&mut self, into: &mut Vec<crate::policy::ListMark>) {
-        self.policy.list_marks(into);
-    }
-
-    /// What the policy takes the kernel beneath to do by itself.
-    pub fn policy_kernel(&self) -> Kernel {
-        self.policy.kernel()
+        if let Some(Facet::Lists(lists)) = self.policy.facet() {
+            lists.marks(into);
+        }
     }
 
     /// Which observations the policy lives on.
     pub fn policy_needs(&self) -> Needs {
-        self.policy.needs()
+        self.policy.profile().needs()
     }
 
     /// Bytes the policy keeps beside the pages.
     pub fn policy_memory_bytes(&self) -> usize {
-        self.policy.memory_bytes()
+        self.policy.report().memory_bytes
     }
 
     /// Where a page that is touched for the first time should go, where the driver can choose.
@@ -302,6 +304,10 @@ impl Engine {
         self.capacity.iter().enumerate().map(|(tier, &capacity)| TierUse { used: used(tier), capacity }).collect()
     }
 
+    fn feedback(&mut self, now: Time, feedback: Feedback<'_>) {
+        self.policy.feedback(now, feedback, &mut self.pages);
+    }
+
     fn next_plan(&mut self, now: Time) -> Option<Plan> {
         loop {
             if self.ask {
@@ -321,7 +327,7 @@ impl Engine {
             let granted = self.governor.admit(now, requests, &mut self.pages, &tiers, limit);
             self.requests.drain(..granted.consumed);
             for (request, rejection) in &granted.rejected {
-                self.policy.refused(now, request, *rejection, &mut self.pages);
+                self.policy.feedback(now, Feedback::Rejected(request, *rejection), &mut self.pages);
             }
             self.rate_wait = granted.wait_until;
             self.granted_of_list |= !granted.moves.is_empty();

@@ -10,7 +10,7 @@ use crate::observation::Observations;
 use crate::pages::Pages;
 use crate::plan::{MoveRequest, MoveRequests, Outcome, Rejection};
 use crate::prices::{Prices, ProcessorCounts};
-use crate::units::{BlockId, Bytes, PageId, SpaceId, TierId, Time};
+use crate::units::{BlockId, Bytes, PageId, SpaceId, TierId, Time, Vpn};
 
 /// Which observations a policy lives on. The driver chooses trackers by it, and refuses a policy none can serve.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -42,7 +42,7 @@ pub trait Oracle: Send {
     fn future(&mut self, from: Time, until: Time, pages: &Pages, found: &mut Vec<(PageId, u32)>);
 }
 
-/// How often to look. A policy states it again after every round and every plan.
+/// How often to look. A policy states it again after every round and every plan ([`Policy::schedule`]).
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Cadence {
     /// When the next round of accessed bits should be read; `None` if none is wanted.
@@ -178,7 +178,7 @@ pub enum Movers {
 
 /// What a policy takes the kernel, or the memory controller, beneath it to do by itself. A driver on real hardware finds
 /// it so or not; the simulator models it. The default is a kernel that leaves pages where they were first placed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Kernel {
     /// Reclaim moves the tail of the inactive lists one tier down (`demotion_enabled`) and is woken by the watermarks.
     pub demotion: bool,
@@ -199,6 +199,9 @@ pub struct Kernel {
     pub memory_mode: bool,
     /// Who carries out the policy's plans.
     pub movers: Movers,
+    /// The kernel moves from its own lists, which the policy puts in order ([`KernelLists`]); the policy requests no moves. Only a live
+    /// driver can serve it, with a module in the kernel; the others refuse such a policy.
+    pub lists: Option<ListPlan>,
 }
 
 /// How the kernel's own page lists are to be moved from, by a policy that puts them in order and leaves the moving to the kernel.
@@ -237,69 +240,153 @@ pub struct Metric {
     pub value: f64,
 }
 
-/// Decision code: which pages should change tier, best first.
-pub trait Policy: Send {
+/// What a policy is, before anything has happened: who it is and what it counts on.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Profile {
     /// The name it is found by.
-    fn name(&self) -> &'static str;
+    pub name: &'static str,
+    /// Which observations would do, best first: any one of these, of which the driver grants one ([`Setup::granted`]). One alone for most
+    /// policies, and for any once it is granted.
+    pub needs: Vec<Needs>,
+    /// What the kernel beneath is taken to do by itself.
+    pub kernel: Kernel,
+}
 
-    /// Which observations it lives on.
-    fn needs(&self) -> Needs;
-
-    /// Which observations would do, best first: any one of these. The driver grants the first it can serve and says which.
-    fn needs_any(&self) -> Vec<Needs> {
-        vec![self.needs()]
+impl Profile {
+    /// A policy of that name that lives on `needs`, above a kernel that does nothing by itself.
+    pub fn new(name: &'static str, needs: Needs) -> Profile {
+        Profile { name, needs: vec![needs], kernel: Kernel::default() }
     }
 
-    /// The driver serves this one of [`Policy::needs_any`]. Called once, before anything else; from then on [`Policy::needs`] is it.
-    fn granted(&mut self, _needs: Needs) {}
+    /// The same above a kernel that does this by itself.
+    pub fn above(self, kernel: Kernel) -> Profile {
+        Profile { kernel, ..self }
+    }
 
+    /// The observations it likes best, or was granted.
+    pub fn needs(&self) -> Needs {
+        self.needs.first().copied().unwrap_or_default()
+    }
+}
+
+/// What a driver tells a policy of its surroundings. Only what is there is news; the rest stays as it was.
+#[derive(Default)]
+pub struct Setup {
+    /// The one of [`Profile::needs`] that the driver serves. From then on the profile has it alone.
+    pub granted: Option<Needs>,
+    /// What moves, splits and collapses cost on this machine: from a driver that knows it, and again whenever it has become something else
+    /// ([`Input::Prices`](crate::engine::Input::Prices)).
+    pub prices: Option<Prices>,
+    /// The machine is a model shrunk by this factor, while times stay those of the full size: amounts that the policy states in bytes, pages
+    /// or samples (a scan window, samples between two thresholds) are to be divided by it. From the simulator only.
+    pub scale: Option<u32>,
+    /// Each page of 4 KiB stands for a whole 2 MiB page of the full size, or for several. A page then has 512 times fewer accesses than what
+    /// it stands for, and would have as many times fewer samples; so that it has as many, this many observations come in place of each
+    /// hardware sample, each worth as small a part of one. A policy whose unit is the 2 MiB page takes the small page for it. With the scale
+    /// or after it, from the simulator only.
+    pub sample_parts: Option<u32>,
+    /// The future of a trace, for a policy with [`Needs::future`].
+    pub oracle: Option<Box<dyn Oracle>>,
+}
+
+/// Pages come under management, or leave it.
+#[derive(Clone, Debug)]
+pub enum Remap<'a> {
     /// Blocks appeared, or gained pages. Their states are fresh where the pages are new.
-    fn mapped(&mut self, _now: Time, _blocks: &[BlockId], _pages: &mut Pages) {}
-
+    Mapped(&'a [BlockId]),
     /// Pages are about to vanish from a space; after the call their ids may be given to others.
-    fn unmapping(&mut self, _now: Time, _space: SpaceId, _range: Range<crate::units::Vpn>, _pages: &Pages) {}
+    Unmapping(SpaceId, Range<Vpn>),
+}
+
+/// What became of something the policy asked for, and what it cost. The pages' tiers are up to date already.
+#[derive(Clone, Debug)]
+pub enum Feedback<'a> {
+    /// The round of accessed bits that the cadence asked for is complete.
+    ScanDone(&'a ScanReport),
+    /// Moves were carried out, or failed.
+    Moved(&'a [Outcome]),
+    /// A request was not granted. Counting such failures is part of some policies; requesting again at once is not.
+    Rejected(&'a MoveRequest, Rejection),
+    /// What the processor counted since the last such feedback: before [`Feedback::ScanDone`], and before a wake that the policy asked for,
+    /// where anybody counts.
+    Processor(&'a ProcessorCounts),
+    /// The sampler used this much processor time since the last such feedback: what a processor quota is held against.
+    SamplerTime(Duration),
+}
+
+/// When a policy wants to be called next, and how pages are to be watched until then.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Schedule {
+    /// When and how to look at pages.
+    pub cadence: Cadence,
+    /// When to plan next; `None` if only a round or an event should cause it.
+    pub wake_at: Option<Time>,
+}
+
+/// What a policy shows of its inside.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct PolicyReport {
+    /// Bytes it keeps beside [`Pages`]: columns, lists, histograms.
+    pub memory_bytes: usize,
+    /// Figures for reports and plots.
+    pub metrics: Vec<Metric>,
+}
+
+/// A policy that puts the kernel's own lists in order and leaves the moving to the kernel ([`Kernel::lists`]).
+pub trait KernelLists {
+    /// What it said since the last call, in order, moved to the end of `into`. It requests no moves.
+    fn marks(&mut self, into: &mut Vec<ListMark>);
+}
+
+/// A policy that chooses the pages whose every use the driver reports as a hint fault ([`Needs::own_marks`]).
+pub trait PageWatch {
+    /// The pages from now on, in place of those named before; `None` leaves them as they are.
+    fn watch(&mut self) -> Option<Vec<PageId>>;
+}
+
+/// What a policy offers beyond [`Policy`], because its mechanism wants it and hardly any other does.
+pub enum Facet<'a> {
+    /// It orders the kernel's lists.
+    Lists(&'a mut dyn KernelLists),
+    /// It chooses pages to watch.
+    Watch(&'a mut dyn PageWatch),
+}
+
+/// Decision code: which pages should change tier, best first.
+///
+/// Five methods make a policy; the others have a default that does nothing. What a policy uses beyond the five:
+///
+/// | method or field | used by |
+/// |---|---|
+/// | [`Setup::scale`], [`Setup::sample_parts`] | those that state amounts in bytes, pages or samples |
+/// | [`Setup::granted`], several [`Profile::needs`] | `terrace` |
+/// | [`Setup::prices`] | `hotness-walk`, `terrace` |
+/// | [`Setup::oracle`] | `clairvoyant` |
+/// | [`Feedback::Rejected`] | `flexmem`, those that promote in hint faults |
+/// | [`Feedback::Processor`] | `hotness-walk`, `terrace` |
+/// | [`Feedback::SamplerTime`] | `flexmem`, `memtis`, `terrace` |
+/// | [`Policy::place`] | static placements, `clairvoyant`, `memtis`, `pond-static`, `terrace`, those that promote in hint faults |
+/// | [`Profile::kernel`] | `flexmem`, `hemem`, `memory-mode`, `memtis`, `tieredmms`, those that promote in hint faults |
+/// | [`Facet::Lists`] | `tieredmms` with `lists=kernel` |
+/// | [`Facet::Watch`] | `thermostat` |
+pub trait Policy: Send {
+    /// Who it is and what it counts on.
+    fn profile(&self) -> Profile;
+
+    /// Takes in what the driver knows of the surroundings: before anything else, and again when some of it changes.
+    fn configure(&mut self, _setup: Setup) {}
+
+    /// Pages came under management, or are about to leave it.
+    fn remap(&mut self, _now: Time, _change: Remap<'_>, _pages: &mut Pages) {}
 
     /// Something was seen. The pages' tiers are up to date already.
     fn observe(&mut self, now: Time, seen: Observations<'_>, pages: &mut Pages);
 
-    /// A round of accessed bits that this policy's cadence asked for is complete.
-    fn scan_done(&mut self, _now: Time, _report: &ScanReport, _pages: &mut Pages) {}
-
-    /// Moves were carried out, or failed. The pages' tiers are up to date already.
-    fn outcome(&mut self, _now: Time, _done: &[Outcome], _pages: &mut Pages) {}
-
-    /// A request was not granted. Counting such failures is part of some policies; requesting again at once is not.
-    fn refused(&mut self, _now: Time, _request: &MoveRequest, _rejection: Rejection, _pages: &mut Pages) {}
-
-    /// What the processor counted since this was last told. Comes before [`Policy::scan_done`], and before a wake the policy asked for, where
-    /// anybody counts.
-    fn processor(&mut self, _now: Time, _counts: &ProcessorCounts) {}
-
-    /// The sampler used this much processor time since it was last told: what a processor quota is held against.
-    fn sampler_time(&mut self, _now: Time, _spent: Duration) {}
-
-    /// Takes in an oracle. Returns whether the policy has a use for one; most have not.
-    fn foresee(&mut self, _oracle: Box<dyn Oracle>) -> bool {
-        false
-    }
-
-    /// Pages whose every use the driver should report as a hint fault from now on, in place of those named before.
-    /// `None` leaves them as they are. Only for policies that choose the pages themselves, such as Thermostat.
-    fn watch(&mut self, _now: Time, _pages: &mut Pages) -> Option<Vec<PageId>> {
-        None
-    }
+    /// Something the policy asked for is done, or was refused.
+    fn feedback(&mut self, _now: Time, _feedback: Feedback<'_>, _pages: &mut Pages) {}
 
     /// Ranks: fills `requests`, best first, knowing the room there is.
     fn plan(&mut self, now: Time, capacity: &CapacityView<'_>, pages: &mut Pages, requests: &mut MoveRequests);
-
-    /// Wants the kernel's own lists to be ordered and moved from: then it gives marks, and requests no moves. Only a live driver can
-    /// serve it, with a module in the kernel; the others refuse such a policy.
-    fn list_plan(&self) -> Option<ListPlan> {
-        None
-    }
-
-    /// The marks since the last call, in order, moved to the end of `into`.
-    fn list_marks(&mut self, _into: &mut Vec<ListMark>) {}
 
     /// Where a page that is touched for the first time should go, where the driver can choose: the first tier with room.
     fn place(&mut self, _now: Time, _page: PageId, capacity: &CapacityView<'_>) -> TierId {
@@ -307,37 +394,14 @@ pub trait Policy: Send {
         TierId(with_room.unwrap_or(capacity.tiers.len() - 1) as u8)
     }
 
-    /// The machine is a model shrunk by this factor, while times stay those of the full size: amounts that the policy
-    /// states in bytes, pages or samples (a scan window, samples between two thresholds) are to be divided by it. Called
-    /// once, before anything else, by the simulator only.
-    fn set_scale(&mut self, _factor: u32) {}
+    /// When to look and when to plan next. Asked after every call.
+    fn schedule(&self) -> Schedule;
 
-    /// Each page of 4 KiB stands for a whole 2 MiB page of the full size, or for several. A page then has 512 times fewer
-    /// accesses than what it stands for, and would have as many times fewer samples; so that it has as many, `parts`
-    /// observations come in place of each hardware sample, each worth the `parts`th of one. A policy whose unit is the
-    /// 2 MiB page takes the small page for it. Called once, after [`Policy::set_scale`], by the simulator only.
-    fn set_folded(&mut self, _parts: u32) {}
+    /// What it shows of its inside.
+    fn report(&self) -> PolicyReport;
 
-    /// What moves, splits and collapses cost on this machine. Called before anything else by a driver that knows it, and again whenever
-    /// it has become something else ([`Input::Prices`](crate::engine::Input::Prices)).
-    fn set_prices(&mut self, _prices: &Prices) {}
-
-    /// Bytes the policy keeps beside [`Pages`]: columns, lists, histograms.
-    fn memory_bytes(&self) -> usize {
-        0
+    /// What it offers beyond this trait.
+    fn facet(&mut self) -> Option<Facet<'_>> {
+        None
     }
-
-    /// What the kernel beneath is taken to do by itself.
-    fn kernel(&self) -> Kernel {
-        Kernel::default()
-    }
-
-    /// When and how to look next.
-    fn cadence(&self) -> Cadence;
-
-    /// When to plan next; `None` if only a round or an event should cause it.
-    fn next_wake(&self) -> Option<Time>;
-
-    /// Figures for reports and plots.
-    fn metrics(&self) -> Vec<Metric>;
 }

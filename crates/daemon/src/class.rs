@@ -14,7 +14,7 @@ use terrace_core::engine::{Engine, EngineConfig, Input};
 use terrace_core::governor::GovernorConfig;
 use terrace_core::ledger::Route;
 use terrace_core::plan::Reason;
-use terrace_core::policy::FastGoal;
+use terrace_core::policy::{FastGoal, Setup};
 use terrace_core::units::{Bytes, Quantity, SpaceId, TierId};
 use terrace_linux::life_cycle::LifeCycle;
 use terrace_linux::live_tuner::{INPUTS, LiveTuner};
@@ -250,16 +250,16 @@ impl Running {
         let class = &self.class;
         let policy = terrace_policies::build(&class.policy, Settings::from_pairs(class.settings.clone()));
         let mut policy = policy.map_err(|error| error.to_string())?;
-        if policy.list_plan().is_some() {
+        let profile = policy.profile();
+        if profile.kernel.lists.is_some() {
             return Err("lists=kernel: the kernel's lists can be ordered by one program at a time, which is terrace run or attach".to_owned());
         }
         let locked = unlock_own_memory();
         // Before the tracker, which from its start on misses what happens until somebody listens.
-        let life_cycle = LifeCycle::for_needs(policy.needs());
+        let life_cycle = LifeCycle::for_needs(profile.needs());
         let wanted_by_name = class.tracker.as_deref().or(wanted);
         let found = first_that_works(&trackers_for(wanted_by_name, kvm_guest), |name| {
-            let (tracker, needs, reasons) =
-                machine.tracker(&policy.needs_any(), name).map_err(|error| error.to_string())?;
+            let (tracker, needs, reasons) = machine.tracker(&profile.needs, name).map_err(|error| error.to_string())?;
             // The walker may do without what it asks KVM by; a tracker that the operator names is refused with the guest, in `join`.
             if kvm_guest && wanted_by_name.is_none() && !tracker.sees_virtual_machines() {
                 return Err(format!("{} does not see them on this kernel", tracker.name()));
@@ -272,7 +272,7 @@ impl Running {
             tracing::debug!(%error, "memory is not locked");
         }
         let (tracker, needs, reasons) = found?;
-        policy.granted(needs);
+        policy.configure(Setup { granted: Some(needs), ..Setup::default() });
         for reason in reasons {
             tracing::debug!(class = class.name, "{reason}");
         }

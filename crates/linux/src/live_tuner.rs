@@ -381,7 +381,7 @@ mod tests {
     use terrace_core::observation::{Observations, PteState, ScanBatch};
     use terrace_core::pages::Pages;
     use terrace_core::plan::{Move, MoveRequests, Outcome, Reason};
-    use terrace_core::policy::{Cadence, CapacityView, FastGoal, Metric, Needs, Policy, ScanReport};
+    use terrace_core::policy::{CapacityView, FastGoal, Needs, Policy, PolicyReport, Profile, ScanReport, Schedule};
     use terrace_core::units::{BLOCK_PAGES, SpaceId, Vpn};
     use terrace_tuning::{Loss, Mode};
 
@@ -442,11 +442,8 @@ mod tests {
     struct Half;
 
     impl Policy for Half {
-        fn name(&self) -> &'static str {
-            "half"
-        }
-        fn needs(&self) -> Needs {
-            Needs { scans: true, ..Needs::default() }
+        fn profile(&self) -> Profile {
+            Profile::new("half", Needs { scans: true, ..Needs::default() })
         }
         fn observe(&mut self, _: Time, _: Observations<'_>, _: &mut Pages) {}
         fn plan(&mut self, _: Time, _: &CapacityView<'_>, pages: &mut Pages, requests: &mut MoveRequests) {
@@ -457,14 +454,11 @@ mod tests {
                 }
             }
         }
-        fn cadence(&self) -> Cadence {
-            Cadence::default()
+        fn schedule(&self) -> Schedule {
+            Schedule::default()
         }
-        fn next_wake(&self) -> Option<Time> {
-            None
-        }
-        fn metrics(&self) -> Vec<Metric> {
-            Vec::new()
+        fn report(&self) -> PolicyReport {
+            PolicyReport::default()
         }
     }
 

@@ -324,8 +324,8 @@ fn what_finds_no_room_is_counted() {
 /// The policy's whole way: manager, births, samples, counts, deaths, births.
 fn an_address_that_is_used_again_starts_at_zero() {
     let policy = terrace_policies::build("tieredmms", Settings::from_pairs([("cool_period", "0")])).unwrap();
-    assert!(policy.needs().life_cycle);
-    let (cycle, line) = LifeCycle::for_needs(policy.needs()).unwrap();
+    assert!(policy.profile().needs().life_cycle);
+    let (cycle, line) = LifeCycle::for_needs(policy.profile().needs()).unwrap();
     assert!(line.contains("seen as they happen"), "{line}");
     let samples = planned::Samples::default();
     let parts = planned::parts(policy, samples.clone(), vec![1 << 20], TierMap::new(Vec::new(), Vec::new()));

@@ -289,7 +289,7 @@ fn a_policy_s_marks_move_pages_through_the_module() {
     program.move_all(1);
     let tiers = Topology::discover(Path::new("/")).unwrap().tier_map().unwrap();
     let policy = terrace_policies::build("tieredmms", Settings::from_pairs([("lists", "kernel")])).unwrap();
-    let settings = ListSettings::of(&policy.list_plan().unwrap(), &tiers).unwrap();
+    let settings = ListSettings::of(&policy.profile().kernel.lists.unwrap(), &tiers).unwrap();
     let lists = KernelLists::start(&settings).unwrap();
     // A quarter is sampled four times, the rest once: counts of four are hot, of one are not.
     let times = |number: usize| if number.is_multiple_of(4) { 4 } else { 1 };

@@ -21,8 +21,10 @@ use std::time::Duration;
 
 use terrace_core::observation::{Observation, Observations, ScanBatch};
 use terrace_core::pages::{Page, Pages};
-use terrace_core::plan::{MoveRequests, Outcome, Reason};
-use terrace_core::policy::{Cadence, CapacityView, Metric, Needs, Policy, ScanReport};
+use terrace_core::plan::{MoveRequests, Reason};
+use terrace_core::policy::{
+    Cadence, CapacityView, Feedback, Metric, Needs, Policy, PolicyReport, Profile, Remap, Schedule,
+};
 use terrace_core::units::{BLOCK_PAGES, BlockId, PageId, TierId, Time};
 
 use crate::parts::interval::AdaptiveInterval;
@@ -88,19 +90,19 @@ impl Age {
     /// # Errors
     /// When a value is none of its kind.
     pub fn new(settings: &mut Settings) -> Result<Age, SettingsError> {
-        let interval = settings.duration("interval", Duration::from_secs(1))?;
-        let adaptive = settings.switch("adaptive", true)?;
-        let idle = settings.duration("idle", Duration::from_secs(12))?;
-        let share = settings.take("share", 0.25, "a share above 0% and up to 100%", |text| {
+        let interval = settings.duration("interval")?;
+        let adaptive = settings.switch("adaptive")?;
+        let idle = settings.duration("idle")?;
+        let share = settings.take("share", "a share above 0% and up to 100%", |text| {
             terrace_core::units::parse_share(text).ok().filter(|share| *share > 0.0)
         })?;
         Ok(Age {
             idle,
-            half_life: settings.duration("half_life", Duration::from_secs(8))?,
-            cold: (settings.share("cold", 0.125)? * HEAT_ONE) as u16,
-            hot: (settings.share("hot", 0.5)? * HEAT_ONE) as u16,
+            half_life: settings.duration("half_life")?,
+            cold: (settings.share("cold")? * HEAT_ONE) as u16,
+            hot: (settings.share("hot")? * HEAT_ONE) as u16,
             share,
-            ahead: settings.share("ahead", 0.25)?,
+            ahead: settings.share("ahead")?,
             interval: if adaptive {
                 AdaptiveInterval::new(interval, Duration::from_millis(250), (idle / 2).max(interval))
             } else {
@@ -214,16 +216,14 @@ impl Age {
 }
 
 impl Policy for Age {
-    fn name(&self) -> &'static str {
-        INFO.name
+    fn profile(&self) -> Profile {
+        Profile::new(INFO.name, Needs { scans: true, ..Needs::default() })
     }
 
-    fn needs(&self) -> Needs {
-        Needs { scans: true, ..Needs::default() }
-    }
-
-    fn mapped(&mut self, now: Time, blocks: &[BlockId], _pages: &mut Pages) {
-        blocks.iter().for_each(|&block| self.note_reading(block, stamp(now)));
+    fn remap(&mut self, now: Time, change: Remap<'_>, _pages: &mut Pages) {
+        if let Remap::Mapped(blocks) = change {
+            blocks.iter().for_each(|&block| self.note_reading(block, stamp(now)));
+        }
     }
 
     fn observe(&mut self, now: Time, seen: Observations<'_>, pages: &mut Pages) {
@@ -233,18 +233,22 @@ impl Policy for Age {
         }
     }
 
-    fn scan_done(&mut self, now: Time, report: &ScanReport, pages: &mut Pages) {
-        self.interval.adapt(report, pages.footprint_of_all());
-        self.scan_at = now + self.interval.current();
-        self.readings += report.share;
-    }
-
-    fn outcome(&mut self, now: Time, done: &[Outcome], pages: &mut Pages) {
-        // A page that is in use although its mark said otherwise has shown that it is not cold.
-        for outcome in done.iter().filter(|outcome| outcome.done < outcome.item.pages) {
-            if pages.block(outcome.item.page.block()).is_some() {
-                pages[outcome.item.page].stamp = stamp(now);
+    fn feedback(&mut self, now: Time, feedback: Feedback<'_>, pages: &mut Pages) {
+        match feedback {
+            Feedback::ScanDone(report) => {
+                self.interval.adapt(report, pages.footprint_of_all());
+                self.scan_at = now + self.interval.current();
+                self.readings += report.share;
             }
+            Feedback::Moved(done) => {
+                // A page that is in use although its mark said otherwise has shown that it is not cold.
+                for outcome in done.iter().filter(|outcome| outcome.done < outcome.item.pages) {
+                    if pages.block(outcome.item.page.block()).is_some() {
+                        pages[outcome.item.page].stamp = stamp(now);
+                    }
+                }
+            }
+            _ => {}
         }
     }
 
@@ -301,26 +305,24 @@ impl Policy for Age {
         }
     }
 
-    fn memory_bytes(&self) -> usize {
-        self.read_at.capacity() * size_of::<u16>()
+    fn schedule(&self) -> Schedule {
+        Schedule {
+            cadence: Cadence { scan_at: Some(self.scan_at), share: self.share, ..Cadence::default() },
+            wake_at: None,
+        }
     }
 
-    fn cadence(&self) -> Cadence {
-        Cadence { scan_at: Some(self.scan_at), share: self.share, ..Cadence::default() }
-    }
-
-    fn next_wake(&self) -> Option<Time> {
-        None
-    }
-
-    fn metrics(&self) -> Vec<Metric> {
-        vec![
-            Metric { name: "scan_interval_seconds", value: self.interval.current().as_secs_f64() },
-            Metric { name: "idle_threshold_seconds", value: self.idle_wanted.as_secs_f64() },
-            Metric { name: "cold_fast_pages", value: self.cold_pages as f64 },
-            Metric { name: "cold_heat_share", value: f64::from(self.cold) / HEAT_ONE },
-            Metric { name: "hot_heat_share", value: f64::from(self.hot) / HEAT_ONE },
-        ]
+    fn report(&self) -> PolicyReport {
+        PolicyReport {
+            memory_bytes: self.read_at.capacity() * size_of::<u16>(),
+            metrics: vec![
+                Metric { name: "scan_interval_seconds", value: self.interval.current().as_secs_f64() },
+                Metric { name: "idle_threshold_seconds", value: self.idle_wanted.as_secs_f64() },
+                Metric { name: "cold_fast_pages", value: self.cold_pages as f64 },
+                Metric { name: "cold_heat_share", value: f64::from(self.cold) / HEAT_ONE },
+                Metric { name: "hot_heat_share", value: f64::from(self.hot) / HEAT_ONE },
+            ],
+        }
     }
 }
 
@@ -406,6 +408,8 @@ mod tests {
     use terrace_core::engine::{Engine, EngineConfig, Input, Output};
     use terrace_core::governor::GovernorConfig;
     use terrace_core::observation::PteState;
+    use terrace_core::plan::Outcome;
+    use terrace_core::policy::ScanReport;
     use terrace_core::policy::{FastGoal, TierUse};
     use terrace_core::units::{SpaceId, Vpn};
 
@@ -414,7 +418,7 @@ mod tests {
 
     /// A program of 4 blocks under the engine; `hot(page, second)` says what it touches. Swap: a touch brings a page back.
     fn run(goal: FastGoal, seconds: u64, hot: impl Fn(u64, u64) -> bool) -> Engine {
-        let policy = Box::new(Age::new(&mut Settings::default()).unwrap());
+        let policy = Box::new(Age::new(&mut Settings::default().for_policy(&INFO)).unwrap());
         let config = EngineConfig { tiers: vec![1 << 20, 1 << 20], goal, governor: GovernorConfig::default() };
         let mut engine = Engine::new(config, policy);
         let start = Time::ZERO + Duration::from_secs(1000);
@@ -475,13 +479,13 @@ mod tests {
 
     #[test]
     fn a_page_that_nobody_looks_at_is_not_cold_however_long_ago_it_was_seen() {
-        let mut policy = Age::new(&mut Settings::default()).unwrap();
+        let mut policy = Age::new(&mut Settings::default().for_policy(&INFO)).unwrap();
         let mut pages = Pages::new();
         let start = Time::ZERO + Duration::from_secs(1000);
         let at = |second| start + Duration::from_secs(second);
         pages.map(SPACE, Vpn(0)..Vpn(512));
         let block = pages.find_block(SPACE, Vpn(0)).unwrap();
-        policy.mapped(start, &[block], &mut pages);
+        policy.remap(start, Remap::Mapped(&[block]), &mut pages);
         let idle = vec![PteState::placed(TierId::FAST); 512];
         for page in (0..512).map(|offset| block.first_page().plus(offset)) {
             pages.set_tier(page, Some(TierId::FAST));

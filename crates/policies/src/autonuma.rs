@@ -44,7 +44,7 @@ pub const INFO: PolicyInfo = PolicyInfo {
     build: |settings| {
         let kernel = Kernel { promotion_needs_high_watermark: true, ..Kernel::default() };
         let tiering = FaultTiering::new(settings, kernel, ALL_TIERS, true)?;
-        Ok(Box::new(FaultPolicy { tiering, judge: AutoNuma { two_stage: settings.switch("two_stage", true)? } }))
+        Ok(Box::new(FaultPolicy { tiering, judge: AutoNuma { two_stage: settings.switch("two_stage")? } }))
     },
 };
 

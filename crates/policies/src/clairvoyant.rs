@@ -16,15 +16,15 @@
 //!
 //! It is a bound within its model, not a proof: it looks no further than the last horizon, pays for moves by a fixed price, and
 //! holds reads and writes for equal.
-
-use std::ops::Range;
 use std::time::Duration;
 
 use terrace_core::observation::Observations;
 use terrace_core::pages::{Column, Pages};
 use terrace_core::plan::{MoveRequests, Reason};
-use terrace_core::policy::{Cadence, CapacityView, Metric, Needs, Oracle, Policy};
-use terrace_core::units::{BlockId, PageId, SpaceId, TierId, Time, Vpn};
+use terrace_core::policy::{
+    CapacityView, Metric, Needs, Oracle, Policy, PolicyReport, Profile, Remap, Schedule, Setup,
+};
+use terrace_core::units::{PageId, TierId, Time};
 
 use crate::parts::support;
 use crate::{PolicyInfo, SettingInfo, Settings, SettingsError};
@@ -83,8 +83,8 @@ impl Clairvoyant {
     /// When a value is none of its kind.
     pub fn new(settings: &mut Settings) -> Result<Clairvoyant, SettingsError> {
         Ok(Clairvoyant {
-            interval: settings.duration("interval", Duration::from_secs(1))?,
-            gain: settings.number("gain", 40, 0..=1_000_000)?,
+            interval: settings.duration("interval")?,
+            gain: settings.number("gain", 0..=1_000_000)?,
             oracle: None,
             ahead: Column::default(),
             known: Vec::new(),
@@ -163,25 +163,23 @@ fn loses_nothing_sooner(coming: &Ahead, leaving: &Ahead, horizon: usize) -> bool
 }
 
 impl Policy for Clairvoyant {
-    fn name(&self) -> &'static str {
-        INFO.name
+    fn profile(&self) -> Profile {
+        Profile::new(INFO.name, Needs { future: true, ..Needs::default() })
     }
 
-    fn needs(&self) -> Needs {
-        Needs { future: true, ..Needs::default() }
+    fn configure(&mut self, setup: Setup) {
+        if setup.oracle.is_some() {
+            self.oracle = setup.oracle;
+        }
     }
 
-    fn foresee(&mut self, oracle: Box<dyn Oracle>) -> bool {
-        self.oracle = Some(oracle);
-        true
-    }
-
-    fn mapped(&mut self, _now: Time, _blocks: &[BlockId], pages: &mut Pages) {
-        self.ahead.fit(pages);
-    }
-
-    fn unmapping(&mut self, _now: Time, space: SpaceId, range: Range<Vpn>, pages: &Pages) {
-        support::each_page(pages, space, &range, |page| self.ahead[page.index()] = Ahead::default());
+    fn remap(&mut self, _now: Time, change: Remap<'_>, pages: &mut Pages) {
+        match change {
+            Remap::Mapped(_) => self.ahead.fit(pages),
+            Remap::Unmapping(space, range) => {
+                support::each_page(pages, space, &range, |page| self.ahead[page.index()] = Ahead::default())
+            }
+        }
     }
 
     fn observe(&mut self, _now: Time, _seen: Observations<'_>, _pages: &mut Pages) {}
@@ -246,24 +244,19 @@ impl Policy for Clairvoyant {
         if capacity.tiers[0].used < limit && !made_for_others { TierId::FAST } else { support::first_below(capacity) }
     }
 
-    fn memory_bytes(&self) -> usize {
-        self.ahead.len() * size_of::<Ahead>() + self.known.capacity() * size_of::<PageId>()
+    fn schedule(&self) -> Schedule {
+        Schedule { wake_at: self.oracle.is_some().then_some(self.next), ..Schedule::default() }
     }
 
-    fn cadence(&self) -> Cadence {
-        Cadence::default()
-    }
-
-    fn next_wake(&self) -> Option<Time> {
-        self.oracle.is_some().then_some(self.next)
-    }
-
-    fn metrics(&self) -> Vec<Metric> {
-        vec![
-            Metric { name: "oracle_given", value: f64::from(u8::from(self.oracle.is_some())) },
-            Metric { name: "pages_used_ahead", value: self.known.len() as f64 },
-            Metric { name: "metadata_bytes_per_page", value: (8 + size_of::<Ahead>()) as f64 },
-        ]
+    fn report(&self) -> PolicyReport {
+        PolicyReport {
+            memory_bytes: self.ahead.len() * size_of::<Ahead>() + self.known.capacity() * size_of::<PageId>(),
+            metrics: vec![
+                Metric { name: "oracle_given", value: f64::from(u8::from(self.oracle.is_some())) },
+                Metric { name: "pages_used_ahead", value: self.known.len() as f64 },
+                Metric { name: "metadata_bytes_per_page", value: (8 + size_of::<Ahead>()) as f64 },
+            ],
+        }
     }
 }
 
@@ -271,6 +264,7 @@ impl Policy for Clairvoyant {
 mod tests {
     use super::*;
     use crate::rig::{Rig, SLOW, SPACE};
+    use terrace_core::units::Vpn;
 
     /// 50 fast pages.
     fn fast_50(settings: &[(&str, &str)]) -> Rig {

@@ -24,8 +24,10 @@ use std::time::Duration;
 
 use terrace_core::observation::Observations;
 use terrace_core::pages::{Page, Pages};
-use terrace_core::plan::{MoveRequests, Outcome, Reason};
-use terrace_core::policy::{Cadence, CapacityView, Metric, Needs, Policy, ScanReport};
+use terrace_core::plan::{MoveRequests, Reason};
+use terrace_core::policy::{
+    Cadence, CapacityView, Feedback, Metric, Needs, Policy, PolicyReport, Profile, ScanReport, Schedule, Setup,
+};
 use terrace_core::units::{BLOCK_PAGES, BlockId, Bytes, PageId, Quantity, TierId, Time};
 
 use crate::parts::ranking::Tally;
@@ -63,8 +65,6 @@ pub const INFO: PolicyInfo = PolicyInfo {
 
 /// Exchanges are interleaved in pieces of 4 MiB, demotions first, as the public manager does.
 const PIECE_PAGES: usize = 1024;
-const R_AGGRESSIVE: u16 = 10;
-const R_CONSERVATIVE: u16 = 20;
 const R_MOST: u16 = 255;
 
 /// The three meanings the paper gives to `max_migration_size`.
@@ -128,24 +128,25 @@ impl FlexHm {
     /// # Errors
     /// When a value is none of its kind.
     pub fn new(settings: &mut Settings) -> Result<FlexHm, SettingsError> {
-        let conservative = settings.choice("plan", false, &[("aggressive", false), ("conservative", true)])?;
-        let (r, e) = if conservative { (R_CONSERVATIVE, 20) } else { (R_AGGRESSIVE, 10) };
-        let interval = settings.duration("i", Duration::from_millis(100))?;
-        let epoch = settings.duration("e", Duration::from_secs(e))?;
+        let conservative = settings.choice("plan", &[("aggressive", false), ("conservative", true)])?;
+        if conservative {
+            settings.prefer(&[("r", "20"), ("e", "20s")]);
+        }
+        let interval = settings.duration("i")?;
+        let epoch = settings.duration("e")?;
         Ok(FlexHm {
-            r: settings.number("r", r, 1..=R_MOST)?,
+            r: settings.number("r", 1..=R_MOST)?,
             interval,
             epoch,
             share: if conservative { 0.5 } else { 1.0 },
             cap: settings.take(
                 "max_migration_size",
-                MigrationCap::OfIdentified(1.0),
                 "a share of the identified pages (50%), of the fast memory (1/4), or a size (2GiB)",
                 MigrationCap::parse,
             )?,
             scale: 1,
-            anti_thrash: settings.number("anti_thrash", 1, 1..=R_MOST)?,
-            auto: settings.switch("auto", false)?.then(|| AutoTune::new(interval, epoch)),
+            anti_thrash: settings.number("anti_thrash", 1..=R_MOST)?,
+            auto: settings.switch("auto")?.then(|| AutoTune::new(interval, epoch)),
             scans_done: 0,
             epoch_began: None,
             scan_at: Time::ZERO,
@@ -262,29 +263,7 @@ fn pairs(cold: &[u64], slow: &[u64], line: usize, gap: usize) -> u64 {
     pairs
 }
 
-impl Policy for FlexHm {
-    fn name(&self) -> &'static str {
-        INFO.name
-    }
-
-    fn set_scale(&mut self, factor: u32) {
-        self.scale = factor;
-    }
-
-    fn needs(&self) -> Needs {
-        Needs { scans: true, ..Needs::default() }
-    }
-
-    fn observe(&mut self, _now: Time, seen: Observations<'_>, pages: &mut Pages) {
-        let Observations::Scan(scan) = seen else { return };
-        if scan.window.is_none() {
-            return;
-        }
-        for (page, pte) in pages.run_mut(scan.first, scan.ptes.len()).iter_mut().zip(scan.ptes) {
-            page.heat = (page.heat + u16::from(pte.accessed())).min(self.r);
-        }
-    }
-
+impl FlexHm {
     fn scan_done(&mut self, now: Time, report: &ScanReport, pages: &mut Pages) {
         let began = *self.epoch_began.get_or_insert(now);
         if self.scans_done == 0 {
@@ -311,15 +290,43 @@ impl Policy for FlexHm {
         self.analysis_due = true;
         self.scan_at = (began + self.epoch).max(now + self.interval);
     }
+}
 
-    fn outcome(&mut self, _now: Time, done: &[Outcome], _pages: &mut Pages) {
-        for outcome in done {
-            let pages = u64::from(outcome.item.pages);
-            let side = match outcome.item.from {
-                TierId::FAST => &mut self.exchange.out,
-                _ => &mut self.exchange.into,
-            };
-            *side = side.saturating_sub(pages);
+impl Policy for FlexHm {
+    fn profile(&self) -> Profile {
+        Profile::new(INFO.name, Needs { scans: true, ..Needs::default() })
+    }
+
+    fn configure(&mut self, setup: Setup) {
+        if let Some(factor) = setup.scale {
+            self.scale = factor;
+        }
+    }
+
+    fn observe(&mut self, _now: Time, seen: Observations<'_>, pages: &mut Pages) {
+        let Observations::Scan(scan) = seen else { return };
+        if scan.window.is_none() {
+            return;
+        }
+        for (page, pte) in pages.run_mut(scan.first, scan.ptes.len()).iter_mut().zip(scan.ptes) {
+            page.heat = (page.heat + u16::from(pte.accessed())).min(self.r);
+        }
+    }
+
+    fn feedback(&mut self, now: Time, feedback: Feedback<'_>, pages: &mut Pages) {
+        match feedback {
+            Feedback::ScanDone(report) => self.scan_done(now, report, pages),
+            Feedback::Moved(done) => {
+                for outcome in done {
+                    let pages = u64::from(outcome.item.pages);
+                    let side = match outcome.item.from {
+                        TierId::FAST => &mut self.exchange.out,
+                        _ => &mut self.exchange.into,
+                    };
+                    *side = side.saturating_sub(pages);
+                }
+            }
+            _ => {}
         }
     }
 
@@ -356,22 +363,21 @@ impl Policy for FlexHm {
         }
     }
 
-    fn cadence(&self) -> Cadence {
-        Cadence { scan_at: Some(self.scan_at), share: 1.0, ..Cadence::default() }
+    fn schedule(&self) -> Schedule {
+        Schedule { cadence: Cadence { scan_at: Some(self.scan_at), share: 1.0, ..Cadence::default() }, wake_at: None }
     }
 
-    fn next_wake(&self) -> Option<Time> {
-        None
-    }
-
-    fn metrics(&self) -> Vec<Metric> {
-        vec![
-            Metric { name: "scan_interval_seconds", value: self.interval.as_secs_f64() },
-            Metric { name: "epoch_seconds", value: self.epoch.as_secs_f64() },
-            Metric { name: "hot_count_line", value: self.exchange.line as f64 },
-            Metric { name: "exchange_out_pages", value: self.exchange.out as f64 },
-            Metric { name: "exchange_in_pages", value: self.exchange.into as f64 },
-        ]
+    fn report(&self) -> PolicyReport {
+        PolicyReport {
+            memory_bytes: 0,
+            metrics: vec![
+                Metric { name: "scan_interval_seconds", value: self.interval.as_secs_f64() },
+                Metric { name: "epoch_seconds", value: self.epoch.as_secs_f64() },
+                Metric { name: "hot_count_line", value: self.exchange.line as f64 },
+                Metric { name: "exchange_out_pages", value: self.exchange.out as f64 },
+                Metric { name: "exchange_in_pages", value: self.exchange.into as f64 },
+            ],
+        }
     }
 }
 
@@ -436,7 +442,7 @@ mod tests {
         limit: u64,
         count: impl Fn(u32) -> u16,
     ) -> (Vec<u64>, Vec<u64>) {
-        let mut policy = FlexHm::new(&mut Settings::from_pairs(settings.iter().copied())).unwrap();
+        let mut policy = FlexHm::new(&mut Settings::from_pairs(settings.iter().copied()).for_policy(&INFO)).unwrap();
         let mut pages = Pages::new();
         let first = pages.map(SPACE, Vpn(0)..Vpn(512))[0].first_page();
         let tier = |page: u32| if page < fast { TierId::FAST } else { SLOW };
@@ -520,7 +526,7 @@ mod tests {
         for (key, text) in
             [("r", "0"), ("i", "0s"), ("max_migration_size", "0%"), ("max_migration_size", "5/4"), ("plan", "wild")]
         {
-            assert!(FlexHm::new(&mut Settings::from_pairs([(key, text)])).is_err(), "{key}={text}");
+            assert!(FlexHm::new(&mut Settings::from_pairs([(key, text)]).for_policy(&INFO)).is_err(), "{key}={text}");
         }
     }
 }

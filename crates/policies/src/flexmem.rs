@@ -33,15 +33,16 @@
 //!
 //! Memory beside the eight common bytes: 4 for the count, 8 for the bin lists (the paper's 0.195 %), 8 for the active list
 //! (the kernel's own in the paper). `heat` holds the countdown, marks and the number of the plan that last named the page.
-
-use std::ops::Range;
 use std::time::Duration;
 
 use terrace_core::observation::{Observation, Observations};
 use terrace_core::pages::Pages;
-use terrace_core::plan::{Action, Failure, MoveRequest, MoveRequests, Outcome, Reason, Rejection};
-use terrace_core::policy::{Cadence, CapacityView, Kernel, Metric, Movers, Needs, Policy};
-use terrace_core::units::{BlockId, Bytes, PageId, SpaceId, TierId, Time, Vpn};
+use terrace_core::plan::{Action, Failure, MoveRequests, Outcome, Reason, Rejection};
+use terrace_core::policy::{
+    Cadence, CapacityView, Feedback, Kernel, Metric, Movers, Needs, Policy, PolicyReport, Profile, Remap, Schedule,
+    Setup,
+};
+use terrace_core::units::{PageId, TierId, Time};
 
 use crate::memtis;
 use crate::parts::bin_lists::BinLists;
@@ -116,7 +117,6 @@ const COUNTDOWN_MASK: u16 = 7;
 const FROM_FAULT: u16 = 8;
 const TOUCHED: u16 = 16;
 const FLAGS: u16 = 0xff;
-const COUNTDOWN_DEFAULT: u16 = 5;
 /// MEMTIS's rule of its one warm bin, for `warm=single`.
 const WARM_BELOW: f64 = 0.75;
 
@@ -224,43 +224,43 @@ impl FlexMem {
     /// # Errors
     /// When a value is none of its kind.
     pub fn new(settings: &mut Settings) -> Result<FlexMem, SettingsError> {
-        let pebs = settings.switch("pebs", true)?;
+        let pebs = settings.switch("pebs")?;
         let couple = [("samples", Couple::Samples), ("timer", Couple::Timer), ("decoupled", Couple::Decoupled)];
-        let couple = settings.choice("couple", Couple::Samples, &couple)?;
-        let adapt = settings.number("adapt_samples", 100_000u64, 1..=u64::from(u32::MAX))?;
-        let cool = settings.number("cool_samples", 2_000_000u64, 0..=u64::from(u32::MAX))?;
+        let couple = settings.choice("couple", &couple)?;
+        let adapt = settings.number("adapt_samples", 1..=u64::from(u32::MAX))?;
+        let cool = settings.number("cool_samples", 0..=u64::from(u32::MAX))?;
         let full = Amounts {
             adapt_samples: adapt,
             cool_samples: if cool == 0 { u64::MAX } else { cool },
-            cool_growth: support::size(settings, "cool_growth", Bytes::gib(10))?.pages(),
+            cool_growth: support::size(settings, "cool_growth")?.pages(),
         };
         let warm = [("adaptive", Warm::Adaptive), ("single", Warm::Single), ("none", Warm::None)];
-        let fixed_alpha = settings.take("alpha", None, "adaptive or a number from 0 to 1", |text| match text {
+        let fixed_alpha = settings.take("alpha", "adaptive or a number from 0 to 1", |text| match text {
             "adaptive" => Some(None),
             number => number.parse::<f64>().ok().filter(|alpha| (0.0..=1.0).contains(alpha)).map(Some),
         })?;
-        let need = settings.choice("dr_gate", true, &[("literal", false), ("need", true)])?;
-        let quota = settings.number("quota", 30u64, 0..=1000)?;
+        let need = settings.choice("dr_gate", &[("literal", false), ("need", true)])?;
+        let quota = settings.number("quota", 0..=1000)?;
         Ok(FlexMem {
             scale: 1,
             reserve: support::reserve(settings)?,
             full,
             amounts: full,
-            k: settings.number("k", 0.5, 0.01..=1.0)?,
-            beta: settings.number("beta", 0.2, 0.0..=1.0)?,
+            k: settings.number("k", 0.01..=1.0)?,
+            beta: settings.number("beta", 0.0..=1.0)?,
             // Without samples nothing but time can end an interval.
             couple: if pebs { couple } else { Couple::Timer },
-            period: settings.duration("period", Duration::from_millis(500))?,
+            period: settings.duration("period")?,
             only_need: need || !pebs,
-            into_warm: settings.choice("demote_into_warm", true, &[("auto", true), ("off", false)])?,
-            skip_empty: settings.switch("skip_empty", false)?,
-            warm: settings.choice("warm", Warm::Adaptive, &warm)?,
-            fixed_demotion: settings.choice("demotion", false, &[("adaptive", false), ("fixed", true)])?,
-            countdown: settings.number("countdown", COUNTDOWN_DEFAULT, 0..=COUNTDOWN_MASK)?,
+            into_warm: settings.choice("demote_into_warm", &[("auto", true), ("off", false)])?,
+            skip_empty: settings.switch("skip_empty")?,
+            warm: settings.choice("warm", &warm)?,
+            fixed_demotion: settings.choice("demotion", &[("adaptive", false), ("fixed", true)])?,
+            countdown: settings.number("countdown", 0..=COUNTDOWN_MASK)?,
             fixed_alpha,
-            touches: settings.number("touches", 2u8, 1..=2)?,
-            newest_first: settings.choice("active_order", false, &[("oldest", false), ("newest", true)])?,
-            faults: settings.switch("fault_profiler", true)?,
+            touches: settings.number("touches", 1..=2)?,
+            newest_first: settings.choice("active_order", &[("oldest", false), ("newest", true)])?,
+            faults: settings.switch("fault_profiler")?,
             pebs,
             control: PeriodControl::new(quota, Duration::from_secs(15)),
             scanner: HintScanner::new(settings, hint_scanner::SLOW_TIERS, false)?,
@@ -280,7 +280,7 @@ impl FlexMem {
             limit: None,
             threshold_due: false,
             wake: Time::ZERO,
-            direct: settings.switch("direct", true)?,
+            direct: settings.switch("direct")?,
             room_at: None,
             made_room: None,
             interval: Interval::default(),
@@ -561,61 +561,26 @@ fn lowest_warm_bin(hot: usize, beta: f64, skip_empty: bool, sizes: &[u64; BINS],
     (0..hot).rev().take_while(|&bin| is_warm(bin)).last().unwrap_or(hot)
 }
 
-impl Policy for FlexMem {
-    fn name(&self) -> &'static str {
-        INFO.name
+impl FlexMem {
+    fn set_scale(&mut self, factor: u32) {
+        let scaled = |full| support::scaled_count(full, factor);
+        self.scale = factor;
+        self.scanner.set_scale(factor);
+        self.amounts = Amounts {
+            adapt_samples: scaled(self.full.adapt_samples),
+            cool_samples: scaled(self.full.cool_samples),
+            cool_growth: scaled(self.full.cool_growth),
+        };
     }
 
-    /// Samples of a page that nobody knows yet are lost; the kernel, in which it works, knows each from its fault on.
-    fn needs(&self) -> Needs {
-        Needs { samples: self.pebs, hint_faults: self.faults, life_cycle: self.pebs, ..Needs::default() }
+    fn set_folded(&mut self, parts: u32) {
+        self.heat.set_folded(parts);
+        let samples = |full| support::scaled_samples(full, self.scale, parts);
+        self.amounts.adapt_samples = samples(self.full.adapt_samples);
+        self.amounts.cool_samples = samples(self.full.cool_samples);
     }
 
-    fn mapped(&mut self, now: Time, _blocks: &[BlockId], pages: &mut Pages) {
-        self.heat.fit(pages);
-        self.bins.fit(pages.capacity());
-        self.active.fit(pages.capacity());
-        self.scanner.begin(now);
-    }
-
-    fn unmapping(&mut self, _now: Time, space: SpaceId, range: Range<Vpn>, pages: &Pages) {
-        support::each_page(pages, space, &range, |page| self.heat.forget(page, pages));
-        let changes = self.heat.take_changes();
-        for change in &changes {
-            self.bins.apply(change);
-            if self.active.remove(change.unit.0) {
-                self.active_pages -= change.pages;
-            }
-        }
-        self.heat.give_back(changes);
-    }
-
-    fn observe(&mut self, now: Time, seen: Observations<'_>, pages: &mut Pages) {
-        match seen {
-            Observations::Scan(scan) => {
-                (0..scan.ptes.len() as u32).for_each(|offset| self.refresh(scan.first.plus(offset), pages));
-            }
-            Observations::Events(events) => {
-                for event in events {
-                    match *event {
-                        Observation::Sampled { page, .. } if self.pebs => self.on_sample(now, page, pages),
-                        Observation::HintFault { page, .. } => self.on_fault(page, pages),
-                        Observation::Allocated { page, tier } => {
-                            self.refresh(page, pages);
-                            self.on_born(now, tier, pages);
-                        }
-                        _ => self.refresh(event.page(), pages),
-                    }
-                }
-            }
-        }
-        self.scanner.tick(now, pages.footprint_of_all());
-        if self.heat.tracked_pages() >= self.pages_at_cooling.saturating_add(self.amounts.cool_growth) {
-            self.cool(pages);
-        }
-    }
-
-    fn outcome(&mut self, _now: Time, done: &[Outcome], pages: &mut Pages) {
+    fn outcome(&mut self, done: &[Outcome], pages: &mut Pages) {
         for outcome in done {
             let item = outcome.item;
             if pages.block(item.page.block()).is_none() {
@@ -645,42 +610,89 @@ impl Policy for FlexMem {
             }
         }
     }
+}
 
-    fn refused(&mut self, _now: Time, request: &MoveRequest, rejection: Rejection, pages: &mut Pages) {
-        let no_room = matches!(rejection, Rejection::NoRoom | Rejection::Ceiling);
-        if no_room && request.action == Action::MoveTo(TierId::FAST) && pages.block(request.page.block()).is_some() {
-            self.no_room(request.page, pages);
+impl Policy for FlexMem {
+    /// Samples of a page that nobody knows yet are lost; the kernel, in which it works, knows each from its fault on.
+    fn profile(&self) -> Profile {
+        Profile::new(
+            INFO.name,
+            Needs { samples: self.pebs, hint_faults: self.faults, life_cycle: self.pebs, ..Needs::default() },
+        )
+        .above(Kernel { movers: Movers::EachTier, ..Kernel::default() })
+    }
+
+    fn configure(&mut self, setup: Setup) {
+        if let Some(factor) = setup.scale {
+            self.set_scale(factor);
+        }
+        if let Some(parts) = setup.sample_parts {
+            self.set_folded(parts);
         }
     }
 
-    fn kernel(&self) -> Kernel {
-        Kernel { movers: Movers::EachTier, ..Kernel::default() }
+    fn remap(&mut self, now: Time, change: Remap<'_>, pages: &mut Pages) {
+        match change {
+            Remap::Mapped(_) => {
+                self.heat.fit(pages);
+                self.bins.fit(pages.capacity());
+                self.active.fit(pages.capacity());
+                self.scanner.begin(now);
+            }
+            Remap::Unmapping(space, range) => {
+                support::each_page(pages, space, &range, |page| self.heat.forget(page, pages));
+                let changes = self.heat.take_changes();
+                for change in &changes {
+                    self.bins.apply(change);
+                    if self.active.remove(change.unit.0) {
+                        self.active_pages -= change.pages;
+                    }
+                }
+                self.heat.give_back(changes);
+            }
+        }
     }
 
-    fn set_scale(&mut self, factor: u32) {
-        let scaled = |full| support::scaled_count(full, factor);
-        self.scale = factor;
-        self.scanner.set_scale(factor);
-        self.amounts = Amounts {
-            adapt_samples: scaled(self.full.adapt_samples),
-            cool_samples: scaled(self.full.cool_samples),
-            cool_growth: scaled(self.full.cool_growth),
-        };
+    fn observe(&mut self, now: Time, seen: Observations<'_>, pages: &mut Pages) {
+        match seen {
+            Observations::Scan(scan) => {
+                (0..scan.ptes.len() as u32).for_each(|offset| self.refresh(scan.first.plus(offset), pages));
+            }
+            Observations::Events(events) => {
+                for event in events {
+                    match *event {
+                        Observation::Sampled { page, .. } if self.pebs => self.on_sample(now, page, pages),
+                        Observation::HintFault { page, .. } => self.on_fault(page, pages),
+                        Observation::Allocated { page, tier } => {
+                            self.refresh(page, pages);
+                            self.on_born(now, tier, pages);
+                        }
+                        _ => self.refresh(event.page(), pages),
+                    }
+                }
+            }
+        }
+        self.scanner.tick(now, pages.footprint_of_all());
+        if self.heat.tracked_pages() >= self.pages_at_cooling.saturating_add(self.amounts.cool_growth) {
+            self.cool(pages);
+        }
     }
 
-    fn set_folded(&mut self, parts: u32) {
-        self.heat.set_folded(parts);
-        let samples = |full| support::scaled_samples(full, self.scale, parts);
-        self.amounts.adapt_samples = samples(self.full.adapt_samples);
-        self.amounts.cool_samples = samples(self.full.cool_samples);
-    }
-
-    fn memory_bytes(&self) -> usize {
-        self.heat.memory_bytes() + self.bins.memory_bytes() + self.active.memory_bytes()
-    }
-
-    fn sampler_time(&mut self, now: Time, spent: Duration) {
-        self.control.spend(now, spent);
+    fn feedback(&mut self, now: Time, feedback: Feedback<'_>, pages: &mut Pages) {
+        match feedback {
+            Feedback::Moved(done) => self.outcome(done, pages),
+            Feedback::Rejected(request, rejection) => {
+                let no_room = matches!(rejection, Rejection::NoRoom | Rejection::Ceiling);
+                if no_room
+                    && request.action == Action::MoveTo(TierId::FAST)
+                    && pages.block(request.page.block()).is_some()
+                {
+                    self.no_room(request.page, pages);
+                }
+            }
+            Feedback::SamplerTime(spent) => self.control.spend(now, spent),
+            _ => {}
+        }
     }
 
     fn plan(&mut self, now: Time, capacity: &CapacityView<'_>, pages: &mut Pages, requests: &mut MoveRequests) {
@@ -724,18 +736,20 @@ impl Policy for FlexMem {
         }
     }
 
-    fn cadence(&self) -> Cadence {
+    fn schedule(&self) -> Schedule {
         let sampling = self.pebs.then(|| self.control.periods());
         let hint_scan = self.scanner.hint_scan().filter(|_| self.faults);
-        Cadence { sampling, hint_scan, ..Cadence::default() }
-    }
-
-    fn next_wake(&self) -> Option<Time> {
         let scanner = self.scanner.next_change().filter(|_| self.faults);
-        [Some(self.wake).filter(|wake| *wake < Time::FAR_FUTURE), scanner, self.room_at].into_iter().flatten().min()
+        Schedule {
+            cadence: Cadence { sampling, hint_scan, ..Cadence::default() },
+            wake_at: [Some(self.wake).filter(|wake| *wake < Time::FAR_FUTURE), scanner, self.room_at]
+                .into_iter()
+                .flatten()
+                .min(),
+        }
     }
 
-    fn metrics(&self) -> Vec<Metric> {
+    fn report(&self) -> PolicyReport {
         let sizes = self.heat.histogram();
         let fast = self.heat.histogram_of(false);
         let mut metrics = vec![
@@ -758,7 +772,10 @@ impl Policy for FlexMem {
             Metric { name: "metadata_bytes_per_page", value: METADATA_BYTES },
         ];
         metrics.extend(crate::parts::bins::metrics(&sizes));
-        metrics
+        PolicyReport {
+            memory_bytes: self.heat.memory_bytes() + self.bins.memory_bytes() + self.active.memory_bytes(),
+            metrics,
+        }
     }
 }
 
@@ -770,6 +787,7 @@ const METADATA_BYTES: f64 =
 mod tests {
     use super::*;
     use crate::rig::{Rig, SLOW};
+    use std::ops::Range;
 
     /// 1000 fast pages, intervals of 100 samples, coolings every 2000.
     /// One fault makes a page promising here, so that a test needs only one; what the default says has a test of its own.
@@ -782,7 +800,7 @@ mod tests {
     fn rig(extra: &[(&str, &str)]) -> Rig {
         let pairs: Vec<(&str, &str)> = QUIET.iter().chain(&SMALL).chain(extra).copied().collect();
         let mut policy = crate::build("flexmem", Settings::from_pairs(pairs)).unwrap();
-        policy.set_scale(12_800);
+        policy.configure(crate::rig::scaled(12_800));
         let mut rig = Rig::new(policy, &[1000, 100_000]);
         rig.map(4096);
         rig
@@ -829,14 +847,14 @@ mod tests {
         rig.born(500..600, SLOW);
         rig.fault([550, 551, 551], SOON, false);
         assert_eq!(rig.metric("active_slow_pages"), 1.0, "section 2.2: a page only needs to be accessed twice");
-        assert_eq!(FlexMem::new(&mut Settings::default()).unwrap().touches, 2);
+        assert_eq!(FlexMem::new(&mut Settings::default().for_policy(&INFO)).unwrap().touches, 2);
     }
 
     #[test]
     fn a_small_page_that_stands_for_a_huge_one_takes_as_many_samples_to_a_bin() {
         let mut policy = crate::build("flexmem", Settings::from_pairs(SMALL)).unwrap();
-        policy.set_scale(12_800);
-        policy.set_folded(128);
+        policy.configure(crate::rig::scaled(12_800));
+        policy.configure(crate::rig::folded(128));
         let mut rig = Rig::new(policy, &[1000, 100_000]);
         rig.map(4096);
         rig.born(0..2, TierId::FAST);
@@ -881,7 +899,7 @@ mod tests {
     #[test]
     fn mistakes_among_the_promotions_of_an_interval_lower_alpha() {
         let check = |mistaken, promoted, before: f64, after: f64| {
-            let mut policy = FlexMem::new(&mut Settings::default()).unwrap();
+            let mut policy = FlexMem::new(&mut Settings::default().for_policy(&INFO)).unwrap();
             (policy.mistaken, policy.promoted_by_faults, policy.alpha) = (mistaken, promoted, before);
             let tiers = [terrace_core::policy::TierUse { used: 0, capacity: 10 }; 2];
             policy.open_interval(&CapacityView { tiers: &tiers, fast_limit: None, footprint: 0, backoff: 1.0 });

@@ -29,9 +29,12 @@ use std::time::Duration;
 
 use terrace_core::observation::{Access, Observation, Observations};
 use terrace_core::pages::Pages;
-use terrace_core::plan::{MoveRequests, Outcome, Reason};
-use terrace_core::policy::{Cadence, CapacityView, Kernel, Metric, Movers, Needs, Policy, SamplePeriods};
-use terrace_core::units::{BLOCK_PAGES, BLOCK_SHIFT, BlockId, Bytes, PageId, SpaceId, TierId, Time, Vpn};
+use terrace_core::plan::{MoveRequests, Reason};
+use terrace_core::policy::{
+    Cadence, CapacityView, Feedback, Kernel, Metric, Movers, Needs, Policy, PolicyReport, Profile, Remap,
+    SamplePeriods, Schedule, Setup,
+};
+use terrace_core::units::{BLOCK_PAGES, BLOCK_SHIFT, Bytes, PageId, SpaceId, TierId, Time, Vpn};
 
 use crate::parts::lists::Lists;
 use crate::parts::support;
@@ -111,16 +114,18 @@ impl HeMem {
     /// # Errors
     /// When a value is none of its kind.
     pub fn new(settings: &mut Settings) -> Result<HeMem, SettingsError> {
-        let code = settings.choice("preset", false, &[("paper", false), ("sosp-code", true)])?;
-        let (write_hot, cool, sample_period, millis) = if code { (0, 10, 10_007, 1) } else { (4, 18, 5_000, 10) };
-        let full_cap = support::size(settings, "migrate_cap", Bytes::gib(10))?;
+        let code = settings.choice("preset", &[("paper", false), ("sosp-code", true)])?;
+        if code {
+            settings.prefer(&[("write_hot", "0"), ("cool", "10"), ("sample_period", "10007"), ("period", "1ms")]);
+        }
+        let full_cap = support::size(settings, "migrate_cap")?;
         Ok(HeMem {
-            read_hot: settings.number("read_hot", 8, 1..=1_000_000)?,
-            write_hot: settings.number("write_hot", write_hot, 0..=1_000_000)?,
-            cool: settings.number("cool", cool, 1..=1_000_000)?,
-            cool_samples: settings.number("cool_samples", 0u64, 0..=u64::from(u32::MAX))?,
-            sample_period: settings.number("sample_period", sample_period, 1..=1_000_000_000)?,
-            period: settings.duration("period", Duration::from_millis(millis))?,
+            read_hot: settings.number("read_hot", 1..=1_000_000)?,
+            write_hot: settings.number("write_hot", 0..=1_000_000)?,
+            cool: settings.number("cool", 1..=1_000_000)?,
+            cool_samples: settings.number("cool_samples", 0..=u64::from(u32::MAX))?,
+            sample_period: settings.number("sample_period", 1..=1_000_000_000)?,
+            period: settings.duration("period")?,
             full_cap,
             cap: full_cap.pages(),
             scale: 1,
@@ -267,24 +272,15 @@ impl HeMem {
     }
 }
 
-impl Policy for HeMem {
-    fn name(&self) -> &'static str {
-        INFO.name
+impl HeMem {
+    fn set_folded(&mut self, parts: u32) {
+        self.shift = 0;
+        self.weight = (BLOCK_PAGES / parts.max(1)).max(1);
+        // There are as many times fewer units as the machine is smaller, but for the 512 that each page takes the place of.
+        self.cooled_a_round = support::scaled_samples(u64::from(COOLED_A_ROUND), self.scale, BLOCK_PAGES) as u32;
     }
 
-    fn needs(&self) -> Needs {
-        Needs { samples: true, ..Needs::default() }
-    }
-
-    fn mapped(&mut self, _now: Time, _blocks: &[BlockId], pages: &mut Pages) {
-        let units = pages.capacity() >> self.shift;
-        self.queues.fit(units);
-        if self.units.len() < units {
-            self.units.resize(units, Unit::default());
-        }
-    }
-
-    fn unmapping(&mut self, _now: Time, space: SpaceId, range: Range<Vpn>, pages: &Pages) {
+    fn unmapping(&mut self, space: SpaceId, range: Range<Vpn>, pages: &Pages) {
         for (block, info) in pages.blocks_of(space) {
             let first = block.first_page();
             for unit in self.unit_of(first)..=self.unit_of(first.plus(BLOCK_PAGES - 1)) {
@@ -296,6 +292,36 @@ impl Policy for HeMem {
                     self.units[unit as usize] = Unit::default();
                 }
             }
+        }
+    }
+}
+
+impl Policy for HeMem {
+    fn profile(&self) -> Profile {
+        Profile::new(INFO.name, Needs { samples: true, ..Needs::default() })
+            .above(Kernel { movers: Movers::Several(COPY_THREADS), ..Kernel::default() })
+    }
+
+    fn configure(&mut self, setup: Setup) {
+        if let Some(factor) = setup.scale {
+            self.scale = factor;
+            self.cap = support::scaled_pages(self.full_cap, factor);
+        }
+        if let Some(parts) = setup.sample_parts {
+            self.set_folded(parts);
+        }
+    }
+
+    fn remap(&mut self, _now: Time, change: Remap<'_>, pages: &mut Pages) {
+        match change {
+            Remap::Mapped(_) => {
+                let units = pages.capacity() >> self.shift;
+                self.queues.fit(units);
+                if self.units.len() < units {
+                    self.units.resize(units, Unit::default());
+                }
+            }
+            Remap::Unmapping(space, range) => self.unmapping(space, range, pages),
         }
     }
 
@@ -323,11 +349,13 @@ impl Policy for HeMem {
         }
     }
 
-    fn outcome(&mut self, _now: Time, done: &[Outcome], pages: &mut Pages) {
-        let mut last = None;
-        for unit in done.iter().map(|outcome| self.unit_of(outcome.item.page)).collect::<Vec<u32>>() {
-            if last.replace(unit) != Some(unit) {
-                self.refresh(unit, pages);
+    fn feedback(&mut self, _now: Time, feedback: Feedback<'_>, pages: &mut Pages) {
+        if let Feedback::Moved(done) = feedback {
+            let mut last = None;
+            for unit in done.iter().map(|outcome| self.unit_of(outcome.item.page)).collect::<Vec<u32>>() {
+                if last.replace(unit) != Some(unit) {
+                    self.refresh(unit, pages);
+                }
             }
         }
     }
@@ -377,47 +405,32 @@ impl Policy for HeMem {
         self.cool_queues();
     }
 
-    fn kernel(&self) -> Kernel {
-        Kernel { movers: Movers::Several(COPY_THREADS), ..Kernel::default() }
-    }
-
-    fn set_scale(&mut self, factor: u32) {
-        self.scale = factor;
-        self.cap = support::scaled_pages(self.full_cap, factor);
-    }
-
-    fn set_folded(&mut self, parts: u32) {
-        self.shift = 0;
-        self.weight = (BLOCK_PAGES / parts.max(1)).max(1);
-        // There are as many times fewer units as the machine is smaller, but for the 512 that each page takes the place of.
-        self.cooled_a_round = support::scaled_samples(u64::from(COOLED_A_ROUND), self.scale, BLOCK_PAGES) as u32;
-    }
-
-    fn memory_bytes(&self) -> usize {
-        self.units.capacity() * size_of::<Unit>() + self.queues.memory_bytes()
-    }
-
-    fn cadence(&self) -> Cadence {
+    fn schedule(&self) -> Schedule {
         // Where writes do not count their samples would be thrown away; the longest period keeps them rare.
         let stores = if self.write_hot > 0 { self.sample_period } else { u32::MAX };
-        Cadence { sampling: Some(SamplePeriods { loads: self.sample_period, stores }), ..Cadence::default() }
+        Schedule {
+            cadence: Cadence {
+                sampling: Some(SamplePeriods { loads: self.sample_period, stores }),
+                ..Cadence::default()
+            },
+            wake_at: Some(self.next_round),
+        }
     }
 
-    fn next_wake(&self) -> Option<Time> {
-        Some(self.next_round)
-    }
-
-    fn metrics(&self) -> Vec<Metric> {
+    fn report(&self) -> PolicyReport {
         let pages = |queue: usize| (u64::from(self.sizes[queue]) << self.shift) as f64;
-        vec![
-            Metric { name: "hot_fast_pages", value: pages(HOT) },
-            Metric { name: "cold_fast_pages", value: pages(0) },
-            Metric { name: "hot_slow_pages", value: pages(HOT | SLOW) },
-            Metric { name: "cold_slow_pages", value: pages(SLOW) },
-            Metric { name: "samples", value: self.samples as f64 },
-            Metric { name: "coolings", value: f64::from(self.clock) },
-            Metric { name: "metadata_bytes_per_page", value: METADATA_BYTES },
-        ]
+        PolicyReport {
+            memory_bytes: self.units.capacity() * size_of::<Unit>() + self.queues.memory_bytes(),
+            metrics: vec![
+                Metric { name: "hot_fast_pages", value: pages(HOT) },
+                Metric { name: "cold_fast_pages", value: pages(0) },
+                Metric { name: "hot_slow_pages", value: pages(HOT | SLOW) },
+                Metric { name: "cold_slow_pages", value: pages(SLOW) },
+                Metric { name: "samples", value: self.samples as f64 },
+                Metric { name: "coolings", value: f64::from(self.clock) },
+                Metric { name: "metadata_bytes_per_page", value: METADATA_BYTES },
+            ],
+        }
     }
 }
 
@@ -482,15 +495,15 @@ mod tests {
     fn the_published_branch_counts_no_writes_and_samples_half_as_often() {
         let rig = rig(&[("preset", "sosp-code")]);
         assert_eq!(rig.cadence.sampling.unwrap().loads, 10_007);
-        let policy = HeMem::new(&mut Settings::from_pairs([("preset", "sosp-code")])).unwrap();
+        let policy = HeMem::new(&mut Settings::from_pairs([("preset", "sosp-code")]).for_policy(&INFO)).unwrap();
         assert_eq!((policy.write_hot, policy.cool), (0, 10));
     }
 
     #[test]
     fn a_small_page_that_stands_for_a_huge_one_is_a_unit() {
         let mut policy = crate::build("hemem", Settings::default()).unwrap();
-        policy.set_scale(512);
-        policy.set_folded(512);
+        policy.configure(crate::rig::scaled(512));
+        policy.configure(crate::rig::folded(512));
         let mut rig = Rig::new(policy, &[4, 100_000]);
         rig.map(16);
         rig.born(0..4, TierId::FAST);

@@ -43,8 +43,10 @@ use std::time::Duration;
 use terrace_core::observation::{Observation, Observations, ScanBatch};
 use terrace_core::pages::{Column, Page, Pages};
 use terrace_core::plan::{Action, MoveRequests, Outcome, Reason};
-use terrace_core::policy::{Cadence, CapacityView, Metric, Needs, Policy, ScanReport};
-use terrace_core::prices::{Prices, ProcessorCounts};
+use terrace_core::policy::{
+    Cadence, CapacityView, Feedback, Metric, Needs, Policy, PolicyReport, Profile, Remap, Schedule, Setup,
+};
+use terrace_core::prices::ProcessorCounts;
 use terrace_core::units::{BLOCK_PAGES, BlockId, PageId, SpaceId, TierId, Time, Vpn};
 
 use crate::hotness_walk::cost_benefit::{Heats, Lasting, Out, Worth};
@@ -189,17 +191,17 @@ impl HotnessWalk {
     /// When a value is none of its kind.
     pub fn new(settings: &mut Settings) -> Result<HotnessWalk, SettingsError> {
         Ok(HotnessWalk {
-            period: settings.duration("period", Duration::from_millis(100))?,
-            margin: settings.number("margin", 2u32, 1..=TOP_BIN)?,
-            split: settings.switch("split", true)?,
-            collapse: settings.switch("collapse", true)?,
-            skew: settings.share("skew", 0.25)?,
-            dense: settings.share("dense", 0.5)?,
-            splits: settings.number("splits", 50usize, 1..=100_000)?,
-            floor: settings.share("floor", 0.5)?,
-            reserve: settings.share("reserve", 0.01)?,
-            weigh: settings.switch("weigh", true)?,
-            worth_of: Worth::new(settings.switch("spare", true)?),
+            period: settings.duration("period")?,
+            margin: settings.number("margin", 1..=TOP_BIN)?,
+            split: settings.switch("split")?,
+            collapse: settings.switch("collapse")?,
+            skew: settings.share("skew")?,
+            dense: settings.share("dense")?,
+            splits: settings.number("splits", 1..=100_000)?,
+            floor: settings.share("floor")?,
+            reserve: settings.share("reserve")?,
+            weigh: settings.switch("weigh")?,
+            worth_of: Worth::new(settings.switch("spare")?),
             again: Again::default(),
             since: Column::default(),
             counts: None,
@@ -619,25 +621,8 @@ impl HotnessWalk {
     }
 }
 
-impl Policy for HotnessWalk {
-    fn name(&self) -> &'static str {
-        INFO.name
-    }
-
-    fn needs(&self) -> Needs {
-        Needs { scans: true, counters: true, ..Needs::default() }
-    }
-
-    fn set_prices(&mut self, prices: &Prices) {
-        self.worth_of.set_prices(prices);
-    }
-
-    fn mapped(&mut self, _now: Time, _blocks: &[BlockId], pages: &mut Pages) {
-        self.lists.fit(pages.capacity());
-        self.since.fit(pages);
-    }
-
-    fn unmapping(&mut self, _now: Time, space: SpaceId, range: Range<Vpn>, pages: &Pages) {
+impl HotnessWalk {
+    fn unmapping(&mut self, space: SpaceId, range: Range<Vpn>, pages: &Pages) {
         support::each_page(pages, space, &range, |page| {
             // A huge unit that loses a page is one no more; what is left of it is filed when it is seen.
             let block = page.block();
@@ -651,30 +636,7 @@ impl Policy for HotnessWalk {
         });
     }
 
-    fn observe(&mut self, _now: Time, seen: Observations<'_>, pages: &mut Pages) {
-        match seen {
-            Observations::Scan(scan) => self.on_scan(&scan, pages),
-            Observations::Events(events) => {
-                for event in events {
-                    match *event {
-                        Observation::Counted { page, accesses } => self.on_count(page, accesses, pages),
-                        _ => {
-                            let unit = pages.unit(event.page()).start;
-                            let weight = Self::weight(unit, pages);
-                            self.refile(unit.block(), pages);
-                            self.follow(unit, weight, pages);
-                        }
-                    }
-                }
-            }
-        }
-    }
-
-    fn processor(&mut self, _now: Time, counts: &ProcessorCounts) {
-        self.counts = Some(*counts);
-    }
-
-    fn scan_done(&mut self, now: Time, _report: &ScanReport, pages: &mut Pages) {
+    fn scan_done(&mut self, now: Time, pages: &mut Pages) {
         self.walks += 1;
         self.halved = false;
         if let Some(counts) = self.counts.take() {
@@ -715,6 +677,58 @@ impl Policy for HotnessWalk {
             }
         }
     }
+}
+
+impl Policy for HotnessWalk {
+    fn profile(&self) -> Profile {
+        Profile::new(INFO.name, Needs { scans: true, counters: true, ..Needs::default() })
+    }
+
+    fn configure(&mut self, setup: Setup) {
+        if let Some(prices) = setup.prices {
+            self.worth_of.set_prices(&prices);
+        }
+    }
+
+    fn remap(&mut self, _now: Time, change: Remap<'_>, pages: &mut Pages) {
+        match change {
+            Remap::Mapped(_) => {
+                self.lists.fit(pages.capacity());
+                self.since.fit(pages);
+            }
+            Remap::Unmapping(space, range) => self.unmapping(space, range, pages),
+        }
+    }
+
+    fn observe(&mut self, _now: Time, seen: Observations<'_>, pages: &mut Pages) {
+        match seen {
+            Observations::Scan(scan) => self.on_scan(&scan, pages),
+            Observations::Events(events) => {
+                for event in events {
+                    match *event {
+                        Observation::Counted { page, accesses } => self.on_count(page, accesses, pages),
+                        _ => {
+                            let unit = pages.unit(event.page()).start;
+                            let weight = Self::weight(unit, pages);
+                            self.refile(unit.block(), pages);
+                            self.follow(unit, weight, pages);
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    fn feedback(&mut self, now: Time, feedback: Feedback<'_>, pages: &mut Pages) {
+        match feedback {
+            Feedback::ScanDone(_) => self.scan_done(now, pages),
+            Feedback::Moved(done) => self.outcome(now, done, pages),
+            Feedback::Processor(counts) => {
+                self.counts = Some(*counts);
+            }
+            _ => {}
+        }
+    }
 
     fn plan(&mut self, _now: Time, capacity: &CapacityView<'_>, pages: &mut Pages, requests: &mut MoveRequests) {
         let after_walk = self.counted.0 > 0 || !self.small.is_empty();
@@ -747,33 +761,31 @@ impl Policy for HotnessWalk {
         }
     }
 
-    fn memory_bytes(&self) -> usize {
-        self.lists.memory_bytes() + size_of_val(&self.since[..])
+    fn schedule(&self) -> Schedule {
+        Schedule {
+            cadence: Cadence { scan_at: Some(self.next_walk), share: 1.0, ..Cadence::default() },
+            wake_at: self.soon,
+        }
     }
 
-    fn cadence(&self) -> Cadence {
-        Cadence { scan_at: Some(self.next_walk), share: 1.0, ..Cadence::default() }
-    }
-
-    fn next_wake(&self) -> Option<Time> {
-        self.soon
-    }
-
-    fn metrics(&self) -> Vec<Metric> {
+    fn report(&self) -> PolicyReport {
         let metric = |name, value: f64| Metric { name, value };
-        vec![
-            metric("walks", self.walks as f64),
-            metric("hot_threshold_bin", f64::from(self.hot_bin)),
-            metric("accessed_bit_worth", f64::from(self.worth)),
-            metric("splits_wished", self.split_requests as f64),
-            metric("collapses_wished", self.collapse_requests as f64),
-            metric("weighed", f64::from(u8::from(self.weigh && self.worth_of.is_known()))),
-            metric("misses_by_reuse", self.worth_of.reused()),
-            metric("moves_not_worth_it", self.refused[0] as f64),
-            metric("splits_not_worth_it", self.refused[1] as f64),
-            metric("collapses_not_worth_it", self.refused[2] as f64),
-            metric("victims_kept_by_floor", self.floor_kept as f64),
-            metric("candidate_search_operations", self.searched as f64),
-        ]
+        PolicyReport {
+            memory_bytes: self.lists.memory_bytes() + size_of_val(&self.since[..]),
+            metrics: vec![
+                metric("walks", self.walks as f64),
+                metric("hot_threshold_bin", f64::from(self.hot_bin)),
+                metric("accessed_bit_worth", f64::from(self.worth)),
+                metric("splits_wished", self.split_requests as f64),
+                metric("collapses_wished", self.collapse_requests as f64),
+                metric("weighed", f64::from(u8::from(self.weigh && self.worth_of.is_known()))),
+                metric("misses_by_reuse", self.worth_of.reused()),
+                metric("moves_not_worth_it", self.refused[0] as f64),
+                metric("splits_not_worth_it", self.refused[1] as f64),
+                metric("collapses_not_worth_it", self.refused[2] as f64),
+                metric("victims_kept_by_floor", self.floor_kept as f64),
+                metric("candidate_search_operations", self.searched as f64),
+            ],
+        }
     }
 }

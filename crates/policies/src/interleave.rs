@@ -25,7 +25,7 @@ pub const INFO: PolicyInfo = PolicyInfo {
         meaning: "consecutive pages to each tier in turn, fastest first, such as 3:1; equal is one each",
     }],
     build: |settings| {
-        let weights = settings.take("weights", None, "equal, or numbers such as 3:1", |text| match text {
+        let weights = settings.take("weights", "equal, or numbers such as 3:1", |text| match text {
             "equal" => Some(None),
             numbers => {
                 let weights: Option<Vec<u32>> = numbers.split(':').map(|number| number.trim().parse().ok()).collect();

@@ -93,11 +93,12 @@ pub const BOUNDS: [&str; 3] = [all_fast::INFO.name, all_slow::INFO.name, clairvo
 ///
 /// # Errors
 /// When there is no such policy, or a setting is unknown, out of range or no value of its kind.
-pub fn build(name: &str, mut settings: Settings) -> Result<Box<dyn Policy>, SettingsError> {
+pub fn build(name: &str, settings: Settings) -> Result<Box<dyn Policy>, SettingsError> {
     let info = POLICIES.iter().find(|info| info.name == name).ok_or_else(|| SettingsError::UnknownPolicy {
         name: name.to_owned(),
         known: POLICIES.iter().map(|info| info.name).collect::<Vec<_>>().join(", "),
     })?;
+    let mut settings = settings.for_policy(info);
     let policy = (info.build)(&mut settings)?;
     settings.finish(info)?;
     Ok(policy)
@@ -126,7 +127,7 @@ mod tests {
     fn every_policy_builds_with_its_documented_defaults_and_refuses_the_rest() {
         for info in POLICIES {
             let policy = build(info.name, Settings::default()).unwrap();
-            assert_eq!(policy.name(), info.name);
+            assert_eq!(policy.profile().name, info.name);
             for setting in info.settings {
                 let one = Settings::from_pairs([(setting.key, setting.default)]);
                 build(info.name, one).unwrap_or_else(|error| panic!("{}.{}: {error}", info.name, setting.key));

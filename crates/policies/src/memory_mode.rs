@@ -45,7 +45,7 @@ mod tests {
     fn it_is_marked_and_no_other_policy_is() {
         for info in crate::POLICIES {
             let policy = crate::build(info.name, crate::Settings::default()).unwrap();
-            assert_eq!(policy.kernel().memory_mode, info.name == "memory-mode", "{}", info.name);
+            assert_eq!(policy.profile().kernel.memory_mode, info.name == "memory-mode", "{}", info.name);
         }
     }
 }

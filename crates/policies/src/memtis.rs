@@ -31,14 +31,16 @@
 //! Memory beside the eight common bytes: 4 for the count, 10 for the lists, 0.02 for blocks. The kernel's own is 8.
 
 use std::collections::BTreeSet;
-use std::ops::Range;
 use std::time::Duration;
 
 use terrace_core::observation::{Observation, Observations};
 use terrace_core::pages::Pages;
 use terrace_core::plan::{Action, MoveRequests, Outcome, Reason};
-use terrace_core::policy::{Cadence, CapacityView, Kernel, Metric, Movers, Needs, Policy, SamplePeriods};
-use terrace_core::units::{BLOCK_PAGES, BlockId, Bytes, PageId, SpaceId, TierId, Time, Vpn};
+use terrace_core::policy::{
+    Cadence, CapacityView, Feedback, Kernel, Metric, Movers, Needs, Policy, PolicyReport, Profile, Remap,
+    SamplePeriods, Schedule, Setup,
+};
+use terrace_core::units::{BLOCK_PAGES, BlockId, PageId, TierId, Time};
 
 use crate::parts::bins::{BINS, fine_bin, fit, visible_bin};
 use crate::parts::heat::Heat;
@@ -141,27 +143,27 @@ impl Memtis {
     /// # Errors
     /// When a value is none of its kind.
     pub fn new(settings: &mut Settings) -> Result<Memtis, SettingsError> {
-        let split = settings.switch("split", true)?;
-        let adapt = settings.number("adapt_samples", 100_000u64, 1..=u64::from(u32::MAX))?;
-        let cool = settings.number("cool_samples", 2_000_000u64, 0..=u64::from(u32::MAX))?;
+        let split = settings.switch("split")?;
+        let adapt = settings.number("adapt_samples", 1..=u64::from(u32::MAX))?;
+        let cool = settings.number("cool_samples", 0..=u64::from(u32::MAX))?;
         let full = Amounts {
             adapt_samples: adapt,
             cool_samples: if cool == 0 { u64::MAX } else { cool },
-            cool_growth: support::size(settings, "cool_growth", Bytes::gib(10))?.pages(),
+            cool_growth: support::size(settings, "cool_growth")?.pages(),
         };
-        let one_core = settings.choice("sampling", false, &[("all-cores", false), ("one-core", true)])?;
-        let cores = settings.number("cores", 20u32, 1..=4096)?;
-        let fast_ns = settings.number("fast_ns", 80.0, 1.0..=1e6)?;
-        let slow_ns = settings.number("slow_ns", 270.0, 1.0..=1e6)?;
-        let quota = settings.number("quota", 30u64, 0..=1000)?;
+        let one_core = settings.choice("sampling", &[("all-cores", false), ("one-core", true)])?;
+        let cores = settings.number("cores", 1..=4096)?;
+        let fast_ns = settings.number("fast_ns", 1.0..=1e6)?;
+        let slow_ns = settings.number("slow_ns", 1.0..=1e6)?;
+        let quota = settings.number("quota", 0..=1000)?;
         Ok(Memtis {
             scale: 1,
             reserve: support::reserve(settings)?,
             full,
             split,
-            warm: settings.switch("warm", true)?,
+            warm: settings.switch("warm")?,
             amounts: full,
-            period: settings.duration("period", Duration::from_millis(500))?,
+            period: settings.duration("period")?,
             cores_unseen: if one_core { cores } else { 1 },
             control: PeriodControl::new(quota, Duration::from_secs(15)),
             heat: Heat::new(split),
@@ -387,29 +389,79 @@ impl Memtis {
     }
 }
 
+impl Memtis {
+    fn set_scale(&mut self, factor: u32) {
+        let scaled = |full| support::scaled_count(full, factor);
+        self.scale = factor;
+        self.amounts = Amounts {
+            adapt_samples: scaled(self.full.adapt_samples),
+            cool_samples: scaled(self.full.cool_samples),
+            cool_growth: scaled(self.full.cool_growth),
+        };
+        self.splitting.set_cool_samples(self.amounts.cool_samples.min(1 << 40));
+    }
+
+    fn set_folded(&mut self, parts: u32) {
+        self.heat.set_folded(parts);
+        let samples = |full| support::scaled_samples(full, self.scale, parts);
+        self.amounts.adapt_samples = samples(self.full.adapt_samples);
+        self.amounts.cool_samples = samples(self.full.cool_samples);
+        self.splitting.set_cool_samples(self.amounts.cool_samples.min(1 << 40));
+    }
+
+    fn outcome(&mut self, done: &[Outcome], pages: &mut Pages) {
+        for outcome in done {
+            if pages.block(outcome.item.page.block()).is_none() {
+                continue;
+            }
+            for offset in 0..outcome.item.pages {
+                self.refresh(outcome.item.page.plus(offset), pages);
+            }
+            if outcome.item.action == Action::Split && outcome.done > 0 {
+                self.split_happened = true;
+                let block = outcome.item.page.block();
+                self.was_split.insert(block);
+                for page in (0..BLOCK_PAGES).map(|offset| block.first_page().plus(offset)) {
+                    self.refresh(page, pages);
+                    self.lru.set_active_if_changed(page, self.bin(page, pages) + 1 >= self.hot);
+                }
+            }
+        }
+    }
+}
+
 impl Policy for Memtis {
-    fn name(&self) -> &'static str {
-        INFO.name
-    }
-
     /// It works in the kernel, which knows each page from its fault on.
-    fn needs(&self) -> Needs {
-        Needs { samples: true, life_cycle: true, ..Needs::default() }
+    fn profile(&self) -> Profile {
+        Profile::new(INFO.name, Needs { samples: true, life_cycle: true, ..Needs::default() })
+            .above(Kernel { movers: Movers::EachTier, ..Kernel::default() })
     }
 
-    fn mapped(&mut self, _now: Time, _blocks: &[BlockId], pages: &mut Pages) {
-        self.heat.fit(pages);
-        self.lru.fit(pages);
+    fn configure(&mut self, setup: Setup) {
+        if let Some(factor) = setup.scale {
+            self.set_scale(factor);
+        }
+        if let Some(parts) = setup.sample_parts {
+            self.set_folded(parts);
+        }
     }
 
-    fn unmapping(&mut self, _now: Time, space: SpaceId, range: Range<Vpn>, pages: &Pages) {
-        support::each_page(pages, space, &range, |page| {
-            self.heat.forget(page, pages);
-            self.lru.forget(page);
-            self.was_split.remove(&page.block());
-        });
-        let changes = self.heat.take_changes();
-        self.heat.give_back(changes);
+    fn remap(&mut self, _now: Time, change: Remap<'_>, pages: &mut Pages) {
+        match change {
+            Remap::Mapped(_) => {
+                self.heat.fit(pages);
+                self.lru.fit(pages);
+            }
+            Remap::Unmapping(space, range) => {
+                support::each_page(pages, space, &range, |page| {
+                    self.heat.forget(page, pages);
+                    self.lru.forget(page);
+                    self.was_split.remove(&page.block());
+                });
+                let changes = self.heat.take_changes();
+                self.heat.give_back(changes);
+            }
+        }
     }
 
     fn observe(&mut self, now: Time, seen: Observations<'_>, pages: &mut Pages) {
@@ -435,23 +487,11 @@ impl Policy for Memtis {
         }
     }
 
-    fn outcome(&mut self, _now: Time, done: &[Outcome], pages: &mut Pages) {
-        for outcome in done {
-            if pages.block(outcome.item.page.block()).is_none() {
-                continue;
-            }
-            for offset in 0..outcome.item.pages {
-                self.refresh(outcome.item.page.plus(offset), pages);
-            }
-            if outcome.item.action == Action::Split && outcome.done > 0 {
-                self.split_happened = true;
-                let block = outcome.item.page.block();
-                self.was_split.insert(block);
-                for page in (0..BLOCK_PAGES).map(|offset| block.first_page().plus(offset)) {
-                    self.refresh(page, pages);
-                    self.lru.set_active_if_changed(page, self.bin(page, pages) + 1 >= self.hot);
-                }
-            }
+    fn feedback(&mut self, now: Time, feedback: Feedback<'_>, pages: &mut Pages) {
+        match feedback {
+            Feedback::Moved(done) => self.outcome(done, pages),
+            Feedback::SamplerTime(spent) => self.control.spend(now, spent),
+            _ => {}
         }
     }
 
@@ -484,49 +524,14 @@ impl Policy for Memtis {
         support::first_below(capacity)
     }
 
-    fn kernel(&self) -> Kernel {
-        Kernel { movers: Movers::EachTier, ..Kernel::default() }
-    }
-
-    fn set_scale(&mut self, factor: u32) {
-        let scaled = |full| support::scaled_count(full, factor);
-        self.scale = factor;
-        self.amounts = Amounts {
-            adapt_samples: scaled(self.full.adapt_samples),
-            cool_samples: scaled(self.full.cool_samples),
-            cool_growth: scaled(self.full.cool_growth),
-        };
-        self.splitting.set_cool_samples(self.amounts.cool_samples.min(1 << 40));
-    }
-
-    fn set_folded(&mut self, parts: u32) {
-        self.heat.set_folded(parts);
-        let samples = |full| support::scaled_samples(full, self.scale, parts);
-        self.amounts.adapt_samples = samples(self.full.adapt_samples);
-        self.amounts.cool_samples = samples(self.full.cool_samples);
-        self.splitting.set_cool_samples(self.amounts.cool_samples.min(1 << 40));
-    }
-
-    fn memory_bytes(&self) -> usize {
-        self.heat.memory_bytes() + self.lru.memory_bytes()
-    }
-
-    fn sampler_time(&mut self, now: Time, spent: Duration) {
-        self.control.spend(now, spent);
-    }
-
-    fn cadence(&self) -> Cadence {
+    fn schedule(&self) -> Schedule {
         let SamplePeriods { loads, stores } = self.control.periods();
         let unseen = |period: u32| period.saturating_mul(self.cores_unseen);
         let sampling = SamplePeriods { loads: unseen(loads), stores: unseen(stores) };
-        Cadence { sampling: Some(sampling), ..Cadence::default() }
+        Schedule { cadence: Cadence { sampling: Some(sampling), ..Cadence::default() }, wake_at: Some(self.next_pass) }
     }
 
-    fn next_wake(&self) -> Option<Time> {
-        Some(self.next_pass)
-    }
-
-    fn metrics(&self) -> Vec<Metric> {
+    fn report(&self) -> PolicyReport {
         let sizes = self.heat.histogram();
         let hot: u64 = sizes[self.hot..].iter().sum();
         let warm: u64 = sizes[self.warm_bin..self.hot].iter().sum();
@@ -544,7 +549,7 @@ impl Policy for Memtis {
             Metric { name: "metadata_bytes_per_page", value: METADATA_BYTES },
         ];
         metrics.extend(crate::parts::bins::metrics(&self.heat.histogram()));
-        metrics
+        PolicyReport { memory_bytes: self.heat.memory_bytes() + self.lru.memory_bytes(), metrics }
     }
 }
 
@@ -565,7 +570,7 @@ mod tests {
     fn rig(extra: &[(&str, &str)]) -> Rig {
         let pairs: Vec<(&str, &str)> = SMALL.iter().chain(extra).copied().collect();
         let mut policy = crate::build("memtis", Settings::from_pairs(pairs)).unwrap();
-        policy.set_scale(12_800);
+        policy.configure(crate::rig::scaled(12_800));
         let mut rig = Rig::new(policy, &[1000, 100_000]);
         rig.map(4096);
         rig

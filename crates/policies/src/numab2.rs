@@ -73,14 +73,14 @@ pub struct Mode2 {
 
 impl Mode2 {
     fn new(settings: &mut Settings) -> Result<Mode2, SettingsError> {
-        let default = settings.duration("threshold", Duration::from_millis(1000))?;
-        let full_rate = size(settings, "rate", Bytes::mib(65_536))?;
+        let default = settings.duration("threshold")?;
+        let full_rate = size(settings, "rate")?;
         Ok(Mode2 {
             default,
             threshold: default,
             full_rate,
             rate: full_rate.pages(),
-            adjust: settings.duration("adjust", Duration::from_secs(60))?,
+            adjust: settings.duration("adjust")?,
             adjusted_at: None,
             candidates: 0,
             candidates_at_adjustment: 0,
@@ -153,7 +153,7 @@ mod tests {
     use super::*;
 
     fn mode2(rate: &str) -> Mode2 {
-        Mode2::new(&mut Settings::from_pairs([("rate", rate)])).unwrap()
+        Mode2::new(&mut Settings::from_pairs([("rate", rate)]).for_policy(&INFO)).unwrap()
     }
 
     #[test]

@@ -20,7 +20,7 @@ use std::collections::BTreeSet;
 use terrace_core::observation::{Observation, Observations};
 use terrace_core::pages::Pages;
 use terrace_core::plan::{MoveRequests, Reason};
-use terrace_core::policy::{Cadence, CapacityView, Metric, Needs, Policy};
+use terrace_core::policy::{CapacityView, Metric, Needs, Policy, PolicyReport, Profile, Remap, Schedule, Setup};
 use terrace_core::units::{BLOCK_PAGES, BlockId, Bytes, PageId, SpaceId, TierId, Time};
 
 use crate::parts::static_placement::nearest_with_room;
@@ -66,14 +66,14 @@ impl PondStatic {
     /// # Errors
     /// When a value is none of its kind.
     pub fn new(settings: &mut Settings) -> Result<PondStatic, SettingsError> {
-        let full_slice = support::size(settings, "slice", Bytes::gib(1))?;
+        let full_slice = support::size(settings, "slice")?;
         Ok(PondStatic {
-            untouched: settings.share("untouched", 0.5)?,
-            error: settings.share("error", 0.0)?,
+            untouched: settings.share("untouched")?,
+            error: settings.share("error")?,
             full_slice,
             slice: full_slice.pages(),
-            insensitive: settings.switch("insensitive", false)?,
-            monitor: settings.switch("monitor", true)?,
+            insensitive: settings.switch("insensitive")?,
+            monitor: settings.switch("monitor")?,
             mapped: Vec::new(),
             used_fast: Vec::new(),
             space_of: Vec::new(),
@@ -109,16 +109,8 @@ impl PondStatic {
     }
 }
 
-impl Policy for PondStatic {
-    fn name(&self) -> &'static str {
-        INFO.name
-    }
-
-    fn needs(&self) -> Needs {
-        Needs::default()
-    }
-
-    fn mapped(&mut self, _now: Time, blocks: &[BlockId], pages: &mut Pages) {
+impl PondStatic {
+    fn mapped(&mut self, blocks: &[BlockId], pages: &mut Pages) {
         self.space_of.resize(pages.capacity() / BLOCK_PAGES as usize, 0);
         for &block in blocks {
             let Some(info) = pages.block(block) else { continue };
@@ -135,6 +127,24 @@ impl Policy for PondStatic {
             let of_block =
                 |block: BlockId| pages.block_pages(block).iter().filter(|page| page.managed()).count() as u64;
             self.mapped[index] = pages.blocks_of(space).map(|(block, _)| of_block(block)).sum();
+        }
+    }
+}
+
+impl Policy for PondStatic {
+    fn profile(&self) -> Profile {
+        Profile::new(INFO.name, Needs::default())
+    }
+
+    fn configure(&mut self, setup: Setup) {
+        if let Some(factor) = setup.scale {
+            self.slice = support::scaled_pages(self.full_slice, factor);
+        }
+    }
+
+    fn remap(&mut self, _now: Time, change: Remap<'_>, pages: &mut Pages) {
+        if let Remap::Mapped(blocks) = change {
+            self.mapped(blocks, pages);
         }
     }
 
@@ -199,27 +209,18 @@ impl Policy for PondStatic {
         tier
     }
 
-    fn set_scale(&mut self, factor: u32) {
-        self.slice = support::scaled_pages(self.full_slice, factor);
+    fn schedule(&self) -> Schedule {
+        Schedule { wake_at: self.due, ..Schedule::default() }
     }
 
-    fn memory_bytes(&self) -> usize {
-        (self.mapped.capacity() + self.used_fast.capacity()) * 8 + self.space_of.capacity() * 4
-    }
-
-    fn cadence(&self) -> Cadence {
-        Cadence::default()
-    }
-
-    fn next_wake(&self) -> Option<Time> {
-        self.due
-    }
-
-    fn metrics(&self) -> Vec<Metric> {
-        vec![
-            Metric { name: "spaces_moved", value: self.moved.len() as f64 },
-            Metric { name: "metadata_bytes_per_page", value: 8.0 + 4.0 / f64::from(BLOCK_PAGES) },
-        ]
+    fn report(&self) -> PolicyReport {
+        PolicyReport {
+            memory_bytes: (self.mapped.capacity() + self.used_fast.capacity()) * 8 + self.space_of.capacity() * 4,
+            metrics: vec![
+                Metric { name: "spaces_moved", value: self.moved.len() as f64 },
+                Metric { name: "metadata_bytes_per_page", value: 8.0 + 4.0 / f64::from(BLOCK_PAGES) },
+            ],
+        }
     }
 }
 

@@ -14,7 +14,7 @@ use terrace_core::engine::{Engine, EngineConfig, Input, Output};
 use terrace_core::governor::GovernorConfig;
 use terrace_core::observation::{Access, Observation, Observations, PteState, ScanBatch};
 use terrace_core::plan::{Action, Failure, Move, Outcome};
-use terrace_core::policy::{Cadence, FastGoal, Policy};
+use terrace_core::policy::{Cadence, FastGoal, Policy, Setup};
 use terrace_core::units::{PageId, SpaceId, TierId, Time, Vpn};
 
 pub const SPACE: SpaceId = SpaceId(0);
@@ -32,6 +32,16 @@ pub struct Rig {
     pub failed_promotions: u64,
     /// Free fast pages at their least since the test last looked.
     pub least_free: u64,
+}
+
+/// What the simulator tells of a model smaller by `factor`.
+pub fn scaled(factor: u32) -> Setup {
+    Setup { scale: Some(factor), ..Setup::default() }
+}
+
+/// What the simulator tells where a page stands for a huge one.
+pub fn folded(parts: u32) -> Setup {
+    Setup { sample_parts: Some(parts), ..Setup::default() }
 }
 
 impl Rig {

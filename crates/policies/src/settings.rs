@@ -1,7 +1,7 @@
 //! Settings of a policy as people write them, turned into typed values exactly once.
 //!
-//! In: pairs of key and text. Out: values, or an error that names the key, the text and what was expected. Must not:
-//! let a misspelt key pass.
+//! In: pairs of key and text, and a policy's table of settings, which has each default and nobody else. Out: values, or an error that names
+//! the key, the text and what was expected. Must not: let a misspelt key pass.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -49,32 +49,50 @@ pub enum SettingsError {
 #[derive(Clone, Debug, Default)]
 pub struct Settings {
     texts: BTreeMap<String, String>,
+    defaults: BTreeMap<&'static str, &'static str>,
 }
 
 impl Settings {
     /// Settings from pairs of key and text; of a key given twice the last counts.
     pub fn from_pairs<K: Into<String>, V: Into<String>>(pairs: impl IntoIterator<Item = (K, V)>) -> Settings {
-        Settings { texts: pairs.into_iter().map(|(key, text)| (key.into(), text.into())).collect() }
+        let texts = pairs.into_iter().map(|(key, text)| (key.into(), text.into())).collect();
+        Settings { texts, defaults: BTreeMap::new() }
+    }
+
+    /// The same for a policy: what is not given is as its table says.
+    pub fn for_policy(mut self, policy: &PolicyInfo) -> Settings {
+        self.defaults = policy.settings.iter().map(|setting| (setting.key, setting.default)).collect();
+        self
+    }
+
+    /// Other defaults than the table's, where one setting, such as a preset, decides on others.
+    pub fn prefer(&mut self, defaults: &[(&'static str, &'static str)]) {
+        self.defaults.extend(defaults.iter().copied());
+    }
+
+    /// Whether somebody chose the value of this setting, which is not yet taken.
+    pub fn is_given(&self, key: &str) -> bool {
+        self.texts.contains_key(key)
     }
 
     /// Takes a number that must lie in `range`.
     ///
     /// # Errors
     /// When the text is no number or lies outside (NaN lies outside of everything).
-    pub fn number<T>(&mut self, key: &str, default: T, range: std::ops::RangeInclusive<T>) -> Result<T, SettingsError>
+    pub fn number<T>(&mut self, key: &str, range: std::ops::RangeInclusive<T>) -> Result<T, SettingsError>
     where
         T: FromStr + PartialOrd + Display + Copy,
     {
         let wanted = format!("a number from {} to {}", range.start(), range.end());
-        self.take(key, default, &wanted, |text| text.parse::<T>().ok().filter(|value| range.contains(value)))
+        self.take(key, &wanted, |text| text.parse::<T>().ok().filter(|value| range.contains(value)))
     }
 
     /// Takes a duration such as 100ms; it must be longer than zero.
     ///
     /// # Errors
     /// When the text is no duration, or zero.
-    pub fn duration(&mut self, key: &str, default: Duration) -> Result<Duration, SettingsError> {
-        self.take(key, default, "a duration such as 100ms or 10s", |text| {
+    pub fn duration(&mut self, key: &str) -> Result<Duration, SettingsError> {
+        self.take(key, "a duration such as 100ms or 10s", |text| {
             parse_duration(text).ok().filter(|span| !span.is_zero())
         })
     }
@@ -83,16 +101,16 @@ impl Settings {
     ///
     /// # Errors
     /// When the text is no share.
-    pub fn share(&mut self, key: &str, default: f64) -> Result<f64, SettingsError> {
-        self.take(key, default, "a share between 0% and 100%", |text| parse_share(text).ok())
+    pub fn share(&mut self, key: &str) -> Result<f64, SettingsError> {
+        self.take(key, "a share between 0% and 100%", |text| parse_share(text).ok())
     }
 
     /// Takes a switch: on or off.
     ///
     /// # Errors
     /// When the text is neither.
-    pub fn switch(&mut self, key: &str, default: bool) -> Result<bool, SettingsError> {
-        self.take(key, default, "on or off", |text| match text {
+    pub fn switch(&mut self, key: &str) -> Result<bool, SettingsError> {
+        self.take(key, "on or off", |text| match text {
             "on" | "true" | "yes" | "1" => Some(true),
             "off" | "false" | "no" | "0" => Some(false),
             _ => None,
@@ -103,10 +121,10 @@ impl Settings {
     ///
     /// # Errors
     /// When the text is none of them.
-    pub fn choice<T: Copy>(&mut self, key: &str, default: T, choices: &[(&str, T)]) -> Result<T, SettingsError> {
+    pub fn choice<T: Copy>(&mut self, key: &str, choices: &[(&str, T)]) -> Result<T, SettingsError> {
         let words: Vec<&str> = choices.iter().map(|(word, _)| *word).collect();
         let wanted = format!("one of {}", words.join(", "));
-        self.take(key, default, &wanted, |text| choices.iter().find(|(word, _)| *word == text).map(|(_, value)| *value))
+        self.take(key, &wanted, |text| choices.iter().find(|(word, _)| *word == text).map(|(_, value)| *value))
     }
 
     /// Takes any other kind of value; `parse` answers `None` for a text that is none.
@@ -116,11 +134,11 @@ impl Settings {
     pub fn take<T>(
         &mut self,
         key: &str,
-        default: T,
         wanted: &str,
         parse: impl FnOnce(&str) -> Option<T>,
     ) -> Result<T, SettingsError> {
-        let Some(text) = self.texts.remove(key) else { return Ok(default) };
+        let text =
+            self.texts.remove(key).unwrap_or_else(|| self.defaults.get(key).copied().unwrap_or_default().to_owned());
         match parse(text.trim()) {
             Some(value) => Ok(value),
             None => Err(SettingsError::BadValue { key: key.to_owned(), text, wanted: wanted.to_owned() }),
@@ -147,9 +165,9 @@ mod tests {
     #[test]
     fn values_out_of_range_name_key_text_and_range() {
         let mut settings = Settings::from_pairs([("beta", "NaN"), ("interval", "0s"), ("plan", "wild")]);
-        let error = settings.number("beta", 0.2, 0.0..=1.0).unwrap_err().to_string();
+        let error = settings.number("beta", 0.0..=1.0).unwrap_err().to_string();
         assert_eq!(error, "setting beta=NaN: expected a number from 0 to 1");
-        assert!(settings.duration("interval", Duration::from_secs(1)).is_err());
-        assert!(settings.choice("plan", 1, &[("tame", 1)]).unwrap_err().to_string().contains("tame"));
+        assert!(settings.duration("interval").is_err());
+        assert!(settings.choice("plan", &[("tame", 1)]).unwrap_err().to_string().contains("tame"));
     }
 }

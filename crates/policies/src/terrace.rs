@@ -21,16 +21,15 @@
 //!
 //! Memory beside the common eight bytes: 2 a page, and below 1 MiB in all for the table and at most 16,384 witnesses.
 
-use std::ops::Range;
-use std::time::Duration;
-
 use terrace_core::observation::Observations;
 use terrace_core::pages::{Column, Pages};
 use terrace_core::plan::{Action, MoveRequests, Outcome};
-use terrace_core::policy::{Cadence, CapacityView, Metric, Needs, Policy, ScanReport};
+use terrace_core::policy::{
+    CapacityView, Feedback, Kernel, Metric, Needs, Policy, PolicyReport, Profile, Remap, ScanReport, Schedule, Setup,
+};
 use terrace_core::prices::{Prices, ProcessorCounts};
 use terrace_core::random::SplitMix64;
-use terrace_core::units::{BLOCK_PAGES, BlockId, PageId, SpaceId, TierId, Time, Vpn};
+use terrace_core::units::{BLOCK_PAGES, PageId, TierId, Time};
 
 use crate::parts::support;
 use crate::{PolicyInfo, Settings, SettingsError};
@@ -79,26 +78,11 @@ const NEWBORNS_KNOWN: u64 = 1000;
 const BATCH: u64 = 64;
 /// Accesses a program overlaps where nobody counts its waits: between a pointer chase (1) and streams (8).
 const USUAL_OVERLAP: f64 = 4.0;
-/// Prices of a machine that told none, in nanoseconds: measured on a Zen 3 server (1.2 us a 4 KiB page of one core, 11 GB/s by 2 MiB) and a
-/// Genoa guest; the distance is that of a remote node.
-const ASSUMED: Prices = Prices {
-    move_small_ns: 830.0,
-    move_huge_ns: 5000.0,
-    copy_ns: 372.0,
-    copy_from_ns: [0.0; TierId::MAX],
-    copy_to_ns: [0.0; TierId::MAX],
-    flush_ns: 500.0,
-    flush_small_ns: 500.0,
-    split_ns: 20_000.0,
-    collapse_ns: 20_000.0,
-    scan_ns: 43.0,
-    walk_ns: 33.0,
-    farther_ns: 100.0,
-};
 
 /// See the module's header.
 pub struct Terrace {
     options: Options,
+    granted: Option<Signal>,
     pace: Pace,
     table: Table,
     shadows: Shadows,
@@ -146,6 +130,7 @@ impl Terrace {
         let options = Options::new(settings)?;
         let pace = Pace::new(options.signals.unwrap_or(Signal::Samples), options.interval, options.cpu);
         Ok(Terrace {
+            granted: None,
             pace,
             table: Table::new(options.learns, options.parts.smooth),
             shadows: Shadows::new(options.arms),
@@ -157,7 +142,7 @@ impl Terrace {
             random: SplitMix64::new(0x7e44_ace0),
             prices: None,
             counts: ProcessorCounts::default(),
-            gain_ns: ASSUMED.farther_ns / USUAL_OVERLAP,
+            gain_ns: Prices::ASSUMED.farther_ns / USUAL_OVERLAP,
             touch: 1.0,
             scale: 1,
             parts: 1,
@@ -234,48 +219,29 @@ impl Terrace {
     }
 }
 
-impl Policy for Terrace {
-    fn name(&self) -> &'static str {
-        INFO.name
-    }
-
-    fn needs(&self) -> Needs {
-        self.pace.signal().needs()
-    }
-
-    fn needs_any(&self) -> Vec<Needs> {
-        match self.options.signals {
-            Some(signal) => vec![signal.needs()],
-            None => Signal::ALL.map(Signal::needs).to_vec(),
-        }
-    }
-
+impl Terrace {
     fn granted(&mut self, needs: Needs) {
         if let Some(signal) = Signal::ALL.into_iter().find(|signal| signal.needs() == needs) {
+            self.granted = Some(signal);
             self.pace = Pace::new(signal, self.options.interval, self.options.cpu);
         }
     }
 
-    fn mapped(&mut self, _now: Time, _blocks: &[BlockId], pages: &mut Pages) {
-        self.short.fit(pages);
+    fn set_prices(&mut self, prices: &Prices) {
+        if self.prices.is_none() {
+            self.gain_ns = prices.farther_ns / USUAL_OVERLAP;
+        }
+        self.prices = Some(*prices);
     }
 
-    fn unmapping(&mut self, _now: Time, space: SpaceId, range: Range<Vpn>, pages: &Pages) {
-        support::each_page(pages, space, &range, |page| self.short[page.index()] = 0);
-    }
-
-    fn observe(&mut self, now: Time, seen: Observations<'_>, pages: &mut Pages) {
-        self.take_in(now, seen, pages);
-    }
-
-    fn scan_done(&mut self, _now: Time, report: &ScanReport, _pages: &mut Pages) {
+    fn scan_done(&mut self, report: &ScanReport) {
         self.pace.walk_took(report.walk);
         if report.accessed > 0 && self.counts.memory_accesses > 0 {
             self.touch = self.counts.memory_accesses as f64 / report.accessed as f64;
         }
     }
 
-    fn outcome(&mut self, _now: Time, done: &[Outcome], pages: &mut Pages) {
+    fn outcome(&mut self, done: &[Outcome], pages: &mut Pages) {
         for outcome in done {
             let item = outcome.item;
             if let (Action::MoveTo(_), true) =
@@ -288,7 +254,7 @@ impl Policy for Terrace {
         }
     }
 
-    fn processor(&mut self, _now: Time, counts: &ProcessorCounts) {
+    fn processor(&mut self, counts: &ProcessorCounts) {
         self.counts = *counts;
         let latency = &counts.latency_ns;
         if self.options.loaded && counts.slow_accesses > 0 {
@@ -298,12 +264,56 @@ impl Policy for Terrace {
                 self.gain_ns = 0.0;
             }
         } else if self.gain_ns <= 0.0 || !self.options.loaded {
-            self.gain_ns = self.prices.unwrap_or(ASSUMED).farther_ns / USUAL_OVERLAP;
+            self.gain_ns = self.prices.unwrap_or(Prices::ASSUMED).farther_ns / USUAL_OVERLAP;
+        }
+    }
+}
+
+impl Policy for Terrace {
+    fn profile(&self) -> Profile {
+        let needs = match (self.granted, self.options.signals) {
+            (Some(signal), _) | (None, Some(signal)) => vec![signal.needs()],
+            (None, None) => Signal::ALL.map(Signal::needs).to_vec(),
+        };
+        Profile { name: INFO.name, needs, kernel: Kernel::default() }
+    }
+
+    fn configure(&mut self, setup: Setup) {
+        if let Some(needs) = setup.granted {
+            self.granted(needs);
+        }
+        if let Some(prices) = setup.prices {
+            self.set_prices(&prices);
+        }
+        if let Some(factor) = setup.scale {
+            self.scale = factor.max(1);
+        }
+        if let Some(parts) = setup.sample_parts {
+            self.parts = parts.max(1);
         }
     }
 
-    fn sampler_time(&mut self, _now: Time, spent: Duration) {
-        self.pace.sampler_took(spent);
+    fn remap(&mut self, _now: Time, change: Remap<'_>, pages: &mut Pages) {
+        match change {
+            Remap::Mapped(_) => self.short.fit(pages),
+            Remap::Unmapping(space, range) => {
+                support::each_page(pages, space, &range, |page| self.short[page.index()] = 0)
+            }
+        }
+    }
+
+    fn observe(&mut self, now: Time, seen: Observations<'_>, pages: &mut Pages) {
+        self.take_in(now, seen, pages);
+    }
+
+    fn feedback(&mut self, _now: Time, feedback: Feedback<'_>, pages: &mut Pages) {
+        match feedback {
+            Feedback::ScanDone(report) => self.scan_done(report),
+            Feedback::Moved(done) => self.outcome(done, pages),
+            Feedback::Processor(counts) => self.processor(counts),
+            Feedback::SamplerTime(spent) => self.pace.sampler_took(spent),
+            _ => {}
+        }
     }
 
     fn plan(&mut self, now: Time, capacity: &CapacityView<'_>, pages: &mut Pages, requests: &mut MoveRequests) {
@@ -325,58 +335,36 @@ impl Policy for Terrace {
         self.place_new(capacity)
     }
 
-    fn set_scale(&mut self, factor: u32) {
-        self.scale = factor.max(1);
+    fn schedule(&self) -> Schedule {
+        // Where pages are walked, the end of the walk is the wake.
+        let ends = (self.pace.signal() != Signal::AccessedBits).then(|| self.pace.ends());
+        Schedule { cadence: self.pace.cadence(), wake_at: if self.make_room { Some(Time::ZERO) } else { ends } }
     }
 
-    fn set_folded(&mut self, parts: u32) {
-        self.parts = parts.max(1);
-    }
-
-    fn set_prices(&mut self, prices: &Prices) {
-        if self.prices.is_none() {
-            self.gain_ns = prices.farther_ns / USUAL_OVERLAP;
-        }
-        self.prices = Some(*prices);
-    }
-
-    fn memory_bytes(&self) -> usize {
+    fn report(&self) -> PolicyReport {
         let witnesses = self.witnesses.capacity() * size_of::<Witness>();
         let victims = self.victims.capacity() * size_of::<Offer>();
         let column = self.short.len() * size_of::<u16>() + self.blind.capacity();
-        column + witnesses + victims + self.table.memory_bytes() + self.shadows.memory_bytes()
-    }
-
-    fn cadence(&self) -> Cadence {
-        self.pace.cadence()
-    }
-
-    fn next_wake(&self) -> Option<Time> {
-        if self.make_room {
-            return Some(Time::ZERO);
-        }
-        // Where pages are walked, the end of the walk is the wake.
-        (self.pace.signal() != Signal::AccessedBits).then(|| self.pace.ends())
-    }
-
-    fn metrics(&self) -> Vec<Metric> {
         let metric = |name, value| Metric { name, value };
-        vec![
-            metric("ruling_arm", self.shadows.ruling_number() as f64),
-            metric("arm_changes", f64::from(self.shadows.changes)),
-            metric("alarms", f64::from(self.change.alarms)),
-            metric("intervals", self.intervals as f64),
-            metric("interval_seconds", self.pace.interval().as_secs_f64()),
-            metric("known_states", self.table.known_states() as f64),
-            metric("newborn_value", f64::from(self.table.value(State::newborn(false)))),
-            metric("gain_over_price", self.account.ratio()),
-            metric("moves_allowed", self.account.allowed()),
-            metric("headroom_pages", self.headroom as f64),
-            metric("exchanged_pages", self.exchanged as f64),
-            metric("room_made_pages", self.room_made as f64),
-            metric("gain_of_an_access_nanos", self.gain_ns),
-            metric("metadata_bytes_per_page", (8 + size_of::<u16>()) as f64),
-        ]
+        PolicyReport {
+            memory_bytes: column + witnesses + victims + self.table.memory_bytes() + self.shadows.memory_bytes(),
+            metrics: vec![
+                metric("ruling_arm", self.shadows.ruling_number() as f64),
+                metric("arm_changes", f64::from(self.shadows.changes)),
+                metric("alarms", f64::from(self.change.alarms)),
+                metric("intervals", self.intervals as f64),
+                metric("interval_seconds", self.pace.interval().as_secs_f64()),
+                metric("known_states", self.table.known_states() as f64),
+                metric("newborn_value", f64::from(self.table.value(State::newborn(false)))),
+                metric("gain_over_price", self.account.ratio()),
+                metric("moves_allowed", self.account.allowed()),
+                metric("headroom_pages", self.headroom as f64),
+                metric("exchanged_pages", self.exchanged as f64),
+                metric("room_made_pages", self.room_made as f64),
+                metric("gain_of_an_access_nanos", self.gain_ns),
+                metric("metadata_bytes_per_page", (8 + size_of::<u16>()) as f64),
+            ],
+        }
     }
 }
 

@@ -29,7 +29,10 @@ use std::time::Duration;
 use terrace_core::observation::{Observation, Observations};
 use terrace_core::pages::Pages;
 use terrace_core::plan::{Action, MoveRequests, Reason};
-use terrace_core::policy::{Cadence, CapacityView, Metric, Needs, Policy, ScanReport};
+use terrace_core::policy::{
+    Cadence, CapacityView, Facet, Feedback, Metric, Needs, PageWatch, Policy, PolicyReport, Profile, Remap, Schedule,
+    Setup,
+};
 use terrace_core::random::SplitMix64;
 use terrace_core::units::{BLOCK_PAGES, BLOCK_SHIFT, BlockId, PageId, SpaceId, TierId, Time, Vpn};
 
@@ -109,17 +112,17 @@ impl Thermostat {
     /// # Errors
     /// When a value is none of its kind.
     pub fn new(settings: &mut Settings) -> Result<Thermostat, SettingsError> {
-        let slowdown = settings.share("slowdown", 0.03)?;
-        let cost = settings.duration("slow_access", Duration::from_micros(1))?;
+        let slowdown = settings.share("slowdown")?;
+        let cost = settings.duration("slow_access")?;
         let target = slowdown / cost.as_secs_f64();
         Ok(Thermostat {
-            period: settings.duration("period", Duration::from_secs(30))?,
-            share: settings.share("sampled", 0.05)?,
-            poisoned: settings.number("poisoned", 50usize, 1..=512)?,
+            period: settings.duration("period")?,
+            share: settings.share("sampled")?,
+            poisoned: settings.number("poisoned", 1..=512)?,
             full_target: target,
             target,
-            correct: settings.switch("correct", true)?,
-            random: SplitMix64::new(settings.number("seed", 1u64, 0..=u64::MAX)?.wrapping_mul(2).wrapping_add(1)),
+            correct: settings.switch("correct")?,
+            random: SplitMix64::new(settings.number("seed", 0..=u64::MAX)?.wrapping_mul(2).wrapping_add(1)),
             stage: Stage::Split,
             stage_ends: Time::ZERO,
             shift: BLOCK_SHIFT,
@@ -280,16 +283,8 @@ impl Thermostat {
     }
 }
 
-impl Policy for Thermostat {
-    fn name(&self) -> &'static str {
-        INFO.name
-    }
-
-    fn needs(&self) -> Needs {
-        Needs { scans: true, hint_faults: true, own_marks: true, ..Needs::default() }
-    }
-
-    fn unmapping(&mut self, _now: Time, space: SpaceId, range: Range<Vpn>, pages: &Pages) {
+impl Thermostat {
+    fn unmapping(&mut self, space: SpaceId, range: Range<Vpn>, pages: &Pages) {
         for (block, info) in pages.blocks_of(space) {
             if info.start.0 < range.end.0 && range.start.0 < info.start.0 + u64::from(BLOCK_PAGES) {
                 let shift = self.shift;
@@ -305,6 +300,28 @@ impl Policy for Thermostat {
                 let (of, vpn) = pages.locate(*page);
                 of != space || !range.contains(&vpn)
             });
+        }
+    }
+}
+
+impl Policy for Thermostat {
+    fn profile(&self) -> Profile {
+        Profile::new(INFO.name, Needs { scans: true, hint_faults: true, own_marks: true, ..Needs::default() })
+    }
+
+    fn configure(&mut self, setup: Setup) {
+        if let Some(factor) = setup.scale {
+            // Accesses a second of a machine so much smaller are fewer by as much.
+            self.target = self.full_target / f64::from(factor);
+        }
+        if setup.sample_parts.is_some() {
+            self.shift = 0;
+        }
+    }
+
+    fn remap(&mut self, _now: Time, change: Remap<'_>, pages: &mut Pages) {
+        if let Remap::Unmapping(space, range) = change {
+            self.unmapping(space, range, pages);
         }
     }
 
@@ -339,22 +356,18 @@ impl Policy for Thermostat {
         }
     }
 
-    fn scan_done(&mut self, now: Time, _report: &ScanReport, _pages: &mut Pages) {
-        self.scan_at = None;
-        match self.stage {
-            Stage::Clear => {
-                self.stage = Stage::Mark;
-                self.scan_at = Some(now + self.period);
+    fn feedback(&mut self, now: Time, feedback: Feedback<'_>, _pages: &mut Pages) {
+        if let Feedback::ScanDone(_) = feedback {
+            self.scan_at = None;
+            match self.stage {
+                Stage::Clear => {
+                    self.stage = Stage::Mark;
+                    self.scan_at = Some(now + self.period);
+                }
+                Stage::Mark => self.stage_ends = now,
+                Stage::Split | Stage::Count => {}
             }
-            Stage::Mark => self.stage_ends = now,
-            Stage::Split | Stage::Count => {}
         }
-    }
-
-    fn watch(&mut self, _now: Time, _pages: &mut Pages) -> Option<Vec<PageId>> {
-        let named = self.named.take();
-        self.served |= named.is_some();
-        named
     }
 
     fn plan(&mut self, now: Time, capacity: &CapacityView<'_>, pages: &mut Pages, requests: &mut MoveRequests) {
@@ -406,37 +419,38 @@ impl Policy for Thermostat {
         }
     }
 
-    fn set_scale(&mut self, factor: u32) {
-        // Accesses a second of a machine so much smaller are fewer by as much.
-        self.target = self.full_target / f64::from(factor);
+    fn schedule(&self) -> Schedule {
+        Schedule {
+            cadence: Cadence { scan_at: self.scan_at, share: 1.0, ..Cadence::default() },
+            wake_at: Some(self.stage_ends),
+        }
     }
 
-    fn set_folded(&mut self, _parts: u32) {
-        self.shift = 0;
-    }
-
-    fn memory_bytes(&self) -> usize {
+    fn report(&self) -> PolicyReport {
         let sample: usize = self.sample.values().map(|sample| sample.accessed.capacity() * size_of::<PageId>()).sum();
-        sample + self.slow_faults.capacity() * size_of::<u32>()
+        PolicyReport {
+            memory_bytes: sample + self.slow_faults.capacity() * size_of::<u32>(),
+            metrics: vec![
+                Metric { name: "target_slow_accesses_per_second", value: self.target },
+                Metric { name: "slow_accesses_per_second", value: self.slow_rate },
+                Metric { name: "sampled_blocks", value: self.sample.len() as f64 },
+                Metric { name: "classified_blocks", value: self.rates as f64 },
+                Metric { name: "watch_served", value: f64::from(u8::from(self.served)) },
+                Metric { name: "metadata_bytes_per_page", value: 8.0 + 12.0 / f64::from(BLOCK_PAGES) },
+            ],
+        }
     }
 
-    fn cadence(&self) -> Cadence {
-        Cadence { scan_at: self.scan_at, share: 1.0, ..Cadence::default() }
+    fn facet(&mut self) -> Option<Facet<'_>> {
+        Some(Facet::Watch(self))
     }
+}
 
-    fn next_wake(&self) -> Option<Time> {
-        Some(self.stage_ends)
-    }
-
-    fn metrics(&self) -> Vec<Metric> {
-        vec![
-            Metric { name: "target_slow_accesses_per_second", value: self.target },
-            Metric { name: "slow_accesses_per_second", value: self.slow_rate },
-            Metric { name: "sampled_blocks", value: self.sample.len() as f64 },
-            Metric { name: "classified_blocks", value: self.rates as f64 },
-            Metric { name: "watch_served", value: f64::from(u8::from(self.served)) },
-            Metric { name: "metadata_bytes_per_page", value: 8.0 + 12.0 / f64::from(BLOCK_PAGES) },
-        ]
+impl PageWatch for Thermostat {
+    fn watch(&mut self) -> Option<Vec<PageId>> {
+        let named = self.named.take();
+        self.served |= named.is_some();
+        named
     }
 }
 
@@ -445,6 +459,7 @@ mod tests {
     use super::*;
     use crate::rig::{Rig, SLOW};
     use terrace_core::engine::Input;
+    use terrace_core::policy::ScanReport;
 
     const PERIOD: Duration = Duration::from_secs(30);
 
@@ -467,7 +482,7 @@ mod tests {
             }
         }
         if served {
-            let names = rig.engine.watch(rig.now).expect("pages to watch");
+            let names = rig.engine.watch().expect("pages to watch");
             assert_eq!(names.len(), 4 * 50, "half of the hundred accessed pieces of each block");
             for page in names {
                 let (_, vpn) = rig.engine.pages().locate(page);

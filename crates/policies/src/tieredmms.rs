@@ -31,17 +31,16 @@
 //! With `lists=kernel` the kernel's own lists are ordered and moved from, by a module: the policy gives marks and makes no requests.
 //!
 //! Memory beside the eight common bytes: 4 for the count, 10 for the kernel's lists. The paper's map takes 12 a page.
-
-use std::ops::Range;
 use std::time::Duration;
 
 use terrace_core::observation::{Observation, Observations};
 use terrace_core::pages::{Column, Pages};
-use terrace_core::plan::{MoveRequests, Outcome, Reason};
+use terrace_core::plan::{MoveRequests, Reason};
 use terrace_core::policy::{
-    Cadence, CapacityView, Kernel, ListMark, ListPlan, Metric, Movers, Needs, Policy, SamplePeriods,
+    Cadence, CapacityView, Facet, Feedback, Kernel, KernelLists, ListMark, ListPlan, Metric, Movers, Needs, Policy,
+    PolicyReport, Profile, Remap, SamplePeriods, Schedule, Setup,
 };
-use terrace_core::units::{BLOCK_PAGES, BlockId, PageId, SpaceId, TierId, Time, Vpn};
+use terrace_core::units::{BLOCK_PAGES, PageId, TierId, Time};
 
 use crate::parts::bins::{BINS, Bins, fine_bin, fit, visible_bin};
 use crate::parts::lru::{Kind, Lru, Place};
@@ -106,8 +105,6 @@ pub const INFO: PolicyInfo = PolicyInfo {
 };
 
 const PERIODS: SamplePeriods = SamplePeriods { loads: 199, stores: 100_007 };
-const THRESHOLD_PERIOD: u64 = 100_000;
-const COOL_PERIOD: u64 = 2_000_000;
 
 /// How far down promotion may fill fast memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -159,46 +156,44 @@ impl TieredMms {
     /// # Errors
     /// When a value is none of its kind, or the low watermark lies above the high one.
     pub fn new(settings: &mut Settings) -> Result<TieredMms, SettingsError> {
-        let threshold_period = settings.number("threshold_period", THRESHOLD_PERIOD, 1..=u64::from(u32::MAX))?;
-        let cool = settings.number("cool_period", COOL_PERIOD, 0..=u64::from(u32::MAX))?;
+        let threshold_period = settings.number("threshold_period", 1..=u64::from(u32::MAX))?;
+        let cool = settings.number("cool_period", 0..=u64::from(u32::MAX))?;
         let cool_period = if cool == 0 { u64::MAX } else { cool };
-        let high = settings.share("high_wm", 0.03)?;
-        let low = settings.take("low_wm", 0.02_f64.min(high), "a share not above high_wm", |text| {
-            terrace_core::units::parse_share(text).ok().filter(|low| *low <= high)
+        let high = settings.share("high_wm")?;
+        let chosen = settings.is_given("low_wm");
+        let low = settings.take("low_wm", "a share not above high_wm", |text| {
+            terrace_core::units::parse_share(text).ok().filter(|low| !chosen || *low <= high)
         })?;
-        let direct = settings.switch("direct", true)?;
-        let file_first = settings.switch("file_first", true)?;
+        let direct = settings.switch("direct")?;
+        let file_first = settings.switch("file_first")?;
         let promote_until = settings.choice(
             "promote_until",
-            Watermark::None,
             &[("high", Watermark::High), ("low", Watermark::Low), ("none", Watermark::None)],
         )?;
         let as_the_module = direct && file_first && promote_until == Watermark::None;
         let kernel = settings.take(
             "lists",
-            false,
             "own, or kernel with direct, file_first and promote_until as they are: the module does it as the paper says",
             |text| match text {
                 "own" => Some(false),
                 "kernel" => Some(true).filter(|_| as_the_module),
                 _ => None,
-            },
-        )?;
+            })?;
         Ok(TieredMms {
-            alpha: settings.share("alpha", 0.75)?,
+            alpha: settings.share("alpha")?,
             scale: 1,
             full_periods: (threshold_period, cool_period),
             threshold_period,
             cool_period,
             high,
-            low,
-            period: settings.duration("period", Duration::from_millis(500))?,
+            low: low.min(high),
+            period: settings.duration("period")?,
             direct,
-            candidates: settings.share("candidates", 0.70)?,
-            deactivate: settings.share("deactivate", 0.50)?,
-            warm_goes_hot: settings.switch("warm_goes_hot", false)?,
-            by_hotness: settings.choice("reorder", true, &[("hotness", true), ("recency", false)])?,
-            life_cycle: settings.switch("life_cycle", true)?,
+            candidates: settings.share("candidates")?,
+            deactivate: settings.share("deactivate")?,
+            warm_goes_hot: settings.switch("warm_goes_hot")?,
+            by_hotness: settings.choice("reorder", &[("hotness", true), ("recency", false)])?,
+            life_cycle: settings.switch("life_cycle")?,
             file_first,
             promote_until,
             marks: kernel.then(Vec::new),
@@ -359,25 +354,55 @@ impl TieredMms {
     }
 }
 
+impl TieredMms {
+    fn set_folded(&mut self, parts: u32) {
+        // A small page has the samples of a huge one: its observations count as parts of them.
+        self.weight = (BLOCK_PAGES / parts.max(1)).max(1);
+        self.threshold_period = support::scaled_samples(self.full_periods.0, self.scale, parts);
+        self.cool_period = support::scaled_samples(self.full_periods.1, self.scale, parts);
+    }
+}
+
 impl Policy for TieredMms {
-    fn name(&self) -> &'static str {
-        INFO.name
+    fn profile(&self) -> Profile {
+        Profile::new(INFO.name, Needs { samples: true, life_cycle: self.life_cycle || self.direct, ..Needs::default() })
+            .above(Kernel {
+                movers: Movers::EachTier,
+                lists: self.marks.as_ref().map(|_| ListPlan {
+                    high_watermark: self.high,
+                    low_watermark: self.low,
+                    period: self.period,
+                    candidates: self.candidates,
+                    deactivate: self.deactivate,
+                }),
+                ..Kernel::default()
+            })
     }
 
-    fn needs(&self) -> Needs {
-        Needs { samples: true, life_cycle: self.life_cycle || self.direct, ..Needs::default() }
+    fn configure(&mut self, setup: Setup) {
+        if let Some(factor) = setup.scale {
+            self.scale = factor;
+            self.threshold_period = support::scaled_count(self.full_periods.0, factor);
+            self.cool_period = support::scaled_count(self.full_periods.1, factor);
+        }
+        if let Some(parts) = setup.sample_parts {
+            self.set_folded(parts);
+        }
     }
 
-    fn mapped(&mut self, _now: Time, _blocks: &[BlockId], pages: &mut Pages) {
-        self.counts.fit(pages);
-        self.lru.fit(pages);
-    }
-
-    fn unmapping(&mut self, _now: Time, space: SpaceId, range: Range<Vpn>, pages: &Pages) {
-        support::each_page(pages, space, &range, |page| {
-            self.lru.forget(page);
-            self.forget_count(page);
-        });
+    fn remap(&mut self, _now: Time, change: Remap<'_>, pages: &mut Pages) {
+        match change {
+            Remap::Mapped(_) => {
+                self.counts.fit(pages);
+                self.lru.fit(pages);
+            }
+            Remap::Unmapping(space, range) => {
+                support::each_page(pages, space, &range, |page| {
+                    self.lru.forget(page);
+                    self.forget_count(page);
+                });
+            }
+        }
     }
 
     fn observe(&mut self, now: Time, seen: Observations<'_>, pages: &mut Pages) {
@@ -404,10 +429,12 @@ impl Policy for TieredMms {
         }
     }
 
-    fn outcome(&mut self, _now: Time, done: &[Outcome], pages: &mut Pages) {
-        for outcome in done {
-            if pages.block(outcome.item.page.block()).is_some() {
-                self.lru.refresh(outcome.item.page, pages);
+    fn feedback(&mut self, _now: Time, feedback: Feedback<'_>, pages: &mut Pages) {
+        if let Feedback::Moved(done) = feedback {
+            for outcome in done {
+                if pages.block(outcome.item.page.block()).is_some() {
+                    self.lru.refresh(outcome.item.page, pages);
+                }
             }
         }
     }
@@ -444,52 +471,11 @@ impl Policy for TieredMms {
         self.unfinished = requests.left() == 0;
     }
 
-    fn list_plan(&self) -> Option<ListPlan> {
-        self.marks.as_ref().map(|_| ListPlan {
-            high_watermark: self.high,
-            low_watermark: self.low,
-            period: self.period,
-            candidates: self.candidates,
-            deactivate: self.deactivate,
-        })
+    fn schedule(&self) -> Schedule {
+        Schedule { cadence: Cadence { sampling: Some(PERIODS), ..Cadence::default() }, wake_at: Some(self.next_pass) }
     }
 
-    fn list_marks(&mut self, into: &mut Vec<ListMark>) {
-        if let Some(marks) = &mut self.marks {
-            into.append(marks);
-        }
-    }
-
-    fn kernel(&self) -> Kernel {
-        Kernel { movers: Movers::EachTier, ..Kernel::default() }
-    }
-
-    fn set_scale(&mut self, factor: u32) {
-        self.scale = factor;
-        self.threshold_period = support::scaled_count(self.full_periods.0, factor);
-        self.cool_period = support::scaled_count(self.full_periods.1, factor);
-    }
-
-    fn set_folded(&mut self, parts: u32) {
-        // A small page has the samples of a huge one: its observations count as parts of them.
-        self.weight = (BLOCK_PAGES / parts.max(1)).max(1);
-        self.threshold_period = support::scaled_samples(self.full_periods.0, self.scale, parts);
-        self.cool_period = support::scaled_samples(self.full_periods.1, self.scale, parts);
-    }
-
-    fn memory_bytes(&self) -> usize {
-        self.counts.len() * size_of::<u32>() + self.lru.memory_bytes()
-    }
-
-    fn cadence(&self) -> Cadence {
-        Cadence { sampling: Some(PERIODS), ..Cadence::default() }
-    }
-
-    fn next_wake(&self) -> Option<Time> {
-        Some(self.next_pass)
-    }
-
-    fn metrics(&self) -> Vec<Metric> {
+    fn report(&self) -> PolicyReport {
         let mut sizes = [0; BINS];
         self.bars.add_to(&mut sizes);
         let mut metrics = vec![
@@ -501,7 +487,19 @@ impl Policy for TieredMms {
             Metric { name: "metadata_bytes_per_page", value: 8.0 + 4.0 + crate::parts::lru::BYTES_PER_PAGE },
         ];
         metrics.extend(crate::parts::bins::metrics(&sizes));
-        metrics
+        PolicyReport { memory_bytes: self.counts.len() * size_of::<u32>() + self.lru.memory_bytes(), metrics }
+    }
+
+    fn facet(&mut self) -> Option<Facet<'_>> {
+        self.marks.is_some().then_some(Facet::Lists(self))
+    }
+}
+
+impl KernelLists for TieredMms {
+    fn marks(&mut self, into: &mut Vec<ListMark>) {
+        if let Some(marks) = &mut self.marks {
+            into.append(marks);
+        }
     }
 }
 
@@ -510,6 +508,7 @@ mod tests {
     use super::*;
     use crate::rig::{Rig, SLOW, SPACE};
     use terrace_core::engine::Input;
+    use terrace_core::units::Vpn;
 
     const PERIOD: Duration = Duration::from_millis(500);
 
@@ -524,7 +523,7 @@ mod tests {
     #[test]
     fn thresholds_by_algorithm_one() {
         let check = |bars: &[(u32, u64)], hot: usize, warm: usize| {
-            let mut policy = TieredMms::new(&mut Settings::default()).unwrap();
+            let mut policy = TieredMms::new(&mut Settings::default().for_policy(&INFO)).unwrap();
             policy.capacity = Some(1000);
             for &(count, pages) in bars {
                 policy.bars.add(fine_bin(count), pages);
@@ -623,10 +622,10 @@ mod tests {
         marks.clear();
         rig.engine.list_marks(&mut marks);
         assert!(marks.is_empty(), "each mark is given once");
-        let plan = rig.engine.list_plan().unwrap();
+        let kernel = |settings| crate::build("tieredmms", settings).unwrap().profile().kernel;
+        let plan = kernel(Settings::from_pairs([("lists", "kernel")])).lists.unwrap();
         assert_eq!((plan.high_watermark, plan.low_watermark, plan.candidates, plan.deactivate), (0.03, 0.02, 0.7, 0.5));
-        let own = crate::build("tieredmms", Settings::default()).unwrap();
-        assert_eq!(own.list_plan(), None);
+        assert_eq!(kernel(Settings::default()).lists, None);
     }
 
     #[test]

@@ -64,9 +64,9 @@ pub const INFO: PolicyInfo = PolicyInfo {
         let kernel = Kernel {
             demotion: true,
             promotion_room: TIERING08_ROOM,
-            early_wake: settings.switch("early_wake", true)?,
+            early_wake: settings.switch("early_wake")?,
             promotion_needs_high_watermark: true,
-            demoted_pages_marked: settings.switch("scan_demoted", true)?,
+            demoted_pages_marked: settings.switch("scan_demoted")?,
             ..Kernel::default()
         };
         let tiering = FaultTiering::new(settings, kernel, SLOW_TIERS, false)?;
@@ -101,17 +101,17 @@ pub struct Tiering08 {
 
 impl Tiering08 {
     fn new(settings: &mut Settings) -> Result<Tiering08, SettingsError> {
-        let default = settings.duration("threshold", Duration::from_millis(1000))?;
-        let full_rate = size(settings, "rate", Bytes::mib(30))?;
+        let default = settings.duration("threshold")?;
+        let full_rate = size(settings, "rate")?;
         Ok(Tiering08 {
             default,
             threshold: default,
             full_rate,
             rate: full_rate.pages() as f64,
-            burst: settings.number("burst", 5u64, 0..=1000)?,
-            write_bias: settings.number("write_bias", 2.0, 1.0..=100.0)?,
-            adjust: settings.duration("adjust", Duration::from_secs(60))?,
-            demoted_threshold: settings.number("demoted_threshold", 16u64, 0..=1_000_000)?,
+            burst: settings.number("burst", 0..=1000)?,
+            write_bias: settings.number("write_bias", 1.0..=100.0)?,
+            adjust: settings.duration("adjust")?,
+            demoted_threshold: settings.number("demoted_threshold", 0..=1_000_000)?,
             since: None,
             candidates: 0,
             tries: 0,
@@ -211,7 +211,7 @@ mod tests {
     use super::*;
 
     fn judge() -> Tiering08 {
-        Tiering08::new(&mut Settings::default()).unwrap()
+        Tiering08::new(&mut Settings::default().for_policy(&INFO)).unwrap()
     }
 
     #[test]

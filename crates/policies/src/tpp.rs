@@ -54,17 +54,17 @@ pub const INFO: PolicyInfo = PolicyInfo {
         hint_scanner::SETTINGS[3],
     ],
     build: |settings| {
-        let demote_scale = settings.number("demote_scale", 200u16, 1..=2000)?;
+        let demote_scale = settings.number("demote_scale", 1..=2000)?;
         let kernel = Kernel {
             demotion: true,
-            demote_scale: if settings.switch("decoupled", true)? { demote_scale } else { 0 },
+            demote_scale: if settings.switch("decoupled")? { demote_scale } else { 0 },
             promotion_needs_high_watermark: true,
             demoted_pages_marked: true,
             ..Kernel::default()
         };
-        let tiers = if settings.switch("scan_fast", false)? { ALL_TIERS } else { SLOW_TIERS };
+        let tiers = if settings.switch("scan_fast")? { ALL_TIERS } else { SLOW_TIERS };
         let tiering = FaultTiering::new(settings, kernel, tiers, false)?;
-        Ok(Box::new(FaultPolicy { tiering, judge: Tpp { touches: settings.number("touches", 2, 1..=3)? } }))
+        Ok(Box::new(FaultPolicy { tiering, judge: Tpp { touches: settings.number("touches", 1..=3)? } }))
     },
 };
 
@@ -102,7 +102,7 @@ mod tests {
     fn rig(extra: &[(&str, &str)]) -> Rig {
         let settings = Settings::from_pairs(extra.iter().copied().chain([("reclaim", "policy")]));
         let mut policy = crate::build("tpp", settings).unwrap();
-        policy.set_scale(64);
+        policy.configure(crate::rig::scaled(64));
         let mut rig = Rig::new(policy, &[20_000, 100_000]);
         rig.map(40_000);
         rig

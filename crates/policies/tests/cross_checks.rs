@@ -21,7 +21,7 @@ const PERIOD: Duration = Duration::from_millis(500);
 
 fn rig_of(name: &str, pairs: &[(&str, &str)], scale: u32, fast: u64) -> Rig {
     let mut policy = build(name, Settings::from_pairs(pairs.iter().copied())).unwrap();
-    policy.set_scale(scale);
+    policy.configure(rig::scaled(scale));
     let mut rig = Rig::new(policy, &[fast, 1_000_000]);
     rig.map(40_000);
     rig

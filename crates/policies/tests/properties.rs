@@ -3,8 +3,6 @@
 
 #[path = "../src/rig.rs"]
 mod rig;
-
-use std::ops::Range;
 use std::time::Duration;
 
 use proptest::prelude::*;
@@ -12,10 +10,12 @@ use terrace_core::engine::{Engine, EngineConfig, Input, Output};
 use terrace_core::governor::GovernorConfig;
 use terrace_core::observation::{Access, Observation, Observations, PteState, ScanBatch};
 use terrace_core::pages::Pages;
-use terrace_core::plan::{Action, Failure, Move, MoveRequest, MoveRequests, Outcome, Rejection};
-use terrace_core::policy::{Cadence, CapacityView, FastGoal, Kernel, Metric, Needs, Oracle, Policy, ScanReport};
-use terrace_core::prices::{Prices, ProcessorCounts};
-use terrace_core::units::{BlockId, PageId, SpaceId, TierId, Time, Vpn};
+use terrace_core::plan::{Action, Failure, Move, MoveRequests, Outcome};
+use terrace_core::policy::{
+    CapacityView, Facet, FastGoal, Feedback, Metric, Oracle, Policy, PolicyReport, Profile, Remap, ScanReport,
+    Schedule, Setup,
+};
+use terrace_core::units::{PageId, TierId, Time, Vpn};
 use terrace_policies::{POLICIES, Settings, build};
 
 use rig::{Rig, SPACE};
@@ -23,54 +23,27 @@ use rig::{Rig, SPACE};
 /// Passes everything on, and looks at every request.
 struct Checked(Box<dyn Policy>);
 
-impl Policy for Checked {
+impl Checked {
     fn name(&self) -> &'static str {
-        self.0.name()
+        self.0.profile().name
     }
-    fn needs(&self) -> Needs {
-        self.0.needs()
+}
+
+impl Policy for Checked {
+    fn profile(&self) -> Profile {
+        self.0.profile()
     }
-    fn needs_any(&self) -> Vec<Needs> {
-        self.0.needs_any()
+    fn configure(&mut self, setup: Setup) {
+        self.0.configure(setup);
     }
-    fn granted(&mut self, needs: Needs) {
-        self.0.granted(needs);
-    }
-    fn sampler_time(&mut self, now: Time, spent: Duration) {
-        self.0.sampler_time(now, spent);
-    }
-    fn processor(&mut self, now: Time, counts: &ProcessorCounts) {
-        self.0.processor(now, counts);
-    }
-    fn set_prices(&mut self, prices: &Prices) {
-        self.0.set_prices(prices);
-    }
-    fn mapped(&mut self, now: Time, blocks: &[BlockId], pages: &mut Pages) {
-        self.0.mapped(now, blocks, pages);
-    }
-    fn unmapping(&mut self, now: Time, space: SpaceId, range: Range<Vpn>, pages: &Pages) {
-        self.0.unmapping(now, space, range, pages);
+    fn remap(&mut self, now: Time, change: Remap<'_>, pages: &mut Pages) {
+        self.0.remap(now, change, pages);
     }
     fn observe(&mut self, now: Time, seen: Observations<'_>, pages: &mut Pages) {
         self.0.observe(now, seen, pages);
     }
-    fn scan_done(&mut self, now: Time, report: &ScanReport, pages: &mut Pages) {
-        self.0.scan_done(now, report, pages);
-    }
-    fn outcome(&mut self, now: Time, done: &[Outcome], pages: &mut Pages) {
-        self.0.outcome(now, done, pages);
-    }
-    fn refused(&mut self, now: Time, request: &MoveRequest, rejection: Rejection, pages: &mut Pages) {
-        self.0.refused(now, request, rejection, pages);
-    }
-    fn foresee(&mut self, oracle: Box<dyn Oracle>) -> bool {
-        self.0.foresee(oracle)
-    }
-    fn watch(&mut self, now: Time, pages: &mut Pages) -> Option<Vec<PageId>> {
-        let named = self.0.watch(now, pages);
-        let gone = |page: &&PageId| pages.block(page.block()).is_none();
-        assert!(named.iter().flatten().find(gone).is_none(), "{} watches a page that is gone", self.name());
-        named
+    fn feedback(&mut self, now: Time, feedback: Feedback<'_>, pages: &mut Pages) {
+        self.0.feedback(now, feedback, pages);
     }
     fn plan(&mut self, now: Time, capacity: &CapacityView<'_>, pages: &mut Pages, requests: &mut MoveRequests) {
         self.0.plan(now, capacity, pages, requests);
@@ -93,20 +66,14 @@ impl Policy for Checked {
         assert!(tier.index() < capacity.tiers.len(), "{} places on {tier}", self.name());
         tier
     }
-    fn kernel(&self) -> Kernel {
-        self.0.kernel()
+    fn schedule(&self) -> Schedule {
+        self.0.schedule()
     }
-    fn set_scale(&mut self, factor: u32) {
-        self.0.set_scale(factor);
+    fn report(&self) -> PolicyReport {
+        self.0.report()
     }
-    fn cadence(&self) -> Cadence {
-        self.0.cadence()
-    }
-    fn next_wake(&self) -> Option<Time> {
-        self.0.next_wake()
-    }
-    fn metrics(&self) -> Vec<Metric> {
-        self.0.metrics()
+    fn facet(&mut self) -> Option<Facet<'_>> {
+        self.0.facet()
     }
 }
 
@@ -154,7 +121,7 @@ impl Oracle for Thirds {
 /// Runs the steps; every `fails`-th move fails. Returns the moves and the figures.
 fn run(name: &str, pairs: &[(&str, &str)], tiers: &[u64], steps: &[Step], fails: usize) -> (Vec<Move>, Vec<Metric>) {
     let mut policy = build(name, Settings::from_pairs(pairs.iter().copied())).unwrap();
-    policy.set_scale(12_800);
+    policy.configure(rig::scaled(12_800));
     let governor = GovernorConfig { cooldown: Duration::ZERO, ..GovernorConfig::default() };
     let goal = FastGoal::Pages(tiers[0]);
     let mut engine = Engine::new(EngineConfig { tiers: tiers.to_vec(), goal, governor }, Box::new(Checked(policy)));
@@ -250,7 +217,9 @@ fn run(name: &str, pairs: &[(&str, &str)], tiers: &[u64], steps: &[Step], fails:
                 engine.handle(now, Input::Tick);
             }
         }
-        engine.watch(now);
+        for page in engine.watch().into_iter().flatten() {
+            assert!(engine.pages().block(page.block()).is_some(), "{name} watches a page that is gone");
+        }
         loop {
             match engine.poll(now) {
                 Output::Move(plan) => {
@@ -354,7 +323,7 @@ fn the_policies_that_only_place_never_request() {
 fn every_policy_states_its_metadata_and_no_more_than_eight_bytes_unless_its_file_says_so() {
     for info in POLICIES {
         let policy = build(info.name, Settings::default()).unwrap();
-        let metrics = policy.metrics();
+        let metrics = policy.report().metrics;
         let stated = metrics.iter().find(|metric| metric.name == "metadata_bytes_per_page").map(|metric| metric.value);
         let most = match info.name {
             "flexmem" => 28.1,

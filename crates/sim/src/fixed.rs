@@ -5,7 +5,7 @@
 use terrace_core::observation::Observations;
 use terrace_core::pages::Pages;
 use terrace_core::plan::MoveRequests;
-use terrace_core::policy::{Cadence, CapacityView, Metric, Needs, Policy};
+use terrace_core::policy::{CapacityView, Needs, Policy, PolicyReport, Profile, Schedule};
 use terrace_core::units::{PageId, TierId, Time};
 
 /// Places everything in one tier.
@@ -16,24 +16,23 @@ pub struct Fixed(
 );
 
 impl Policy for Fixed {
-    fn name(&self) -> &'static str {
-        if self.0 == TierId::FAST { "bound-all-fast" } else { "bound-all-slow" }
+    fn profile(&self) -> Profile {
+        Profile::new(if self.0 == TierId::FAST { "bound-all-fast" } else { "bound-all-slow" }, Needs::default())
     }
-    fn needs(&self) -> Needs {
-        Needs::default()
-    }
+
     fn observe(&mut self, _now: Time, _seen: Observations<'_>, _pages: &mut Pages) {}
+
     fn plan(&mut self, _now: Time, _capacity: &CapacityView<'_>, _pages: &mut Pages, _wishes: &mut MoveRequests) {}
+
     fn place(&mut self, _now: Time, _page: PageId, _capacity: &CapacityView<'_>) -> TierId {
         self.0
     }
-    fn cadence(&self) -> Cadence {
-        Cadence::default()
+
+    fn schedule(&self) -> Schedule {
+        Schedule::default()
     }
-    fn next_wake(&self) -> Option<Time> {
-        None
-    }
-    fn metrics(&self) -> Vec<Metric> {
-        Vec::new()
+
+    fn report(&self) -> PolicyReport {
+        PolicyReport::default()
     }
 }

@@ -177,8 +177,8 @@ pub fn bounds(config: &SimConfig, source: &dyn Source) -> Result<Bounds, SimErro
 /// # Errors
 /// When the configuration is out of range, the source fails, or the machine runs out of memory.
 pub fn run_alone(config: &SimConfig, source: &dyn Source, policy: Box<dyn Policy>) -> Result<Report, SimError> {
-    let future = if policy.needs().future { Some(record_future(config, source)?) } else { None };
-    let mut simulation = match policy.needs().unlimited_fast {
+    let future = if policy.profile().needs().future { Some(record_future(config, source)?) } else { None };
+    let mut simulation = match policy.profile().needs().unlimited_fast {
         true => Simulation::unlimited(config.clone(), policy)?,
         false => Simulation::new(config.clone(), policy)?,
     };

@@ -13,9 +13,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use terrace_core::observation::Observations;
 use terrace_core::pages::Pages;
-use terrace_core::plan::{MoveRequest, MoveRequests, Outcome, Reason, Rejection};
-use terrace_core::policy::{Cadence, CapacityView, Kernel, Metric, Needs, Policy};
-use terrace_core::units::{BlockId, Bytes, PageId, SpaceId, TierId, Time, Vpn};
+use terrace_core::plan::{MoveRequests, Reason};
+use terrace_core::policy::{CapacityView, Feedback, Kernel, Needs, Policy, PolicyReport, Profile, Remap, Schedule};
+use terrace_core::units::{Bytes, PageId, SpaceId, TierId, Time, Vpn};
 use terrace_machine::load::Wait;
 use terrace_machine::preset::Machine;
 use terrace_sim::record::Record;
@@ -67,22 +67,46 @@ impl Script {
 }
 
 impl Policy for Script {
-    fn name(&self) -> &'static str {
-        "micro-benchmark"
+    fn profile(&self) -> Profile {
+        // Promotions are the program's time, as in the kernels that promote in the hint fault.
+        Profile::new("micro-benchmark", Needs::default())
+            .above(Kernel { promotion_needs_high_watermark: true, ..Kernel::default() })
     }
-    fn needs(&self) -> Needs {
-        Needs::default()
-    }
-    fn mapped(&mut self, _now: Time, blocks: &[BlockId], pages: &mut Pages) {
-        for &block in blocks {
-            let Some(info) = pages.block(block) else { continue };
-            if self.starts.len() <= block.0 as usize {
-                self.starts.resize(block.0 as usize + 1, 0);
+
+    fn remap(&mut self, _now: Time, change: Remap<'_>, pages: &mut Pages) {
+        if let Remap::Mapped(blocks) = change {
+            for &block in blocks {
+                let Some(info) = pages.block(block) else { continue };
+                if self.starts.len() <= block.0 as usize {
+                    self.starts.resize(block.0 as usize + 1, 0);
+                }
+                self.starts[block.0 as usize] = info.start.0;
             }
-            self.starts[block.0 as usize] = info.start.0;
         }
     }
+
     fn observe(&mut self, _now: Time, _seen: Observations<'_>, _pages: &mut Pages) {}
+
+    fn feedback(&mut self, _now: Time, feedback: Feedback<'_>, pages: &mut Pages) {
+        match feedback {
+            Feedback::Moved(done) => {
+                for outcome in done.iter().filter(|outcome| outcome.failure.is_some()) {
+                    if let terrace_core::plan::Action::MoveTo(to) = outcome.item.action {
+                        self.again(outcome.item.page, to, pages);
+                    }
+                }
+            }
+            Feedback::Rejected(request, _) => {
+                if let terrace_core::plan::Action::MoveTo(to) = request.action
+                    && pages[request.page].tier().is_some_and(|tier| tier != to)
+                {
+                    self.again(request.page, to, pages);
+                }
+            }
+            _ => {}
+        }
+    }
+
     fn plan(&mut self, now: Time, _capacity: &CapacityView<'_>, pages: &mut Pages, requests: &mut MoveRequests) {
         self.planned = now;
         let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
@@ -94,37 +118,19 @@ impl Policy for Script {
             }
         }
     }
-    fn refused(&mut self, _now: Time, request: &MoveRequest, _rejection: Rejection, pages: &mut Pages) {
-        if let terrace_core::plan::Action::MoveTo(to) = request.action
-            && pages[request.page].tier().is_some_and(|tier| tier != to)
-        {
-            self.again(request.page, to, pages);
-        }
-    }
-    fn outcome(&mut self, _now: Time, done: &[Outcome], pages: &mut Pages) {
-        for outcome in done.iter().filter(|outcome| outcome.failure.is_some()) {
-            if let terrace_core::plan::Action::MoveTo(to) = outcome.item.action {
-                self.again(outcome.item.page, to, pages);
-            }
-        }
-    }
+
     fn place(&mut self, _now: Time, page: PageId, _capacity: &CapacityView<'_>) -> TierId {
         let start = self.starts.get(page.block().0 as usize).copied().unwrap_or(0);
         if start + u64::from(page.offset()) < self.slow_from { TierId::FAST } else { self.slow }
     }
-    fn kernel(&self) -> Kernel {
-        // Promotions are the program's time, as in the kernels that promote in the hint fault.
-        Kernel { promotion_needs_high_watermark: true, ..Kernel::default() }
-    }
-    fn cadence(&self) -> Cadence {
-        Cadence::default()
-    }
-    fn next_wake(&self) -> Option<Time> {
+
+    fn schedule(&self) -> Schedule {
         // Always soon: the driver asks after every stretch.
-        Some(Time::from_nanos(self.planned.as_nanos() + 1))
+        Schedule { wake_at: Some(Time::from_nanos(self.planned.as_nanos() + 1)), ..Schedule::default() }
     }
-    fn metrics(&self) -> Vec<Metric> {
-        Vec::new()
+
+    fn report(&self) -> PolicyReport {
+        PolicyReport::default()
     }
 }
 

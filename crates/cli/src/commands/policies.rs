@@ -43,5 +43,5 @@ pub(super) fn run(arguments: &OutputArguments) -> anyhow::Result<ExitCode> {
 /// Whether the policy can manage a running program.
 fn live(info: &PolicyInfo) -> bool {
     terrace_policies::build(info.name, Settings::default())
-        .is_ok_and(|policy| terrace_policies::only_simulated(policy.needs()).is_none())
+        .is_ok_and(|policy| terrace_policies::only_simulated(policy.profile().needs()).is_none())
 }

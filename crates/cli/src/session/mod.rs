@@ -14,7 +14,7 @@ use std::time::Duration;
 use anyhow::Context;
 use terrace_core::engine::{Engine, EngineConfig};
 use terrace_core::governor::GovernorConfig;
-use terrace_core::policy::FastGoal;
+use terrace_core::policy::{FastGoal, Setup};
 use terrace_core::text::visible_lines;
 use terrace_core::units::{Bytes, Time};
 use terrace_linux::kernel_lists::{KernelLists, ListSettings};
@@ -120,10 +120,10 @@ pub(crate) fn run_with(plan: &Plan, mut hook: Option<&mut dyn RunHook>) -> anyho
         program::check(command.first().map_or(OsStr::new(""), |name| name))?;
     }
     let places = Places::prepare(&plan.watch.output)?;
-    let machine = Machine::prepare(plan, &policy.needs_any())?;
-    policy.granted(machine.granted);
+    let machine = Machine::prepare(plan, &policy.profile().needs)?;
+    policy.configure(Setup { granted: Some(machine.granted), ..Setup::default() });
     let Parts { tiers, tracker, mover, zram } = machine.parts;
-    let kernel_lists = match policy.list_plan().filter(|_| plan.moves) {
+    let kernel_lists = match policy.profile().kernel.lists.filter(|_| plan.moves) {
         Some(lists) => {
             let started = ListSettings::of(&lists, &tiers).and_then(|settings| KernelLists::start(&settings));
             Some(started.map_err(|reason| anyhow::anyhow!("{reason}"))?)

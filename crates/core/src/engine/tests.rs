@@ -3,6 +3,7 @@
 use super::*;
 use crate::observation::PteState;
 use crate::plan::Reason;
+use crate::policy::{PolicyReport, Profile};
 use crate::units::PageId;
 
 const SPACE: SpaceId = SpaceId(0);
@@ -17,12 +18,10 @@ struct LastScan {
 }
 
 impl Policy for LastScan {
-    fn name(&self) -> &'static str {
-        "last-scan"
+    fn profile(&self) -> Profile {
+        Profile::new("last-scan", Needs { scans: true, ..Needs::default() })
     }
-    fn needs(&self) -> Needs {
-        Needs { scans: true, ..Needs::default() }
-    }
+
     fn observe(&mut self, _now: Time, seen: Observations<'_>, pages: &mut Pages) {
         self.accessed.resize(pages.capacity(), false);
         match seen {
@@ -36,9 +35,13 @@ impl Policy for LastScan {
             }
         }
     }
-    fn scan_done(&mut self, now: Time, _report: &ScanReport, _pages: &mut Pages) {
-        self.scan_at = now + Duration::from_secs(1);
+
+    fn feedback(&mut self, now: Time, feedback: Feedback<'_>, _pages: &mut Pages) {
+        if let Feedback::ScanDone(_) = feedback {
+            self.scan_at = now + Duration::from_secs(1);
+        }
     }
+
     fn plan(&mut self, _now: Time, _capacity: &CapacityView<'_>, pages: &mut Pages, requests: &mut MoveRequests) {
         let blocks: Vec<_> = pages.blocks().map(|(id, _)| id).collect();
         for block in blocks {
@@ -52,14 +55,13 @@ impl Policy for LastScan {
             }
         }
     }
-    fn cadence(&self) -> Cadence {
-        Cadence { scan_at: Some(self.scan_at), share: 1.0, ..Cadence::default() }
+
+    fn schedule(&self) -> Schedule {
+        Schedule { cadence: Cadence { scan_at: Some(self.scan_at), share: 1.0, ..Cadence::default() }, wake_at: None }
     }
-    fn next_wake(&self) -> Option<Time> {
-        None
-    }
-    fn metrics(&self) -> Vec<Metric> {
-        Vec::new()
+
+    fn report(&self) -> PolicyReport {
+        PolicyReport::default()
     }
 }
 

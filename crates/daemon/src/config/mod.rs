@@ -537,7 +537,7 @@ fn check_policy(reader: &mut Reader<'_>, name: &str, policy: &str, settings: &BT
     let (policy_key, set_key) = (format!("class.{name}.policy"), format!("class.{name}.set"));
     match terrace_policies::build(policy, Settings::from_pairs(settings.clone())) {
         Ok(policy) => {
-            if let Some(why) = terrace_policies::only_simulated(policy.needs()) {
+            if let Some(why) = terrace_policies::only_simulated(policy.profile().needs()) {
                 reader.complain(&policy_key, format!("{why}; `terrace policies` says which work live"));
             }
         }

@@ -278,15 +278,10 @@ pub(crate) mod tests {
         move_small_ns: 2000.0,
         move_huge_ns: 5268.0,
         copy_ns: 770.0,
-        copy_from_ns: [0.0; TierId::MAX],
-        copy_to_ns: [0.0; TierId::MAX],
-        flush_ns: 500.0,
-        flush_small_ns: 500.0,
-        split_ns: 20_000.0,
-        collapse_ns: 20_000.0,
         scan_ns: 40.0,
         walk_ns: 44.0,
         farther_ns: 80.0,
+        ..Prices::ASSUMED
     };
 
     /// 64 accesses a count; half of the accesses reach memory, and slow memory keeps each of those 40 ns longer.

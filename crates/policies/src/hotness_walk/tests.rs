@@ -7,10 +7,10 @@ use crate::rig::{Rig, SLOW, SPACE};
 use terrace_core::engine::{Engine, EngineConfig, Input, Output};
 use terrace_core::governor::GovernorConfig;
 use terrace_core::observation::PteState;
-use terrace_core::policy::FastGoal;
+use terrace_core::policy::{FastGoal, ScanReport};
 
 fn rig(pairs: &[(&str, &str)], tiers: &[u64]) -> Rig {
-    let policy = HotnessWalk::new(&mut Settings::from_pairs(pairs.iter().copied())).unwrap();
+    let policy = HotnessWalk::new(&mut Settings::from_pairs(pairs.iter().copied()).for_policy(&INFO)).unwrap();
     Rig::new(Box::new(policy), tiers)
 }
 
@@ -132,7 +132,7 @@ fn the_cold_pieces_of_a_fast_huge_page_make_room_and_dense_blocks_grow_together(
 /// Two spaces on one machine; what each has of fast memory after the walks.
 fn two_spaces(floor: &str) -> [u64; 2] {
     let pairs = [("floor", floor), ("reserve", "0%")];
-    let policy = HotnessWalk::new(&mut Settings::from_pairs(pairs)).unwrap();
+    let policy = HotnessWalk::new(&mut Settings::from_pairs(pairs).for_policy(&INFO)).unwrap();
     let governor = GovernorConfig { cooldown: Duration::ZERO, ..GovernorConfig::default() };
     let goal = FastGoal::Pages(2048);
     let mut engine = Engine::new(EngineConfig { tiers: vec![2048, 8192], goal, governor }, Box::new(policy));
@@ -218,8 +218,8 @@ fn told(rig: &mut Rig, counts: u64, small_ns: f64) {
 }
 
 fn weighing(pairs: &[(&str, &str)], tiers: &[u64]) -> Rig {
-    let mut policy = HotnessWalk::new(&mut Settings::from_pairs(pairs.iter().copied())).unwrap();
-    policy.set_prices(&cost_benefit::tests::PRICES);
+    let mut policy = HotnessWalk::new(&mut Settings::from_pairs(pairs.iter().copied()).for_policy(&INFO)).unwrap();
+    policy.configure(Setup { prices: Some(cost_benefit::tests::PRICES), ..Default::default() });
     Rig::new(Box::new(policy), tiers)
 }
 

@@ -14,9 +14,11 @@ use std::time::Duration;
 use terrace_core::observation::{Observation, Observations, ScanBatch};
 use terrace_core::pages::Pages;
 use terrace_core::plan::{Action, Failure, MoveRequest, MoveRequests, Outcome, Reason, Rejection};
-use terrace_core::policy::{Cadence, CapacityView, Kernel, Metric, Needs, Policy, ScanReport};
+use terrace_core::policy::{
+    Cadence, CapacityView, Feedback, Kernel, Metric, Needs, Policy, PolicyReport, Profile, Remap, Schedule, Setup,
+};
 use terrace_core::reclaim::{Watermarks, piece};
-use terrace_core::units::{BlockId, Bytes, PageId, SpaceId, TierId, Time, Vpn};
+use terrace_core::units::{Bytes, PageId, SpaceId, TierId, Time, Vpn};
 
 use crate::parts::hint_scanner::HintScanner;
 use crate::parts::kernel_reclaim::{OwnReclaim, RECLAIM, SCAN};
@@ -69,20 +71,22 @@ pub struct FaultPolicy<J> {
 }
 
 impl<J: PromotionRule> Policy for FaultPolicy<J> {
-    fn name(&self) -> &'static str {
-        self.judge.name()
+    fn profile(&self) -> Profile {
+        Profile::new(self.judge.name(), self.tiering.needs()).above(self.tiering.kernel())
     }
 
-    fn needs(&self) -> Needs {
-        self.tiering.needs()
+    fn configure(&mut self, setup: Setup) {
+        if let Some(factor) = setup.scale {
+            self.tiering.set_scale(factor);
+            self.judge.set_scale(factor);
+        }
     }
 
-    fn mapped(&mut self, now: Time, _blocks: &[BlockId], pages: &mut Pages) {
-        self.tiering.mapped(now, pages);
-    }
-
-    fn unmapping(&mut self, _now: Time, space: SpaceId, range: Range<Vpn>, pages: &Pages) {
-        self.tiering.unmapping(space, &range, pages);
+    fn remap(&mut self, now: Time, change: Remap<'_>, pages: &mut Pages) {
+        match change {
+            Remap::Mapped(_) => self.tiering.mapped(now, pages),
+            Remap::Unmapping(space, range) => self.tiering.unmapping(space, &range, pages),
+        }
     }
 
     fn observe(&mut self, now: Time, seen: Observations<'_>, pages: &mut Pages) {
@@ -109,19 +113,18 @@ impl<J: PromotionRule> Policy for FaultPolicy<J> {
         self.tiering.scanner.tick(now, pages.footprint_of_all());
     }
 
-    fn scan_done(&mut self, now: Time, _report: &ScanReport, _pages: &mut Pages) {
-        self.tiering.round(now);
-    }
-
-    fn outcome(&mut self, now: Time, done: &[Outcome], pages: &mut Pages) {
-        let demoted = self.tiering.outcome(now, done, pages);
-        if demoted > 0 {
-            self.judge.demoted(demoted);
+    fn feedback(&mut self, now: Time, feedback: Feedback<'_>, pages: &mut Pages) {
+        match feedback {
+            Feedback::ScanDone(_) => self.tiering.round(now),
+            Feedback::Moved(done) => {
+                let demoted = self.tiering.outcome(now, done, pages);
+                if demoted > 0 {
+                    self.judge.demoted(demoted);
+                }
+            }
+            Feedback::Rejected(request, rejection) => self.tiering.refused(now, request, rejection, pages),
+            _ => {}
         }
-    }
-
-    fn refused(&mut self, now: Time, request: &MoveRequest, rejection: Rejection, pages: &mut Pages) {
-        self.tiering.refused(now, request, rejection, pages);
     }
 
     fn plan(&mut self, now: Time, capacity: &CapacityView<'_>, pages: &mut Pages, requests: &mut MoveRequests) {
@@ -132,31 +135,14 @@ impl<J: PromotionRule> Policy for FaultPolicy<J> {
         self.tiering.place(capacity)
     }
 
-    fn kernel(&self) -> Kernel {
-        self.tiering.kernel()
+    fn schedule(&self) -> Schedule {
+        Schedule { cadence: self.tiering.cadence(), wake_at: self.tiering.next_wake() }
     }
 
-    fn set_scale(&mut self, factor: u32) {
-        self.tiering.set_scale(factor);
-        self.judge.set_scale(factor);
-    }
-
-    fn memory_bytes(&self) -> usize {
-        self.tiering.memory_bytes()
-    }
-
-    fn cadence(&self) -> Cadence {
-        self.tiering.cadence()
-    }
-
-    fn next_wake(&self) -> Option<Time> {
-        self.tiering.next_wake()
-    }
-
-    fn metrics(&self) -> Vec<Metric> {
+    fn report(&self) -> PolicyReport {
         let mut metrics = self.tiering.metrics();
         self.judge.metrics(&mut metrics);
-        metrics
+        PolicyReport { memory_bytes: self.tiering.memory_bytes(), metrics }
     }
 }
 
@@ -207,13 +193,13 @@ impl FaultTiering {
         tiers: u8,
         adaptive: bool,
     ) -> Result<FaultTiering, SettingsError> {
-        let by_policy = settings.choice(RECLAIM.key, false, &[("kernel", false), ("policy", true)])?;
+        let by_policy = settings.choice(RECLAIM.key, &[("kernel", false), ("policy", true)])?;
         Ok(FaultTiering {
             scanner: HintScanner::new(settings, tiers, adaptive)?,
             counts: Counts::default(),
             kernel,
             own: by_policy.then(OwnReclaim::default),
-            reference_scan: settings.duration(SCAN.key, Duration::from_secs(1))?,
+            reference_scan: settings.duration(SCAN.key)?,
             scan_at: Time::ZERO,
             scale: 1,
             capacity: None,
@@ -222,7 +208,7 @@ impl FaultTiering {
         })
     }
 
-    /// See [`terrace_core::policy::Policy::set_scale`].
+    /// See [`terrace_core::policy::Setup::scale`].
     pub fn set_scale(&mut self, factor: u32) {
         self.scale = factor;
         self.scanner.set_scale(factor);

@@ -67,18 +67,17 @@ impl HintScanner {
     /// # Errors
     /// When a value is none of its kind.
     pub fn new(settings: &mut Settings, tiers: u8, adaptive: bool) -> Result<HintScanner, SettingsError> {
-        let size = settings.take("scan_size", Bytes::mib(256), "a size of at least one page", |text| {
+        let size = settings.take("scan_size", "a size of at least one page", |text| {
             text.parse::<Bytes>().ok().filter(|size| size.pages() > 0)
         })?;
-        let mut time = |key, default: u64| settings.duration(key, Duration::from_millis(default));
         let least = Duration::from_secs_f64(size.get() as f64 / MOST_SCANNED_A_SECOND as f64);
         Ok(HintScanner {
             full_window: size,
             window: size.pages(),
             least: least.max(Duration::from_micros(1)),
-            delay: time("scan_delay", 1000)?,
-            min: time("scan_min", 1000)?,
-            max: time("scan_max", 60_000)?,
+            delay: settings.duration("scan_delay")?,
+            min: settings.duration("scan_min")?,
+            max: settings.duration("scan_max")?,
             tiers,
             adaptive,
             began: None,
@@ -196,7 +195,8 @@ mod tests {
     use super::*;
 
     fn scanner(scale: u32, adaptive: bool) -> HintScanner {
-        let mut scanner = HintScanner::new(&mut Settings::default(), ALL_TIERS, adaptive).unwrap();
+        let mut scanner =
+            HintScanner::new(&mut Settings::default().for_policy(&crate::tpp::INFO), ALL_TIERS, adaptive).unwrap();
         scanner.set_scale(scale);
         scanner
     }

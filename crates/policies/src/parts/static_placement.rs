@@ -7,7 +7,7 @@
 use terrace_core::observation::Observations;
 use terrace_core::pages::Pages;
 use terrace_core::plan::MoveRequests;
-use terrace_core::policy::{Cadence, CapacityView, Kernel, Metric, Needs, Policy};
+use terrace_core::policy::{CapacityView, Kernel, Metric, Needs, Policy, PolicyReport, Profile, Schedule};
 use terrace_core::units::{PageId, TierId, Time};
 
 /// A rule for where new pages go.
@@ -42,12 +42,9 @@ pub fn nearest_with_room(wanted: TierId, capacity: &CapacityView<'_>) -> TierId 
 }
 
 impl<P: Placement> Policy for StaticPolicy<P> {
-    fn name(&self) -> &'static str {
-        self.0.name()
-    }
-
-    fn needs(&self) -> Needs {
-        Needs { unlimited_fast: self.0.unlimited_fast(), ..Needs::default() }
+    fn profile(&self) -> Profile {
+        Profile::new(self.0.name(), Needs { unlimited_fast: self.0.unlimited_fast(), ..Needs::default() })
+            .above(self.0.kernel())
     }
 
     fn observe(&mut self, _now: Time, _seen: Observations<'_>, _pages: &mut Pages) {}
@@ -58,20 +55,12 @@ impl<P: Placement> Policy for StaticPolicy<P> {
         nearest_with_room(self.0.place(page, capacity), capacity)
     }
 
-    fn kernel(&self) -> Kernel {
-        self.0.kernel()
+    fn schedule(&self) -> Schedule {
+        Schedule::default()
     }
 
-    fn cadence(&self) -> Cadence {
-        Cadence::default()
-    }
-
-    fn next_wake(&self) -> Option<Time> {
-        None
-    }
-
-    fn metrics(&self) -> Vec<Metric> {
-        vec![Metric { name: "metadata_bytes_per_page", value: 8.0 }]
+    fn report(&self) -> PolicyReport {
+        PolicyReport { memory_bytes: 0, metrics: vec![Metric { name: "metadata_bytes_per_page", value: 8.0 }] }
     }
 }
 

@@ -14,9 +14,8 @@ use crate::{SettingInfo, Settings, SettingsError};
 ///
 /// # Errors
 /// When the text is none.
-pub fn size(settings: &mut Settings, key: &str, default: Bytes) -> Result<Bytes, SettingsError> {
-    settings
-        .take(key, default, "a size such as 256MiB", |text| text.parse::<Bytes>().ok().filter(|size| size.pages() > 0))
+pub fn size(settings: &mut Settings, key: &str) -> Result<Bytes, SettingsError> {
+    settings.take(key, "a size such as 256MiB", |text| text.parse::<Bytes>().ok().filter(|size| size.pages() > 0))
 }
 
 /// A full-size amount of pages on a machine `scale` times smaller, at least 1.
@@ -75,7 +74,7 @@ pub const RESERVE: SettingInfo = SettingInfo {
 /// # Errors
 /// When the value is neither auto nor a share below one half.
 pub fn reserve(settings: &mut Settings) -> Result<Option<f64>, SettingsError> {
-    settings.take(RESERVE.key, None, "auto or a share below 50%", |text| match text {
+    settings.take(RESERVE.key, "auto or a share below 50%", |text| match text {
         "auto" => Some(None),
         share => terrace_core::units::parse_share(share).ok().filter(|share| *share < 0.5).map(Some),
     })

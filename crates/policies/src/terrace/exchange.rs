@@ -200,20 +200,7 @@ pub(super) mod tests {
 
     /// A market in which a 4 KiB page costs 1000 ns each way and value 1 is worth 1000 ns.
     pub(in super::super) fn market() -> Market {
-        let prices = Prices {
-            move_small_ns: 800.0,
-            move_huge_ns: 5000.0,
-            copy_ns: 200.0,
-            copy_from_ns: [0.0; TierId::MAX],
-            copy_to_ns: [0.0; TierId::MAX],
-            flush_ns: 0.0,
-            flush_small_ns: 0.0,
-            split_ns: 0.0,
-            collapse_ns: 0.0,
-            scan_ns: 0.0,
-            walk_ns: 0.0,
-            farther_ns: 100.0,
-        };
+        let prices = Prices { move_small_ns: 800.0, copy_ns: 200.0, ..Prices::ASSUMED };
         Market { prices, taken: 1.0, cores: 0, gain_ns: 100.0, rate: 10.0, interval_ns: 1e12, weighs: true }
     }
 

@@ -7,12 +7,13 @@ use std::time::Duration;
 use terrace_core::pages::Pages;
 use terrace_core::plan::{MoveRequests, Reason};
 use terrace_core::policy::CapacityView;
+use terrace_core::prices::Prices;
 use terrace_core::units::{PageId, TierId, Time};
 
 use super::exchange::{Best, Market, pair};
 use super::shadows::Arm;
 use super::state::State;
-use super::{ASSUMED, BATCH, NEWBORNS_KNOWN, Terrace};
+use super::{BATCH, NEWBORNS_KNOWN, Terrace};
 use crate::parts::support;
 
 impl Terrace {
@@ -20,7 +21,7 @@ impl Terrace {
     pub(super) fn market(&self, interval: Duration) -> Market {
         let taken = if self.options.spare && self.counts.cores > 0 { self.counts.in_use } else { 1.0 };
         Market {
-            prices: self.prices.unwrap_or(ASSUMED),
+            prices: self.prices.unwrap_or(Prices::ASSUMED),
             taken,
             cores: self.counts.cores.max(1),
             gain_ns: self.gain_ns,

@@ -98,25 +98,25 @@ impl Options {
         ];
         let wanted = "auto or a duration of 10ms or more, such as 1s";
         Ok(Options {
-            signals: settings.choice("signals", None, &signals)?,
-            learns: settings.choice("value", true, &[("table", true), ("steady", false)])?,
+            signals: settings.choice("signals", &signals)?,
+            learns: settings.choice("value", &[("table", true), ("steady", false)])?,
             parts: Parts {
-                age: settings.choice("state", true, &[("age", true), ("level", false)])?,
-                trend: settings.switch("trend", true)?,
-                smooth: settings.choice("table", true, &[("smooth", true), ("raw", false)])?,
+                age: settings.choice("state", &[("age", true), ("level", false)])?,
+                trend: settings.switch("trend")?,
+                smooth: settings.choice("table", &[("smooth", true), ("raw", false)])?,
             },
-            weighs: settings.switch("price", true)?,
-            spare: settings.switch("spare", true)?,
-            pairs: settings.switch("pairs", true)?,
-            allocations: settings.switch("allocations", true)?,
-            arms: settings.choice("arms", true, &[("all", true), ("table", false)])?,
-            change: settings.switch("change", true)?,
-            loaded: settings.switch("loaded", true)?,
-            interval: settings.take("interval", None, wanted, |text| match text {
+            weighs: settings.switch("price")?,
+            spare: settings.switch("spare")?,
+            pairs: settings.switch("pairs")?,
+            allocations: settings.switch("allocations")?,
+            arms: settings.choice("arms", &[("all", true), ("table", false)])?,
+            change: settings.switch("change")?,
+            loaded: settings.switch("loaded")?,
+            interval: settings.take("interval", wanted, |text| match text {
                 "auto" => Some(None),
                 text => parse_duration(text).ok().filter(|span| *span >= Duration::from_millis(10)).map(Some),
             })?,
-            cpu: settings.share("cpu", 0.01)?.max(0.0001),
+            cpu: settings.share("cpu")?.max(0.0001),
         })
     }
 }

@@ -1,8 +1,12 @@
 //! `terrace` as a whole, driven in virtual time.
 
+use std::ops::Range;
+use std::time::Duration;
+
 use super::*;
 use crate::rig::{Rig, SLOW, SPACE};
 use terrace_core::observation::{PteState, ScanBatch};
+use terrace_core::units::Vpn;
 
 fn rig(settings: &[(&str, &str)], fast: u64) -> Rig {
     let policy = crate::build("terrace", Settings::from_pairs(settings.iter().copied())).unwrap();
@@ -165,13 +169,14 @@ fn no_fast_memory_one_page_of_it_and_enough_for_all() {
 #[test]
 fn it_lives_on_what_the_driver_grants() {
     let mut policy = crate::build("terrace", Settings::default()).unwrap();
-    let any = policy.needs_any();
+    let any = policy.profile().needs;
     assert!(any[0].samples && any[1].scans && any[2].hint_faults && any.iter().all(|needs| needs.life_cycle));
-    policy.granted(any[1]);
-    assert!(policy.needs() == any[1] && policy.cadence().scan_at.is_some() && policy.cadence().sampling.is_none());
+    policy.configure(Setup { granted: Some(any[1]), ..Setup::default() });
+    let cadence = policy.schedule().cadence;
+    assert!(policy.profile().needs == [any[1]] && cadence.scan_at.is_some() && cadence.sampling.is_none());
     let only = crate::build("terrace", Settings::from_pairs([("signals", "hint-faults")])).unwrap();
-    assert_eq!(only.needs_any(), [any[2]]);
-    assert!(only.cadence().hint_scan.is_some());
+    assert_eq!(only.profile().needs, [any[2]]);
+    assert!(only.schedule().cadence.hint_scan.is_some());
 }
 
 #[test]
@@ -191,12 +196,12 @@ fn a_huge_page_is_one_unit() {
 #[test]
 fn moves_cost_what_the_driver_says_and_prices_may_change() {
     let mut rig = quarter(&[SECOND]);
-    let dear = Prices { move_small_ns: 1e9, ..ASSUMED };
+    let dear = Prices { move_small_ns: 1e9, ..Prices::ASSUMED };
     rig.engine.handle(rig.now, terrace_core::engine::Input::Prices(dear));
     let hot = |vpn: u64, _| usize::from((100..150).contains(&vpn)) * 40;
     sampled(&mut rig, 20, hot);
     assert_eq!(rig.promotions, 0);
-    rig.engine.handle(rig.now, terrace_core::engine::Input::Prices(ASSUMED));
+    rig.engine.handle(rig.now, terrace_core::engine::Input::Prices(Prices::ASSUMED));
     sampled(&mut rig, 20, hot);
     assert_eq!(rig.promotions, 50);
 }

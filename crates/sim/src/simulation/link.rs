@@ -273,7 +273,7 @@ impl Simulation {
                 Output::Wake(at) => {
                     self.link.wake = at;
                     if self.trackers.serves_hint_faults()
-                        && let Some(pages) = self.link.engine.watch(now)
+                        && let Some(pages) = self.link.engine.watch()
                     {
                         self.watch(&pages);
                     }

@@ -4,7 +4,7 @@
 //! unchecked.
 
 use terrace_core::engine::{Engine, EngineConfig};
-use terrace_core::policy::Policy;
+use terrace_core::policy::{Policy, Setup};
 use terrace_core::random::mix;
 use terrace_machine::load::Rates;
 use terrace_machine::memory::Memory;
@@ -52,7 +52,8 @@ impl Simulation {
         mut policy: Box<dyn Policy>,
         mut capacity: Vec<u64>,
     ) -> Result<Simulation, SimError> {
-        if policy.list_plan().is_some() {
+        let profile = policy.profile();
+        if profile.kernel.lists.is_some() {
             return Err(SimError::Parameter {
                 name: "lists",
                 value: "kernel".to_owned(),
@@ -62,20 +63,22 @@ impl Simulation {
         let watched_fault_ns = config.machine.management.hint_fault_ns;
         let mut config = SimConfig { machine: config.acting(), ..config };
         // All that a policy could live on is modelled: it gets what it likes best.
-        if let Some(best) = policy.needs_any().first() {
-            policy.granted(*best);
-        }
-        if policy.needs().counters && config.mmu.is_none() {
+        let needs = profile.needs();
+        if needs.counters && config.mmu.is_none() {
             config.mmu = Some(MmuConfig::new(config.machine.processor.cores as usize));
         }
-        policy.set_prices(&prices::of(&config.machine, config.pages_a_flush()));
-        policy.set_scale(config.scale.factor());
+        policy.configure(Setup {
+            granted: Some(needs),
+            prices: Some(prices::of(&config.machine, config.pages_a_flush())),
+            scale: Some(config.scale.factor()),
+            ..Setup::default()
+        });
         let mut sample_parts = 1;
         if config.pages == Pages::Folded {
-            sample_parts = policy.cadence().sampling.map_or(1, |periods| Sampler::most_parts(periods.loads));
-            policy.set_folded(sample_parts);
+            sample_parts = policy.schedule().cadence.sampling.map_or(1, |periods| Sampler::most_parts(periods.loads));
+            policy.configure(Setup { sample_parts: Some(sample_parts), ..Setup::default() });
         }
-        let (kernel, hint_faults_wanted) = (policy.kernel(), policy.needs().hint_faults);
+        let (kernel, hint_faults_wanted) = (policy.profile().kernel, needs.hint_faults);
         let machine = &config.machine;
         let memory_mode =
             kernel.memory_mode.then(|| MemoryMode::new(capacity[0], capacity[1], config.placement, mix(config.seed)));

@@ -5,8 +5,11 @@ use std::time::Duration;
 
 use terrace_core::observation::{Observation, Observations};
 use terrace_core::pages::Pages;
-use terrace_core::plan::{Action, MoveRequests, Outcome, Reason};
-use terrace_core::policy::{Cadence, CapacityView, HintScan, Kernel, Metric, Needs, Policy, SamplePeriods};
+use terrace_core::plan::{Action, MoveRequests, Reason};
+use terrace_core::policy::{
+    Cadence, CapacityView, Feedback, HintScan, Kernel, Metric, Needs, Policy, PolicyReport, Profile, SamplePeriods,
+    Schedule,
+};
 use terrace_core::prices::ProcessorCounts;
 use terrace_core::units::{Bytes, PageId, TierId, Time, Vpn};
 use terrace_machine::load::Wait;
@@ -96,25 +99,16 @@ pub struct FirstTouch {
 }
 
 impl Policy for FirstTouch {
-    fn name(&self) -> &'static str {
-        "test-first-touch"
-    }
-    fn needs(&self) -> Needs {
-        Needs::default()
+    fn profile(&self) -> Profile {
+        Profile::new("test-first-touch", Needs::default()).above(self.kernel)
     }
     fn observe(&mut self, _now: Time, _seen: Observations<'_>, _pages: &mut Pages) {}
     fn plan(&mut self, _now: Time, _capacity: &CapacityView<'_>, _pages: &mut Pages, _wishes: &mut MoveRequests) {}
-    fn kernel(&self) -> Kernel {
-        self.kernel
+    fn schedule(&self) -> Schedule {
+        Schedule::default()
     }
-    fn cadence(&self) -> Cadence {
-        Cadence::default()
-    }
-    fn next_wake(&self) -> Option<Time> {
-        None
-    }
-    fn metrics(&self) -> Vec<Metric> {
-        Vec::new()
+    fn report(&self) -> PolicyReport {
+        PolicyReport::default()
     }
 }
 
@@ -126,33 +120,31 @@ pub struct Told {
 }
 
 impl Policy for Told {
-    fn name(&self) -> &'static str {
-        "test-told"
-    }
-    fn needs(&self) -> Needs {
-        Needs { scans: true, counters: true, ..Needs::default() }
+    fn profile(&self) -> Profile {
+        Profile::new("test-told", Needs { scans: true, counters: true, ..Needs::default() })
     }
     fn observe(&mut self, _now: Time, _seen: Observations<'_>, _pages: &mut Pages) {}
-    fn processor(&mut self, now: Time, counts: &ProcessorCounts) {
-        (self.latest, self.walk_at) = (*counts, now + Duration::from_millis(1));
+    fn feedback(&mut self, now: Time, feedback: Feedback<'_>, _pages: &mut Pages) {
+        if let Feedback::Processor(counts) = feedback {
+            (self.latest, self.walk_at) = (*counts, now + Duration::from_millis(1));
+        }
     }
     fn plan(&mut self, _now: Time, _capacity: &CapacityView<'_>, _pages: &mut Pages, _wishes: &mut MoveRequests) {}
-    fn cadence(&self) -> Cadence {
-        Cadence { scan_at: Some(self.walk_at), share: 1.0, ..Cadence::default() }
+    fn schedule(&self) -> Schedule {
+        let cadence = Cadence { scan_at: Some(self.walk_at), share: 1.0, ..Cadence::default() };
+        Schedule { cadence, wake_at: None }
     }
-    fn next_wake(&self) -> Option<Time> {
-        None
-    }
-    fn metrics(&self) -> Vec<Metric> {
+    fn report(&self) -> PolicyReport {
         let metric = |name, value| Metric { name, value };
-        vec![
+        let metrics = vec![
             metric("cores", f64::from(self.latest.cores)),
             metric("in_use", self.latest.in_use),
             metric("small_accesses", self.latest.accesses[0] as f64),
             metric("memory_accesses", self.latest.memory_accesses as f64),
             metric("slow_accesses", self.latest.slow_accesses as f64),
             metric("slow_wait_ns", self.latest.slow_wait_ns),
-        ]
+        ];
+        PolicyReport { memory_bytes: 0, metrics }
     }
 }
 
@@ -194,11 +186,9 @@ impl Eager {
 }
 
 impl Policy for Eager {
-    fn name(&self) -> &'static str {
-        "test-eager"
-    }
-    fn needs(&self) -> Needs {
-        Needs { hint_faults: self.hint.is_some(), samples: self.sampling.is_some(), ..Needs::default() }
+    fn profile(&self) -> Profile {
+        let needs = Needs { hint_faults: self.hint.is_some(), samples: self.sampling.is_some(), ..Needs::default() };
+        Profile::new("test-eager", needs).above(self.kernel)
     }
     fn observe(&mut self, _now: Time, seen: Observations<'_>, pages: &mut Pages) {
         let Observations::Events(events) = seen else { return };
@@ -211,8 +201,10 @@ impl Policy for Eager {
             }
         }
     }
-    fn outcome(&mut self, _now: Time, done: &[Outcome], _pages: &mut Pages) {
-        self.failed += done.iter().filter(|outcome| outcome.failure.is_some()).count() as u64;
+    fn feedback(&mut self, _now: Time, feedback: Feedback<'_>, _pages: &mut Pages) {
+        if let Feedback::Moved(done) = feedback {
+            self.failed += done.iter().filter(|outcome| outcome.failure.is_some()).count() as u64;
+        }
     }
     fn plan(&mut self, now: Time, capacity: &CapacityView<'_>, pages: &mut Pages, requests: &mut MoveRequests) {
         self.wake = now + Duration::from_millis(1);
@@ -234,16 +226,11 @@ impl Policy for Eager {
             requests.push(page, Action::MoveTo(TierId::FAST), Reason::Hot);
         }
     }
-    fn kernel(&self) -> Kernel {
-        self.kernel
+    fn schedule(&self) -> Schedule {
+        let cadence = Cadence { hint_scan: self.hint, sampling: self.sampling, ..Cadence::default() };
+        Schedule { cadence, wake_at: Some(self.wake) }
     }
-    fn cadence(&self) -> Cadence {
-        Cadence { hint_scan: self.hint, sampling: self.sampling, ..Cadence::default() }
-    }
-    fn next_wake(&self) -> Option<Time> {
-        Some(self.wake)
-    }
-    fn metrics(&self) -> Vec<Metric> {
-        vec![Metric { name: "seen", value: self.seen as f64 }]
+    fn report(&self) -> PolicyReport {
+        PolicyReport { memory_bytes: 0, metrics: vec![Metric { name: "seen", value: self.seen as f64 }] }
     }
 }

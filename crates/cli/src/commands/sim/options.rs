@@ -208,7 +208,7 @@ fn wants_mmu(model: &ModelArguments, policies: &[String], settings: &PolicySetti
         [&raw.counters, &raw.counter_layout, &raw.counter_width, &raw.counter_sync, &raw.page_tables, &raw.tlb_flush];
     let mut wanted = model.pages == "2m" || raw.cores.is_some() || asked.iter().any(|option| option.is_some());
     for policy in policies {
-        wanted |= settings.build(policy)?.needs().counters;
+        wanted |= settings.build(policy)?.profile().needs().counters;
     }
     Ok(wanted)
 }
