@@ -99,10 +99,11 @@ pub(crate) const ALL: &[Target] = &[
 ];
 
 /// Where a result stands, without what is of one input alone: of an error its text without figures and what it quotes.
-fn ended<T>(result: Result<T, String>) -> u64 {
+fn ended<T>(result: Result<T, impl ToString>) -> u64 {
     match result {
         Ok(_) => 1,
-        Err(text) => {
+        Err(error) => {
+            let text = error.to_string();
             let said = text.split(['`', '"', '\'']).step_by(2).flat_map(str::split_whitespace);
             let said =
                 said.filter(|word| !word.bytes().any(|byte| byte.is_ascii_digit())).flat_map(str::bytes).take(64);
@@ -191,7 +192,7 @@ fn build_journal(bytes: &[u8]) -> u64 {
             assert_eq!(found.seconds.len(), found.vectors.len() * terrace_tuning::curve::SIZES);
             mix(order(found.vectors.len() as u64))
         }
-        Err(error) => ended::<()>(Err(error)),
+        Err(error) => ended(Err::<(), _>(error)),
     }
 }
 
@@ -248,7 +249,7 @@ fn btf(bytes: &[u8]) -> u64 {
             let found = ["flags", "mm", "pgd"].map(|member| types.offset("task", member).is_some());
             found.iter().fold(2, |sum, found| sum << 1 | u64::from(*found))
         }
-        Err(error) => ended::<()>(Err(error)),
+        Err(error) => ended(Err::<(), _>(error)),
     }
 }
 

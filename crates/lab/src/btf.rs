@@ -4,6 +4,8 @@
 //!
 //! The format is that of Documentation/bpf/btf.rst; the image is an ELF file with a section `.BTF`.
 
+use crate::error::ImageError;
+
 /// First word of the section.
 const MAGIC: u16 = 0xeb9f;
 /// Kinds of type, by their numbers there.
@@ -28,12 +30,12 @@ impl<'a> Types<'a> {
     ///
     /// # Errors
     /// With what is missing or makes no sense.
-    pub fn of_image(image: &'a [u8]) -> Result<Types<'a>, String> {
-        Types::new(section(image, ".BTF").ok_or("has no type information (section .BTF)")?)
+    pub fn of_image(image: &'a [u8]) -> Result<Types<'a>, ImageError> {
+        Types::new(section(image, ".BTF").ok_or(ImageError::NoTypes)?)
     }
 
-    fn new(btf: &'a [u8]) -> Result<Types<'a>, String> {
-        Types::checked(btf).ok_or_else(|| "its type information (section .BTF) makes no sense".to_owned())
+    fn new(btf: &'a [u8]) -> Result<Types<'a>, ImageError> {
+        Types::checked(btf).ok_or(ImageError::BadTypes)
     }
 
     fn checked(btf: &'a [u8]) -> Option<Types<'a>> {
@@ -201,7 +203,7 @@ mod tests {
         for end in 0..bytes.len() {
             assert!(Types::new(&bytes[..end]).is_err(), "{end}");
         }
-        assert!(Types::of_image(b"\x7fELF\x02\x01").unwrap_err().contains(".BTF"));
+        assert!(matches!(Types::of_image(b"\x7fELF\x02\x01"), Err(ImageError::NoTypes)));
         assert!(Types::of_image(b"").is_err());
     }
 

@@ -163,7 +163,7 @@ impl Lab {
             });
         }
         let text = fs::read_to_string(&output).map_err(file_error(&output))?;
-        let counted = count(&text).map_err(LabError::Invalid)?;
+        let counted = count(&text).map_err(|error| LabError::Invalid(error.to_string()))?;
         Ok((job.row(&report, &counted), counted.course))
     }
 }
@@ -354,15 +354,24 @@ pub(crate) fn escaped(path: &Path) -> String {
     path.display().to_string().replace(',', ",,")
 }
 
+/// Why the plugin's lines say nothing.
+#[derive(Debug, thiserror::Error)]
+enum PluginError {
+    #[error("the plugin's output: {source}: {line}")]
+    Json { source: serde_json::Error, line: String },
+    #[error("the plugin's output lacks {0}")]
+    Lacks(&'static str),
+    #[error("the plugin saw no access of the program")]
+    Nothing,
+}
+
 /// Sums up the plugin's lines.
-fn count(text: &str) -> Result<Counted, String> {
+fn count(text: &str) -> Result<Counted, PluginError> {
     let mut lines = Vec::new();
     for line in text.lines() {
         let value: Value =
-            serde_json::from_str(line).map_err(|error| format!("the plugin's output: {error}: {line}"))?;
-        let number = |key: &str| {
-            value.get(key).and_then(Value::as_f64).ok_or_else(|| format!("the plugin's output lacks {key}"))
-        };
+            serde_json::from_str(line).map_err(|source| PluginError::Json { source, line: line.to_owned() })?;
+        let number = |key: &'static str| value.get(key).and_then(Value::as_f64).ok_or(PluginError::Lacks(key));
         lines.push((
             number("accesses")? as u64,
             number("misses_fast")? as u64,
@@ -372,7 +381,7 @@ fn count(text: &str) -> Result<Counted, String> {
     }
     let all: u64 = lines.iter().map(|line| line.0).sum();
     if all == 0 {
-        return Err("the plugin saw no access of the program".to_owned());
+        return Err(PluginError::Nothing);
     }
     let mut counted = Counted::default();
     for (accesses, fast, slow, nanoseconds) in lines {
@@ -445,8 +454,8 @@ mod tests {
         assert_eq!((counted.fast, counted.slow, counted.late_fast, counted.late_slow), (50, 30, 40, 0));
         assert_eq!(counted.course, [(0.0001, 0.25), (0.0002, 1.0)]);
         assert!((counted.seconds - 8e-6).abs() < 1e-12);
-        assert!(count("").unwrap_err().contains("no access"));
-        assert!(count("{}").unwrap_err().contains("accesses"));
+        assert!(matches!(count(""), Err(PluginError::Nothing)));
+        assert!(matches!(count("{}"), Err(PluginError::Lacks("accesses"))));
     }
 
     #[test]

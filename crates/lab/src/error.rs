@@ -86,6 +86,48 @@ pub enum LabError {
     },
 }
 
+/// What is wrong with a kernel's image.
+#[derive(Debug, thiserror::Error)]
+pub enum ImageError {
+    /// It has no type information.
+    #[error("has no type information (section .BTF)")]
+    NoTypes,
+    /// Its type information is damaged.
+    #[error("its type information (section .BTF) makes no sense")]
+    BadTypes,
+    /// It has not the form of a kernel's image.
+    #[error("it is no bzImage: there is no HdrS at 0x202")]
+    NoBzImage,
+    /// Its header ends too soon.
+    #[error("its header is too short")]
+    ShortHeader,
+    /// The header points outside the file.
+    #[error("its payload ({length} bytes at {start}) lies outside the file of {file} bytes")]
+    Outside {
+        /// Bytes of the payload.
+        length: usize,
+        /// Where it begins.
+        start: usize,
+        /// Bytes of the file.
+        file: usize,
+    },
+    /// It is compressed in an unknown way.
+    #[error("its payload is neither xz nor zstd: it begins with {0:02x?}")]
+    Compression(Vec<u8>),
+    /// What was compressed is no ELF image.
+    #[error("what was compressed in it is no ELF image")]
+    NoElf,
+    /// Zstandard refused it.
+    #[error("zstd: {0}")]
+    Zstd(io::Error),
+    /// xz cannot be started.
+    #[error("xz cannot be started ({0}): `apt-get install xz-utils`")]
+    NoXz(io::Error),
+    /// xz refused it.
+    #[error("xz: {0}")]
+    Xz(String),
+}
+
 /// An I/O error with its file.
 pub(crate) fn file_error(path: &Path) -> impl FnOnce(io::Error) -> LabError + use<> {
     let path = path.to_owned();

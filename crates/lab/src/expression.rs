@@ -11,6 +11,51 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
+/// Why an expression has no value.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ExpressionError {
+    /// The text breaks the grammar.
+    #[error("{0}")]
+    Syntax(String),
+    /// There is no such value.
+    #[error("there is no value `{name}`: there are {present}")]
+    NoValue {
+        /// What was asked for.
+        name: String,
+        /// The values there are.
+        present: String,
+    },
+    /// A value has no such part.
+    #[error("`{value}` has no `{part}`: it {is}")]
+    NoPart {
+        /// The path up to the value.
+        value: String,
+        /// The part that was asked for.
+        part: String,
+        /// What the value has, or is.
+        is: String,
+    },
+    /// There is no such function.
+    #[error("there is no function {0}: length, sum, exists")]
+    NoFunction(String),
+    /// A value is of another kind than its use needs.
+    #[error("{value} is {wanted}")]
+    Kind {
+        /// The value, or its path.
+        value: String,
+        /// What it is not, in words.
+        wanted: &'static str,
+    },
+    /// A list or text has no length.
+    #[error("{path} is {value}, which has no length")]
+    NoLength {
+        /// Where the value lies.
+        path: String,
+        /// The value.
+        value: String,
+    },
+}
+
 /// What an expression came to.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Evaluated {
@@ -24,13 +69,13 @@ pub struct Evaluated {
 ///
 /// # Errors
 /// With what is wrong: the text, a missing value, or values that cannot be compared.
-pub fn evaluate(text: &str, values: &BTreeMap<String, Value>) -> Result<Evaluated, String> {
+pub fn evaluate(text: &str, values: &BTreeMap<String, Value>) -> Result<Evaluated, ExpressionError> {
     let tokens = tokens(text)?;
     let mut parser = Parser { tokens: &tokens, at: 0, values, used: Vec::new() };
     let value = parser.any()?;
     match parser.tokens.get(parser.at) {
         None => Ok(Evaluated { value, used: parser.used }),
-        Some(token) => Err(format!("{token:?} is not expected there in `{text}`")),
+        Some(token) => Err(syntax(format!("{token:?} is not expected there in `{text}`"))),
     }
 }
 
@@ -45,7 +90,7 @@ enum Token {
 
 const SIGNS: [&str; 13] = ["==", "!=", "<=", ">=", "<", ">", "+", "-", "*", "/", "(", ")", ","];
 
-fn tokens(text: &str) -> Result<Vec<Token>, String> {
+fn tokens(text: &str) -> Result<Vec<Token>, ExpressionError> {
     let mut tokens = Vec::new();
     let mut rest = text.trim_start();
     while let Some(first) = rest.chars().next() {
@@ -53,20 +98,19 @@ fn tokens(text: &str) -> Result<Vec<Token>, String> {
             tokens.push(Token::Sign(sign));
             sign.len()
         } else if first == '"' {
-            let end = rest[1..].find('"').ok_or_else(|| format!("a text without an end in `{text}`"))?;
+            let end = rest[1..].find('"').ok_or_else(|| syntax(format!("a text without an end in `{text}`")))?;
             tokens.push(Token::Text(rest[1..=end].to_owned()));
             end + 2
         } else if first.is_ascii_digit() {
             let length = rest.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(rest.len());
-            tokens
-                .push(Token::Number(rest[..length].parse().map_err(|_| format!("{} is no number", &rest[..length]))?));
+            tokens.push(Token::Number(rest[..length].parse().map_err(|_| not(&rest[..length], "no number"))?));
             length
         } else if first.is_ascii_alphabetic() || first == '_' {
             let length = word_length(rest);
             tokens.push(Token::Word(rest[..length].to_owned()));
             length
         } else {
-            return Err(format!("{first:?} is not understood in `{text}`"));
+            return Err(syntax(format!("{first:?} is not understood in `{text}`")));
         };
         rest = rest[length..].trim_start();
     }
@@ -105,7 +149,7 @@ impl Parser<'_> {
         signs.iter().find(|sign| self.takes(&Token::Sign(sign))).copied()
     }
 
-    fn any(&mut self) -> Result<Value, String> {
+    fn any(&mut self) -> Result<Value, ExpressionError> {
         let mut left = self.all()?;
         while self.takes(&Token::Word("or".to_owned())) {
             // The right side is looked at in any case, so that a wrong path is found whatever the left side says.
@@ -115,7 +159,7 @@ impl Parser<'_> {
         Ok(left)
     }
 
-    fn all(&mut self) -> Result<Value, String> {
+    fn all(&mut self) -> Result<Value, ExpressionError> {
         let mut left = self.comparison()?;
         while self.takes(&Token::Word("and".to_owned())) {
             let right = self.comparison()?;
@@ -124,7 +168,7 @@ impl Parser<'_> {
         Ok(left)
     }
 
-    fn comparison(&mut self) -> Result<Value, String> {
+    fn comparison(&mut self) -> Result<Value, ExpressionError> {
         let left = self.sum()?;
         let Some(sign) = self.sign(&["==", "!=", "<=", ">=", "<", ">"]) else { return Ok(left) };
         let right = self.sum()?;
@@ -147,7 +191,7 @@ impl Parser<'_> {
         }))
     }
 
-    fn sum(&mut self) -> Result<Value, String> {
+    fn sum(&mut self) -> Result<Value, ExpressionError> {
         let mut left = self.product()?;
         while let Some(sign) = self.sign(&["+", "-"]) {
             let right = number(&self.product()?)?;
@@ -157,7 +201,7 @@ impl Parser<'_> {
         Ok(left)
     }
 
-    fn product(&mut self) -> Result<Value, String> {
+    fn product(&mut self) -> Result<Value, ExpressionError> {
         let mut left = self.atom()?;
         while let Some(sign) = self.sign(&["*", "/"]) {
             let right = number(&self.atom()?)?;
@@ -167,20 +211,20 @@ impl Parser<'_> {
         Ok(left)
     }
 
-    fn atom(&mut self) -> Result<Value, String> {
+    fn atom(&mut self) -> Result<Value, ExpressionError> {
         if self.sign(&["("]).is_some() {
             let value = self.any()?;
-            return if self.sign(&[")"]).is_some() { Ok(value) } else { Err("a ) is missing".to_owned()) };
+            return if self.sign(&[")"]).is_some() { Ok(value) } else { Err(syntax("a ) is missing")) };
         }
         if self.sign(&["-"]).is_some() {
             return from_number(-number(&self.atom()?)?);
         }
-        let token = self.tokens.get(self.at).ok_or("something is missing at the end")?.clone();
+        let token = self.tokens.get(self.at).ok_or_else(|| syntax("something is missing at the end"))?.clone();
         self.at += 1;
         match token {
             Token::Number(number) => from_number(number),
             Token::Text(text) => Ok(Value::String(text)),
-            Token::Sign(sign) => Err(format!("a value is expected instead of {sign}")),
+            Token::Sign(sign) => Err(syntax(format!("a value is expected instead of {sign}"))),
             Token::Word(word) => match word.as_str() {
                 "true" => Ok(Value::Bool(true)),
                 "false" => Ok(Value::Bool(false)),
@@ -195,11 +239,11 @@ impl Parser<'_> {
         }
     }
 
-    fn call(&mut self, function: &str) -> Result<Value, String> {
+    fn call(&mut self, function: &str) -> Result<Value, ExpressionError> {
         self.at += 1;
         let path = match self.tokens.get(self.at) {
             Some(Token::Word(path)) => path.clone(),
-            _ => return Err(format!("{function}() takes a path")),
+            _ => return Err(syntax(format!("{function}() takes a path"))),
         };
         self.at += 1;
         let key = match self.sign(&[","]).map(|_| self.tokens.get(self.at)) {
@@ -208,10 +252,10 @@ impl Parser<'_> {
                 self.at += 1;
                 Some(key.clone())
             }
-            Some(_) => return Err(format!("{function}(path, key): the key is missing")),
+            Some(_) => return Err(syntax(format!("{function}(path, key): the key is missing"))),
         };
         if self.sign(&[")"]).is_none() {
-            return Err(format!("a ) is missing after {function}({path}"));
+            return Err(syntax(format!("a ) is missing after {function}({path}")));
         }
         let found = look_up(&path, self.values);
         let result = match function {
@@ -220,17 +264,17 @@ impl Parser<'_> {
                 Value::Array(list) => Value::from(list.len()),
                 Value::Object(entries) => Value::from(entries.len()),
                 Value::String(text) => Value::from(text.len()),
-                other => return Err(format!("{path} is {other}, which has no length")),
+                other => return Err(ExpressionError::NoLength { path, value: other.to_string() }),
             },
             "sum" => {
-                let Value::Array(list) = found? else { return Err(format!("{path} is no list")) };
+                let Value::Array(list) = found? else { return Err(not(path, "no list")) };
                 let mut sum = 0.0;
                 for element in list {
                     sum += number(key.as_ref().map_or(Some(element), |key| element.get(key)).unwrap_or(&Value::Null))?;
                 }
                 from_number(sum)?
             }
-            _ => return Err(format!("there is no function {function}: length, sum, exists")),
+            _ => return Err(ExpressionError::NoFunction(function.to_owned())),
         };
         let shown = key.map_or_else(|| format!("{function}({path})"), |key| format!("{function}({path}, {key})"));
         self.used.push((shown, result.clone()));
@@ -238,13 +282,21 @@ impl Parser<'_> {
     }
 }
 
+fn syntax(what: impl Into<String>) -> ExpressionError {
+    ExpressionError::Syntax(what.into())
+}
+
+fn not(value: impl ToString, wanted: &'static str) -> ExpressionError {
+    ExpressionError::Kind { value: value.to_string(), wanted }
+}
+
 /// Finds what a path leads to.
-fn look_up<'a>(path: &str, values: &'a BTreeMap<String, Value>) -> Result<&'a Value, String> {
+fn look_up<'a>(path: &str, values: &'a BTreeMap<String, Value>) -> Result<&'a Value, ExpressionError> {
     let mut parts = parts(path).into_iter();
     let name = parts.next().unwrap_or_default();
     let mut value = values.get(&name).ok_or_else(|| {
         let present: Vec<&str> = values.keys().map(String::as_str).collect();
-        format!("there is no value `{name}`: there are {}", present.join(", "))
+        ExpressionError::NoValue { name: name.clone(), present: present.join(", ") }
     })?;
     let mut so_far = name;
     for part in parts {
@@ -258,13 +310,16 @@ fn look_up<'a>(path: &str, values: &'a BTreeMap<String, Value>) -> Result<&'a Va
             (None, Value::Object(entries)) => entries.get(&part),
             _ => None,
         };
-        value = next.ok_or_else(|| match value {
-            Value::Object(entries) => {
-                let keys: Vec<&str> = entries.keys().map(String::as_str).collect();
-                format!("`{so_far}` has no `{part}`: it has {}", keys.join(", "))
-            }
-            Value::Array(list) => format!("`{so_far}` has no `{part}`: it is a list of {}", list.len()),
-            other => format!("`{so_far}` has no `{part}`: it is {other}"),
+        value = next.ok_or_else(|| {
+            let is = match value {
+                Value::Object(entries) => {
+                    let keys: Vec<&str> = entries.keys().map(String::as_str).collect();
+                    format!("has {}", keys.join(", "))
+                }
+                Value::Array(list) => format!("is a list of {}", list.len()),
+                other => format!("is {other}"),
+            };
+            ExpressionError::NoPart { value: so_far.clone(), part: part.clone(), is }
         })?;
         so_far = format!("{so_far}.{part}");
     }
@@ -289,20 +344,20 @@ fn parts(path: &str) -> Vec<String> {
     parts
 }
 
-fn number(value: &Value) -> Result<f64, String> {
-    value.as_f64().ok_or_else(|| format!("{value} is no number"))
+fn number(value: &Value) -> Result<f64, ExpressionError> {
+    value.as_f64().ok_or_else(|| not(value, "no number"))
 }
 
-fn truth(value: &Value) -> Result<bool, String> {
-    value.as_bool().ok_or_else(|| format!("{value} is neither true nor false"))
+fn truth(value: &Value) -> Result<bool, ExpressionError> {
+    value.as_bool().ok_or_else(|| not(value, "neither true nor false"))
 }
 
 /// Whole numbers stay whole, so that they are printed so.
-fn from_number(number: f64) -> Result<Value, String> {
+fn from_number(number: f64) -> Result<Value, ExpressionError> {
     if number.fract() == 0.0 && number.abs() < 9e15 {
         return Ok(Value::from(number as i64));
     }
-    serde_json::Number::from_f64(number).map(Value::Number).ok_or_else(|| format!("{number} is no result"))
+    serde_json::Number::from_f64(number).map(Value::Number).ok_or_else(|| not(number, "no result"))
 }
 
 #[cfg(test)]
@@ -333,23 +388,21 @@ mod tests {
 
     #[test]
     fn what_is_missing_or_wrong_is_never_true() {
-        let check = |text: &str, says: &str| {
-            let error = evaluate(text, &values()).unwrap_err();
-            assert!(error.contains(says), "{text}: {error}");
-        };
-        check("run.moved.lost == 0", "has no `lost`: it has demoted, promoted");
-        check("nothing > 1", "there are a, run");
-        check("true or nothing", "no value `nothing`");
-        check("run.tiers.2.used > 1", "a list of 2");
-        check("run.tiers[name=x].used > 1", "has no `[name=x`");
-        check("run.moved > 1", "is no number");
-        check("a.pages and true", "neither true nor false");
-        check("a.pages >", "missing at the end");
-        check("a.pages 3", "not expected");
-        check("(a.pages", ") is missing");
-        check("a.pages / 0 > 1", "no result");
-        check("mean(run.tiers)", "no function mean");
-        check("a ? b", "not understood");
+        let error = |text: &str| evaluate(text, &values()).unwrap_err();
+        let check = |text: &str, says: &str| assert_eq!(error(text).to_string(), says, "{text}");
+        check("run.moved.lost == 0", "`run.moved` has no `lost`: it has demoted, promoted");
+        check("nothing > 1", "there is no value `nothing`: there are a, run");
+        check("run.tiers.2.used > 1", "`run.tiers` has no `2`: it is a list of 2");
+        check("a.pages / 0 > 1", "inf is no result");
+        assert!(matches!(error("true or nothing"), ExpressionError::NoValue { name, .. } if name == "nothing"));
+        assert!(matches!(error("run.tiers[name=x].used > 1"), ExpressionError::NoPart { .. }));
+        for (text, kind) in [("run.moved > 1", "no number"), ("a.pages and true", "neither true nor false")] {
+            assert!(matches!(error(text), ExpressionError::Kind { wanted, .. } if wanted == kind), "{text}");
+        }
+        for text in ["a.pages >", "a.pages 3", "(a.pages", "a ? b", "length(", "sum(a, "] {
+            assert!(matches!(error(text), ExpressionError::Syntax(_)), "{text}");
+        }
+        assert_eq!(error("mean(run.tiers)"), ExpressionError::NoFunction("mean".to_owned()));
     }
 
     #[test]

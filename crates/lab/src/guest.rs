@@ -73,7 +73,7 @@ impl Guest {
         let console = self.console();
         let failed = |what: String| LabError::Guest { what, tail: tail(&console, TAIL_LINES) };
         let bytes = fs::read(self.folder.join("results")).unwrap_or_default();
-        let results = Results::parse(&bytes).map_err(failed)?;
+        let results = Results::parse(&bytes).map_err(|error| failed(error.to_string()))?;
         if results.ended_seconds.is_none() {
             return Err(failed(self.why_cut_short(status, &results)));
         }

@@ -99,12 +99,17 @@ fn shared_libraries(path: &Path) -> Result<Vec<PathBuf>, LabError> {
     })
 }
 
+/// A library that ldd did not find.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct MissingLibrary(String);
+
 /// The paths in ldd's answer, or the library that was not found.
-pub(crate) fn parse_ldd(text: &str) -> Result<Vec<PathBuf>, String> {
+pub(crate) fn parse_ldd(text: &str) -> Result<Vec<PathBuf>, MissingLibrary> {
     let mut paths = Vec::new();
     for line in text.lines().map(str::trim) {
         if let Some((name, "not found")) = line.split_once(" => ") {
-            return Err(name.to_owned());
+            return Err(MissingLibrary(name.to_owned()));
         }
         let path = line.split_once(" => ").map_or(line, |(_, path)| path);
         if path.starts_with('/') {
@@ -130,7 +135,7 @@ mod tests {
         let found = parse_ldd(text).unwrap();
         assert_eq!(found, [Path::new("/lib/x86_64-linux-gnu/libelf.so.1"), Path::new("/lib64/ld-linux-x86-64.so.2")]);
         assert_eq!(parse_ldd("\tnot a dynamic executable\n"), Ok(Vec::new()));
-        assert_eq!(parse_ldd("\tlibodd.so => not found\n"), Err("libodd.so".to_owned()));
+        assert_eq!(parse_ldd("\tlibodd.so => not found\n"), Err(MissingLibrary("libodd.so".to_owned())));
     }
 
     #[test]

@@ -199,7 +199,7 @@ impl Cache {
         let ready = partial.path().join("ready");
         fs::create_dir(&ready).map_err(file_error(&ready))?;
         let image = fs::read(&compressed).map_err(file_error(&compressed))?;
-        let image = vmlinux::extract(&image).map_err(|what| image_error(&compressed, &what))?;
+        let image = vmlinux::extract(&image).map_err(|error| image_error(&compressed, &error.to_string()))?;
         terrace_files::write(&ready.join("vmlinux"), image).map_err(file_error(&ready))?;
         terrace_files::rename_new(&modules, &ready.join("modules")).map_err(file_error(&modules))?;
         let folder = self.kernel_folder(release);

@@ -292,7 +292,8 @@ fn judge(scenario: &Scenario, asked: &str, kernel: &Kernel, mode: Mode, qemu: St
     values.insert("lab".to_owned(), json!({"kernel": asked, "release": kernel.release, "mode": mode.name()}));
     let assertions: Vec<Assertion> = scenario.assertions.iter().map(|text| assertion(text, &values)).collect();
     let figures = scenario.figures.iter().map(|(name, text)| {
-        let value = evaluate(text, &values).map_or_else(Value::String, |evaluated| evaluated.value);
+        let value =
+            evaluate(text, &values).map_or_else(|error| Value::String(error.to_string()), |evaluated| evaluated.value);
         (name.clone(), value)
     });
     let figures = figures.collect();
@@ -328,7 +329,7 @@ fn assertion(text: &str, values: &BTreeMap<String, Value>) -> Assertion {
                 .then(|| format!("it comes to {}, not to true or false", evaluated.value));
             Assertion { text, passed: evaluated.value == Value::Bool(true), values: evaluated.used, error }
         }
-        Err(error) => Assertion { text, passed: false, values: Vec::new(), error: Some(error) },
+        Err(error) => Assertion { text, passed: false, values: Vec::new(), error: Some(error.to_string()) },
     }
 }
 

@@ -95,6 +95,16 @@ pub enum Manager {
     },
 }
 
+/// A name that is no manager's.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{0:?} is no manager: expected none, interleave, numa_balancing=1, numa_balancing=2, damon, memtierd[:config=FILE] or terrace:POLICY[:KEY=VALUE...]"
+)]
+pub struct ManagerError(
+    /// The name.
+    pub String,
+);
+
 impl Manager {
     /// The managers that are compared unless others are named.
     pub fn usual() -> Vec<Manager> {
@@ -108,7 +118,7 @@ impl Manager {
     ///
     /// # Errors
     /// With what is expected.
-    pub fn parse(text: &str) -> Result<Manager, String> {
+    pub fn parse(text: &str) -> Result<Manager, ManagerError> {
         match text {
             "none" => Ok(Manager::Nothing),
             "interleave" => Ok(Manager::Interleave),
@@ -127,9 +137,7 @@ impl Manager {
                         label: label.to_owned(),
                     })
                 }
-                _ => Err(format!(
-                    "{text:?} is no manager: expected none, interleave, numa_balancing=1, numa_balancing=2, damon, memtierd[:config=FILE] or terrace:POLICY[:KEY=VALUE...]"
-                )),
+                _ => Err(ManagerError(text.to_owned())),
             },
         }
     }
@@ -291,7 +299,7 @@ mod tests {
     #[test]
     fn names_are_read_and_wrong_ones_told() {
         assert_eq!(Manager::usual().len(), 7);
-        assert!(Manager::parse("tpp").unwrap_err().contains("numa_balancing=2"));
+        assert_eq!(Manager::parse("tpp"), Err(ManagerError("tpp".to_owned())));
         assert!(Manager::parse("terrace:").is_err());
         assert_eq!(Manager::parse("memtierd").unwrap(), Manager::Memtierd { config: None });
         assert!(Manager::parse("memtierd:config=").is_err() && Manager::parse("memtierd:age").is_err());

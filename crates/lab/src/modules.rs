@@ -50,7 +50,8 @@ impl Loader<'_> {
         let path = self.files.get(name).ok_or_else(no_such)?.clone();
         let mut bytes = fs::read(&path).map_err(file_error(&path))?;
         if path.extension().is_some_and(|ending| ending == "xz") {
-            bytes = decompress_xz(&bytes).map_err(|what| LabError::Image { path: path.clone(), what })?;
+            bytes = decompress_xz(&bytes)
+                .map_err(|error| LabError::Image { path: path.clone(), what: error.to_string() })?;
         }
         for dependency in dependencies(&bytes) {
             self.add(&dependency)?;

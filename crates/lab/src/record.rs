@@ -211,7 +211,7 @@ impl RecordJob {
 fn layout(kernel: &Kernel) -> Result<String, LabError> {
     let image = fs::read(&kernel.image).map_err(file_error(&kernel.image))?;
     let wrong = |what: String| LabError::Image { path: kernel.image.clone(), what };
-    let types = Types::of_image(&image).map_err(wrong)?;
+    let types = Types::of_image(&image).map_err(|error| wrong(error.to_string()))?;
     let offset = |(key, structure, member): (&str, &str, &str)| match types.offset(structure, member) {
         Some(offset) => Ok(format!(",{key}={offset}")),
         None => Err(wrong(format!("its {structure} has no member {member}, by which the recorder would know"))),

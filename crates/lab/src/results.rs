@@ -34,20 +34,27 @@ pub struct StepEnd {
     pub seconds: f64,
 }
 
+/// A line of the results port that is no frame.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the results port said {0:?}, which is no frame")]
+pub struct FrameError(
+    /// The line's first hundred characters.
+    pub String,
+);
+
 impl Results {
     /// Reads the frames. What follows the last whole frame is left out; [`Results::ended_seconds`] tells if that was all.
     ///
     /// # Errors
     /// With the line that is no frame.
-    pub fn parse(bytes: &[u8]) -> Result<Results, String> {
+    pub fn parse(bytes: &[u8]) -> Result<Results, FrameError> {
         let mut results = Results::default();
         let mut rest = bytes;
         while let Some(end) = rest.iter().position(|byte| *byte == b'\n') {
             let line = String::from_utf8_lossy(&rest[..end]).trim_end_matches('\r').to_owned();
             rest = &rest[end + 1..];
             let words: Vec<&str> = line.split(' ').collect();
-            let bad =
-                || format!("the results port said {:?}, which is no frame", line.chars().take(100).collect::<String>());
+            let bad = || FrameError(line.chars().take(100).collect());
             match words[..] {
                 ["@begin", time] => results.began_seconds = Some(seconds(time).ok_or_else(bad)?),
                 ["@end", time] => results.ended_seconds = Some(seconds(time).ok_or_else(bad)?),
@@ -103,7 +110,7 @@ mod tests {
     #[test]
     fn noise_is_told() {
         for text in ["hello\n", "@begin soon\n", "@step a b c\n"] {
-            assert!(Results::parse(text.as_bytes()).unwrap_err().contains("no frame"), "{text}");
+            assert_eq!(Results::parse(text.as_bytes()), Err(FrameError(text.trim_end().to_owned())), "{text}");
         }
     }
 }

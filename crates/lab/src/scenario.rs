@@ -107,6 +107,28 @@ struct Raw {
     steps: Vec<Step>,
 }
 
+/// Why a text is no scenario.
+#[derive(Debug, thiserror::Error)]
+pub enum ScenarioError {
+    /// It is no TOML, or has an unknown key; with line and key.
+    #[error(transparent)]
+    Toml(#[from] toml::de::Error),
+    /// A value makes no sense.
+    #[error("{key}: {what}")]
+    Value {
+        /// The key, with its value where that helps.
+        key: String,
+        /// What is wrong with it.
+        what: String,
+    },
+}
+
+impl ScenarioError {
+    fn value(key: impl Into<String>, what: impl ToString) -> ScenarioError {
+        ScenarioError::Value { key: key.into(), what: what.to_string() }
+    }
+}
+
 /// The longest file of a scenario, in bytes.
 const LONGEST: u64 = 1 << 20;
 
@@ -125,11 +147,13 @@ impl Scenario {
     ///
     /// # Errors
     /// With what is wrong and where.
-    pub fn parse(name: &str, text: &str) -> Result<Scenario, String> {
-        let raw: Raw = toml::from_str(text).map_err(|error| error.to_string())?;
+    pub fn parse(name: &str, text: &str) -> Result<Scenario, ScenarioError> {
+        let raw: Raw = toml::from_str(text)?;
         let size = |key: &str, given: &Option<String>, default: Bytes| match given {
             None => Ok(default),
-            Some(text) => text.parse::<Bytes>().map_err(|error| format!("{key} = {text:?}: {error}")),
+            Some(text) => {
+                text.parse::<Bytes>().map_err(|error| ScenarioError::value(format!("{key} = {text:?}"), error))
+            }
         };
         let usual = Machine::default();
         let machine = Machine {
@@ -141,26 +165,32 @@ impl Scenario {
             kvm: raw.kvm,
         };
         if raw.kernels.is_empty() {
-            return Err("kernels: name one at least, such as [\"6.12\"]".to_owned());
+            return Err(ScenarioError::value("kernels", "name one at least, such as [\"6.12\"]"));
         }
         for step in &raw.steps {
             let fine = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
             if step.name.is_empty() || !step.name.chars().all(fine) {
-                return Err(format!("steps: name = {:?}: expected letters, digits, - and _", step.name));
+                return Err(ScenarioError::value(
+                    format!("steps: name = {:?}", step.name),
+                    "expected letters, digits, - and _",
+                ));
             }
         }
         if raw.steps.is_empty() {
-            return Err("steps: there are none".to_owned());
+            return Err(ScenarioError::value("steps", "there are none"));
         }
         if let Some(setting) =
             raw.huge_pages.as_deref().filter(|setting| !["always", "madvise", "never"].contains(setting))
         {
-            return Err(format!("huge_pages = {setting:?}: expected always, madvise or never"));
+            return Err(ScenarioError::value(format!("huge_pages = {setting:?}"), "expected always, madvise or never"));
         }
         let instruction_nanoseconds = raw.instruction_nanoseconds.unwrap_or(INSTRUCTION_NANOSECONDS);
         // QEMU counts in powers of two, up to 2^10.
         if !instruction_nanoseconds.is_power_of_two() || instruction_nanoseconds > 1024 {
-            return Err(format!("instruction_nanoseconds = {instruction_nanoseconds}: expected 1, 2, 4, ... 1024"));
+            return Err(ScenarioError::value(
+                format!("instruction_nanoseconds = {instruction_nanoseconds}"),
+                "expected 1, 2, 4, ... 1024",
+            ));
         }
         Ok(Scenario {
             name: name.to_owned(),
@@ -173,7 +203,7 @@ impl Scenario {
             huge_pages: raw.huge_pages,
             numa_balancing: raw.numa_balancing,
             kernel_arguments: raw.kernel_arguments,
-            time_limit: parse_duration(&raw.time_limit).map_err(|error| format!("time_limit: {error}"))?,
+            time_limit: parse_duration(&raw.time_limit).map_err(|error| ScenarioError::value("time_limit", error))?,
             files: raw.files,
             steps: raw.steps,
             assertions: raw.assertions,
@@ -238,7 +268,7 @@ mod tests {
     fn mistakes_are_told_with_their_place() {
         let check = |from: &str, to: &str, says: &str| {
             let error = Scenario::parse("x", &GOOD.replace(from, to)).unwrap_err();
-            assert!(error.contains(says), "{error}");
+            assert!(error.to_string().contains(says), "{error}");
         };
         check("slow =", "slwo =", "slwo");
         check("\"2GiB\"", "\"2 gigs\"", "slow = \"2 gigs\"");

@@ -11,12 +11,30 @@ const BEGIN: &str = "<!-- lab-results: begin.";
 const END: &str = "<!-- lab-results: end -->";
 const NOT_RUN: &str = "-";
 
+/// Why a document takes no verdicts.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TableError {
+    /// One of the lines around the table is missing.
+    #[error("the line {0:?} is missing")]
+    NoMark(&'static str),
+    /// A row has another number of cells than the head.
+    #[error("a row of the table has {cells} cells and not {wanted}: {line:?}")]
+    Row {
+        /// Cells it has.
+        cells: usize,
+        /// Cells of the head.
+        wanted: usize,
+        /// The row.
+        line: Vec<String>,
+    },
+}
+
 /// The document with the verdicts of these reports in its table.
 ///
 /// # Errors
 /// When the marks are not there, or what stands between them is no such table.
-pub fn with_results(document: &str, reports: &[ScenarioReport]) -> Result<String, String> {
-    let missing = |mark: &str| format!("the line {mark:?} is missing");
+pub fn with_results(document: &str, reports: &[ScenarioReport]) -> Result<String, TableError> {
+    let missing = TableError::NoMark;
     let begin = document.find(BEGIN).ok_or_else(|| missing(BEGIN))?;
     let begin = begin + document[begin..].find('\n').ok_or_else(|| missing(BEGIN))? + 1;
     let end = begin + document[begin..].find(END).ok_or_else(|| missing(END))?;
@@ -31,7 +49,7 @@ pub fn with_results(document: &str, reports: &[ScenarioReport]) -> Result<String
 type Cells = BTreeMap<(String, String), String>;
 
 /// The cells of a table by scenario and kernel. A text without a table has none.
-fn read(text: &str) -> Result<Cells, String> {
+fn read(text: &str) -> Result<Cells, TableError> {
     let row = |line: &str| -> Vec<String> {
         let inner = line.trim().trim_start_matches('|').trim_end_matches('|');
         inner.split('|').map(|cell| cell.trim().trim_matches('`').to_owned()).collect()
@@ -42,7 +60,7 @@ fn read(text: &str) -> Result<Cells, String> {
     for line in lines.skip(1) {
         let line = row(line);
         if line.len() != head.len() {
-            return Err(format!("a row of the table has {} cells and not {}: {line:?}", line.len(), head.len()));
+            return Err(TableError::Row { cells: line.len(), wanted: head.len(), line });
         }
         for (kernel, verdict) in head.iter().zip(&line).skip(1).filter(|(_, verdict)| *verdict != NOT_RUN) {
             cells.insert((line[0].clone(), kernel.clone()), verdict.clone());
@@ -112,8 +130,8 @@ mod tests {
 
     #[test]
     fn a_document_without_marks_is_refused() {
-        assert!(with_results("text", &[]).unwrap_err().contains("lab-results"));
+        assert_eq!(with_results("text", &[]), Err(TableError::NoMark(BEGIN)));
         let broken = PAGE.replace("Not generated yet.", "| scenario | x |\n|---|---|\n| a |");
-        assert!(with_results(&broken, &[]).unwrap_err().contains("cells"));
+        assert!(matches!(with_results(&broken, &[]), Err(TableError::Row { .. })));
     }
 }

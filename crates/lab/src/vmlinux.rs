@@ -10,33 +10,30 @@
 use std::io::{Read, Write};
 use std::process::{Command, Stdio};
 
+use crate::error::ImageError;
+
 /// Finds and decompresses the kernel. The error says what was wrong with the image.
-pub(crate) fn extract(image: &[u8]) -> Result<Vec<u8>, String> {
+pub(crate) fn extract(image: &[u8]) -> Result<Vec<u8>, ImageError> {
     let payload = payload(image)?;
     let kernel = if payload.starts_with(&[0x28, 0xb5, 0x2f, 0xfd]) {
         let mut kernel = Vec::new();
-        let decoder = zstd::stream::read::Decoder::with_buffer(payload).map_err(|error| error.to_string())?;
-        decoder.single_frame().read_to_end(&mut kernel).map_err(|error| format!("zstd: {error}"))?;
+        let decoder = zstd::stream::read::Decoder::with_buffer(payload).map_err(ImageError::Zstd)?;
+        decoder.single_frame().read_to_end(&mut kernel).map_err(ImageError::Zstd)?;
         kernel
     } else if payload.starts_with(&[0xfd, b'7', b'z', b'X', b'Z', 0]) {
         decompress_xz(payload)?
     } else {
-        let magic = &payload[..payload.len().min(6)];
-        return Err(format!("its payload is neither xz nor zstd: it begins with {magic:02x?}"));
+        return Err(ImageError::Compression(payload[..payload.len().min(6)].to_vec()));
     };
-    if kernel.starts_with(b"\x7fELF") {
-        Ok(kernel)
-    } else {
-        Err("what was compressed in it is no ELF image".to_owned())
-    }
+    if kernel.starts_with(b"\x7fELF") { Ok(kernel) } else { Err(ImageError::NoElf) }
 }
 
-fn payload(image: &[u8]) -> Result<&[u8], String> {
+fn payload(image: &[u8]) -> Result<&[u8], ImageError> {
     let number = |at: usize| {
         image.get(at..at + 4).map(|bytes| u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]) as usize)
     };
     if image.get(0x202..0x206) != Some(b"HdrS") {
-        return Err("it is no bzImage: there is no HdrS at 0x202".to_owned());
+        return Err(ImageError::NoBzImage);
     }
     // Zero stands for four sectors, as in the oldest loaders.
     let sectors = match image[0x1f1] {
@@ -44,24 +41,23 @@ fn payload(image: &[u8]) -> Result<&[u8], String> {
         sectors => usize::from(sectors),
     };
     let (Some(offset), Some(length)) = (number(0x248), number(0x24c)) else {
-        return Err("its header is too short".to_owned());
+        return Err(ImageError::ShortHeader);
     };
     let start = (sectors + 1) * 512 + offset;
-    image.get(start..start.saturating_add(length)).ok_or_else(|| {
-        format!("its payload ({length} bytes at {start}) lies outside the file of {} bytes", image.len())
-    })
+    let outside = ImageError::Outside { length, start, file: image.len() };
+    image.get(start..start.saturating_add(length)).ok_or(outside)
 }
 
 /// Decompresses the first xz stream with the program `xz`, which dpkg needs as well.
-pub(crate) fn decompress_xz(data: &[u8]) -> Result<Vec<u8>, String> {
+pub(crate) fn decompress_xz(data: &[u8]) -> Result<Vec<u8>, ImageError> {
     let mut child = Command::new("xz")
         .args(["-dc", "--single-stream"])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
-        .map_err(|error| format!("xz cannot be started ({error}): `apt-get install xz-utils`"))?;
-    let mut input = child.stdin.take().ok_or("xz has no input")?;
+        .map_err(ImageError::NoXz)?;
+    let mut input = child.stdin.take().ok_or_else(|| ImageError::Xz("it has no input".to_owned()))?;
     // Both ends at once: a pipe holds less than either side has to say.
     let output = std::thread::scope(|scope| {
         scope.spawn(move || {
@@ -70,11 +66,11 @@ pub(crate) fn decompress_xz(data: &[u8]) -> Result<Vec<u8>, String> {
         });
         child.wait_with_output()
     });
-    let output = output.map_err(|error| format!("xz: {error}"))?;
+    let output = output.map_err(|error| ImageError::Xz(error.to_string()))?;
     if output.status.success() {
         Ok(output.stdout)
     } else {
-        Err(format!("xz: {}", String::from_utf8_lossy(&output.stderr).trim()))
+        Err(ImageError::Xz(String::from_utf8_lossy(&output.stderr).trim().to_owned()))
     }
 }
 
@@ -104,16 +100,13 @@ mod tests {
 
     #[test]
     fn what_is_no_kernel_is_refused_with_the_reason() {
-        let check = |image: &[u8], says: &str| {
-            let error = extract(image).unwrap_err();
-            assert!(error.contains(says), "{error}");
-        };
-        check(b"short", "no bzImage");
-        check(&image_with(b"\x1f\x8b gzip"), "neither xz nor zstd");
+        let error = |image: &[u8]| extract(image).unwrap_err();
+        assert!(matches!(error(b"short"), ImageError::NoBzImage));
+        assert!(matches!(error(&image_with(b"\x1f\x8b gzip")), ImageError::Compression(magic) if magic[0] == 0x1f));
         let no_elf = zstd::encode_all(b"text".as_slice(), 1).unwrap();
-        check(&image_with(&no_elf), "no ELF");
+        assert!(matches!(error(&image_with(&no_elf)), ImageError::NoElf));
         let mut cut = image_with(&[0; 5000]);
         cut.truncate(2000);
-        check(&cut, "outside the file");
+        assert!(matches!(error(&cut), ImageError::Outside { length: 5000, file: 2000, .. }));
     }
 }

@@ -33,6 +33,26 @@ pub enum CgroupEvent {
 /// Watches at once. A watch takes about a KiB of the kernel's memory; thousands of cgroups are a large machine.
 const MOST: usize = 8192;
 
+/// Why no cgroup can be watched.
+#[derive(Debug, thiserror::Error)]
+pub enum CgroupError {
+    /// The mounts cannot be read.
+    #[error("/proc/mounts: {0}")]
+    Mounts(std::io::Error),
+    /// There is no hierarchy.
+    #[error("no cgroup hierarchy is mounted")]
+    NoHierarchy,
+    /// There is no inotify to be had.
+    #[error("inotify cannot be had: {0}")]
+    Inotify(Errno),
+    /// Not one watch was granted.
+    #[error("no cgroup can be watched: {0}")]
+    NoneWatched(
+        /// The latest reason.
+        String,
+    ),
+}
+
 /// A watch on all cgroups.
 pub struct CgroupEvents {
     inotify: OwnedFd,
@@ -47,24 +67,22 @@ impl CgroupEvents {
     ///
     /// # Errors
     /// One line on why nothing can be watched.
-    pub fn open(root: &Path) -> Result<CgroupEvents, String> {
-        let mounts =
-            std::fs::read_to_string(root.join("proc/mounts")).map_err(|error| format!("/proc/mounts: {error}"))?;
+    pub fn open(root: &Path) -> Result<CgroupEvents, CgroupError> {
+        let mounts = std::fs::read_to_string(root.join("proc/mounts")).map_err(CgroupError::Mounts)?;
         let roots = hierarchies(&mounts);
         if roots.is_empty() {
-            return Err("no cgroup hierarchy is mounted".to_owned());
+            return Err(CgroupError::NoHierarchy);
         }
         CgroupEvents::watch_below(roots)
     }
 
     /// Watches these directories and all below them.
-    fn watch_below(roots: Vec<PathBuf>) -> Result<CgroupEvents, String> {
-        let inotify = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)
-            .map_err(|errno| format!("inotify cannot be had: {errno}"))?;
+    fn watch_below(roots: Vec<PathBuf>) -> Result<CgroupEvents, CgroupError> {
+        let inotify = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK).map_err(CgroupError::Inotify)?;
         let mut events = CgroupEvents { inotify, watched: BTreeMap::new(), unwatched: None, roots };
         events.watch_all();
         match &events.unwatched {
-            Some((_, why)) if events.watched.is_empty() => Err(format!("no cgroup can be watched: {why}")),
+            Some((_, why)) if events.watched.is_empty() => Err(CgroupError::NoneWatched(why.clone())),
             _ => Ok(events),
         }
     }
@@ -245,9 +263,9 @@ mod tests {
     fn the_groups_of_this_machine_can_be_watched_or_it_is_said_why_not() {
         match CgroupEvents::open(Path::new("/")) {
             Ok(events) => assert!(events.watched().0 > 0),
-            Err(why) => assert!(!why.is_empty()),
+            Err(why) => assert!(!why.to_string().is_empty()),
         }
         let empty = tempfile::tempdir().unwrap();
-        assert!(CgroupEvents::open(empty.path()).is_err_and(|why| why.starts_with("/proc/mounts: ")));
+        assert!(CgroupEvents::open(empty.path()).is_err_and(|why| matches!(why, CgroupError::Mounts(_))));
     }
 }

@@ -352,7 +352,7 @@ fn examine(candidate: &Candidate, tiers: &TierMap) -> TrackerReport {
             report.reason = describe(&proof);
             report.cost_ns_per_page = proof.grade.cost_ns_per_page;
         }
-        Err(reason) => report.reason = reason,
+        Err(error) => report.reason = error.to_string(),
     }
     let grade = tracker.grade();
     (report.granularity_bytes, report.reads, report.writes) = (grade.granularity_bytes, grade.reads, grade.writes);

@@ -12,7 +12,7 @@ use std::time::Duration;
 use terrace_core::policy::{ListMark, ListPlan};
 use terrace_core::units::{PAGE_BYTES, PageId, TierId, Vpn};
 
-use crate::kernel_module::{KernelModule, Slot};
+use crate::kernel_module::{KernelModule, ModuleError, Slot};
 use crate::process::Process;
 use crate::sys::terrace_mm as abi;
 use crate::topology::{TierKind, TierMap};
@@ -98,12 +98,54 @@ pub struct KernelLists {
     dropped: u64,
 }
 
+/// Why the kernel's lists cannot be ordered.
+#[derive(Debug, thiserror::Error)]
+pub enum ListsError {
+    /// There is nothing to move to.
+    #[error("lists=kernel moves pages between NUMA nodes, and there is no slower node: --tier-slow node:N names one")]
+    NoSlowNode,
+    /// The module looks less often, or more often.
+    #[error("lists=kernel: period={0:?}: the module takes {least:?} to {most:?}", least = PERIODS.start(), most = PERIODS.end())]
+    Period(
+        /// What was asked for.
+        Duration,
+    ),
+    /// The kernel has no such lists.
+    #[error("the kernel keeps pages by generations, not by lists, so there is none to order: echo 0 > {GENERATIONS}")]
+    Generations,
+    /// The module was refused what it needs.
+    #[error(
+        "the module terrace_mm is loaded, and this kernel does not let it order lists: see its line in the kernel's log"
+    )]
+    CannotOrder,
+    /// A node has a number beyond the module's.
+    #[error("node {0}: the module knows nodes up to 63")]
+    Node(
+        /// The node.
+        u32,
+    ),
+    /// Another program has them.
+    #[error("another program orders the kernel's lists by terrace_mm; there is one at a time")]
+    Busy,
+    /// A call of the module failed.
+    #[error("terrace_mm: {call}: {source}")]
+    Call {
+        /// The call.
+        call: &'static str,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// The module cannot be used at all.
+    #[error(transparent)]
+    Module(#[from] ModuleError),
+}
+
 impl ListSettings {
     /// What a policy asks for, on these tiers.
     ///
     /// # Errors
     /// When they have no slower tier of NUMA nodes.
-    pub fn of(plan: &ListPlan, tiers: &TierMap) -> Result<ListSettings, String> {
+    pub fn of(plan: &ListPlan, tiers: &TierMap) -> Result<ListSettings, ListsError> {
         let nodes = tiers.tiers().iter().filter_map(|tier| match &tier.kind {
             TierKind::Nodes { nodes } => Some((tier.id, nodes)),
             TierKind::Swap { .. } => None,
@@ -112,11 +154,10 @@ impl ListSettings {
         let numbers = |part: Vec<(TierId, &Vec<u32>)>| part.into_iter().flat_map(|(_, nodes)| nodes.clone()).collect();
         let (fast_nodes, slow_nodes): (Vec<u32>, Vec<u32>) = (numbers(fast), numbers(slow));
         if fast_nodes.is_empty() || slow_nodes.is_empty() {
-            return Err("lists=kernel moves pages between NUMA nodes, and there is no slower node: --tier-slow node:N names one".to_owned());
+            return Err(ListsError::NoSlowNode);
         }
         if !PERIODS.contains(&plan.period) {
-            let [least, most] = [PERIODS.start(), PERIODS.end()];
-            return Err(format!("lists=kernel: period={:?}: the module takes {least:?} to {most:?}", plan.period));
+            return Err(ListsError::Period(plan.period));
         }
         let share = |share: f64, whole: f64| (share * whole).round() as u32;
         Ok(ListSettings {
@@ -137,16 +178,13 @@ impl KernelLists {
     ///
     /// # Errors
     /// In one line what is missing and what to do.
-    pub fn start(settings: &ListSettings) -> Result<KernelLists, String> {
+    pub fn start(settings: &ListSettings) -> Result<KernelLists, ListsError> {
         if by_generations(Path::new(GENERATIONS)) {
-            return Err(format!(
-                "the kernel keeps pages by generations, not by lists, so there is none to order: echo 0 > {GENERATIONS}"
-            ));
+            return Err(ListsError::Generations);
         }
         let module = KernelModule::open(1)?;
         if !module.can_order_lists() {
-            return Err("the module terrace_mm is loaded, and this kernel does not let it order lists: see its line in the kernel's log"
-                .to_owned());
+            return Err(ListsError::CannotOrder);
         }
         let start = abi::Start {
             fast_nodes: mask(&settings.fast_nodes)?,
@@ -159,13 +197,10 @@ impl KernelLists {
             deactivate_percent: settings.deactivate_percent,
             reserved: 0,
         };
-        let failed = |what: &str| {
-            let what = what.to_owned();
-            move |error: io::Error| match error.raw_os_error() {
-                Some(libc::EBUSY) => {
-                    "another program orders the kernel's lists by terrace_mm; there is one at a time".to_owned()
-                }
-                _ => format!("terrace_mm: {what}: {error}"),
+        let failed = |call: &'static str| {
+            move |source: io::Error| match source.raw_os_error() {
+                Some(libc::EBUSY) => ListsError::Busy,
+                _ => ListsError::Call { call, source },
             }
         };
         abi::start(&module.device, &start).map_err(failed("start"))?;
@@ -281,10 +316,10 @@ fn last_marks(marks: &mut Vec<ListMark>) {
 }
 
 /// A bit for each node.
-fn mask(nodes: &[u32]) -> Result<u64, String> {
+fn mask(nodes: &[u32]) -> Result<u64, ListsError> {
     nodes.iter().try_fold(0, |mask, &node| match 1_u64.checked_shl(node) {
         Some(bit) => Ok(mask | bit),
-        None => Err(format!("node {node}: the module knows nodes up to 63")),
+        None => Err(ListsError::Node(node)),
     })
 }
 
@@ -351,11 +386,14 @@ mod tests {
         };
         let tiers = TierMap::new(vec![fast.clone(), slow, swap.clone()], Vec::new());
         let expect = ListSettings { fast_nodes: vec![0, 2], ..ListSettings::default() };
-        assert_eq!(ListSettings::of(&plan, &tiers), Ok(expect), "the paper's constants are the defaults of both");
+        assert_eq!(ListSettings::of(&plan, &tiers).unwrap(), expect, "the paper's constants are the defaults of both");
         let often = ListPlan { period: Duration::from_millis(9), ..plan };
-        assert!(ListSettings::of(&often, &tiers).unwrap_err().contains("period=9ms: the module takes 10ms to 60s"));
+        assert_eq!(
+            ListSettings::of(&often, &tiers).unwrap_err().to_string(),
+            "lists=kernel: period=9ms: the module takes 10ms to 60s"
+        );
         let tiers = TierMap::new(vec![fast, tier(1, swap.kind)], Vec::new());
-        assert!(ListSettings::of(&plan, &tiers).unwrap_err().contains("--tier-slow node:N"));
+        assert!(matches!(ListSettings::of(&plan, &tiers), Err(ListsError::NoSlowNode)));
     }
 
     #[test]
@@ -375,8 +413,8 @@ mod tests {
 
     #[test]
     fn nodes_are_bits_of_a_word() {
-        assert_eq!(mask(&[0, 2, 63]), Ok(1 | 4 | 1 << 63));
-        assert!(mask(&[64]).unwrap_err().contains("node 64"));
+        assert_eq!(mask(&[0, 2, 63]).unwrap(), 1 | 4 | 1 << 63);
+        assert!(matches!(mask(&[64]), Err(ListsError::Node(64))));
     }
 
     #[test]

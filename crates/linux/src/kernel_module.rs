@@ -95,35 +95,69 @@ impl Seen {
     }
 }
 
+/// Why the module cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ModuleError {
+    /// It is not loaded.
+    #[error("no {0}: the kernel module terrace_mm is not loaded (kmod/README.md; then modprobe terrace_mm)")]
+    NotLoaded(
+        /// Its device.
+        String,
+    ),
+    /// The caller may not.
+    #[error("{0}: needs root (CAP_SYS_ADMIN)")]
+    NotPermitted(
+        /// Its device.
+        String,
+    ),
+    /// The device is another's.
+    #[error("{device} is not Terrace's module: {source}")]
+    Foreign {
+        /// The device.
+        device: String,
+        /// What the question for the version led to.
+        source: io::Error,
+    },
+    /// It is of another release.
+    #[error("{device}: the module speaks version {found} and this Terrace version {wanted}: build the module of this release", wanted = abi::ABI)]
+    Version {
+        /// The device.
+        device: String,
+        /// The module's version.
+        found: u32,
+    },
+    /// A call failed.
+    #[error("{what}: {source}")]
+    Call {
+        /// The device, and for what.
+        what: String,
+        /// What the kernel said.
+        source: io::Error,
+    },
+}
+
 impl KernelModule {
     /// Opens the module, with memory for walks of so many pages.
     ///
     /// # Errors
     /// In one line what is missing and what to do.
-    pub fn open(result_pages: u64) -> Result<KernelModule, String> {
+    pub fn open(result_pages: u64) -> Result<KernelModule, ModuleError> {
         KernelModule::open_at(Path::new(DEVICE), result_pages)
     }
 
-    fn open_at(path: &Path, result_pages: u64) -> Result<KernelModule, String> {
-        let name = path.display();
-        let device = OpenOptions::new().read(true).write(true).open(path).map_err(|error| match error.kind() {
-            io::ErrorKind::NotFound => {
-                format!(
-                    "no {name}: the kernel module terrace_mm is not loaded (kmod/README.md; then modprobe terrace_mm)"
-                )
-            }
-            io::ErrorKind::PermissionDenied => format!("{name}: needs root (CAP_SYS_ADMIN)"),
-            _ => format!("{name}: {error}"),
+    fn open_at(path: &Path, result_pages: u64) -> Result<KernelModule, ModuleError> {
+        let name = || path.display().to_string();
+        let device = OpenOptions::new().read(true).write(true).open(path).map_err(|source| match source.kind() {
+            io::ErrorKind::NotFound => ModuleError::NotLoaded(name()),
+            io::ErrorKind::PermissionDenied => ModuleError::NotPermitted(name()),
+            _ => ModuleError::Call { what: name(), source },
         })?;
-        let version = abi::version(&device).map_err(|error| format!("{name} is not Terrace's module: {error}"))?;
+        let version = abi::version(&device).map_err(|source| ModuleError::Foreign { device: name(), source })?;
         if version.abi != abi::ABI {
-            return Err(format!(
-                "{name}: the module speaks version {} and this Terrace version {}: build the module of this release",
-                version.abi,
-                abi::ABI
-            ));
+            return Err(ModuleError::Version { device: name(), found: version.abi });
         }
-        abi::set_results(&device, result_pages).map_err(|error| format!("{name}: memory for results: {error}"))?;
+        let what = format!("{}: memory for results", name());
+        abi::set_results(&device, result_pages).map_err(|source| ModuleError::Call { what, source })?;
         Ok(KernelModule { device, can: version.can, bytes: Vec::new() })
     }
 
@@ -240,8 +274,8 @@ pub(crate) mod tests {
     #[test]
     fn another_file_is_not_taken_for_the_module() {
         let error = KernelModule::open_at(Path::new("/nowhere/terrace_mm"), 1).unwrap_err();
-        assert!(error.contains("not loaded") && error.contains("modprobe terrace_mm"), "{error}");
+        assert!(matches!(&error, ModuleError::NotLoaded(device) if device == "/nowhere/terrace_mm"), "{error}");
         let error = KernelModule::open_at(Path::new("/dev/null"), 1).unwrap_err();
-        assert!(error.contains("not Terrace's module"), "{error}");
+        assert!(matches!(error, ModuleError::Foreign { .. }), "{error}");
     }
 }

@@ -34,6 +34,39 @@ pub trait LifeSink {
     fn gone(&mut self, space: SpaceId, range: Range<Vpn>);
 }
 
+/// Why allocations and frees are not seen.
+#[derive(Debug, thiserror::Error)]
+pub enum LifeCycleError {
+    /// The kernel does not take the programs, or their ring failed.
+    #[error(transparent)]
+    Bpf(#[from] BpfError),
+    /// The trial has no memory.
+    #[error("no memory for the trial: {0}")]
+    Memory(io::Error),
+    /// It missed allocations.
+    #[error(
+        "of {touched} pages that were touched it saw {seen} be born ({share} %); in a pid namespace of its own Terrace sees nobody's",
+        share = seen * 100 / touched
+    )]
+    Allocations {
+        /// Pages that were touched.
+        touched: usize,
+        /// Pages that it saw.
+        seen: usize,
+    },
+    /// It missed frees.
+    #[error("of {freed} pages that were given back it saw {seen} die")]
+    Frees {
+        /// Pages that were given back.
+        freed: usize,
+        /// Pages that it saw.
+        seen: usize,
+    },
+    /// It missed an unmapping.
+    #[error("it did not see that memory was unmapped")]
+    Unmapping,
+}
+
 /// The source of allocations and frees.
 #[derive(Debug)]
 pub struct LifeCycle {
@@ -49,8 +82,8 @@ impl LifeCycle {
     ///
     /// # Errors
     /// Why not, in one line.
-    pub fn open() -> Result<LifeCycle, String> {
-        let source = terrace_bpf::LifeCycle::open().map_err(|error| error.to_string())?;
+    pub fn open() -> Result<LifeCycle, LifeCycleError> {
+        let source = terrace_bpf::LifeCycle::open()?;
         let mut cycle = LifeCycle { source, waiting: Vec::new(), births: Vec::new() };
         cycle.prove()?;
         Ok(cycle)
@@ -158,21 +191,20 @@ impl LifeCycle {
     }
 
     /// Touches every third page of a private mapping, gives every sixth back, and then the whole mapping.
-    fn prove(&mut self) -> Result<(), String> {
+    fn prove(&mut self) -> Result<(), LifeCycleError> {
         let me = std::process::id();
-        self.watch(me).map_err(|error| error.to_string())?;
-        let failed = |error: io::Error| format!("no memory for the trial: {error}");
-        let mut memory = PrivateMemory::map(PROOF_PAGES).map_err(failed)?;
+        self.watch(me)?;
+        let mut memory = PrivateMemory::map(PROOF_PAGES).map_err(LifeCycleError::Memory)?;
         let first = memory.address() / 4096;
         let here = first..first + PROOF_PAGES as u64;
         let touched: Vec<u64> = (0..PROOF_PAGES).step_by(3).map(|page| first + page as u64).collect();
         (0..PROOF_PAGES).step_by(3).for_each(|page| memory.write(page, 1));
-        (0..PROOF_PAGES).step_by(6).try_for_each(|page| memory.give_back(page, 1)).map_err(failed)?;
+        (0..PROOF_PAGES).step_by(6).try_for_each(|page| memory.give_back(page, 1)).map_err(LifeCycleError::Memory)?;
         drop(memory);
         let mut told = Vec::new();
         let read = self.source.drain(&mut told);
         self.source.forget(me);
-        read.map_err(|error| error.to_string())?;
+        read?;
         let (mut born, mut given_back, mut unmapped) = (Vec::new(), Vec::new(), false);
         for event in told.iter().filter(|event| event.pid == me) {
             let range = event.first..event.first.saturating_add(event.pages);
@@ -185,19 +217,11 @@ impl LifeCycle {
         let every_second: Vec<u64> = touched.iter().copied().step_by(2).collect();
         // Functions that call each other tell of the same death twice.
         given_back.dedup();
-        let percent = |seen: usize, of: usize| seen * 100 / of;
         match (born == touched, given_back == every_second, unmapped) {
             (true, true, true) => Ok(()),
-            (false, _, _) => Err(format!(
-                "of {} pages that were touched it saw {} be born ({} %); in a pid namespace of its own Terrace sees nobody's",
-                touched.len(),
-                born.len(),
-                percent(born.len(), touched.len())
-            )),
-            (_, false, _) => {
-                Err(format!("of {} pages that were given back it saw {} die", every_second.len(), given_back.len()))
-            }
-            (_, _, false) => Err("it did not see that memory was unmapped".to_owned()),
+            (false, _, _) => Err(LifeCycleError::Allocations { touched: touched.len(), seen: born.len() }),
+            (_, false, _) => Err(LifeCycleError::Frees { freed: every_second.len(), seen: given_back.len() }),
+            (_, _, false) => Err(LifeCycleError::Unmapping),
         }
     }
 }

@@ -51,6 +51,28 @@ const PROC_EVENT_UID: u32 = 0x4;
 const PROC_EVENT_COMM: u32 = 0x200;
 const PROC_EVENT_EXIT: u32 = 0x8000_0000;
 
+/// Why the connector cannot be listened to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ConnectorError {
+    /// A capability is missing.
+    #[error("the process connector needs CAP_NET_ADMIN in the first network namespace")]
+    NotPermitted,
+    /// The kernel is built without it.
+    #[error("this kernel has no process connector (CONFIG_PROC_EVENTS)")]
+    NoConnector,
+    /// A call failed.
+    #[error("the process connector: {call}: {errno}")]
+    Call {
+        /// The call.
+        call: &'static str,
+        /// What the kernel said.
+        errno: Errno,
+    },
+    /// Nothing came back.
+    #[error("the process connector does not answer (not the first network or pid namespace?)")]
+    NoAnswer,
+}
+
 /// A listener.
 #[derive(Debug)]
 pub struct ProcessEvents {
@@ -63,13 +85,11 @@ impl ProcessEvents {
     ///
     /// # Errors
     /// One line on what is missing and what to do.
-    pub fn open() -> Result<ProcessEvents, String> {
-        let failed = |call: &str, errno: Errno| match errno {
-            Errno::PERM | Errno::ACCESS => {
-                "the process connector needs CAP_NET_ADMIN in the first network namespace".to_owned()
-            }
-            Errno::PROTONOSUPPORT => "this kernel has no process connector (CONFIG_PROC_EVENTS)".to_owned(),
-            errno => format!("the process connector: {call}: {errno}"),
+    pub fn open() -> Result<ProcessEvents, ConnectorError> {
+        let failed = |call: &'static str, errno: Errno| match errno {
+            Errno::PERM | Errno::ACCESS => ConnectorError::NotPermitted,
+            Errno::PROTONOSUPPORT => ConnectorError::NoConnector,
+            errno => ConnectorError::Call { call, errno },
         };
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = socket_with(AddressFamily::NETLINK, SocketType::DGRAM, flags, Some(CONNECTOR))
@@ -85,13 +105,11 @@ impl ProcessEvents {
     }
 
     /// The kernel answers a subscription; a kernel that does not (a namespace that may not listen) sends nothing, ever.
-    fn await_answer(&mut self) -> Result<(), String> {
+    fn await_answer(&mut self) -> Result<(), ConnectorError> {
         let mut fds = [rustix::event::PollFd::new(&self.socket, rustix::event::PollFlags::IN)];
         let second = rustix::event::Timespec { tv_sec: 1, tv_nsec: 0 };
         match rustix::event::poll(&mut fds, Some(&second)) {
-            Ok(0) | Err(_) => {
-                Err("the process connector does not answer (not the first network or pid namespace?)".to_owned())
-            }
+            Ok(0) | Err(_) => Err(ConnectorError::NoAnswer),
             Ok(_) => Ok(()),
         }
     }

@@ -77,7 +77,8 @@ fn can_run() -> Option<()> {
             println!("attached at {}", cycle.functions().join(", "));
             Some(())
         }
-        Err(reason) => {
+        Err(error) => {
+            let reason = error.to_string();
             assert!(!reason.contains('\n') && reason.len() > 40, "one line that says what is missing: {reason:?}");
             common::skipped("live_births", &reason);
             None

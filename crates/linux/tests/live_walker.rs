@@ -36,7 +36,7 @@ fn module(test: &str) -> Option<(KernelModule, Slot)> {
             Some((module, slot))
         }
         Err(reason) => {
-            common::skipped(test, &reason);
+            common::skipped(test, &reason.to_string());
             None
         }
     }

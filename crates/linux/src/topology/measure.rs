@@ -77,7 +77,7 @@ pub fn measure(root: &Path, topology: &Topology) -> Measured {
     for node in topology.nodes.iter().filter(|node| node.memory_bytes > Bytes::ZERO) {
         match measure_node(root, topology, node) {
             Ok(measurement) => measured.nodes.push(measurement),
-            Err(reason) => measured.left_out.push(NotMeasured { node: node.number, reason }),
+            Err(error) => measured.left_out.push(NotMeasured { node: node.number, reason: error.to_string() }),
         }
     }
     measured.contradictions = contradictions(topology, &measured.nodes);
@@ -94,19 +94,35 @@ fn near_cpus(topology: &Topology, node: &Node) -> Vec<u32> {
     nearest.map(|(_, other)| other.cpus.clone()).unwrap_or_default()
 }
 
-fn measure_node(root: &Path, topology: &Topology, node: &Node) -> Result<Measurement, String> {
+/// Why a node could not be measured.
+#[derive(Debug, thiserror::Error)]
+enum MeasureError {
+    #[error("no node has CPUs to measure from")]
+    NoCpus,
+    #[error("{wanted} of free memory are wanted, at most a quarter of what is free, and {free} are free")]
+    TooLittle { wanted: Bytes, free: Bytes },
+    #[error("the CPUs of this process: {0}")]
+    Affinity(rustix::io::Errno),
+    #[error("this process may not run on the CPUs near it ({0:?}): see taskset, or the cpuset of its cgroup")]
+    NotAllowed(Vec<u32>),
+    #[error("the thread cannot be put on its CPUs: {0}")]
+    Pin(rustix::io::Errno),
+    #[error("its memory cannot be asked for: {0}")]
+    Memory(std::io::Error),
+    #[error("the thread that measures ended")]
+    Ended,
+}
+
+fn measure_node(root: &Path, topology: &Topology, node: &Node) -> Result<Measurement, MeasureError> {
     let cpus = near_cpus(topology, node);
     if cpus.is_empty() {
-        return Err("no node has CPUs to measure from".to_owned());
+        return Err(MeasureError::NoCpus);
     }
     let cache = last_cache(root, cpus[0]);
     let wanted = Bytes::new((cache.get() * TIMES_THE_CACHE).clamp(LEAST.get(), MOST.get()));
     let free = Bytes::new((node.free_bytes.get() as f64 * SHARE_OF_FREE) as u64);
     if free < wanted {
-        return Err(format!(
-            "{wanted} of free memory are wanted, at most a quarter of what is free, and {} are free",
-            node.free_bytes
-        ));
+        return Err(MeasureError::TooLittle { wanted, free: node.free_bytes });
     }
     // A kernel without NUMA has one node and no policies: all memory is its own.
     let bind = topology.nodes.len() > 1;
@@ -114,7 +130,7 @@ fn measure_node(root: &Path, topology: &Topology, node: &Node) -> Result<Measure
     // A thread of its own: what it is pinned to and where its memory comes from ends with it.
     let chased = std::thread::scope(|scope| {
         let work = || pinned(&cpus, bind.then_some(number), || chase(wanted));
-        scope.spawn(work).join().map_err(|_| "the thread that measures ended".to_owned())?
+        scope.spawn(work).join().map_err(|_| MeasureError::Ended)?
     })?;
     let triads: Vec<f64> =
         (0..TRIADS).map(|_| triad(&cpus, bind.then_some(number), wanted)).collect::<Result<_, _>>()?;
@@ -129,20 +145,18 @@ fn measure_node(root: &Path, topology: &Topology, node: &Node) -> Result<Measure
 }
 
 /// Runs on these CPUs, with memory from this node.
-fn pinned<T>(cpus: &[u32], node: Option<u32>, work: impl FnOnce() -> T) -> Result<T, String> {
+fn pinned<T>(cpus: &[u32], node: Option<u32>, work: impl FnOnce() -> T) -> Result<T, MeasureError> {
     let mut set = CpuSet::new();
     // Where Terrace may not run, it cannot measure from.
-    let allowed = sched_getaffinity(None).map_err(|errno| format!("the CPUs of this process: {errno}"))?;
+    let allowed = sched_getaffinity(None).map_err(MeasureError::Affinity)?;
     let usable = cpus.iter().filter(|cpu| (**cpu as usize) < CpuSet::MAX_CPU && allowed.is_set(**cpu as usize));
     usable.for_each(|cpu| set.set(*cpu as usize));
     if set.count() == 0 {
-        return Err(format!(
-            "this process may not run on the CPUs near it ({cpus:?}): see taskset, or the cpuset of its cgroup"
-        ));
+        return Err(MeasureError::NotAllowed(cpus.to_vec()));
     }
-    sched_setaffinity(None, &set).map_err(|errno| format!("the thread cannot be put on its CPUs: {errno}"))?;
+    sched_setaffinity(None, &set).map_err(MeasureError::Pin)?;
     if let Some(node) = node {
-        placement::take_memory_from(node).map_err(|error| format!("its memory cannot be asked for: {error}"))?;
+        placement::take_memory_from(node).map_err(MeasureError::Memory)?;
     }
     Ok(work())
 }
@@ -182,11 +196,11 @@ fn chase(bytes: Bytes) -> (f64, bool) {
 }
 
 /// MB/s of a triad on all these CPUs, each with arrays of its own.
-fn triad(cpus: &[u32], node: Option<u32>, bytes: Bytes) -> Result<f64, String> {
+fn triad(cpus: &[u32], node: Option<u32>, bytes: Bytes) -> Result<f64, MeasureError> {
     // Three arrays on each CPU, together as much as the chase took, but never so little that a cache holds a CPU's.
     let each = (bytes.get() as usize / cpus.len() / 3).max(1 << 20) / size_of::<f64>();
     let gate = std::sync::Barrier::new(cpus.len());
-    let spans: Vec<Result<(Instant, Instant), String>> = std::thread::scope(|scope| {
+    let spans: Vec<Result<(Instant, Instant), MeasureError>> = std::thread::scope(|scope| {
         let gate = &gate;
         let threads: Vec<_> = cpus
             .iter()
@@ -211,10 +225,7 @@ fn triad(cpus: &[u32], node: Option<u32>, bytes: Bytes) -> Result<f64, String> {
                 })
             })
             .collect();
-        threads
-            .into_iter()
-            .map(|thread| thread.join().unwrap_or_else(|_| Err("a thread that measures ended".to_owned())))
-            .collect()
+        threads.into_iter().map(|thread| thread.join().unwrap_or(Err(MeasureError::Ended))).collect()
     });
     let spans = spans.into_iter().collect::<Result<Vec<_>, _>>()?;
     let first = spans.iter().map(|(began, _)| *began).min();
@@ -344,7 +355,7 @@ mod tests {
     #[test]
     fn a_thread_that_may_not_run_there_says_so() {
         let why = std::thread::spawn(|| pinned(&[100_000], None, || ())).join().unwrap().unwrap_err();
-        assert!(why.contains("may not run"), "{why}");
+        assert!(matches!(&why, MeasureError::NotAllowed(cpus) if *cpus == [100_000]), "{why}");
     }
 
     #[test]

@@ -38,14 +38,25 @@ pub fn samples_and_hint_faults(samples: Box<dyn Tracker>, faults: Box<dyn Tracke
     Ok(Box::new(Pair { name: "samples+hint-faults", main: samples, beside: faults, poll }))
 }
 
+/// Why refaults cannot be watched.
+#[derive(Debug, thiserror::Error)]
+pub enum RefaultsError {
+    /// There is no tracker of page faults.
+    #[error(transparent)]
+    Faults(#[from] TrackError),
+    /// The two cannot be waited for together.
+    #[error("epoll: {0}")]
+    Epoll(io::Error),
+}
+
 /// Completes `main` with refaults; it keeps its name. Gives it back as it is, with the reason in one line, where they cannot be
 /// watched: it is better to work without them, and to say so. A tracker of page faults has no need of it.
-pub fn with_refaults(main: Box<dyn Tracker>) -> (Box<dyn Tracker>, Result<(), String>) {
+pub fn with_refaults(main: Box<dyn Tracker>) -> (Box<dyn Tracker>, Result<(), RefaultsError>) {
     if [PageFaults::NAME, HintFaults::NAME].contains(&main.name()) {
         return (main, Ok(()));
     }
-    let opened = PageFaults::open_refaults_only().map_err(|error| error.to_string()).and_then(|faults| {
-        let poll = poll_both(main.as_ref(), &faults).map_err(|error| format!("epoll: {error}"))?;
+    let opened = PageFaults::open_refaults_only().map_err(RefaultsError::Faults).and_then(|faults| {
+        let poll = poll_both(main.as_ref(), &faults).map_err(RefaultsError::Epoll)?;
         Ok((faults, poll))
     });
     match opened {

@@ -8,14 +8,15 @@
 //! mapping instead. Of one that samples only what it reports is held against the pattern, since it cannot see all. One of hint
 //! faults is tried on memory that was moved to a slow node, and given the time that the kernel's scanner takes.
 
+use std::io;
 use std::time::{Duration, Instant};
 
 use terrace_core::observation::PteState;
 use terrace_core::random::SplitMix64;
 use terrace_core::units::{PAGE_BYTES, SpaceId, Time, Vpn};
 
-use super::{Event, Grade, ProofKind, Sink, Target, Tracker};
-use crate::process::{Backing, MemoryRange, Process};
+use super::{Event, Grade, ProofKind, Sink, Target, TrackError, Tracker};
+use crate::process::{Backing, MemoryRange, Process, ProcessError};
 use crate::sys::{self, private_memory::PrivateMemory};
 use crate::topology::TierMap;
 
@@ -103,13 +104,80 @@ impl Sink for Heard {
     }
 }
 
+/// Why a tracker is refused.
+#[derive(Debug, thiserror::Error)]
+pub enum ProofError {
+    /// The trial has no process.
+    #[error(transparent)]
+    Process(#[from] ProcessError),
+    /// The tracker failed in it.
+    #[error(transparent)]
+    Tracker(#[from] TrackError),
+    /// The trial has no memory.
+    #[error("no memory for the trial: {0}")]
+    Memory(io::Error),
+    /// It read nothing.
+    #[error("it read no marks in a full round")]
+    NoMarks,
+    /// It missed where pages lie.
+    #[error("it found memory behind {0} of {PAGES} pages that all have some")]
+    Missed(usize),
+    /// It reported what had not happened.
+    #[error("it reported first touches of pages that nobody had touched")]
+    Invented,
+    /// The trial's memory cannot be put on the slow node.
+    #[error("no memory of ours could be moved to node {node}: {source}")]
+    NoMove {
+        /// The node.
+        node: u32,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// Too little of the trial's memory could be put there.
+    #[error("{there} of {PAGES} pages could be moved to node {node}")]
+    FewMoved {
+        /// Pages on the node.
+        there: usize,
+        /// The node.
+        node: u32,
+    },
+    /// Its sampler says hardly anything.
+    #[error("only {0} samples came in five seconds of reading and writing 8 MiB")]
+    FewSamples(usize),
+    /// It does not see enough.
+    #[error("it saw {seen} of the pages that were {done}, and at least {least} are wanted", seen = percent(*recall), least = percent(LEAST))]
+    Blind {
+        /// The share that it saw.
+        recall: f64,
+        /// Read or written.
+        done: &'static str,
+    },
+    /// Too much of what it reports is not so.
+    #[error(
+        "of the {reported} pages it reported {right} were touched, where {chance} would be by chance and at least {least} are wanted",
+        right = percent(*precision), chance = percent(*chance), least = percent(LEAST)
+    )]
+    Wrong {
+        /// Pages that it reported.
+        reported: usize,
+        /// The share of them that was touched.
+        precision: f64,
+        /// The share that a guess would hit.
+        chance: f64,
+    },
+}
+
+fn percent(share: f64) -> String {
+    format!("{:.0} %", share * 100.0)
+}
+
 /// Tries a tracker.
 ///
 /// # Errors
 /// Why it is refused, in one line.
-pub fn prove(tracker: &mut dyn Tracker, tiers: &TierMap) -> Result<Proof, String> {
-    let process = Process::open(std::process::id()).map_err(|error| error.to_string())?;
-    let mut memory = PrivateMemory::map(PAGES).map_err(|error| format!("no memory for the trial: {error}"))?;
+pub fn prove(tracker: &mut dyn Tracker, tiers: &TierMap) -> Result<Proof, ProofError> {
+    let process = Process::open(std::process::id())?;
+    let mut memory = PrivateMemory::map(PAGES).map_err(ProofError::Memory)?;
     let first = Vpn::of_address(memory.address());
     let range = MemoryRange { start: first, end: Vpn(first.0 + PAGES as u64), backing: Backing::Anonymous };
     let ranges = [range];
@@ -121,7 +189,7 @@ pub fn prove(tracker: &mut dyn Tracker, tiers: &TierMap) -> Result<Proof, String
         start: Instant::now(),
         pattern: pattern(),
     };
-    tracker.admit(range).map_err(|error| error.to_string())?;
+    tracker.admit(range)?;
     let kind = tracker.proof_kind();
     let result = match kind {
         ProofKind::Marks { dwell } => trial.marks(tracker, &mut memory, dwell),
@@ -141,7 +209,7 @@ struct Trial<'a> {
     pattern: Vec<Touch>,
 }
 
-type Showing = Result<(Heard, Option<f64>), String>;
+type Showing = Result<(Heard, Option<f64>), ProofError>;
 
 impl Trial<'_> {
     fn now(&self) -> Time {
@@ -149,11 +217,9 @@ impl Trial<'_> {
         Time::from_nanos(1_000_000_000) + self.start.elapsed()
     }
 
-    fn round(&self, tracker: &mut dyn Tracker) -> Result<Heard, String> {
+    fn round(&self, tracker: &mut dyn Tracker) -> Result<Heard, TrackError> {
         let mut heard = Heard::new(self.target.ranges[0].start);
-        tracker
-            .scan(self.now(), std::slice::from_ref(&self.target), self.tiers, 1.0, &mut heard)
-            .map_err(|error| error.to_string())?;
+        tracker.scan(self.now(), std::slice::from_ref(&self.target), self.tiers, 1.0, &mut heard)?;
         Ok(heard)
     }
 
@@ -173,8 +239,7 @@ impl Trial<'_> {
 
     fn marks(&self, tracker: &mut dyn Tracker, memory: &mut PrivateMemory, dwell: Duration) -> Showing {
         (0..PAGES).for_each(|page| memory.write(page, page as u64));
-        let evicting =
-            PrivateMemory::map(EVICTING_PAGES).map_err(|error| format!("no memory for the trial: {error}"))?;
+        let evicting = PrivateMemory::map(EVICTING_PAGES).map_err(ProofError::Memory)?;
         (0..EVICTING_PAGES).for_each(|page| _ = evicting.read(page));
         // The second of the two clears what the set-up touched, whatever the first one had to set up itself.
         self.round(tracker)?;
@@ -197,10 +262,10 @@ impl Trial<'_> {
             cheapest = cheapest.min(begun.elapsed().as_nanos() as f64 / PAGES as f64);
         }
         if heard.windows == 0 {
-            return Err("it read no marks in a full round".to_owned());
+            return Err(ProofError::NoMarks);
         }
         if heard.placed < PAGES * 9 / 10 {
-            return Err(format!("it found memory behind {} of {PAGES} pages that all have some", heard.placed));
+            return Err(ProofError::Missed(heard.placed));
         }
         Ok((heard, Some(cheapest)))
     }
@@ -211,11 +276,10 @@ impl Trial<'_> {
         let order = shuffled();
         // What first touches take by themselves, so that only what watching adds is called its cost.
         let bare = self.cheapest_first_touches(&order, || Ok(()))?;
-        let mut listen =
-            |heard: &mut Heard| tracker.events(self.now(), targets, heard).map_err(|error| error.to_string());
+        let mut listen = |heard: &mut Heard| tracker.events(self.now(), targets, heard);
         listen(&mut heard)?;
         if heard.accessed.contains(&true) {
-            return Err("it reported first touches of pages that nobody had touched".to_owned());
+            return Err(ProofError::Invented);
         }
         self.touch(memory, &order);
         listen(&mut heard)?;
@@ -228,11 +292,11 @@ impl Trial<'_> {
     fn cheapest_first_touches(
         &self,
         order: &[u32],
-        mut after: impl FnMut() -> Result<(), String>,
-    ) -> Result<Duration, String> {
+        mut after: impl FnMut() -> Result<(), TrackError>,
+    ) -> Result<Duration, ProofError> {
         let mut cheapest = Duration::MAX;
         for _ in 0..TIMED_ROUNDS {
-            let mut memory = PrivateMemory::map(PAGES).map_err(|error| format!("no memory for the trial: {error}"))?;
+            let mut memory = PrivateMemory::map(PAGES).map_err(ProofError::Memory)?;
             let begun = Instant::now();
             self.touch(&mut memory, order);
             after()?;
@@ -243,21 +307,20 @@ impl Trial<'_> {
 
     fn hint_faults(&self, tracker: &mut dyn Tracker, memory: &mut PrivateMemory, slow_node: u32) -> Showing {
         (0..PAGES).for_each(|page| memory.write(page, page as u64));
-        let there = move_to_node(memory, slow_node)
-            .map_err(|error| format!("no memory of ours could be moved to node {slow_node}: {error}"))?;
+        let there = move_to_node(memory, slow_node).map_err(|source| ProofError::NoMove { node: slow_node, source })?;
         if there < PAGES * 9 / 10 {
-            return Err(format!("{there} of {PAGES} pages could be moved to node {slow_node}"));
+            return Err(ProofError::FewMoved { there, node: slow_node });
         }
         let targets = std::slice::from_ref(&self.target);
         let order = shuffled();
         let wanted = self.pattern.iter().filter(|&&touch| touch != Touch::Left).count();
         let mut heard = Heard::new(self.target.ranges[0].start);
         // What faulted so far were first touches, and those of the kernel's own moving.
-        tracker.events(self.now(), targets, &mut Heard::new(heard.first)).map_err(|error| error.to_string())?;
+        tracker.events(self.now(), targets, &mut Heard::new(heard.first))?;
         let begun = Instant::now();
         while begun.elapsed() < MARKING {
             self.touch(memory, &order);
-            tracker.events(self.now(), targets, &mut heard).map_err(|error| error.to_string())?;
+            tracker.events(self.now(), targets, &mut heard)?;
             if heard.accessed.iter().filter(|&&accessed| accessed).count() >= wanted {
                 break;
             }
@@ -270,7 +333,7 @@ impl Trial<'_> {
         let targets = std::slice::from_ref(&self.target);
         let order = shuffled();
         let mut spent = Duration::ZERO;
-        tracker.events(self.now(), targets, &mut Heard::new(heard.first)).map_err(|error| error.to_string())?;
+        tracker.events(self.now(), targets, &mut Heard::new(heard.first))?;
         let begun = Instant::now();
         let mut line = 0;
         let enough = |heard: &Heard, elapsed: Duration| {
@@ -281,7 +344,7 @@ impl Trial<'_> {
             self.touch_line(memory, &order, line);
             line += 1;
             let before = Instant::now();
-            tracker.events(self.now(), targets, &mut heard).map_err(|error| error.to_string())?;
+            tracker.events(self.now(), targets, &mut heard)?;
             spent += before.elapsed();
         }
         let cost = (heard.samples > 0).then(|| spent.as_nanos() as f64 / heard.samples as f64);
@@ -290,7 +353,7 @@ impl Trial<'_> {
 }
 
 /// Moves all of the mapping to a node. Returns how many of its pages are there now.
-fn move_to_node(memory: &PrivateMemory, node: u32) -> std::io::Result<usize> {
+fn move_to_node(memory: &PrivateMemory, node: u32) -> io::Result<usize> {
     let addresses: Vec<u64> = (0..PAGES as u64).map(|page| memory.address() + page * PAGE_BYTES).collect();
     let nodes = vec![i32::try_from(node).unwrap_or(i32::MAX); PAGES];
     let mut status = vec![-1; PAGES];
@@ -302,7 +365,7 @@ fn move_to_node(memory: &PrivateMemory, node: u32) -> std::io::Result<usize> {
 }
 
 /// Holds what a tracker reported against what was done.
-fn judge(pattern: &[Touch], heard: &Heard, grade: Grade, kind: ProofKind) -> Result<Proof, String> {
+fn judge(pattern: &[Touch], heard: &Heard, grade: Grade, kind: ProofKind) -> Result<Proof, ProofError> {
     // A first touch is one, whether it reads or writes; otherwise only what it claims to see counts as right.
     let counts = |touch: Touch| match touch {
         Touch::Read => grade.reads,
@@ -318,27 +381,17 @@ fn judge(pattern: &[Touch], heard: &Heard, grade: Grade, kind: ProofKind) -> Res
         (kind != ProofKind::Samples && counts(wanted)).then(|| seen as f64 / of_kind.count() as f64)
     };
     let (read_recall, write_recall) = (recall(Touch::Read), recall(Touch::Written));
-    let percent = |share: f64| format!("{:.0} %", share * 100.0);
     if kind == ProofKind::Samples && heard.samples < LEAST_SAMPLES {
-        return Err(format!("only {} samples came in five seconds of reading and writing 8 MiB", heard.samples));
+        return Err(ProofError::FewSamples(heard.samples));
     }
     for (recall, done) in [(read_recall, "read"), (write_recall, "written")] {
         if let Some(recall) = recall.filter(|&recall| recall < LEAST) {
-            return Err(format!(
-                "it saw {} of the pages that were {done}, and at least {} are wanted",
-                percent(recall),
-                percent(LEAST)
-            ));
+            return Err(ProofError::Blind { recall, done });
         }
     }
     if precision < LEAST {
         let chance = pattern.iter().filter(|&&touch| counts(touch)).count() as f64 / pattern.len() as f64;
-        return Err(format!(
-            "of the {reported} pages it reported {} were touched, where {} would be by chance and at least {} are wanted",
-            percent(precision),
-            percent(chance),
-            percent(LEAST)
-        ));
+        return Err(ProofError::Wrong { reported, precision, chance });
     }
     Ok(Proof { grade, read_recall, write_recall, precision, reported })
 }

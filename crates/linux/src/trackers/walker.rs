@@ -41,7 +41,7 @@ impl Walker {
     /// When it is not loaded, not of this release, or cannot walk on this kernel.
     pub fn open() -> Result<Walker, TrackError> {
         let unavailable = |reason| TrackError::Unavailable { tracker: NAME, reason };
-        let module = KernelModule::open(WINDOW_PAGES).map_err(unavailable)?;
+        let module = KernelModule::open(WINDOW_PAGES).map_err(|error| unavailable(error.to_string()))?;
         if !module.can_walk() {
             let reason = "terrace_mm is loaded and cannot walk page tables here: the hypervisor has them (Xen PV)";
             return Err(unavailable(reason.to_owned()));
