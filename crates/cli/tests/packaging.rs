@@ -4,6 +4,7 @@
 //! `scripts/unit-test` runs the unit under a systemd.
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test says what it could not look at")]
 
+use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
@@ -118,6 +119,19 @@ fn the_module_and_the_chart_have_the_version_of_the_programs() {
         let text = std::fs::read_to_string(folder.join(file)).unwrap();
         assert!(text.lines().any(|one| one == line), "{file} lacks the line {line}");
     }
+}
+
+#[test]
+fn the_chart_knows_the_keys_of_a_class() {
+    // The daemon's page is held to the daemon by a test of its own.
+    let page = include_str!("../../../docs/reference/daemon.md");
+    let rows = page.lines().filter_map(|line| line.strip_prefix("| `class.NAME.")?.split('`').next());
+    let known: BTreeSet<&str> = rows.collect();
+    let text = include_str!("../../../packaging/helm/terrace/values.schema.json");
+    let schema: serde_json::Value = serde_json::from_str(text).unwrap();
+    let class = &schema["properties"]["classes"]["additionalProperties"]["properties"];
+    let in_chart: BTreeSet<&str> = class.as_object().unwrap().keys().map(String::as_str).collect();
+    assert_eq!(in_chart, known, "left: keys of a class in values.schema.json; right: in docs/reference/daemon.md");
 }
 
 #[test]

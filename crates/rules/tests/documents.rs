@@ -92,3 +92,14 @@ fn a_walk_through_the_code_opens_at_most_seven_files_that_exist() {
         assert!(named.len() <= said && said <= 7, "{title}: says {said} files and names {}", named.len());
     }
 }
+
+#[test]
+fn the_front_page_shows_what_it_is_before_it_asks_for_a_build() {
+    let page = std::fs::read_to_string(root().join("README.md")).unwrap();
+    let lines: Vec<&str> = page.lines().collect();
+    let picture = lines.iter().position(|line| line.starts_with("![")).expect("README.md has a picture");
+    let install = lines.iter().position(|line| *line == "## Install").expect("README.md has a section \"## Install\"");
+    assert!(picture < 40, "the picture stands in line {}", picture + 1);
+    let figures = lines.iter().position(|line| line.contains("](benchmarks/runs/")).expect("a figure with its raw run");
+    assert!(figures < install, "figures with their raw runs stand before the installation");
+}
