@@ -184,14 +184,15 @@ pub(crate) struct RunArguments {
 }
 
 #[derive(Debug, Args)]
+#[command(group = clap::ArgGroup::new("target").required(true).args(["pid", "name"]))]
 pub(crate) struct AttachArguments {
     #[command(flatten)]
     pub manage: ManageArguments,
     /// The process.
-    #[arg(long, value_parser = pid, required_unless_present = "name")]
+    #[arg(long, value_parser = pid)]
     pub pid: Option<u32>,
     /// The process of this name, instead of a pid.
-    #[arg(long, conflicts_with = "pid")]
+    #[arg(long)]
     pub name: Option<String>,
     /// Stop after this long, such as 60s.
     #[arg(long, value_name = "TIME")]
@@ -199,20 +200,21 @@ pub(crate) struct AttachArguments {
 }
 
 #[derive(Debug, Args)]
+#[command(group = clap::ArgGroup::new("target").required(true).args(["pid", "name", "command"]))]
 pub(crate) struct ObserveArguments {
     #[command(flatten)]
     pub watch: WatchArguments,
     /// Watch this process instead of starting a program.
-    #[arg(long, conflicts_with = "command", value_parser = pid)]
+    #[arg(long, value_parser = pid)]
     pub pid: Option<u32>,
     /// Watch the process of this name.
-    #[arg(long, conflicts_with_all = ["pid", "command"])]
+    #[arg(long)]
     pub name: Option<String>,
     /// Stop after this long, such as 60s.
     #[arg(long, value_name = "TIME")]
     pub duration: Option<String>,
     /// The program and its arguments.
-    #[arg(required_unless_present_any = ["pid", "name"], trailing_var_arg = true, value_name = "CMD")]
+    #[arg(trailing_var_arg = true, value_name = "CMD")]
     pub command: Vec<OsString>,
 }
 

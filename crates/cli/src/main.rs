@@ -56,7 +56,7 @@ fn fail(error: &anyhow::Error) -> ExitCode {
     if broken_pipe {
         return ExitCode::SUCCESS;
     }
-    eprintln!("terrace: {}", visible_lines(&format!("{error:#}")));
+    eprintln!("terrace: {}", visible_lines(&terrace_daemon::tell::causes(error)));
     match error.downcast_ref::<session::NotStarted>() {
         Some(not_started) => ExitCode::from(not_started.exit_code()),
         None if error.is::<options::Misuse>() => ExitCode::from(2),

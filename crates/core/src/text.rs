@@ -1,7 +1,7 @@
-//! Text from outside on its way to a person: names of processes, paths, labels.
+//! Text from outside on its way to a person: names of processes, paths, labels; and names that are none.
 //!
-//! In: any text. Out: the same with every character made visible that a terminal or a browser would act upon. Must not: change text
-//! that holds none.
+//! In: any text. Out: the same with every character made visible that a terminal or a browser would act upon; the name that was probably meant.
+//! Must not: change text that holds none.
 //!
 //! Whoever runs a program chooses its name, and root looks at it: with an escape sequence (ECMA-48) it could set the terminal's title,
 //! wipe what was printed, or with a line feed add lines of its own; with a bidirectional control it could change the order in which
@@ -49,6 +49,28 @@ fn escaped(text: &str, acts: impl Fn(char) -> bool) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
+/// How much alike a name and the one that was meant have to be (Jaro-Winkler, 0 to 1): clap suggests from 0.7 on by Jaro, which is
+/// lower for the same pair.
+const ALIKE: f64 = 0.8;
+
+/// The name most like `given`, if one is like it.
+pub fn nearest<'a>(given: &str, names: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    let given = given.to_lowercase();
+    let alike = names.into_iter().map(|name| (strsim::jaro_winkler(&given, &name.to_lowercase()), name));
+    // Of equals the first: `max_by` would give the last.
+    alike
+        .filter(|(likeness, _)| *likeness >= ALIKE)
+        .reduce(|one, other| if other.0 > one.0 { other } else { one })
+        .map(|(_, name)| name)
+}
+
+/// What to say of a name that is none: "the nearest is flexmem; there are: age, flexmem, tpp".
+pub fn instead(given: &str, names: &[&str]) -> String {
+    let nearest = nearest(given, names.iter().copied());
+    let hint = nearest.map_or_else(String::new, |name| format!("the nearest is {name}; "));
+    format!("{hint}there are: {}", names.join(", "))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -60,6 +82,19 @@ mod tests {
         assert_eq!(visible("two\nlines\r\t\u{9b}31m\u{7f}"), r"two\nlines\r\t\x9b31m\x7f");
         assert_eq!(visible("\u{202e}gpj.exe\u{2028}"), r"\u{202e}gpj.exe\u{2028}");
         assert_eq!(visible_lines("a\x1b[2J\nb"), "a\\x1b[2J\nb");
+    }
+
+    #[test]
+    fn a_misspelt_name_is_met_with_the_nearest() {
+        let names = ["age", "flexhm", "flexmem", "tpp", "tiering08"];
+        assert_eq!(
+            instead("flexmeme", &names),
+            "the nearest is flexmem; there are: age, flexhm, flexmem, tpp, tiering08"
+        );
+        assert_eq!(nearest("TPP", names), Some("tpp"));
+        assert_eq!(nearest("hotcold", ["scan-then-random", "hot-cold"]), Some("hot-cold"));
+        assert_eq!(instead("zebra", &["age", "tpp"]), "there are: age, tpp");
+        assert_eq!(nearest("x", []), None);
     }
 
     #[test]

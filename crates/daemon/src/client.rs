@@ -15,7 +15,7 @@ use crate::protocol::{Code, LONGEST_RESPONSE, Request, Response, VERSIONS, Verb}
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     /// Nobody listens.
-    #[error("terraced does not answer at {socket}: {source}; is it running? (systemctl status terraced)")]
+    #[error("terraced does not answer at {socket}; is it running? (systemctl status terraced)")]
     NotThere {
         /// The socket.
         socket: PathBuf,

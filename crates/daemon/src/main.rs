@@ -60,7 +60,7 @@ fn main() -> ExitCode {
     match run(&arguments) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("terraced: {}", visible_lines(&format!("{error:#}")));
+            eprintln!("terraced: {}", visible_lines(&terrace_daemon::tell::causes(&error)));
             // A configuration that makes no sense is misuse, as with the command.
             if error.is::<ConfigErrors>() { ExitCode::from(2) } else { ExitCode::FAILURE }
         }

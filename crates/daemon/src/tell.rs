@@ -1,10 +1,22 @@
-//! What clap has to say before a command runs: help, version, and what is wrong with the arguments.
+//! What is printed before a command runs, and after it failed: help, version, misuse, and errors with their causes.
 //!
-//! In: clap's answer. Out: the exit code: 0 for what was asked for and could be printed, 1 where it could not, 2 for misuse. Must not: be
-//! silent about output that was lost; clap's own exit is.
+//! In: clap's answer, or an error. Out: the exit code (0 for what was asked for and printed, 1 where it could not be, 2 for misuse), or one line. Must
+//! not: be silent about output that was lost, as clap's own exit is; say anything twice.
 
 use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
+
+/// An error and its causes in one line. A cause that the text before it already has, as many errors name the kernel's, is left out.
+pub fn causes(error: &anyhow::Error) -> String {
+    error.chain().fold(String::new(), |text, cause| {
+        let cause = cause.to_string();
+        match text.as_str() {
+            "" => cause,
+            said if said.contains(&cause) => text,
+            said => format!("{said}: {cause}"),
+        }
+    })
+}
 
 /// Prints it where it belongs.
 pub fn tell(told: &clap::Error) -> ExitCode {
@@ -16,5 +28,21 @@ pub fn tell(told: &clap::Error) -> ExitCode {
             ExitCode::FAILURE
         }
         _ => ExitCode::from(u8::try_from(told.exit_code()).unwrap_or(2)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::Context;
+
+    use super::*;
+
+    #[test]
+    fn a_cause_is_said_once() {
+        let cause = || std::io::Error::from(ErrorKind::NotFound);
+        let twice = anyhow::Error::new(cause()).context(format!("/x: {}", cause()));
+        assert_eq!(causes(&twice), format!("/x: {}", cause()));
+        let other = Err::<(), _>(cause()).context("/x could not be read").context("--report /x").unwrap_err();
+        assert_eq!(causes(&other), format!("--report /x: /x could not be read: {}", cause()));
     }
 }

@@ -97,7 +97,7 @@ pub struct Rival {
 #[derive(Debug, thiserror::Error)]
 pub enum ChooseError {
     /// The name is none of a tracker.
-    #[error("there is no tracker {name:?}; there are {}", names().join(", "))]
+    #[error("there is no tracker {name:?}; {}", terrace_core::text::instead(name, &names()))]
     Unknown {
         /// The name.
         name: String,
@@ -289,12 +289,13 @@ fn choose_from(
         return Err(ChooseError::Unknown { name: name.to_owned() });
     }
     let mut reasons = Vec::new();
+    let mut others = Vec::new();
     for candidate in candidates {
         let name = candidate.name;
         match requested {
             Some(requested) if requested != name => continue,
             None if !candidate.serves_some(needs) => {
-                reasons.push(format!("{name}: not tried, it serves {}", candidate.serves));
+                others.push(name);
                 continue;
             }
             _ => {}
@@ -313,6 +314,12 @@ fn choose_from(
             }
             Err(reason) => reasons.push(format!("{name}: refused, {reason}")),
         }
+    }
+    if !others.is_empty() {
+        let others = others.join(", ");
+        reasons.push(format!(
+            "{others}: not tried, they do not see what this policy needs; `terrace policies` says what each needs"
+        ));
     }
     Err(ChooseError::NoneWorks { reasons })
 }
@@ -623,9 +630,8 @@ mod tests {
         assert_eq!(
             reasons,
             [
-                "samples: not tried, it serves tests",
                 "accessed-bits: not in this test",
-                "page-faults: not tried, it serves tests"
+                "samples, page-faults: not tried, they do not see what this policy needs; `terrace policies` says what each needs"
             ]
         );
         let needs = Needs { samples: true, ..Needs::default() };

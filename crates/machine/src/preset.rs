@@ -233,7 +233,7 @@ pub struct Management {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PresetError {
     /// No preset of that name.
-    #[error("no machine is called {name:?}; there are: {}", known.join(", "))]
+    #[error("no machine is called {name:?}; {}", terrace_core::text::instead(name, known))]
     Unknown {
         /// The name asked for.
         name: String,

@@ -96,7 +96,7 @@ pub const BOUNDS: [&str; 3] = [all_fast::INFO.name, all_slow::INFO.name, clairvo
 pub fn build(name: &str, settings: Settings) -> Result<Box<dyn Policy>, SettingsError> {
     let info = POLICIES.iter().find(|info| info.name == name).ok_or_else(|| SettingsError::UnknownPolicy {
         name: name.to_owned(),
-        known: POLICIES.iter().map(|info| info.name).collect::<Vec<_>>().join(", "),
+        known: terrace_core::text::instead(name, &POLICIES.iter().map(|info| info.name).collect::<Vec<_>>()),
     })?;
     let mut settings = settings.for_policy(info);
     let policy = (info.build)(&mut settings)?;

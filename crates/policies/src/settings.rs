@@ -16,11 +16,11 @@ use crate::PolicyInfo;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SettingsError {
     /// There is no policy of that name.
-    #[error("there is no policy {name:?}; there are: {known}")]
+    #[error("there is no policy {name:?}; {known}")]
     UnknownPolicy {
         /// The name asked for.
         name: String,
-        /// The names there are.
+        /// The nearest, and all there are.
         known: String,
     },
     /// The policy has no such setting.

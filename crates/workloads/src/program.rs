@@ -56,11 +56,11 @@ pub struct Answer {
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum WorkloadError {
     /// No workload of that name.
-    #[error("no workload is called {name:?}; there are {known}")]
+    #[error("no workload is called {name:?}; {known}")]
     Unknown {
         /// The name asked for.
         name: String,
-        /// All names.
+        /// The nearest name, and all there are.
         known: String,
     },
     /// A parameter out of range.

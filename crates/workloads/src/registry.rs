@@ -20,7 +20,7 @@ pub fn workloads() -> &'static [WorkloadInfo] {
 pub fn build(name: &str, parameters: &Parameters) -> Result<Box<dyn Workload>, WorkloadError> {
     let info = workloads().iter().find(|info| info.name == name).ok_or_else(|| WorkloadError::Unknown {
         name: name.to_owned(),
-        known: workloads().iter().map(|info| info.name).collect::<Vec<_>>().join(", "),
+        known: terrace_core::text::instead(name, &workloads().iter().map(|info| info.name).collect::<Vec<_>>()),
     })?;
     (info.build)(&mut Settings::new(info, parameters)?)
 }

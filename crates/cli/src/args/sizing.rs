@@ -150,6 +150,7 @@ pub(crate) struct SizeTuneArguments {
 }
 
 #[derive(Debug, Args)]
+#[command(group = clap::ArgGroup::new("target").required(true).args(["pid", "name", "command"]))]
 pub(crate) struct SizeAdviseArguments {
     /// Most time that may be lost.
     #[arg(long, default_value = "5%", value_name = "SHARE")]
@@ -167,10 +168,10 @@ pub(crate) struct SizeAdviseArguments {
     #[arg(long, default_value = "auto", value_name = "NAME")]
     pub tracker: String,
     /// Watch this process instead of starting a program.
-    #[arg(long, conflicts_with = "command", value_parser = pid)]
+    #[arg(long, value_parser = pid)]
     pub pid: Option<u32>,
     /// Watch the process of this name.
-    #[arg(long, conflicts_with_all = ["pid", "command"])]
+    #[arg(long)]
     pub name: Option<String>,
     /// Stop after this long, such as 60s.
     #[arg(long, value_name = "TIME")]
@@ -182,6 +183,6 @@ pub(crate) struct SizeAdviseArguments {
     #[arg(long)]
     pub json: bool,
     /// The program and its arguments.
-    #[arg(required_unless_present_any = ["pid", "name"], trailing_var_arg = true, value_name = "CMD")]
+    #[arg(trailing_var_arg = true, value_name = "CMD")]
     pub command: Vec<OsString>,
 }

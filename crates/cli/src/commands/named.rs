@@ -45,12 +45,8 @@ fn choose(name: &str, running: &[Facts]) -> anyhow::Result<u32> {
     match roots[..] {
         [pid] => Ok(pid),
         [] => {
-            let near = running
-                .iter()
-                .map(|facts| (strsim::jaro_winkler(&facts.name, name), facts.name.as_str()))
-                .filter(|(likeness, _)| *likeness > 0.8)
-                .max_by(|one, other| one.0.total_cmp(&other.0));
-            let hint = near.map_or_else(String::new, |(_, near)| format!("; {near:?} runs"));
+            let near = terrace_core::text::nearest(name, running.iter().map(|facts| facts.name.as_str()));
+            let hint = near.map_or_else(String::new, |near| format!("; {near:?} runs"));
             anyhow::bail!("--name {name}: no process of that name runs{hint}")
         }
         _ => {
