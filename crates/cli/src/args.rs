@@ -248,6 +248,9 @@ pub(crate) struct WatchArguments {
     /// No progress line and no closing lines.
     #[arg(short, long)]
     pub quiet: bool,
+    /// Show the memory by idle time and by address on the whole terminal while it runs.
+    #[arg(long, conflicts_with = "quiet")]
+    pub live: bool,
 }
 
 /// Options of every command that moves pages.

@@ -50,6 +50,8 @@ pub(crate) struct OutputOptions {
     pub json: bool,
     pub json_file: Option<PathBuf>,
     pub quiet: bool,
+    /// The state is drawn on the terminal while the program runs.
+    pub live: bool,
 }
 
 /// How to manage a program.
@@ -91,6 +93,7 @@ impl WatchOptions {
                 json: raw.json,
                 json_file: raw.json_file.clone(),
                 quiet: raw.quiet,
+                live: raw.live,
             },
         })
     }

@@ -82,6 +82,7 @@ mod tests {
             json: false,
             json_file: json_file.map(Path::to_owned),
             quiet: true,
+            live: false,
         }
     }
 

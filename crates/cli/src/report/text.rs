@@ -7,9 +7,11 @@ mod picture;
 
 use picture::{age_histogram, heat_map};
 
-use super::{AgeBin, Point, Report, units};
+use super::{AgeBin, HeatMap, Point, Report, units};
 use crate::render::Screen;
 
+/// Rows of a heat map among the closing lines.
+const HEAT_ROWS: usize = 24;
 /// Notes shown at the end of a run; the page has all of them.
 const MOST_NOTES: usize = 3;
 /// What is said where no idle times are known.
@@ -170,10 +172,31 @@ pub(crate) fn closing_lines(report: &Report, observed: bool, screen: &Screen) ->
         text.push_str("memory by idle time at the end\n");
         text.push_str(&age_histogram(&report.age_histogram, screen));
         text.push_str("\naccesses by address and time\n");
-        text.push_str(&heat_map(&report.heat_map, report.target.wall_seconds, screen));
+        text.push_str(&heat_map(&report.heat_map, report.target.wall_seconds, HEAT_ROWS, screen));
         text.push('\n');
     }
     text + &summary(report, screen.width)
+}
+
+/// The state of a running program on a screen of so many lines: figures, memory by idle time, and the heat map in what is left.
+pub(crate) fn live_screen(
+    point: &Point,
+    before: Option<&Point>,
+    ages: &[AgeBin],
+    heat: &HeatMap,
+    screen: &Screen,
+    lines: usize,
+) -> String {
+    let mut text = progress_line(point, before, screen.width.saturating_sub(1));
+    text += "\n\nmemory by idle time\n";
+    text += &age_histogram(ages, screen);
+    text += "\naccesses by address and time\n";
+    // Beside the rows the map has a line for its times, one for its key, and one for each process; the cursor has the last.
+    let processes: std::collections::BTreeSet<u32> = heat.rows.iter().map(|row| row.pid).collect();
+    let taken = text.lines().count() + processes.len() + 3;
+    text += &heat_map(heat, point.seconds, lines.saturating_sub(taken).max(1), screen);
+    // On a screen too small for all of it the end is cut off: a terminal would scroll the figures away.
+    text.lines().take(lines.saturating_sub(1)).map(|line| format!("{line}\n")).collect()
 }
 
 /// The run in at most twelve entries.

@@ -24,6 +24,7 @@ use terrace_policies::Settings;
 use crate::options::{ManageOptions, OutputOptions, WatchOptions};
 use crate::report::{Places, Report};
 
+mod live;
 pub(crate) mod machine;
 pub(crate) mod profile;
 pub(crate) mod program;
@@ -120,6 +121,9 @@ pub(crate) fn run_with(plan: &Plan, mut hook: Option<&mut dyn RunHook>) -> anyho
         program::check(command.first().map_or(OsStr::new(""), |name| name))?;
     }
     let places = Places::prepare(&plan.watch.output)?;
+    if plan.watch.output.live {
+        live::LiveView::check()?;
+    }
     let machine = Machine::prepare(plan, &policy.profile().needs)?;
     policy.configure(Setup { granted: Some(machine.granted), ..Setup::default() });
     let Parts { tiers, tracker, mover, zram } = machine.parts;

@@ -15,6 +15,7 @@ use terrace_linux::observer::Observer;
 use terrace_linux::topology::TierKind;
 use terrace_linux::usage::{Who, usage};
 
+use super::live::LiveView;
 use super::machine::Facts;
 use super::target::Target;
 use super::{Plan, TargetSpec};
@@ -41,6 +42,7 @@ pub(crate) struct Recorder {
     ages: Vec<AgeBin>,
     ages_at: Time,
     progress: bool,
+    live: Option<LiveView>,
     throttled: BTreeMap<String, f64>,
     cpu_at_start: (f64, f64),
     target_cpu: f64,
@@ -78,7 +80,8 @@ impl Recorder {
             pids: BTreeMap::new(),
             ages: Vec::new(),
             ages_at: Time::ZERO,
-            progress: !plan.watch.output.quiet && std::io::stderr().is_terminal(),
+            progress: !plan.watch.output.quiet && !plan.watch.output.live && std::io::stderr().is_terminal(),
+            live: plan.watch.output.live.then(LiveView::enter),
             throttled: BTreeMap::new(),
             cpu_at_start: own_cpu(),
             target_cpu: 0.0,
@@ -121,6 +124,7 @@ impl Recorder {
         if self.progress {
             crate::report::text::print_progress(&point, self.points.last());
         }
+        self.draw(manager, &point);
         // Before the first walk and after the exit nothing is known of the pages; a point of zeros would look like a fact.
         if point.fast_bytes + point.slow_bytes > 0 {
             if self.seen.is_multiple_of(self.step) {
@@ -136,9 +140,18 @@ impl Recorder {
             });
             self.step *= 2;
         }
-        if now.since(self.ages_at) > Duration::from_secs(5) && manager.engine().policy_name() == "age" {
+        let every = if self.live.is_some() { Duration::from_secs(1) } else { Duration::from_secs(5) };
+        if now.since(self.ages_at) > every && manager.engine().policy_name() == "age" {
             self.ages_at = now;
             self.ages = age_histogram(manager, now);
+        }
+    }
+
+    /// Shows the state, if the user asked to see it. A process that ended leaves the picture.
+    fn draw(&self, manager: &Manager, point: &Point) {
+        if let Some(view) = &self.live {
+            let alive = manager.processes().map(|(space, process, _)| (space, process.pid())).collect();
+            view.draw(point, self.points.last(), &self.ages, &self.heat.finish(&alive));
         }
     }
 
@@ -177,6 +190,7 @@ impl Recorder {
         if self.progress {
             crate::report::text::end_progress();
         }
+        self.live = None;
         let (stats, engine) = (manager.stats(), manager.engine());
         let ledger = engine.ledger();
         for (cause, time) in &stats.throttled {
@@ -415,14 +429,16 @@ impl HeatRecorder {
         }
     }
 
+    /// The map of these processes; of one that came and went between two points no pid is known, and it is left out.
     fn finish(&self, pids: &BTreeMap<SpaceId, u32>) -> HeatMap {
-        let keys: std::collections::BTreeSet<(SpaceId, u64)> =
-            self.columns.iter().flat_map(|column| column.keys().copied()).collect();
-        let bytes = 1u64 << (self.shift + BLOCK_SHIFT + terrace_core::units::PAGE_SHIFT);
-        let rows = keys
+        let keys: std::collections::BTreeSet<(SpaceId, u64)> = self
+            .columns
             .iter()
-            .map(|(space, row)| HeatRow { pid: pids.get(space).copied().unwrap_or(0), address: row * bytes, bytes })
+            .flat_map(|column| column.keys().copied())
+            .filter(|(space, _)| pids.contains_key(space))
             .collect();
+        let bytes = 1u64 << (self.shift + BLOCK_SHIFT + terrace_core::units::PAGE_SHIFT);
+        let rows = keys.iter().map(|(space, row)| HeatRow { pid: pids[space], address: row * bytes, bytes }).collect();
         // Blocks are read in rotation, so a short column misses some; they keep what was last seen of them.
         let mut last: BTreeMap<(SpaceId, u64), (f32, usize)> = BTreeMap::new();
         let cells = (0..self.columns.len())
@@ -469,7 +485,8 @@ mod tests {
             }
         }
         assert!(heat.columns.len() <= COLUMNS && heat.columns.iter().all(|column| column.len() <= ROWS));
-        let map = heat.finish(&BTreeMap::new());
+        let map = heat.finish(&BTreeMap::from([(SpaceId(0), 7)]));
+        assert!(heat.finish(&BTreeMap::new()).rows.is_empty(), "a process without a pid has no row");
         assert!(map.cells.iter().flatten().all(|share| *share == 1.0), "all was accessed all the time");
         let covered: u64 = map.rows.iter().map(|row| row.bytes).sum();
         assert!(covered >= 600 << 21, "every address keeps its row");

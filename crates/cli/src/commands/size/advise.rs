@@ -39,6 +39,7 @@ pub(super) fn run(arguments: &SizeAdviseArguments) -> anyhow::Result<ExitCode> {
         json: false,
         json_file: None,
         quiet: true,
+        live: false,
     })?;
     let target = match named::process(arguments.pid, arguments.name.as_deref())? {
         Some(pid) => TargetSpec::Pid(pid),

@@ -81,6 +81,7 @@ fn plan(tier_slow: &str) -> anyhow::Result<Plan> {
             json: false,
             json_file: None,
             quiet: true,
+            live: false,
         },
         policy: "age".to_owned(),
         settings: Vec::new(),

@@ -134,6 +134,7 @@ fn plan(arguments: &SizeTuneArguments) -> anyhow::Result<Plan> {
             json: false,
             json_file: None,
             quiet: true,
+            live: false,
         },
         policy: POLICY.to_owned(),
         settings: Vec::new(),

@@ -9,8 +9,6 @@ use crate::report::{AgeBin, HeatMap, units};
 
 use super::age_label;
 
-/// Rows of a heat map on a terminal.
-const HEAT_ROWS: usize = 24;
 /// Shares up to which each shade stands; the first is for memory that was not touched.
 const SHADE_BOUNDS: [f32; 5] = [0.0, 0.10, 0.33, 0.66, 1.0];
 
@@ -54,11 +52,11 @@ pub(crate) fn age_histogram(bins: &[AgeBin], screen: &Screen) -> String {
     text
 }
 
-/// Address by time: a line for each group of rows, a character for each group of columns.
-pub(crate) fn heat_map(map: &HeatMap, end_seconds: f64, screen: &Screen) -> String {
+/// Address by time: at most `rows` lines, one for each group of rows, a character for each group of columns.
+pub(crate) fn heat_map(map: &HeatMap, end_seconds: f64, rows: usize, screen: &Screen) -> String {
     const LABEL: usize = 24;
     let columns = screen.width.saturating_sub(LABEL + 2).clamp(10, 120);
-    let grid = Grid::of(map, end_seconds, columns, HEAT_ROWS);
+    let grid = Grid::of(map, end_seconds, columns, rows);
     if grid.is_empty() {
         return "no round of accessed bits fell into this run\n".to_owned();
     }

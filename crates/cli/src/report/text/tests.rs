@@ -67,7 +67,7 @@ fn nothing_fails_or_grows_wide_at_the_edges() {
 fn pictures_are_ascii_where_the_locale_is() {
     let report = example::observed();
     let ascii = Screen { width: 100, unicode: false };
-    let text = age_histogram(&report.age_histogram, &ascii) + &heat_map(&report.heat_map, 120.0, &ascii);
+    let text = age_histogram(&report.age_histogram, &ascii) + &heat_map(&report.heat_map, 120.0, 24, &ascii);
     assert!(text.is_ascii() && text.contains('#'), "{text}");
     let unicode = age_histogram(&report.age_histogram, &WIDE);
     assert!(unicode.contains('█') && unicode.contains('░'), "{unicode}");
@@ -136,4 +136,21 @@ fn bins_that_the_run_was_too_short_for_are_left_out() {
     assert_eq!(working_set_curve(&report.age_histogram).last().unwrap().0, 5.0);
     assert_eq!(age_histogram(&report.age_histogram, &WIDE).lines().count(), 4);
     assert!(occupied(&[]).is_empty());
+}
+
+#[test]
+fn the_live_screen_fits_the_terminal_and_keeps_its_figures() {
+    let report = example::observed();
+    let point = report.timeline.last().unwrap();
+    for lines in [8, 24, 50] {
+        for width in [40, 80, 200] {
+            let screen = Screen { width, unicode: true };
+            let text = live_screen(point, None, &report.age_histogram, &report.heat_map, &screen, lines);
+            assert!(text.lines().count() < lines, "the cursor needs the last of {lines} lines:\n{text}");
+            assert!(text.lines().all(|line| line.chars().count() <= width), "{text}");
+            assert!(text.contains("fast "), "{text}");
+        }
+    }
+    let whole = live_screen(point, None, &report.age_histogram, &report.heat_map, &WIDE, 60);
+    assert!(whole.contains("memory by idle time") && whole.contains("pages touched:"), "{whole}");
 }
