@@ -461,6 +461,6 @@ fn beyond_the_machine_a_token_and_tls_are_wanted() {
     let answer = daemon.ask(Verb::Reload {});
     assert_eq!(answer["needs_restart"], serde_json::json!([]));
     assert_ne!(ask(&certificate), first, "the new one is served");
-    assert!(daemon.happened("config").iter().any(|line| line == "reloaded; a new certificate is served"));
+    assert!(daemon.happened("config").iter().any(|line| line == "reloaded; a new certificate is in force"));
     daemon.end();
 }

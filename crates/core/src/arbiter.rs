@@ -1,36 +1,35 @@
-//! The arbiter: shares one budget out among classes that want more than there is.
+//! The arbiter: divides one budget among classes that together want more than it holds.
 //!
-//! In: a budget (pages of fast memory, bytes a second of moves, microseconds of processor time a second) and what each class
-//! claims. Out: a grant for each, no more in all than the budget. Must not: know what is shared out, read a clock, or keep
-//! anything but the smoothed activity that a caller asks it to.
+//! In: a budget (pages of fast memory, bytes per second of moves, microseconds of processor time per second) and the claim of each class.
+//! Out: one grant per claim, in sum at most the budget. Must not: know what the budget consists of, read a clock, or keep anything but the
+//! smoothed activity that a caller asks for.
 //!
-//! The rule is weighted max-min fairness (Bertsekas and Gallager, Data Networks, 2nd ed. 1992, section 6.5.2), in three steps:
-//! floors first; then what each class is using, by weight; then what it would like beyond that, by weight. Since use comes
-//! before liking, a class that goes idle gives back what it does not use as soon as another one needs it. Since the
-//! level rises for all at once, no class can be starved: one that wants its share by weight of what the floors leave gets
-//! it, whatever the others claim.
+//! The rule is weighted max-min fairness (Bertsekas and Gallager, Data Networks, 2nd ed. 1992, section 6.5.2), in three steps: floors
+//! first; then what each class uses, by weight; then what it wants beyond that, by weight. Use comes before wishes, so an idle class gives
+//! back what it does not use as soon as another needs it. The level rises for all at once, so no class can be starved: a class always gets
+//! its share by weight of what the floors leave, whatever the others claim.
 
 use std::time::Duration;
 
 use crate::units::Time;
 
-/// What one class claims of a budget. All amounts in the budget's unit.
+/// The claim of one class on a budget. All amounts are in the budget's unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Claim {
-    /// How much it counts against the others, 1 to [`Claim::MAX_WEIGHT`].
+    /// Its weight against the others, 1 to [`Claim::MAX_WEIGHT`].
     pub weight: u32,
-    /// It gets this much before anything is shared out.
+    /// It gets this much before anything else is divided.
     pub floor: u64,
-    /// It never gets more than this. A ceiling below the floor holds, and the floor is cut to it.
+    /// It never gets more than this. If the ceiling is below the floor, the ceiling holds and the floor is cut to it.
     pub ceiling: u64,
-    /// What it is using: its active pages, its traffic of late.
+    /// What it uses: its active pages, its recent traffic.
     pub using: u64,
     /// What it would take if it could: its footprint.
     pub wanted: u64,
 }
 
 impl Claim {
-    /// The largest weight. 10,000 to 1 is as much as one class may count above another, as with cgroup v2's weights.
+    /// The largest weight. One class may count 10,000 times as much as another, as with cgroup v2's weights.
     pub const MAX_WEIGHT: u32 = 10_000;
 
     fn weight(&self) -> u128 {
@@ -38,10 +37,10 @@ impl Claim {
     }
 }
 
-/// Shares `budget` out: one grant for each claim, in their order.
+/// Divides `budget`: one grant per claim, in their order.
 ///
-/// The grants never exceed the budget in sum; no grant exceeds its claim's ceiling; floors are met where the budget covers
-/// them all, and otherwise shared by weight; nothing of the budget is kept back while a class wants more.
+/// The grants never exceed the budget in sum; no grant exceeds its claim's ceiling; floors are met where the budget covers them all, and
+/// otherwise divided by weight; nothing of the budget stays unused while a class wants more.
 pub fn share_out(budget: u64, claims: &[Claim]) -> Vec<u64> {
     let zero = vec![0; claims.len()];
     let floors: Vec<u64> = claims.iter().map(|claim| claim.floor.min(claim.ceiling)).collect();
@@ -57,7 +56,7 @@ pub fn share_out(budget: u64, claims: &[Claim]) -> Vec<u64> {
     raise(budget, claims, &granted, &wanted)
 }
 
-/// Fractional bits of the level, so that the level can be told finely however small a weight is.
+/// Fractional bits of the level, so that it is fine enough for the smallest weight.
 const LEVEL_BITS: u32 = 16;
 
 /// Raises one level for all until the budget is used up: each gets the level times its weight, but no less than `low` and
@@ -72,7 +71,7 @@ fn raise(budget: u64, claims: &[Claim], low: &[u64], high: &[u64]) -> Vec<u64> {
         .collect()
     };
     let fits = |grants: &[u64]| grants.iter().map(|grant| u128::from(*grant)).sum::<u128>() <= u128::from(budget);
-    // At this level even a weight of one has reached the largest amount there is.
+    // At this level even a weight of one has reached the largest amount.
     let (mut reached, mut beyond) = (0u128, 1u128 << (64 + LEVEL_BITS));
     if fits(&at(beyond)) {
         return at(beyond);
@@ -85,7 +84,7 @@ fn raise(budget: u64, claims: &[Claim], low: &[u64], high: &[u64]) -> Vec<u64> {
             beyond = middle;
         }
     }
-    // Between the two levels no grant grows by more than one, since a weight is less than one step: these go in order.
+    // Between the two levels no grant grows by more than one, since a weight is less than one step: the rest goes in order.
     let (mut grants, next) = (at(reached), at(beyond));
     let mut left = u128::from(budget).saturating_sub(grants.iter().map(|grant| u128::from(*grant)).sum());
     for (grant, next) in grants.iter_mut().zip(next) {
@@ -97,8 +96,8 @@ fn raise(budget: u64, claims: &[Claim], low: &[u64], high: &[u64]) -> Vec<u64> {
     grants
 }
 
-/// What a class is using, smoothed: it rises at once and falls by half in [`Activity::HALF_LIFE`], so that a class does not
-/// lose its memory in a pause for breath.
+/// The smoothed use of a class: it rises at once and halves in [`Activity::HALF_LIFE`], so that a class does not lose its memory in a short
+/// pause.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Activity {
     level: f64,
@@ -106,11 +105,11 @@ pub struct Activity {
 }
 
 impl Activity {
-    /// Long enough for the pauses of a service between requests, short enough that an idle one has given back nine tenths
-    /// after two minutes. Chosen, not measured: docs/operations.md says what it does.
+    /// Long enough for pauses of a service between requests, short enough that an idle class has given back nine tenths after two minutes.
+    /// Chosen, not measured: docs/operations.md describes its effect.
     pub const HALF_LIFE: Duration = Duration::from_secs(35);
 
-    /// Takes in what was seen, and answers what counts as in use now.
+    /// Adds a reading, and returns what counts as in use now.
     pub fn update(&mut self, now: Time, seen: u64) -> u64 {
         let elapsed = self.at.map_or(Duration::ZERO, |then| now.since(then));
         self.level *= 0.5f64.powf(elapsed.as_secs_f64() / Activity::HALF_LIFE.as_secs_f64());
@@ -120,24 +119,24 @@ impl Activity {
     }
 }
 
-/// A budget that may be saved up: so much a second, and no more than so many seconds' worth at once. Terrace's own processor
-/// time is held by it: a rest earns the right to a burst, and the mean still holds.
+/// A budget that can be saved up, to a limit. It bounds Terrace's own processor time: an idle period pays for a later burst, and the mean
+/// still holds.
 #[derive(Clone, Debug)]
 pub struct Allowance {
     share: f64,
     depth: Duration,
-    /// Seconds in hand; negative in debt.
+    /// Seconds saved up; negative in debt.
     saved: f64,
     at: Option<Time>,
 }
 
 impl Allowance {
-    /// `share` seconds a second, of which `depth` seconds' worth may be saved up. It starts full.
+    /// `share` seconds per second, with at most `depth` saved up. It starts full.
     pub fn new(share: f64, depth: Duration) -> Allowance {
         Allowance { share, depth, saved: share * depth.as_secs_f64(), at: None }
     }
 
-    /// Sets the share again; what is saved stays, as far as the depth allows.
+    /// Changes the share. The savings stay, as far as the depth allows.
     pub fn set_share(&mut self, now: Time, share: f64) {
         self.fill(now);
         self.share = share;
@@ -149,7 +148,7 @@ impl Allowance {
         self.share
     }
 
-    /// Enters time that was spent, whether it was there or not.
+    /// Records time spent, even beyond the savings.
     pub fn spend(&mut self, now: Time, spent: Duration) {
         self.fill(now);
         self.saved -= spent.as_secs_f64();
@@ -161,7 +160,7 @@ impl Allowance {
         if self.saved >= 0.0 {
             return now;
         }
-        // A share of zero never pays: it is asked again in a while, since the share may be set again.
+        // A share of zero never pays the debt: ask again later, since the share may change.
         let wait = if self.share > 0.0 { (-self.saved / self.share).min(3600.0) } else { 3600.0 };
         now + Duration::from_secs_f64(wait.max(0.001))
     }
@@ -234,7 +233,7 @@ mod tests {
             turn += 1;
         }
         let share = spent.as_secs_f64() / 6000.0;
-        // Of the 60 s in hand at the start, 1.2 s may come on top, and one item of at most 0.4 s is in debt.
+        // The 60 s saved up at the start allow 1.2 s extra, and one item of at most 0.4 s goes into debt.
         assert!((0.0195..=0.0203).contains(&share), "{share} of a core");
     }
 }

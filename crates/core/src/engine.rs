@@ -1,10 +1,10 @@
 //! The engine: where observations, policy, governor and outcomes meet. It performs no I/O and reads no clock.
 //!
-//! In: [`Input`], with the time it happened. Out: [`Output`]: a plan to carry out, a new cadence, or when to be
-//! woken. Must not: hand out a second plan before the first is answered.
+//! In: [`Input`], with the time it happened. Out: [`Output`]: a plan to carry out, a new cadence, or the next wake-up time. Must not: issue
+//! a second plan before the first is answered.
 //!
-//! Rule of use: call [`Engine::handle`] once, then [`Engine::poll`] until it answers [`Output::Wake`]. A plan is
-//! answered by one [`Input::Moved`] with one outcome a move. A refused move is news, not an error.
+//! Usage: call [`Engine::handle`] once, then [`Engine::poll`] until it returns [`Output::Wake`]. Answer a plan by one [`Input::Moved`] with
+//! one outcome per move. A refused move is an outcome, not an error.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -22,7 +22,7 @@ use crate::policy::{
 use crate::prices::{Prices, ProcessorCounts};
 use crate::units::{BLOCK_PAGES, Bytes, SpaceId, TierId, Time, Vpn};
 
-/// What the engine is told.
+/// An input of the engine.
 #[derive(Clone, Debug)]
 pub enum Input<'a> {
     /// Pages of a space may be managed from now on.
@@ -31,50 +31,50 @@ pub enum Input<'a> {
     Unmapped(SpaceId, Range<Vpn>),
     /// A whole space is gone.
     Exited(SpaceId),
-    /// A tracker saw something.
+    /// A tracker's observations.
     Observed(Observations<'a>),
-    /// The round of accessed bits that the cadence asked for is complete.
+    /// The scan of accessed bits that the cadence asked for is complete.
     ScanDone(ScanReport),
-    /// What the processor counted since the last such input; before [`Input::ScanDone`] or a [`Input::Tick`], where anybody counts.
+    /// Processor counts since the last such input. Pass it before [`Input::ScanDone`] or an [`Input::Tick`], where counts are available.
     Processor(ProcessorCounts),
-    /// What changes of place cost from now on.
+    /// The prices of moves from now on.
     Prices(Prices),
     /// The moves of the latest plan were carried out, or failed.
     Moved(&'a [Outcome]),
-    /// What the moves so far turned out to cost.
+    /// The cost of the moves up to now.
     Pressure(Pressure),
-    /// A tier can now hold so many 4 KiB pages of the spaces under management.
+    /// The new capacity of a tier for managed spaces, in 4 KiB pages.
     Capacity(TierId, u64),
     /// The goal for fast memory changed.
     Goal(FastGoal),
     /// The sampler used this much processor time since the last such input.
     SamplerTime(Duration),
-    /// The blocks of this range of a space hold pages of files, not anonymous memory. Follows [`Input::Mapped`].
+    /// The blocks of this range of a space hold file pages, not anonymous memory. Follows [`Input::Mapped`].
     FileBacked(SpaceId, Range<Vpn>),
-    /// The promise to a space changed.
+    /// The limits of a space changed.
     Limits(SpaceId, SpaceLimits),
-    /// The promise to all spaces together changed.
+    /// The limits of all spaces together changed.
     TotalLimits(SpaceLimits),
-    /// Most bytes a second that may change tier, from now on.
+    /// Most bytes per second that may change tier, from now on.
     Rate(Option<Bytes>),
-    /// While true, what Terrace moved to slower memory is brought back and nothing else is planned.
+    /// While true, the engine promotes what Terrace demoted and plans nothing else.
     Drain(bool),
     /// Time passed, nothing else.
     Tick,
 }
 
-/// What the engine answers.
+/// An output of the engine.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Output {
     /// Carry this out and answer with [`Input::Moved`].
     Move(Plan),
-    /// Look this often from now on.
+    /// Scan this often from now on.
     Track(Cadence),
-    /// Nothing more until then, or until there is news. [`Time::FAR_FUTURE`] means news only.
+    /// Nothing more until then, or until the next input. [`Time::FAR_FUTURE`] means until the next input.
     Wake(Time),
 }
 
-/// What an engine is made with.
+/// The configuration of an engine.
 #[derive(Clone, Debug)]
 pub struct EngineConfig {
     /// Capacity of each tier for the spaces under management, from fast to slow, in 4 KiB pages.
@@ -85,7 +85,7 @@ pub struct EngineConfig {
     pub governor: GovernorConfig,
 }
 
-/// Most requests taken from a policy at a time: 64 Ki, 768 KiB of list, 256 MiB of base pages.
+/// Most requests taken from a policy per call: 64 Ki, a list of 768 KiB, 256 MiB of base pages.
 const REQUESTS_AT_A_TIME: usize = 1 << 16;
 
 /// See the module's header.
@@ -97,11 +97,11 @@ pub struct Engine {
     goal: FastGoal,
     capacity: Vec<u64>,
     requests: VecDeque<MoveRequest>,
-    /// Whether the policy should be asked again, and whether its last list was cut at the limit.
+    /// Whether to ask the policy again, and whether its last list was cut at the limit.
     ask: bool,
     cut: bool,
     granted_of_list: bool,
-    /// Until when the rate lets nothing through.
+    /// Until when the rate admits nothing.
     rate_wait: Option<Time>,
     in_flight: Option<Plan>,
     plans: u64,
@@ -114,7 +114,7 @@ impl Engine {
     /// An engine that follows `policy`.
     ///
     /// # Panics
-    /// When there is no tier, or more than [`TierId::MAX`].
+    /// There is no tier, or more than [`TierId::MAX`].
     pub fn new(config: EngineConfig, policy: Box<dyn Policy>) -> Engine {
         assert!((1..=TierId::MAX).contains(&config.tiers.len()), "a machine has 1 to {} tiers", TierId::MAX);
         Engine {
@@ -137,7 +137,7 @@ impl Engine {
         }
     }
 
-    /// Takes in one input. Follow with [`Engine::poll`] until it answers [`Output::Wake`].
+    /// Handles one input. Follow with [`Engine::poll`] until it returns [`Output::Wake`].
     pub fn handle(&mut self, now: Time, input: Input<'_>) {
         match input {
             Input::Mapped(space, range) => {
@@ -200,7 +200,7 @@ impl Engine {
         }
     }
 
-    /// What to do next; [`Output::Wake`] means nothing more until the time it names.
+    /// The next output. [`Output::Wake`] means nothing more until the time it names.
     pub fn poll(&mut self, now: Time) -> Output {
         if self.in_flight.is_none()
             && let Some(plan) = self.next_plan(now)
@@ -212,23 +212,23 @@ impl Engine {
             self.cadence = Some(cadence);
             return Output::Track(cadence);
         }
-        // A policy that wakes at `now` was asked just above; it must not be able to spin the driver.
+        // A policy that wakes at `now` was asked just above; it must not make the driver spin.
         let policy = wake_at.filter(|wake| *wake > now);
         let rate = self.rate_wait.filter(|wait| *wait > now && !self.requests.is_empty());
         Output::Wake([policy, rate].into_iter().flatten().min().unwrap_or(Time::FAR_FUTURE))
     }
 
-    /// All that is known of the pages.
+    /// The page state.
     pub fn pages(&self) -> &Pages {
         &self.pages
     }
 
-    /// What was done so far.
+    /// The ledger of moves.
     pub fn ledger(&self) -> &Ledger {
         &self.ledger
     }
 
-    /// The bounds, and what they have rejected.
+    /// The governor and its counts of rejections.
     pub fn governor(&self) -> &Governor {
         &self.governor
     }
@@ -238,12 +238,12 @@ impl Engine {
         self.policy.profile().name
     }
 
-    /// The policy's figures.
+    /// The policy's metrics.
     pub fn policy_metrics(&self) -> Vec<Metric> {
         self.policy.report().metrics
     }
 
-    /// Hands the policy an oracle. Returns whether it has a use for one.
+    /// Passes an oracle to the policy. Returns whether it uses one.
     pub fn foresee(&mut self, oracle: Box<dyn Oracle>) -> bool {
         let wanted = self.policy_needs().future;
         if wanted {
@@ -253,7 +253,7 @@ impl Engine {
     }
 
     /// The pages whose every use should be reported as a hint fault from now on, if they changed since the last call.
-    /// A driver that offers hint faults asks after every [`Output::Wake`].
+    /// A driver with hint faults calls this after every [`Output::Wake`].
     pub fn watch(&mut self) -> Option<Vec<crate::units::PageId>> {
         match self.policy.facet()? {
             Facet::Watch(pages) => pages.watch(),
@@ -261,44 +261,44 @@ impl Engine {
         }
     }
 
-    /// What the policy said of the kernel's own lists since the last call, moved to the end of `into`. A driver that serves
-    /// [`Kernel::lists`](crate::policy::Kernel::lists) asks after every batch of observations.
+    /// Moves the policy's marks for the kernel's own lists since the last call to the end of `into`. A driver that supports
+    /// [`Kernel::lists`](crate::policy::Kernel::lists) calls this after every batch of observations.
     pub fn list_marks(&mut self, into: &mut Vec<crate::policy::ListMark>) {
         if let Some(Facet::Lists(lists)) = self.policy.facet() {
             lists.marks(into);
         }
     }
 
-    /// Which observations the policy lives on.
+    /// The observations that the policy needs.
     pub fn policy_needs(&self) -> Needs {
         self.policy.profile().needs()
     }
 
-    /// Bytes the policy keeps beside the pages.
+    /// Bytes the policy keeps besides the pages.
     pub fn policy_memory_bytes(&self) -> usize {
         self.policy.report().memory_bytes
     }
 
-    /// Where a page that is touched for the first time should go, where the driver can choose.
+    /// The tier for a page that is touched for the first time, if the driver can choose.
     pub fn place(&mut self, now: Time, page: crate::units::PageId) -> TierId {
         let tiers = self.tier_use();
         let capacity = capacity(&tiers, self.goal, &self.pages, &self.governor);
         self.policy.place(now, page, &capacity)
     }
 
-    /// Whether a drain has still pages to bring back: those that Terrace moved to slower memory.
+    /// Whether a drain still has pages to promote: those that Terrace moved to slower memory.
     pub fn has_pages_to_bring_back(&self) -> bool {
         let mut requests = MoveRequests::with_limit(1);
         request_back(&self.pages, &mut requests);
         requests.left() == 0
     }
 
-    /// Requests that wait for the rate: what a larger share of the bandwidth would be used for. In 4 KiB pages or huge blocks.
+    /// Requests that wait for the rate, which more bandwidth would serve. In 4 KiB pages or huge blocks.
     pub fn waiting(&self) -> usize {
         if self.rate_wait.is_some() { self.requests.len() } else { 0 }
     }
 
-    /// How full the tiers are.
+    /// The capacity view.
     pub fn tier_use(&self) -> Vec<TierUse> {
         let used = |tier| self.pages.used_in_all(TierId(tier as u8));
         self.capacity.iter().enumerate().map(|(tier, &capacity)| TierUse { used: used(tier), capacity }).collect()
@@ -331,7 +331,7 @@ impl Engine {
             }
             self.rate_wait = granted.wait_until;
             self.granted_of_list |= !granted.moves.is_empty();
-            // A list that was cut has a continuation; asking for it makes sense only if this one led to anything.
+            // A cut list has a continuation; ask for it only if this part led to moves.
             if self.requests.is_empty() && self.cut && self.granted_of_list {
                 self.ask = true;
             }
@@ -361,7 +361,7 @@ impl Engine {
         self.requests = requests.into_vec().into();
     }
 
-    /// Brings the pages' places up to date with a walk, and finds the pages that came back by themselves.
+    /// Updates the pages' tiers from a scan, and finds refaulted pages.
     fn apply_scan(&mut self, now: Time, scan: &ScanBatch<'_>) {
         self.refaulted.clear();
         for (offset, pte) in scan.ptes.iter().enumerate() {
@@ -374,7 +374,7 @@ impl Engine {
             let before = self.pages.set_tier(page, tier);
             match (before, tier) {
                 (Some(before), Some(after)) if after < before && known.demoted() => self.refaulted(now, page),
-                // Its memory was given back: what the old contents were does not matter to the new ones.
+                // Its memory was freed: the history of the old contents does not apply to the new.
                 (_, None) => self.pages[page].set_demoted(false),
                 _ => {}
             }
@@ -417,8 +417,8 @@ impl Engine {
         self.refaulted.push(Observation::Refault { page });
     }
 
-    /// Enters what became of a plan. Returns the pages of which the kernel said that there are none, as gone: they are forgotten until
-    /// they are seen again, or the policy would ask for them over and over.
+    /// Records the outcomes of a plan. Returns the pages that do not exist according to the kernel, as gone: they are forgotten until they
+    /// are seen again, or the policy would request them over and over.
     fn apply_outcomes(&mut self, now: Time, outcomes: &[Outcome]) -> Vec<Observation> {
         let mut missing = Vec::new();
         let Some(plan) = self.in_flight.take() else { return missing };
@@ -433,7 +433,7 @@ impl Engine {
                 self.pages[item.page.plus(offset)].set_moving(false);
             }
             match item.action {
-                // Of a block that went in part the next walk tells which pages; its counts are in the ledger already.
+                // The next scan shows which pages of a partly moved block went; the ledger has the counts already.
                 Action::MoveTo(to) if outcome.done == item.pages => self.apply_move(now, outcome, to),
                 Action::Split if outcome.done > 0 => self.pages.set_huge(item.page.block(), false),
                 Action::Collapse if outcome.done > 0 => self.pages.set_huge(item.page.block(), true),
@@ -452,7 +452,7 @@ impl Engine {
                 _ => {}
             }
         }
-        // A move without an outcome is a defect of the driver; its pages must not stay marked for ever.
+        // A move without an outcome is a defect of the driver; its pages must not stay marked forever.
         for item in plan.moves.iter().skip(outcomes.len()) {
             if self.pages.block(item.page.block()).is_some() {
                 for offset in 0..item.pages {
@@ -479,7 +479,7 @@ impl Engine {
     }
 }
 
-/// Requests everything back that Terrace moved to slower memory, by address: the way it is read fastest.
+/// Requests all pages that Terrace demoted, in address order, which reads fastest.
 fn request_back(pages: &Pages, requests: &mut MoveRequests) {
     for (block, info) in pages.blocks() {
         let step = if info.huge { BLOCK_PAGES as usize } else { 1 };

@@ -1,12 +1,12 @@
-//! The governor: between what a policy requests and what is done stands what is allowed.
+//! The governor: admits or rejects the requests of a policy.
 //!
-//! In: requests, the room there is, and what earlier moves turned out to cost. Out: the moves of the next plan, and
-//! a count of every rejection. Must not: rank pages, or let a request through that breaks a limit.
+//! In: requests, the capacity view, and the cost of earlier moves. Out: the moves of the next plan, and a count of every rejection. Must
+//! not: rank pages, or admit a request that breaks a limit.
 //!
-//! Bounds: capacity of the destination, the limit of fast memory, a rate (token bucket), floors and ceilings per
-//! space, rest for pages that went out and came straight back. Feedback: page-outs stop while refaults, moves and being watched cost the
-//! program more than its budget, and when the slow tier is nearly full or stores nothing in less; the idle time a
-//! policy should wait for grows while mistakes cost more than half the budget, and shrinks again below a quarter of it.
+//! Bounds: capacity of the destination, the limit of fast memory, a rate (token bucket), floors and ceilings per space, and a cooldown for
+//! ping-ponging pages. Feedback: page-outs stop while refaults, moves and tracking cost the program more than its budget, and when the slow
+//! tier is nearly full or does not compress. The idle time that a policy should wait for grows while ping-pongs cost more than half the
+//! budget, and shrinks again below a quarter of it.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -19,20 +19,20 @@ use crate::units::{Bytes, SpaceId, TierId, Time};
 /// Bounds and budgets.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GovernorConfig {
-    /// Most bytes a second that may change tier; `None` for no bound.
+    /// Most bytes per second that may change tier; `None` for no limit.
     pub rate: Option<Bytes>,
-    /// Most pages of one plan: the mover returns to the loop after so many.
+    /// Most pages of one plan: after these the mover returns to the loop.
     pub batch_pages: u64,
-    /// How long a page stays where it is after a move; four times longer for each time it came straight back.
+    /// How long a page stays where it is after a move; four times longer after each ping-pong.
     pub cooldown: Duration,
-    /// A page that comes back sooner than this after it was demoted was demoted by mistake: it was away for no longer than it
-    /// had been idle before.
+    /// The ping-pong window: a page that comes back sooner than this was demoted wrongly, because it was away no longer than it had been
+    /// idle before.
     pub ping_pong_window: Duration,
-    /// Share of the program's time that refaults, moves and being watched may cost together before page-outs stop, 0 to 1.
+    /// Share of the program's time that refaults, moves and tracking may cost together before page-outs stop, 0 to 1.
     pub max_slowdown: f64,
-    /// What one refault costs the program. 5 us is a random 4 KiB fault on lz4 zram, as measured (docs/performance.md).
+    /// The cost of one refault to the program. 5 us is a random 4 KiB fault on lz4 zram, as measured (docs/performance.md).
     pub refault_cost: Duration,
-    /// Page-outs stop while the slow tier stores data in more than 1/this of its size: compression that saves little.
+    /// Page-outs stop while the slow tier stores data in more than 1/this of its size: compression then saves little.
     pub least_compression: f64,
 }
 
@@ -51,11 +51,11 @@ impl Default for GovernorConfig {
 }
 
 impl GovernorConfig {
-    /// The longest rest: 64 times as long, which a page that keeps coming back gets, must fit 16 bits of seconds.
+    /// The longest cooldown: 64 times as long, after repeated ping-pongs, must fit 16 bits of seconds.
     pub const LONGEST_COOLDOWN: Duration = Duration::from_secs(600);
 
-    /// The same with another rest, and with the time within which a return shows a mistake longer or shorter in proportion: both
-    /// say how fast the program is taken to change its mind.
+    /// The same with another cooldown, and with the ping-pong window scaled in proportion: both follow how fast the program is assumed to
+    /// change its behaviour.
     pub fn with_cooldown(self, cooldown: Duration) -> GovernorConfig {
         let factor = cooldown.as_secs_f64() / self.cooldown.as_secs_f64();
         let ping_pong_window =
@@ -64,33 +64,33 @@ impl GovernorConfig {
     }
 }
 
-/// How much fast memory a space is promised, and how much it may have, in 4 KiB pages.
+/// The fast memory that a space keeps, and the most it may have, in 4 KiB pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SpaceLimits {
-    /// Demotion stops when the space has only so many fast pages.
+    /// Demotion stops when the space has only this many fast pages.
     pub floor: u64,
-    /// Promotion stops when the space has so many.
+    /// Promotion stops when the space has this many.
     pub ceiling: u64,
 }
 
-/// What the surroundings say of the moves so far, over the last stretch of time.
+/// The cost of the moves up to now, over the last interval.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Pressure {
-    /// How long the stretch was.
+    /// Length of the interval.
     pub window: Duration,
     /// Pages the program waited for because they had left fast memory.
     pub refaults: u64,
-    /// What the moves of the stretch cost the program otherwise: interrupts, and processors that the mover took.
+    /// Other costs of the interval's moves to the program: interrupts, and processors that the mover used.
     pub moving: Duration,
-    /// What a page-out costs now, for the pages that came back.
+    /// The current cost of a page-out, charged for refaulted pages.
     pub page_out_cost: Duration,
-    /// What watching cost it in the stretch.
+    /// The cost of tracking in the interval.
     pub watching: Duration,
     /// Cores that the program uses; less than one counts as one.
     pub cores: f64,
-    /// Share of the stretch in which tasks waited for memory, from pressure-stall information, 0 to 1; `None` if unknown.
+    /// Share of the interval in which tasks waited for memory, from pressure-stall information, 0 to 1; `None` if unknown.
     pub stall_share: Option<f64>,
-    /// Stored size over original size inverted: how many bytes one byte of the slow tier holds; `None` if it does not compress.
+    /// The compression ratio: how many bytes one byte of the slow tier holds; `None` if it does not compress.
     pub compression: Option<f64>,
 }
 
@@ -100,12 +100,12 @@ pub struct Pressure {
 pub enum Throttle {
     /// Refaults cost the program more than its budget.
     Refaults,
-    /// The slow tier hardly compresses what it is given.
+    /// The slow tier hardly compresses its data.
     Compression,
 }
 
 impl Throttle {
-    /// The cause as reports name it.
+    /// The cause in reports.
     pub const fn name(self) -> &'static str {
         match self {
             Throttle::Refaults => "refaults",
@@ -114,16 +114,16 @@ impl Throttle {
     }
 }
 
-/// What the governor lets through at one call.
+/// The result of one admission.
 #[derive(Clone, Debug, Default)]
 pub struct Admission {
     /// The moves granted, in the order of the requests.
     pub moves: Vec<Move>,
-    /// The requests that were not granted, with the reason, in their order.
+    /// The rejected requests with the reason, in their order.
     pub rejected: Vec<(MoveRequest, Rejection)>,
-    /// How many requests from the front were dealt with, granted or rejected; the rest waits for the rate.
+    /// How many requests from the front were handled, granted or rejected; the rest waits for the rate.
     pub consumed: usize,
-    /// When the rate allows the next one, if it is the rate that stopped the admission.
+    /// When the rate allows the next one, if the rate stopped the admission.
     pub wait_until: Option<Time>,
 }
 
@@ -131,16 +131,16 @@ pub struct Admission {
 #[derive(Clone, Debug)]
 pub struct Governor {
     config: GovernorConfig,
-    /// The unit of the 16 bits in which a page keeps when it moved.
+    /// Time unit of the 16 bits in which a page stores its last move.
     tick: Duration,
     limits: BTreeMap<SpaceId, SpaceLimits>,
     total_limits: Option<SpaceLimits>,
     bucket: TokenBucket,
     throttle: Option<Throttle>,
     stall: f64,
-    /// What moves cost and is not charged yet, in seconds.
+    /// Cost of moves that is not charged yet, in seconds.
     invested: f64,
-    /// How long pressure was reported so far.
+    /// How long pressure was reported up to now.
     managed: Duration,
     backoff: f64,
     demoted: f64,
@@ -148,23 +148,23 @@ pub struct Governor {
     rejections: BTreeMap<Rejection, u64>,
 }
 
-/// Half-life of the stall estimate: long enough to ride out one burst, short enough to stop a wrong decision.
+/// Half-life of the stall estimate: long enough to ignore one burst, short enough to stop a wrong decision.
 const STALL_HALF_LIFE: Duration = Duration::from_secs(2);
-/// Mean time over which what a move costs is charged while its page stays away: as long as the program was managed so far, since of a program nothing
-/// more is known than that it will run about as long again. A young one thus pays for few moves, and a short one is never burdened with
-/// an investment that only a long run repays.
+/// Mean time over which the cost of a move is charged while its page stays away: as long as the program was managed up to now, since the
+/// best forecast is that it will run about as long again. A young program thus pays for few moves, and a short one never pays for an
+/// investment that only a long run repays.
 const REPAID_IN_AT_LEAST: Duration = Duration::from_secs(10);
-/// And at most this long. Cold memory leaves once: 1.5 GiB at 10 us a page are 3.9 s, 1.3 % of five minutes, and below the usual 2 % it
-/// need not leave in portions.
+/// And at most this long. Cold memory leaves once: 1.5 GiB at 10 us a page are 3.9 s, 1.3 % of five minutes. That is below the usual
+/// 2 %, so it need not leave in portions.
 const REPAID_IN_AT_MOST: Duration = Duration::from_secs(300);
-/// Half-life of the mistake ratio.
+/// Half-life of the ping-pong ratio.
 const MISTAKE_HALF_LIFE: Duration = Duration::from_secs(30);
-/// Below this share of mistakes among the demotions, refaults are the program's change of mind and not impatience.
+/// Below this share of ping-pongs among the demotions, refaults mean that the program changed, not that idle times are too short.
 const LEAST_PING_PONG: f64 = 0.05;
 const PATIENCE_MAX: f64 = 32.0;
-/// Patience doubles and halves in this time, and no faster: what left tells its cost over the next minute, and whoever acts
-/// sooner on it acts on old news. (With a tenth of it a load that reads even its coldest pages once a minute drove back-off factor to its
-/// limit within half a minute of the first wave of page-outs, and half of the memory that could be saved stayed in.)
+/// The back-off factor doubles and halves in this time, and no faster: the cost of a demotion shows over the next minute, so an earlier
+/// reaction would use outdated information. (With a tenth of it, a load that reads even its coldest pages once a minute drove the back-off
+/// factor to its limit within half a minute of the first wave of page-outs, and half of the possible savings were lost.)
 const PATIENCE_DOUBLES: Duration = Duration::from_secs(60);
 
 impl Governor {
@@ -198,13 +198,13 @@ impl Governor {
         self.total_limits = Some(limits);
     }
 
-    /// Sets the most bytes a second that may change tier, `None` for no bound.
+    /// Sets the most bytes per second that may change tier, `None` for no limit.
     pub fn set_rate(&mut self, rate: Option<Bytes>) {
         self.config.rate = rate;
         self.bucket.rate = rate.map(|rate| rate.get() as f64);
     }
 
-    /// Lets through what is allowed of `requests`, from the front, up to one plan's worth.
+    /// Admits what is allowed of `requests`, from the front, up to one plan's worth.
     pub fn admit(
         &mut self,
         now: Time,
@@ -251,7 +251,7 @@ impl Governor {
         granted
     }
 
-    /// One request against all bounds but the rate. A granted move is entered into `budget`.
+    /// Checks one request against all bounds but the rate. Records a granted move in `budget`.
     fn judge(&self, now: Time, request: &MoveRequest, pages: &Pages, budget: &mut Budget) -> Result<Move, Rejection> {
         if pages.block(request.page.block()).is_none() {
             return Err(Rejection::Stale);
@@ -274,7 +274,7 @@ impl Governor {
         let (space, _) = pages.locate(unit.start);
         let limits = self.limits.get(&space);
         if request.reason == Reason::Drain {
-            // Terrace is leaving: what it moved goes back wherever there is room, and no rest or promise stands against that.
+            // Terrace is leaving: its moves are undone wherever there is room, without cooldown or limits.
             budget.enter(space, from, to, u64::from(count))?;
             return Ok(item);
         }
@@ -296,7 +296,7 @@ impl Governor {
                 }
             }
         } else {
-            // A page that was demoted by mistake should come back at once, the first time; after that it rests.
+            // A wrongly demoted page should come back at once the first time; after that it is in cooldown.
             if page.ping_pong() > 0 && self.is_cooling_down(now, page) {
                 return Err(Rejection::Cooldown);
             }
@@ -321,8 +321,8 @@ impl Governor {
         u64::from(self.tick_of(now).wrapping_sub(page.moved_at)) < cooldown
     }
 
-    /// A time as the pages store it: 16 bits, never 0, which stands for "never". They wrap (in seconds after 18 hours), so a page
-    /// that nothing touched for that long may rest a little too long.
+    /// A time as the pages store it: 16 bits, never 0, which stands for "never". They wrap (in seconds after 18 hours), so a page untouched
+    /// for that long may be in cooldown a little too long.
     fn tick_of(&self, now: Time) -> u16 {
         (self.in_ticks(Duration::from_nanos(now.as_nanos())) as u16).max(1)
     }
@@ -338,7 +338,7 @@ impl Governor {
         self.demoted += 1.0;
     }
 
-    /// A page came back to faster memory, by a promotion or by itself. Returns whether its demotion was a mistake.
+    /// A page came back to faster memory, by a promotion or by a refault. Returns whether it was a ping-pong.
     pub fn on_returned(&mut self, now: Time, page: &mut Page) -> bool {
         let away = u64::from(self.tick_of(now).wrapping_sub(page.moved_at));
         let ping_pong = page.demoted() && away < self.in_ticks(self.config.ping_pong_window);
@@ -351,20 +351,19 @@ impl Governor {
         ping_pong
     }
 
-    /// A page was brought back because Terrace leaves: that says nothing of whether its demotion was right.
+    /// A page was promoted because Terrace leaves: this does not count as a ping-pong.
     pub fn on_drained(&mut self, now: Time, page: &mut Page) {
         page.set_demoted(false);
         page.moved_at = self.tick_of(now);
     }
 
-    /// A page was sent away and was found where it had been: in use again before it was even looked for. It counts as one
-    /// that came straight back.
+    /// A demoted page was found where it had been: it was in use again at once. It counts as a ping-pong.
     pub fn on_stayed(&mut self, now: Time, page: &mut Page) {
         page.set_ping_pong(page.ping_pong() + 1);
         page.moved_at = self.tick_of(now);
     }
 
-    /// Takes in what the moves so far turned out to cost.
+    /// Takes the cost of the moves up to now.
     pub fn on_pressure(&mut self, pressure: &Pressure) {
         if pressure.window.is_zero() {
             return;
@@ -374,7 +373,7 @@ impl Governor {
         let time = seconds * pressure.cores.max(1.0);
         let cost = pressure.refaults as f64 * self.config.refault_cost.as_secs_f64() / time;
         let keep = 0.5f64.powf(seconds / STALL_HALF_LIFE.as_secs_f64());
-        // Pressure-stall information counts waits of any cause, so it can only raise the estimate while pages come back.
+        // Pressure-stall information counts waits of any cause, so it may only raise the estimate while pages refault.
         let seen = match pressure.stall_share {
             Some(share) if pressure.refaults > 0 => cost.max(share.min(2.0 * cost)),
             _ => cost,
@@ -383,8 +382,8 @@ impl Governor {
         self.stall = self.stall * keep + seen * (1.0 - keep);
 
         let keep = 0.5f64.powf(seconds / MISTAKE_HALF_LIFE.as_secs_f64());
-        // The budget is there to be used: waiting longer than it takes to stay within half of it would keep cold pages for nothing.
-        // While page-outs are stopped, what comes back was decided before, and tells nothing of how patient one is now.
+        // The budget is there to be used: a longer wait than half of it requires would keep cold pages without benefit.
+        // While page-outs are stopped, refaults result from earlier decisions and say nothing about the current back-off factor.
         let step = seconds / PATIENCE_DOUBLES.as_secs_f64();
         let acting = self.throttle != Some(Throttle::Refaults);
         if acting && self.ping_pong_ratio() > LEAST_PING_PONG && self.stall > self.config.max_slowdown / 2.0 {
@@ -407,8 +406,8 @@ impl Governor {
         };
     }
 
-    /// What of the moves' cost falls due now, in seconds. A page that stays away repays its way out over time; of one that comes back the way
-    /// out was for nothing, and is due at once.
+    /// The cost of moves that is due now, in seconds. A page that stays away repays its page-out over time; the page-out of a refaulted
+    /// page was wasted and is due at once.
     fn charge_moves(&mut self, pressure: &Pressure) -> f64 {
         self.invested += pressure.moving.as_secs_f64();
         let back = (pressure.refaults as f64 * pressure.page_out_cost.as_secs_f64()).min(self.invested);
@@ -420,9 +419,9 @@ impl Governor {
         back + due
     }
 
-    /// Share of the demotions of the last minute or so that were mistakes, 0 to 1.
+    /// Share of ping-pongs among the demotions of the last minute or so, 0 to 1.
     pub fn ping_pong_ratio(&self) -> f64 {
-        // A handful of demotions says nothing yet: 64 imaginary good ones stand against the first mistakes.
+        // A handful of demotions says nothing yet: 64 assumed good ones offset the first ping-pongs.
         self.ping_pong_pages / (self.demoted + 64.0)
     }
 
@@ -436,19 +435,19 @@ impl Governor {
         self.throttle
     }
 
-    /// Estimated share of the program's time that refaults, moves and being watched cost together, 0 to 1.
+    /// Estimated share of the program's time that refaults, moves and tracking cost together, 0 to 1.
     pub fn stall_share(&self) -> f64 {
         self.stall
     }
 
-    /// Requests refused so far, by reason.
+    /// Rejected requests, by reason.
     pub fn rejections(&self) -> &BTreeMap<Rejection, u64> {
         &self.rejections
     }
 }
 
-/// The unit that a rest is counted in: seconds where it is whole seconds; else a sixteenth of it, so that it is kept to 6 %, and no less
-/// than a millisecond. The longest rest, 64 times the first, is then far below where 16 bits wrap.
+/// The time unit of a cooldown: seconds if it is a whole number of seconds; else a sixteenth of it, which is precise to 6 %, and at least a
+/// millisecond. The longest cooldown, 64 times the first, is then far below the point where 16 bits wrap.
 fn tick_for(cooldown: Duration) -> Duration {
     match cooldown.subsec_nanos() {
         0 => Duration::from_secs(1),
@@ -456,7 +455,7 @@ fn tick_for(cooldown: Duration) -> Duration {
     }
 }
 
-/// The requests at the front that are granted together or not at all; `None` where there is none left.
+/// The requests at the front that are granted together or not at all; `None` if none are left.
 fn exchange(requests: &[MoveRequest]) -> Option<&[MoveRequest]> {
     let first = requests.first()?;
     let leaving = match first.instead_of {
@@ -466,12 +465,12 @@ fn exchange(requests: &[MoveRequest]) -> Option<&[MoveRequest]> {
     Some(&requests[..(leaving + 1).min(requests.len())])
 }
 
-/// Room as it shrinks while one plan is put together.
+/// The capacity left while one plan is built.
 struct Budget {
     free: [u64; TierId::MAX],
     fast_left: u64,
     fast_used: u64,
-    /// Fast pages of each space that leave with this plan, and pages that come.
+    /// Fast pages of each space that leave with this plan, and pages that arrive.
     leaving: BTreeMap<SpaceId, u64>,
     coming: BTreeMap<SpaceId, u64>,
 }
@@ -487,7 +486,7 @@ impl Budget {
         Budget { free, fast_left, fast_used: fast.used, leaving: BTreeMap::new(), coming: BTreeMap::new() }
     }
 
-    /// Fast pages of a space once the plan so far is carried out.
+    /// Fast pages of a space after the plan as built up to now.
     fn fast_of(&self, space: SpaceId, pages: &Pages) -> u64 {
         let coming = self.coming.get(&space).copied().unwrap_or(0);
         (pages.used(space, TierId::FAST) + coming).saturating_sub(self.left_fast(space))
@@ -513,7 +512,7 @@ impl Budget {
         if from == TierId::FAST {
             self.fast_used = self.fast_used.saturating_sub(pages);
             *self.leaving.entry(space).or_default() += pages;
-            // What leaves makes room for what comes, within the same plan: demotions precede their promotions.
+            // Demotions make room for promotions within the same plan: they precede them.
             if self.fast_left != u64::MAX {
                 self.fast_left += pages;
             }
@@ -544,8 +543,8 @@ impl Budget {
     }
 }
 
-/// A token bucket in bytes: refills at the rate, holds a twentieth of a second's worth, and may go into debt once per
-/// take, so that an item larger than the bucket passes and the long-run rate still holds.
+/// A token bucket in bytes. It refills at the rate, holds a twentieth of a second's worth, and may go into debt once per take, so that an
+/// item larger than the bucket passes and the long-run rate still holds.
 #[derive(Clone, Debug)]
 struct TokenBucket {
     rate: Option<f64>,
@@ -558,7 +557,7 @@ impl TokenBucket {
         TokenBucket { rate: rate.map(|rate| rate.get() as f64), tokens: 0.0, filled_at: None }
     }
 
-    /// Takes `amount`, or says when it may be asked for again.
+    /// Takes `amount`, or returns when to try again.
     fn take(&mut self, now: Time, amount: Bytes) -> Result<(), Time> {
         let Some(rate) = self.rate else { return Ok(()) };
         let depth = rate / 20.0;
@@ -569,7 +568,7 @@ impl TokenBucket {
             self.tokens -= amount.get() as f64;
             Ok(())
         } else {
-            // Wait for half a bucket, not for one token: waking for every page would cost more than moving it.
+            // Wait for half a bucket, not for one token: waking for every page would cost more than the move.
             Err(now + Duration::from_secs_f64(((depth / 2.0 - self.tokens) / rate).max(0.001)))
         }
     }
@@ -619,18 +618,18 @@ mod tests {
         };
         let both = admit(&mut pages.clone(), &[leave(0), come]);
         assert_eq!(both, (2, 2, BTreeMap::new()));
-        // The page that would leave cannot: neither moves. What follows is judged by itself, with the room as it was.
+        // The page that would leave cannot: neither moves. The next requests are judged separately, with the room as it was.
         let mut stuck = pages.clone();
         stuck[PageId(0)].set_pinned(true);
         let lone = MoveRequest::new(PageId(1), Action::MoveTo(SLOW), Reason::Cold);
         let rejected = admit(&mut stuck, &[leave(0), come, lone]);
         assert_eq!(rejected, (1, 3, BTreeMap::from([(Rejection::Pinned, 1)])));
-        // The page that would come cannot: the others stay where they are.
+        // The page that would arrive cannot: the others stay where they are.
         let mut gone = pages.clone();
         gone[PageId(3)].set_pinned(true);
         assert_eq!(admit(&mut gone, &[leave(0), leave(1), come]), (0, 3, BTreeMap::from([(Rejection::Pinned, 1)])));
         assert!((0..4).all(|page| !gone[PageId(page)].moving()));
-        // Room that a rejected exchange would have made is no room.
+        // The room that a rejected exchange would have freed does not exist.
         assert_eq!(
             admit(&mut gone, &[leave(0), come, MoveRequest::new(PageId(3), Action::MoveTo(TierId::FAST), Reason::Hot)])
                 .0,
@@ -689,7 +688,7 @@ mod tests {
         let mut governor = Governor::new(GovernorConfig::default());
         governor.set_limits(SPACE, SpaceLimits { floor: 0, ceiling: 50 });
         let room = tiers(&pages, 1000);
-        // 40 are fast and 50 may be: ten come. Five that leave before them make room for five more.
+        // 40 are fast and 50 may be: ten arrive. Five demotions before them make room for five more.
         let alone = governor.admit(Time::ZERO, &promotions, &mut pages.clone(), &room, None);
         assert_eq!(alone.moves.len(), 10);
         let leaving = (95..100).map(|page| MoveRequest::new(PageId(page), Action::MoveTo(SLOW), Reason::Cold));
@@ -733,7 +732,7 @@ mod tests {
             }
             now.since(from)
         };
-        // An hour and a bit: far beyond where the ticks wrap.
+        // A bit more than an hour: far beyond the point where the ticks wrap.
         let mut now = Time::ZERO + Duration::from_micros(3_600_012_300);
         governor.on_demoted(now, page);
         let cooldown = cooldown_from(&governor, page, now);
@@ -800,12 +799,12 @@ mod tests {
             (0..60).for_each(|_| governor.on_pressure(&pressure));
             (governor.stall_share(), governor.throttle())
         };
-        // 1 % of refaults, 0.9 % of watching: within 2 %.
+        // 1 % of refaults, 0.9 % of tracking: within 2 %.
         let within =
             Pressure { window: second, refaults: 2000, watching: Duration::from_millis(9), ..Pressure::default() };
         let (share, throttle) = settled(within);
         assert!((share - 0.019).abs() < 1e-3 && throttle.is_none(), "{share}");
-        // Each page that comes back went out for nothing: 2,000 times 10 us more.
+        // The page-out of each refaulted page was wasted: 2,000 times 10 us more.
         let moving = Duration::from_millis(20);
         let trips = Pressure { moving, page_out_cost: Duration::from_micros(10), ..within };
         let (share, throttle) = settled(trips);

@@ -1,21 +1,21 @@
-//! The ledger: counts every move, failure and mistake, and keeps the latest decisions so that they can be explained.
+//! The ledger: counts every move, failure and ping-pong, and keeps the latest decisions to explain them.
 //!
-//! In: outcomes and returns, from the engine. Out: totals for reports, and the history of a block. Must not:
-//! count a request or a request; only what happened.
+//! In: outcomes and returns, from the engine. Out: totals for reports, and the history of a block. Must not: count a request; only what
+//! happened.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use crate::plan::{Action, Failure, Outcome, Reason};
 use crate::units::{SpaceId, TierId, Time, Vpn};
 
-/// A kind of move that is counted apart.
+/// A kind of move that is counted separately.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Route {
-    /// From this tier
+    /// Source tier.
     pub from: TierId,
-    /// to that one,
+    /// Target tier.
     pub to: TierId,
-    /// for this reason.
+    /// Reason.
     pub reason: Reason,
 }
 
@@ -30,21 +30,21 @@ pub struct Decision {
     pub space: SpaceId,
     /// Its first page.
     pub first: Vpn,
-    /// Pages from the first to the last it touched.
+    /// Number of pages from the first to the last it touched.
     pub span: u32,
-    /// Pages that really moved.
+    /// Pages that moved.
     pub moved: u32,
-    /// Pages that did not.
+    /// Pages that did not move.
     pub failed: u32,
-    /// From which tier.
+    /// Source tier.
     pub from: TierId,
-    /// What was done.
+    /// The action.
     pub action: Action,
-    /// Why.
+    /// The reason.
     pub reason: Reason,
 }
 
-/// How many decisions are kept: 64 bytes each, a quarter of a mebibyte in all.
+/// Number of decisions kept: 64 bytes each, a quarter of a MiB in all.
 const DECISIONS_KEPT: usize = 4096;
 
 /// Totals since the start, and the latest decisions. All counts in 4 KiB pages.
@@ -62,7 +62,7 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// Enters the outcome of one move.
+    /// Records the outcome of one move.
     pub(crate) fn enter(&mut self, time: Time, plan: u64, space: SpaceId, first: Vpn, outcome: &Outcome) {
         let item = outcome.item;
         let failed = item.pages - outcome.done;
@@ -119,13 +119,13 @@ impl Ledger {
         });
     }
 
-    /// Enters pages that came back by themselves.
+    /// Records refaulted pages.
     pub(crate) fn returned(&mut self, ping_pong: bool) {
         self.refaults += 1;
         self.ping_pong_pages += u64::from(ping_pong);
     }
 
-    /// Enters a promotion that undid a recent demotion.
+    /// Records a promotion that reversed a recent demotion.
     pub(crate) fn ping_pong(&mut self) {
         self.ping_pong_pages += 1;
     }
@@ -135,7 +135,7 @@ impl Ledger {
         &self.moved
     }
 
-    /// Pages that were to move and did not, by cause.
+    /// Pages whose move failed, by cause.
     pub fn failed(&self) -> &BTreeMap<Failure, u64> {
         &self.failed
     }
@@ -145,7 +145,7 @@ impl Ledger {
         self.moved.iter().filter(|(route, _)| route.to > route.from).map(|(_, pages)| pages).sum()
     }
 
-    /// Pages moved to faster tiers by Terrace; those that came back by themselves are [`Ledger::refaults`].
+    /// Pages promoted by Terrace; refaulted pages are [`Ledger::refaults`].
     pub fn promoted(&self) -> u64 {
         self.moved.iter().filter(|(route, _)| route.to < route.from).map(|(_, pages)| pages).sum()
     }
@@ -165,7 +165,7 @@ impl Ledger {
         self.refaults
     }
 
-    /// Demotions that turned out wrong: the page was back within the governor's mistake window.
+    /// Demotions that turned out wrong: the page was back within the ping-pong window.
     pub fn ping_pong_pages(&self) -> u64 {
         self.ping_pong_pages
     }

@@ -1,11 +1,10 @@
-//! The core of Terrace: everything it knows and decides, without I/O.
+//! The core of Terrace: its state and its decisions, without I/O.
 //!
-//! One pipeline: trackers report what they saw ([`observation`]), the [`engine`] keeps it in dense arrays
-//! ([`pages`]), a [`policy`] ranks, the [`governor`] bounds and rejections, and a [`plan`] goes out to a mover whose
-//! outcomes come back in. The [`ledger`] counts and explains. The same code runs live, in replay and in the simulator.
+//! One pipeline: trackers report [`observation`]s, the [`engine`] keeps them in dense arrays ([`pages`]), a [`policy`] ranks pages, the
+//! [`governor`] admits or rejects requests, and a [`plan`] goes to a mover, whose outcomes come back. The [`ledger`] counts and explains.
+//! The same code runs live, in replay and in the simulator.
 //!
-//! Must not: read a clock, touch a file, start a thread, draw a random number or depend on hash order. `now` is
-//! always passed in.
+//! Must not: read a clock, touch a file, start a thread, draw a random number or depend on hash order. `now` is always an argument.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod arbiter;

@@ -1,20 +1,20 @@
-//! What a tracker saw of pages: the vocabulary between trackers and policies.
+//! Observations of pages: the interface between trackers and policies.
 //!
-//! In: nothing. Out: [`Observations`], a batch of observations in one of two shapes. A [`ScanBatch`] is what a
-//! table walk yields, one byte for each of many consecutive pages; an [`Observation`] is a single event
-//! (a hardware sample, a hint fault, a birth). Must not: interpret. What an access is worth, the policy decides.
+//! In: nothing. Out: [`Observations`], a batch of observations in one of two shapes. A [`ScanBatch`] is the result of a page-table scan,
+//! one byte for each of many consecutive pages; an [`Observation`] is a single event (a hardware sample, a hint fault, an allocation). Must
+//! not: interpret. The policy decides what an access is worth.
 
 use std::time::Duration;
 
 use crate::units::{PageId, TierId, Time};
 
-/// One page as a walk of the page tables saw it, packed into a byte:
-/// accessed, dirty, placed, huge in the low bits, the tier in the high four.
+/// The state of one page as a scan of the page tables found it, packed into a byte: accessed, dirty, placed, huge in the low bits, the tier
+/// in the high four.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub struct PteState(u8);
 
 impl PteState {
-    /// The page has no memory behind it: never touched, or given back.
+    /// The page has no memory behind it: never touched, or freed.
     pub const ABSENT: PteState = PteState(0);
     const ACCESSED: u8 = 1;
     const DIRTY: u8 = 2;
@@ -26,22 +26,22 @@ impl PteState {
         PteState(PteState::PLACED | (tier.0 << 4))
     }
 
-    /// The same sight with the accessed bit set to `accessed`.
+    /// The same state with the accessed bit set to `accessed`.
     pub const fn with_accessed(self, accessed: bool) -> PteState {
         if accessed { PteState(self.0 | PteState::ACCESSED) } else { PteState(self.0 & !PteState::ACCESSED) }
     }
 
-    /// The same sight with the dirty mark set to `dirty`.
+    /// The same state with the dirty bit set to `dirty`.
     pub const fn with_dirty(self, dirty: bool) -> PteState {
         if dirty { PteState(self.0 | PteState::DIRTY) } else { PteState(self.0 & !PteState::DIRTY) }
     }
 
-    /// The same sight with the huge mark set to `huge`.
+    /// The same state with the huge bit set to `huge`.
     pub const fn with_huge(self, huge: bool) -> PteState {
         if huge { PteState(self.0 | PteState::HUGE) } else { PteState(self.0 & !PteState::HUGE) }
     }
 
-    /// Whether the page was read or written since its mark was last cleared.
+    /// Whether the page was read or written since its accessed bit was last cleared.
     pub const fn accessed(self) -> bool {
         self.0 & PteState::ACCESSED != 0
     }
@@ -56,7 +56,7 @@ impl PteState {
         self.0 & PteState::HUGE != 0
     }
 
-    /// The tier the page lies in, or `None` if it has no memory behind it.
+    /// The page's tier, or `None` if it has no memory behind it.
     pub const fn tier(self) -> Option<TierId> {
         if self.0 & PteState::PLACED != 0 { Some(TierId(self.0 >> 4)) } else { None }
     }
@@ -79,21 +79,21 @@ impl std::fmt::Debug for PteState {
     }
 }
 
-/// Consecutive pages of one block, or of several adjacent block ids, as one walk saw them.
+/// Consecutive pages of one block, or of several adjacent block ids, from one scan.
 #[derive(Clone, Copy, Debug)]
 pub struct ScanBatch<'a> {
     /// The page that `PTE states[0]` describes; `PTE states[k]` describes the page `k` further on, in the same block.
     pub first: PageId,
-    /// One sight a page; at most a block's worth from `first` on.
+    /// One state per page; at most a block's worth from `first` on.
     pub ptes: &'a [PteState],
-    /// How long the accessed bits had to be set: the time since they were last cleared.
-    /// `None` means the marks say nothing this time, only the places do.
+    /// How long the accessed bits could be set: the time since they were last cleared. `None` means that the bits are not valid in this
+    /// batch, only the tiers are.
     pub window: Option<Duration>,
-    /// Whether the accessed bits were cleared along with this reading, so that the next window starts now.
+    /// Whether the scan also cleared the accessed bits, so that the next window starts now.
     pub cleared: bool,
 }
 
-/// Which kind of access an event stands for.
+/// The kind of access of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Access {
@@ -115,20 +115,20 @@ pub enum Observation {
         /// How many such accesses one sample stands for.
         period: u32,
     },
-    /// A hint fault: the program touched a page that had been made inaccessible to see just that.
+    /// A hint fault: the program touched a page that had been made inaccessible to detect its next use.
     HintFault {
         /// The page touched.
         page: PageId,
         /// Whether it is known to have been written.
         write: bool,
-        /// When the page was made inaccessible; the time of the fault itself where nobody can tell ([`Needs::own_marks`]).
+        /// When the page was made inaccessible; the time of the fault itself if that is unknown ([`Needs::own_marks`]).
         ///
         /// [`Needs::own_marks`]: crate::policy::Needs::own_marks
         marked: Time,
     },
-    /// The program touched a page that had left fast memory, and paid for its return.
+    /// The program touched a page that had left fast memory, and waited for its return.
     Refault {
-        /// The page that came back.
+        /// The refaulted page.
         page: PageId,
     },
     /// A count from hardware or from a device: accesses since it was last read.
@@ -142,12 +142,12 @@ pub enum Observation {
     Allocated {
         /// The new page.
         page: PageId,
-        /// Where it was placed.
+        /// The tier it was placed in.
         tier: TierId,
     },
-    /// The page gave its memory back.
+    /// The page's memory was freed.
     Freed {
-        /// The page that is no more.
+        /// The freed page.
         page: PageId,
     },
 }
@@ -166,10 +166,10 @@ impl Observation {
     }
 }
 
-/// A batch of what a tracker saw.
+/// A batch of a tracker's observations.
 #[derive(Clone, Copy, Debug)]
 pub enum Observations<'a> {
-    /// A stretch of a page-table walk.
+    /// Part of a page-table scan.
     Scan(ScanBatch<'a>),
     /// Single events, in the order they happened.
     Events(&'a [Observation]),

@@ -1,12 +1,11 @@
-//! All that is known of every page, in dense arrays: eight bytes a page, in blocks of 512.
+//! The state of every page, in dense arrays: eight bytes per page, in blocks of 512.
 //!
-//! In: ranges that appear and vanish, tiers that change. Out: page ids for addresses and back, the state
-//! of each page, and how many pages of each space lie in each tier. Must not: decide anything, or hand out
-//! an id whose block is gone.
+//! In: ranges that appear and vanish, tiers that change. Out: page ids for addresses and back, the state of each page, and how many pages
+//! of each space are in each tier. Must not: decide anything, or return an id whose block is gone.
 //!
-//! A block is the 2 MiB of addresses behind one last-level page table. Its 512 ids are consecutive, so a
-//! walk of a page table meets a run of the array; a block that vanishes leaves its ids to the next that
-//! appears, so memory follows what is mapped and not what ever was.
+//! A block is the 2 MiB of addresses behind one last-level page table. Its 512 ids are consecutive, so a scan of a page table meets a run
+//! of the array. A block that vanishes leaves its ids to the next that appears, so memory follows what is mapped now and not the largest
+//! mapping ever.
 
 use std::collections::BTreeMap;
 use std::ops::{Deref, DerefMut, Range};
@@ -21,7 +20,7 @@ pub struct Page {
     pub heat: u16,
     /// The policy's second word: an age, an epoch, a count.
     pub stamp: u16,
-    /// The governor's: when the page last changed tier, in its ticks (wrapping); 0 if it never did.
+    /// The governor's word: when the page last changed tier, in its ticks (wrapping); 0 if it never did.
     pub(crate) moved_at: u16,
     place: u8,
     flags: u8,
@@ -40,7 +39,7 @@ impl Page {
     const UNMANAGED: Page = Page { heat: 0, stamp: 0, moved_at: 0, place: PLACE_NONE, flags: 0 };
     const NEW: Page = Page { flags: MANAGED, ..Page::UNMANAGED };
 
-    /// The tier the page lies in; `None` while it has no memory behind it.
+    /// The page's tier; `None` while it has no memory behind it.
     pub const fn tier(&self) -> Option<TierId> {
         if self.place == PLACE_NONE { None } else { Some(TierId(self.place)) }
     }
@@ -50,22 +49,22 @@ impl Page {
         self.flags & MANAGED != 0
     }
 
-    /// Whether the page is part of a plan whose outcome is not in yet.
+    /// Whether the page is part of a plan whose outcome is pending.
     pub const fn moving(&self) -> bool {
         self.flags & MOVING != 0
     }
 
-    /// Whether a move of the page failed in a way that trying again will not mend.
+    /// Whether a move of the page failed for good, so that another try is useless.
     pub const fn pinned(&self) -> bool {
         self.flags & PINNED != 0
     }
 
-    /// Whether Terrace moved the page to slower memory and it has not come back since.
+    /// Whether Terrace demoted the page and it has not come back since.
     pub const fn demoted(&self) -> bool {
         self.flags & DEMOTED != 0
     }
 
-    /// How often the page went out and came straight back, 0 to 3; each time its rest grows fourfold.
+    /// Number of ping-pongs, 0 to 3; each makes the cooldown four times longer.
     pub const fn ping_pong(&self) -> u8 {
         (self.flags >> LEVEL_SHIFT) & LEVEL_MAX
     }
@@ -106,16 +105,16 @@ impl Page {
     }
 }
 
-/// Where a block lies and how it is mapped.
+/// The address and mapping of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Block {
     /// The space it belongs to.
     pub space: SpaceId,
     /// Its first page's number; a multiple of 512.
     pub start: Vpn,
-    /// Whether it is mapped by one 2 MiB entry, so that its pages can only be seen and moved together.
+    /// Whether it is mapped by one 2 MiB entry, so that its pages are seen and moved only together.
     pub huge: bool,
-    /// Whether it holds pages of files; reclaim treats those apart from anonymous memory.
+    /// Whether it holds file pages; reclaim treats those apart from anonymous memory.
     pub file: bool,
     managed: u16,
 }
@@ -137,8 +136,7 @@ impl Pages {
         Pages::default()
     }
 
-    /// Makes the pages `range` of `space` known; those already known keep their state. Returns the blocks
-    /// that hold them, in address order.
+    /// Adds the pages `range` of `space`; known pages keep their state. Returns the blocks that hold them, in address order.
     pub fn map(&mut self, space: SpaceId, range: Range<Vpn>) -> Vec<BlockId> {
         self.used.entry(space).or_default();
         let mut touched = Vec::new();
@@ -160,7 +158,7 @@ impl Pages {
         touched
     }
 
-    /// Forgets the pages `range` of `space`. A block without pages gives its ids back.
+    /// Removes the pages `range` of `space`. A block without pages frees its ids.
     pub fn unmap(&mut self, space: SpaceId, range: Range<Vpn>) {
         let first = range.start.0 >> BLOCK_SHIFT;
         let last = range.end.0.saturating_sub(1) >> BLOCK_SHIFT;
@@ -172,7 +170,7 @@ impl Pages {
             for offset in low as u32..high as u32 {
                 self.forget(block.first_page().plus(offset));
             }
-            // A huge mapping of which a part goes is split by whoever maps it: 512 pages no longer move as one.
+            // A partial unmap splits a huge mapping: its 512 pages no longer move as one.
             if high - low < u64::from(BLOCK_PAGES) {
                 self.set_huge(block, false);
             }
@@ -180,7 +178,7 @@ impl Pages {
         }
     }
 
-    /// Forgets a whole space.
+    /// Removes a whole space.
     pub fn remove_space(&mut self, space: SpaceId) {
         self.unmap(space, Vpn(0)..Vpn(u64::MAX));
         self.used.remove(&space);
@@ -193,7 +191,7 @@ impl Pages {
         self.pages[page.index()].managed().then_some(page)
     }
 
-    /// Whether every page of `range`, which must lie within one block, is known.
+    /// Whether every page of `range`, which must be within one block, is known.
     pub fn covers(&self, space: SpaceId, range: Range<Vpn>) -> bool {
         self.find_block(space, range.start).is_some_and(|block| {
             let first = block.first_page().plus(range.start.offset_in_block()).index();
@@ -212,18 +210,18 @@ impl Pages {
         (block.space, Vpn(block.start.0 + u64::from(page.offset())))
     }
 
-    /// A block's place and mapping, or `None` if the block is gone.
+    /// A block's address and mapping, or `None` if the block is gone.
     pub fn block(&self, block: BlockId) -> Option<&Block> {
         self.blocks.get(block.0 as usize)?.as_ref()
     }
 
-    /// The 512 pages of a block, those not managed included.
+    /// The 512 pages of a block, including unmanaged ones.
     pub fn block_pages(&self, block: BlockId) -> &[Page] {
         let first = block.first_page().index();
         &self.pages[first..first + BLOCK_PAGES as usize]
     }
 
-    /// The pages `first` to `first + length` of one block, for a policy to update its words in.
+    /// The pages `first` to `first + length` of one block, whose words a policy may update.
     pub fn run_mut(&mut self, first: PageId, length: usize) -> &mut [Page] {
         &mut self.pages[first.index()..first.index() + length]
     }
@@ -238,7 +236,7 @@ impl Pages {
         self.index.range((space, 0)..=(space, u64::MAX)).map(|(_, &block)| (block, self.info(block)))
     }
 
-    /// The ids that move as one with `page`: its whole block where that is huge, otherwise the page alone.
+    /// The ids that move as one with `page`: its whole block if that is huge, otherwise the page alone.
     pub fn unit(&self, page: PageId) -> Range<PageId> {
         if self.info(page.block()).huge {
             let first = page.block().first_page();
@@ -248,7 +246,7 @@ impl Pages {
         }
     }
 
-    /// Puts a page into a tier, or takes its memory away (`None`). Returns where it was.
+    /// Puts a page into a tier, or removes its memory (`None`). Returns its previous tier.
     pub fn set_tier(&mut self, page: PageId, tier: Option<TierId>) -> Option<TierId> {
         let entry = &mut self.pages[page.index()];
         let before = entry.tier();
@@ -274,7 +272,7 @@ impl Pages {
         self.info_mut(block).huge = huge;
     }
 
-    /// Records that the known blocks of a range hold pages of files.
+    /// Records that the known blocks of a range hold file pages.
     pub fn set_file(&mut self, space: SpaceId, range: Range<Vpn>) {
         if range.is_empty() {
             return;
@@ -296,7 +294,7 @@ impl Pages {
         self.total[tier.index()]
     }
 
-    /// Pages of a space with memory behind them, in whatever tier.
+    /// Pages of a space with memory behind them, in any tier.
     pub fn footprint(&self, space: SpaceId) -> u64 {
         self.used.get(&space).map_or(0, |used| used.iter().sum())
     }
@@ -306,17 +304,17 @@ impl Pages {
         self.total.iter().sum()
     }
 
-    /// The spaces known, in order.
+    /// The known spaces, in order.
     pub fn spaces(&self) -> impl Iterator<Item = SpaceId> {
         self.used.keys().copied()
     }
 
-    /// Ids handed out so far, those free for reuse included: the length a policy's own side array must have.
+    /// Number of ids allocated, including free ones: the length that a policy's own side array needs.
     pub fn capacity(&self) -> usize {
         self.pages.len()
     }
 
-    /// Bytes this structure occupies.
+    /// Bytes of this structure.
     pub fn memory_bytes(&self) -> usize {
         // A B-tree node holds up to 11 entries and is on average three quarters full.
         let index = self.index.len() * size_of::<((SpaceId, u64), BlockId)>() * 4 / 3;
@@ -389,7 +387,7 @@ impl std::ops::IndexMut<PageId> for Pages {
     }
 }
 
-/// A column that a policy keeps beside the pages, one entry a page id, grown as ids appear.
+/// A column that a policy keeps besides the pages, one entry per page id, grown as ids appear.
 #[derive(Clone, Debug, Default)]
 pub struct Column<T> {
     entries: Vec<T>,
@@ -488,7 +486,7 @@ mod tests {
         use proptest::prelude::*;
 
         proptest! {
-            /// Whatever appears, moves and vanishes: the counters equal a recount, and no page is in two places.
+            /// Whatever appears, moves and vanishes: the counters equal a recount, and no page is in two tiers.
             #[test]
             fn counters_equal_a_recount(steps in proptest::collection::vec((0u8..3, 0u64..4000, 1u64..900, 0u8..3), 1..60)) {
                 let mut pages = Pages::new();

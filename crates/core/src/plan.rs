@@ -1,4 +1,4 @@
-//! From request to outcome: what a policy asks for, what the governor allows, what became of it.
+//! From request to outcome: the request of a policy, the governor's admission, the result.
 //!
 //! In: nothing. Out: the types [`MoveRequest`], [`Rejection`], [`Plan`], [`Move`], [`Outcome`]. Must not: judge.
 
@@ -16,16 +16,16 @@ pub enum Reason {
     OverLimit,
     /// Makes room for a hotter page.
     MakeRoom,
-    /// Its neighbours came back; it is expected to be used next.
+    /// Prefetch: its neighbours came back, so it is expected to be used next.
     Prefetch,
-    /// Terrace is leaving and puts it back.
+    /// Terrace is leaving and undoes its move.
     Drain,
-    /// Page size: hot and cold pieces lie in one huge page, or all pieces are hot.
+    /// Page size: one huge page holds hot and cold pieces, or all pieces are hot.
     PageSize,
 }
 
 impl Reason {
-    /// The reason as reports name it.
+    /// The reason in reports.
     pub const fn name(self) -> &'static str {
         match self {
             Reason::Cold => "cold",
@@ -39,7 +39,7 @@ impl Reason {
     }
 }
 
-/// What should be done with a page.
+/// What to do with a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Put it into this tier.
@@ -50,7 +50,7 @@ pub enum Action {
     Collapse,
 }
 
-/// One thing a policy would like done. A page of a huge block stands for its whole block.
+/// One request of a policy. A page of a huge block stands for its whole block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MoveRequest {
     /// The page.
@@ -59,27 +59,27 @@ pub struct MoveRequest {
     pub action: Action,
     /// Why.
     pub reason: Reason,
-    /// The page that takes its place: an exchange, in which the request for that page follows at once, or after others that leave for it.
+    /// The page that takes its place. In an exchange the request for that page follows at once, or after other requests that leave for it.
     /// All of them are admitted, or none; see [`MoveRequest::instead_of`].
     pub instead_of: Option<PageId>,
 }
 
 impl MoveRequest {
-    /// A request by itself.
+    /// A single request.
     pub const fn new(page: PageId, action: Action, reason: Reason) -> MoveRequest {
         MoveRequest { page, action, reason, instead_of: None }
     }
 
-    /// The same as one side of an exchange: this page leaves, and `page` is there instead. The request for `page` must follow, directly or
-    /// after further requests instead of the same page. They are admitted together, or rejected together and counted once: without that,
-    /// a page would leave for another that does not come, or fail to come as another did not leave.
+    /// The same as one side of an exchange: this page leaves, and `page` takes its place. The request for `page` must follow, directly or
+    /// after further requests instead of the same page. They are admitted together, or rejected together and counted once. Otherwise a page
+    /// could leave for another that never arrives, or could not arrive because another did not leave.
     #[must_use]
     pub const fn instead_of(self, page: PageId) -> MoveRequest {
         MoveRequest { instead_of: Some(page), ..self }
     }
 }
 
-/// A policy's requests, best first, no more than are asked for.
+/// A policy's requests, best first, up to a limit.
 #[derive(Clone, Debug, Default)]
 pub struct MoveRequests {
     list: Vec<MoveRequest>,
@@ -92,7 +92,7 @@ impl MoveRequests {
         MoveRequests { list: Vec::new(), limit }
     }
 
-    /// Adds a request. Returns whether more are welcome.
+    /// Adds a request. Returns whether there is room for more.
     pub fn push(&mut self, page: PageId, action: Action, reason: Reason) -> bool {
         if self.list.len() < self.limit {
             self.list.push(MoveRequest::new(page, action, reason));
@@ -100,13 +100,13 @@ impl MoveRequests {
         self.list.len() < self.limit
     }
 
-    /// Requests for a move to `tier`. Returns whether more are welcome.
+    /// Requests a move to `tier`. Returns whether there is room for more.
     pub fn move_to(&mut self, page: PageId, tier: TierId, reason: Reason) -> bool {
         self.push(page, Action::MoveTo(tier), reason)
     }
 
-    /// Requests for an exchange: `leaving` go to `away`, and `coming` comes to `tier` in their place, all or none. Nothing is added unless
-    /// there is room for all. Returns whether they were added.
+    /// Requests an exchange: `leaving` go to `away`, and `coming` comes to `tier` in their place, all or none. Nothing is added unless all
+    /// fit. Returns whether they were added.
     pub fn exchange(&mut self, leaving: &[PageId], away: TierId, coming: PageId, tier: TierId) -> bool {
         if self.left() <= leaving.len() {
             return false;
@@ -117,12 +117,12 @@ impl MoveRequests {
         true
     }
 
-    /// How many more requests are welcome.
+    /// How many more requests fit.
     pub fn left(&self) -> usize {
         self.limit - self.list.len()
     }
 
-    /// The requests so far, best first.
+    /// The requests added, best first.
     pub fn as_slice(&self) -> &[MoveRequest] {
         &self.list
     }
@@ -140,28 +140,28 @@ pub struct Move {
     pub page: PageId,
     /// How many consecutive pages move as one: 1, or 512.
     pub pages: u32,
-    /// Where it lies now.
+    /// Its current tier.
     pub from: TierId,
-    /// What to do.
+    /// The action.
     pub action: Action,
-    /// Why.
+    /// The reason.
     pub reason: Reason,
 }
 
-/// What the governor allowed: to be carried out in this order, then answered with one outcome a move.
+/// The admitted moves: carry them out in this order, then answer with one outcome per move.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
-    /// Counts up from 1; the ledger refers to it.
+    /// A sequence number from 1, which the ledger refers to.
     pub number: u64,
     /// The moves.
     pub moves: Vec<Move>,
 }
 
-/// Why a request was not granted.
+/// Why a request was rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Rejection {
-    /// The page is not where the request thought, is gone, or is on its way already.
+    /// The page is in another tier than the request assumed, is gone, or is already moving.
     Stale,
     /// A move of this page failed for good.
     Pinned,
@@ -178,7 +178,7 @@ pub enum Rejection {
 }
 
 impl Rejection {
-    /// The reason as reports name it.
+    /// The reason in reports.
     pub const fn name(self) -> &'static str {
         match self {
             Rejection::Stale => "stale",
@@ -197,31 +197,31 @@ impl Rejection {
 pub enum Failure {
     /// The kernel refused, with this errno.
     Errno(i32),
-    /// The kernel took the request, and the page is where it was: in use, shared, or dirty again at once.
+    /// The kernel accepted the request, but the page did not move: in use, shared, or dirty again at once.
     Stayed,
-    /// The destination had no room.
+    /// The destination was full.
     NoRoom,
     /// The page, or the whole process, was gone.
     Gone,
-    /// The mover was told only to say what it would do.
+    /// A dry run: the mover only reports what it would do.
     DryRun,
 }
 
 impl Failure {
-    /// Whether trying the same page again is pointless: the kernel says it may not, or cannot, be moved. So it is in a dry run,
-    /// which counts each page once and thereby tells how much would have moved.
+    /// Whether another try for this page is useless: the kernel says that it may not, or cannot, be moved. This includes a dry run, which
+    /// then counts each page once and thus shows how much would have moved.
     pub const fn is_permanent(self) -> bool {
         // EPERM 1, EACCES 13, EINVAL 22: see move_pages(2), process_madvise(2).
         matches!(self, Failure::DryRun | Failure::Errno(1 | 13 | 22))
     }
 
-    /// Whether the kernel says that there is no page at the address: ENOENT 2 where none is present, EFAULT 14 where nothing is mapped, or
-    /// the page of zeros (move_pages(2)). Not [`Failure::Gone`]: that page may have gone elsewhere.
+    /// Whether the kernel says that there is no page at the address: ENOENT 2 if none is present, EFAULT 14 if nothing is mapped, or the
+    /// zero page (move_pages(2)). Not [`Failure::Gone`]: that page may be elsewhere.
     pub const fn is_absence(self) -> bool {
         matches!(self, Failure::Errno(2 | 14))
     }
 
-    /// The failure as reports name it: the errno's symbol where it has one.
+    /// The failure in reports: the errno's symbol if it has one.
     pub fn name(self) -> String {
         match self {
             Failure::Stayed => "stayed".to_owned(),
@@ -249,13 +249,13 @@ impl Failure {
     }
 }
 
-/// What became of one move.
+/// The result of one move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outcome {
-    /// The move as it stood in the plan.
+    /// The move from the plan.
     pub item: Move,
-    /// How many of its pages are now where they should be; fewer than `item.pages` if a huge block went in part.
+    /// How many of its pages arrived; fewer than `item.pages` if part of a huge block moved.
     pub done: u32,
-    /// Why the others are not, if any are not.
+    /// Why the others did not move, if any did not.
     pub failure: Option<Failure>,
 }

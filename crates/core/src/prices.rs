@@ -1,43 +1,43 @@
-//! What it costs to change where pages lie and how they are mapped, and what a processor counted: to weigh a request by.
+//! Prices of moves and mappings, and the processor's counts, by which a policy weighs a request.
 //!
-//! In: nothing. Out: [`Prices`], which a driver tells a policy at the start and when they change, and [`ProcessorCounts`], which it tells
-//! with each round and each wake. Must not: judge. Whether something is worth its price, the policy decides.
+//! In: nothing. Out: [`Prices`], which a driver passes to a policy at the start and when they change, and [`ProcessorCounts`], which it
+//! passes with each scan and each wake-up. Must not: judge. The policy decides whether a move is worth its price.
 //!
-//! Only a driver that knows its machine tells them: the simulator from the machine's description. A live driver has neither yet.
+//! Only a driver that knows its machine provides them: the simulator from the machine's description. Live drivers have neither yet.
 
 use crate::units::TierId;
 
 /// Prices of a machine, in nanoseconds of processor time.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Prices {
-    /// Moving one 4 KiB page, but for the copy.
+    /// Moving one 4 KiB page, without the copy.
     pub move_small_ns: f64,
-    /// Moving one 2 MiB page, but for the copy.
+    /// Moving one 2 MiB page, without the copy.
     pub move_huge_ns: f64,
-    /// Copying 4 KiB as fast as one core can.
+    /// Copying 4 KiB at the speed of one core.
     pub copy_ns: f64,
-    /// Copying 4 KiB as fast as each tier can be read from.
+    /// Copying 4 KiB at the read bandwidth of each tier.
     pub copy_from_ns: [f64; TierId::MAX],
-    /// Copying 4 KiB as fast as each tier can be written to.
+    /// Copying 4 KiB at the write bandwidth of each tier.
     pub copy_to_ns: [f64; TierId::MAX],
-    /// What a changed mapping costs each core that runs the program: the interrupt to flush it.
+    /// The cost of a changed mapping to each core that runs the program: the interrupt to flush it.
     pub flush_ns: f64,
-    /// As much for a 4 KiB page that moves: its part, where one interrupt flushes all of a batch.
+    /// The same for a 4 KiB page that moves: its part of one interrupt that flushes a whole batch.
     pub flush_small_ns: f64,
     /// Splitting a huge mapping.
     pub split_ns: f64,
-    /// Mapping a block huge again, but for its copy.
+    /// Mapping a block huge again, without its copy.
     pub collapse_ns: f64,
     /// Reading and clearing the accessed bit of one 4 KiB mapping.
     pub scan_ns: f64,
-    /// A walk for the translation of a 4 KiB page.
+    /// A page walk for the translation of a 4 KiB page.
     pub walk_ns: f64,
-    /// What a load from the second fastest tier takes longer than one from the fastest.
+    /// Extra time of a load from the second fastest tier over one from the fastest.
     pub farther_ns: f64,
 }
 
 impl Prices {
-    /// Of a machine that stated none: measured on a Zen 3 server (1.2 us a 4 KiB page of one core, 11 GB/s by 2 MiB) and a Genoa guest; the
+    /// The prices of a machine that states none: measured on a Zen 3 server (1.2 us a 4 KiB page of one core, 11 GB/s by 2 MiB) and a Genoa guest; the
     /// distance is that of a remote node.
     pub const ASSUMED: Prices = Prices {
         move_small_ns: 830.0,
@@ -54,7 +54,7 @@ impl Prices {
         farther_ns: 100.0,
     };
 
-    /// Moving so many pages that are mapped as one from a tier to a tier, `cores` running the program.
+    /// Moving `pages` that are mapped as one from a tier to a tier, with `cores` running the program.
     pub fn moving(&self, pages: u64, from: TierId, to: TierId, cores: u32) -> f64 {
         let (fixed, flush) = match pages {
             0 | 1 => (self.move_small_ns, self.flush_small_ns),
@@ -63,8 +63,8 @@ impl Prices {
         fixed + self.copying(pages, from, to) + flush * f64::from(cores)
     }
 
-    /// The prices to those who run the program, where such a share of the manager's own time, 0 to 1, is taken from them: what each of
-    /// their cores spends on flushes, walks and farther memory they pay in full.
+    /// The prices to a program that loses this share of the manager's own time, 0 to 1. The program pays in full for its cores' flushes,
+    /// page walks and slower memory.
     pub fn taking(mut self, share: f64) -> Prices {
         let own = [&mut self.move_small_ns, &mut self.move_huge_ns, &mut self.copy_ns, &mut self.split_ns];
         let own = own.into_iter().chain([&mut self.collapse_ns, &mut self.scan_ns]);
@@ -72,32 +72,32 @@ impl Prices {
         self
     }
 
-    /// Copying so many pages: as slow as the slowest of core, source and destination.
+    /// Copying `pages`: at the speed of the slowest of core, source and destination.
     pub fn copying(&self, pages: u64, from: TierId, to: TierId) -> f64 {
         pages as f64 * self.copy_ns.max(self.copy_from_ns[from.index()]).max(self.copy_to_ns[to.index()])
     }
 }
 
-/// What the processor counted between two rounds. Pairs are of 4 KiB and of 2 MiB mappings.
+/// The processor's counts between two scans. Pairs are of 4 KiB and of 2 MiB mappings.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct ProcessorCounts {
     /// Cores that run the program.
     pub cores: u32,
-    /// Share of the machine's processors, 0 to 1, on which somebody ran: what idles can manage memory without keeping anybody waiting.
+    /// Share of the machine's processors, 0 to 1, that are busy. Idle processors can manage memory without delaying the program.
     pub in_use: f64,
-    /// Accesses, whether or not a cache served them.
+    /// Accesses, including those that hit a cache.
     pub accesses: [u64; 2],
     /// Nanoseconds that cores waited for translations.
     pub translation_ns: [f64; 2],
     /// Hotness counters incremented.
     pub counted: u64,
-    /// Accesses that memory slower than the fastest tier served.
+    /// Accesses served by memory slower than the fastest tier.
     pub slow_accesses: u64,
-    /// Nanoseconds that cores waited for these, beyond what the fastest tier would have taken: from counters of stalled cycles.
+    /// Nanoseconds that cores waited for these, beyond the time of the fastest tier: from counters of stalled cycles.
     pub slow_wait_ns: f64,
-    /// Accesses that memory of any tier served.
+    /// Accesses served by memory of any tier.
     pub memory_accesses: u64,
-    /// Nanoseconds a load from each tier took on average, as loaded as the tier was; 0 where that is not known.
+    /// Mean nanoseconds of a load from each tier under the current load; 0 if unknown.
     pub latency_ns: [f64; TierId::MAX],
 }
 

@@ -1,13 +1,13 @@
-//! Numbers that look random and come out the same each time.
+//! Reproducible pseudorandom numbers.
 //!
 //! In: a seed. Out: 64-bit words. Must not: take entropy from anywhere. Distributions are in crates/workloads.
 //!
-//! Both are SplitMix64's (Steele, Lea, Flood: Fast splittable pseudorandom number generators, OOPSLA 2014), which is enough for draws, scatter and
-//! patterns that must show no order to a tracker, and for nothing that an adversary sees.
+//! Both are from SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, OOPSLA 2014). That is enough for draws,
+//! scatter and patterns that must show no order to a tracker, but not for anything an adversary sees.
 
 const GOLDEN_GAMMA: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// A bijection of which every output bit depends on every input bit.
+/// A bijection in which every output bit depends on every input bit.
 #[inline]
 pub const fn mix(word: u64) -> u64 {
     let word = word.wrapping_add(GOLDEN_GAMMA);
@@ -16,7 +16,7 @@ pub const fn mix(word: u64) -> u64 {
     word ^ (word >> 31)
 }
 
-/// The number from 0 to below 1 that a word's upper 53 bits make, which is all a float holds.
+/// A number in [0, 1) from a word's upper 53 bits, the precision of a float.
 #[inline]
 pub const fn unit(word: u64) -> f64 {
     (word >> 11) as f64 / (1u64 << 53) as f64
@@ -42,7 +42,7 @@ impl SplitMix64 {
         word
     }
 
-    /// A number below `bound`, by remainder: off by less than `bound / 2^64`. 0 for a bound of 0.
+    /// A number below `bound`, by remainder: the bias is below `bound / 2^64`. 0 for a bound of 0.
     #[inline]
     pub const fn below(&mut self, bound: u64) -> u64 {
         let word = self.next();

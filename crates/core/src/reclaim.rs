@@ -1,23 +1,22 @@
-//! The kernel's own rules of reclaim as pure code: watermarks, the share of pages that stay inactive, the time a kernel thread has.
+//! The kernel's rules of reclaim as pure code: watermarks, the share of inactive pages, the time of a kernel thread.
 //!
-//! In: sizes of zones and lists, the factor by which a machine is smaller than the one it stands for, time that passes. Out: marks, ratios,
-//! and whether a thread may go on. Must not: hold pages or lists; who reclaims does. The simulator and the policies that stand for a kernel
-//! use the same rules.
+//! In: sizes of zones and lists, the factor by which a machine is scaled down, elapsed time. Out: watermarks, ratios, and whether a thread
+//! may go on. Must not: hold pages or lists; the caller does. The simulator and the policies that imitate a kernel use the same rules.
 //!
-//! Facts (Linux 5.15 to 6.x as documented; specification sections 8 and 10): min_free_kbytes is 4 * sqrt(kilobytes), 128 KiB to 256 MiB; the
-//! gap between watermarks is the larger of a quarter of min and 0.1 % of the zone (watermark_scale_factor 10); low is min + gap, high is
-//! low + gap. Of anonymous and of file pages each, the active list gives up pages while it is longer than the inactive one times
-//! sqrt(10 * GiB of both), in whole numbers and at least 1.
+//! Facts (Linux 5.15 to 6.x as documented; specification sections 8 and 10): min_free_kbytes is 4 * sqrt(kilobytes), 128 KiB to 256 MiB;
+//! the gap between watermarks is the larger of a quarter of min and 0.1 % of the zone (watermark_scale_factor 10); low is min + gap, high
+//! is low + gap. For anonymous and for file pages each, the active list shrinks while it is longer than the inactive one times sqrt(10 *
+//! GiB of both), a whole number of at least 1.
 //!
-//! All of it is computed for the full-size machine and then shrunk. Marks are fractions of pages on a smaller machine: rounded, the 10 MiB
-//! that Tiering-0.8 keeps for promotions would be less than one page at 1:4096.
+//! All of it is computed for the full-size machine and then scaled down. Watermarks on a scaled machine are fractions of pages: rounded,
+//! the 10 MiB that Tiering-0.8 keeps for promotions would be less than one page at 1:4096.
 
 use crate::policy::Kernel;
 use crate::units::BLOCK_PAGES;
 
 /// A gibibyte of pages as a power of two.
 const GIB_SHIFT: u32 = 18;
-/// Least and most kilobytes of the min mark.
+/// Smallest and largest min watermark, in kilobytes.
 const MIN_KIB: (f64, f64) = (128.0, 262_144.0);
 
 /// A zone's watermarks of free memory, in 4 KiB pages of the machine at hand.
@@ -25,18 +24,18 @@ const MIN_KIB: (f64, f64) = (128.0, 262_144.0);
 pub struct Watermarks {
     /// Below this only reclaim itself may allocate.
     pub min: f64,
-    /// Below this new pages go elsewhere, and reclaim is woken.
+    /// Below this new pages go elsewhere, and reclaim wakes.
     pub low: f64,
-    /// Promotions need more than this; reclaim stops here, where nothing asks for more.
+    /// Promotions need more than this; reclaim stops here, unless a policy asks for more.
     pub high: f64,
-    /// What reclaim restores: the high mark, or above it room for promotions.
+    /// The goal of reclaim: the high watermark, or above it room for promotions.
     pub goal: f64,
-    /// Below this reclaim is woken: the low mark, or the goal where reclaim is decoupled from allocation.
+    /// Below this reclaim wakes: the low watermark, or the goal where reclaim is decoupled from allocation.
     pub wake: f64,
 }
 
 impl Watermarks {
-    /// The marks of a zone of `pages` on a machine `scale` times smaller than the one it stands for. None is above half of the zone.
+    /// The watermarks of a zone of `pages` on a machine scaled down by `scale`. None is above half of the zone.
     pub fn new(pages: u64, scale: u32, kernel: &Kernel) -> Watermarks {
         let scale = u64::from(scale.max(1));
         let full = pages * scale;
@@ -52,68 +51,67 @@ impl Watermarks {
         if kernel.demote_scale > 0 {
             let demote = (full * u64::from(kernel.demote_scale) / 10_000).max(2 * high).min(full);
             goal = goal.max(demote);
-            // TPP: allocation and reclaim are decoupled; any allocation below the mark wakes reclaim.
+            // TPP: allocation and reclaim are decoupled; any allocation below the watermark wakes reclaim.
             wake = wake.max(demote);
         }
         let shrink = |full: u64| (full as f64 / scale as f64).min(pages as f64 / 2.0);
         Watermarks { min: shrink(min), low: shrink(low), high: shrink(high), goal: shrink(goal), wake: shrink(wake) }
     }
 
-    /// Whether a piece of a unit can be taken from `free` pages and leave `mark`; see [`piece`].
+    /// Whether a piece of a unit can be taken from `free` pages above `mark`; see [`piece`].
     pub fn leaves(mark: f64, free: u64, piece: f64) -> bool {
         free as f64 >= mark + piece
     }
 }
 
-/// What one move or allocation takes at a time of a unit of `weight` pages, in pages of a machine `scale` times smaller. A unit of such a
-/// machine stands for `scale` of the full size, each of which is looked at by itself: the watermark that is met for the first of them is
-/// what decides. With `folded` a small page stands for the huge pages of the full size.
+/// The amount that one move or allocation takes at a time from a unit of `weight` pages, in pages of a machine scaled down by `scale`. Such
+/// a unit stands for `scale` units of full size, each of which is checked separately: the watermark that the first of them meets decides.
+/// With `folded` a small page stands for the huge pages of the full size.
 pub fn piece(weight: u64, scale: u32, folded: bool) -> f64 {
     let of_full = if folded { u64::from(BLOCK_PAGES) } else { 1 };
-    // On a machine little smaller than the full size a folded page is itself a piece of a huge one.
+    // On a machine scaled down only a little, a folded page is itself a piece of a huge page.
     (weight * of_full) as f64 / f64::from(scale.max(1))
 }
 
-/// How many times longer than the inactive list the active one may be, where both hold `pages` of a machine `scale` times smaller.
+/// How many times longer than the inactive list the active one may be, if both hold `pages` of a machine scaled down by `scale`.
 pub fn inactive_ratio(pages: u64, scale: u32) -> u64 {
     let gib = (pages * u64::from(scale.max(1))) >> GIB_SHIFT;
     if gib == 0 { 1 } else { (10 * gib).isqrt() }
 }
 
-/// Whether the inactive list is so short that the active one gives up pages.
+/// Whether the inactive list is so short that the active one shrinks.
 pub fn inactive_is_low(inactive: u64, active: u64, scale: u32) -> bool {
     inactive * inactive_ratio(inactive + active, scale) < active
 }
 
-/// The time of a kernel thread: it works no longer than time passes. What it began and did not finish is carried on as debt; time in which it
-/// had nothing to do is over.
+/// The time of a kernel thread: it cannot work more than the elapsed time. Unfinished work carries over as debt; idle time is lost.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct ThreadTime {
-    /// Nanoseconds it still has of what passed; below 0 what it owes.
+    /// Nanoseconds left of the elapsed time; below 0 the debt.
     left: f64,
     worked: f64,
 }
 
 impl ThreadTime {
-    /// So many nanoseconds passed, of which the first go into what was begun before.
+    /// Adds `span` nanoseconds of elapsed time, which pay the debt first.
     pub fn pass(&mut self, span: f64) {
         let debt = (-self.left).max(0.0);
         self.worked += debt.min(span);
         self.left = span - debt;
     }
 
-    /// Whether it has time to begin anything.
+    /// Whether it has time to start work.
     pub fn may_begin(&self) -> bool {
         self.left > 0.0
     }
 
-    /// It began work of so many nanoseconds.
+    /// Records started work of `nanos` nanoseconds.
     pub fn begin(&mut self, nanos: f64) {
         self.worked += nanos.min(self.left.max(0.0));
         self.left -= nanos;
     }
 
-    /// Nanoseconds it worked so far: never more than passed.
+    /// Nanoseconds it worked up to now: never more than elapsed.
     pub fn worked(&self) -> f64 {
         self.worked
     }
@@ -201,7 +199,7 @@ mod tests {
             assert!(thread.worked() <= 10_000.0);
         }
         assert_eq!((begun, thread.worked()), (400, 10_000.0), "25 of each 10, so one in two and a half");
-        // A rest is no credit.
+        // Idle time is no credit.
         let mut thread = ThreadTime::default();
         thread.pass(1e9);
         thread.pass(10.0);

@@ -1,27 +1,26 @@
-//! Text from outside on its way to a person: names of processes, paths, labels; and names that are none.
+//! Outside text shown to a person: names of processes, paths, labels; and the nearest known name to a misspelt one.
 //!
-//! In: any text. Out: the same with every character made visible that a terminal or a browser would act upon; the name that was probably meant.
-//! Must not: change text that holds none.
+//! In: any text. Out: the same text, with every character that a terminal or a browser would act on made visible; the name that was
+//! probably meant. Must not: change text without such characters.
 //!
-//! Whoever runs a program chooses its name, and root looks at it: with an escape sequence (ECMA-48) it could set the terminal's title,
-//! wipe what was printed, or with a line feed add lines of its own; with a bidirectional control it could change the order in which
-//! a line reads (Unicode TR #36, section 3.5).
+//! A program's user chooses its name, and root reads it. An escape sequence (ECMA-48) in it could set the terminal's title or wipe the
+//! output, a line feed could add lines, and a bidirectional control could change the reading order of a line (Unicode TR #36, section 3.5).
 
 use std::borrow::Cow;
 use std::fmt::Write;
 
-/// One line of text in which nothing acts: control characters (C0, C1, DEL), line separators and bidirectional controls become
-/// escapes such as `\n`, `\x1b` and `\u{202e}`.
+/// One line of text without active characters: control characters (C0, C1, DEL), line separators and bidirectional controls become escapes
+/// such as `\n`, `\x1b` and `\u{202e}`.
 pub fn visible(text: &str) -> Cow<'_, str> {
     escaped(text, acts)
 }
 
-/// The same for text of several lines that is laid out already: line feeds and tabs stay.
+/// The same for formatted text of several lines: line feeds and tabs stay.
 pub fn visible_lines(text: &str) -> Cow<'_, str> {
     escaped(text, |character| !matches!(character, '\n' | '\t') && acts(character))
 }
 
-/// Whether a terminal or a browser does something with a character other than to show it.
+/// Whether a terminal or a browser acts on a character instead of showing it.
 fn acts(character: char) -> bool {
     // Cc, then the separators and the bidirectional controls of Unicode (UAX #9, section 2).
     character.is_control()

@@ -1,14 +1,14 @@
 //! Units: time, bytes, and the identifiers of spaces, tiers, pages and blocks.
 //!
-//! In: plain numbers and the texts people write ("2GiB", "250ms", "50%"). Out: newtypes that cannot be
-//! mixed up. Must not: read a clock; `Time` is whatever the driver says it is.
+//! In: plain numbers and texts such as "2GiB", "250ms", "50%". Out: newtypes that cannot be mixed up. Must not: read a clock; the driver
+//! defines `Time`.
 
 use std::fmt;
 use std::ops::{Add, AddAssign, Sub, SubAssign};
 use std::str::FromStr;
 use std::time::Duration;
 
-/// Bytes in a base page. Every page in Terrace is 4 KiB; a 2 MiB mapping is a block of them that is marked huge.
+/// Bytes in a base page. Every page in Terrace is 4 KiB; a 2 MiB mapping is a block of them marked huge.
 pub const PAGE_BYTES: u64 = 4096;
 /// `log2(PAGE_BYTES)`: an address shifted right by this is a virtual page number.
 pub const PAGE_SHIFT: u32 = 12;
@@ -28,7 +28,7 @@ impl Time {
     /// Later than everything.
     pub const FAR_FUTURE: Time = Time(u64::MAX);
 
-    /// A time so many nanoseconds after the origin.
+    /// `nanoseconds` after the origin.
     pub const fn from_nanos(nanos: u64) -> Time {
         Time(nanos)
     }
@@ -70,27 +70,27 @@ impl Bytes {
     /// No bytes.
     pub const ZERO: Bytes = Bytes(0);
 
-    /// So many bytes.
+    /// `bytes` bytes.
     pub const fn new(bytes: u64) -> Bytes {
         Bytes(bytes)
     }
 
-    /// So many KiB.
+    /// `n` KiB.
     pub const fn kib(n: u64) -> Bytes {
         Bytes(n << 10)
     }
 
-    /// So many MiB.
+    /// `n` MiB.
     pub const fn mib(n: u64) -> Bytes {
         Bytes(n << 20)
     }
 
-    /// So many GiB.
+    /// `n` GiB.
     pub const fn gib(n: u64) -> Bytes {
         Bytes(n << 30)
     }
 
-    /// The bytes of so many 4 KiB pages.
+    /// The bytes of `pages` pages of 4 KiB.
     pub const fn of_pages(pages: u64) -> Bytes {
         Bytes(pages << PAGE_SHIFT)
     }
@@ -148,7 +148,7 @@ impl fmt::Display for Bytes {
     }
 }
 
-/// A text that should have been a quantity and was not.
+/// A text that is not a valid quantity.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?} is not {wanted}")]
 pub struct ParseUnitError {
@@ -174,17 +174,17 @@ impl FromStr for Bytes {
 /// Reads a span such as "250ms", "1.5s" or "2m".
 ///
 /// # Errors
-/// When the text is no span, or a negative one.
+/// The text is not a duration, or is negative.
 pub fn parse_duration(text: &str) -> Result<Duration, ParseUnitError> {
     let refused = || ParseUnitError { text: text.to_owned(), wanted: "a duration such as 250ms, 5s or 2m" };
     let span: jiff::SignedDuration = text.trim().parse().map_err(|_| refused())?;
     Duration::try_from(span).map_err(|_| refused())
 }
 
-/// Reads a share such as "50%" or "0.5"; the result lies in 0 to 1.
+/// Reads a share such as "50%" or "0.5"; the result is in 0 to 1.
 ///
 /// # Errors
-/// When the text is no number, is not finite, or lies outside 0 to 100 %.
+/// The text is not a number, is not finite, or is outside 0 to 100 %.
 pub fn parse_share(text: &str) -> Result<f64, ParseUnitError> {
     let refused = || ParseUnitError { text: text.to_owned(), wanted: "a share between 0% and 100%, such as 50%" };
     let trimmed = text.trim();
@@ -195,7 +195,7 @@ pub fn parse_share(text: &str) -> Result<f64, ParseUnitError> {
     if (0.0..=1.0).contains(&share) { Ok(share) } else { Err(refused()) }
 }
 
-/// A share of something, or an amount: "50%" or "2GiB". Of what the share is, the option or key says that takes it.
+/// A share, or an amount: "50%" or "2GiB". The option or key that takes it defines the whole.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Quantity {
     /// A share, from 0 to 1.
@@ -205,7 +205,7 @@ pub enum Quantity {
 }
 
 impl Quantity {
-    /// The amount, where the whole is this large.
+    /// The amount for a whole of this size.
     pub fn of(self, whole: Bytes) -> Bytes {
         match self {
             Quantity::Share(share) => whole.share(share),
@@ -213,10 +213,10 @@ impl Quantity {
         }
     }
 
-    /// The quantity if it is as much as any memory that something lives in: above 0 %, or 1 MiB and more.
+    /// The quantity if it is large enough to run in: above 0 %, or 1 MiB and more.
     ///
     /// # Errors
-    /// When it is less; the text names what is expected.
+    /// It is less; the text names what is expected.
     pub fn above_nothing(self) -> Result<Quantity, &'static str> {
         match self {
             Quantity::Share(share) if share <= 0.0 => Err("expected more than 0%"),
@@ -229,7 +229,7 @@ impl Quantity {
 impl FromStr for Quantity {
     type Err = ParseUnitError;
 
-    /// "50%" is a share, "2GiB" an amount; a number alone is bytes, so that 0.5 is neither.
+    /// "50%" is a share, "2GiB" an amount; a number alone is bytes, so 0.5 is invalid.
     fn from_str(text: &str) -> Result<Quantity, ParseUnitError> {
         let wanted = "a share from 0% to 100%, such as 50%, or an amount such as 2GiB";
         let read = match text.trim_end().ends_with('%') {
@@ -240,7 +240,7 @@ impl FromStr for Quantity {
     }
 }
 
-/// One address space: a process, or a program in the simulator. Numbered from 0 by the driver, reused after it is gone.
+/// One address space: a process, or a program in the simulator. The driver numbers them from 0 and reuses freed numbers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(transparent)]
 pub struct SpaceId(pub u32);
@@ -261,7 +261,7 @@ impl TierId {
         self.0 as usize
     }
 
-    /// The next slower tier. Whether the machine has it, the caller knows.
+    /// The next slower tier. The caller knows whether the machine has it.
     pub const fn below(self) -> TierId {
         TierId(self.0 + 1)
     }
@@ -296,7 +296,7 @@ impl PageId {
         BlockId(self.0 >> BLOCK_SHIFT)
     }
 
-    /// The page's place within its block, 0 to 511.
+    /// The page's index within its block, 0 to 511.
     pub const fn offset(self) -> u32 {
         self.0 & (BLOCK_PAGES - 1)
     }
@@ -306,7 +306,7 @@ impl PageId {
         self.0 as usize
     }
 
-    /// The page `n` further on. Stays within the block only if the caller sees to it.
+    /// The page `n` further on. The caller must stay within the block.
     pub const fn plus(self, n: u32) -> PageId {
         PageId(self.0 + n)
     }
@@ -328,12 +328,12 @@ impl Vpn {
         self.0 << PAGE_SHIFT
     }
 
-    /// The place within its 2 MiB block, 0 to 511.
+    /// The index within its 2 MiB block, 0 to 511.
     pub const fn offset_in_block(self) -> u32 {
         (self.0 & (BLOCK_PAGES as u64 - 1)) as u32
     }
 
-    /// The first page number of the block this one lies in.
+    /// The first page number of its block.
     pub const fn block_start(self) -> Vpn {
         Vpn(self.0 & !(BLOCK_PAGES as u64 - 1))
     }

@@ -1,4 +1,4 @@
-//! What the arbiter promises, on any claims.
+//! Properties of the arbiter for arbitrary claims.
 #![allow(clippy::unwrap_used)]
 
 use proptest::prelude::*;
@@ -76,7 +76,7 @@ proptest! {
 
     #[test]
     fn it_is_max_min_among_those_that_use_their_grant(budget in 1u64..1_000_000, claims in claims()) {
-        // Nobody could get more without taking it from one that has no more for its weight.
+        // No claim could get more without taking it from one with no more for its weight.
         let claims: Vec<Claim> = claims.into_iter().map(|claim| Claim { floor: 0, wanted: claim.using, ..claim }).collect();
         let grants = share_out(budget, &claims);
         for (a, (grant, claim)) in grants.iter().zip(&claims).enumerate() {

@@ -1,14 +1,14 @@
 //! The secrets of the HTTP server: tokens, the certificate and its key, and for which names it answers.
 //!
-//! In: the paths of tokens, a certificate and its key, and who has which right. Out: the rules in force, and what connections are
-//! encrypted with. Must not: let a file that others may read pass for a secret, or put one new secret to work when another of
-//! them is bad.
+//! In: the paths of tokens, a certificate and its key, and who has which right. Out: the rules in force, and the TLS configuration. Must
+//! not: accept a secret that others may read, or put one new secret into force when another is bad.
 //!
-//! A person's browser and Prometheus give the token in different ways: `Authorization: Basic`, of which the password is the token and
-//! the user is not looked at, and `Authorization: Bearer`.
+//! Browsers and Prometheus send the token in different ways: as the password of `Authorization: Basic`, whose user is ignored, or as
+//! `Authorization: Bearer`.
 //!
-//! A page of another site may have its own name point here (DNS rebinding). Its requests then carry that name, so only names are
-//! served that are this machine's: `localhost`, those that the certificate is for, and plain addresses, which no DNS can turn elsewhere.
+//! A page of another site may let its own name resolve to this machine (DNS rebinding). Its requests then carry that name. The server
+//! therefore answers only for names of this machine: `localhost`, the names of the certificate, and plain addresses, which DNS cannot
+//! redirect.
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -25,29 +25,29 @@ use terrace_linux::processes::group_id;
 
 use crate::rights::{Grants, LONGEST_FILE, Right, Rules, read_secret, read_token};
 
-/// Where the secrets lie, and who has which right.
+/// Paths of the secrets, and who has which right.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AccessConfig {
-    /// The token of the HTTP server: it gives the right to read, and without it a peer over TCP sees only whether the daemon lives.
+    /// The token of the HTTP server. It gives the right to read; without it a peer over TCP sees only whether the daemon is alive.
     pub token: Option<PathBuf>,
-    /// The certificate, followed by those that vouch for it (PEM).
+    /// The certificate, followed by its chain (PEM).
     pub certificate: Option<PathBuf>,
     /// Its private key (PEM).
     pub key: Option<PathBuf>,
-    /// The name of a group whose members may read; it need not exist.
+    /// A group whose members may read. It need not exist.
     pub group: Option<String>,
-    /// Who has which right beside root.
+    /// Who has which right, besides root.
     pub grants: Grants,
 }
 
-/// The secrets and rules of one moment.
+/// The secrets and rules in force at one moment.
 #[derive(Clone, Default)]
 pub struct Access {
     /// Who may do what.
     pub rules: Rules,
-    /// What connections are encrypted with, if they are.
+    /// The TLS configuration, if connections are encrypted.
     pub tls: Option<Arc<rustls::ServerConfig>>,
-    /// The certificate, which says for which names this server answers, and those that vouch for it.
+    /// The certificate, which holds the names that this server answers for, and its chain.
     chain: Vec<CertificateDer<'static>>,
 }
 
@@ -55,7 +55,7 @@ impl Access {
     /// Reads the secrets.
     ///
     /// # Errors
-    /// When a file cannot be read, is no such thing, a secret may be read by others, or a certificate and a key are not a pair.
+    /// A file cannot be read or has the wrong form, others may read a secret, or a certificate and a key do not match.
     pub fn from_config(config: &AccessConfig) -> anyhow::Result<Access> {
         let mut rules = Rules::from_grants(&config.grants)?;
         if let Some(path) = &config.token {
@@ -75,7 +75,7 @@ impl Access {
         Ok(Access { rules, tls, chain })
     }
 
-    /// Whether this server answers for a name, as a request's `Host` has it.
+    /// Whether this server answers for the name in a request's `Host` header.
     pub fn answers_for(&self, host: &str) -> bool {
         let name = match host.rsplit_once(':') {
             Some((name, port)) if !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit()) => name,
@@ -92,18 +92,18 @@ impl Access {
         ParsedCertificate::try_from(leaf).is_ok_and(|leaf| verify_server_name(&leaf, &name).is_ok())
     }
 
-    /// What differs from before, in words; `None` if nothing does.
+    /// Lists the differences from `before` in words; `None` if there are none.
     fn news(&self, before: &Access) -> Option<&'static str> {
         match (!self.rules.same_tokens(&before.rules), self.chain != before.chain) {
-            (true, true) => Some("a new token is asked for, and a new certificate served"),
-            (true, false) => Some("a new token is asked for"),
-            (false, true) => Some("a new certificate is served"),
+            (true, true) => Some("a new token and a new certificate are in force"),
+            (true, false) => Some("a new token is in force"),
+            (false, true) => Some("a new certificate is in force"),
             (false, false) => None,
         }
     }
 }
 
-/// The token that an `Authorization` header gives, if it gives one.
+/// The token in an `Authorization` header, if there is one.
 pub fn token_of(authorization: &[u8]) -> Option<Vec<u8>> {
     let space = authorization.iter().position(|byte| *byte == b' ')?;
     let (scheme, given) = (&authorization[..space], authorization[space + 1..].trim_ascii());
@@ -118,7 +118,7 @@ pub fn token_of(authorization: &[u8]) -> Option<Vec<u8>> {
     None
 }
 
-/// The rules and secrets in force, and where they come from: a reload reads them again, as a renewed certificate needs.
+/// The rules and secrets in force, and their paths. A reload reads them again, as a renewed certificate needs.
 pub struct Keys {
     config: AccessConfig,
     now: RwLock<Arc<Access>>,
@@ -133,14 +133,14 @@ impl Keys {
         Ok(Keys { now: RwLock::new(Arc::new(Access::from_config(config)?)), config: config.clone() })
     }
 
-    /// Those in force now.
+    /// The rules and secrets in force.
     pub fn now(&self) -> Arc<Access> {
-        // Whoever panicked held nothing half changed: a change is one assignment.
+        // A panicking thread leaves no partial change: a change is one assignment.
         Arc::clone(&self.now.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Reads the files again, with the grants as they are now; nothing is in force yet. The paths of the server's own secrets and
-    /// the group are those of the start.
+    /// Reads the files again, with the current grants, and puts nothing into force. The paths of the server's own secrets and the group are
+    /// those of the start.
     ///
     /// # Errors
     /// As [`Access::from_config`].
@@ -148,7 +148,7 @@ impl Keys {
         Access::from_config(&AccessConfig { grants: grants.clone(), ..self.config.clone() })
     }
 
-    /// Puts what was read in force: rules at once, the certificate for the connections to come. Returns what is new, in words.
+    /// Puts what was read into force: rules at once, the certificate for new connections. Returns the changes in words.
     pub fn take(&self, fresh: Access) -> Option<&'static str> {
         let mut now = self.now.write().unwrap_or_else(PoisonError::into_inner);
         let news = fresh.news(&now);
@@ -162,7 +162,7 @@ fn tls(certificate: &Path, key: &Path) -> anyhow::Result<(rustls::ServerConfig, 
     let text = terrace_files::read(certificate, LONGEST_FILE).with_context(told)?;
     let chain: Vec<CertificateDer<'static>> =
         CertificateDer::pem_slice_iter(&text).collect::<Result<_, _>>().with_context(told)?;
-    ensure!(!chain.is_empty(), "{}: there is no certificate in it (PEM)", told());
+    ensure!(!chain.is_empty(), "{}: the file holds no certificate (PEM)", told());
     let private = PrivateKeyDer::from_pem_slice(&read_secret(key, "metrics.key")?)
         .with_context(|| format!("metrics.key = \"{}\"", key.display()))?;
     rustls::ServerConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))

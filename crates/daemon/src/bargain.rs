@@ -1,7 +1,7 @@
-//! What a class asks of the arbiter, and what it does with what it is granted.
+//! The claims that a class makes on the arbiter, and how it applies a grant.
 //!
-//! In: a class as configured, where it stands, a grant. Out: its claims, and what its engine is told. Must not: read a clock, hold
-//! a manager, or know the other classes: the same code runs in the daemon and, in virtual time, in its tests.
+//! In: a class's configuration and current use, and a grant. Out: its claims, and the inputs of its engine. Must not: read a clock, hold a
+//! manager, or know the other classes. The same code runs in the daemon and, in virtual time, in its tests.
 
 use terrace_core::arbiter::Claim;
 use terrace_core::governor::SpaceLimits;
@@ -10,18 +10,18 @@ use terrace_core::units::{Bytes, Quantity};
 
 use crate::config::{Class, Goal};
 
-/// What the arbiter grants.
+/// A grant of the arbiter.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Grant {
     /// Fast memory, in pages.
     pub fast: u64,
-    /// Bytes a second that may change tier; `None` for no bound.
+    /// Bytes per second that may change tier; `None` for no limit.
     pub bandwidth: Option<u64>,
     /// Share of one core.
     pub cpu: f64,
 }
 
-/// What a class asks of each budget.
+/// The claims of a class on each budget.
 #[derive(Clone, Copy, Debug)]
 pub struct Claims {
     /// Fast memory, in pages.
@@ -32,37 +32,37 @@ pub struct Claims {
     pub cpu: Claim,
 }
 
-/// Where a class stands.
+/// The current use of a class.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Standing {
-    /// Pages with something in them, in all tiers,
+    /// Pages with memory behind them, in all tiers.
     pub footprint: u64,
-    /// and of these in fast memory.
+    /// Of these, pages in fast memory.
     pub fast: u64,
-    /// Pages that count as in use.
+    /// Pages in the working set.
     pub active: u64,
-    /// The share of its pages that the tuner leaves in fast memory, where the class is tuned.
+    /// The share of its pages that the tuner keeps in fast memory, if the class is tuned.
     pub tuned: Option<f64>,
-    /// Whether it is managed now: what is paused needs neither bandwidth nor processor time.
+    /// Whether it is managed now. A paused class needs neither bandwidth nor processor time.
     pub works: bool,
-    /// Bytes a second that changed tier of late.
+    /// Bytes per second that changed tier recently.
     pub bandwidth_used: u64,
-    /// Share of one core that it took of late.
+    /// Share of one core that it used recently.
     pub cpu_used: f64,
 }
 
-/// What an engine is told.
+/// The inputs of an engine.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Orders {
     /// How much fast memory to keep.
     pub goal: FastGoal,
-    /// What all of it together is promised and may have.
+    /// The promised and the highest fast memory of the whole class.
     pub limits: SpaceLimits,
-    /// Bytes a second that may change tier.
+    /// Bytes per second that may change tier.
     pub rate: Option<Bytes>,
 }
 
-/// The floor as it is now, in pages.
+/// The current floor, in pages.
 pub fn floor(class: &Class, footprint: u64) -> u64 {
     match (class.goal, class.floor) {
         (Goal::NeverSlow, _) => footprint,
@@ -70,7 +70,7 @@ pub fn floor(class: &Class, footprint: u64) -> u64 {
     }
 }
 
-/// The most it may have, in pages.
+/// The most fast memory it may have, in pages.
 fn ceiling(class: &Class) -> u64 {
     match class.goal {
         Goal::NeverFast => 0,
@@ -78,18 +78,18 @@ fn ceiling(class: &Class) -> u64 {
     }
 }
 
-/// A share of a footprint, in whole pages, rounded up: what a tuner found is not undercut.
+/// A share of a footprint in whole pages, rounded up so that the class never gets less than the tuner found.
 fn share_of(footprint: u64, share: f64) -> u64 {
     ((footprint as f64 * share).ceil() as u64).min(footprint)
 }
 
-/// What a class asks of each budget: of `bandwidth` bytes a second and `cpu` millionths of a core in all.
+/// The claims of a class: at most `bandwidth` bytes per second and `cpu` millionths of a core.
 pub fn claims(class: &Class, standing: &Standing, bandwidth: u64, cpu: u64) -> Claims {
     let weight = class.weight;
     let footprint = standing.footprint;
     let active = standing.active.min(footprint);
     let (using, wanted) = match (class.goal, standing.tuned) {
-        // What the target needs is what is used: less would break it, and more is not wanted.
+        // A class with a target claims what it uses: less would break the target, and it needs no more.
         (Goal::Tuned, share) => {
             let needed = share_of(footprint, share.unwrap_or(1.0));
             (needed, needed)
@@ -116,7 +116,7 @@ pub fn claims(class: &Class, standing: &Standing, bandwidth: u64, cpu: u64) -> C
     }
 }
 
-/// What its engine is told, given what it was granted.
+/// The inputs of its engine for a grant.
 pub fn orders(class: &Class, standing: &Standing, grant: &Grant) -> Orders {
     let footprint = standing.footprint;
     let granted = grant.fast;
@@ -138,11 +138,11 @@ pub fn orders(class: &Class, standing: &Standing, grant: &Grant) -> Orders {
     Orders { goal, limits: SpaceLimits { floor, ceiling: ceiling(class) }, rate }
 }
 
-/// Whether a goal differs from another by more than a hundredth and a mebibyte: a goal makes the policy plan again. A tuner's steps are
-/// finer, a hundredth each, and it waits for each to be taken: of those a quarter is enough.
+/// Whether two goals differ by more than a hundredth and one MiB. A new goal makes the policy plan again. A tuner takes steps of one
+/// hundredth and waits for each to take effect: for these a quarter of the difference is enough.
 pub fn differs(old: FastGoal, new: FastGoal, tuned: bool) -> bool {
     match (old, new) {
-        // The tuner paces page-outs by small steps; many of them at once would cost what it means to avoid.
+        // The tuner paces page-outs by small steps. Many at once would cause the loss that it avoids.
         (FastGoal::Pages(old), FastGoal::Pages(new)) if tuned => {
             old.abs_diff(new) > (old / 400).min(Bytes::mib(4).pages())
         }

@@ -1,10 +1,10 @@
-//! How a class's pages spread over what its policy ranks them by, and where the policy draws its lines.
+//! The histogram of a class's pages by policy score, and the thresholds of the policy.
 //!
-//! In: an engine. Out: a [`view::Bins`]. Must not: take long however much memory there is, or make up a histogram for a policy that
-//! ranks nothing.
+//! In: an engine. Out: a [`view::Bins`]. Must not: take longer on larger machines, or build a histogram for a policy that does not rank
+//! pages.
 //!
-//! Policies that keep a histogram of their own (bins of access counts, as MEMTIS's) are shown with it. Those that keep a score a
-//! page are shown by passing over the pages: all of them up to a million, beyond that evenly chosen blocks, scaled up.
+//! Policies with their own histogram (bins of access counts, as in MEMTIS) show that. For policies that keep a score per page, the pages
+//! are counted: all of them up to a million, above that evenly chosen blocks, scaled up.
 
 use terrace_core::engine::Engine;
 use terrace_core::pages::{Page, Pages};
@@ -15,7 +15,7 @@ use crate::view;
 
 /// 2048 blocks are a million pages: about two milliseconds.
 const MOST_BLOCKS: usize = 2048;
-/// Bins of a score; a policy's own histogram has 16 as well.
+/// Bins of a score. Policies' own histograms also have 16.
 const BINS: usize = 16;
 
 /// The histogram of a class.
@@ -46,7 +46,7 @@ pub fn of(class: &str, engine: &Engine) -> view::Bins {
             spread(pages, BINS, edge, |page| usize::from(page.stamp) / width, &mut view);
             thresholds(&metrics, &[("hot", "hot_count_line")], &mut view);
         }
-        other => view.note = Some(format!("policy {other} ranks pages by no score that could be shown as bins")),
+        other => view.note = Some(format!("policy {other} keeps no score per page, so it has no histogram")),
     }
     view
 }
@@ -66,7 +66,7 @@ fn thresholds(metrics: &[Metric], names: &[(&str, &str)], view: &mut view::Bins)
     view.thresholds = found.collect();
 }
 
-/// Bin k holds counts from 2^k - 1 on (`terrace_policies::bins`).
+/// Bin k holds counts of at least 2^k - 1 (`terrace_policies::bins`).
 fn own_bins(own: &[&Metric], metrics: &[Metric], view: &mut view::Bins) {
     let edge = |bin: f64| bin.exp2() - 1.0;
     view.ranked_by = "samples of the page, halved at each cooling".to_owned();
@@ -135,7 +135,7 @@ mod tests {
     use terrace_core::units::{SpaceId, Time, Vpn};
     use terrace_policies::Settings;
 
-    /// An engine that has seen `blocks` blocks, of which every fourth page is in use and the last quarter of blocks is slow.
+    /// An engine that has seen `blocks` blocks: every fourth page is in use, and the last quarter of the blocks is slow.
     fn engine(policy: &str, blocks: u64) -> Engine {
         let config = EngineConfig {
             tiers: vec![1 << 30, 1 << 30],

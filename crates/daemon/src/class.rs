@@ -1,9 +1,9 @@
-//! A class while it runs: its engine, its trackers and movers, what it claims and what it is granted.
+//! A running class: its engine, trackers and movers, its claims and its grant.
 //!
-//! In: processes that join and leave, grants of the arbiter. Out: claims, figures for the view. Must not: know the other
-//! classes; what they get in common, the arbiter shares out.
+//! In: processes that join and leave, grants of the arbiter. Out: claims, figures for the view. Must not: know the other classes. The
+//! arbiter divides what they share.
 //!
-//! The file is long because a class is one state machine: what starts, pauses, drains and ends it reads the same few fields.
+//! The file is long because a class is one state machine: starting, pausing, draining and ending it use the same few fields.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -35,24 +35,24 @@ use crate::proof::{Proof, Step};
 use crate::shared::Pictures;
 use crate::view;
 
-/// What a class is doing.
+/// The state of a class.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum State {
     /// No process matches.
     Waiting,
     /// Its processes are managed.
     Running,
-    /// Proof mode leaves it alone for a while.
+    /// Proof mode leaves it unmanaged for one window.
     Held,
     /// Proof mode showed harm.
     Stopped,
     /// Someone paused it.
     Paused,
-    /// Pages come back to fast memory.
+    /// Its pages are being promoted.
     Draining,
-    /// They are back, and it is left alone.
+    /// All pages are promoted, and it is left unmanaged.
     Drained,
-    /// It cannot be managed; it is tried again after a while.
+    /// It cannot be managed; the daemon tries again later.
     Failed(String),
 }
 
@@ -71,7 +71,7 @@ impl State {
     }
 }
 
-/// Figures of the last period, to see what changed.
+/// Figures of the last period, to compute the change.
 #[derive(Clone, Debug, Default)]
 struct Last {
     moved: BTreeMap<Route, u64>,
@@ -109,16 +109,16 @@ pub struct Running {
     move_cost: MoveCost,
 }
 
-/// A class whose tracker failed is tried again after so long.
+/// Time after which a class whose tracker failed is tried again.
 const RETRY: Duration = Duration::from_secs(60);
-/// Windows of its tuner that are kept: an hour's at the usual length.
+/// Windows of its tuner to keep: one hour at the default length.
 const WINDOWS: usize = 1440;
 /// Why a class with a target keeps everything fast on such a machine.
 const BLIND: &str = "programs use the slow tier in place, where what it costs them cannot be observed: everything stays fast; a target \
     needs swap as the slow tier (memory.slow)";
-/// Decisions of its tuner that are shown.
+/// Decisions of its tuner to show.
 const DECISIONS: usize = 120;
-/// Rates are smoothed over about so long.
+/// Time constant of smoothed rates.
 const SMOOTHING: Duration = Duration::from_secs(20);
 
 impl Running {
@@ -149,7 +149,7 @@ impl Running {
         }
     }
 
-    /// Whether a new configuration of the class can be taken in as it runs; what an engine or its trackers are made of cannot.
+    /// Whether a new configuration can be applied while the class runs. Settings of the engine or the trackers cannot.
     pub fn can_become(&self, class: &Class) -> bool {
         let made_of = |class: &Class| {
             let seen = (class.tracker.clone(), class.files, class.shared, class.cooldown);
@@ -158,7 +158,7 @@ impl Running {
         made_of(&self.class) == made_of(class)
     }
 
-    /// Takes in a new configuration of the class.
+    /// Applies a new configuration of the class.
     pub fn become_class(&mut self, class: Class) {
         if self.class.proof != class.proof {
             self.proof = class.proof.map(|window| Proof::new(window, class.max_slowdown));
@@ -178,10 +178,10 @@ impl Running {
         self.manager.as_ref()
     }
 
-    /// Takes up a process; the first one brings the class to life.
+    /// Adds a process. The first one starts the class.
     ///
     /// # Errors
-    /// Why it is not managed, in a line.
+    /// Why it is not managed, in one line.
     pub fn join(
         &mut self,
         pid: u32,
@@ -215,12 +215,12 @@ impl Running {
                 self.class.name
             ));
         }
-        let Some(manager) = &mut self.manager else { return Err("its class does not run".to_owned()) };
+        let Some(manager) = &mut self.manager else { return Err("its class is not running".to_owned()) };
         let space = manager.add_process(pid).map_err(|error| error.to_string())?;
         let opened = manager.processes().find(|(id, ..)| *id == space).map(|(_, process, _)| process.start_time());
         if opened != Some(start_time) {
             manager.remove_process(pid);
-            return Err("its pid was given to another process meanwhile".to_owned());
+            return Err("its pid now belongs to another process".to_owned());
         }
         if self.state == State::Waiting {
             self.set_state(State::Running);
@@ -228,7 +228,7 @@ impl Running {
         Ok(())
     }
 
-    /// Lets go of a process.
+    /// Removes a process.
     pub fn leave(&mut self, pid: u32) {
         if let Some(manager) = &mut self.manager {
             manager.remove_process(pid);
@@ -236,12 +236,12 @@ impl Running {
         self.settle();
     }
 
-    /// A class without processes waits.
+    /// Sets a class without processes to waiting.
     fn settle(&mut self) {
         let empty = self.manager.as_ref().is_none_or(|manager| manager.processes().next().is_none());
         if empty && matches!(self.state, State::Running | State::Held) {
             self.set_state(State::Waiting);
-            // What was learned of those who left says nothing of those who come.
+            // Observations of processes that left do not apply to new ones.
             self.tuner = None;
         }
     }
@@ -255,12 +255,12 @@ impl Running {
             return Err("lists=kernel: the kernel's lists can be ordered by one program at a time, which is terrace run or attach".to_owned());
         }
         let locked = unlock_own_memory();
-        // Before the tracker, which from its start on misses what happens until somebody listens.
+        // Before the tracker starts: it loses events that nobody reads.
         let life_cycle = LifeCycle::for_needs(profile.needs());
         let wanted_by_name = class.tracker.as_deref().or(wanted);
         let found = first_that_works(&trackers_for(wanted_by_name, kvm_guest), |name| {
             let (tracker, needs, reasons) = machine.tracker(&profile.needs, name).map_err(|error| error.to_string())?;
-            // The walker may do without what it asks KVM by; a tracker that the operator names is refused with the guest, in `join`.
+            // The walker can do without KVM's bits; `join` refuses a guest for a tracker that the operator named.
             if kvm_guest && wanted_by_name.is_none() && !tracker.sees_virtual_machines() {
                 return Err(format!("{} does not see them on this kernel", tracker.name()));
             }
@@ -313,7 +313,7 @@ impl Running {
             max_overhead: class.watching_share(),
             page_out_interrupt: machine.move_cost.page_out.map(|interval| interval.median),
         });
-        // Who belongs to a class its selectors say, not the family.
+        // The selectors say which processes belong to the class, not the parents.
         manager.follow_children(false);
         if class.is_tuned() {
             manager.watch_fully();
@@ -329,7 +329,7 @@ impl Running {
         Ok(())
     }
 
-    /// Changes what the class is doing, and lets its manager know.
+    /// Changes the state of the class and informs its manager.
     pub fn set_state(&mut self, state: State) {
         self.state = state;
         if self.state != State::Running
@@ -342,13 +342,13 @@ impl Running {
         manager.hold(!matches!(self.state, State::Running | State::Draining | State::Waiting));
     }
 
-    /// Does what is due. Returns in how long more will be, at the latest; an error ends the class's management for a while.
+    /// Does the work that is due. Returns the time until the next work. An error stops management of the class for a while.
     ///
     /// # Errors
-    /// When the tracker broke.
+    /// The tracker failed.
     pub fn turn(&mut self) -> Result<Option<Duration>, TrackError> {
         let Some(manager) = &mut self.manager else { return Ok(None) };
-        // A break of the target has pages brought back by the engine, as a drain does; an order to drain, hold or pause comes first.
+        // When the target is exceeded, the engine promotes pages as in a drain. An order to drain, hold or pause takes precedence.
         let again = match (&mut self.tuner, &self.state) {
             (Some(tuner), State::Running) => tuner.bring_back(manager),
             _ => None,
@@ -370,7 +370,7 @@ impl Running {
         }
     }
 
-    /// Whether a failed class may be tried again now; asking counts as the try.
+    /// Whether a failed class may be tried again now. The call itself counts as a try.
     pub fn retries(&mut self) -> bool {
         let due = matches!(self.state, State::Failed(_)) && self.retry_at.is_some_and(|at| Instant::now() >= at);
         if due {
@@ -390,7 +390,7 @@ impl Running {
         }
     }
 
-    /// Reads what happened in the last period: activity, rates. Returns lines for the history.
+    /// Reads activity and rates of the last period. Returns lines for the history.
     pub fn observe(&mut self, tiers: &[String]) -> Vec<(&'static str, String)> {
         let mut lines = Vec::new();
         let Some(manager) = &self.manager else { return lines };
@@ -413,11 +413,11 @@ impl Running {
             self.bandwidth_used = (self.bandwidth_used as f64 * keep + rate * (1.0 - keep)) as u64;
             let share = stats.cpu.saturating_sub(self.last.cpu).as_secs_f64() / seconds;
             self.cpu_used = self.cpu_used * keep + share * (1.0 - keep);
-            // A page that came back from swap is found in fast memory by the next walk; it was slow memory that it was in.
+            // The next scan finds a page that came back from swap in fast memory; it was in slow memory before.
             let returned = ledger.refaults() - self.last.refaults;
             let (fast, slow) = self.observer.take_hits();
             let fast = fast.saturating_sub(returned);
-            // Bringing pages back touches every one of them: those are not the program's accesses.
+            // Promoting pages touches each of them. Those accesses are not the program's.
             if self.state == State::Running && !self.tuner.as_ref().is_some_and(LiveTuner::brings_back) {
                 self.hits = (self.hits.0 * keep + fast as f64, self.hits.1 * keep + (slow + returned) as f64);
             }
@@ -436,12 +436,12 @@ impl Running {
                 "throttle",
                 match throttle {
                     Some("refaults") => format!(
-                        "page-outs stop: pages that come back cost {:.1} % of the time, {:.1} % are allowed",
+                        "page-outs stop: refaults cost {:.1} % of the time, {:.1} % are allowed",
                         engine.governor().stall_share() * 100.0,
                         self.class.max_slowdown * 100.0
                     ),
                     Some(cause) => format!("page-outs stop: {cause}"),
-                    None => "page-outs go on".to_owned(),
+                    None => "page-outs resume".to_owned(),
                 },
             ));
         }
@@ -463,17 +463,17 @@ impl Running {
             && self.manager.as_ref().is_some_and(|manager| !manager.engine().has_pages_to_bring_back())
         {
             self.set_state(State::Drained);
-            lines.push(("state", "drained: all that was moved is back in fast memory".to_owned()));
+            lines.push(("state", "drained: all moved pages are back in fast memory".to_owned()));
         } else if self.state == State::Draining
             && let Some(manager) = &mut self.manager
         {
-            // Pages that would not come at the first try are tried again.
+            // Pages that were not promoted at the first try are tried again.
             manager.tell(Input::Drain(true));
         }
         lines
     }
 
-    /// What one refault costs, as measured, or as the governor takes it to.
+    /// The cost of one refault: as measured, or else as the governor assumes it.
     fn refault_cost(&self) -> Duration {
         self.move_cost.refault.unwrap_or(GovernorConfig::default().refault_cost)
     }
@@ -487,13 +487,13 @@ impl Running {
             Step::Stop((low, high)) => {
                 let (low, high) = (low * 100.0, high * 100.0);
                 let text = format!(
-                    "proof: managing it costs {low:.2} to {high:.2} % of its time, {:.2} % are allowed; it is left alone from now on",
+                    "proof: managing it costs {low:.2} to {high:.2} % of its time, {:.2} % are allowed; management of it stops",
                     self.class.max_slowdown * 100.0
                 );
                 (State::Stopped, text)
             }
             Step::Manage => (State::Running, format!("proof: managed for {} s", proof.window().as_secs())),
-            Step::LeaveAlone => (State::Held, format!("proof: left alone for {} s", proof.window().as_secs())),
+            Step::LeaveAlone => (State::Held, format!("proof: unmanaged for {} s", proof.window().as_secs())),
         };
         (self.state != next).then(|| {
             self.set_state(next);
@@ -501,7 +501,7 @@ impl Running {
         })
     }
 
-    /// Bytes that lie where the goal promises that none do.
+    /// Bytes in a tier where the goal allows none.
     fn misplaced(&self) -> u64 {
         let Some(manager) = &self.manager else { return 0 };
         let pages = manager.engine().pages();
@@ -514,7 +514,7 @@ impl Running {
         .get()
     }
 
-    /// Where it stands, for the arbiter.
+    /// The current use, for the arbiter.
     fn standing(&self) -> Standing {
         let (footprint, fast) = self.manager.as_ref().map_or((0, 0), |manager| {
             let pages = manager.engine().pages();
@@ -524,7 +524,7 @@ impl Running {
             footprint,
             fast,
             active: self.active,
-            // Until the tuner has decided, the class has everything fast: that is what it measures against.
+            // Until the tuner decides, the class has everything fast: that is its baseline.
             tuned: self.class.is_tuned().then(|| self.tuner.as_ref().map_or(1.0, |tuner| tuner.tuner().share())),
             works: matches!(self.state, State::Running | State::Draining),
             bandwidth_used: self.bandwidth_used,
@@ -532,12 +532,12 @@ impl Running {
         }
     }
 
-    /// What the class asks of each budget: of `bandwidth` bytes a second and `cpu` millionths of a core in all.
+    /// The claims of the class: at most `bandwidth` bytes per second and `cpu` millionths of a core.
     pub fn claims(&self, bandwidth: u64, cpu: u64) -> Claims {
         bargain::claims(&self.class, &self.standing(), bandwidth, cpu)
     }
 
-    /// Takes in what the arbiter granted.
+    /// Takes a grant of the arbiter.
     pub fn take(&mut self, grant: Grant, burst: Duration) {
         self.grant = grant;
         if let Some(manager) = &mut self.manager {
@@ -546,7 +546,7 @@ impl Running {
         self.tell();
     }
 
-    /// Tells the engine what it is to hold, where that changed enough to matter.
+    /// Passes new limits to the engine if they changed enough to matter.
     fn tell(&mut self) {
         let standing = self.standing();
         let Some(manager) = &mut self.manager else { return };
@@ -568,20 +568,20 @@ impl Running {
         self.told = Some(orders);
     }
 
-    /// A tier holds so much now.
+    /// Sets the current capacity of a tier.
     pub fn resize(&mut self, tier: TierId, capacity: Bytes) {
         if let Some(manager) = &mut self.manager {
             manager.tell(Input::Capacity(tier, capacity.pages()));
         }
     }
 
-    /// Whether it has a target and runs, and no tuner looks after it yet.
+    /// Whether it has a target, is running, and has no tuner yet.
     pub fn wants_tuner(&self) -> bool {
         self.class.is_tuned() && self.manager.is_some() && self.tuner.is_none()
     }
 
-    /// Gives it a tuner, and what a page-out costs a thread on this machine, if that was measured. Where what a size costs does not show
-    /// the tuner observes nothing, and everything stays fast.
+    /// Gives it a tuner, and the cost of a page-out to a thread on this machine, if it was measured. Where the cost of a size cannot be
+    /// observed, the tuner stays idle and everything stays fast.
     pub fn begin_tuning(&mut self, loss_shows: bool, page_out: Option<Interval>) {
         if !self.class.is_tuned() {
             return;
@@ -589,11 +589,11 @@ impl Running {
         let mut tuner = LiveTuner::new(TunerConfig::new(self.class.max_slowdown, Mode::Measured));
         tuner.begin(MoveCost { refault: loss_shows.then(|| self.refault_cost()), page_out });
         self.tuner = Some(tuner);
-        // It is shown at once.
+        // Show it at once.
         self.heat_at = None;
     }
 
-    /// Lets the tuner look. Returns a line where the target was broken.
+    /// Runs the tuner. Returns a line if the target was exceeded.
     fn tune(&mut self) -> Option<String> {
         let (Some(tuner), Some(manager)) = (&mut self.tuner, &mut self.manager) else { return None };
         if self.state != State::Running {
@@ -617,7 +617,7 @@ impl Running {
         })
     }
 
-    /// Its pictures, if it is time for new ones.
+    /// Its heat map and histogram, if new ones are due.
     pub fn pictures(&mut self) -> Option<Pictures> {
         let manager = self.manager.as_ref()?;
         if self.heat_at.is_some_and(|at| at.elapsed() < Duration::from_secs(5)) {
@@ -642,7 +642,7 @@ impl Running {
             .collect()
     }
 
-    /// Memory for the state of its pages.
+    /// Memory for page state.
     pub fn state_bytes(&self) -> u64 {
         let engine = self.manager.as_ref().map(Manager::engine);
         engine.map_or(0, |engine| (engine.pages().memory_bytes() + engine.policy_memory_bytes()) as u64)
@@ -664,12 +664,12 @@ impl Running {
                 Some(tuner) if tuner.costs().refault.is_none() => Some(BLIND.to_owned()),
                 Some(_) => None,
                 None if self.manager.is_none() => Some("no process matches".to_owned()),
-                None => Some("the tuner begins when the budgets are shared out next".to_owned()),
+                None => Some("the tuner starts when the budgets are next divided".to_owned()),
             },
         }
     }
 
-    /// What is shown of it.
+    /// The view of the class.
     pub fn view(&self, tiers: &[String]) -> view::Class {
         let bytes = |pages: u64| Bytes::of_pages(pages).get();
         let mut view = view::Class {
@@ -755,7 +755,7 @@ impl Running {
     }
 }
 
-/// The trackers to try in order, `None` for whatever works: a guest's accesses are marked where only some see them.
+/// The trackers to try in order, `None` for the best available. Only some see a guest's accesses.
 fn trackers_for(wanted: Option<&str>, kvm_guest: bool) -> Vec<Option<&str>> {
     match (wanted, kvm_guest) {
         (Some(name), _) => vec![Some(name)],
@@ -764,7 +764,7 @@ fn trackers_for(wanted: Option<&str>, kvm_guest: bool) -> Vec<Option<&str>> {
     }
 }
 
-/// The first that can be had, or why none can.
+/// The first tracker that works, or why none does.
 fn first_that_works<T, E: std::fmt::Display>(
     names: &[Option<&str>],
     mut open: impl FnMut(Option<&str>) -> Result<T, E>,
@@ -785,7 +785,7 @@ fn first_that_works<T, E: std::fmt::Display>(
     Err(reasons.join("; "))
 }
 
-/// The goal as it is configured.
+/// The goal as configured.
 fn goal_text(goal: Goal) -> String {
     match goal {
         Goal::Least => "least".to_owned(),
@@ -811,7 +811,7 @@ pub fn told(reason: Reason) -> &'static str {
     }
 }
 
-/// What is shown of a tuner.
+/// The view of a tuner.
 fn sizing(class: &str, live: &LiveTuner) -> view::Sizing {
     let tuner = live.tuner();
     let intervals = tuner.intervals();

@@ -1,6 +1,6 @@
 //! The client's side of the control socket.
 //!
-//! In: a verb. Out: the daemon's answer. Must not: wait for ever, or take an answer without bound.
+//! In: a verb. Out: the daemon's answer. Must not: wait without a time limit, or read an answer without a size limit.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -11,18 +11,18 @@ use serde::de::DeserializeOwned;
 
 use crate::protocol::{Code, LONGEST_RESPONSE, Request, Response, VERSIONS, Verb};
 
-/// Why there is no answer, or a bad one.
+/// Why a request failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// Nobody listens.
+    /// Nothing listens on the socket.
     #[error("terraced does not answer at {socket}; is it running? (systemctl status terraced)")]
     NotThere {
         /// The socket.
         socket: PathBuf,
-        /// What the kernel said.
+        /// The kernel's error.
         source: std::io::Error,
     },
-    /// The socket may not be used.
+    /// Permission for the socket is missing.
     #[error(
         "{socket}: permission denied; ask as root or as a member of the group that daemon.group names, or see daemon.socket_mode"
     )]
@@ -35,29 +35,29 @@ pub enum ClientError {
     Token {
         /// The token's file.
         path: PathBuf,
-        /// What the kernel said.
+        /// The kernel's error.
         source: std::io::Error,
     },
     /// The connection broke.
     #[error("the connection to terraced broke: {0}")]
     Broken(std::io::Error),
-    /// The answer cannot be understood.
+    /// The answer cannot be parsed.
     #[error("terraced's answer cannot be understood: {0}; are the command and the daemon of the same version?")]
     Nonsense(String),
-    /// The daemon refuses.
+    /// The daemon refused.
     #[error("{text}")]
     Refused {
-        /// What kind of refusal.
+        /// The kind of refusal.
         code: Code,
-        /// What it said.
+        /// The daemon's message.
         text: String,
     },
 }
 
-/// Names a file with a token that gives a right which one's user has not (`access.*` in the daemon's configuration).
+/// Names a file with a token that gives a right which the user lacks (`access.*` in the daemon's configuration).
 pub const TOKEN_FILE: &str = "TERRACE_TOKEN_FILE";
 
-/// The longest token's file, in bytes.
+/// The longest token file, in bytes.
 const LONGEST_TOKEN: u64 = 64 << 10;
 
 /// A connection to the daemon.
@@ -66,14 +66,14 @@ pub struct Client {
     token: Option<String>,
 }
 
-/// How long an answer may take: a drain or a walk of much memory keeps the daemon's loop for seconds.
+/// Time limit for an answer: a drain or a scan of a large memory keeps the daemon's loop busy for seconds.
 const LIMIT: Duration = Duration::from_secs(30);
 
 impl Client {
-    /// Connects; requests carry the token of the file that [`TOKEN_FILE`] names in the environment, if it names one.
+    /// Connects. Requests carry the token of the file that [`TOKEN_FILE`] names in the environment, if set.
     ///
     /// # Errors
-    /// When nobody listens, the socket may not be used, or the token cannot be read.
+    /// Nothing listens, permission for the socket is missing, or the token cannot be read.
     pub fn connect(socket: &Path) -> Result<Client, ClientError> {
         let token = std::env::var_os(TOKEN_FILE).filter(|path| !path.is_empty()).map(|path| {
             let path = PathBuf::from(path);
@@ -92,10 +92,10 @@ impl Client {
         Ok(Client { stream: BufReader::new(stream), token })
     }
 
-    /// Asks, and waits for the answer.
+    /// Sends a request and waits for the answer.
     ///
     /// # Errors
-    /// When the connection breaks, the answer is none, or the daemon refuses.
+    /// The connection breaks, the answer cannot be parsed, or the daemon refuses.
     pub fn ask(&mut self, verb: Verb) -> Result<serde_json::Value, ClientError> {
         let request = Request { terrace: VERSIONS[0], token: self.token.clone(), verb };
         let mut line = serde_json::to_vec(&request).map_err(|error| ClientError::Nonsense(error.to_string()))?;
@@ -114,7 +114,7 @@ impl Client {
         }
     }
 
-    /// Asks for something of a known form.
+    /// Sends a request and decodes the answer.
     ///
     /// # Errors
     /// As [`Client::ask`], and when the answer has another form.

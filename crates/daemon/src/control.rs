@@ -1,7 +1,7 @@
-//! The control socket: who may ask what, and how much.
+//! The control socket: rights and limits of requests.
 //!
-//! In: connections. Out: answers. Must not: let one peer keep the others, or the loop, waiting; trust a peer beyond what the
-//! kernel says of it and what its token gives.
+//! In: connections. Out: answers. Must not: let one peer block the others or the loop, or trust a peer beyond its kernel credentials and
+//! its token.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::rights::{Peer, Right, Rules};
 use crate::serve::{self, Listener, Patience, Service, Step};
 use crate::shared::{Reply, Shared};
 
-/// A line must be whole, and an answer read, within five seconds; the loop may be busy with a walk or with moves for longer, and
+/// A request must be complete, and an answer read, within five seconds. The loop may be busy with a scan or with moves for longer, and
 /// `terrace top` may be stopped in a terminal for two minutes.
 const PATIENCE: Patience = Patience {
     silence: Duration::from_secs(120),
@@ -25,26 +25,26 @@ const PATIENCE: Patience = Patience {
     work: Duration::from_secs(25),
     answer: Duration::from_secs(5),
 };
-/// Requests a second of one connection, and how many at once. `terrace top` makes two a second.
+/// Requests per second of one connection, and the largest burst. `terrace top` sends two per second.
 const RATE: f64 = 100.0;
 const BURST: f64 = 200.0;
 
-/// The socket; its file is removed when it is dropped.
+/// The socket. Dropping it removes its file.
 pub struct Control {
     _file: SocketFile,
 }
 
 impl Control {
-    /// Makes the socket and begins to serve it.
+    /// Creates the socket and starts to serve it.
     ///
     /// # Errors
-    /// When another daemon serves it, or it cannot be made.
+    /// Another daemon serves it, or it cannot be created.
     pub fn start(path: &Path, mode: u32, group: &str, keys: Arc<Keys>, shared: Arc<Shared>) -> anyhow::Result<Control> {
         let directory = path.parent().context("the socket's path has no directory")?;
-        std::fs::create_dir_all(directory).with_context(|| format!("{}: cannot be made", directory.display()))?;
+        std::fs::create_dir_all(directory).with_context(|| format!("{}: cannot be created", directory.display()))?;
         let readers = group_id(group);
         if readers.is_none() {
-            tracing::info!(group, "there is no such group; it gives nobody a right");
+            tracing::info!(group, "the group does not exist, so it gives no rights");
         }
         let (listener, file) = serve::bind(path, mode, readers).map_err(|error| match error.kind() {
             std::io::ErrorKind::AddrInUse => anyhow::anyhow!(
@@ -60,14 +60,14 @@ impl Control {
     }
 }
 
-/// What answers the lines of all connections.
+/// Answers the lines of all connections.
 struct Desk {
     shared: Arc<Shared>,
     keys: Arc<Keys>,
     waker: Arc<std::os::unix::net::UnixStream>,
 }
 
-/// What is left of a connection's allowance of requests.
+/// What remains of a connection's allowance of requests.
 struct Allowance {
     requests: f64,
     at: Instant,
@@ -117,7 +117,7 @@ impl Service for Desk {
     }
 
     fn full(&self) -> Vec<u8> {
-        Response::failed(Code::Busy, "all connections of your user are being worked for; try again later").line()
+        Response::failed(Code::Busy, "all connections of your user are busy; try again later").line()
     }
 
     fn late(&self) -> Vec<u8> {
@@ -140,10 +140,10 @@ fn refusal(rules: &Rules, peer: Option<Peer>, token: Option<&str>, verb: &Verb) 
     let who = peer.map_or_else(|| "you".to_owned(), |peer| format!("user {}", peer.user));
     let how = match needs {
         Right::Alive | Right::Metrics | Right::Read => {
-            "root, the members of daemon.group and those whom access.read names may look"
+            "root, the members of daemon.group and those in access.read may read"
         }
-        Right::Operate => "root and those whom access.operate names may pause, resume and drain",
-        Right::Admin => "root and those whom access.admin names may change the configuration",
+        Right::Operate => "root and those in access.operate may pause, resume and drain",
+        Right::Admin => "root and those in access.admin may change the configuration",
     };
     Some(Response::failed(Code::Denied, format!("{who} has the right {has}, and this needs {needs}: {how}")))
 }
@@ -153,7 +153,7 @@ mod tests {
     use super::*;
     use crate::rights::Grants;
 
-    /// One of every verb. A new one must be entered here, with the right it needs.
+    /// One of every verb. Enter a new verb here, with the right it needs.
     fn verbs() -> Vec<(Verb, Right)> {
         let class = || "web".to_owned();
         vec![

@@ -1,11 +1,10 @@
-//! The daemon's loop: processes come and go, classes work, the arbiter shares out, orders are carried out.
+//! The daemon's loop: processes join and leave, classes work, the arbiter divides the budgets, orders are carried out.
 //!
-//! In: a configuration, signals, orders. Out: managed classes, and what is published of them. Must not: wait for a client, or
-//! stop because one class cannot be managed.
+//! In: a configuration, signals, orders. Out: managed classes, and their published state. Must not: wait for a client, or stop because one
+//! class cannot be managed.
 //!
-//! One thread does all of this. Classes take turns: a turn ends after one walk, or one plan's worth of moves of at most some
-//! tens of milliseconds, so that none keeps the others waiting. Answers to questions come from other threads and from what was
-//! published.
+//! One thread does all of this. Classes take turns. A turn ends after one scan, or one plan of moves of at most some tens of milliseconds,
+//! so that no class delays the others. Other threads answer questions from the published state.
 
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -40,38 +39,38 @@ use crate::table::Change;
 use crate::view::{self, SCHEMA_VERSION};
 use crate::watcher::Watcher;
 
-/// What a signal, or the service manager, wants.
+/// The request of a signal or of the service manager.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Signal {
     /// Read the configuration again.
     Reload,
-    /// Drain, put everything back, end.
+    /// Drain, undo all changes, end.
     Stop,
 }
 
-/// The surroundings of the loop: signals in, words to the service manager out.
+/// The host of the loop: signals in, messages to the service manager out.
 pub trait HostEnv {
-    /// What becomes readable when there is a signal.
+    /// The descriptor that becomes readable on a signal.
     fn fd(&self) -> std::os::fd::BorrowedFd<'_>;
     /// The requests since the last call.
     fn take(&mut self) -> Vec<Signal>;
-    /// The loop is alive; `status` says in a line what it does.
+    /// Reports that the loop is alive; `status` says in one line what it does.
     fn alive(&mut self, status: &str);
-    /// A reload begins, or is over.
+    /// Reports that a reload starts or has ended.
     fn reloading(&mut self, begins: bool);
 }
 
-/// Others who move pages are looked for so often.
+/// Interval of the search for others who move pages.
 const RIVALS_EVERY: Duration = Duration::from_secs(30);
-/// Whether the tiers are still there is looked for so often.
+/// Interval of the check that the tiers still exist.
 const PRESENCE_EVERY: Duration = Duration::from_secs(5);
-/// The daemon's own use is shown over about so long.
+/// Time constant of the daemon's own use as shown.
 const OWN_WINDOW: Duration = Duration::from_secs(60);
-/// A drain at the end may take so long; what is left then comes back as the slow tier is taken away, or stays valid where it is.
+/// Time limit of the drain at the end. The rest comes back when the slow tier is removed, or stays valid where it is.
 const LAST_DRAIN: Duration = Duration::from_secs(20);
-/// Everything at the end may take so long: below the package's TimeoutStopSec, so that the daemon ends by itself and says why.
+/// Time limit of the whole end: below the package's TimeoutStopSec, so that the daemon ends by itself and says why.
 pub const STOP_LIMIT: Duration = Duration::from_secs(540);
-/// Refusals remembered.
+/// Number of refusals kept.
 const REFUSALS: usize = 100;
 
 /// See the module's header.
@@ -94,11 +93,11 @@ pub struct Daemon {
     rivals_at: Instant,
     presence: Presence,
     presence_at: Instant,
-    /// Processor time and moment at the last sharing out, and the smoothed shares: all, and what no class accounts for.
+    /// Processor time and moment of the last division of the budgets, and the smoothed shares: in total, and outside all classes.
     own: Own,
     paused: bool,
     fast_budget: Bytes,
-    /// Who may do what, and the secrets of the HTTP server.
+    /// Who has which right, and the secrets of the HTTP server.
     keys: Arc<Keys>,
     reading: Option<Reading>,
 }
@@ -113,11 +112,11 @@ struct Own {
 }
 
 impl Daemon {
-    /// Makes the machine ready and begins to watch processes; nothing is managed before [`Daemon::run`]. Without `moves` nothing is
-    /// set up and nothing moves: what would move is counted as failed by the cause `dry_run`.
+    /// Sets up the machine and starts to watch processes; [`Daemon::run`] starts to manage. Without `moves` it sets up and moves nothing:
+    /// each move counts as failed with the cause `dry_run`.
     ///
     /// # Errors
-    /// When the configuration, the tiers or the slow tier cannot be had. Nothing is left behind then.
+    /// The configuration, the tiers or the slow tier are not usable. Nothing is left behind then.
     pub fn new(
         path: PathBuf,
         moves: bool,
@@ -169,10 +168,10 @@ impl Daemon {
         Ok(daemon)
     }
 
-    /// Works until it is told to stop, then drains and puts everything back.
+    /// Runs until a request to end, then drains and undoes all changes.
     ///
     /// # Errors
-    /// When the slow tier cannot be taken away; its guard then goes on trying.
+    /// The slow tier cannot be removed; its guard then keeps trying.
     pub fn run(mut self, host: &mut dyn HostEnv) -> anyhow::Result<()> {
         loop {
             self.shared.heartbeat.beat(self.config.watchdog);
@@ -203,14 +202,14 @@ impl Daemon {
         }
     }
 
-    /// A turn of every class. Returns in how long the next one is due.
+    /// Gives every class a turn. Returns the time until the next one is due.
     fn turns(&mut self) -> Duration {
         let mut wait = Duration::from_secs(3600);
         for class in &mut self.classes {
             match class.turn() {
                 Ok(due) => wait = wait.min(due.unwrap_or(wait)),
                 Err(error) => {
-                    let text = format!("management stopped, and is tried again in a minute: {error}");
+                    let text = format!("management stopped; the next try is in a minute: {error}");
                     self.shared.happened("fault", Some(&class.class.name), text);
                 }
             }
@@ -227,7 +226,7 @@ impl Daemon {
         let all = [self.waker.as_fd(), host.fd()].into_iter().chain(self.watcher.fds()).chain(descriptors);
         let mut fds: Vec<PollFd<'_>> = all.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
         let timeout = Timespec { tv_sec: longest.as_secs() as i64, tv_nsec: i64::from(longest.subsec_nanos()) };
-        // Interrupted or not, the next turn looks at everything.
+        // Interrupted or not, the next turn checks everything.
         let _ = poll(&mut fds, Some(&timeout));
         drop(fds);
         let mut sink = [0; 64];
@@ -250,12 +249,12 @@ impl Daemon {
     fn join(&mut self, pid: u32, start_time: u64, class: &str) {
         let Some(running) = self.classes.iter_mut().find(|running| running.class.name == class) else { return };
         let name = self.watcher.table.get(pid).map_or_else(String::new, |known| known.name.clone());
-        // Whether it is a guest is asked again: a virtual machine opens KVM after it has started.
+        // Ask again whether it is a guest: a virtual machine opens KVM after its start.
         let kvm = Facts::read(pid).ok().flatten().and_then(|facts| facts.guest).is_some_and(|guest| guest.kvm);
         let wanted = self.config.tracker.as_deref();
         match running.join(pid, start_time, kvm, &self.machine, wanted) {
             Ok(()) => {
-                // A class that comes to life while everything is paused is paused, too.
+                // A class that starts while everything is paused is paused too.
                 if self.paused && running.state == State::Running {
                     running.set_state(State::Paused);
                 }
@@ -263,11 +262,11 @@ impl Daemon {
                 self.shared.happened("process", Some(class), format!("pid {pid} ({name}) joined"));
             }
             Err(reason) => {
-                // Whoever exited meanwhile is no news.
+                // A process that exited meanwhile is not worth a message.
                 if Facts::read(pid).is_err() {
                     return;
                 }
-                // A class that has no tracker may have hundreds of processes: its reason is told once.
+                // A class without a tracker may have hundreds of processes: report its reason once.
                 let told =
                     self.refused.values().any(|one| one.class == class && one.reason == reason && one.pid != pid);
                 let why = if told { "for the same reason as others of its class" } else { reason.as_str() };
@@ -280,7 +279,7 @@ impl Daemon {
         }
     }
 
-    /// Once a period: what happened, who gets what, what is shown.
+    /// Once per period: history, division of the budgets, published state.
     fn period(&mut self) {
         for index in 0..self.classes.len() {
             if self.classes[index].retries() {
@@ -314,7 +313,7 @@ impl Daemon {
         self.publish();
     }
 
-    /// Classes with a target that have just begun to run get a tuner.
+    /// Classes with a target that have just started get a tuner.
     fn begin_tuning(&mut self) {
         if !self.classes.iter().any(Running::wants_tuner) {
             return;
@@ -325,7 +324,7 @@ impl Daemon {
         }
     }
 
-    /// Memory that is unplugged or switched off takes nothing any more; the engines learn of it before they plan again.
+    /// Unplugged or offline memory takes no more pages; the engines learn of it before they plan again.
     fn look_for_tiers(&mut self) {
         for change in self.presence.look(Path::new("/"), &mut self.machine.tiers) {
             self.shared.happened("fault", None, change.text);
@@ -346,7 +345,7 @@ impl Daemon {
         self.rivals = found;
     }
 
-    /// What the daemon itself uses: in all, and beside its classes.
+    /// The daemon's own use: in total, and outside its classes.
     fn account(&mut self) {
         let own = usage(Who::Myself);
         let cpu = own.user_seconds + own.system_seconds;
@@ -362,21 +361,21 @@ impl Daemon {
         (self.own.at, self.own.cpu, self.own.of_classes) = (Some(Instant::now()), cpu, of_classes);
     }
 
-    /// The arbiter's hour: each budget is shared out again.
+    /// Divides each budget among the classes.
     fn share(&mut self) {
         let fast_tier = self.machine.tiers.tiers()[0].capacity_bytes;
         let used: u64 = self.classes.iter().map(|class| class.tier_bytes(1)[0]).sum();
         self.fast_budget = match self.config.fast {
             FastBudget::Quantity(amount) => amount.of(fast_tier),
             FastBudget::All => {
-                // Where the kernel does not tell, the tier's size is the only bound there is.
+                // Where the kernel does not report it, the tier's size is the only limit known.
                 let available = available_memory(Path::new("/")).unwrap_or(fast_tier);
                 let spare = available.saturating_sub(self.config.reserve.of(fast_tier));
                 Bytes::new(used.saturating_add(spare.get()).min(fast_tier.get()))
             }
         };
         let bandwidth = self.config.bandwidth.or(self.machine.default_rate).map(Bytes::get);
-        // What is not a class's is taken off first, but never so much that nothing could be managed.
+        // Use outside the classes is subtracted first, but never all of the budget.
         let cpu = (self.config.cpu - self.own.overhead).max(self.config.cpu / 4.0);
         let (rate, millionths) = (bandwidth.unwrap_or(0), (cpu * 1e6) as u64);
         let claims: Vec<_> = self.classes.iter().map(|class| class.claims(rate, millionths)).collect();
@@ -403,7 +402,7 @@ impl Daemon {
             refaults: sum(|class| class.refaults),
             cpu_share: self.own.share,
         };
-        // First the pictures: whoever reads in the status that there is one finds it.
+        // Heat maps first: a reader who sees them in the status can then read them.
         for class in &mut self.classes {
             if let Some(pictures) = class.pictures() {
                 self.shared.publish_pictures(&class.class.name, pictures);
@@ -432,10 +431,7 @@ impl Daemon {
             notes.push("dry run: nothing moves; `terrace classes` shows how many pages would have moved".to_owned());
         }
         if self.watcher.lost() > 0 {
-            notes.push(format!(
-                "process events were lost {} times; /proc was looked through instead",
-                self.watcher.lost()
-            ));
+            notes.push(format!("process events were lost {} times; /proc was scanned instead", self.watcher.lost()));
         }
         view::Status {
             schema_version: SCHEMA_VERSION,
@@ -494,13 +490,13 @@ impl Daemon {
 
     fn take_orders(&mut self) {
         let due = self.orders.for_one_turn();
-        // There may be more than one turn takes; the wait then ends at once.
+        // There may be more work than one turn takes; then do not wait.
         if !due.is_empty() {
             self.shared.wake();
         }
         for Order { verb, reply } in due {
             match verb {
-                // Answered when the files are read.
+                // The answer follows when the files are read.
                 Verb::Reload {} => match self.reading {
                     Some(_) => reply.send(&Response::failed(Code::Busy, BEING_READ)),
                     None => drop(self.begin_reload(Some(reply))),
@@ -518,10 +514,10 @@ impl Daemon {
             Verb::Pause { class } => self.put(class.as_deref(), State::Paused, "paused"),
             Verb::Resume { class } => self.put(class.as_deref(), State::Running, "resumed"),
             Verb::Drain { class } => {
-                self.put(class.as_deref(), State::Draining, "drains: what was moved comes back to fast memory")
+                self.put(class.as_deref(), State::Draining, "drains: moved pages return to fast memory")
             }
             Verb::Set { key, value } => self.set(&key, &value),
-            other => Response::failed(Code::Failed, format!("{other:?} is no order")),
+            other => Response::failed(Code::Failed, format!("{other:?} is not an order")),
         }
     }
 
@@ -530,7 +526,7 @@ impl Daemon {
             return self.no_class(class);
         }
         for running in self.classes.iter_mut().filter(|running| class.is_none_or(|class| running.class.name == class)) {
-            // A class that runs nothing has nothing to pause; it keeps on waiting.
+            // A class without processes cannot be paused; it keeps waiting.
             if running.manager().is_some() {
                 running.set_state(state.clone());
             }
@@ -553,7 +549,7 @@ impl Daemon {
             return Response::failed(Code::Unknown, format!("there is no key {key}; {}", config::similar(key)));
         };
         if key.starts_with("access.") {
-            let error = format!("{key} says who may do what: write it into the configuration, and reload");
+            let error = format!("{key} gives rights: change it in the configuration file, and reload");
             return Response::failed(Code::Failed, error);
         }
         if info.restart {
@@ -561,7 +557,7 @@ impl Daemon {
                 format!("{key} cannot be changed while the daemon runs: write it into the configuration and restart");
             return Response::failed(Code::Failed, error);
         }
-        // Written for a class that is not there, a key would begin a new one.
+        // For a class that does not exist, the key would create one.
         if let Some(name) = key.strip_prefix("class.").and_then(|rest| rest.split('.').next())
             && !self.classes.iter().any(|running| running.class.name == name)
         {
@@ -579,7 +575,7 @@ impl Daemon {
         }
     }
 
-    /// Begins to read the configuration, on another thread.
+    /// Starts to read the configuration, on another thread.
     fn begin_reload(&mut self, reply: Option<Reply>) -> Result<(), String> {
         if self.reading.is_some() {
             return Err(BEING_READ.to_owned());
@@ -588,14 +584,14 @@ impl Daemon {
         Ok(())
     }
 
-    /// Takes in what was read, once it is.
+    /// Applies the configuration once it is read.
     fn finish_reload(&mut self, host: &mut dyn HostEnv) {
         let Some(reading) = &mut self.reading else { return };
         let fresh = match reading.fresh.try_recv() {
             Ok(fresh) => fresh,
             Err(TryRecvError::Empty) if reading.given_up || Instant::now() < reading.limit => return,
             Err(TryRecvError::Empty) => {
-                // The thread cannot be ended; until it does, there is no second one beside it.
+                // The thread cannot be ended; until it ends, no second one starts.
                 reading.given_up = true;
                 let limit = LIMIT.as_secs();
                 let problem = format!("the files were not read within {limit} s: does their file system hang?");
@@ -603,12 +599,12 @@ impl Daemon {
                 return self.reloaded(Err(problem_of(&self.path, problem)), reply, host);
             }
             Err(TryRecvError::Disconnected) => {
-                Err(problem_of(&self.path, "the files could not be read: the thread that does ended".to_owned()))
+                Err(problem_of(&self.path, "the files could not be read: the reading thread ended".to_owned()))
             }
         };
         let Some(Reading { reply, given_up, .. }) = self.reading.take() else { return };
         if given_up {
-            self.shared.happened("config", None, "the reload that took too long is over; nothing of it was taken in");
+            self.shared.happened("config", None, "the reload that took too long has ended; nothing of it was applied");
             return;
         }
         let result = fresh.and_then(|(sources, access)| {
@@ -626,7 +622,7 @@ impl Daemon {
         self.reloaded(result, reply, host);
     }
 
-    /// Tells whoever asked for a reload what came of it.
+    /// Sends the result of a reload to the client that asked for it.
     fn reloaded(&self, result: Result<Vec<&'static str>, ConfigErrors>, reply: Option<Reply>, host: &mut dyn HostEnv) {
         let response = match result {
             Ok(restart) => Response::done(serde_json::json!({ "reloaded": true, "needs_restart": restart })),
@@ -644,7 +640,7 @@ impl Daemon {
         }
     }
 
-    /// Takes in a new configuration whole, or not at all.
+    /// Applies a new configuration as a whole, or not at all.
     fn take_in(
         &mut self,
         sources: Vec<Source>,
@@ -665,7 +661,7 @@ impl Daemon {
                     running.become_class(class);
                     self.classes.push(running);
                 }
-                // An engine of another policy begins again; where pages lie it finds out with its first walk.
+                // An engine with another policy starts empty; its first scan finds where pages are.
                 other => {
                     anew.extend(other.map(|running| running.class.name.clone()));
                     self.classes.push(Running::new(class));
@@ -677,7 +673,7 @@ impl Daemon {
         }
         (self.sources, self.overrides, self.config) = (sources, overrides, new);
         self.watcher.set_config(&self.config);
-        // A class that begins again has lost its processes: the table must not take them for settled.
+        // A restarted class has lost its processes: the table must not treat them as settled.
         let lost: Vec<u32> = self
             .watcher
             .table
@@ -698,11 +694,11 @@ impl Daemon {
         Ok(restart)
     }
 
-    /// Brings back what was moved, takes away what was set up.
+    /// Promotes what was moved and removes what was set up.
     fn end(mut self, host: &mut dyn HostEnv) -> anyhow::Result<()> {
         self.shared.heartbeat.beat(STOP_LIMIT);
-        self.shared.happened("state", None, "stopping: what was moved comes back to fast memory");
-        // Compressed swap of our own is emptied by taking it away, which the kernel does faster than page by page.
+        self.shared.happened("state", None, "stopping: moved pages return to fast memory");
+        // Removing our own compressed swap empties it faster than page-by-page promotion.
         if self.machine.moves && !self.machine.held.has_zram() {
             let limit = Instant::now() + LAST_DRAIN;
             let generous = Grant { fast: u64::MAX >> 12, bandwidth: None, cpu: 1.0 };
@@ -718,17 +714,17 @@ impl Daemon {
                 }
             }
         }
-        host.alive("taking away what was set up");
+        host.alive("removing what was set up");
         self.classes.clear();
         self.machine.held.release()?;
         Ok(())
     }
 }
 
-/// Why a second reload does not begin.
+/// Why a second reload does not start.
 const BEING_READ: &str = "the configuration is being read already; try again in a few seconds";
 
-/// A key and its value as a text of configuration: a value that is no TOML by itself is taken for a text.
+/// A key and its value as a configuration text. A value that is not valid TOML by itself is taken as a string.
 fn written(key: &str, value: &str) -> String {
     let as_is = format!("{key} = {value}\n");
     match config::node::parse("<set>", &as_is) {

@@ -1,6 +1,6 @@
-//! `terrace explain`: why a process belongs where it does, and why a page lies where it does.
+//! `terrace explain`: why a process belongs to its class, and why a page is in its tier.
 //!
-//! In: a pid, perhaps an address. Out: an [`Explanation`]. Must not: guess; what the engine does not know is said to be unknown.
+//! In: a pid, and optionally an address. Out: an [`Explanation`]. Must not: guess. What the engine does not know is reported as unknown.
 
 use std::collections::BTreeMap;
 
@@ -28,7 +28,7 @@ pub(crate) fn explain(
     let Some(known) = table.get(pid) else {
         return match Facts::read(pid) {
             Ok(Some(_)) => {
-                Response::failed(Code::Unknown, format!("process {pid} is new; it is looked at in a moment"))
+                Response::failed(Code::Unknown, format!("process {pid} is new; it will be examined in a moment"))
             }
             Ok(None) => Response::failed(
                 Code::Unknown,
@@ -85,7 +85,7 @@ fn page(
     let mut view = PageExplanation { address: vpn.address(), ..PageExplanation::default() };
     let Some(id) = engine.pages().find(space, vpn) else {
         view.because =
-            "no walk has found memory at this address: it is not mapped, never touched, locked, or of a kind that is \
+            "no scan has found memory at this address: it is not mapped, never touched, locked, or of a kind that is \
                         not managed (shared memory and files are only on request)"
                 .to_owned();
         return view;
@@ -125,23 +125,23 @@ fn line(decision: &Decision, now: Time, tiers: &[String]) -> String {
     )
 }
 
-/// Observation, rule, and the governor's word, in a sentence or two.
+/// Observation, rule, and the governor's decision, in one or two sentences.
 fn because(page: &PageExplanation, running: &Running, engine: &Engine, last: Option<&Decision>, now: Time) -> String {
     let Some(tier) = &page.tier else {
-        return "there is no memory behind it now: never touched, or given back".to_owned();
+        return "there is no memory behind it now: never touched, or freed".to_owned();
     };
     let mut text = match (page.demoted, last) {
         (true, Some(decision)) => format!(
-            "Terrace moved it to {tier} {:.0} s ago, since it is {}",
+            "Terrace moved it to {tier} {:.0} s ago, because it is {}",
             now.since(decision.time).as_secs_f64(),
             told(decision.reason)
         ),
-        (true, None) => format!("Terrace moved it to {tier}; the decision is older than what is kept"),
+        (true, None) => format!("Terrace moved it to {tier}; the decision is no longer kept"),
         (false, Some(decision)) if matches!(decision.action, Action::MoveTo(to) if to == TierId::FAST) => {
-            format!("Terrace brought it to {tier}: {}", told(decision.reason))
+            format!("Terrace moved it to {tier}: {}", told(decision.reason))
         }
-        (false, Some(_)) => format!("it was in slower memory and came back to {tier} because it was used"),
-        (false, None) => format!("it lies in {tier}, where the kernel put it"),
+        (false, Some(_)) => format!("it was in slower memory and came back to {tier} when it was used"),
+        (false, None) => format!("it is in {tier}, where the kernel put it"),
     };
     if let Some(idle) = page.idle_seconds {
         text += &format!("; it was last seen used {idle:.0} s ago");
@@ -152,18 +152,18 @@ fn because(page: &PageExplanation, running: &Running, engine: &Engine, last: Opt
         () if page.pinned => Some("the kernel refused to move it, for good".to_owned()),
         () if running.state != State::Running => Some("its class is not being managed now, so it stays".to_owned()),
         () if matches!(running.class.goal, Goal::NeverSlow) => {
-            Some("its class is never to be in slow memory".to_owned())
+            Some("its class must never be in slow memory".to_owned())
         }
         () if governor.throttle().is_some() => {
             governor.throttle().map(|throttle| format!("page-outs are stopped: {}", throttle.name()))
         }
         () if page.ping_pong > 0 => {
-            Some(format!("it went out and came straight back {} times, so it rests", page.ping_pong))
+            Some(format!("it came straight back after {} demotions, so it is in cooldown", page.ping_pong))
         }
         () => None,
     };
     match word {
         Some(word) => text + "; " + &word + ".",
-        None => text + "; nothing stands against a move.",
+        None => text + "; nothing prevents a move.",
     }
 }

@@ -1,19 +1,19 @@
 //! Whether the daemon's loop turns.
 //!
-//! In: a mark at each turn, with the time that the next one may take. Out: how long ago the last turn was, and whether the next one
-//! is overdue. Must not: lock anything, since the threads that ask must answer when the loop hangs.
+//! In: a mark at each turn, with the time that the next one may take. Out: the time since the last turn, and whether the next one is
+//! overdue. Must not: take a lock. The threads that ask must answer while the loop hangs.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Setting up may take this long before the first turn: systemd's own default for a start (TimeoutStartSec).
+/// Time limit of the first turn, which includes setting up: systemd's default for a start (TimeoutStartSec).
 const FIRST_TURN: Duration = Duration::from_secs(90);
 
 /// See the module's header.
 #[derive(Debug)]
 pub struct Heartbeat {
     began: Instant,
-    /// Milliseconds since then: of the last turn, and by when the next one must be.
+    /// Milliseconds since then: of the last turn, and of the deadline of the next.
     turned: AtomicU64,
     due: AtomicU64,
 }
@@ -29,19 +29,19 @@ impl Default for Heartbeat {
 }
 
 impl Heartbeat {
-    /// The loop turns; the next turn comes within `bound`.
+    /// Marks a turn of the loop; the next turn comes within `bound`.
     pub fn beat(&self, bound: Duration) {
         let now = self.now();
         self.turned.store(now, Ordering::Relaxed);
         self.due.store(now.saturating_add(bound.as_millis() as u64), Ordering::Relaxed);
     }
 
-    /// How long ago the last turn was.
+    /// The time since the last turn.
     pub fn age(&self) -> Duration {
         Duration::from_millis(self.now().saturating_sub(self.turned.load(Ordering::Relaxed)))
     }
 
-    /// How long ago the last turn was, if the next one should have come.
+    /// The time since the last turn, if the next one is overdue.
     pub fn overdue(&self) -> Option<Duration> {
         (self.now() > self.due.load(Ordering::Relaxed)).then(|| self.age())
     }

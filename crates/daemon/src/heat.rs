@@ -1,7 +1,7 @@
-//! The heat map of a class: which share of each stretch of memory was accessed, over the last minutes.
+//! The heat map of a class: which share of each address range was accessed, over the last minutes.
 //!
-//! In: walks, as the manager's tap sees them. Out: a [`crate::view::Heat`], and how many accesses fast memory served. Must not: grow with
-//! the memory, with processes or with time: rows grow coarser, old columns go, and of very many processes some are left out.
+//! In: scans, as the manager's observer sees them. Out: a [`crate::view::Heat`], and the number of accesses that fast memory served. Must
+//! not: grow with memory, processes or time. Rows become coarser, old columns are dropped, and with very many processes some are left out.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -14,9 +14,9 @@ use crate::view::{self, HeatRow};
 
 const COLUMNS: usize = 60;
 const ROWS: usize = 128;
-/// A column; with 60 of them the map reaches back five minutes.
+/// Length of a column; with 60 of them the map covers five minutes.
 const COLUMN: Duration = Duration::from_secs(5);
-/// With rows of 2^36 blocks a process has one: that is the largest address space there is, 57 bits of five-level page tables.
+/// With rows of 2^36 blocks a process has one row: five-level page tables span 57 bits.
 const COARSEST: u32 = 36;
 
 #[derive(Clone, Copy, Default)]
@@ -38,24 +38,24 @@ pub struct HeatTap {
     columns: VecDeque<Column>,
     /// A row covers 2^shift blocks.
     shift: u32,
-    /// Seconds since 1970 at the manager's time zero.
+    /// Seconds since 1970 at time zero of the manager.
     epoch: f64,
     fast: u64,
     slow: u64,
 }
 
 impl HeatTap {
-    /// A tap for a manager whose clock shows `now`.
+    /// An observer for a manager whose clock shows `now`.
     pub fn new(now: Time) -> HeatTap {
         HeatTap { epoch: crate::shared::wall_clock() - now.as_secs_f64(), ..HeatTap::default() }
     }
 
-    /// Accessed bits seen since the last call: on pages in the fastest tier, and in slower ones.
+    /// Accessed bits seen since the last call: on pages in the fastest tier, and in slower tiers.
     pub fn take_hits(&mut self) -> (u64, u64) {
         (std::mem::take(&mut self.fast), std::mem::take(&mut self.slow))
     }
 
-    /// The map. A process is gone; its rows go when their columns do, or when there are too many.
+    /// The map. Rows of an exited process stay until their columns are dropped, or until there are too many.
     pub fn map(&self, class: &str, pids: &BTreeMap<SpaceId, u32>) -> view::Heat {
         let mut keys: BTreeSet<(SpaceId, u64)> = BTreeSet::new();
         let cells = self.columns.iter().rev().flat_map(|column| column.cells.keys());
@@ -68,7 +68,7 @@ impl HeatTap {
         }
         let shown: BTreeSet<SpaceId> = keys.iter().map(|(space, _)| *space).collect();
         let bytes = 1u64 << (self.shift + BLOCK_SHIFT + PAGE_SHIFT);
-        // Blocks are read in rotation, so a column misses some; they keep what was last seen of them for a while.
+        // Blocks are read in rotation, so a column misses some; they keep their last value for a while.
         let mut last: BTreeMap<(SpaceId, u64), (f32, usize)> = BTreeMap::new();
         let cells = self.columns.iter().enumerate().map(|(at, column)| {
             for (key, cell) in column.cells.iter().filter(|(_, cell)| cell.pages > 0) {
@@ -95,7 +95,7 @@ impl Observer for HeatTap {
         }
         let number = (now.as_nanos() / COLUMN.as_nanos() as u64).max(1);
         if self.columns.back().is_none_or(|column| column.number < number) {
-            // The many processes that made it so coarse have left: what little is known goes, and it begins again.
+            // The many processes that made it so coarse have left: discard the map and start again.
             if self.shift == COARSEST && self.columns.iter().all(|column| column.cells.len() <= ROWS / 8) {
                 self.columns.clear();
                 self.shift = 0;
@@ -137,7 +137,7 @@ impl Observer for HeatTap {
                 column.cells = coarser;
             }
         }
-        // More processes than rows: the one that has just come is left out.
+        // More processes than rows: leave out the newest.
         if let Some(column) = self.columns.back_mut().filter(|column| column.cells.len() > ROWS) {
             column.cells.remove(&(space, first.0 >> (BLOCK_SHIFT + self.shift)));
         }
@@ -168,7 +168,7 @@ mod tests {
     fn of_more_processes_than_rows_some_are_left_out_and_that_is_told() {
         let mut observer = HeatTap::new(Time::ZERO);
         let hot = vec![PteState::placed(TierId::FAST).with_accessed(true); 8];
-        // Heap, mappings and stack of each lie as far apart as they can.
+        // Heap, mappings and stack of each are as far apart as possible.
         let places = [0x5555_5555_5000u64, 0x7fff_f7d0_0000, 0x00ff_ffff_ffff_f000];
         for second in (10..400).step_by(5) {
             for process in 0..300u32 {
@@ -194,7 +194,7 @@ mod tests {
             map.rows.iter().all(|row| row.address == 0 && row.pid > 0),
             "those of now are shown, not those who left"
         );
-        // All but one leave; when their columns are gone, its map is as fine as ever.
+        // All but one exit; when their columns are dropped, its map is fine again.
         for second in (400..1000).step_by(5) {
             for place in places {
                 let now = Time::ZERO + Duration::from_secs(second);

@@ -1,15 +1,14 @@
-//! The server of /metrics, /api/v1 and the page: HTTP/1.1, GET and HEAD only.
+//! The server of /metrics, /api/v1 and the web interface: HTTP/1.1, GET and HEAD only.
 //!
-//! In: requests of at most 8 KiB. Out: what was published, as far as the peer's right goes. Must not: change anything, read a body,
-//! or serve a name that is not this machine's.
+//! In: requests of at most 8 KiB. Out: the published state, as far as the peer's right allows. Must not: change anything, read a body, or
+//! answer for a name that does not belong to this machine.
 //!
-//! Whoever comes over TCP is not known, from this machine neither: without a token it gets aggregate metrics and whether the daemon
-//! lives, nothing else. Through a Unix socket the kernel says who asks. See [`crate::rights`].
+//! A peer over TCP cannot be identified, even on this machine: without a token it gets aggregate metrics and whether the daemon is alive,
+//! nothing else. Over a Unix socket the kernel identifies the peer. See [`crate::rights`].
 //!
-//! Why no library: the small one (tiny_http) has not been released since 2022, and those that are kept bring an asynchronous
-//! runtime into a process that is locked in memory. What is left without POST, bodies and keep-alive is a page of code;
-//! the parts that are hard to get right are not ours: the request's head `httparse` reads, which hyper uses and keeps, and TLS is
-//! rustls's (see [`crate::access`]). Connections are those of `serve.rs`.
+//! Why not a library: the small one (tiny_http) has had no release since 2022, and the maintained ones bring an asynchronous runtime into a
+//! process that is locked in memory. Without POST, bodies and keep-alive little code remains. The hard parts use maintained crates:
+//! `httparse`, also used by hyper, parses the head, and rustls does TLS (see [`crate::access`]). `serve.rs` handles the connections.
 
 use std::net::TcpListener;
 use std::sync::Arc;
@@ -26,10 +25,10 @@ use crate::serve::{self, Listener, Patience, Service, Step};
 use crate::shared::{Shared, why_none};
 use crate::view::Status;
 
-/// The longest head of a request: browsers send about one KiB.
+/// The longest head of a request. Browsers send about one KiB.
 const HEAD: usize = 8 << 10;
 const HEADERS: usize = 64;
-/// Ten seconds from the connection to the last byte of a request, the TLS handshake included, and five for the answer.
+/// Ten seconds from the connection to the last byte of a request, including the TLS handshake, and five for the answer.
 const PATIENCE: Patience = Patience {
     silence: Duration::from_secs(5),
     request: Duration::from_secs(5),
@@ -37,34 +36,34 @@ const PATIENCE: Patience = Patience {
     answer: Duration::from_secs(5),
 };
 
-/// The page and its parts, built into the program so that it works without a network and without files.
+/// The web interface and its parts, built into the program so that it needs no network and no files.
 const PARTS: &[(&str, &str, &str)] = &[
     ("/", "text/html; charset=utf-8", include_str!("page/index.html")),
     ("/page.css", "text/css; charset=utf-8", include_str!("page/page.css")),
     ("/page.js", "text/javascript; charset=utf-8", include_str!("page/page.js")),
 ];
 
-/// Only what this server itself sends may be loaded, and nothing may frame the page.
+/// The browser may load only what this server sends, and no site may frame it.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; \
                       base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
-/// A server; its socket's file is removed when it is dropped.
+/// A server. Dropping it removes its socket's file.
 pub struct Http {
     _file: Option<SocketFile>,
-    /// Where it listens, as a person writes it.
+    /// The address it listens on, in text.
     pub address: String,
 }
 
-/// What connections are served from.
+/// The data to serve.
 struct ServerState {
     shared: Arc<Shared>,
     keys: Arc<Keys>,
-    /// Whether only names of this machine are served: nobody comes to a socket's path by a name.
+    /// Whether the name in `Host` is checked. A Unix socket is not reached by a name.
     by_name: bool,
     rendered: Rendered,
 }
 
-/// The metrics as text, and the status that they are of: they are made once for each that is published, however many ask.
+/// The metrics as text, and their status. They are rendered once per published status, however many clients ask.
 #[derive(Default)]
 struct Rendered {
     of: Arc<Status>,
@@ -77,16 +76,16 @@ impl Rendered {
         if self.text.is_empty() || !Arc::ptr_eq(&self.of, &status) {
             (self.text, self.of) = (metrics::text(&status), status);
         }
-        // How long ago the loop turned is no part of what the loop published.
+        // The time since the last turn is not part of the published state.
         format!("{}{}", self.text, metrics::loop_age(shared.heartbeat.age()))
     }
 }
 
 impl Http {
-    /// Begins to serve, unless the configuration says off. `mode` and `group` are a Unix socket's.
+    /// Starts to serve, unless the configuration says off. `mode` and `group` apply to a Unix socket.
     ///
     /// # Errors
-    /// When the address is taken or may not be had.
+    /// The address is in use or not permitted.
     pub fn start(
         listen: &Listen,
         mode: u32,
@@ -99,7 +98,7 @@ impl Http {
             Listen::Off => return Ok(None),
             Listen::Tcp(address) => {
                 let listener = TcpListener::bind(address)
-                    .with_context(|| format!("metrics.listen = \"{address}\": the address cannot be had"))?;
+                    .with_context(|| format!("metrics.listen = \"{address}\": cannot listen on the address"))?;
                 let address = format!("{scheme}://{}", listener.local_addr()?);
                 (Listener::Tcp(listener), None, address)
             }
@@ -142,16 +141,16 @@ impl Service for ServerState {
     }
 }
 
-/// What a request comes through.
+/// The transport of a request.
 struct ConnContext {
-    /// Who asks; `None` over TCP.
+    /// The peer; `None` over TCP.
     peer: Option<Peer>,
     access: Arc<Access>,
     by_name: bool,
 }
 
 impl ConnContext {
-    /// Why a path is refused to whoever asks with this `Authorization`, if it is.
+    /// Why a path is refused to a peer with this `Authorization`, if it is.
     fn refusal(&self, path: &str, authorization: Option<&[u8]>) -> Option<Answer> {
         let needs = needs(path);
         let token = authorization.and_then(token_of);
@@ -161,12 +160,13 @@ impl ConnContext {
         }
         Some(match self.peer {
             _ if self.access.rules.has_tokens() => {
-                let how = "a token is wanted, of metrics.token or access.read: as a bearer token, or as the password of any user";
+                let how =
+                    "send a token of metrics.token or access.read: as a bearer token, or as the password of any user";
                 Answer::text(401, how)
             }
             None => Answer::text(
                 403,
-                "over TCP without a token there are /metrics and /healthz only, since nobody can prove who asks: set metrics.token, or \
+                "over TCP without a token only /metrics and /healthz are served, because a peer cannot be identified: set metrics.token, or \
                  access.read = [\"token:/PATH\"], or metrics.listen = \"unix:/PATH\"",
             ),
             Some(Peer { user, .. }) => Answer::text(
@@ -179,7 +179,7 @@ impl ConnContext {
     }
 }
 
-/// The right that a path needs; one that does not exist needs as much as any other, so that it tells nothing.
+/// The right that a path needs. A path that does not exist needs the right of any other, so that the answer reveals nothing.
 fn needs(path: &str) -> Right {
     match path {
         "/healthz" => Right::Alive,
@@ -235,11 +235,11 @@ impl Answer {
     }
 }
 
-/// The status code that a server which has published nothing answers to the head of a request of root's; `None` while the head is not
-/// whole. For programs that test what this reads.
+/// The status code with which a server without published state answers this head from root; `None` while the head is incomplete. For
+/// fuzzing and tests.
 ///
 /// # Errors
-/// When the kernel has no descriptors for the server's parts.
+/// The kernel has no free descriptors.
 pub fn status_of(head: &[u8]) -> std::io::Result<Option<u16>> {
     let (shared, ..) = Shared::new()?;
     let peer = Some(Peer { user: 0, group: 0 });
@@ -247,24 +247,24 @@ pub fn status_of(head: &[u8]) -> std::io::Result<Option<u16>> {
     Ok(answer(head, &context, &shared, &mut Rendered::default()).map(|(answer, _)| answer.code))
 }
 
-/// The answer to a request, and whether its body is wanted; `None` while its head is not whole.
+/// The answer to a request, and whether it has a body; `None` while its head is incomplete.
 fn answer(head: &[u8], context: &ConnContext, shared: &Shared, rendered: &mut Rendered) -> Option<(Answer, bool)> {
     let mut headers = [httparse::EMPTY_HEADER; HEADERS];
     let mut request = httparse::Request::new(&mut headers);
     match request.parse(head) {
         Ok(httparse::Status::Partial) => return None,
         Ok(httparse::Status::Complete(_)) => {}
-        Err(error) => return Some((Answer::text(400, &format!("this is no request: {error}")), true)),
+        Err(error) => return Some((Answer::text(400, &format!("invalid request: {error}")), true)),
     }
     let method = request.method.unwrap_or("");
     let body = method != "HEAD";
     if !matches!(method, "GET" | "HEAD") {
         return Some((
-            Answer::text(405, "GET only: nothing can be changed here; see `terrace set`, `terrace pause`"),
+            Answer::text(405, "GET only: this interface is read-only; see `terrace set`, `terrace pause`"),
             body,
         ));
     }
-    // Against DNS rebinding, see `access`. Behind a token as well: which names are right does not hang on what a browser sends along.
+    // Against DNS rebinding, see `access`. Also checked with a token: a browser may send it along.
     let mut hosts = request.headers.iter().filter(|header| header.name.eq_ignore_ascii_case("host"));
     let host = hosts.next().and_then(|header| std::str::from_utf8(header.value).ok());
     if context.by_name && !(host.is_some_and(|host| context.access.answers_for(host)) && hosts.next().is_none()) {
@@ -319,12 +319,12 @@ fn route(path: &str, query: &str, shared: &Shared, rendered: &mut Rendered) -> A
         }
         _ => Answer::text(
             404,
-            "there are /, /metrics, /healthz and /api/v1/status, timeline, history, heat, bins, sizing",
+            "the paths are /, /metrics, /healthz and /api/v1/status, timeline, history, heat, bins, sizing",
         ),
     }
 }
 
-/// A picture of the class that was asked for.
+/// A heat map or histogram of the requested class.
 fn picture<T: serde::Serialize>(
     name: &str,
     what: &str,
@@ -347,7 +347,7 @@ mod tests {
     use crate::rights::{Grants, Principal};
     use proptest::prelude::*;
 
-    /// Every path there is, and the right it needs.
+    /// All paths, and the rights they need.
     const PATHS: [(&str, Right); 12] = [
         ("/healthz", Right::Alive),
         ("/metrics", Right::Metrics),
@@ -376,7 +376,7 @@ mod tests {
         ask(&format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n{more}\r\n"), context).unwrap().code
     }
 
-    /// The code for a request of somebody known who may read.
+    /// The code for a request of an identified peer that may read.
     fn code(request: &str) -> Option<u16> {
         let context = ConnContext { by_name: true, ..context(Some(Peer { user: 0, group: 0 }), Access::default()) };
         ask(request, &context).map(|answer| answer.code)
@@ -410,7 +410,7 @@ mod tests {
             assert!(granted(peer(1000), "") && granted(peer(12345), &token) && granted(None, &token), "{path}");
             assert_eq!(granted(None, "Authorization: Bearer wrong\r\n"), right <= Right::Metrics, "{path}");
         }
-        // Every route of the program is in the list.
+        // The list holds every route of the program.
         for path in PARTS.iter().map(|(path, ..)| *path).chain(["/api/v1/status", "/api/v1/sizing"]) {
             assert!(PATHS.iter().any(|(known, _)| known.starts_with(path)), "{path}");
         }
@@ -430,7 +430,7 @@ mod tests {
         let right = format!("Authorization: Bearer {}\r\n", "t".repeat(32));
         assert_eq!((ask("/metrics", &right).code, ask("/", &right).code, ask("/healthz", "").code), (200, 200, 200));
         assert_eq!(ask("/api/v1/status", "Authorization: Bearer wrong\r\n").code, 401);
-        // The name of another, with the token all the same; and an address without one.
+        // Another machine's name, even with the token; and an address without one.
         let rebound = format!("GET /metrics HTTP/1.1\r\nHost: evil.example\r\n{right}\r\n");
         assert_eq!(self::ask(&rebound, &guarded).unwrap().code, 403);
         assert_eq!(code("GET /metrics HTTP/1.1\r\nHost: 192.0.2.7:9464\r\n\r\n"), Some(403));

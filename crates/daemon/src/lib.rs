@@ -1,14 +1,13 @@
 //! `terraced`: one daemon for a whole server.
 //!
-//! In: a configuration, and the processes of the machine. Out: classes of workloads managed side by side, within one budget,
-//! and everything one needs to see what is done and why. Must not: decide what moves (the engine does), talk to the kernel by
-//! itself where `terrace-linux` can, or stall a program it manages.
+//! In: a configuration, and the processes of the machine. Out: classes of workloads managed side by side within one budget, and their
+//! state. Must not: decide which pages move (the engine does), make system calls that `terrace-linux` has, or stall a program it manages.
 //!
-//! [`config`] is what may be configured, [`daemon`] the loop, [`class`] a class as it runs, [`bargain`] what it asks for and makes of
-//! what it gets, [`table`] and [`watcher`] who belongs to it. [`bins`] is how its pages
-//! spread over what the policy ranks them by. [`control`] with [`protocol`], and [`http`] with [`access`] and [`metrics`], answer from what [`shared`] holds, in the form of
-//! [`view`]; [`rights`] says who may do what, [`client`] asks, [`heartbeat`] tells whether the loop turns. [`tell`] is how this and the command print what
-//! clap says.
+//! [`config`] is the configuration, [`daemon`] the loop, [`class`] a running class, [`bargain`] its claims and how it applies a grant.
+//! [`table`] and [`watcher`] decide which process belongs to which class. [`bins`] is the histogram of its pages by policy score.
+//! [`control`] with [`protocol`], and [`http`] with [`access`] and [`metrics`], answer from [`shared`] in the form of [`view`]. [`rights`]
+//! decides who may do what, [`client`] sends requests, [`heartbeat`] detects a hung loop. [`tell`] prints clap's messages for the daemon
+//! and the command.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod access;

@@ -1,10 +1,10 @@
 //! `terraced`, the daemon.
 //!
-//! In: a configuration file, signals. Out: managed workloads until it is told to end. Must not: hold logic; `daemon` is the loop.
+//! In: a configuration file, signals. Out: managed workloads until a signal to end. Must not: hold logic; `daemon` is the loop.
 //!
-//! SIGTERM and SIGINT drain and put everything back; SIGHUP reads the configuration again. A daemon whose loop hangs, or whose end takes
-//! too long, ends itself after SIGTERM all the same: its guard then puts back what was set up. Under systemd it tells when it is
-//! ready, that it is alive (the watchdog), and what it does; its log then goes to the journal with its fields.
+//! SIGTERM and SIGINT drain and undo all changes; SIGHUP reads the configuration again. If the loop hangs or the end takes too long, the
+//! daemon exits after SIGTERM all the same, and its guard undoes what was set up. Under systemd it reports when it is ready, that it is
+//! alive (the watchdog), and what it does; its log goes to the journal with its fields.
 
 use std::io::Read;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -32,23 +32,23 @@ use tracing_subscriber::Layer;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
-/// Manages the tiered memory of a whole server: classes of workloads side by side, within one budget.
+/// Manages the tiered memory of a server: classes of workloads side by side, within one budget.
 #[derive(Debug, Parser)]
 #[command(name = "terraced", version, max_term_width = 110)]
 struct Arguments {
-    /// The configuration; drop-ins lie in conf.d beside it.
+    /// The configuration; drop-ins are in conf.d next to it.
     #[arg(long, value_name = "FILE", default_value = config::DEFAULT_PATH)]
     config: PathBuf,
-    /// Watch and decide, and move nothing: `terrace classes` then says how much would move, as cause dry_run.
+    /// Watch and decide, but move nothing: `terrace classes` then shows how much would move, as cause dry_run.
     #[arg(long)]
     dry_run: bool,
-    /// Say more in the log (twice: still more).
+    /// Log more (twice: debug messages too).
     #[arg(short, long, action = clap::ArgAction::Count)]
     verbose: u8,
 }
 
 fn main() -> ExitCode {
-    // The undo guard is this program started again; it must not depend on the command line's grammar.
+    // The undo guard is this program run again; it must not depend on the command line's grammar.
     if std::env::args_os().nth(1).is_some_and(|argument| argument == terrace_linux::guard::GUARD_ARGUMENT) {
         return ExitCode::from(terrace_linux::guard::run_guardian(std::io::stdin()));
     }
@@ -61,7 +61,7 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("terraced: {}", visible_lines(&terrace_daemon::tell::causes(&error)));
-            // A configuration that makes no sense is misuse, as with the command.
+            // An invalid configuration is misuse, as in the command.
             if error.is::<ConfigErrors>() { ExitCode::from(2) } else { ExitCode::FAILURE }
         }
     }
@@ -73,7 +73,7 @@ fn start_log(verbose: u8) {
         tracing_subscriber::EnvFilter::try_from_env("TERRACE_LOG")
             .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(level))
     };
-    // systemd says so where stderr goes to the journal; the journal's own protocol keeps the fields apart.
+    // systemd announces that stderr goes to the journal; the journal's own protocol keeps the fields separate.
     if std::env::var_os("JOURNAL_STREAM").is_some()
         && let Ok(journal) = tracing_journald::layer()
     {
@@ -87,17 +87,17 @@ fn start_log(verbose: u8) {
 }
 
 fn run(arguments: &Arguments) -> anyhow::Result<()> {
-    // Everything that can be refused is refused before anything is changed.
+    // Check everything that can be refused before changing anything.
     let config = Config::load(&arguments.config)?;
     let mut host = System::new().context("signals cannot be received")?;
-    let (shared, orders, waker) = Shared::new().context("no pair of sockets")?;
+    let (shared, orders, waker) = Shared::new().context("cannot create a socket pair")?;
     let keys = Arc::new(Keys::from_config(&config.access)?);
     let control = Control::start(&config.socket, config.mode, &config.group, Arc::clone(&keys), Arc::clone(&shared))?;
     let group = group_id(&config.group);
     let http = Http::start(&config.listen, config.socket_mode, group, Arc::clone(&keys), Arc::clone(&shared))?;
-    end_when_told(Arc::clone(&shared)).context("no thread to end the daemon by")?;
+    end_when_told(Arc::clone(&shared)).context("cannot start the thread that ends the daemon")?;
     if let Some(http) = &http {
-        tracing::info!(address = http.address, "metrics and the page are served");
+        tracing::info!(address = http.address, "metrics and the web interface are served");
     }
     let daemon = Daemon::new(arguments.config.clone(), !arguments.dry_run, shared, orders, waker, keys)?;
     if let Err(error) = lock_own_memory() {
@@ -108,12 +108,12 @@ fn run(arguments: &Arguments) -> anyhow::Result<()> {
     drop(http);
     drop(control);
     result?;
-    tracing::info!("ended; everything is put back");
+    tracing::info!("ended; all changes are undone");
     Ok(())
 }
 
-/// Ends the process after SIGTERM or SIGINT if the loop does not: a loop that hangs takes no signals, and what it waits for may never
-/// come. The guard, a process of its own, then puts back what was set up, as after kill -9.
+/// Ends the process after SIGTERM or SIGINT if the loop does not: a hung loop takes no signals. The guard, a separate process, then undoes
+/// what was set up, as after kill -9.
 fn end_when_told(shared: Arc<Shared>) -> std::io::Result<()> {
     let (mut reader, writer) = UnixStream::pair()?;
     for signal in [SIGTERM, SIGINT] {
@@ -130,13 +130,13 @@ fn end_when_told(shared: Arc<Shared>) -> std::io::Result<()> {
                 break format!("the loop has not turned for {} s", age.as_secs());
             }
             if told.elapsed() > STOP_LIMIT {
-                break format!("the end has taken {} s", STOP_LIMIT.as_secs());
+                break format!("stopping has taken {} s", STOP_LIMIT.as_secs());
             }
             std::thread::sleep(Duration::from_millis(200));
         };
-        // The log may be what the loop hangs at: it is given a second.
+        // The log may be what the loop hangs on: give it one second.
         std::thread::spawn(move || {
-            eprintln!("terraced: {why}; it ends here, and its guard puts back what was set up");
+            eprintln!("terraced: {why}; it exits now, and its guard undoes what was set up");
         });
         std::thread::sleep(Duration::from_secs(1));
         signal_hook::low_level::exit(1);
@@ -144,7 +144,7 @@ fn end_when_told(shared: Arc<Shared>) -> std::io::Result<()> {
     std::thread::Builder::new().name("end".to_owned()).stack_size(128 << 10).spawn(watch).map(drop)
 }
 
-/// Signals in, words to systemd out.
+/// Signals in, messages to systemd out.
 struct System {
     reader: UnixStream,
     stop: Arc<AtomicBool>,
@@ -162,7 +162,7 @@ impl System {
         writer.set_nonblocking(true)?;
         let (stop, reload) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
         for (signal, flag) in [(SIGTERM, &stop), (SIGINT, &stop), (SIGHUP, &reload)] {
-            // The flag first, so that it is set before the loop wakes.
+            // Set the flag first, so that it is set before the loop wakes.
             signal_hook::flag::register(signal, Arc::clone(flag))?;
             signal_hook::low_level::pipe::register(signal, writer.try_clone()?)?;
         }
@@ -181,10 +181,10 @@ impl System {
     }
 }
 
-/// Where there is no systemd this does nothing.
+/// Without systemd this does nothing.
 fn say(states: &[sd_notify::NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(states) {
-        tracing::debug!(%error, "the service manager was not told");
+        tracing::debug!(%error, "cannot notify the service manager");
     }
 }
 

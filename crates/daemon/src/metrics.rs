@@ -1,10 +1,10 @@
 //! Metrics in Prometheus's text format, version 0.0.4.
 //!
-//! In: what was published. Out: text. Must not: label by pid or by anything else without a bound: labels are tiers, classes,
-//! reasons and causes, all of which the configuration or the program bounds.
+//! In: the published state. Out: text. Must not: label by pid or by anything else without a limit. Labels are tiers, classes, reasons and
+//! causes, all limited by the configuration or the program.
 //!
-//! Base units, `_total` on what only grows, as the project's guide to naming asks. docs/reference/daemon.md lists every name, and
-//! a test compares the two.
+//! Base units, and `_total` on counters, as Prometheus's naming guide asks. docs/reference/daemon.md lists every name, and a test compares
+//! the two.
 
 use std::fmt::Write;
 
@@ -13,7 +13,7 @@ use terrace_core::units::PAGE_BYTES;
 
 use crate::view::Status;
 
-/// What kind of figure.
+/// The type of a metric.
 #[derive(Clone, Copy)]
 enum Kind {
     Gauge,
@@ -46,7 +46,7 @@ impl Text {
     }
 }
 
-/// The states of a class, each a series of its own.
+/// The states of a class, one series each.
 pub const STATES: [&str; 8] = ["waiting", "running", "held", "stopped", "paused", "draining", "drained", "failed"];
 
 /// The metrics of a status.
@@ -93,25 +93,25 @@ pub fn text(status: &Status) -> String {
     out.family(
         "terrace_fast_budget_bytes",
         Kind::Gauge,
-        "Fast memory that all classes together may take.",
+        "Fast memory that all classes together may use.",
         one(status.budget.fast_bytes as f64),
     );
     out.family(
         "terrace_bandwidth_budget_bytes_per_second",
         Kind::Gauge,
-        "Bytes a second that may change tier.",
+        "Bytes per second that may change tier.",
         one(status.budget.bandwidth_bytes_per_second as f64),
     );
     out.family(
         "terrace_rivals",
         Kind::Gauge,
-        "Others found that move pages or clear marks.",
+        "Other programs found that move pages or clear accessed bits.",
         one(status.rivals.len() as f64),
     );
     out.family(
         "terrace_refused_processes",
         Kind::Gauge,
-        "Processes that a class matches and that cannot be managed.",
+        "Processes that match a class but cannot be managed.",
         one(status.refused.len() as f64),
     );
     let tiers = |of: fn(&crate::view::Tier) -> Option<u64>| {
@@ -120,7 +120,7 @@ pub fn text(status: &Status) -> String {
     out.family(
         "terrace_tier_capacity_bytes",
         Kind::Gauge,
-        "What the tier holds.",
+        "Capacity of the tier.",
         tiers(|tier| Some(tier.capacity_bytes)),
     );
     out.family(
@@ -132,14 +132,14 @@ pub fn text(status: &Status) -> String {
     out.family(
         "terrace_tier_occupied_bytes",
         Kind::Gauge,
-        "Memory that a compressed tier takes.",
+        "Memory that a compressed tier uses.",
         tiers(|tier| tier.occupied_bytes),
     );
     classes(&mut out, status);
     out.0
 }
 
-/// How long ago the loop last turned: the one metric that the loop itself cannot publish.
+/// The time since the loop last turned: the one metric that the loop itself cannot publish.
 pub fn loop_age(age: std::time::Duration) -> String {
     let mut out = Text(String::new());
     let help = "Time since the daemon's loop last turned.";
@@ -147,7 +147,7 @@ pub fn loop_age(age: std::time::Duration) -> String {
     out.0
 }
 
-/// A metric of each class: its name, what it means, and where it stands.
+/// A metric of each class: its name, its meaning, and its value.
 type Family = (&'static str, &'static str, fn(&crate::view::Class) -> Option<f64>);
 
 fn classes(out: &mut Text, status: &Status) {
@@ -159,30 +159,26 @@ fn classes(out: &mut Text, status: &Status) {
             (vec![("class", class.name.as_str()), ("state", *state)], f64::from(u8::from(class.state == *state)))
         })
     });
-    out.family("terrace_class_state", Kind::Gauge, "1 for what the class is doing, 0 for the rest.", states);
+    out.family("terrace_class_state", Kind::Gauge, "1 for the current state of the class, 0 for the others.", states);
     let gauges: [Family; 18] = [
         ("terrace_class_processes", "Processes under management.", |class| Some(class.processes as f64)),
-        ("terrace_class_footprint_bytes", "Memory with something in it.", |class| Some(class.footprint_bytes as f64)),
+        ("terrace_class_footprint_bytes", "Memory in use.", |class| Some(class.footprint_bytes as f64)),
         ("terrace_class_fast_bytes", "Of that in fast memory.", |class| Some(class.fast_bytes as f64)),
         ("terrace_class_slow_bytes", "Of that in slower tiers.", |class| Some(class.slow_bytes as f64)),
-        ("terrace_class_active_bytes", "Of that in use.", |class| Some(class.active_bytes as f64)),
+        ("terrace_class_active_bytes", "Of that in the working set.", |class| Some(class.active_bytes as f64)),
         ("terrace_class_granted_bytes", "Fast memory granted.", |class| Some(class.granted_bytes as f64)),
-        ("terrace_class_floor_bytes", "Fast memory it keeps whatever others need.", |class| {
+        ("terrace_class_floor_bytes", "Fast memory that the class always keeps.", |class| {
             Some(class.floor_bytes as f64)
         }),
-        ("terrace_class_bandwidth_bytes_per_second", "Bytes a second granted for moves.", |class| {
+        ("terrace_class_bandwidth_bytes_per_second", "Bytes per second granted for moves.", |class| {
             Some(class.bandwidth_bytes_per_second as f64)
         }),
         ("terrace_class_cpu_granted_ratio", "Share of one core granted.", |class| Some(class.cpu_granted_share)),
-        ("terrace_class_hit_ratio", "Share of the accesses seen lately that fast memory served.", |class| {
-            class.hit_share
+        ("terrace_class_hit_ratio", "Share of the recent accesses that fast memory served.", |class| class.hit_share),
+        ("terrace_class_stall_ratio", "Estimated share of its time lost to refaults, moves and tracking.", |class| {
+            Some(class.stall_share)
         }),
-        (
-            "terrace_class_stall_ratio",
-            "Estimated share of its time lost to pages that come back, to moves and to being watched.",
-            |class| Some(class.stall_share),
-        ),
-        ("terrace_class_watching_back_off", "How many times the budget for watching was halved.", |class| {
+        ("terrace_class_watching_back_off", "How many times the budget for tracking was halved.", |class| {
             Some(f64::from(class.watching_back_off))
         }),
         ("terrace_class_backoff_ratio", "Factor by which idle thresholds are lengthened.", |class| Some(class.backoff)),
@@ -200,7 +196,7 @@ fn classes(out: &mut Text, status: &Status) {
         }),
         (
             "terrace_class_contract_violating_bytes",
-            "Bytes that lie where never-slow or never-fast says none do.",
+            "Bytes in a tier where never-slow or never-fast allows none.",
             |class| class.contract.as_ref().map(|contract| contract.violating_bytes as f64),
         ),
     ];
@@ -209,19 +205,15 @@ fn classes(out: &mut Text, status: &Status) {
     }
     let counters: [Family; 9] = [
         ("terrace_class_cpu_seconds_total", "Processor time spent on the class.", |class| Some(class.cpu_seconds)),
-        ("terrace_class_watching_seconds_total", "Its time lost to being watched.", |class| {
-            Some(class.watching_seconds)
-        }),
+        ("terrace_class_watching_seconds_total", "Its time lost to tracking.", |class| Some(class.watching_seconds)),
         ("terrace_class_moving_seconds_total", "Its time lost to moves.", |class| Some(class.moving_seconds)),
-        ("terrace_class_refaults_total", "Demoted pages that came back by themselves.", |class| {
-            Some(class.refaults as f64)
-        }),
+        ("terrace_class_refaults_total", "Refaults of demoted pages.", |class| Some(class.refaults as f64)),
         ("terrace_class_ping_pong_pages_total", "Demotions that turned out wrong.", |class| {
             Some(class.ping_pong_pages as f64)
         }),
         ("terrace_class_major_faults_total", "Major faults of its processes.", |class| Some(class.major_faults as f64)),
-        ("terrace_class_scans_total", "Walks over its pages.", |class| Some(class.rounds as f64)),
-        ("terrace_class_scan_seconds_total", "Time those took.", |class| Some(class.round_seconds)),
+        ("terrace_class_scans_total", "Scans of its pages.", |class| Some(class.rounds as f64)),
+        ("terrace_class_scan_seconds_total", "Time of those scans.", |class| Some(class.round_seconds)),
         ("terrace_class_lost_events_total", "Events its tracker lost.", |class| Some(class.lost_events as f64)),
     ];
     for (name, help, of) in counters {
@@ -258,7 +250,7 @@ fn classes(out: &mut Text, status: &Status) {
     out.family(
         "terrace_rejected_requests_total",
         Kind::Counter,
-        "MoveRequests of the policy that were refused.",
+        "Move requests of the policy that were rejected.",
         by_cause(|class| counts(&class.rejected_pages, 1)),
     );
     out.family(

@@ -1,19 +1,19 @@
-//! Proof mode: managed for a while, left alone for a while, in turns, and the difference measured.
+//! Proof mode: the class is managed and left unmanaged in turns, and the difference is measured.
 //!
-//! In: the share of time that a class lost to memory in each window. Out: which window it is, the effect with its interval, and
-//! the verdict. Must not: call anything harm that chance explains.
+//! In: the share of time that a class lost to memory in each window. Out: the current window, the effect with its interval, and the
+//! verdict. Must not: report harm that chance explains.
 //!
-//! Windows come in pairs, and which one of a pair comes first alternates, so that a load that grows steadily favours neither.
-//! The mean of the differences has a 95 % interval by Student's t distribution (Gosset 1908). Harm is shown when the
-//! whole interval lies above the stall that was allowed; management of the class then stops by itself.
+//! Windows come in pairs, and the order within a pair alternates, so that a steadily growing load favours neither. The mean of the
+//! differences has a 95 % interval by Student's t distribution (Gosset 1908). Harm is shown when the whole interval lies above the allowed
+//! stall; management of the class then stops.
 
 use std::time::Duration;
 
 use crate::view;
 
-/// Differences kept: the latest count, since programs change.
+/// Number of differences kept: the latest ones, since programs change.
 const PAIRS: usize = 32;
-/// With fewer no verdict is given: the interval of two pairs is thirteen standard deviations wide.
+/// No verdict with fewer: the interval of two pairs is thirteen standard deviations wide.
 const LEAST_PAIRS: usize = 4;
 /// Two-sided 95 % quantiles of Student's t for 1 to 30 degrees of freedom (Abramowitz and Stegun, table 26.10).
 const STUDENT: [f64; 30] = [
@@ -21,14 +21,14 @@ const STUDENT: [f64; 30] = [
     2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
 ];
 
-/// What is to be done after a window.
+/// What to do after a window.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Step {
-    /// Manage it in the next window.
+    /// Manage the class in the next window.
     Manage,
-    /// Leave it alone in the next window.
+    /// Leave it unmanaged in the next window.
     LeaveAlone,
-    /// Harm is shown, by this interval: leave it alone for good.
+    /// Harm is shown, by this interval: stop managing the class.
     Stop((f64, f64)),
 }
 
@@ -39,7 +39,7 @@ pub struct Proof {
     allowed: f64,
     elapsed: Duration,
     lost: Duration,
-    /// Windows that are over.
+    /// Completed windows.
     windows: u64,
     first: f64,
     differences: Vec<f64>,
@@ -47,7 +47,7 @@ pub struct Proof {
 }
 
 impl Proof {
-    /// Windows of this length; up to `allowed` of its time may be lost to management.
+    /// Proof mode with windows of this length; management may cost up to `allowed` of the class's time.
     pub fn new(window: Duration, allowed: f64) -> Proof {
         Proof {
             window,
@@ -72,7 +72,7 @@ impl Proof {
         matches!(self.windows % 4, 0 | 3)
     }
 
-    /// Takes in a stretch of time, and how much of it the class's processes lost to memory. Returns whether a window ended.
+    /// Adds an interval, and how much of it the class's processes lost to memory. Returns whether a window ended.
     pub fn add(&mut self, elapsed: Duration, lost: Duration) -> bool {
         self.elapsed += elapsed;
         self.lost += lost;
@@ -96,7 +96,7 @@ impl Proof {
         true
     }
 
-    /// Takes in a stretch of time, and how much of it was lost; once a window ends, what is to be done in the next.
+    /// Adds an interval, and how much of it was lost. Returns what to do next once a window ends.
     pub fn step(&mut self, elapsed: Duration, lost: Duration) -> Option<Step> {
         if !self.add(elapsed, lost) {
             return None;
@@ -117,17 +117,17 @@ impl Proof {
         let mean = self.differences.iter().sum::<f64>() / count as f64;
         let squares: f64 = self.differences.iter().map(|difference| (difference - mean).powi(2)).sum();
         let error = (squares / (count - 1) as f64 / count as f64).sqrt();
-        // Beyond 30 degrees of freedom the last entry is the largest of the rest: the interval errs on the wide side.
+        // Above 30 degrees of freedom the last entry is the largest of the rest: the interval is slightly too wide.
         let reach = STUDENT[(count - 2).min(STUDENT.len() - 1)] * error;
         Some((mean, (mean - reach, mean + reach)))
     }
 
-    /// Whether management was shown to cost more than was allowed.
+    /// Whether management was shown to cost more than allowed.
     pub fn harms(&self) -> bool {
         self.differences.len() >= LEAST_PAIRS && self.effect().is_some_and(|(_, (low, _))| low > self.allowed)
     }
 
-    /// What is shown of it.
+    /// The view of it.
     pub fn view(&self) -> view::Proof {
         let effect = self.effect();
         let verdict = match effect {
@@ -148,7 +148,7 @@ impl Proof {
 mod tests {
     use super::*;
 
-    /// Runs windows in which so much is lost when managed and when not, with a disturbance of the window's number.
+    /// Runs windows with these losses when managed and unmanaged, with a disturbance by window number.
     fn run(windows: u64, managed: f64, alone: f64, noise: impl Fn(u64) -> f64) -> Proof {
         let mut proof = Proof::new(Duration::from_secs(10), 0.02);
         for window in 0..windows {

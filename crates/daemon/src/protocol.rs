@@ -1,6 +1,6 @@
-//! The protocol of the control socket: one JSON object a line, each request answered by one line, in order.
+//! The protocol of the control socket: one JSON object per line, each request answered by one line, in order.
 //!
-//! In: lines. Out: [`Request`]s and [`Response`]s. Must not: do what is asked. docs/reference/daemon.md is its description.
+//! In: lines. Out: [`Request`]s and [`Response`]s. Must not: carry out a request. docs/reference/daemon.md describes the protocol.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,62 +8,62 @@ use crate::rights::Right;
 
 /// The versions of the protocol that this daemon speaks, oldest first.
 pub const VERSIONS: &[u32] = &[1];
-/// The longest request, in bytes, its line's end included.
+/// The longest request in bytes, including the newline.
 pub const LONGEST_REQUEST: usize = 64 << 10;
-/// The longest response that a client takes.
+/// The longest response that a client reads.
 pub const LONGEST_RESPONSE: u64 = 64 << 20;
 
-/// A question, or an order.
+/// A request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Request {
-    /// The version of the protocol it is written in.
+    /// The protocol version of the request.
     pub terrace: u32,
-    /// A token that gives a right which the peer's user has not.
+    /// A token that gives a right which the peer's user lacks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token: Option<String>,
-    /// What is asked.
+    /// The verb.
     #[serde(flatten)]
     pub verb: Verb,
 }
 
-/// What can be asked; [`Verb::needs`] says by whom.
+/// The verbs; [`Verb::needs`] is the right each needs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "verb", rename_all = "lowercase", deny_unknown_fields)]
 pub enum Verb {
-    /// Which versions are spoken.
+    /// Which versions are supported.
     Hello {},
-    /// Everything at a glance.
+    /// The whole status.
     Status {},
-    /// What happened.
+    /// The history.
     History {
-        /// Only what came after this number.
+        /// Only events after this number.
         #[serde(default)]
         after: u64,
-        /// At most so many, the latest.
+        /// Show at most this many, the latest.
         #[serde(default)]
         limit: Option<usize>,
-        /// Only what is about this class.
+        /// Only events of this class.
         #[serde(default)]
         class: Option<String>,
     },
-    /// The course of the last minutes.
+    /// The timeline of the last minutes.
     Timeline {},
-    /// Where a class's memory is used.
+    /// Which addresses of a class are accessed.
     Heat {
         /// The class.
         class: String,
     },
-    /// How a class's pages spread over what its policy ranks them by.
+    /// The histogram of a class's pages by policy score.
     Bins {
         /// The class.
         class: String,
     },
-    /// How much slower a class would be with less fast memory, and what its tuner does about it.
+    /// How much slower a class would be with less fast memory, and the decisions of its tuner.
     Sizing {
         /// The class.
         class: String,
     },
-    /// Why a process, or a page of it, is where it is.
+    /// Why a process, or one of its pages, is where it is.
     Explain {
         /// The process.
         pid: u32,
@@ -71,21 +71,21 @@ pub enum Verb {
         #[serde(default)]
         address: Option<u64>,
     },
-    /// Look at nothing and move nothing until told otherwise.
+    /// Stop scanning and moving until a resume.
     Pause {
-        /// One class; without it all.
+        /// One class; all if absent.
         #[serde(default)]
         class: Option<String>,
     },
     /// Go on after pause or drain.
     Resume {
-        /// One class; without it all.
+        /// One class; all if absent.
         #[serde(default)]
         class: Option<String>,
     },
-    /// Bring back what was moved to slower memory, then pause.
+    /// Promote what was moved to slower memory, then pause.
     Drain {
-        /// One class; without it all.
+        /// One class; all if absent.
         #[serde(default)]
         class: Option<String>,
     },
@@ -121,14 +121,14 @@ impl Verb {
 /// An answer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Response {
-    /// The version it is written in.
+    /// The protocol version of the answer.
     pub terrace: u32,
-    /// Whether what was asked was done.
+    /// Whether the request was carried out.
     pub ok: bool,
     /// The answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub data: Option<serde_json::Value>,
-    /// What kind of failure.
+    /// The kind of failure.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub code: Option<Code>,
     /// What was wrong, and what to do.
@@ -136,26 +136,26 @@ pub struct Response {
     pub error: Option<String>,
 }
 
-/// Kinds of failures.
+/// The kinds of failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Code {
-    /// The request is none.
+    /// The request cannot be parsed.
     Malformed,
-    /// Its version is not spoken.
+    /// Its version is not supported.
     Version,
-    /// The peer may not.
+    /// The peer lacks the right.
     Denied,
     /// Too many requests, or too many connections.
     Busy,
-    /// There is no such class, process or key.
+    /// No such class, process or key.
     Unknown,
-    /// It could not be done.
+    /// It failed.
     Failed,
 }
 
 impl Response {
-    /// Done, with this answer.
+    /// A success, with this answer.
     pub fn done(data: impl Serialize) -> Response {
         match serde_json::to_value(data) {
             Ok(data) => Response { terrace: VERSIONS[0], ok: true, data: Some(data), code: None, error: None },
@@ -163,12 +163,12 @@ impl Response {
         }
     }
 
-    /// Not done.
+    /// A failure.
     pub fn failed(code: Code, error: impl Into<String>) -> Response {
         Response { terrace: VERSIONS[0], ok: false, data: None, code: Some(code), error: Some(error.into()) }
     }
 
-    /// As a line.
+    /// The answer as a line.
     pub fn line(&self) -> Vec<u8> {
         let mut line = serde_json::to_vec(self).unwrap_or_default();
         line.push(b'\n');
@@ -176,12 +176,12 @@ impl Response {
     }
 }
 
-/// Reads a request.
+/// Parses a request.
 ///
 /// # Errors
 /// The response to send instead.
 pub fn parse(line: &[u8]) -> Result<Request, Response> {
-    // The version comes first: the rest of a request in a version that is not spoken cannot be understood.
+    // Check the version first: a request of an unsupported version cannot be parsed.
     #[derive(Deserialize)]
     struct Versioned {
         terrace: u32,
@@ -191,7 +191,7 @@ pub fn parse(line: &[u8]) -> Result<Request, Response> {
         Ok(versioned) if VERSIONS.contains(&versioned.terrace) => {}
         Ok(versioned) => {
             let error =
-                format!("version {} of the protocol is not spoken here; spoken are: {versions}", versioned.terrace);
+                format!("protocol version {} is not supported; supported versions: {versions}", versioned.terrace);
             return Err(Response::failed(Code::Version, error));
         }
         Err(error) => {
@@ -200,7 +200,7 @@ pub fn parse(line: &[u8]) -> Result<Request, Response> {
         }
     }
     serde_json::from_slice::<Request>(line)
-        .map_err(|error| Response::failed(Code::Malformed, format!("this is no request: {error}")))
+        .map_err(|error| Response::failed(Code::Malformed, format!("invalid request: {error}")))
 }
 
 #[cfg(test)]

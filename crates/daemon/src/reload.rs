@@ -1,7 +1,7 @@
-//! The files of a reload, read on a thread of their own: the loop does not wait for a file system.
+//! Reads the files of a reload on a separate thread: the loop does not wait for a file system.
 //!
-//! In: the path of the configuration, what is in force. Out: what was read and checked, or all that is wrong with it. Must not: put
-//! anything in force; the loop does.
+//! In: the path of the configuration, and the configuration in force. Out: the checked configuration, or all problems. Must not: put
+//! anything into force; the loop does.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -13,26 +13,26 @@ use crate::config::node::Place;
 use crate::config::{self, Config, ConfigError, ConfigErrors, Source};
 use crate::shared::{Reply, Shared};
 
-/// The files may take so long to be read; on a file system that hangs they take for ever.
+/// Time limit for reading the files. On a hung file system the read never ends.
 pub(crate) const LIMIT: Duration = Duration::from_secs(10);
 
-/// What a reload reads.
+/// The result of reading.
 type Fresh = Result<(Vec<Source>, Access), ConfigErrors>;
 
 /// A reload whose files are being read.
 pub(crate) struct Reading {
-    /// Takes what was read.
+    /// Receives the result.
     pub(crate) fresh: Receiver<Fresh>,
     /// When it has taken too long.
     pub(crate) limit: Instant,
-    /// Who asked over the control socket; `None` for a signal.
+    /// The client that asked over the control socket; `None` for a signal.
     pub(crate) reply: Option<Reply>,
-    /// Whether it took too long, so that what it reads is not taken in any more.
+    /// Whether it took too long, so that its result is discarded.
     pub(crate) given_up: bool,
 }
 
 impl Reading {
-    /// Begins to read; the loop is woken when it is over.
+    /// Starts to read; wakes the loop at the end.
     pub(crate) fn begin(
         path: &Path,
         before: &[Source],
@@ -43,18 +43,18 @@ impl Reading {
         let (sender, fresh) = std::sync::mpsc::channel();
         let (path, before, keys, shared) = (path.to_owned(), before.to_vec(), Arc::clone(keys), Arc::clone(shared));
         let read = move || {
-            // The loop may have given up meanwhile.
+            // The loop may have given up by now.
             let _ = sender.send(read_again(&path, &before, &keys));
             shared.wake();
         };
         let thread = std::thread::Builder::new().name("reload".to_owned()).spawn(read);
-        thread.map_err(|error| format!("there is no thread to read with: {error}"))?;
+        thread.map_err(|error| format!("cannot start a thread to read the files: {error}"))?;
         Ok(Reading { fresh, limit: Instant::now() + LIMIT, reply, given_up: false })
     }
 }
 
-/// Reads and checks all that a reload takes in. All that can be refused comes first: a bad certificate changes nothing, and neither
-/// does a good one beside a bad file.
+/// Reads and checks all inputs of a reload. All checks come first: a bad certificate changes nothing, and a good one with a bad file
+/// changes nothing either.
 fn read_again(path: &Path, before: &[Source], keys: &Keys) -> Fresh {
     let sources = config::read_files(path, false)?;
     config::check_not_emptied(before, &sources)?;

@@ -1,10 +1,10 @@
-//! Who may do what: one model for the control socket and the HTTP server.
+//! Rights: one model for the control socket and the HTTP server.
 //!
-//! In: the configuration's lists, a peer as the kernel describes it, a token as the peer gives it. Out: the highest right that
-//! these have. Must not: open connections, or trust anything that a peer says of itself but a token.
+//! In: the configuration's lists, the kernel's credentials of a peer, a token that the peer gives. Out: the highest right of these. Must
+//! not: open connections, or trust anything a peer says of itself except a token.
 //!
-//! A right includes those below it. A peer of a Unix socket is known by its credentials (SO_PEERCRED); one that comes over TCP is
-//! not known at all, on the loopback interface neither, and has only what its token gives.
+//! A right includes those below it. A peer of a Unix socket is identified by its credentials (SO_PEERCRED). A peer over TCP is not
+//! identified, not even on the loopback interface, and has only the right of its token.
 
 use std::fmt;
 use std::io::Read;
@@ -15,14 +15,14 @@ use terrace_linux::processes::{group_id, groups_of, user_id};
 
 use anyhow::{Context, ensure};
 
-/// What a peer may do, from the least to the most.
+/// The rights, from the least to the most.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Right {
-    /// Whether the daemon is alive, and which versions it speaks.
+    /// Whether the daemon is alive, and the protocol versions.
     Alive,
     /// Aggregate metrics: by tier and class, without pids, names of processes, addresses or heat.
     Metrics,
-    /// Everything that is shown.
+    /// All that the daemon shows.
     Read,
     /// Pause, resume and drain.
     Operate,
@@ -42,14 +42,14 @@ impl fmt::Display for Right {
     }
 }
 
-/// Whom a right is given to, as the configuration says.
+/// A principal, as the configuration names it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Principal {
     /// A user by number.
     User(u32),
-    /// A group by number: those whose primary group it is, and those that /etc/group lists.
+    /// A group by number: users whose primary group it is, and its members in /etc/group.
     Group(u32),
-    /// Those who know the token in this file.
+    /// Clients that know the token in this file.
     Token(PathBuf),
 }
 
@@ -65,12 +65,12 @@ impl std::str::FromStr for Principal {
                 .map(Principal::Group)
                 .ok_or_else(|| format!("there is no group {name:?} on this machine")),
             Some(("token", path)) if Path::new(path).is_absolute() => Ok(Principal::Token(path.into())),
-            _ => Err(format!("{text:?} is none of user:NAME, group:NAME and token:/PATH")),
+            _ => Err(format!("{text:?} is not user:NAME, group:NAME or token:/PATH")),
         }
     }
 }
 
-/// The rights that the configuration gives beyond root's.
+/// The rights that the configuration adds to root's.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Grants {
     /// Who may read.
@@ -102,12 +102,12 @@ enum Holder {
 pub struct Rules {
     owner: u32,
     holders: Vec<(Right, Holder)>,
-    /// What a peer that is not known has without a token.
+    /// The right of an unidentified peer without a token.
     pub unknown: Right,
 }
 
 impl Default for Rules {
-    /// Root and the daemon's own user may do everything, all others see aggregate metrics.
+    /// Rules in which root and the daemon's own user may do everything, and all others see aggregate metrics.
     fn default() -> Rules {
         Rules { owner: rustix::process::geteuid().as_raw(), holders: Vec::new(), unknown: Right::Metrics }
     }
@@ -117,7 +117,7 @@ impl Rules {
     /// Reads the tokens.
     ///
     /// # Errors
-    /// When a token's file cannot be read, is no token, or is not secret.
+    /// A token's file cannot be read, holds no token, or is not secret.
     pub fn from_grants(grants: &Grants) -> anyhow::Result<Rules> {
         let mut rules = Rules::default();
         let lists = [(Right::Read, &grants.read), (Right::Operate, &grants.operate), (Right::Admin, &grants.admin)];
@@ -139,7 +139,7 @@ impl Rules {
         self.holders.push((right, Holder::Group(group)));
     }
 
-    /// Gives a right to those who know a token.
+    /// Gives a right to clients that know a token.
     pub fn grant_token(&mut self, right: Right, token: Vec<u8>) {
         self.holders.push((right, Holder::Token(token)));
     }
@@ -161,8 +161,7 @@ impl Rules {
         tokens(self) == tokens(other)
     }
 
-    /// The right of a peer, by its credentials, its groups and the token it gives. The groups are asked for only where a rule
-    /// needs them.
+    /// The right of a peer, by its credentials, its groups and its token. The groups are looked up only if a rule needs them.
     pub fn right(&self, peer: Option<Peer>, groups: impl Fn() -> Vec<u32>, token: Option<&[u8]>) -> Right {
         let mut right = match peer {
             Some(peer) if peer.user == 0 || peer.user == self.owner => return Right::Admin,
@@ -171,7 +170,7 @@ impl Rules {
         };
         let mut listed = None;
         for (given, holder) in &self.holders {
-            // Every token is compared, so that the time tells nothing of which one was nearly right.
+            // Compare every token, so that timing reveals nothing about a near match.
             let holds = match holder {
                 Holder::Token(known) => token.is_some_and(|token| bool::from(token.ct_eq(known))),
                 Holder::User(user) => peer.is_some_and(|peer| peer.user == *user),
@@ -186,7 +185,7 @@ impl Rules {
         right
     }
 
-    /// The right of a peer as it stands in this machine's /etc/group.
+    /// The right of a peer by this machine's /etc/group.
     pub fn right_here(&self, peer: Option<Peer>, token: Option<&[u8]>) -> Right {
         self.right(peer, || peer.map_or_else(Vec::new, |peer| groups_of(peer.user)), token)
     }
@@ -195,10 +194,10 @@ impl Rules {
 /// Shorter tokens can be guessed: 32 hexadecimal digits are 128 bits.
 const SHORTEST_TOKEN: usize = 32;
 
-/// The most of a file with a secret that is read, in bytes: chains of certificates have some 10 KiB.
+/// The most bytes read of a file with a secret. Certificate chains have about 10 KiB.
 pub const LONGEST_FILE: u64 = 1 << 20;
 
-/// Reads a file that must be secret.
+/// Reads a secret file.
 ///
 /// # Errors
 /// As [`terrace_files::open_secret`]. `key` names the configuration's key.

@@ -1,12 +1,12 @@
-//! One thread that serves all connections of a listener: it waits for whole requests, and shares its places out fairly.
+//! One thread that serves all connections of a listener: it reads complete requests and divides its connection slots fairly.
 //!
-//! In: a listening socket, and a [`Service`] that understands its requests. Out: answers. Must not: wait for a peer, spend a thread on
-//! one, or let any number of connections of one user keep out those of another, or root's.
+//! In: a listening socket, and a [`Service`] that parses its requests. Out: answers. Must not: wait for a peer, use a thread per peer, or
+//! let one user's connections keep out those of another user or of root.
 //!
-//! No connection is refused for want of a place as long as another one of the same user only waits: the one that has waited
-//! longest for its peer is closed in its stead. So a user with a thousand connections open holds a share of them, and the
-//! latest. Root has places of its own. Peers over TCP have no user that could be proven, so they are one user; a request that is
-//! whole when it is accepted, as on the loopback interface nearly all are, is answered before anyone could take its place.
+//! A connection is never refused for lack of a slot while another one of the same user is idle: the one that has waited longest for its
+//! peer is closed instead. A user with a thousand open connections therefore holds one user's share, the newest ones. Root has slots of its
+//! own. Peers over TCP cannot be identified, so they count as one user. A request that is complete when accepted, as nearly all on the
+//! loopback interface are, is answered before another connection can take its slot.
 
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -24,24 +24,24 @@ use terrace_files::SocketFile;
 
 use crate::rights::Peer;
 
-/// Connections of root, and of all others together; a connection has a few KiB.
+/// Slots of root, and of all others together. A connection takes a few KiB.
 const ROOT_PLACES: usize = 32;
 const OTHER_PLACES: usize = 256;
-/// Connections of one user who is not root.
+/// Slots of one user other than root.
 const USER_PLACES: usize = 16;
-/// Connections accepted before those that are open get their turn.
+/// Connections accepted before the open ones get their turn.
 const ACCEPTS: usize = 256;
-/// What is read of one connection in one turn, in bytes.
+/// Bytes read of one connection in one turn.
 const PIECE: usize = 16 << 10;
-/// Connections that wait to be accepted: 1,000 that come at once are not turned away by the kernel.
+/// Backlog of the listener: the kernel does not reject 1,000 simultaneous connections.
 const BACKLOG: i32 = 4096;
 
-/// The stack of a server's thread, in bytes: answers are made of what lies on the heap.
+/// The stack of a server's thread, in bytes: answers are built on the heap.
 const STACK: usize = 512 << 10;
 
-/// What a service makes of what has arrived.
+/// The result of parsing what has arrived.
 pub(crate) enum Step {
-    /// The request is not whole yet.
+    /// The request is incomplete.
     More,
     /// The answer; `last` closes the connection after it.
     Answer {
@@ -50,31 +50,31 @@ pub(crate) enum Step {
         /// Whether the connection ends with it.
         last: bool,
     },
-    /// The answer comes from another thread, which wakes the server then.
+    /// Another thread answers, and wakes the server then.
     Later(Receiver<Vec<u8>>),
 }
 
-/// What understands requests.
+/// Parses and answers requests.
 pub(crate) trait Service: Send + 'static {
-    /// What it remembers of a connection.
+    /// State of a connection.
     type Memory: Default + Send;
 
-    /// Takes a request from the beginning of what has arrived, if it is whole.
+    /// Takes a request from the start of the input, if it is complete.
     fn request(&mut self, received: &mut Vec<u8>, peer: Option<Peer>, memory: &mut Self::Memory) -> Step;
 
-    /// What a connection is told for which there is no place.
+    /// The answer to a connection for which there is no slot.
     fn full(&self) -> Vec<u8>;
 
-    /// What is said when another thread's answer did not come in time.
+    /// The answer when another thread did not answer in time.
     fn late(&self) -> Vec<u8>;
 
-    /// What connections are encrypted with.
+    /// The TLS configuration.
     fn tls(&self) -> Option<Arc<rustls::ServerConfig>> {
         None
     }
 }
 
-/// How long a server waits, and for what.
+/// Time limits of a server.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Patience {
     /// For the first byte of a request.
@@ -95,7 +95,7 @@ pub(crate) enum Listener {
     Unix(UnixListener),
 }
 
-/// Makes a Unix socket with a mode, for a group if there is one.
+/// Creates a Unix socket with a mode and, if given, a group.
 ///
 /// # Errors
 /// As [`terrace_files::bind`].
@@ -104,15 +104,16 @@ pub(crate) fn bind(path: &Path, mode: u32, group: Option<u32>) -> io::Result<(Un
     if let Some(group) = group
         && let Err(error) = chown(path, None, Some(group))
     {
-        tracing::warn!(%error, path = %path.display(), group, "the socket cannot be given to its group; root alone may ask");
+        tracing::warn!(%error, path = %path.display(), group, "cannot set the group of the socket; only root can use it");
     }
     Ok(bound)
 }
 
-/// Serves a listener on a thread of its own. Returns what wakes the thread: other threads write a byte once an answer is there.
+/// Serves a listener on a separate thread. Returns a socket that wakes the thread: other threads write a byte to it once an answer is
+/// ready.
 ///
 /// # Errors
-/// When the kernel gives no pair of sockets or no thread.
+/// The kernel has no socket pair or no thread.
 pub(crate) fn start<S: Service>(
     name: &str,
     listener: Listener,
@@ -132,7 +133,7 @@ pub(crate) fn start<S: Service>(
     }
     let mut server = Server { listener, service, backoff, waker: reader, open: Vec::new(), places: Places::default() };
     let run = move || {
-        // Held, so that the pair lives as long as the thread.
+        // Held so that the pair lives as long as the thread.
         let _waker = waker;
         loop {
             server.turn();
@@ -146,10 +147,10 @@ pub(crate) fn start<S: Service>(
     Ok(())
 }
 
-/// A pair by which other threads wake a server.
+/// A socket pair by which other threads wake a server.
 ///
 /// # Errors
-/// When the kernel gives none.
+/// The kernel has none.
 pub(crate) fn waker() -> io::Result<(UnixStream, Arc<UnixStream>)> {
     let (reader, waker) = UnixStream::pair()?;
     reader.set_nonblocking(true)?;
@@ -157,7 +158,7 @@ pub(crate) fn waker() -> io::Result<(UnixStream, Arc<UnixStream>)> {
     Ok((reader, Arc::new(waker)))
 }
 
-/// Who holds a place.
+/// The owner of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Owner {
     Root,
@@ -178,16 +179,16 @@ impl Default for Places {
     }
 }
 
-/// What is known of an open connection to choose one that goes.
+/// The facts about an open connection that decide which one is closed.
 #[derive(Clone, Copy, Debug)]
 struct Seat {
     owner: Owner,
-    /// Whether only its peer is waited for.
+    /// Whether only its peer delays it.
     waits: bool,
     since: Instant,
 }
 
-/// Which connection must go for one more of this owner.
+/// Which connection to close for one more of this owner.
 enum CapacityView {
     Free,
     Instead(usize),
@@ -205,7 +206,7 @@ impl Places {
             _ if seats.iter().filter(|seat| seat.owner != Owner::Root).count() < self.others => {
                 return CapacityView::Free;
             }
-            // The user who holds the most gives one up.
+            // The user with the most slots gives one up.
             _ => {
                 let mut holders: Vec<Owner> =
                     seats.iter().map(|seat| seat.owner).filter(|one| *one != Owner::Root).collect();
@@ -248,13 +249,13 @@ impl AsFd for Stream {
 }
 
 enum Phase {
-    /// Nothing of a request has come.
+    /// Nothing of a request has arrived.
     Idle,
-    /// A part of one has.
+    /// Part of a request has arrived.
     Request,
     /// Another thread works on it.
     Work(Receiver<Vec<u8>>),
-    /// An answer is on its way.
+    /// An answer is being sent.
     Answer { last: bool },
 }
 
@@ -264,7 +265,7 @@ struct Connection<M> {
     owner: Owner,
     peer: Option<Peer>,
     phase: Phase,
-    /// When the phase began, and when it must be over.
+    /// Start and deadline of the phase.
     since: Instant,
     end: Instant,
     received: Vec<u8>,
@@ -273,11 +274,11 @@ struct Connection<M> {
     memory: M,
 }
 
-/// Whether a connection goes on.
+/// Whether a connection stays open.
 #[derive(PartialEq)]
 enum Fate {
     Open,
-    /// It has more to do at once, and gives way to the others first.
+    /// It has more work at once, and yields to the others first.
     Again,
     Closed,
 }
@@ -298,7 +299,7 @@ impl<M> Connection<M> {
     fn say(&mut self, bytes: Vec<u8>, last: bool, backoff: &Patience) {
         (self.answer, self.sent) = (bytes, 0);
         if let Some(tls) = &mut self.tls {
-            // What is written into it is encrypted and kept until it can be sent.
+            // Data written into it is encrypted and kept until it can be sent.
             tls.set_buffer_limit(None);
             let _ = tls.writer().write_all(&self.answer);
             self.answer.clear();
@@ -309,7 +310,7 @@ impl<M> Connection<M> {
         self.enter(Phase::Answer { last }, backoff);
     }
 
-    /// Reads what is there. `Ok(0)` when the peer has ended.
+    /// Reads what is available. `Ok(0)` at end of file.
     fn fill(&mut self) -> io::Result<usize> {
         let mut piece = [0; PIECE];
         let Some(tls) = &mut self.tls else {
@@ -333,11 +334,11 @@ impl<M> Connection<M> {
             tls.write_tls(&mut self.stream.io())?;
         }
         understood.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
-        // What has come may be a part of a record only.
+        // What arrived may be part of a TLS record.
         Err(io::ErrorKind::Interrupted.into())
     }
 
-    /// Sends what can be sent. Whether all is.
+    /// Sends what can be sent. Returns whether all was sent.
     fn flush(&mut self) -> io::Result<bool> {
         while self.sent < self.answer.len() {
             let from = self.sent;
@@ -354,7 +355,7 @@ impl<M> Connection<M> {
         Ok(true)
     }
 
-    /// Does what can be done without waiting; at most one request.
+    /// Does what needs no waiting; at most one request.
     fn turn<S: Service<Memory = M>>(&mut self, service: &mut S, backoff: &Patience) -> Fate {
         loop {
             match &mut self.phase {
@@ -398,7 +399,7 @@ impl<M> Connection<M> {
                         Ok(_) => {
                             self.answer = Vec::new();
                             self.enter(Phase::Idle, backoff);
-                            // Others have their turn first, whether or not there is another request already.
+                            // Others get their turn first, even if another request is ready.
                             return Fate::Again;
                         }
                         Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Fate::Open,
@@ -443,7 +444,7 @@ impl<S: Service> Server<S> {
         let accepted_all = self.accept();
         let now = Instant::now();
         let mut again = !accepted_all;
-        // Root first: what others ask for is answered in whatever time is left.
+        // Root first: the others get the remaining time.
         for roots in [true, false] {
             let (service, backoff) = (&mut self.service, &self.backoff);
             self.open.retain_mut(|connection| {
@@ -476,11 +477,11 @@ impl<S: Service> Server<S> {
             PollFd::from_borrowed_fd(listener, PollFlags::IN),
             PollFd::from_borrowed_fd(self.waker.as_fd(), PollFlags::IN),
         ];
-        // A connection that another thread works for is left out: that its peer is gone would be told again and again.
+        // Leave out a connection that another thread works for: poll would report its closed peer over and over.
         let waiting = self.open.iter().filter(|connection| !matches!(connection.phase, Phase::Work(_)));
         fds.extend(waiting.map(|connection| PollFd::from_borrowed_fd(connection.stream.as_fd(), connection.wants())));
         let ends = self.open.iter().map(|connection| connection.end.saturating_duration_since(now));
-        // A millisecond more than needed, so that what is due is over when looked at.
+        // One millisecond extra, so that the deadline has passed when it is checked.
         let timeout = ends.min().map(|left| {
             let left = left + Duration::from_millis(1);
             Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) }
@@ -488,7 +489,7 @@ impl<S: Service> Server<S> {
         let _ = poll(&mut fds, timeout.as_ref());
     }
 
-    /// Accepts who waits. Whether nobody is left waiting.
+    /// Accepts waiting connections. Returns whether none is left.
     fn accept(&mut self) -> bool {
         for _ in 0..ACCEPTS {
             let accepted = match &self.listener {
@@ -498,10 +499,10 @@ impl<S: Service> Server<S> {
             match accepted {
                 Ok(stream) => self.admit(stream),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return true,
-                // A peer that broke off while it waited is no loss.
+                // A peer that disconnected while it waited is not an error.
                 Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
                 Err(_) => {
-                    // Out of descriptors, most likely: without a pause this would be asked at once again.
+                    // Most likely out of descriptors: pause, or this would repeat at once.
                     std::thread::sleep(Duration::from_millis(20));
                     return true;
                 }
@@ -516,7 +517,7 @@ impl<S: Service> Server<S> {
             Stream::Unix(stream) => {
                 let credentials = rustix::net::sockopt::socket_peercred(stream);
                 let peer = credentials.map(|one| Peer { user: one.uid.as_raw(), group: one.gid.as_raw() });
-                // Without credentials nothing is known of it, and it gets nothing.
+                // Without credentials a peer is unknown and gets nothing.
                 let Ok(peer) = peer else { return };
                 (stream.set_nonblocking(true), Some(peer))
             }
@@ -559,7 +560,7 @@ impl<S: Service> Server<S> {
             sent: 0,
             memory: S::Memory::default(),
         };
-        // A request that came with the connection is answered before the next is accepted.
+        // Answer a request that came with the connection before accepting the next.
         if connection.turn(&mut self.service, &self.backoff) != Fate::Closed {
             self.open.push(connection);
         }
@@ -571,7 +572,7 @@ mod tests {
     use super::*;
     use std::path::PathBuf;
 
-    /// Answers lines with themselves; `late` is never answered by the other thread.
+    /// Echoes lines; the other thread never answers `late`.
     struct Echo(Vec<std::sync::mpsc::Sender<Vec<u8>>>);
 
     impl Service for Echo {

@@ -1,8 +1,8 @@
-//! What the threads share: the loop publishes, the socket and the page read.
+//! State shared between threads: the loop publishes, the servers read.
 //!
-//! In: figures, once a period. Out: the same, to anyone who asks, without waiting for the loop. Must not: grow without bound.
+//! In: figures, once per period. Out: the same figures for any reader, without waiting for the loop. Must not: grow without limit.
 //!
-//! The loop is never kept waiting: readers take a counted reference to what was published and let go of the lock at once.
+//! Readers never delay the loop: they take a reference to the published state and release the lock at once.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::os::unix::net::UnixStream;
@@ -15,36 +15,36 @@ use crate::protocol::{Code, Response, Verb};
 use crate::rights::Right;
 use crate::view::{Bins, HUNG, Happening, Heat, Point, Sizing, Status, Timeline};
 
-/// Happenings kept: some hundred bytes each.
+/// Events kept, of some hundred bytes each.
 const HAPPENINGS: usize = 2000;
-/// Points of the timeline kept; at one a second a quarter of an hour.
+/// Points of the timeline kept: a quarter of an hour at one per second.
 const POINTS: usize = 900;
-/// Orders that may wait for the loop, and beside them questions that only the loop can answer.
+/// Orders that may wait for the loop, and the same number of questions that only the loop can answer.
 const ORDERS: usize = 16;
-/// Questions that the loop answers in one turn: each may look through a process's memory.
+/// Questions that the loop answers in one turn. Each may scan a process's memory.
 const QUESTIONS_A_TURN: usize = 4;
 
 /// An order to the loop, and where the answer goes.
 pub struct Order {
-    /// What is to be done.
+    /// The verb.
     pub verb: Verb,
-    /// Takes the answer.
+    /// Receives the answer.
     pub reply: Reply,
 }
 
-/// Takes the loop's answer to the server that waits for it.
+/// Passes the loop's answer to the server that waits for it.
 pub struct Reply {
     sender: Sender<Vec<u8>>,
     waker: Arc<UnixStream>,
 }
 
 impl Reply {
-    /// The answer goes through `sender`, as a line; then a byte is written to `waker`.
+    /// The answer goes through `sender` as a line; then a byte is written to `waker`.
     pub fn new(sender: Sender<Vec<u8>>, waker: Arc<UnixStream>) -> Reply {
         Reply { sender, waker }
     }
 
-    /// Answers. Whoever asked may have gone.
+    /// Answers. The client may have disconnected.
     pub fn send(&self, response: &Response) {
         let _ = self.sender.send(response.line());
         // Full means that it is awake already.
@@ -52,14 +52,14 @@ impl Reply {
     }
 }
 
-/// What waits for the loop. Orders do not wait for questions: those who may only look cannot keep those who may act waiting.
+/// The queue to the loop. Orders do not wait behind questions: readers cannot delay operators.
 pub struct Orders {
     orders: Receiver<Order>,
     questions: Receiver<Order>,
 }
 
 impl Orders {
-    /// What is to be done in this turn: all orders, then some questions.
+    /// The work of this turn: all orders, then some questions.
     pub fn for_one_turn(&self) -> Vec<Order> {
         let mut due: Vec<Order> = self.orders.try_iter().take(ORDERS).collect();
         due.extend(self.questions.try_iter().take(QUESTIONS_A_TURN));
@@ -86,14 +86,14 @@ struct Published {
     pictures: BTreeMap<String, Pictures>,
 }
 
-/// What is shown of one class beside its figures.
+/// What is shown of one class besides its figures.
 #[derive(Clone, Default)]
 pub struct Pictures {
-    /// Where its memory is used.
+    /// Which of its addresses are accessed.
     pub heat: Option<Arc<Heat>>,
-    /// How its pages spread over what its policy ranks them by.
+    /// The histogram of its pages by policy score.
     pub bins: Option<Arc<Bins>>,
-    /// What its tuner knows.
+    /// The observations of its tuner.
     pub sizing: Option<Arc<Sizing>>,
 }
 
@@ -103,10 +103,10 @@ pub fn wall_clock() -> f64 {
 }
 
 impl Shared {
-    /// The shared state, the orders as the loop takes them, and what becomes readable when there is one.
+    /// The shared state, the queue for the loop, and the descriptor that becomes readable on an entry.
     ///
     /// # Errors
-    /// When the kernel gives no pair of sockets.
+    /// The kernel has no free socket pair.
     pub fn new() -> std::io::Result<(Arc<Shared>, Orders, UnixStream)> {
         let (reader, waker) = UnixStream::pair()?;
         reader.set_nonblocking(true)?;
@@ -118,7 +118,7 @@ impl Shared {
     }
 
     fn lock(&self) -> MutexGuard<'_, Published> {
-        // Whoever panicked held nothing half changed: every change is one push or one assignment.
+        // A panicking thread leaves no partial change: every change is one push or one assignment.
         self.published.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -129,24 +129,24 @@ impl Shared {
         if published.points.len() == POINTS {
             published.points.pop_front();
         }
-        // A timeline whose classes changed begins again: its columns would mean other classes.
+        // A timeline whose classes changed starts again: its columns would belong to other classes.
         if published.points.back().is_some_and(|last| last.class_fast_bytes.len() != point.class_fast_bytes.len()) {
             published.points.clear();
         }
         published.points.push_back(point);
     }
 
-    /// Publishes the pictures of a class.
+    /// Publishes heat map and histogram of a class.
     pub fn publish_pictures(&self, class: &str, pictures: Pictures) {
         self.lock().pictures.insert(class.to_owned(), pictures);
     }
 
-    /// Takes away what was shown of a class that is there no more, or begins again.
+    /// Removes what was shown of a class that was removed or restarted.
     pub fn forget_pictures(&self, class: &str) {
         self.lock().pictures.remove(class);
     }
 
-    /// Enters something that happened, and logs it.
+    /// Records an event and logs it.
     pub fn happened(&self, kind: &str, class: Option<&str>, text: impl Into<String>) {
         let text = text.into();
         let class_field = class.unwrap_or("");
@@ -170,12 +170,12 @@ impl Shared {
         published.happenings.push_back(happening);
     }
 
-    /// The latest status that the loop published.
+    /// The latest published status.
     pub fn status(&self) -> Arc<Status> {
         Arc::clone(&self.lock().status)
     }
 
-    /// The latest status, with the loop's state as it is now: a loop that hangs publishes nothing.
+    /// The latest published status, with the current state of the loop: a hung loop publishes nothing.
     pub fn status_now(&self) -> Status {
         let mut status = Status::clone(&self.status());
         status.loop_age_seconds = self.heartbeat.age().as_secs_f64();
@@ -185,7 +185,7 @@ impl Shared {
         status
     }
 
-    /// The latest pictures of a class; those there are none of are left out.
+    /// The latest heat maps and histograms of a class, as far as they exist.
     pub fn pictures(&self, class: &str) -> Pictures {
         self.lock().pictures.get(class).cloned().unwrap_or_default()
     }
@@ -200,7 +200,7 @@ impl Shared {
         }
     }
 
-    /// What happened after a number: the latest `limit` of it, oldest first.
+    /// The events after a number: the latest `limit` of them, oldest first.
     pub fn history(&self, after: u64, limit: usize, class: Option<&str>) -> Vec<Happening> {
         let published = self.lock();
         let wanted = published
@@ -214,7 +214,7 @@ impl Shared {
         found
     }
 
-    /// Answers what can be answered from what was published; `None` for an order to the loop.
+    /// Answers from the published state; `None` for an order to the loop.
     pub fn answer(&self, verb: &Verb) -> Option<Response> {
         Some(match verb {
             Verb::Hello {} => Response::done(serde_json::json!({
@@ -233,10 +233,10 @@ impl Shared {
         })
     }
 
-    /// Gives the loop an order, whose answer goes to `reply`.
+    /// Queues an order for the loop, whose answer goes to `reply`.
     ///
     /// # Errors
-    /// The response to send instead, when too many wait already.
+    /// The response to send instead, when the queue is full.
     pub fn order(&self, verb: Verb, reply: Reply) -> Result<(), Response> {
         let queue = if verb.needs() > Right::Read { &self.orders } else { &self.questions };
         queue
@@ -260,7 +260,7 @@ fn picture(class: &str, what: &str, found: Option<Arc<impl serde::Serialize>>) -
     }
 }
 
-/// Why a class may have no picture of a kind.
+/// Why a class may have no heat map or histogram.
 pub(crate) fn why_none(what: &str) -> &'static str {
     match what {
         "sizing curve" => "its goal is not tuned (see class.NAME.goal), is not running, or there is no such class",

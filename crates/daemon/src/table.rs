@@ -1,7 +1,7 @@
 //! Which process belongs to which class.
 //!
-//! In: the facts of processes, as they come and change. Out: who joins a class and who leaves it. Must not: look at a process
-//! itself, or take a pid for a process: the start time goes with it.
+//! In: the facts of processes, as they start and change. Out: who joins a class and who leaves it. Must not: read a process itself, or
+//! identify a process by its pid alone: the start time is part of its identity.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,16 +13,16 @@ use crate::config::{Config, Selector};
 /// A process joins a class, or leaves it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// It is to be managed.
+    /// A process to manage.
     Join {
         /// The process.
         pid: u32,
-        /// Its start time: of another process with this pid nothing is meant.
+        /// Its start time: another process with this pid is not meant.
         start_time: u64,
         /// The class.
         class: String,
     },
-    /// It is to be let go.
+    /// A process to release.
     Leave {
         /// The process.
         pid: u32,
@@ -31,34 +31,34 @@ pub enum Change {
     },
 }
 
-/// A class as far as belonging to it goes.
+/// The rules of a class that decide who belongs to it.
 #[derive(Clone, Debug, PartialEq)]
 struct Rule {
     class: String,
     selectors: Vec<Selector>,
 }
 
-/// A process that is known.
+/// A known process.
 #[derive(Clone, Debug)]
 pub struct Known {
     /// Its start time.
     pub start_time: u64,
-    /// Its name, with what a terminal would act upon made visible: whoever runs it chose it.
+    /// Its name with control characters made visible: its user chooses it.
     pub name: String,
-    /// Where it belongs.
+    /// The class it belongs to.
     pub place: Place,
-    /// Where what it starts belongs, if that follows from it.
+    /// The class of its children, if it follows from its own.
     heirs: Option<Place>,
 }
 
-/// Where a process belongs.
+/// The class of a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// Nowhere.
+    /// None.
     Nowhere,
-    /// Nowhere by the list of exclusions.
+    /// None, by the list of exclusions.
     Excluded,
-    /// In a class, for this reason.
+    /// A class, for this reason.
     Class {
         /// Which.
         name: String,
@@ -86,32 +86,32 @@ pub struct Table {
 }
 
 impl Table {
-    /// A table that never takes up the pids of `never`: Terrace itself and its guard.
+    /// A table that never adds the pids of `never`: Terrace itself and its guard.
     pub fn new(never: impl IntoIterator<Item = u32>) -> Table {
         Table { never: never.into_iter().collect(), ..Table::default() }
     }
 
-    /// Takes in new rules. Everyone is to be looked at again after that.
+    /// Sets new rules. All processes must be checked again after that.
     pub fn set_rules(&mut self, config: &Config) {
         let rule =
             |class: &crate::config::Class| Rule { class: class.name.clone(), selectors: class.selectors.clone() };
         self.rules = config.classes.iter().map(rule).collect();
         self.exclude = config.exclude.clone();
-        // What followed from the old rules follows no more.
+        // What followed from the old rules is no longer valid.
         self.known.values_mut().for_each(|known| known.heirs = None);
     }
 
-    /// A process that is known.
+    /// A known process.
     pub fn get(&self, pid: u32) -> Option<&Known> {
         self.known.get(&pid)
     }
 
-    /// The pids known.
+    /// The known pids.
     pub fn pids(&self) -> Vec<u32> {
         self.known.keys().copied().collect()
     }
 
-    /// Takes in what a process is now. `parent` is who started it, where that is known better than by its facts.
+    /// Updates the facts of a process. `parent` is the process that started it, where known better than by its facts.
     pub fn see(&mut self, facts: &Facts, parent: Option<u32>) -> Vec<Change> {
         let pid = facts.pid;
         let mut changes = Vec::new();
@@ -119,7 +119,7 @@ impl Table {
             changes.extend(self.vanish(pid));
         }
         let inherited = match self.known.get(&pid) {
-            // Whose child it is was settled when it was first seen; a parent that died since changes nothing.
+            // The parent is fixed at the first sight; a parent that exits later changes nothing.
             Some(known) if known.heirs.is_some() => known.heirs.clone(),
             _ => self.known.get(&parent.unwrap_or(facts.parent)).and_then(|known| known.heirs.clone()),
         };
@@ -135,7 +135,7 @@ impl Table {
         changes
     }
 
-    /// A process is gone.
+    /// Removes an exited process.
     pub fn vanish(&mut self, pid: u32) -> Vec<Change> {
         let class = self.known.remove(&pid).and_then(|known| known.place.class().map(str::to_owned));
         class.map(|class| Change::Leave { pid, class }).into_iter().collect()

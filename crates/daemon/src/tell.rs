@@ -1,12 +1,12 @@
-//! What is printed before a command runs, and after it failed: help, version, misuse, and errors with their causes.
+//! Messages before a command runs and after it fails: help, version, misuse, and errors with their causes.
 //!
-//! In: clap's answer, or an error. Out: the exit code (0 for what was asked for and printed, 1 where it could not be, 2 for misuse), or one line. Must
-//! not: be silent about output that was lost, as clap's own exit is; say anything twice.
+//! In: clap's message, or an error. Out: the exit code (0 for requested and printed output, 1 if it could not be printed, 2 for misuse), or
+//! one line. Must not: be silent about lost output, as clap's own exit is, or print anything twice.
 
 use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
 
-/// An error and its causes in one line. A cause that the text before it already has, as many errors name the kernel's, is left out.
+/// An error and its causes in one line. Omits a cause that the text before it already contains, as many errors contain the kernel's.
 pub fn causes(error: &anyhow::Error) -> String {
     error.chain().fold(String::new(), |text, cause| {
         let cause = cause.to_string();
@@ -18,12 +18,12 @@ pub fn causes(error: &anyhow::Error) -> String {
     })
 }
 
-/// Prints it where it belongs.
+/// Prints it to stdout or stderr.
 pub fn tell(told: &clap::Error) -> ExitCode {
     match told.print().and_then(|()| std::io::stdout().flush()) {
-        // A reader that went away has what it wanted.
+        // A reader that closed the pipe has what it wanted.
         Err(error) if error.kind() != ErrorKind::BrokenPipe => {
-            // stderr may be what failed; then there is nobody left to tell.
+            // stderr may be what failed; nothing more can be reported then.
             let _ = writeln!(std::io::stderr(), "{error}");
             ExitCode::FAILURE
         }

@@ -1,17 +1,17 @@
-//! What the daemon shows: the one form in which status, classes, metrics and the page see it.
+//! The state that the daemon shows: one form for status, classes, metrics and the web interface.
 //!
-//! In: figures, gathered by the daemon once a period. Out: plain data that goes over the socket as JSON; the command reads it
-//! back into the same types. Must not: compute. docs/reference/daemon.md lists every field, and a test compares the two.
+//! In: figures that the daemon collects once per period. Out: plain data that goes over the socket as JSON; the command reads it back into
+//! the same types. Must not: compute. docs/reference/daemon.md lists every field, and a test compares the two.
 
 use serde::{Deserialize, Serialize};
 
-/// Grows by one when a field changes its meaning or goes. New fields may come at any time.
+/// Increases when a field changes its meaning or is removed. New fields may be added at any time.
 pub const SCHEMA_VERSION: u32 = 1;
 
 /// The state of a daemon whose loop does not turn.
 pub const HUNG: &str = "hung";
 
-/// Everything at a glance.
+/// The whole status.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Status {
     /// Version of this form.
@@ -20,28 +20,28 @@ pub struct Status {
     pub version: String,
     /// The daemon's pid.
     pub pid: u32,
-    /// Since it started.
+    /// Seconds since it started.
     pub uptime_seconds: f64,
     /// running, paused, draining, drained, or hung: the loop has not turned within `daemon.watchdog`.
     pub state: String,
     /// Seconds since the daemon's loop last turned.
     #[serde(default)]
     pub loop_age_seconds: f64,
-    /// How new processes are noticed, and why so.
+    /// How new processes are detected, and why that way.
     pub process_events: String,
     /// The tiers, fastest first.
     pub tiers: Vec<Tier>,
-    /// What is shared out.
+    /// The budgets.
     pub budget: Budget,
-    /// What the daemon itself uses.
+    /// The daemon's own use.
     pub own: Own,
-    /// The classes, in the order in which they take processes.
+    /// The classes, in the order in which processes are assigned.
     pub classes: Vec<Class>,
-    /// Processes that a class matches and that cannot be managed, with the reason; at most 100.
+    /// Processes that a class matches but that cannot be managed, with the reason; at most 100.
     pub refused: Vec<Refused>,
-    /// Others that move pages or clear marks.
+    /// Others that move pages or clear accessed bits.
     pub rivals: Vec<Rival>,
-    /// What is odd about the machine.
+    /// What is unusual about the machine.
     pub notes: Vec<String>,
 }
 
@@ -52,30 +52,30 @@ pub struct Tier {
     pub name: String,
     /// nodes or swap.
     pub kind: String,
-    /// How much it holds.
+    /// Its capacity.
     pub capacity_bytes: u64,
     /// Pages of all classes in it.
     pub used_bytes: u64,
-    /// Memory that a compressed tier takes.
+    /// Memory that a compressed tier uses.
     pub occupied_bytes: Option<u64>,
 }
 
-/// The budgets and how they are used.
+/// The budgets and their use.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Budget {
     /// Fast memory for all classes.
     pub fast_bytes: u64,
     /// Fast memory that they hold.
     pub fast_used_bytes: u64,
-    /// Bytes a second that may change tier.
+    /// Bytes per second that may change tier.
     pub bandwidth_bytes_per_second: u64,
     /// Share of one core.
     pub cpu_share: f64,
-    /// Of that, what watching processes and answering questions takes.
+    /// Of that, tracking processes and answering requests.
     pub cpu_overhead_share: f64,
 }
 
-/// What the daemon uses.
+/// The daemon's own use.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Own {
     /// Processor time since it started.
@@ -84,7 +84,7 @@ pub struct Own {
     pub cpu_share: f64,
     /// Resident memory.
     pub resident_bytes: u64,
-    /// Memory for the state of pages: eight bytes each, and what policies keep.
+    /// Memory for page state: eight bytes per page, and the state of policies.
     pub page_state_bytes: u64,
 }
 
@@ -99,29 +99,29 @@ pub struct Class {
     pub reason: Option<String>,
     /// The policy.
     pub policy: String,
-    /// What is wanted, as configured.
+    /// The goal, as configured.
     pub goal: String,
-    /// How accesses are seen.
+    /// How accesses are observed.
     pub tracker: Option<String>,
     /// Processes under management.
     pub processes: u64,
-    /// Memory with something in it.
+    /// Memory in use.
     pub footprint_bytes: u64,
-    /// Of that in fast memory
+    /// Of that in fast memory.
     pub fast_bytes: u64,
-    /// and in slower tiers.
+    /// Of that in slower tiers.
     pub slow_bytes: u64,
-    /// What counts as in use.
+    /// The working set.
     pub active_bytes: u64,
     /// Fast memory granted.
     pub granted_bytes: u64,
-    /// The floor as it is now.
+    /// The current floor.
     pub floor_bytes: u64,
     /// The ceiling, if there is one.
     pub ceiling_bytes: Option<u64>,
     /// The weight.
     pub weight: u32,
-    /// Bytes a second granted.
+    /// Bytes per second granted.
     pub bandwidth_bytes_per_second: u64,
     /// Share of one core granted.
     pub cpu_granted_share: f64,
@@ -129,7 +129,7 @@ pub struct Class {
     pub cpu_seconds: f64,
     /// Whether its work waits for processor time.
     pub short_of_cpu: bool,
-    /// Share of the accesses seen lately that fast memory served.
+    /// Share of the recent accesses that fast memory served.
     pub hit_share: Option<f64>,
     /// Pages moved to slower tiers.
     pub demoted_pages: u64,
@@ -139,29 +139,29 @@ pub struct Class {
     pub failed_pages: std::collections::BTreeMap<String, u64>,
     /// Pages moved, by route and reason.
     pub moves: Vec<Moves>,
-    /// Requests of the policy that were refused, in pages, by reason.
+    /// Rejected requests of the policy, in pages, by reason.
     pub rejected_pages: std::collections::BTreeMap<String, u64>,
-    /// Pages that came back by themselves.
+    /// Refaulted pages.
     pub refaults: u64,
     /// Demotions that turned out wrong.
     pub ping_pong_pages: u64,
     /// Major faults of its processes.
     pub major_faults: u64,
-    /// Estimated share of its time lost to pages that come back, to moves and to being watched.
+    /// Estimated share of its time lost to refaults, moves and tracking.
     pub stall_share: f64,
-    /// Its time lost to being watched, Terrace's own for it included.
+    /// Its time lost to tracking, including Terrace's own work for it.
     pub watching_seconds: f64,
-    /// Its time lost to moves, but for pages that come back.
+    /// Its time lost to moves, without refaults.
     pub moving_seconds: f64,
-    /// How many times the budget for watching it was halved, because nothing came of watching: 0 to 5.
+    /// How many times the budget for tracking was halved because tracking led to no moves: 0 to 5.
     pub watching_back_off: u32,
-    /// By which factor idle thresholds are lengthened.
+    /// The factor by which idle thresholds are lengthened.
     pub backoff: f64,
     /// Why page-outs are stopped, if they are.
     pub throttle: Option<String>,
-    /// Time for which they were, by cause.
+    /// Time for which they were stopped, by cause.
     pub throttled_seconds: std::collections::BTreeMap<String, f64>,
-    /// Walks over its pages.
+    /// Scans of its pages.
     pub rounds: u64,
     /// Time they took.
     pub round_seconds: f64,
@@ -169,7 +169,7 @@ pub struct Class {
     pub longest_move_call_seconds: f64,
     /// Events that the tracker lost.
     pub lost_events: u64,
-    /// For the goals never-slow and never-fast: how far they are kept.
+    /// For the goals never-slow and never-fast: how well they are kept.
     pub contract: Option<Contract>,
     /// Proof mode, if it is on.
     pub proof: Option<Proof>,
@@ -180,30 +180,30 @@ pub struct Class {
 /// Pages moved.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Moves {
-    /// From this tier
+    /// Source tier.
     pub from: String,
-    /// to that one,
+    /// Target tier.
     pub to: String,
-    /// for this reason.
+    /// Reason.
     pub reason: String,
-    /// How many.
+    /// Number of pages.
     pub pages: u64,
 }
 
-/// The audit of a promise.
+/// The audit of the goals never-slow and never-fast.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Contract {
     /// never-slow or never-fast.
     pub promise: String,
-    /// Bytes that lie where they should not, now.
+    /// Bytes in the wrong tier now.
     pub violating_bytes: u64,
-    /// The most that ever did.
+    /// The most bytes that ever were in the wrong tier.
     pub worst_bytes: u64,
-    /// Pages that Terrace itself moved against the promise: always 0, or it is a defect.
+    /// Pages that Terrace itself moved against the goal: always 0, or it is a defect.
     pub own_moves_against_it: u64,
 }
 
-/// What proof mode has measured.
+/// The measurements of proof mode.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Proof {
     /// Pairs of windows measured.
@@ -216,7 +216,7 @@ pub struct Proof {
     pub verdict: String,
 }
 
-/// A process that is matched and not managed.
+/// A process that matches a class but is not managed.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Refused {
     /// Its pid.
@@ -229,25 +229,25 @@ pub struct Refused {
     pub reason: String,
 }
 
-/// Someone else who moves pages.
+/// Another program that moves pages.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Rival {
-    /// Who.
+    /// Its name.
     pub name: String,
-    /// What was found.
+    /// The evidence.
     pub state: String,
-    /// What it does, and what to do about it.
+    /// Its effect, and what to do about it.
     pub effect: String,
 }
 
-/// Something that happened.
+/// An event.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Happening {
-    /// Counts up; ask for what came after a number.
+    /// Sequence number; ask for events after a number.
     pub number: u64,
     /// Seconds since 1970.
     pub time: f64,
-    /// The class it is about, if it is about one.
+    /// The class it is about, if any.
     pub class: Option<String>,
     /// process, move, throttle, budget, config, state, rival or fault.
     pub kind: String,
@@ -255,22 +255,22 @@ pub struct Happening {
     pub text: String,
 }
 
-/// A point of the timeline, one a period.
+/// A point of the timeline, one per period.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Point {
     /// Seconds since 1970.
     pub time: f64,
     /// Bytes in each tier, fastest first.
     pub tier_bytes: Vec<u64>,
-    /// Memory that the compressed tier takes.
+    /// Memory that the compressed tier uses.
     pub occupied_bytes: u64,
     /// Fast bytes of each class, in the order of the classes.
     pub class_fast_bytes: Vec<u64>,
-    /// Pages moved to slower tiers so far.
+    /// Pages moved to slower tiers up to then.
     pub demoted_pages: u64,
-    /// Pages moved to faster tiers so far.
+    /// Pages moved to faster tiers up to then.
     pub promoted_pages: u64,
-    /// Pages that came back by themselves so far.
+    /// Refaulted pages up to then.
     pub refaults: u64,
     /// The daemon's share of one core over the last minute.
     pub cpu_share: f64,
@@ -287,35 +287,35 @@ pub struct Timeline {
     pub points: Vec<Point>,
 }
 
-/// Where a class's memory is used, by address and time.
+/// Which addresses of a class are accessed, over time.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Heat {
     /// The class.
     pub class: String,
-    /// When each column began, seconds since 1970.
+    /// The start of each column, seconds since 1970.
     pub columns: Vec<f64>,
     /// The rows, by process and address.
     pub rows: Vec<HeatRow>,
-    /// By column, then row: the share of the row's pages that were accessed, 0 to 1; -1 where nothing was looked at.
+    /// By column, then row: the share of the row's pages that were accessed, 0 to 1; -1 if not scanned.
     pub cells: Vec<Vec<f32>>,
-    /// Processes for which there is no row: there are 128 at most.
+    /// Processes without a row: there are 128 rows at most.
     pub processes_left_out: u64,
 }
 
-/// How a class's pages spread over what its policy ranks them by.
+/// The histogram of a class's pages by policy score.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Bins {
     /// The class.
     pub class: String,
     /// Its policy.
     pub policy: String,
-    /// What it ranks pages by, in words.
+    /// The score that it ranks pages by, in words.
     pub ranked_by: String,
     /// The bins, lowest first.
     pub bins: Vec<Bin>,
-    /// Where the policy draws its lines, in the unit of the bins.
+    /// The thresholds of the policy, in the unit of the bins.
     pub thresholds: Vec<Threshold>,
-    /// Share of the footprint that was looked at; what was found is scaled up by it.
+    /// Share of the footprint that was counted; the result is scaled up by it.
     pub looked_at_share: f64,
     /// Why there are no bins, if there are none.
     pub note: Option<String>,
@@ -324,37 +324,37 @@ pub struct Bins {
 /// One bin.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Bin {
-    /// The score it begins with.
+    /// The score it starts at.
     pub from: f64,
-    /// The score the next one begins with; the last has none.
+    /// The score the next one starts at; the last has none.
     pub to: Option<f64>,
     /// Bytes in it.
     pub bytes: u64,
-    /// Of that in fast memory, where the policy's histogram tells.
+    /// Of that in fast memory, if the policy's histogram records it.
     pub fast_bytes: Option<u64>,
 }
 
-/// A line that a policy draws.
+/// A threshold of a policy.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Threshold {
     /// Its name: hot, warm or cold.
     pub name: String,
-    /// Where it lies.
+    /// Its value.
     pub at: f64,
 }
 
-/// How much slower a class was with less fast memory, and what its tuner does about it.
+/// How much slower a class was with less fast memory, and the decisions of its tuner.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Sizing {
     /// The class.
     pub class: String,
     /// The target: how much slower it may be than with everything fast.
     pub max_slowdown: f64,
-    /// Share of the footprint that is to be fast now.
+    /// Target share of the footprint in fast memory.
     pub fast_share: f64,
-    /// Share that was, what compressed memory takes included.
+    /// Actual share, including the memory that compressed pages use.
     pub held_share: f64,
-    /// What the loss is observed by.
+    /// The measure of the loss.
     pub inputs: String,
     /// The latest decisions, oldest first.
     pub decisions: Vec<Decision>,
@@ -363,30 +363,30 @@ pub struct Sizing {
 /// A decision of the tuner.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Decision {
-    /// Seconds since the tuner began.
+    /// Seconds since the tuner started.
     pub seconds: f64,
-    /// Loss observed in the window before it, where it could be.
+    /// Loss observed in the window before it, if it could be observed.
     pub observed_loss: Option<f64>,
-    /// Loss that was expected for what was held, by the straight line through what was observed before.
+    /// Loss predicted for that share, by a straight line through earlier observations.
     pub predicted_loss: Option<f64>,
-    /// The share from then on.
+    /// The new share.
     pub fast_share: f64,
     /// waited, kept, shrunk, grew or backed_off.
     pub action: String,
 }
 
-/// A class with a target, at a glance.
+/// A class with a target, in short.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Tuned {
     /// The target: how much slower it may be than with everything fast.
     pub max_slowdown: f64,
-    /// Share of the footprint that is to be fast; 1 until the tuner has decided.
+    /// Target share of the footprint in fast memory; 1 until the tuner has decided.
     pub fast_share: f64,
-    /// Mean loss over the last hour of windows, where it was observed.
+    /// Mean loss over the windows of the last hour, if it was observed.
     pub loss: Option<f64>,
     /// 95th percentile of those windows.
     pub loss_p95: Option<f64>,
-    /// Why nothing is decided yet, if nothing is.
+    /// Why there is no decision yet, if there is none.
     pub waits: Option<String>,
 }
 
@@ -397,11 +397,11 @@ pub struct HeatRow {
     pub pid: u32,
     /// Its first address.
     pub address: u64,
-    /// How many bytes it covers.
+    /// Its length in bytes.
     pub bytes: u64,
 }
 
-/// Why a process, or a page of it, is where it is.
+/// Why a process, or one of its pages, is where it is.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Explanation {
     /// Version of this form.
@@ -412,11 +412,11 @@ pub struct Explanation {
     pub name: String,
     /// The class it belongs to, if any.
     pub class: Option<String>,
-    /// Why it belongs there, or why it is not managed.
+    /// Why it belongs to it, or why it is not managed.
     pub why: String,
     /// Its pages in each tier.
     pub tiers: Vec<TierBytes>,
-    /// The page asked for, if one was.
+    /// The requested page, if any.
     pub page: Option<PageExplanation>,
 }
 
@@ -425,7 +425,7 @@ pub struct Explanation {
 pub struct TierBytes {
     /// The tier.
     pub tier: String,
-    /// How much.
+    /// Number of bytes.
     pub bytes: u64,
 }
 
@@ -434,22 +434,22 @@ pub struct TierBytes {
 pub struct PageExplanation {
     /// Its address.
     pub address: u64,
-    /// The tier it lies in; `None` while there is no memory behind it.
+    /// Its tier; `None` while there is no memory behind it.
     pub tier: Option<String>,
     /// Whether it moves only as part of a 2 MiB block.
     pub huge: bool,
     /// The policy's score of it.
     pub heat: u16,
-    /// How long it was idle, where the policy keeps ages.
+    /// How long it has been idle, if the policy keeps ages.
     pub idle_seconds: Option<f64>,
-    /// Whether Terrace put it where it is.
+    /// Whether Terrace put it there.
     pub demoted: bool,
-    /// How often it came straight back.
+    /// Number of ping-pongs.
     pub ping_pong: u8,
     /// Whether the kernel refused to move it for good.
     pub pinned: bool,
     /// The latest decisions about it, newest first.
     pub decisions: Vec<String>,
-    /// In a sentence: observation, rule, and the governor's word.
+    /// In a sentence: observation, rule, and the governor's decision.
     pub because: String,
 }

@@ -1,7 +1,7 @@
-//! Watches processes come, change and go.
+//! Watches processes start, change and exit.
 //!
-//! In: the kernel's process connector and inotify on cgroups, or /proc at intervals. Out: changes of who belongs to which class. Must not: read much
-//! for processes that live a moment: a new one is looked at only once it has lived a little.
+//! In: the kernel's process connector and inotify on cgroups, or /proc at intervals. Out: changes of class membership. Must not: do much
+//! work for short-lived processes. A new process is examined only after a short delay.
 
 use std::collections::BTreeMap;
 use std::os::fd::BorrowedFd;
@@ -16,22 +16,21 @@ use terrace_linux::processes::{Facts, all};
 use crate::config::{Config, Events};
 use crate::table::{Change, Table};
 
-/// A new process is looked at after so long: by then it has become the program it was started to be, and most of a fork storm
-/// is over and need not be looked at.
+/// Delay before a new process is examined: by then it has executed its program, and most processes of a fork storm have exited.
 const SETTLE: Duration = Duration::from_millis(150);
-/// With events, everything is looked through so many times more seldom.
+/// With events, the interval of full sweeps is longer by this factor.
 const SELDOM: u32 = 10;
 
 /// See the module's header.
 pub struct Watcher {
-    /// Who belongs where.
+    /// Which process belongs to which class.
     pub table: Table,
     events: Option<ProcessEvents>,
-    /// Watched only where a selector asks for cgroups or containers.
+    /// Watched only if a selector uses cgroups or containers.
     cgroups: Option<CgroupEvents>,
-    /// How processes are noticed, and why so, in a line.
+    /// How processes are detected, and why that way, in one line.
     pub how: String,
-    /// Those to be looked at, and when, with who started them where that is known.
+    /// Processes to examine, the time to do so, and their parents where known.
     pending: BTreeMap<u32, (Instant, Option<u32>)>,
     poll: Duration,
     sweep_at: Instant,
@@ -43,17 +42,15 @@ impl Watcher {
     /// Begins to watch.
     ///
     /// # Errors
-    /// When the configuration insists on netlink and it does not work.
+    /// The configuration demands netlink and it does not work.
     pub fn new(config: &Config, never: impl IntoIterator<Item = u32>) -> anyhow::Result<Watcher> {
         let every = |poll: Duration| format!("{} s", poll.as_secs_f64());
         let (events, how) = match config.events {
-            Events::Poll => {
-                (None, format!("poll: /proc is looked through every {}, as configured", every(config.poll)))
-            }
+            Events::Poll => (None, format!("poll: /proc is scanned every {}, as configured", every(config.poll))),
             wanted => match ProcessEvents::open() {
-                Ok(events) => (Some(events), "netlink: the kernel tells at once".to_owned()),
+                Ok(events) => (Some(events), "netlink: the kernel reports processes at once".to_owned()),
                 Err(reason) if wanted == Events::Auto => {
-                    (None, format!("poll: /proc is looked through every {}, since {reason}", every(config.poll)))
+                    (None, format!("poll: /proc is scanned every {}, because {reason}", every(config.poll)))
                 }
                 Err(reason) => anyhow::bail!("daemon.events = \"netlink\": {reason}; auto would poll instead"),
             },
@@ -76,7 +73,7 @@ impl Watcher {
         Ok(watcher)
     }
 
-    /// Watches cgroups where someone is chosen by them: a move from one to another is no event of a process.
+    /// Watches cgroups if a selector uses them: a move between cgroups causes no process event.
     fn watch_cgroups(&mut self, config: &Config) {
         if !config.asks_for_cgroups() {
             self.cgroups = None;
@@ -87,13 +84,13 @@ impl Watcher {
                     self.cgroups = Some(cgroups);
                     missing.unwrap_or_else(|| format!("{count} cgroups are watched"))
                 }
-                Err(why) => format!("who changes cgroup is found by looking through /proc, since {why}"),
+                Err(why) => format!("cgroup changes are found by scanning /proc, because {why}"),
             };
             self.how = format!("{}; {added}", self.how.split("; ").next().unwrap_or_default());
         }
     }
 
-    /// Takes in a new configuration; everyone is looked at again at the next turn.
+    /// Sets a new configuration; all processes are examined again at the next turn.
     pub fn set_config(&mut self, config: &Config) {
         self.table.set_rules(config);
         self.watch_cgroups(config);
@@ -102,23 +99,23 @@ impl Watcher {
         self.sweeps = 0;
     }
 
-    /// What becomes readable when there is news.
+    /// The descriptors that become readable on an event.
     pub fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.events.as_ref().map(ProcessEvents::fd).into_iter().chain(self.cgroups.as_ref().map(CgroupEvents::fd))
     }
 
-    /// When there is something to do, at the latest.
+    /// Deadline of the next work.
     pub fn due(&self) -> Instant {
         let pending = self.pending.values().map(|(at, _)| *at).min();
         pending.map_or(self.sweep_at, |at| at.min(self.sweep_at))
     }
 
-    /// Times that events were lost.
+    /// Number of times that events were lost.
     pub fn lost(&self) -> u64 {
         self.events.as_ref().map_or(0, ProcessEvents::lost)
     }
 
-    /// Takes in what happened, and says who joins and leaves.
+    /// Handles events, and returns who joins and leaves.
     pub fn turn(&mut self) -> Vec<Change> {
         let mut changes = Vec::new();
         let now = Instant::now();
@@ -177,13 +174,13 @@ impl Watcher {
     fn look(&mut self, pid: u32, parent: Option<u32>) -> Vec<Change> {
         match Facts::read(pid) {
             Ok(Some(facts)) => self.table.see(&facts, parent),
-            // No memory of its own (a kernel thread, a zombie), or gone.
+            // No memory of its own (a kernel thread, a zombie), or exited.
             Ok(None) | Err(_) => self.table.vanish(pid),
         }
     }
 
-    /// Looks through all processes. Without events most sweeps only find who came and went: that is ten times cheaper than to
-    /// look at everyone's cgroups and files.
+    /// Examines all processes. Without events most sweeps only find new and exited pids: that is ten times cheaper than reading all cgroups
+    /// and files.
     fn sweep(&mut self) -> Vec<Change> {
         let thorough = self.events.is_some() || self.sweeps.is_multiple_of(SELDOM);
         self.sweeps += 1;

@@ -1,12 +1,12 @@
-//! A day of the daemon in virtual time: the engines, the arbiter and the bargain of each class as they run live, for 24 hours in which
-//! everything happens that happens to a server.
+//! A day of the daemon in virtual time: the engines, the arbiter and the claims of each class as they run live, for 24 hours with every
+//! event that a server sees.
 //!
 //! In: nothing; seeds are fixed. Out: figures of the day. Must not: read a clock, or talk to the kernel.
 //!
-//! What is modelled is what lies around that code: programs that come, work, rest at night and go; marks of what they touched; a
-//! mover that fails as kernels do (no room, EBUSY, EPERM, pages that stay); a slow tier that goes offline for an hour; a clock that
-//! leaps two hours ahead, as when a virtual machine was paused; budgets that change. The model keeps the truth of where each page
-//! lies, and the engines must never lose or invent one.
+//! The model covers what surrounds that code: programs that start, work, idle at night and exit; accessed bits of what they touched; a
+//! mover that fails as kernels do (no space, EBUSY, EPERM, pages that stay); a slow tier that is offline for an hour; a clock that jumps
+//! two hours ahead, as after a pause of a virtual machine; budgets that change. The model records where each page really is, and the
+//! engines must never lose or invent one.
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test that says what its day was like")]
 
 use std::collections::BTreeMap;
@@ -27,7 +27,7 @@ use terrace_workloads::random::Random;
 const SLOW: TierId = TierId(1);
 const HOUR: u64 = 3600;
 const DAY: u64 = 24 * HOUR;
-/// The slow tier is offline for the fourth hour; the clock leaps at noon; at six in the evening fast memory is halved for an hour.
+/// The slow tier is offline in the fourth hour; the clock jumps at noon; at 18:00 fast memory is halved for an hour.
 const OFFLINE: std::ops::Range<u64> = 3 * HOUR..4 * HOUR;
 const LEAP_AT: u64 = 12 * HOUR;
 const LEAP: Duration = Duration::from_secs(2 * HOUR);
@@ -54,7 +54,7 @@ match = [{ pid = 4 }]
 goal = "never-slow"
 "#;
 
-/// A program: where each of its pages lies, and which of them it uses now.
+/// A program: the tier of each of its pages, and which of them it uses now.
 struct Program {
     places: Vec<TierId>,
     ends: u64,
@@ -105,7 +105,7 @@ impl Tenant {
         }
     }
 
-    /// Programs end and begin, more by day than by night.
+    /// Programs exit and start, more by day than by night.
     fn come_and_go(&mut self, now: Time, second: u64) {
         let over: Vec<SpaceId> =
             self.programs.iter().filter(|(_, program)| program.ends <= second).map(|(space, _)| *space).collect();
@@ -127,7 +127,7 @@ impl Tenant {
             self.programs.insert(SpaceId(self.started), program);
             self.started += 1;
         }
-        // The hot set moves on now and then.
+        // The hot set moves from time to time.
         for program in self.programs.values_mut() {
             if self.random.below(600) == 0 {
                 program.hot_from = self.random.below(program.places.len() as u64) as usize;
@@ -135,7 +135,7 @@ impl Tenant {
         }
     }
 
-    /// What programs touch this second comes back from slow memory by itself, as from swap.
+    /// Pages that programs touch this second come back from slow memory, as from swap.
     fn touch(&mut self, second: u64) -> u64 {
         let mut refaults = 0;
         let busy = if (7 * HOUR..22 * HOUR).contains(&second) { 4 } else { 16 };
@@ -153,7 +153,7 @@ impl Tenant {
         refaults
     }
 
-    /// A walk over all pages, with the marks of what was touched since the last.
+    /// A scan of all pages, with the accessed bits since the last.
     fn walk(&mut self, now: Time, second: u64) {
         let busy = if (7 * HOUR..22 * HOUR).contains(&second) { 4 } else { 16 };
         let mut round = ScanReport { walk: Duration::from_millis(2), share: 1.0, ..ScanReport::default() };
@@ -195,7 +195,7 @@ impl Tenant {
         }
     }
 
-    /// Tells the engine what it may, and carries out what it asks for.
+    /// Passes the limits to the engine, and carries out its moves.
     fn work(&mut self, now: Time, tier_is_there: bool) {
         let orders = bargain::orders(&self.class, &self.standing(), &self.grant);
         self.engine.handle(now, Input::Goal(orders.goal));
@@ -222,7 +222,7 @@ impl Tenant {
         }
     }
 
-    /// As a kernel does it: most go, some do not, and what is said is what happened.
+    /// As a kernel does it: most moves succeed, some do not, and the result is reported truthfully.
     fn carry_out(&mut self, plan: &Plan, tier_is_there: bool) -> Vec<Outcome> {
         let mut outcomes = Vec::new();
         for item in &plan.moves {
@@ -250,7 +250,7 @@ impl Tenant {
         outcomes
     }
 
-    /// The engine's books against the truth.
+    /// The engine's books against the model.
     fn audit(&self) {
         for (space, program) in &self.programs {
             for (page, place) in program.places.iter().enumerate() {
@@ -283,7 +283,7 @@ fn a_day_of_everything_leaves_nothing_lost_and_nothing_grown() {
         let there = !OFFLINE.contains(&second);
         for tenant in &mut tenants {
             if second == OFFLINE.start || second == OFFLINE.end {
-                // What lay there the kernel brought back to memory.
+                // The kernel brought its pages back to memory.
                 tenant.programs.values_mut().for_each(|program| program.places.fill(TierId::FAST));
                 tenant.engine.handle(now, Input::Capacity(SLOW, if there { SLOW_PAGES } else { 0 }));
                 tenant.walk(now, second);
@@ -313,7 +313,7 @@ fn a_day_of_everything_leaves_nothing_lost_and_nothing_grown() {
             if second < DAY / 2 {
                 largest_first_half = largest;
             }
-            // The books are right after a walk; what came back since the last is not known yet.
+            // The books are correct after a scan; later refaults are not known yet.
             for tenant in &mut tenants {
                 tenant.walk(now, second);
                 tenant.audit();
@@ -321,7 +321,7 @@ fn a_day_of_everything_leaves_nothing_lost_and_nothing_grown() {
             }
         }
     }
-    // The end: everything that was moved comes back, and whoever is left goes.
+    // The end: all moved pages come back, and the remaining programs exit.
     let now = Time::ZERO + Duration::from_secs(HOUR + DAY) + leapt;
     for tenant in &mut tenants {
         tenant.come_and_go(now, DAY);

@@ -21,13 +21,13 @@ fn names(heading: &str) -> BTreeSet<String> {
     table(heading).into_iter().map(|row| row[0].trim_matches('`').to_owned()).collect()
 }
 
-/// Every field of a value, as the page writes it.
+/// Every field of a value, as the document writes it.
 fn fields(value: &Value, prefix: &str, found: &mut BTreeSet<String>) {
     match value {
         Value::Object(object) => {
             for (key, inner) in object {
                 found.insert(format!("{prefix}{key}"));
-                // What is kept by cause or by reason has keys that are data.
+                // The keys of counts by cause or by reason are data.
                 let by_cause = ["failed_pages", "rejected_pages", "throttled_seconds"].contains(&key.as_str());
                 if !by_cause {
                     let many = matches!(inner, Value::Array(list) if list.first().is_some_and(Value::is_object));
@@ -74,7 +74,7 @@ fn status() -> Status {
 #[test]
 fn every_field_stands_on_the_page() {
     same("### Status", status());
-    same("### Happenings", Happening::default());
+    same("### Events", Happening::default());
     same("### Timeline", Timeline { points: vec![Point::default()], ..Timeline::default() });
     same("### Heat", Heat { rows: vec![HeatRow::default()], ..Heat::default() });
     let bins = Bins { bins: vec![Bin::default()], thresholds: vec![Threshold::default()], ..Bins::default() };
@@ -98,10 +98,10 @@ fn every_key_and_every_part_of_a_selector_stands_on_the_page() {
         "the table of keys in docs/reference/daemon.md is not this, which the schema makes:\n{rows}"
     );
     let parts: BTreeSet<String> = SELECTOR_KEYS.iter().map(|(name, ..)| (*name).to_owned()).collect();
-    assert_eq!(parts, names("of which all that are given must match; of a list one selector is enough."));
+    assert_eq!(parts, names("all given parts must match. In a list, one matching selector is enough."));
 }
 
-/// Words that begin with `terrace_`, as queries have them.
+/// Words that begin with `terrace_`, as in queries.
 fn words(text: &str) -> BTreeSet<String> {
     let word = |character: char| character.is_ascii_lowercase() || character.is_ascii_digit() || character == '_';
     text.split(|character| !word(character)).filter(|part| part.starts_with("terrace_")).map(str::to_owned).collect()

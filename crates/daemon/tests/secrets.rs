@@ -1,4 +1,4 @@
-//! The secrets of the metrics' server with real certificates: for which names it answers, and what a reload takes in.
+//! The secrets of the metrics server with real certificates: the names it answers for, and what a reload accepts.
 //!
 //! In: certificates that `openssl` makes; without it the tests say SKIPPED. Out: nothing. Must not: need root, or a network.
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test says what it could not look at")]
@@ -51,10 +51,10 @@ fn it_answers_for_the_names_of_its_certificate_and_for_no_other() {
     for ours in ["one.example", "ONE.example:9464", "a.tiers.example", "localhost:1", "127.0.0.1", "[::1]:9464"] {
         assert!(access.answers_for(ours), "{ours}");
     }
-    // Any address: it cannot be made to point here by another's DNS. With a token only.
+    // Any address: another site's DNS cannot redirect it. With a token only.
     assert!(access.answers_for("198.51.100.1:9464") && access.answers_for("[2001:db8::1]"));
     assert!(!Access::default().answers_for("198.51.100.1:9464"));
-    // A common name is no name any more (RFC 9525, section 2).
+    // A common name does not count (RFC 9525, section 2).
     for other in
         ["evil.example", "one.example.evil.example", "tiers.example", "common.example", "", ":", "one.example:x", "::1"]
     {
@@ -73,7 +73,7 @@ fn a_renewed_certificate_is_taken_in_whole_or_not_at_all() {
     let unchanged = keys.read_again(&Grants::default()).unwrap();
     assert_eq!(keys.take(unchanged), None);
 
-    // A new certificate beside the old key, as in the middle of a renewal: refused, and the old pair goes on.
+    // A new certificate with the old key, as in the middle of a renewal: refused, and the old pair stays in force.
     let old_key = std::fs::read(place.path().join("key")).unwrap();
     assert!(certificate(place.path(), "two.example"));
     let new_key = std::fs::read(place.path().join("key")).unwrap();
@@ -85,13 +85,13 @@ fn a_renewed_certificate_is_taken_in_whole_or_not_at_all() {
     std::fs::write(place.path().join("key"), &new_key).unwrap();
     let before = keys.now();
     let fresh = keys.read_again(&Grants::default()).unwrap();
-    assert_eq!(keys.take(fresh), Some("a new certificate is served"));
+    assert_eq!(keys.take(fresh), Some("a new certificate is in force"));
     assert!(keys.now().answers_for("two.example") && !keys.now().answers_for("one.example"));
     assert!(before.answers_for("one.example"), "a connection that was open keeps what it began with");
 
     std::fs::write(place.path().join("token"), "u".repeat(40)).unwrap();
     let fresh = keys.read_again(&Grants::default()).unwrap();
-    assert_eq!(keys.take(fresh), Some("a new token is asked for"));
+    assert_eq!(keys.take(fresh), Some("a new token is in force"));
     assert_eq!(keys.now().rules.right_here(None, Some("u".repeat(40).as_bytes())), Right::Read);
     assert_eq!(keys.now().rules.right_here(None, Some("t".repeat(40).as_bytes())), Right::Alive);
 }

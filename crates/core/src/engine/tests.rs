@@ -1,4 +1,4 @@
-//! The engine driven by hand, with a policy that requests for whatever the test says.
+//! Tests of the engine, with a policy that requests what the test says.
 
 use super::*;
 use crate::observation::PteState;
@@ -9,7 +9,7 @@ use crate::units::PageId;
 const SPACE: SpaceId = SpaceId(0);
 const SLOW: TierId = TierId(1);
 
-/// Requests every fast page away that was not accessed at the last scan, and every slow one back that was.
+/// Requests the demotion of every fast page that was not accessed at the last scan, and the promotion of every slow page that was.
 #[derive(Default)]
 struct LastScan {
     accessed: Vec<bool>,
@@ -82,7 +82,7 @@ fn show(engine: &mut Engine, now: Time, hot: u32, place: impl Fn(u32) -> Option<
     engine.handle(now, Input::ScanDone(ScanReport::default()));
 }
 
-/// Carries out every plan as asked, until the engine wants to be woken.
+/// Carries out every plan, until the engine returns a wake-up time.
 fn carry_out(engine: &mut Engine, now: Time) -> Vec<crate::plan::Move> {
     let mut done = Vec::new();
     loop {
@@ -159,7 +159,7 @@ fn a_page_that_the_kernel_says_is_not_there_is_forgotten_until_it_is_seen_again(
     assert_eq!(engine.pages().footprint_of_all(), 509, "they take no memory");
     engine.handle(at(101), Input::ScanDone(ScanReport::default()));
     assert!(carry_out(&mut engine, at(101)).is_empty(), "the policy does not ask again");
-    // There is memory again: then they are pages like others.
+    // Memory is available again: then they are normal pages.
     show(&mut engine, at(102), 509, |_| Some(TierId::FAST));
     assert_eq!(carry_out(&mut engine, at(102)).len(), 3);
 }
@@ -218,7 +218,7 @@ fn a_floor_and_a_ceiling_of_all_spaces_together_hold() {
     show(&mut engine, at(100), 100, |_| Some(TierId::FAST));
     assert_eq!(carry_out(&mut engine, at(100)).len(), 212, "512 less the floor");
     assert_eq!(engine.governor().rejections()[&crate::plan::Rejection::Floor], 200);
-    // All are accessed now: what may come back stops at the ceiling.
+    // All are accessed now: promotion stops at the ceiling.
     show(&mut engine, at(200), 512, |page| Some(if (100..312).contains(&page) { SLOW } else { TierId::FAST }));
     carry_out(&mut engine, at(200));
     assert_eq!(engine.pages().used(SPACE, TierId::FAST), 350);
@@ -234,7 +234,7 @@ fn a_drain_brings_back_what_was_moved_whatever_stands_against_it() {
     show(&mut engine, at(100), 100, |_| Some(TierId::FAST));
     carry_out(&mut engine, at(100));
     assert!(engine.has_pages_to_bring_back());
-    // Pages that moved a second ago rest, and the goal leaves no room: neither counts when Terrace leaves.
+    // Pages that moved a second ago are in cooldown, and the goal leaves no room: both are ignored when Terrace leaves.
     engine.handle(at(101), Input::Drain(true));
     let moves = carry_out(&mut engine, at(101));
     assert!(moves.len() == 412 && moves.iter().all(|item| item.reason == Reason::Drain));
@@ -281,7 +281,7 @@ mod properties {
     }
 
     proptest! {
-        /// How a walk is cut into batches does not matter, and the same input gives the same moves.
+        /// The batches into which a scan is cut do not matter: the same input gives the same moves.
         #[test]
         fn batch_splits_do_not_matter(
             rounds in proptest::collection::vec(proptest::collection::vec(any::<bool>(), 512), 1..6),

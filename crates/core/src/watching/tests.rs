@@ -1,11 +1,11 @@
-//! The budget in virtual time: programs of which everything is hot, of which something is cold, and which change.
+//! The budget in virtual time: programs that are all hot, that are partly cold, and that change.
 
 use super::*;
 
 const PRICES: WatchPrices = WatchPrices { read_ns: 1.0, clear_ns: 100.0, touch_ns: 200.0, touch_huge_ns: 200.0 };
 const STEP: Duration = Duration::from_millis(50);
 
-/// A program of so many blocks on so many cores, and a policy that asks for a quarter of them four times a second and moves pages that
+/// A program of this many blocks and cores, and a policy that asks for a quarter of the blocks four times a second and moves pages that
 /// were idle for 12 s and at two readings.
 struct World {
     budget: WatchBudget,
@@ -16,7 +16,7 @@ struct World {
     turn_from: f64,
     moved: u64,
     can_move: bool,
-    /// CPU time of the program, and what watching cost of it.
+    /// CPU time of the program, and the cost of tracking in it.
     cpu: f64,
 }
 
@@ -72,7 +72,7 @@ impl World {
             let block = &mut self.blocks[at];
             block.readings += 1;
             bill.in_turn += 512;
-            // At the first reading every page was used at some time.
+            // At the first reading every page has been used.
             bill.cleared += if block.hot > 0 || block.readings == 1 { 512 } else { 0 };
             bill.touched += block.hot;
             let idle = self.now.since(block.idle_since) >= Duration::from_secs(12);
@@ -87,14 +87,14 @@ impl World {
         self.budget.on_scan(self.now, &bill);
     }
 
-    /// The program falls silent but for so many pages a block.
+    /// The program goes idle except for this many pages per block.
     fn cool(&mut self, hot: u64) {
         for block in &mut self.blocks {
             *block = Block { hot, idle_since: self.now, readings: 0, left: 512 };
         }
     }
 
-    /// What watching cost in the seconds that `work` runs, as a share of the program's processor time.
+    /// The cost of tracking in the seconds that `work` runs, as a share of the program's processor time.
     fn overhead(&mut self, work: impl FnOnce(&mut World)) -> f64 {
         let (before, cpu) = (self.budget.cost(), self.cpu);
         work(self);
@@ -113,7 +113,7 @@ fn watching_stays_within_the_budget_whatever_the_size_and_the_cores() {
         world.can_move = false;
         let overhead = world.overhead(|world| world.run(300));
         assert_eq!(world.budget.step(), 0, "who only looks is not backed off from");
-        // The pause before the first scan and one scan's cost are all that may come on top.
+        // Only the pause before the first scan and one scan's cost may exceed the share.
         assert!(overhead <= max * 1.03, "{blocks} blocks on {cores} cores: {overhead:.5} of {max}");
         assert!(blocks < 100 || overhead > max * 0.8, "and the budget is used: {overhead:.5} of {max}");
     }
@@ -164,7 +164,7 @@ fn memory_that_grows_and_a_new_goal_bring_the_budget_back() {
 
 #[test]
 fn what_cannot_be_moved_is_not_watched_either() {
-    // Three quarters are cold, and nothing ever moves: the device is full, or the throttle is on.
+    // Three quarters are cold, and nothing ever moves: the device is full, or page-outs are throttled.
     let mut world = World::new(320, 128, 1.0, DEFAULT_MAX_OVERHEAD);
     for block in &mut world.blocks {
         block.left = 0;
@@ -198,7 +198,7 @@ fn a_scan_that_costs_more_than_forecast_makes_the_next_one_later() {
     budget.set_prices(PRICES);
     let now = Time::ZERO + Duration::from_secs(3600);
     let wanted = Cadence { scan_at: Some(now), share: 1.0, ..Cadence::default() };
-    // 1 ms of own time and 5,000 touches of 200 ns are 2 ms: at 10 ms a second 0.2 s, out of the 4 s in hand.
+    // 1 ms of own time and 5,000 touches of 200 ns are 2 ms: at 10 ms per second 0.2 s, out of the 4 s saved up.
     let bill = ScanBill {
         read: 51_200,
         in_turn: 5120,

@@ -1,10 +1,10 @@
 //! The configuration: /etc/terrace/terrace.toml and the drop-ins beside it.
 //!
-//! In: files. Out: a [`Config`] whose every value was checked, or all that is wrong with file, line and key. Must not: look at
-//! anything but the files and the machine's users, or leave a half-read configuration behind.
+//! In: files. Out: a [`Config`] whose values were all checked, or all problems with file, line and key. Must not: read anything but the
+//! files and the machine's users, or return a partial configuration.
 //!
-//! A drop-in is a file of `conf.d` beside the main file whose name ends in `.toml`; they are read in the order of their names,
-//! and what is written later wins, key by key. `terrace set` lays one more text over all files, in the daemon's memory only.
+//! A drop-in is a file of `conf.d` next to the main file whose name ends in `.toml`. Drop-ins are read in the order of their names, and
+//! later values win, key by key. `terrace set` adds one more layer above all files, in the daemon's memory only.
 
 pub mod node;
 mod reader;
@@ -31,15 +31,15 @@ pub use self::show::{default_file, explain, show, similar};
 use crate::access::AccessConfig;
 use crate::rights::Grants;
 
-/// Where the configuration is looked for.
+/// The default path of the configuration.
 pub const DEFAULT_PATH: &str = "/etc/terrace/terrace.toml";
 
-/// One thing that is wrong.
+/// One problem.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigError {
-    /// Where it was written.
+    /// Its place.
     pub place: Option<Place>,
-    /// The key; empty where the text is no TOML.
+    /// The key; empty if the text is not valid TOML.
     pub key: String,
     /// What is wrong, and what was expected.
     pub problem: String,
@@ -57,21 +57,21 @@ impl fmt::Display for ConfigError {
     }
 }
 
-/// All that is wrong; nothing of the configuration took effect.
+/// All problems. Nothing of the configuration took effect.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
 pub struct ConfigErrors(pub Vec<ConfigError>);
 
-/// A text of configuration and what it is called in messages.
+/// A configuration text and its name in messages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Source {
-    /// Its name: a path, or what stands for one.
+    /// Its name: a path, or a label for a text that is no file.
     pub name: String,
     /// The TOML.
     pub text: String,
 }
 
-/// How new processes are noticed.
+/// How new processes are detected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Events {
     /// Netlink where it is allowed, else polling.
@@ -96,22 +96,22 @@ pub enum Listen {
 /// Fast memory for all classes together.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum FastBudget {
-    /// What the machine can spare.
+    /// As much as the machine can spare.
     All,
-    /// So much.
+    /// An amount.
     Quantity(Quantity),
 }
 
-/// What a class wants.
+/// The goal of a class.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Goal {
-    /// As little fast memory as it can do with.
+    /// As little fast memory as possible.
     Least,
-    /// The least fast memory at which it is slower by `max_slowdown` at most, measured and held by a tuner.
+    /// The least fast memory with a slowdown of at most `max_slowdown`, measured and held by a tuner.
     Tuned,
     /// As much as it can use.
     Best,
-    /// So much and no more.
+    /// This much and no more.
     Fixed(Quantity),
     /// No page in slow memory.
     NeverSlow,
@@ -124,58 +124,58 @@ pub enum Goal {
 pub struct Class {
     /// Its name.
     pub name: String,
-    /// Who belongs to it: any of these.
+    /// Processes that belong to it: any selector may match.
     pub selectors: Vec<Selector>,
-    /// Which class takes a process that several match: the lowest.
+    /// Where several classes match a process, the lowest order wins.
     pub order: i64,
     /// The policy.
     pub policy: String,
     /// Its settings.
     pub settings: BTreeMap<String, String>,
-    /// What is wanted.
+    /// The goal.
     pub goal: Goal,
-    /// Fast memory it keeps: an amount, or a share of its footprint.
+    /// Fast memory that it keeps: an amount, or a share of its footprint.
     pub floor: Quantity,
-    /// Fast memory it never exceeds.
+    /// Fast memory that it never exceeds.
     pub ceiling: Option<Bytes>,
-    /// How its accesses are seen; `None` for what `memory.tracker` says.
+    /// How its accesses are observed; `None` for `memory.tracker`.
     pub tracker: Option<String>,
-    /// How much it counts.
+    /// Its weight when budgets are shared.
     pub weight: u32,
-    /// Share of its time that refaults, moves and watching may cost, 0 to 1; with the goal `tuned` the slowdown that is held.
+    /// Share of its time that refaults, moves and watching may cost, 0 to 1. With the goal `tuned`, the slowdown to hold.
     pub max_slowdown: f64,
     /// Share of its processor time that watching it may cost, 0 to 1.
     pub max_overhead: f64,
-    /// How long a page stays after a move; `None` for what suits the machine.
+    /// How long a page stays after a move; `None` for the default of the slow tier.
     pub cooldown: Option<Duration>,
-    /// Private file mappings as well.
+    /// Whether private file mappings are managed as well.
     pub files: bool,
-    /// Shared memory as well.
+    /// Whether shared memory is managed as well.
     pub shared: bool,
     /// Length of the windows of proof mode, if it is on.
     pub proof: Option<Duration>,
 }
 
-/// Everything that can be configured, checked.
+/// The whole configuration, checked.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
     /// The control socket.
     pub socket: PathBuf,
     /// Its mode.
     pub mode: u32,
-    /// Whose members may look.
+    /// The group whose members may read.
     pub group: String,
-    /// When the loop has not turned for so long, it counts as hung.
+    /// The daemon counts as hung if its loop has not turned for this long.
     pub watchdog: Duration,
-    /// How new processes are noticed.
+    /// How new processes are detected.
     pub events: Events,
-    /// How often all processes are looked through where they are polled.
+    /// How often all processes are scanned when polling.
     pub poll: Duration,
-    /// Who is never touched.
+    /// Processes that are never touched.
     pub exclude: Vec<Selector>,
     /// Where cold pages go.
     pub slow: SlowTier,
-    /// The tiers as declared, overriding `slow`.
+    /// The declared tiers, overriding `slow`.
     pub tiers: Option<Vec<DeclaredTier>>,
     /// The tracker, `None` for auto.
     pub tracker: Option<String>,
@@ -183,27 +183,27 @@ pub struct Config {
     pub fast: FastBudget,
     /// Fast memory left to the rest of the machine.
     pub reserve: Quantity,
-    /// Bytes a second that may change tier, `None` for auto.
+    /// Bytes per second that may change tier, `None` for auto.
     pub bandwidth: Option<Bytes>,
     /// Share of one core for Terrace itself.
     pub cpu: f64,
-    /// For how long it is saved up.
+    /// How long unused processor time is saved up.
     pub cpu_burst: Duration,
     /// How often budgets are shared out.
     pub period: Duration,
-    /// Where metrics are served,
+    /// Where metrics are served.
     pub listen: Listen,
-    /// the mode of that socket, where it is a Unix socket,
+    /// The mode of that socket, if it is a Unix socket.
     pub socket_mode: u32,
-    /// and who may do what, there and on the control socket.
+    /// Who has which right, there and on the control socket.
     pub access: AccessConfig,
-    /// The classes, in the order in which they take processes.
+    /// The classes, in the order in which processes are assigned.
     pub classes: Vec<Class>,
-    /// What all of this was read from: a reload compares it.
+    /// The sources of all values; a reload compares them.
     tree: ReadFrom,
 }
 
-/// What a configuration was read from. How its values were written, and where, is no difference between two configurations.
+/// The sources of a configuration. Formatting and position of a value are not part of a comparison.
 #[derive(Clone, Debug, Default)]
 struct ReadFrom(Table);
 
@@ -213,7 +213,7 @@ impl PartialEq for ReadFrom {
     }
 }
 
-/// The longest file of a configuration, in bytes: 64 classes with long lists of selectors take some 100 KiB.
+/// The longest configuration file, in bytes: 64 classes with long lists of selectors take about 100 KiB.
 const LONGEST: u64 = 1 << 20;
 /// The most files of `conf.d`: far more than anyone reads.
 const DROP_INS: usize = 256;
@@ -221,7 +221,8 @@ const DROP_INS: usize = 256;
 /// Reads the main file and its drop-ins.
 ///
 /// # Errors
-/// When a file cannot be read, is no regular file, longer than 1 MiB, or the main file is empty. A main file that is not there is an empty one only where `may_lack` says so.
+/// A file cannot be read, is not a regular file, is longer than 1 MiB, or the main file is empty. A missing main file counts as empty only
+/// where `may_lack` is set.
 pub fn read_files(path: &Path, may_lack: bool) -> Result<Vec<Source>, ConfigErrors> {
     let unreadable = |path: &Path, error: std::io::Error| {
         let place = Place { file: path.display().to_string().into(), line: 1 };
@@ -230,9 +231,9 @@ pub fn read_files(path: &Path, may_lack: bool) -> Result<Vec<Source>, ConfigErro
     };
     let mut sources = Vec::new();
     match terrace_files::read_to_string(path, LONGEST) {
-        // What a write that was cut off leaves, and read as a configuration it would stop all management.
+        // An interrupted write leaves an empty file. Read as a configuration, it would stop all management.
         Ok(text) if text.trim().is_empty() => {
-            let why = "it is empty; where the defaults are wanted, write a comment into it";
+            let why = "it is empty; to use the defaults, write a comment into it";
             return Err(unreadable(path, std::io::Error::other(why)));
         }
         Ok(text) => sources.push(Source { name: path.display().to_string(), text }),
@@ -258,10 +259,10 @@ pub fn read_files(path: &Path, may_lack: bool) -> Result<Vec<Source>, ConfigErro
     Ok(sources)
 }
 
-/// Refuses what a torn write leaves behind: a file that had something in it, and now has nothing.
+/// Rejects a file that had content before and is now empty, as a torn write leaves it.
 ///
 /// # Errors
-/// Names each file that became empty.
+/// Names each file that is now empty.
 pub fn check_not_emptied(before: &[Source], now: &[Source]) -> Result<(), ConfigErrors> {
     let empty = |source: &Source| source.text.trim().is_empty();
     let emptied =
@@ -279,10 +280,10 @@ pub fn check_not_emptied(before: &[Source], now: &[Source]) -> Result<(), Config
     if errors.is_empty() { Ok(()) } else { Err(ConfigErrors(errors)) }
 }
 
-/// The tree of all sources, later ones laid over earlier ones.
+/// Merges all sources into one tree, later ones over earlier ones.
 ///
 /// # Errors
-/// When one is no TOML.
+/// A source is not valid TOML.
 pub fn merged(sources: &[Source]) -> Result<Table, ConfigErrors> {
     let mut tree = Table::new();
     let mut problems = Vec::new();
@@ -296,10 +297,10 @@ pub fn merged(sources: &[Source]) -> Result<Table, ConfigErrors> {
 }
 
 impl Config {
-    /// Checks everything and makes a configuration of it.
+    /// Checks all values and builds a configuration.
     ///
     /// # Errors
-    /// All that is wrong, in the order of the files.
+    /// All problems, in the order of the files.
     pub fn of(sources: &[Source]) -> Result<Config, ConfigErrors> {
         Config::of_tree(merged(sources)?)
     }
@@ -321,28 +322,28 @@ impl Config {
 
     fn take(reader: &mut Reader<'_>) -> Config {
         let absolute = |text: &str| match Path::new(text) {
-            // 107 bytes fit into the address of a Unix socket (unix(7)).
+            // The address of a Unix socket holds 107 bytes (unix(7)).
             path if path.is_absolute() && text.len() < 108 => Ok(path.to_owned()),
-            _ => Err(format!("{text:?} is no absolute path of at most 107 bytes")),
+            _ => Err(format!("{text:?} is not an absolute path of at most 107 bytes")),
         };
         let known_events = |text: &str| match text {
             "auto" => Ok(Events::Auto),
             "netlink" => Ok(Events::Netlink),
             "poll" => Ok(Events::Poll),
-            other => Err(format!("{other:?} is no way to notice processes")),
+            other => Err(format!("{other:?} is not a way to detect processes")),
         };
         let rate = |text: &str| match text {
             "auto" => Ok(None),
             other => match other.parse::<Bytes>() {
                 Ok(rate) if rate >= Bytes::mib(1) => Ok(Some(rate)),
-                Ok(_) => Err(format!("{other:?} is less than 1MiB a second, with which nothing moves")),
+                Ok(_) => Err(format!("{other:?} is less than 1MiB per second, too little to move anything")),
                 Err(error) => Err(error.to_string()),
             },
         };
         let mut access = access(reader);
         let listen = listen(reader, &access);
         let group = reader.text("daemon.group", |text| match text.is_empty() {
-            true => Err("no group is named".to_owned()),
+            true => Err("the name is empty".to_owned()),
             false => Ok(text.to_owned()),
         });
         access.group = Some(group.clone());
@@ -377,26 +378,26 @@ impl Config {
     fn classes(reader: &mut Reader<'_>) -> Vec<Class> {
         let names = reader.classes();
         let mut classes: Vec<Class> = names.into_iter().map(|name| class(reader, name)).collect();
-        /// Each class has an engine and a tracker of its own; more than this is no way to run a server.
+        /// Each class has its own engine and tracker, so the number of classes is limited.
         const MOST: usize = 64;
         if classes.len() > MOST {
             reader.complain("class", format!("{} classes; {MOST} at most", classes.len()));
         }
-        // The names are in order already, and the sort is stable.
+        // The names are sorted already, and the sort is stable.
         classes.sort_by_key(|class| class.order);
         classes
     }
 
-    /// Whether someone is chosen, or left alone, by cgroup or container.
+    /// Whether a selector selects or excludes by cgroup or container.
     pub fn asks_for_cgroups(&self) -> bool {
         let selectors = self.classes.iter().flat_map(|class| &class.selectors).chain(&self.exclude);
         selectors.into_iter().any(Selector::asks_for_cgroups)
     }
 
-    /// Looks at the places of the sockets, which only a daemon that starts would.
+    /// Checks the paths of the sockets, as a starting daemon would.
     ///
     /// # Errors
-    /// A line for each place where something other than a socket lies: the daemon would not start.
+    /// One line per path where something other than a socket exists: the daemon would not start.
     pub fn check_sockets(&self) -> Result<(), Vec<String>> {
         let control = ("daemon.socket", Some(&self.socket));
         let metrics = match &self.listen {
@@ -417,7 +418,7 @@ impl Config {
         if problems.is_empty() { Ok(()) } else { Err(problems) }
     }
 
-    /// The keys whose change takes effect only after a restart ([`schema::KeyInfo::restart`]), and which differ between the two.
+    /// The keys that differ and whose change needs a restart ([`schema::KeyInfo::restart`]).
     pub fn needs_restart(&self, new: &Config) -> Vec<&'static str> {
         let text = |config: &Config, info: &schema::KeyInfo| {
             node::get(&config.tree.0, info.key).map_or_else(|| info.default.to_owned(), |node| node.value.to_string())
@@ -426,10 +427,10 @@ impl Config {
         changed.map(|info| info.key).collect()
     }
 
-    /// The same with the values in force of what only a restart changes, so that the next reload still says that one is needed.
+    /// Keeps the values in force for keys that need a restart, so that the next reload reports them again.
     ///
     /// # Errors
-    /// When the values in force do not go with the new ones.
+    /// The values in force contradict the new ones.
     pub fn until_restart(&self, in_force: &Config) -> Result<Config, ConfigErrors> {
         let mut tree = self.tree.0.clone();
         for info in schema::KEYS.iter().filter(|info| info.restart) {
@@ -443,23 +444,26 @@ fn known_tracker(text: &str) -> Result<Option<String>, String> {
     match text {
         "auto" => Ok(None),
         name if terrace_linux::doctor::names().contains(&name) => Ok(Some(name.to_owned())),
-        other => Err(format!("there is no tracker {other:?}; there are {}", terrace_linux::doctor::names().join(", "))),
+        other => {
+            Err(format!("unknown tracker {other:?}; known trackers: {}", terrace_linux::doctor::names().join(", ")))
+        }
     }
 }
 
 impl Class {
-    /// Whether a tuner finds its size.
+    /// Whether a tuner chooses its size.
     pub fn is_tuned(&self) -> bool {
         self.goal == Goal::Tuned
     }
 
-    /// Share of its processor time that watching it may cost: half of what it may lose in all at most, so that the other half is left for moves.
+    /// Share of its processor time that watching it may cost: at most half of its maximum slowdown, so that the other half is left for
+    /// moves.
     pub fn watching_share(&self) -> f64 {
         self.max_overhead.min(self.max_slowdown / 2.0)
     }
 }
 
-/// The policy whose ages of pages a target is measured by.
+/// The policy whose page ages a target is measured by.
 const TUNED_POLICY: &str = "age";
 
 fn class(reader: &mut Reader<'_>, name: String) -> Class {
@@ -491,9 +495,7 @@ fn class(reader: &mut Reader<'_>, name: String) -> Class {
     if goal == Goal::Tuned && policy != TUNED_POLICY {
         reader.complain(
             &key("goal"),
-            format!(
-                "tuned measures by the ages of pages that policy {TUNED_POLICY} keeps; this class has policy {policy}"
-            ),
+            format!("goal tuned needs the page ages of policy {TUNED_POLICY}; this class has policy {policy}"),
         );
     }
     if let (Quantity::Bytes(floor), Some(ceiling)) = (floor, ceiling)
@@ -532,7 +534,7 @@ fn class(reader: &mut Reader<'_>, name: String) -> Class {
     }
 }
 
-/// Builds the policy once, so that a wrong name or setting is found now and not when the first process comes.
+/// Builds the policy once, so that a wrong name or setting is reported now and not when the first process arrives.
 fn check_policy(reader: &mut Reader<'_>, name: &str, policy: &str, settings: &BTreeMap<String, String>) {
     let (policy_key, set_key) = (format!("class.{name}.policy"), format!("class.{name}.set"));
     match terrace_policies::build(policy, Settings::from_pairs(settings.clone())) {
@@ -542,7 +544,7 @@ fn check_policy(reader: &mut Reader<'_>, name: &str, policy: &str, settings: &BT
             }
         }
         Err(SettingsError::UnknownPolicy { name, known }) => {
-            reader.complain(&policy_key, format!("there is no policy {name:?}; there are {known}"));
+            reader.complain(&policy_key, format!("unknown policy {name:?}; known policies: {known}"));
         }
         Err(SettingsError::UnknownKey { policy, key, known }) => {
             reader.complain_within(&set_key, &key, format!("policy {policy} has no such setting; it has {known}"));
@@ -553,7 +555,7 @@ fn check_policy(reader: &mut Reader<'_>, name: &str, policy: &str, settings: &BT
     }
 }
 
-/// As much memory as something can live in.
+/// An amount of memory large enough to run in.
 fn some(text: &str) -> Result<Quantity, String> {
     let quantity: Quantity = text.parse().map_err(|error| format!("{error}"))?;
     quantity.above_nothing().map_err(|why| format!("{text:?}: {why}"))
@@ -573,7 +575,7 @@ fn tiers(text: &str) -> Result<Option<Vec<DeclaredTier>>, String> {
     }
 }
 
-/// The files that guard the metrics, and who has which right.
+/// The files that protect the metrics, and who has which right.
 fn access(reader: &mut Reader<'_>) -> AccessConfig {
     let mut path = |key: &str| {
         reader.text(key, |text| match text {
@@ -590,8 +592,8 @@ fn access(reader: &mut Reader<'_>) -> AccessConfig {
     };
     let access = AccessConfig { token, certificate, key, group: None, grants };
     match (&access.certificate, &access.key) {
-        (Some(_), None) => reader.complain("metrics.certificate", "it is of no use without metrics.key"),
-        (None, Some(_)) => reader.complain("metrics.key", "it is of no use without metrics.certificate"),
+        (Some(_), None) => reader.complain("metrics.certificate", "it needs metrics.key as well"),
+        (None, Some(_)) => reader.complain("metrics.key", "it needs metrics.certificate as well"),
         _ => {}
     }
     access
@@ -602,11 +604,11 @@ fn listen(reader: &mut Reader<'_>, access: &AccessConfig) -> Listen {
     reader.text("metrics.listen", |text| listen_of(text, guarded))
 }
 
-/// Three octal digits, as chmod(1) takes them.
+/// Three octal digits, as in chmod(1).
 fn socket_mode_of(text: &str) -> Result<u32, String> {
     match u32::from_str_radix(text, 8) {
         Ok(mode) if mode <= 0o777 && text.bytes().all(|byte| byte.is_ascii_digit()) => Ok(mode),
-        _ => Err(format!("{text:?} is no mode of a file in octal digits, such as 600")),
+        _ => Err(format!("{text:?} is not a file mode in octal digits, such as 600")),
     }
 }
 
@@ -617,7 +619,7 @@ fn listen_of(text: &str, guarded: bool) -> Result<Listen, String> {
     if let Some(path) = text.strip_prefix("unix:") {
         return match Path::new(path) {
             path if path.is_absolute() && path.as_os_str().len() < 108 => Ok(Listen::Unix(path.to_owned())),
-            _ => Err(format!("{path:?} is no absolute path of at most 107 bytes")),
+            _ => Err(format!("{path:?} is not an absolute path of at most 107 bytes")),
         };
     }
     match text.parse::<SocketAddr>() {
@@ -626,6 +628,6 @@ fn listen_of(text: &str, guarded: bool) -> Result<Listen, String> {
             "{address} can be reached from other machines: set metrics.token, metrics.certificate and metrics.key as well, or let a \
              proxy that has both ask 127.0.0.1"
         )),
-        Err(_) => Err(format!("{text:?} is no address with a port")),
+        Err(_) => Err(format!("{text:?} is not an address with a port")),
     }
 }

@@ -1,7 +1,7 @@
-//! TOML files as one tree in which every value remembers where it was written.
+//! TOML files as one tree in which every value keeps its position.
 //!
-//! In: texts of files, in the order in which later ones win. Out: a [`Table`] of [`Node`]s, or the place where a text is no
-//! TOML. Must not: know what any key means.
+//! In: texts of files, later ones winning. Out: a [`Table`] of [`Node`]s, or the position of a TOML error. Must not: know what any key
+//! means.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,10 +12,10 @@ use toml::de::{DeTable, DeValue};
 
 use super::ConfigError;
 
-/// Where something was written.
+/// The position of a key or value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// The file, or what stands for one (`terrace set`).
+    /// The file, or its label (`terrace set`).
     pub file: Arc<str>,
     /// The line, from 1.
     pub line: usize,
@@ -27,27 +27,27 @@ impl fmt::Display for Place {
     }
 }
 
-/// A value and its place.
+/// A value and its position.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Node {
     /// The value.
     pub value: Value,
-    /// Where its key, or for an element of a list the value itself, was written.
+    /// The position of its key, or of the value itself for an element of a list.
     pub place: Place,
 }
 
-/// What a value can be.
+/// The types of a value.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Value {
     /// A string.
     Text(String),
     /// A whole number.
     Integer(i64),
-    /// A number with a point, as it was written.
+    /// A number with a point, as written.
     Float(String),
     /// true or false.
     Boolean(bool),
-    /// A date or time, which no key takes; as it was written.
+    /// A date or time, as written. No key takes one.
     Date(String),
     /// A list.
     List(Vec<Node>),
@@ -59,7 +59,7 @@ pub enum Value {
 pub type Table = BTreeMap<String, Node>;
 
 impl Value {
-    /// What it is, for messages.
+    /// The name of its type, for messages.
     pub fn kind(&self) -> &'static str {
         match self {
             Value::Text(_) => "a text",
@@ -73,7 +73,7 @@ impl Value {
 }
 
 impl fmt::Display for Value {
-    /// As TOML writes it on one line.
+    /// The value in TOML, on one line.
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Value::Text(text) => write!(out, "{}", toml::Value::String(text.clone())),
@@ -98,13 +98,13 @@ impl fmt::Display for Value {
     }
 }
 
-/// A key as TOML takes it.
+/// A key in TOML.
 pub fn quoted(key: &str) -> String {
     let bare = !key.is_empty() && key.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-');
     if bare { key.to_owned() } else { toml::Value::String(key.to_owned()).to_string() }
 }
 
-/// The value of a key such as `budget.cpu`. Names of classes hold no points, so that a point always parts.
+/// The value of a key such as `budget.cpu`. Class names hold no points, so a point always separates.
 pub fn get<'a>(tree: &'a Table, key: &str) -> Option<&'a Node> {
     match key.split_once('.') {
         None => tree.get(key),
@@ -115,7 +115,7 @@ pub fn get<'a>(tree: &'a Table, key: &str) -> Option<&'a Node> {
     }
 }
 
-/// Puts a value in the place of a key's, or takes the key away.
+/// Replaces the value of a key, or removes the key.
 pub fn put(tree: &mut Table, key: &str, node: Option<Node>) {
     match (key.split_once('.'), node) {
         (None, Some(node)) => drop(tree.insert(key.to_owned(), node)),
@@ -132,10 +132,10 @@ pub fn put(tree: &mut Table, key: &str, node: Option<Node>) {
     }
 }
 
-/// Reads one text.
+/// Parses one text.
 ///
 /// # Errors
-/// When it is no TOML: where, and what is wrong.
+/// The text is not valid TOML: position and reason.
 pub fn parse(file: &str, text: &str) -> Result<Table, ConfigError> {
     let file: Arc<str> = file.into();
     let lines = Lines::of(text);
@@ -144,10 +144,10 @@ pub fn parse(file: &str, text: &str) -> Result<Table, ConfigError> {
         key: String::new(),
         problem,
     };
-    // The parser refuses what nests more than 80 deep, so that nothing here can exhaust the stack.
+    // The parser rejects nesting deeper than 80 levels, so that the stack cannot overflow here.
     let tree = DeTable::parse(text).map_err(|error| {
         let line = error.span().map_or(1, |span| lines.number(span.start));
-        failed(line, format!("this is no TOML: {}", error.message().trim()))
+        failed(line, format!("invalid TOML: {}", error.message().trim()))
     })?;
     Ok(table(tree.get_ref(), &file, &lines))
 }
@@ -164,7 +164,7 @@ fn table(tree: &DeTable<'_>, file: &Arc<str>, lines: &Lines) -> Table {
 fn convert(value: &Spanned<DeValue<'_>>, file: &Arc<str>, lines: &Lines) -> Value {
     match value.get_ref() {
         DeValue::String(text) => Value::Text(text.clone().into_owned()),
-        // A number beyond 64 bits is kept as written and refused by whoever wanted a number.
+        // A number beyond 64 bits is kept as written, and rejected by the reader of the number.
         DeValue::Integer(number) => i64::from_str_radix(number.as_str(), number.radix())
             .map_or_else(|_| Value::Float(number.to_string()), Value::Integer),
         DeValue::Float(number) => Value::Float(number.as_str().to_owned()),
@@ -194,7 +194,7 @@ pub fn merge(earlier: &mut Table, later: Table) {
     }
 }
 
-/// Where lines begin, to turn an offset into a line's number.
+/// The offsets of line starts, to turn an offset into a line number.
 struct Lines(Vec<usize>);
 
 impl Lines {

@@ -1,7 +1,7 @@
-//! Takes typed values out of the tree, and keeps every complaint.
+//! Reads typed values from the tree and collects every problem.
 //!
-//! In: a tree and the keys of `schema`. Out: values (the default where a key is absent or wrong) and the list of all
-//! problems, so that a person mends them in one go. Must not: let a key pass that nobody asked for.
+//! In: a tree and the keys of `schema`. Out: values (the default where a key is absent or wrong) and the list of all problems, so that a
+//! person can fix them in one go. Must not: accept a key that no reader asked for.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -31,7 +31,7 @@ impl<'a> Reader<'a> {
         super::node::get(self.root, key)
     }
 
-    /// Complains about a key's value.
+    /// Reports a problem with a key's value.
     pub(super) fn complain(&mut self, key: &str, problem: impl Into<String>) {
         let place = self.node(key).map(|node| node.place.clone());
         self.problems.push(ConfigError { place, key: key.to_owned(), problem: problem.into() });
@@ -41,8 +41,8 @@ impl<'a> Reader<'a> {
         self.problems.push(ConfigError { place: Some(place.clone()), key: key.to_owned(), problem });
     }
 
-    /// The value of a key as `read` understands it. What is absent takes the default of the schema; what is wrong as well, with
-    /// a complaint that says what was expected.
+    /// The value of a key, parsed by `read`. An absent or wrong value becomes the schema's default; a wrong one is also reported, with what
+    /// was expected.
     pub(super) fn value<T>(&mut self, key: &str, read: impl Fn(&Value) -> Result<T, String>) -> T {
         let info = schema::find(key).unwrap_or_else(|| panic!("the schema lacks {key}"));
         if let Some(node) = self.node(key) {
@@ -73,7 +73,7 @@ impl<'a> Reader<'a> {
     pub(super) fn integer(&mut self, key: &str, range: std::ops::RangeInclusive<i64>) -> i64 {
         self.value(key, |value| match value {
             Value::Integer(number) if range.contains(number) => Ok(*number),
-            other => Err(format!("{other} is no whole number from {} to {}", range.start(), range.end())),
+            other => Err(format!("{other} is not a whole number from {} to {}", range.start(), range.end())),
         })
     }
 
@@ -102,7 +102,7 @@ impl<'a> Reader<'a> {
         })
     }
 
-    /// A list of those to whom a right is given.
+    /// A list of principals that get a right.
     pub(super) fn principals(&mut self, key: &str) -> Vec<Principal> {
         self.value(key, |value| {
             let Value::List(list) = value else { return Err(format!("{value} is {}", value.kind())) };
@@ -114,7 +114,7 @@ impl<'a> Reader<'a> {
         })
     }
 
-    /// Where an inner key of a table was written, for a complaint that comes later.
+    /// The position of an inner key of a table, for a later report.
     pub(super) fn complain_within(&mut self, key: &str, inner: &str, problem: String) {
         let place = match self.node(key).map(|node| (&node.value, &node.place)) {
             Some((Value::Table(table), place)) => Some(table.get(inner).map_or(place, |node| &node.place).clone()),
@@ -160,7 +160,7 @@ impl<'a> Reader<'a> {
         parts.finish().map_err(|problem| self.complain_at(&element.place, key, problem)).ok()
     }
 
-    /// The names of the classes. A class that is no table gets a complaint.
+    /// The names of the classes. A class that is not a table is reported.
     pub(super) fn classes(&mut self) -> Vec<String> {
         let Some(node) = self.node("class") else { return Vec::new() };
         let Value::Table(classes) = &node.value else {
@@ -191,7 +191,7 @@ impl<'a> Reader<'a> {
         names
     }
 
-    /// Complains about every key that nobody took.
+    /// Reports every key that no reader took.
     pub(super) fn finish(mut self) -> Vec<ConfigError> {
         let mut unknown = Vec::new();
         for (key, node) in self.root {
@@ -225,7 +225,7 @@ impl<'a> Reader<'a> {
                     self.unknown(&format!("{inside}{}", super::node::quoted(key)), node, found);
                 }
             }
-            // A class that was refused whole has its complaint already.
+            // A class that was rejected as a whole is reported already.
             _ if path.matches('.').count() == 1 && path.starts_with("class.") => {}
             _ => {
                 let general: Vec<&str> = path.split('.').collect();
@@ -241,13 +241,13 @@ impl<'a> Reader<'a> {
                     false => schema::nearest(last[0], siblings),
                 };
                 let hint = near.map_or_else(
-                    || "`terrace config default` shows all there are".to_owned(),
+                    || "`terrace config default` shows all keys".to_owned(),
                     |near| format!("did you mean {near}?"),
                 );
                 found.push(ConfigError {
                     place: Some(node.place.clone()),
                     key: path.to_owned(),
-                    problem: format!("there is no such key; {hint}"),
+                    problem: format!("unknown key; {hint}"),
                 });
             }
         }
@@ -268,9 +268,9 @@ pub(super) fn share(text: &str) -> Result<f64, String> {
     }
 }
 
-/// A span of time that is long enough.
+/// A duration with a lower limit.
 pub(super) fn span(text: &str, least: Duration) -> Result<Duration, String> {
-    /// A year: longer is a slip of the pen, and far from what the clock's arithmetic can hold.
+    /// One year: a longer time is a typing error, and far from the limits of the clock's arithmetic.
     const LONGEST: Duration = Duration::from_secs(365 * 86_400);
     match parse_duration(text) {
         Ok(span) if span < least => Err(format!("{text:?} is too short")),

@@ -1,20 +1,20 @@
-//! The keys of the configuration: one table, from which come the defaults, `terrace config explain`, the default file, and the
-//! check for keys that do not exist.
+//! The keys of the configuration in one table. Defaults, `terrace config explain`, the default file and the check for unknown keys come
+//! from it.
 //!
 //! In: nothing. Out: [`KEYS`]. Must not: read values; `reader` does.
 
-/// What is known of one key.
+/// Information about one key.
 #[derive(Clone, Copy, Debug)]
 pub struct KeyInfo {
     /// Its full name; `NAME` stands for the name of a class.
     pub key: &'static str,
-    /// What it takes.
+    /// The values it takes.
     pub takes: &'static str,
     /// Its default as TOML, empty if it has none.
     pub default: &'static str,
     /// What it means.
     pub meaning: &'static str,
-    /// Whether a change needs a restart; all else takes effect on reload.
+    /// Whether a change needs a restart. All other changes take effect on reload.
     pub restart: bool,
 }
 
@@ -26,14 +26,14 @@ const fn fixed(key: &'static str, takes: &'static str, default: &'static str, me
     KeyInfo { key, takes, default, meaning, restart: true }
 }
 
-/// What a list of selectors takes.
+/// The value of a list of selectors.
 const SELECTORS: &str =
     "a list of selectors, such as [{ exe = \"/usr/bin/redis-*\" }, { cgroup = \"/batch\", user = \"jobs\" }]";
 
-/// What a list of those with a right takes.
+/// The value of a list of principals.
 const PRINCIPALS: &str = "a list such as [\"user:alice\", \"group:ops\", \"token:/PATH\"]";
 
-/// Every key there is.
+/// All keys.
 pub const KEYS: &[KeyInfo] = &[
     fixed(
         "daemon.socket",
@@ -45,61 +45,61 @@ pub const KEYS: &[KeyInfo] = &[
         "daemon.socket_mode",
         "a mode in octal digits",
         "\"660\"",
-        "The mode of the control socket: who may not write to it cannot connect. Write 666 if access.* names users beyond the group; whoever connects is known by the kernel's word and has no right that is not given.",
+        "The mode of the control socket. Connecting needs write permission. Write 666 if access.* names users outside the group: the kernel identifies each peer, and a peer has only the rights given to it.",
     ),
     fixed(
         "daemon.group",
         "the name of a group",
         "\"terrace\"",
-        "Members of it have the right to read, on both sockets. If there is no such group, nobody has it by this.",
+        "Members of this group have the right to read, on both sockets. If the group does not exist, this gives no rights.",
     ),
     key(
         "daemon.watchdog",
         "a time of 1s or more",
         "\"30s\"",
-        "When the daemon's loop has not turned for this long it counts as hung: /healthz answers 503, `terrace status` fails, and SIGTERM ends the daemon without waiting for the loop.",
+        "The daemon counts as hung if its loop has not turned for this long: /healthz answers 503, `terrace status` fails, and SIGTERM ends the daemon without waiting for the loop.",
     ),
     fixed(
         "daemon.events",
         "auto, netlink or poll",
         "\"auto\"",
-        "How new processes are noticed: at once through the kernel's process connector (netlink), or by looking at /proc every `poll`. auto takes the first where it is allowed.",
+        "How new processes are detected: at once through the kernel's process connector (netlink), or by reading /proc every `poll`. auto uses netlink where it is allowed.",
     ),
     key(
         "daemon.poll",
         "a time of 100ms or more",
         "\"2s\"",
-        "How often all processes are looked through. With netlink it is done ten times more seldom, to catch what an event does not tell, such as a move to another cgroup.",
+        "How often all processes are scanned. With netlink the interval is ten times longer; it then catches changes that cause no event, such as a move to another cgroup.",
     ),
     key(
         "daemon.exclude",
         SELECTORS,
         "[]",
-        "Processes that are never touched, whatever class they match. Terrace itself and the kernel's threads are never touched in any case.",
+        "Processes that are never touched, even if a class matches them. Terrace itself and kernel threads are never touched.",
     ),
     fixed(
         "memory.slow",
         "auto, node:1, zram:2GiB, swap:/dev/NAME or none",
         "\"auto\"",
-        "Where cold pages go, as with `terrace run --tier-slow`. zram:SIZE is set up by the daemon and taken away when it ends.",
+        "Where cold pages go, as with `terrace run --tier-slow`. The daemon sets up zram:SIZE when it starts and removes it when it ends.",
     ),
     fixed(
         "memory.tiers",
         "none, or NAME=MEMORY for each tier, fastest first",
         "\"none\"",
-        "The tiers as you declare them, such as \"dram=node:0 cxl=node:2-3\", in place of what is found out; it overrides memory.slow.",
+        "Declares the tiers, such as \"dram=node:0 cxl=node:2-3\", instead of detecting them. Overrides memory.slow.",
     ),
     fixed(
         "memory.tracker",
         "auto, or a name from `terrace doctor`",
         "\"auto\"",
-        "How accesses are seen. Each class has its own.",
+        "How accesses are observed. Each class has its own tracker.",
     ),
     key(
         "budget.fast",
         "all, a share (50%) or an amount (8GiB)",
         "\"all\"",
-        "Fast memory that all classes together may take. all is what the machine can spare: what they hold already plus what is available, less the reserve.",
+        "Fast memory that all classes together may use. all is what they hold already plus what is available, less the reserve.",
     ),
     key(
         "budget.reserve",
@@ -109,151 +109,152 @@ pub const KEYS: &[KeyInfo] = &[
     ),
     key(
         "budget.bandwidth",
-        "auto, or bytes a second",
+        "auto, or bytes per second",
         "\"auto\"",
-        "Bytes that may change tier a second, over all classes. auto is 256MiB to and from compressed swap, 1GiB between nodes.",
+        "Bytes per second that may change tier, over all classes. auto is 256MiB to and from compressed swap, 1GiB between nodes.",
     ),
     key(
         "budget.cpu",
         "a share of one core",
         "\"2%\"",
-        "Processor time Terrace may use itself, over all classes, as a mean: walks, decisions and moves.",
+        "Mean processor time that Terrace itself may use, over all classes: scans, decisions and moves.",
     ),
     key(
         "budget.cpu_burst",
         "a time",
         "\"60s\"",
-        "For how long unused processor time is saved up: with 2% of a core, 60s make 1.2 s of work that may be done at once.",
+        "How long unused processor time is saved up. With 2% of a core, 60s allow 1.2 s of work at once.",
     ),
-    key("budget.period", "a time of 200ms or more", "\"1s\"", "How often the budgets are shared out anew."),
+    key("budget.period", "a time of 200ms or more", "\"1s\"", "How often the budgets are divided among the classes."),
     key(
         "access.read",
         PRINCIPALS,
         "[]",
-        "Who may see everything beside root and daemon.group: status, history, heat maps, why a page is where it is. Everybody else sees aggregate metrics only.",
+        "Who may see everything, besides root and daemon.group: status, history, heat maps, why a page is where it is. All others see aggregate metrics only.",
     ),
-    key("access.operate", PRINCIPALS, "[]", "Who may pause, resume and drain as well."),
-    key("access.admin", PRINCIPALS, "[]", "Who may reload and set as well, as root may."),
+    key("access.operate", PRINCIPALS, "[]", "Who may also pause, resume and drain."),
+    key("access.admin", PRINCIPALS, "[]", "Who may also reload and set, as root may."),
     fixed(
         "metrics.listen",
         "ADDRESS:PORT, unix:/PATH or off",
         "\"127.0.0.1:9464\"",
-        "Where /metrics, /api/v1 and the page are served. Over TCP nobody can prove who asks: without a token there are aggregate metrics and /healthz only. An address that other machines can reach is taken only with metrics.token, metrics.certificate and metrics.key.",
+        "Where /metrics, /api/v1 and the web interface are served. A peer over TCP cannot be identified: without a token it sees only aggregate metrics and /healthz. An address that other machines can reach needs metrics.token, metrics.certificate and metrics.key.",
     ),
     fixed(
         "metrics.socket_mode",
         "a mode in octal digits",
         "\"600\"",
-        "The mode of the socket that metrics.listen = \"unix:/PATH\" makes, as chmod takes it: who may not open it for writing may not ask. It belongs to the daemon's user and daemon.group; whoever connects has the same rights as on the control socket.",
+        "The mode of the socket of metrics.listen = \"unix:/PATH\", as in chmod(1). Connecting needs write permission. The socket belongs to the daemon's user and daemon.group; a peer has the same rights as on the control socket.",
     ),
     fixed(
         "metrics.token",
         "none, or the path of a file",
         "\"none\"",
-        "A file that others may not read, with a token of 32 characters or more. It gives the right to read; with it set, whoever asks over TCP without a token learns only whether the daemon lives. It is given as a bearer token, or as the password of any user. A reload reads the file anew; another path takes a restart.",
+        "A file that others may not read, with a token of 32 characters or more. The token gives the right to read. If it is set, a peer over TCP without a token sees only whether the daemon is alive. Clients send it as a bearer token, or as the password of any user. A reload reads the file again; another path needs a restart.",
     ),
     fixed(
         "metrics.certificate",
         "none, or the path of a file",
         "\"none\"",
-        "The certificate of the address, and those that vouch for it (PEM): with it /metrics, /api/v1 and the page are served over TLS 1.3, for the names that it is for and for addresses. A reload reads the file anew; another path takes a restart.",
+        "The certificate of the address, followed by its chain (PEM). With it /metrics, /api/v1 and the web interface are served over TLS 1.3, for the names of the certificate and for addresses. A reload reads the file again; another path needs a restart.",
     ),
     fixed(
         "metrics.key",
         "none, or the path of a file",
         "\"none\"",
-        "The private key of that certificate (PEM), in a file that others may not read. A reload reads the file anew; another path takes a restart.",
+        "The private key of that certificate (PEM), in a file that others may not read. A reload reads the file again; another path needs a restart.",
     ),
     key(
         "class.NAME.match",
         SELECTORS,
         "",
-        "Which processes belong to the class: those that one of the selectors matches. All parts of one selector must match.",
+        "The processes of the class: those that match at least one selector. All parts of a selector must match.",
     ),
     key(
         "class.NAME.order",
         "a whole number",
         "100",
-        "A process that several classes match belongs to the one with the lowest order; of equals, to the first by name.",
+        "A process that matches several classes belongs to the one with the lowest order; with equal order, to the first by name.",
     ),
-    key("class.NAME.policy", "a name from `terrace policies`", "\"age\"", "Which policy decides."),
+    key("class.NAME.policy", "a name from `terrace policies`", "\"age\"", "The policy that decides which pages move."),
     key(
         "class.NAME.set",
         "a table of settings",
         "{}",
-        "Settings of the policy, as `--set` takes them, such as { idle = \"20s\" }.",
+        "Settings of the policy, as with `--set`, such as { idle = \"20s\" }.",
     ),
     key(
         "class.NAME.goal",
         "least, tuned, best, never-slow, never-fast, a share (50%) or an amount (2GiB)",
         "\"least\"",
-        "What is wanted: as little fast memory as the class can do with; the least at which it is slower by max_slowdown at most (policy age), which a tuner finds and keeps to, as `terrace size tune` does; as much as it can use; never a page in slow memory; never one in fast memory; or so much fast memory and no more.",
+        "How much fast memory the class should have. least: as little as it needs. tuned: the least with a slowdown of at most max_slowdown (policy age), found and held by a tuner, as with `terrace size tune`. best: as much as it can use. never-slow: no page in slow memory. never-fast: no page in fast memory. A share or an amount: that much and no more.",
     ),
     key(
         "class.NAME.floor",
         "a share of its footprint, or an amount",
         "\"0\"",
-        "Fast memory that it keeps, whatever the others need.",
+        "Fast memory that the class always keeps, whatever other classes need.",
     ),
     key(
         "class.NAME.tracker",
         "auto, or a name from `terrace doctor`",
         "\"auto\"",
-        "How the class's accesses are seen. auto is what memory.tracker says; for a class that begins with a KVM guest it is walker, damon or idle-pages, which see what a guest uses.",
+        "How accesses of the class are observed. auto is the value of memory.tracker; if the first process of the class is a KVM guest, it is walker, damon or idle-pages, which see a guest's accesses.",
     ),
-    key("class.NAME.ceiling", "none, or an amount", "\"none\"", "Fast memory that it never exceeds by promotion."),
-    key("class.NAME.weight", "1 to 10000", "100", "How much it counts where budgets are shared."),
+    key(
+        "class.NAME.ceiling",
+        "none, or an amount",
+        "\"none\"",
+        "Fast memory that the class never exceeds by promotion.",
+    ),
+    key("class.NAME.weight", "1 to 10000", "100", "Weight of the class when budgets are divided."),
     key(
         "class.NAME.max_slowdown",
         "a share above 0%",
         "\"2%\"",
-        "Share of its time that it may lose to pages that come back, to moves and to being watched, before page-outs stop; with goal tuned, how much slower than with everything fast it may be.",
+        "Share of its time that refaults, moves and tracking may cost before page-outs stop. With goal tuned: the most it may be slower than with everything in fast memory.",
     ),
     key(
         "class.NAME.max_overhead",
         "a share above 0%",
         "\"1%\"",
-        "Share of its processor time that watching it may cost, and half of max_slowdown at most. Walks become rarer and smaller to keep to it.",
+        "Share of its processor time that tracking may cost, at most half of max_slowdown. Scans become rarer and smaller to stay within it.",
     ),
     key(
         "class.NAME.cooldown",
         "usual, or a time up to 10min",
         "\"usual\"",
-        "How long a page stays where it is after a move; four times longer each time it comes straight back. usual is 10s with swap, else 1s.",
+        "How long a page stays where it is after a move; four times longer after each ping-pong. usual is 10s with swap, else 1s.",
     ),
-    key("class.NAME.files", "true or false", "false", "Private file mappings are managed as well."),
-    key("class.NAME.shared", "true or false", "false", "Shared memory is managed as well."),
+    key("class.NAME.files", "true or false", "false", "Manage private file mappings as well."),
+    key("class.NAME.shared", "true or false", "false", "Manage shared memory as well."),
     key(
         "class.NAME.proof",
         "off, or a time of 10s or more",
         "\"off\"",
-        "Proof mode: for so long the class is managed, for so long it is left alone, in turns. The difference is measured, and management stops by itself when it harms.",
+        "Proof mode: the class is managed and left unmanaged in turns of this length. The difference is measured, and management stops if it harms.",
     ),
 ];
 
-/// Keys that there were, and what takes their place.
+/// Removed keys, and what replaces them.
 pub const REMOVED: &[(&str, &str)] = &[("sizing.machine", BY_OBSERVATION), ("sizing.database", BY_OBSERVATION)];
 
-const BY_OBSERVATION: &str = "the key was removed: classes with goal \"tuned\" are tuned by what is observed, without a database or a modelled \
+const BY_OBSERVATION: &str = "the key was removed: classes with goal \"tuned\" are tuned by observation, without a database or a modelled \
     machine, and need no other key in its place; delete the line. `terrace size query` asks a database";
 
-/// The parts of a selector: name, what it takes, meaning.
+/// The parts of a selector: name, value, meaning.
 pub const SELECTOR_KEYS: &[(&str, &str, &str)] = &[
-    ("pid", "a number", "This process, for as long as it runs."),
+    ("pid", "a number", "This process, while it runs."),
     ("name", "a pattern", "The command's name (/proc/PID/comm, cut to 15 bytes by the kernel)."),
     ("exe", "a pattern", "The path of the executable."),
     ("user", "a name or number", "The user it runs as."),
-    (
-        "cgroup",
-        "a pattern",
-        "Its cgroup, or one that its cgroup lies in. * stays within one part of the path, ** does not.",
-    ),
-    ("container", "any, or the beginning of an identity", "The container its cgroup names."),
-    ("guest", "true or false", "Whether it is a virtual machine: QEMU, or another that holds /dev/kvm."),
-    ("children", "true or false", "With true, what it starts belongs to the class as well."),
+    ("cgroup", "a pattern", "Its cgroup or an ancestor of it. * stays within one part of the path, ** does not."),
+    ("container", "any, or the beginning of an ID", "The container that its cgroup names."),
+    ("guest", "true or false", "Whether it is a virtual machine: QEMU, or another process that has /dev/kvm open."),
+    ("children", "true or false", "Whether processes that it starts belong to the class as well."),
 ];
 
-/// What is known of a key as it was written, such as `class.web.floor`.
+/// Information about a key as written, such as `class.web.floor`.
 pub fn find(key: &str) -> Option<&'static KeyInfo> {
     let mut parts: Vec<&str> = key.split('.').collect();
     if parts.len() == 3 && parts[0] == "class" {
@@ -263,9 +264,9 @@ pub fn find(key: &str) -> Option<&'static KeyInfo> {
     KEYS.iter().find(|info| info.key == general)
 }
 
-/// The known name nearest to a wrong one, if one is near enough to be what was meant.
+/// The known name nearest to a wrong one, if one is near enough.
 pub fn nearest<'a>(wrong: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
-    /// A text that is much longer than any name is none that was meant, and comparing it would take long.
+    /// A text much longer than any name is not a misspelt name, and comparing it would take long.
     const LONGEST: usize = 64;
     if wrong.len() > LONGEST {
         return None;

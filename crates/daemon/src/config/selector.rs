@@ -1,6 +1,6 @@
-//! Selectors: which processes are meant.
+//! Selectors of processes.
 //!
-//! In: what was written, and the facts of a process. Out: whether it is meant. Must not: look at a process itself.
+//! In: a selector as written, and the facts of a process. Out: whether it matches. Must not: read a process itself.
 
 use glob::{MatchOptions, Pattern};
 use terrace_linux::processes::{Facts, user_id};
@@ -18,32 +18,32 @@ pub struct Selector {
     cgroup: Option<Pattern>,
     container: Option<Container>,
     guest: Option<bool>,
-    /// Whether what a matching process starts is meant as well.
+    /// Whether processes started by a matching process belong to it as well.
     pub children: bool,
 }
 
 #[derive(Clone, Debug, PartialEq)]
 enum Container {
     Any,
-    /// The beginning of its identity.
+    /// The beginning of the container's ID.
     Begins(String),
 }
 
-/// A star stays within one part of a path; a leading point is nothing special.
+/// A star stays within one part of a path; a leading point is not special.
 const OPTIONS: MatchOptions =
     MatchOptions { case_sensitive: true, require_literal_separator: true, require_literal_leading_dot: false };
-/// Longer patterns are no one's intention, and matching takes time that grows with them.
+/// Longer patterns are rejected: the time to match grows with the length.
 const LONGEST_PATTERN: usize = 512;
-/// Of the stars in one pattern each doubles what matching may cost at worst.
+/// Each star of a pattern doubles the worst-case time to match.
 const MOST_STARS: usize = 8;
 
 impl Selector {
-    /// Whether it goes by cgroup or by container, which is told by the cgroup.
+    /// Whether it selects by cgroup or by container, which the cgroup names.
     pub fn asks_for_cgroups(&self) -> bool {
         self.cgroup.is_some() || self.container.is_some()
     }
 
-    /// Whether a process is meant, its ancestors left aside.
+    /// Whether a process matches, without its ancestors.
     pub fn matches(&self, facts: &Facts) -> bool {
         self.pid.is_none_or(|pid| pid == facts.pid)
             && self.name.as_ref().is_none_or(|name| name.matches(&facts.name))
@@ -62,7 +62,7 @@ impl Selector {
     }
 }
 
-/// Whether a pattern names a cgroup or one that it lies in.
+/// Whether a pattern matches a cgroup or an ancestor of it.
 fn holds(pattern: &Pattern, path: &str) -> bool {
     if pattern.matches_with(path, OPTIONS) {
         return true;
@@ -71,7 +71,7 @@ fn holds(pattern: &Pattern, path: &str) -> bool {
         || pattern.as_str() == "/"
 }
 
-/// A selector while it is put together.
+/// A selector under construction.
 #[derive(Default)]
 pub(super) struct SelectorParts {
     selector: Option<Selector>,
@@ -83,7 +83,7 @@ impl SelectorParts {
         let selector = self.selector.get_or_insert_with(Selector::empty);
         let text = || match value {
             Value::Text(text) if !text.is_empty() => Ok(text.as_str()),
-            other => Err(format!("{other} is no text with something in it")),
+            other => Err(format!("{other} is not a text, or is empty")),
         };
         let flag = || match value {
             Value::Boolean(whether) => Ok(*whether),
@@ -93,7 +93,7 @@ impl SelectorParts {
         match name {
             "pid" => match value {
                 Value::Integer(pid) if (1..=1 << 22).contains(pid) => selector.pid = Some(*pid as u32),
-                other => return Err(format!("{other} is no pid: those run from 1 to 4194304")),
+                other => return Err(format!("{other} is not a pid from 1 to 4194304")),
             },
             "name" => selector.name = Some(pattern(text()?)?),
             "exe" => selector.exe = Some(pattern(text()?)?),
@@ -110,7 +110,7 @@ impl SelectorParts {
                 let path = text.strip_prefix("/sys/fs/cgroup").unwrap_or(text);
                 let path = if path.len() > 1 { path.trim_end_matches('/') } else { path };
                 if !path.starts_with('/') {
-                    return Err(format!("{text:?} is no path of a cgroup: those begin with /, which is the root"));
+                    return Err(format!("{text:?} is not the path of a cgroup, which begins with / (the root)"));
                 }
                 selector.cgroup = Some(pattern(path)?);
             }
@@ -123,7 +123,7 @@ impl SelectorParts {
                     }
                     other => {
                         return Err(format!(
-                            "{other:?} is neither any nor the first 8 or more hexadecimal digits of a container's identity; \
+                            "{other:?} is neither any nor the first 8 or more hexadecimal digits of a container's ID; \
                              names are known to the container's runtime only"
                         ));
                     }
@@ -136,7 +136,7 @@ impl SelectorParts {
                 let known: Vec<&str> = schema::SELECTOR_KEYS.iter().map(|(name, ..)| *name).collect();
                 return Err(match near {
                     Some(near) => format!("a selector has no such part; did you mean {near}?"),
-                    None => format!("a selector has no such part; there are {}", known.join(", ")),
+                    None => format!("a selector has no such part; its parts are {}", known.join(", ")),
                 });
             }
         }
@@ -173,7 +173,7 @@ fn pattern(text: &str) -> Result<Pattern, String> {
     if text.len() > LONGEST_PATTERN || text.matches('*').count() > MOST_STARS {
         return Err(format!("a pattern has at most {LONGEST_PATTERN} bytes and {MOST_STARS} stars"));
     }
-    Pattern::new(text).map_err(|error| format!("{text:?} is no pattern: {} at position {}", error.msg, error.pos))
+    Pattern::new(text).map_err(|error| format!("{text:?} is not a pattern: {} at position {}", error.msg, error.pos))
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The configuration as text: what is in force, what the defaults are, what a key means.
+//! The configuration as text: values in force, defaults, and the meaning of keys.
 //!
 //! In: a merged tree, or nothing. Out: TOML with comments, for `terrace config`. Must not: check values.
 
@@ -10,7 +10,7 @@ use super::schema::{KEYS, KeyInfo, REMOVED, SELECTOR_KEYS, find, nearest};
 /// How wide comments get.
 const WIDTH: usize = 100;
 
-/// What is in force: every key with its value, and where that came from.
+/// The values in force: every key with its value and its source.
 pub fn show(tree: &Table) -> String {
     let mut text = String::new();
     let mut section = "";
@@ -50,12 +50,12 @@ fn line(text: &mut String, tree: &Table, path: &[&str], key: &str, info: &KeyInf
     let _ = writeln!(text, "{key} = {value}  # {place}");
 }
 
-/// A configuration file that says nothing but the defaults, with what each key means.
+/// A configuration file with the defaults only, and the meaning of each key.
 pub fn default_file() -> String {
     let mut text = String::from(
-        "# The configuration of terraced. Everything stands here with its default; what you leave out keeps it.\n\
-         # Drop-ins lie in conf.d beside this file and end in .toml; later names win.\n\
-         # `terrace config check` finds mistakes, `terrace reload` makes changes take effect.\n",
+        "# The configuration of terraced. All keys with their defaults; a key that you leave out keeps its default.\n\
+         # Drop-ins are in conf.d next to this file and end in .toml; later names win.\n\
+         # `terrace config check` finds mistakes, `terrace reload` puts changes into force.\n",
     );
     let mut section = "";
     for info in KEYS {
@@ -65,7 +65,7 @@ pub fn default_file() -> String {
             section = name;
             let heading = if class { "#[class.web]" } else { &format!("[{name}]") };
             if class {
-                text.push_str("\n# A class: which processes, and what is wanted for them. There may be several.\n# Take the mark away from the lines that begin with # and no blank.");
+                text.push_str("\n# A class: its processes and its goal. There may be several.\n# Uncomment the lines that begin with # and no space.");
             }
             let _ = writeln!(text, "\n{heading}");
         }
@@ -81,7 +81,7 @@ pub fn default_file() -> String {
     text
 }
 
-/// What a key means; `None` if there is no such key.
+/// The meaning of a key; `None` if it does not exist.
 pub fn explain(key: &str) -> Option<String> {
     let info = find(key)?;
     let mut text = format!("{}\n", info.key);
@@ -97,7 +97,7 @@ pub fn explain(key: &str) -> Option<String> {
         if info.restart { "needs a restart of terraced" } else { "takes effect on reload" }
     );
     if info.takes.contains("selectors") {
-        text.push_str("a selector has these parts, of which all that are given must match:\n");
+        text.push_str("a selector has these parts; all given parts must match:\n");
         for (name, takes, meaning) in SELECTOR_KEYS {
             let _ = writeln!(text, "  {name:<10} {takes}: {meaning}");
         }
@@ -105,7 +105,7 @@ pub fn explain(key: &str) -> Option<String> {
     Some(text)
 }
 
-/// The keys that may have been meant by one that does not exist, or what took its place, for a message.
+/// Suggestions for a key that does not exist, or the replacement of a removed one, for a message.
 pub fn similar(key: &str) -> String {
     if let Some((_, instead)) = REMOVED.iter().find(|(name, _)| *name == key) {
         return (*instead).to_owned();

@@ -1,5 +1,5 @@
-// The page of terraced. It reads /api/v1 every two seconds and changes nothing. Everything is put in as text, never as markup:
-// names of processes are chosen by strangers.
+// The web interface of terraced. It reads /api/v1 every two seconds and changes nothing. Everything is inserted as text, never as
+// markup: other users choose the names of processes.
 "use strict";
 
 const PACE = 2000;
@@ -111,7 +111,7 @@ function showTimeline(timeline) {
   byId("tiers-text").textContent = last
     ? (last.occupied_bytes ? `Compressed memory takes ${bytes(last.occupied_bytes)}. ` : "") +
       `Moved so far: ${bytes(last.demoted_pages * 4096)} to slower memory, ${bytes(last.promoted_pages * 4096)} to faster; ${last.refaults.toLocaleString("en")} pages came back by themselves.`
-    : "Nothing is known yet.";
+    : "No data yet.";
 }
 
 const ago = (seconds) => (seconds < 120 ? `${seconds} seconds ago` : `${Math.round(seconds / 60)} minutes ago`);
@@ -133,7 +133,7 @@ function showHeat(heat) {
   canvas.dataset.cells = String(columns * rows);
   if (columns * rows === 0) {
     state.at = null;
-    byId("heat-text").textContent = "No walk of this class's memory has been made yet.";
+    byId("heat-text").textContent = "The memory of this class has not been scanned yet.";
     byId("heat-from").textContent = "";
     return;
   }
@@ -216,7 +216,7 @@ function showBins(view) {
     body.replaceChildren();
     byId("bins-legend").replaceChildren();
     svg.dataset.bars = "0";
-    byId("bins-text").textContent = view && view.note ? view.note : "No walk of this class's memory has been made yet.";
+    byId("bins-text").textContent = view && view.note ? view.note : "The memory of this class has not been scanned yet.";
     return;
   }
   svg.replaceChildren();
@@ -293,7 +293,7 @@ function showSizing(view, chosen) {
     body.replaceChildren();
     byId("sizing-text").textContent = !chosen || !chosen.tuned
       ? `The goal is not tuned. With class.${chosen ? chosen.name : "NAME"}.goal = "tuned" and max_slowdown = "5%" the least fast memory is found at which the class is at most 5 % slower.`
-      : chosen.tuned.waits || "The first window is not over yet.";
+      : chosen.tuned.waits || "The first window has not ended yet.";
     return;
   }
   svg.replaceChildren();
