@@ -269,14 +269,15 @@ impl Job {
                 let configuration = memtierd::configuration(config.as_deref(), measure)?;
                 memtierd::start(&configuration, &self.addresses()) + "cpu_now cpu_before\n"
             }
+            // What watching and moving take in emulated time says how fast the emulator is: budgets of it would decide by that. What each manager
+            // cost stands in its row.
             // A policy of its own memory, not a cpuset: that would forbid it to move pages to node 0. With balancing, since the kernel's
             // scanner passes over memory of other policies, and the tracker of hint faults is tried on Terrace's own.
             Manager::Terrace { policy, .. } => format!(
-                "numactl --balancing --membind=1 terrace attach --pid $pid --quiet --policy {policy}{} --tier-slow node:1 --fast {} --cooldown {}{} \
+                "numactl --balancing --membind=1 terrace attach --pid $pid --quiet --policy {policy} --tier-slow node:1 --fast {} --cooldown {}{} \
+                 --max-overhead 100% --max-slowdown 100% \
                  --json-file $OUT/run.json &\n\
                  manager=$!\n",
-                // The papers' policies look as often as they say; ours pay for looking out of a budget.
-                if matches!(policy.as_str(), "age" | "terrace") { "" } else { " --max-overhead 100% --max-stall 100%" },
                 self.fast.get(),
                 self.manager.rest(measure).unwrap_or_default(),
                 set(&self.manager.settings(measure))
