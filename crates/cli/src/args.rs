@@ -111,6 +111,21 @@ pub(crate) enum Command {
     Generate(GenerateArguments),
     /// Run the papers' experiments on modelled hardware: each paper's figure beside ours.
     Reproduce(ReproduceArguments),
+    /// Which policy is best for a program, how much fast memory it needs, and how far that is from the best possible.
+    ///
+    /// The program runs once in QEMU's user mode, as by `terrace record`, and what it accessed is replayed under each policy at each size on a
+    /// modelled machine. Its own output goes to stderr.
+    Compare(Box<CompareArguments>),
+    /// Run many machines, programs, policies, settings, sizes and seeds on all cores into one table; goes on after an interruption.
+    ///
+    /// FILE.toml says what (docs/simulator.md has an example). Every row can be repeated by `terrace rerun`. While it runs, OUTPUT.partial holds
+    /// what is finished; started again, the sweep goes on there, and ends with the same bytes.
+    Sweep(SweepArguments),
+    /// Repeat the runs behind rows of `sim run`, `sim compare` and `reproduce`, and say where figures differ.
+    ///
+    /// A row says what made it: the command, the version, hashes of machine and trace. The exit code is 0 if all figures came out the same,
+    /// 1 if not, with a table; 2 if a row cannot be repeated, and then none was.
+    Rerun(RerunArguments),
     /// Try stock kernels in QEMU, on machines with fast and slow memory.
     #[command(subcommand)]
     Lab(LabCommand),

@@ -11,6 +11,7 @@ use terrace_core::text::visible_lines;
 mod args;
 mod commands;
 mod options;
+mod provenance;
 mod render;
 mod report;
 mod session;

@@ -33,8 +33,8 @@ fn terrace(plugin: &Path, words: &[&str]) -> Output {
 /// The JSON object that follows the program's own output.
 fn object(output: &Output) -> serde_json::Value {
     let text = String::from_utf8_lossy(&output.stdout);
-    let at = text.rfind("\n{\n").map_or(0, |at| at + 1);
-    serde_json::from_str(&text[at..]).unwrap_or_else(|error| panic!("{error}: {text}"))
+    let last = text.lines().last().unwrap_or_default();
+    serde_json::from_str(last).unwrap_or_else(|error| panic!("{error}: {text}"))
 }
 
 #[test]
@@ -99,4 +99,58 @@ fn the_programs_exit_code_is_passed_through_and_scripts_are_refused() {
     assert_eq!(refused.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&refused.stderr).contains("record its interpreter"));
     assert_eq!(terrace(&plugin, &[&record[..], &["no-such-program"]].concat()).status.code(), Some(127));
+}
+
+#[test]
+fn a_program_is_compared_at_four_sizes_and_one_that_dies_is_not() {
+    let Some(plugin) = plugin("a_program_is_compared_at_four_sizes_and_one_that_dies_is_not") else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let page = folder.path().join("report");
+    let words =
+        ["compare", "--json", "--policies", "tpp,first-touch,clairvoyant", "--report", page.to_str().unwrap(), "--"];
+    let program =
+        ["awk", "BEGIN { for (i = 0; i < 20000; i++) a[i] = i; for (i = 0; i < 20000; i++) s += a[i]; print s }"];
+    let output = terrace(&plugin, &[&words[..], &program].concat());
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{stderr}");
+    assert!(stderr.contains("199990000\n"), "the program's own output is no part of the result: {stderr}");
+    assert_eq!(String::from_utf8_lossy(&output.stdout).lines().count(), 1);
+    let result = object(&output);
+    let verdicts = result["verdicts"].as_array().unwrap();
+    assert_eq!(
+        verdicts.iter().map(|one| one["fast"].as_str().unwrap()).collect::<Vec<_>>(),
+        ["12.5%", "25%", "50%", "75%"]
+    );
+    assert!(verdicts.iter().all(|one| one["bound_loss"].is_f64() && !one["policies"].as_array().unwrap().is_empty()));
+    assert_eq!(result["cells"].as_array().unwrap().len(), 12);
+    assert!(result["accesses"].as_u64().unwrap() > 1_000_000 && result["answer"].is_string(), "{result}");
+    assert!(page.join("report.html").exists());
+    let died = terrace(&plugin, &["compare", "--", "sh", "-c", "kill -SEGV $$"]);
+    let stderr = String::from_utf8_lossy(&died.stderr).into_owned();
+    assert_eq!(died.status.code(), Some(1), "{stderr}");
+    assert!(died.stdout.is_empty() && stderr.contains("sh died under emulation of signal 11"), "{stderr}");
+}
+
+#[test]
+fn what_a_comparison_needs_is_said_before_the_program_runs() {
+    let folder = tempfile::tempdir().unwrap();
+    let mark = folder.path().join("ran");
+    let refused = |words: &[&str], code: i32, says: &str| {
+        let touch = ["--", "/usr/bin/touch", mark.to_str().unwrap()];
+        let mut command = Command::new(env!("CARGO_BIN_EXE_terrace"));
+        let output = command.arg("compare").args(words).args(touch).env("PATH", folder.path()).output().unwrap();
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(code), "{stderr}");
+        assert!(output.stdout.is_empty() && stderr.contains(says) && stderr.lines().count() == 1, "{stderr}");
+        assert!(!mark.exists());
+    };
+    refused(&[], 1, "qemu-user");
+    refused(&["--machine", "nonsense"], 2, "no machine is called \"nonsense\"");
+    refused(&["--policies", "tpp,nonsense"], 2, "no policy \"nonsense\"");
+    refused(&["--fast", "0%"], 2, "--fast 0%");
+    refused(&["--max-slowdown", "0"], 2, "--max-slowdown 0");
+    refused(&["--cache", "much"], 2, "--cache much");
+    let output =
+        Command::new(env!("CARGO_BIN_EXE_terrace")).args(["compare", "--", "/nowhere/at/all"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(127));
 }

@@ -33,6 +33,11 @@ fn documented(heading: &str) -> BTreeSet<String> {
     rows.map(|row| row.split('`').next().unwrap().to_owned()).collect()
 }
 
+/// The same, and what made it.
+fn documented_result(heading: &str) -> BTreeSet<String> {
+    documented(heading).into_iter().chain(documented("provenance")).collect()
+}
+
 fn keys(value: &Value) -> BTreeSet<String> {
     value.as_object().unwrap().keys().cloned().collect()
 }
@@ -50,7 +55,7 @@ fn a_run_prints_what_the_page_says_and_the_same_again_for_the_same_seed() {
     let words = [&["sim", "run", "--workload", "gups", "--policy", "memtis", "--json"][..], &TINY].concat();
     let first = text(&words);
     let value: Value = serde_json::from_str(&first).unwrap();
-    assert_eq!(keys(&value), documented("terrace sim run"));
+    assert_eq!(keys(&value), documented_result("terrace sim run"));
     assert!(value["seconds"].as_f64().unwrap() > 0.0 && value["slowdown_vs_all_fast"].as_f64().unwrap() > 0.0);
     assert_eq!((value["scale"].as_u64(), value["seed"].as_u64()), (Some(1024), Some(1)));
     assert_eq!(first, text(&words));
@@ -78,15 +83,16 @@ fn a_comparison_prints_cells_and_means_and_writes_its_files() {
         report.to_str().unwrap(),
     ];
     let value = json(&[&matrix[..], &TINY].concat());
-    assert_eq!(keys(&value), documented("terrace sim compare"));
+    assert_eq!(keys(&value), documented_result("terrace sim compare"));
     assert_eq!(value["cells"].as_array().unwrap().len(), 8);
-    assert_eq!(keys(&value["cells"][0]), documented("cells"));
+    assert_eq!(keys(&value["cells"][0]), documented_result("cells"));
     let mean = keys(&value["geomean"][0]);
     assert!(["policy", "gain_over_all_slow", "low", "high"].iter().all(|key| mean.contains(*key)), "{mean:?}");
     let table = std::fs::read_to_string(csv).unwrap();
     assert_eq!(table.lines().count(), 9);
+    assert!(table.contains("\"\"memtis."), "settings are JSON, quoted as CSV: {table}");
     let columns: BTreeSet<String> = table.lines().next().unwrap().split(',').map(str::to_owned).collect();
-    assert_eq!(columns, documented("cells"));
+    assert_eq!(columns, documented_result("cells"));
     let page = std::fs::read_to_string(report.join("report.html")).unwrap();
     assert!(page.contains("id=\"run-times\"") && page.contains("id=\"hit-ratio\"") && !page.contains("{{"));
 }
@@ -143,8 +149,9 @@ fn a_reproduction_prints_what_the_page_says_of_experiments_of_ones_own() {
     std::fs::write(&file, own("gain")).unwrap();
     let path = file.to_str().unwrap();
     let value = json(&["reproduce", "T", "--experiments", path, "--quick", "--json"]);
-    assert_eq!(keys(&value), documented("terrace reproduce"));
-    assert_eq!((value["schema_version"].as_u64(), value["command"].as_str()), (Some(1), Some("reproduce")));
+    assert_eq!(keys(&value), documented_result("terrace reproduce"));
+    assert_eq!(value["schema_version"].as_u64(), Some(1));
+    assert!(value["command"].as_str().unwrap().starts_with("terrace reproduce T --experiments "), "{value}");
     let row = &value["rows"][0];
     for key in [
         "id",
@@ -195,7 +202,7 @@ fn trackers_are_scored_with_every_promised_key_and_draw_their_picture() {
         "--heatmap",
     ];
     let value = json(&[&words[..], &[picture.to_str().unwrap()]].concat());
-    assert_eq!(keys(&value), documented("terrace sim hotness"));
+    assert_eq!(keys(&value), documented_result("terrace sim hotness"));
     let trackers = value["trackers"].as_array().unwrap();
     assert_eq!(keys(&trackers[0]), documented("trackers"));
     let of = |name: &str| trackers.iter().find(|tracker| tracker["name"] == name).unwrap();

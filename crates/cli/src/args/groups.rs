@@ -33,7 +33,7 @@ const GROUPS: &[Group] = &[
     Group {
         title: "Research",
         example: "terrace sim compare --workloads btree --policies age,tpp",
-        commands: &["sim", "reproduce", "record", "trace", "workload", "lab"],
+        commands: &["compare", "sim", "sweep", "rerun", "reproduce", "record", "trace", "workload", "lab"],
     },
 ];
 

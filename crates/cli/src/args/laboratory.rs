@@ -1,4 +1,4 @@
-//! The grammar of the laboratory's commands: `sim`, `trace`, `record`, `reproduce`.
+//! The grammar of the laboratory's commands: `sim`, `trace`, `record`, `compare`, `reproduce`, `sweep`, `rerun`.
 //!
 //! In: what the user typed. Out: raw arguments. Must not: look at the machine.
 
@@ -26,7 +26,7 @@ pub(crate) enum SimCommand {
 }
 
 /// Options that a run and a comparison share.
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 pub(crate) struct ModelArguments {
     /// The machine, of `terrace sim machines`.
     #[arg(long, default_value = "optane-6252", value_name = "NAME")]
@@ -59,7 +59,7 @@ pub(crate) struct ModelArguments {
 }
 
 /// Options of the modelled MMU. Any of them, `--pages 2m`, or a policy that reads counters turns it on.
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 pub(crate) struct MmuArguments {
     /// Cores the threads run on, side by side within a microsecond; models the MMU. As many as threads if it is modelled
     /// for another reason.
@@ -87,7 +87,7 @@ pub(crate) struct MmuArguments {
 }
 
 /// A second process.
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 pub(crate) struct BesideArguments {
     /// Another workload as a second process of the same size: recorded once, played along on the first core, and begun again
     /// when it ends. Models the MMU.
@@ -99,7 +99,7 @@ pub(crate) struct BesideArguments {
 }
 
 /// One run.
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 pub(crate) struct OneRunArguments {
     /// The workload (`terrace workload list` names them).
     #[arg(long, value_name = "NAME", required_unless_present = "trace", conflicts_with = "trace")]
@@ -138,11 +138,18 @@ pub(crate) struct SimRunArguments {
     pub report: Option<PathBuf>,
 }
 
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 pub(crate) struct SimCompareArguments {
     /// Workloads, with commas between.
-    #[arg(long, value_name = "NAMES", required = true, value_delimiter = ',')]
+    #[arg(long, value_name = "NAMES", required_unless_present = "trace", value_delimiter = ',')]
     pub workloads: Vec<String>,
+    /// Traces, with commas between, beside workloads or instead of them (`terrace record` makes one of a program).
+    #[arg(long, value_name = "FILES", value_delimiter = ',')]
+    pub trace: Vec<PathBuf>,
+    /// The largest footprint of a trace that is taken: some 45 bytes are kept for each of its pages, and a short file can name any
+    /// page.
+    #[arg(long, default_value = "16GiB", value_name = "SIZE")]
+    pub max_footprint: String,
     /// Policies, with commas between.
     #[arg(long, value_name = "NAMES", required = true, value_delimiter = ',')]
     pub policies: Vec<String>,
@@ -432,7 +439,7 @@ pub(crate) struct RecordArguments {
     pub command: Vec<OsString>,
 }
 
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 pub(crate) struct ReproduceArguments {
     /// `list`, `flexmem`, `tuna`, `tieredmms`, `flexhm`, `hotness-walk`, `all`, or how ids begin (FM.fig6, FM.fig6.ft.tpp).
     #[arg(required = true, value_name = "ID")]
@@ -458,6 +465,73 @@ pub(crate) struct ReproduceArguments {
     /// Another setting of a policy in every run of it (flexmem.dr_gate=literal): another reading of a paper. May be repeated.
     #[arg(long = "set", value_name = "POLICY.KEY=VALUE")]
     pub settings: Vec<String>,
+    /// Print one JSON object.
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct RerunArguments {
+    /// Rows as `--json` printed them, one or many; - is stdin.
+    pub file: PathBuf,
+    /// Repeat rows of other versions of Terrace as well, with the settings they say.
+    #[arg(long)]
+    pub any_version: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct CompareArguments {
+    /// The machine, of `terrace sim machines`.
+    #[arg(long, default_value = "cxl-170", value_name = "NAME")]
+    pub machine: String,
+    /// Policies, with commas between (`terrace policies` lists them).
+    #[arg(
+        long,
+        value_name = "NAMES",
+        value_delimiter = ',',
+        default_value = "age,autonuma,first-touch,flexmem,memtis,terrace,tpp,clairvoyant"
+    )]
+    pub policies: Vec<String>,
+    /// Fast memory: shares of the footprint or amounts, with commas between.
+    #[arg(long, default_value = "12.5%,25%,50%,75%", value_name = "AMOUNTS", value_delimiter = ',')]
+    pub fast: Vec<String>,
+    /// Most time that may be lost, for the size that is enough.
+    #[arg(long, default_value = "5%", value_name = "SHARE")]
+    pub max_slowdown: String,
+    /// How many seeds each setting is run with.
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1000))]
+    pub seeds: u64,
+    /// Leave out what a cache of this size would serve: direct mapped, lines of 64 bytes, one a thread, such as 32MiB.
+    #[arg(long, value_name = "BYTES")]
+    pub cache: Option<String>,
+    /// Keep every how many-th access of those left.
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1 << 32))]
+    pub period: u64,
+    /// The largest footprint that is taken: some 45 bytes are kept for each of its pages.
+    #[arg(long, default_value = "16GiB", value_name = "SIZE")]
+    pub max_footprint: String,
+    /// Keep the trace in this file.
+    #[arg(long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+    /// Print one JSON object.
+    #[arg(long)]
+    pub json: bool,
+    /// Write report.json and report.html into this directory.
+    #[arg(long, value_name = "DIR")]
+    pub report: Option<PathBuf>,
+    /// The program and its arguments.
+    #[arg(required = true, trailing_var_arg = true, value_name = "CMD")]
+    pub command: Vec<OsString>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct SweepArguments {
+    /// What to run.
+    #[arg(value_name = "FILE.toml")]
+    pub file: PathBuf,
+    /// The table: a name that ends in .parquet, .csv or .jsonl.
+    #[arg(long, value_name = "FILE")]
+    pub output: PathBuf,
     /// Print one JSON object.
     #[arg(long)]
     pub json: bool,

@@ -6,6 +6,7 @@ use terrace_core::text::visible_lines;
 
 use crate::args::Command;
 
+mod compare;
 mod config;
 mod doctor;
 mod generate;
@@ -15,9 +16,11 @@ mod named;
 mod policies;
 mod record;
 mod reproduce;
+mod rerun;
 mod service;
 pub(crate) mod sim;
 pub(crate) mod size;
+mod sweep;
 mod top;
 mod topology;
 mod trace;
@@ -54,15 +57,18 @@ pub(crate) fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Completions(arguments) => generate::completions(arguments.shell),
         Command::Generate(arguments) => generate::run(&arguments),
         Command::Reproduce(arguments) => reproduce::run(&arguments),
+        Command::Compare(arguments) => compare::run(&arguments),
+        Command::Sweep(arguments) => sweep::run(&arguments),
+        Command::Rerun(arguments) => rerun::run(&arguments),
         Command::Lab(command) => lab::run(&command),
     }
 }
 
-/// Prints a value as one JSON object on stdout.
-fn print_json(value: &impl serde::Serialize) -> anyhow::Result<()> {
+/// Prints a value as one JSON object on one line of stdout. Every command with `--json` prints by this.
+pub(crate) fn print_json(value: &impl serde::Serialize) -> anyhow::Result<()> {
     use std::io::Write;
     let mut stdout = std::io::stdout().lock();
-    serde_json::to_writer_pretty(&mut stdout, value)?;
+    serde_json::to_writer(&mut stdout, value)?;
     writeln!(stdout)?;
     Ok(())
 }

@@ -33,55 +33,91 @@ pub(super) fn run(arguments: &RecordArguments) -> anyhow::Result<ExitCode> {
 
 fn record(arguments: &RecordArguments) -> anyhow::Result<ExitCode> {
     let cache = cache_size(arguments.cache.as_deref())?;
-    let program = program::find(&arguments.command[0])?;
-    refuse_script(&program)?;
-    plugin::check(QEMU, PACKAGE)?;
-    let plugin = plugin::plugin()?;
+    let tools = Tools::find(&arguments.command)?;
     let native = if arguments.once { None } else { Some(native(&arguments.command)?) };
-    let Pipe { path: pipe, reader, until_the_end, folder: _folder } = Pipe::new()?;
-    let text = |path: &Path| path.display().to_string().replace(',', ",,");
-    let option = format!(
-        "file={},mode=record,out={},cache={},period={}",
-        text(&plugin),
-        text(&pipe),
-        cache.get(),
-        arguments.period
-    );
-    let mut output = Output::create_file(&arguments.output).with_context(|| arguments.output.display().to_string())?;
-    let began = Instant::now();
-    let mut child = Command::new(QEMU)
-        .args(["-plugin", &option])
-        .arg(&program)
-        .args(&arguments.command[1..])
-        .spawn()
-        .with_context(|| format!("{QEMU} could not be started"))?;
-    let (sender, receiver) = std::sync::mpsc::channel();
-    std::thread::spawn(move || {
-        let status = child.wait();
-        drop(until_the_end);
-        // The receiver is gone only if this command is ending with an error of its own.
-        let _ = sender.send((status, Instant::now()));
-    });
-    let accesses = BufReader::with_capacity(1 << 20, reader);
-    let words: Vec<_> = arguments.command.iter().map(|word| word.to_string_lossy()).collect();
-    let options = ImportOptions {
-        workload: words.join(" "),
-        period: (arguments.period > 1).then_some(arguments.period),
-        keep_whole_prefix: true,
-        ..ImportOptions::default()
-    };
-    let imported = import(&ImportFormat::Hook, accesses, BufWriter::new(&mut output), &options);
-    let (status, ended) = receiver.recv().context("the program's end was missed")?;
-    let status = status?;
-    let report = imported.with_context(|| format!("nothing was recorded; {QEMU} ended with {status}"))?;
-    if let Some(damage) = &report.damage {
-        eprintln!("terrace: the recording ends early: {damage}");
+    let done = tools.record(&arguments.command, &arguments.output, cache, arguments.period, Stdio::inherit())?;
+    let slowdown = native.map(|native| done.wall.as_secs_f64() / native.as_secs_f64().max(1e-6));
+    show(arguments, &done.held, done.wall, slowdown)?;
+    Ok(exit_code(done.status))
+}
+
+/// What a recording needs: the program, and the plugin for a QEMU that is there.
+pub(super) struct Tools {
+    program: PathBuf,
+    plugin: PathBuf,
+}
+
+/// A recording that was made.
+pub(super) struct Recorded {
+    /// How the program ended.
+    pub status: ExitStatus,
+    /// What the trace holds.
+    pub held: Info,
+    pub wall: Duration,
+}
+
+impl Tools {
+    /// # Errors
+    /// When the program cannot be recorded, or QEMU or the plugin is missing, with what to do.
+    pub(super) fn find(command: &[OsString]) -> anyhow::Result<Tools> {
+        let program = program::find(&command[0])?;
+        refuse_script(&program)?;
+        plugin::check(QEMU, PACKAGE)?;
+        Ok(Tools { program, plugin: plugin::plugin()? })
     }
-    let held = info(BufReader::new(output.read_back()?))?;
-    output.finish().with_context(|| arguments.output.display().to_string())?;
-    let slowdown = native.map(|native| (ended - began).as_secs_f64() / native.as_secs_f64().max(1e-6));
-    show(arguments, &held, ended - began, slowdown)?;
-    Ok(exit_code(status))
+
+    /// Runs the program once, and writes what it accessed.
+    pub(super) fn record(
+        &self,
+        command: &[OsString],
+        trace: &Path,
+        cache: Bytes,
+        period: u64,
+        stdout: Stdio,
+    ) -> anyhow::Result<Recorded> {
+        let Pipe { path: pipe, reader, until_the_end, folder: _folder } = Pipe::new()?;
+        let text = |path: &Path| path.display().to_string().replace(',', ",,");
+        let option = format!(
+            "file={},mode=record,out={},cache={},period={period}",
+            text(&self.plugin),
+            text(&pipe),
+            cache.get()
+        );
+        let mut output = Output::create_file(trace).with_context(|| trace.display().to_string())?;
+        let began = Instant::now();
+        let mut child = Command::new(QEMU)
+            .args(["-plugin", &option])
+            .arg(&self.program)
+            .args(&command[1..])
+            .stdout(stdout)
+            .spawn()
+            .with_context(|| format!("{QEMU} could not be started"))?;
+        let (sender, receiver) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            let status = child.wait();
+            drop(until_the_end);
+            // The receiver is gone only if this command is ending with an error of its own.
+            let _ = sender.send((status, Instant::now()));
+        });
+        let accesses = BufReader::with_capacity(1 << 20, reader);
+        let words: Vec<_> = command.iter().map(|word| word.to_string_lossy()).collect();
+        let options = ImportOptions {
+            workload: words.join(" "),
+            period: (period > 1).then_some(period),
+            keep_whole_prefix: true,
+            ..ImportOptions::default()
+        };
+        let imported = import(&ImportFormat::Hook, accesses, BufWriter::new(&mut output), &options);
+        let (status, ended) = receiver.recv().context("the program's end was missed")?;
+        let status = status?;
+        let report = imported.with_context(|| format!("nothing was recorded; {QEMU} ended with {status}"))?;
+        if let Some(damage) = &report.damage {
+            eprintln!("terrace: the recording ends early: {damage}");
+        }
+        let held = info(BufReader::new(output.read_back()?))?;
+        output.finish().with_context(|| trace.display().to_string())?;
+        Ok(Recorded { status, held, wall: ended - began })
+    }
 }
 
 /// The cache in front of the recorder.

@@ -13,7 +13,7 @@ mod explain;
 mod hotness;
 mod machines;
 pub(crate) mod options;
-mod single;
+pub(crate) mod single;
 
 pub(super) fn run(command: &SimCommand) -> anyhow::Result<ExitCode> {
     match command {

@@ -9,12 +9,12 @@ use anyhow::Context;
 
 use super::{Report, html};
 
-/// Writes report.json and report.html into `directory`, which is made if it is not there.
+/// Writes report.json, the report with what made it, and report.html into `directory`, which is made if it is not there.
 ///
 /// # Errors
 /// When the directory cannot be made or a file in it not be written; the error names which, and what to do.
-pub(crate) fn write_report(directory: &Path, report: &Report) -> anyhow::Result<()> {
-    write_pair(directory, report, &html::page(report)?)
+pub(crate) fn write_report(directory: &Path, report: &Report, json: &serde_json::Value) -> anyhow::Result<()> {
+    write_pair(directory, json, &html::page(report)?)
 }
 
 /// Writes report.json, from anything that has such a form, and report.html beside it.
@@ -50,8 +50,9 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let place = directory.path().join("new/deep");
         let report = example::managed();
-        write_report(&place, &report).unwrap();
-        write_report(&place, &report).unwrap();
+        let json = crate::provenance::Provenance::here().stamp(&report).unwrap();
+        write_report(&place, &report, &json).unwrap();
+        write_report(&place, &report, &json).unwrap();
         let mut names: Vec<_> = std::fs::read_dir(&place).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         names.sort();
         assert_eq!(names, ["report.html", "report.json"]);
@@ -69,7 +70,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("file");
         std::fs::write(&file, "").unwrap();
-        let error = format!("{:#}", write_report(&file, &example::managed()).unwrap_err());
+        let error = format!("{:#}", write_report(&file, &example::managed(), &serde_json::Value::Null).unwrap_err());
         assert!(error.contains(&file.display().to_string()) && error.contains("--report"), "{error}");
     }
 }

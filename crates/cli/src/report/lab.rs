@@ -11,7 +11,11 @@ use super::{files, html, plots};
 ///
 /// # Errors
 /// When a file cannot be written.
-pub(crate) fn write_comparison(directory: &Path, comparison: &Comparison) -> anyhow::Result<()> {
+pub(crate) fn write_comparison(
+    directory: &Path,
+    comparison: &Comparison,
+    json: &serde_json::Value,
+) -> anyhow::Result<()> {
     let figures = plots::lab::figures(&comparison.courses)?;
-    files::write_pair(directory, comparison, &html::lab::page(comparison, &figures))
+    files::write_pair(directory, json, &html::lab::page(comparison, &figures))
 }

@@ -12,13 +12,14 @@ use terrace_sim::compare::{Cell, Course as RunCourse, Summary};
 use super::advice::Advices;
 use super::plots::sizing::Course;
 use super::{files, html, plots};
+use crate::provenance::Provenance;
 
 /// Writes report.json and report.html of one run.
 ///
 /// # Errors
 /// When a file cannot be written.
-pub(crate) fn write_run(directory: &Path, report: &Report) -> anyhow::Result<()> {
-    files::write_pair(directory, report, &html::sim::run_page(report, &plots::sim::run_figures(report)?))
+pub(crate) fn write_run(directory: &Path, report: &Report, made: &Provenance) -> anyhow::Result<()> {
+    files::write_pair(directory, &made.stamp(report)?, &html::sim::run_page(report, &plots::sim::run_figures(report)?))
 }
 
 /// Writes heat over time as a picture.
@@ -61,13 +62,13 @@ pub(crate) fn write_tuned(path: &Path, plan: &Plan<'_>, runs: &Runs) -> anyhow::
 /// When a file cannot be written.
 pub(crate) fn write_comparison(
     directory: &Path,
+    json: &serde_json::Value,
     cells: &[Cell],
     summary: &Summary,
     courses: &[RunCourse],
 ) -> anyhow::Result<()> {
-    let json = serde_json::json!({ "cells": cells, "geomean": summary.geomean, "duels": summary.duels });
     let figures = plots::sim::comparison_figures(cells, summary, courses)?;
-    files::write_pair(directory, &json, &html::sim::comparison_page(cells, summary, &figures))
+    files::write_pair(directory, json, &html::sim::comparison_page(cells, summary, &figures))
 }
 
 /// Writes report.json and report.html of advice on fast memory.

@@ -21,7 +21,8 @@ use terrace_linux::kernel_lists::{KernelLists, ListSettings};
 use terrace_linux::manager::{Manager, ManagerParts, Woken};
 use terrace_policies::Settings;
 
-use crate::options::{ManageOptions, OutputOptions, WatchOptions};
+use crate::options::{ManageOptions, WatchOptions};
+use crate::provenance::Provenance;
 use crate::report::{Places, Report};
 
 mod live;
@@ -172,7 +173,7 @@ pub(crate) fn run_with(plan: &Plan, mut hook: Option<&mut dyn RunHook>) -> anyho
     drop(manager);
     let released = Machine::release(machine.held);
     // What was found out is written whatever else went wrong: nobody can run it again to get the same report.
-    let written = write(&plan.watch.output, &report, plan.observes(), matches!(plan.target, TargetSpec::Command(_)));
+    let written = write(plan, &report);
     drop(places);
     // Management may end before the program, by --duration or because the tracker broke.
     target.outlast()?;
@@ -230,31 +231,34 @@ fn manage(
     }
 }
 
-fn write(output: &OutputOptions, report: &Report, observed: bool, started: bool) -> anyhow::Result<()> {
+fn write(plan: &Plan, report: &Report) -> anyhow::Result<()> {
+    let (output, observed) = (&plan.watch.output, plan.observes());
     if !output.quiet {
         use crate::commands::print_text;
         use crate::render::Screen;
         use crate::report::text::closing_lines;
         // What was observed of a process that runs anyway is this command's data. Else stdout is the program's, or JSON's.
-        if observed && !started && !output.json {
+        if observed && !matches!(plan.target, TargetSpec::Command(_)) && !output.json {
             print_text(&closing_lines(report, observed, &Screen::of(std::io::stdout())))?;
         } else {
             eprint!("{}", visible_lines(&closing_lines(report, observed, &Screen::of(std::io::stderr()))));
         }
     }
+    let made = Provenance::here().on_this_machine().under(&plan.policy, &plan.settings);
+    let json = match &plan.target {
+        TargetSpec::Command(command) => made.running(command).stamp(report)?,
+        TargetSpec::Pid(_) => made.stamp(report)?,
+    };
     if let Some(directory) = &output.report {
-        crate::report::write_report(directory, report)?;
+        crate::report::write_report(directory, report, &json)?;
     }
     if let Some(file) = &output.json_file {
-        let text = serde_json::to_string_pretty(report)? + "\n";
+        let text = serde_json::to_string_pretty(&json)? + "\n";
         terrace_files::write(file, text)
             .with_context(|| format!("{}: the report could not be written", file.display()))?;
     }
     if output.json {
-        use std::io::Write;
-        let mut stdout = std::io::stdout().lock();
-        serde_json::to_writer(&mut stdout, report)?;
-        writeln!(stdout)?;
+        crate::commands::print_json(&json)?;
     }
     Ok(())
 }

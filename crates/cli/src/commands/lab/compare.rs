@@ -5,13 +5,15 @@
 
 use std::process::ExitCode;
 
+use serde_json::Value;
 use terrace_core::units::{Bytes, Quantity};
-use terrace_lab::compare::{Job, Manager, fast_of_share};
+use terrace_lab::compare::{Job, Manager, Row, fast_of_share};
 use terrace_lab::{Cache, Lab, LabError, Mode};
 
 use super::time_limit;
 use crate::args::LabCompareArguments;
 use crate::options::misuse;
+use crate::provenance::Provenance;
 use crate::report::comparison::{Comparison, Named, Settings, manager, progress};
 use crate::{render, report};
 
@@ -76,14 +78,41 @@ pub(super) fn run(arguments: &LabCompareArguments) -> anyhow::Result<ExitCode> {
         }
     }
     if let Some(directory) = &arguments.report {
-        report::lab::write_comparison(directory, &comparison)?;
+        report::lab::write_comparison(directory, &comparison, &stamped(arguments, &comparison)?)?;
     }
     if arguments.json {
-        super::super::print_json(&comparison)?;
+        super::super::print_json(&stamped(arguments, &comparison)?)?;
     } else {
         super::super::print_text(&render::lab::comparison(&comparison))?;
     }
     Ok(ExitCode::from(u8::from(!comparison.failures.is_empty())))
+}
+
+/// The comparison with what made it, and each row with what made that.
+fn stamped(arguments: &LabCompareArguments, comparison: &Comparison) -> anyhow::Result<Value> {
+    let machine = terrace_machine::preset::Machine::preset(&arguments.machine)
+        .map_err(|error| misuse("--machine", &arguments.machine, error))?;
+    let mut made = Provenance::here().on(&machine);
+    (made.size_bytes, made.operations, made.scale) =
+        (Some(comparison.settings.size_bytes), arguments.operations, Some(1));
+    let given = arguments.settings.iter().filter_map(|text| text.split_once('='));
+    made.workload_settings = given.map(|(key, value)| (key.trim().to_owned(), value.trim().to_owned())).collect();
+    let rows: Result<Vec<Value>, anyhow::Error> = comparison.rows.iter().map(|row| stamped_row(&made, row)).collect();
+    let mut all = made.stamp(comparison)?;
+    all["rows"] = rows?.into();
+    Ok(all)
+}
+
+/// A row's policy stands with the settings that were asked for: `age:idle=5s`.
+fn stamped_row(made: &Provenance, row: &Row) -> anyhow::Result<Value> {
+    let mut made = made.clone();
+    if let Some(text) = row.policy.as_deref().filter(|_| row.manager == "terrace") {
+        let mut parts = text.split(':');
+        let policy = parts.next().unwrap_or_default();
+        let given = parts.filter_map(|part| part.split_once('='));
+        made = made.under(policy, &given.map(|(key, value)| (key.to_owned(), value.to_owned())).collect());
+    }
+    made.stamp(row)
 }
 
 fn one(lab: &Lab, job: &Job, comparison: &mut Comparison) -> anyhow::Result<()> {

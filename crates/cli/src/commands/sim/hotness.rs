@@ -3,6 +3,7 @@
 //! In: a workload or a trace, and a second workload as another process if wanted. Out: scores as text or JSON, and heat over
 //! time as a picture. Must not: score anything itself: `terrace_sim::hotness` does.
 
+use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::process::ExitCode;
 
@@ -12,6 +13,7 @@ use terrace_sim::hotness::{HotnessPlan, HotnessReport, run as score};
 use super::options::{NOT_BESIDE, OneRun, Trace, failed, recorded};
 use crate::args::{BesideArguments, MmuArguments, ModelArguments, OneRunArguments, SimHotnessArguments};
 use crate::options::{footprint, misuse};
+use crate::provenance::Provenance;
 use crate::report::units;
 
 pub(super) fn run(arguments: &SimHotnessArguments) -> anyhow::Result<ExitCode> {
@@ -71,7 +73,10 @@ pub(super) fn run(arguments: &SimHotnessArguments) -> anyhow::Result<ExitCode> {
         crate::report::sim::write_heat(path, &report.picture, &title)?;
     }
     if arguments.json {
-        super::super::print_json(&serde_json::to_value(&report)?)?;
+        // Every tracker looks on at one run, in which nothing moves.
+        let command = Provenance::here().command;
+        let made = Provenance { command, policy: None, settings: BTreeMap::new(), ..one.made };
+        super::super::print_json(&made.stamp(&report)?)?;
     } else {
         super::super::print_text(&text(&report))?;
     }

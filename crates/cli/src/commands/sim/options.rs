@@ -19,11 +19,12 @@ use terrace_sim::processes::Placement;
 use terrace_sim::run::{Beside, Source};
 use terrace_sim::{FastSize, MmuConfig, Pages, SimConfig, SimError, TraceSource, WorkloadSource};
 use terrace_trace::tools::info_within;
-use terrace_trace::{AccessSource, Change, Header, Index, Provenance, Reader};
+use terrace_trace::{AccessSource, Change, Header, Index, Provenance as Precision, Reader};
 use terrace_workloads::Parameters;
 
-use crate::args::{BesideArguments, ModelArguments, OneRunArguments};
+use crate::args::{BesideArguments, MmuArguments, ModelArguments, OneRunArguments};
 use crate::options::{Misuse, footprint, misuse};
+use crate::provenance::{Provenance, file_hash};
 
 /// The scale where neither the command line nor a trace names one.
 const USUAL_SCALE: u32 = 64;
@@ -34,12 +35,24 @@ pub(crate) struct OneRun {
     pub source: Box<dyn Source>,
     pub policy: String,
     pub settings: PolicySettings,
+    /// What its results carry, but for the command.
+    pub made: Provenance,
 }
 
 impl OneRun {
     pub(crate) fn parse(raw: &OneRunArguments) -> anyhow::Result<OneRun> {
-        let settings = PolicySettings::parse(&raw.model.settings, std::slice::from_ref(&raw.policy))?;
+        let policies = std::slice::from_ref(&raw.policy);
+        OneRun::prepare(raw, policies, PolicySettings::parse(&raw.model.settings, policies)?)
+    }
+
+    /// A run on the terms on which all of `policies` run: where one reads counters, the MMU is modelled for each.
+    pub(crate) fn prepare(
+        raw: &OneRunArguments,
+        policies: &[String],
+        settings: PolicySettings,
+    ) -> anyhow::Result<OneRun> {
         let machine = machine(&raw.model.machine)?;
+        let mut made = Provenance::of("").on(&machine);
         let fast = fast_size(&raw.fast)?;
         let mut threads = raw.model.threads;
         let (mut config, source): (SimConfig, Box<dyn Source>) = match (&raw.workload, &raw.trace) {
@@ -48,9 +61,11 @@ impl OneRun {
                 let mut config = SimConfig::new(machine, trace.footprint, fast);
                 config.scale = scale(raw.model.scale, trace.scale())?;
                 // A cache filters lines; a trace of pages has none, and one of misses or samples has passed a cache.
-                config.cache = trace.header.lines && trace.header.provenance == Provenance::Exact;
+                config.cache = trace.header.lines && trace.header.provenance == Precision::Exact;
                 threads = trace.threads;
-                if wants_mmu(&raw.model, std::slice::from_ref(&raw.policy), &settings)? && raw.model.pages == "thp" {
+                made.trace_hash =
+                    Some(file_hash(path).map_err(|error| misuse("--trace", &path.display().to_string(), error))?);
+                if wants_mmu(&raw.model, policies, &settings)? && raw.model.pages == "thp" {
                     trace.needs_page_sizes()?;
                 }
                 if let Some(name) = &raw.beside.beside {
@@ -66,12 +81,15 @@ impl OneRun {
                 };
                 let mut config = SimConfig::new(machine, source.footprint(), fast);
                 config.scale = scale(raw.model.scale, USUAL_SCALE)?;
+                made.size_bytes = raw.model.size.parse::<Bytes>().ok().map(Bytes::get);
+                made.operations = raw.model.operations;
+                made.workload_settings = pairs(&raw.model.workload_settings);
                 (config, source)
             }
             (None, None) => return Err(Misuse("--workload or --trace: expected one of them".to_owned()).into()),
         };
         config.seed = raw.seed;
-        config.mmu = mmu(&raw.model, std::slice::from_ref(&raw.policy), &settings, threads, &config.machine)?;
+        config.mmu = mmu(&raw.model, policies, &settings, threads, &config.machine)?;
         if raw.beside.beside.is_some() && config.mmu.is_none() {
             // Only the MMU tells whose accesses are whose.
             let most = config.machine.processor.cores as usize;
@@ -84,7 +102,10 @@ impl OneRun {
             (_, mmu) => pages(&raw.model.pages, config.scale, mmu.is_some()),
         };
         config.capacities().map_err(|error| misuse("--fast", &raw.fast, error))?;
-        Ok(OneRun { config, source, policy: raw.policy.clone(), settings })
+        made.workload = Some(source.name());
+        (made.seed, made.scale, made.threads) = (Some(raw.seed), Some(config.scale.factor()), Some(threads));
+        made.pages = serde_json::to_value(config.pages)?.as_str().map(str::to_owned);
+        Ok(OneRun { config, source, policy: raw.policy.clone(), made: settings.made(made, &raw.policy), settings })
     }
 
     pub(crate) fn policy(&self) -> anyhow::Result<Box<dyn Policy>> {
@@ -122,10 +143,27 @@ impl PolicySettings {
         Ok(settings)
     }
 
+    /// What made a result, with all settings of the policy.
+    pub(crate) fn made(&self, made: Provenance, policy: &str) -> Provenance {
+        made.under(policy, self.0.get(policy).unwrap_or(&BTreeMap::new()))
+    }
+
+    /// The settings given for a policy, as `--set` takes them.
+    pub(crate) fn given(&self, policy: &str) -> Vec<String> {
+        let given = self.0.get(policy).into_iter().flatten();
+        given.map(|(key, value)| format!("{policy}.{key}={value}")).collect()
+    }
+
     pub(crate) fn build(&self, policy: &str) -> anyhow::Result<Box<dyn Policy>> {
         let pairs = self.0.get(policy).cloned().unwrap_or_default();
         terrace_policies::build(policy, Settings::from_pairs(pairs)).map_err(|error| Misuse(error.to_string()).into())
     }
+}
+
+/// KEY=VALUE as pairs.
+fn pairs(texts: &[String]) -> BTreeMap<String, String> {
+    let parts = texts.iter().filter_map(|text| text.split_once('='));
+    parts.map(|(key, value)| (key.trim().to_owned(), value.trim().to_owned())).collect()
 }
 
 /// A machine by its name.
@@ -182,11 +220,6 @@ pub(crate) fn fast_size(text: &str) -> anyhow::Result<FastSize> {
 pub(crate) fn scale(asked: Option<u32>, otherwise: u32) -> anyhow::Result<Scale> {
     let factor = asked.unwrap_or(otherwise);
     Scale::new(factor).ok_or_else(|| misuse("--scale", &factor.to_string(), "expected a factor from 1 to 1048576"))
-}
-
-/// The scale of a run of workloads.
-pub(crate) fn workload_scale(asked: Option<u32>) -> anyhow::Result<Scale> {
-    scale(asked, USUAL_SCALE)
 }
 
 /// Huge pages on a scaled machine would be as coarse as `scale` times their size; they are folded to small ones, unless the MMU
@@ -289,11 +322,11 @@ impl Trace {
         let (header, index) = Index::read(&mut file).map_err(|error| {
             refused(&format!("{error}; `terrace trace cut --keep-whole` makes a new trace of what is whole"))
         })?;
-        if matches!(header.provenance, Provenance::Regional { .. }) {
+        if matches!(header.provenance, Precision::Regional { .. }) {
             return Err(refused(&"it tells which regions were in use, and holds no single access to replay"));
         }
-        if index.summary.page_ids == 0 {
-            return Err(refused(&"it holds no page"));
+        if index.summary.accesses == 0 || index.summary.page_ids == 0 {
+            return Err(refused(&"it holds no access: see how the program that was recorded ended"));
         }
         // Before anything is made for each page: what a file says of itself costs nothing.
         if index.summary.page_ids > most.pages() {
@@ -360,4 +393,57 @@ impl Trace {
         let open = move || self.reader().map(|reader| Box::new(reader) as Box<dyn AccessSource>);
         Box::new(TraceSource { name, footprint, open, placement })
     }
+}
+
+/// The command that repeats a run, with every option that its result depends on. It names every field, so that a new option cannot
+/// be forgotten here.
+pub(crate) fn command_of(raw: &OneRunArguments) -> String {
+    let OneRunArguments { workload, trace, max_footprint, policy, fast, seed, beside, model } = raw;
+    let BesideArguments { beside, every } = beside;
+    let ModelArguments { machine, size, threads, scale, pages, mmu, operations, settings, workload_settings } = model;
+    let MmuArguments { cores, counters, counter_layout, counter_width, counter_sync, page_tables, tlb_flush } = mmu;
+    let mut words = vec!["sim".to_owned(), "run".to_owned()];
+    let mut option = |name: &str, value: Option<String>| {
+        if let Some(value) = value {
+            words.extend([format!("--{name}"), value]);
+        }
+    };
+    match trace {
+        Some(path) => {
+            let path = std::path::absolute(path).unwrap_or_else(|_| path.clone());
+            option("trace", Some(path.to_string_lossy().into_owned()));
+            option("max-footprint", Some(max_footprint.clone()));
+        }
+        None => {
+            option("workload", workload.clone());
+            option("size", Some(size.clone()));
+            option("threads", Some(threads.to_string()));
+            option("operations", operations.map(|count| count.to_string()));
+            workload_settings.iter().for_each(|text| option("workload-set", Some(text.clone())));
+        }
+    }
+    option("machine", Some(machine.clone()));
+    option("policy", Some(policy.clone()));
+    settings.iter().for_each(|text| option("set", Some(text.clone())));
+    option("fast", Some(fast.clone()));
+    option("seed", Some(seed.to_string()));
+    option("scale", scale.map(|factor| factor.to_string()));
+    option("pages", Some(pages.clone()));
+    option("cores", cores.map(|count| count.to_string()));
+    for (name, value) in [
+        ("counters", counters),
+        ("counter-layout", counter_layout),
+        ("counter-width", counter_width),
+        ("counter-sync", counter_sync),
+        ("page-tables", page_tables),
+        ("tlb-flush", tlb_flush),
+    ] {
+        option(name, value.clone());
+    }
+    if let Some(name) = beside {
+        option("beside", Some(name.clone()));
+        option("every", Some(every.to_string()));
+    }
+    words.push("--json".to_owned());
+    crate::provenance::command(words)
 }

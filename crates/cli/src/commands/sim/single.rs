@@ -10,10 +10,26 @@ use terrace_sim::{FastSize, Report};
 
 use super::options::{OneRun, failed};
 use crate::args::SimRunArguments;
+use crate::provenance::Provenance;
 use crate::report::units;
 
 pub(super) fn run(arguments: &SimRunArguments) -> anyhow::Result<ExitCode> {
     let run = OneRun::parse(&arguments.run)?;
+    let report = report(&run)?;
+    let made = Provenance { command: Provenance::here().command, ..run.made.clone() };
+    if let Some(directory) = &arguments.report {
+        crate::report::sim::write_run(directory, &report, &made)?;
+    }
+    if arguments.json {
+        super::super::print_json(&without_picture(made.stamp(&report)?))?;
+    } else {
+        super::super::print_text(&text(&report, run.config.fast))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A run, compared with its bounds.
+pub(crate) fn report(run: &OneRun) -> anyhow::Result<Report> {
     let policy = run.policy()?;
     // The bounds depend on neither policy nor fast memory, so they run beside it.
     let (report, bounds) = rayon::join(
@@ -22,20 +38,15 @@ pub(super) fn run(arguments: &SimRunArguments) -> anyhow::Result<ExitCode> {
     );
     let mut report = report.map_err(failed)?;
     report.compare_with(&bounds.map_err(failed)?);
-    if let Some(directory) = &arguments.report {
-        crate::report::sim::write_run(directory, &report)?;
+    Ok(report)
+}
+
+/// What `--json` prints: the heat map is a picture of 65,536 cells, and report.json has it.
+pub(crate) fn without_picture(mut report: serde_json::Value) -> serde_json::Value {
+    if let Some(object) = report.as_object_mut() {
+        object.remove("heat_map");
     }
-    if arguments.json {
-        // The heat map is a picture of 65,536 cells; report.json has it.
-        let mut value = serde_json::to_value(&report)?;
-        if let Some(object) = value.as_object_mut() {
-            object.remove("heat_map");
-        }
-        super::super::print_json(&value)?;
-    } else {
-        super::super::print_text(&text(&report, run.config.fast))?;
-    }
-    Ok(ExitCode::SUCCESS)
+    report
 }
 
 fn text(report: &Report, fast: FastSize) -> String {

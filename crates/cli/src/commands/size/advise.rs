@@ -11,6 +11,7 @@ use terrace_machine::preset::Machine;
 use crate::args::{SizeAdviseArguments, WatchArguments};
 use crate::commands::named;
 use crate::options::{WatchOptions, duration, misuse};
+use crate::provenance::Provenance;
 use crate::report::advice::{Advice, Advices};
 use crate::session::profile::Profiler;
 use crate::session::{Plan, RunHook, TargetSpec, run_with};
@@ -67,11 +68,13 @@ pub(super) fn run(arguments: &SizeAdviseArguments) -> anyhow::Result<ExitCode> {
         max_slowdown,
         prices,
     };
+    let made = Provenance::here().on_this_machine().running(&arguments.command).under(&plan.policy, &plan.settings);
+    let json = made.stamp(&advice.as_json())?;
     if let Some(directory) = &arguments.report {
-        crate::report::sim::write_advice(directory, &advice.as_json(), &advice)?;
+        crate::report::sim::write_advice(directory, &json, &advice)?;
     }
     if arguments.json {
-        super::super::print_json(&advice.as_json())?;
+        super::super::print_json(&json)?;
     } else {
         super::super::print_text(&advice.text())?;
     }

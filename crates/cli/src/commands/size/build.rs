@@ -21,6 +21,7 @@ use terrace_tuning::curve::SIZES;
 use super::store;
 use crate::args::SizeBuildArguments;
 use crate::options::misuse;
+use crate::provenance::Provenance;
 use crate::report::units;
 
 /// Records computed before the journal is written: some tens of milliseconds of work on two cores.
@@ -78,11 +79,11 @@ pub(super) fn run(arguments: &SizeBuildArguments) -> anyhow::Result<ExitCode> {
     let computed = total - resumed;
     let rate = if seconds > 0.0 { computed as f64 / seconds } else { 0.0 };
     if arguments.json {
-        super::super::print_json(&json!({
+        super::super::print_json(&Provenance::here().on(&machine).stamp(&json!({
             "file": arguments.out, "machine": machine.name, "seed": arguments.seed, "records": total, "sizes": SIZES,
             "resumed_records": resumed, "computed_records": computed, "seconds": seconds, "records_per_second": rate,
             "threads": pool.current_num_threads(), "bytes": bytes.len(),
-        }))?;
+        }))?)?;
     } else {
         super::super::print_text(&format!(
             "{}: {} records of {SIZES} sizes for {}, {}; {} computed in {} ({} records a second)\n",

@@ -14,6 +14,7 @@ use terrace_sizing::{Benchmark, model, simulated};
 
 use crate::args::SizeMicrobenchArguments;
 use crate::options::misuse;
+use crate::provenance::Provenance;
 use crate::report::units;
 
 /// More accesses than this take the simulator minutes.
@@ -45,11 +46,13 @@ pub(super) fn run(arguments: &SizeMicrobenchArguments) -> anyhow::Result<ExitCod
         _ => Some(simulated::perform(&asked, &machine, arguments.seed)?),
     };
     if arguments.json {
-        super::super::print_json(&json!({
+        let mut made = Provenance::here().on(&machine);
+        (made.seed, made.threads) = (Some(arguments.seed), Some(asked.threads as usize));
+        super::super::print_json(&made.stamp(&json!({
             "machine": machine.name, "executor": arguments.executor, "vector": vector, "fast_share": share,
             "asked": asked, "performed": performed, "model_seconds": predicted,
             "seconds": performed.map_or(predicted, |performed| performed.seconds),
-        }))?;
+        }))?)?;
     } else {
         super::super::print_text(&text(&asked, performed.as_ref(), predicted, &machine.name))?;
     }
@@ -59,10 +62,12 @@ pub(super) fn run(arguments: &SizeMicrobenchArguments) -> anyhow::Result<ExitCod
 fn native(arguments: &SizeMicrobenchArguments, asked: &Benchmark) -> anyhow::Result<ExitCode> {
     let done = super::native::perform(asked, &arguments.tier_slow)?;
     if arguments.json {
-        super::super::print_json(&json!({
+        let mut made = Provenance::here().on_this_machine();
+        made.threads = Some(asked.threads as usize);
+        super::super::print_json(&made.stamp(&json!({
             "executor": "native", "fast_share": parse_share(&arguments.fast)?, "asked": asked, "performed": done,
             "seconds": done.performed.seconds,
-        }))?;
+        }))?)?;
         return Ok(ExitCode::SUCCESS);
     }
     let mut text =

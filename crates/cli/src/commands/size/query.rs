@@ -12,6 +12,7 @@ use terrace_sizing::vector::NAMES;
 
 use super::store;
 use crate::args::SizeQueryArguments;
+use crate::provenance::Provenance;
 use crate::report::units;
 
 /// Queries that are timed; the median counts.
@@ -44,13 +45,15 @@ pub(super) fn run(arguments: &SizeQueryArguments) -> anyhow::Result<ExitCode> {
                 json!({ "record": found.record, "distance": found.distance, "vector": database.vectors()[found.record] })
             })
             .collect();
-        super::super::print_json(&json!({
+        let mut made = Provenance::here().on(&ready.machine);
+        (made.seed, made.threads) = (Some(database.meta().seed), Some(vector.threads as usize));
+        super::super::print_json(&made.stamp(&json!({
             "fast_bytes": fast_bytes, "fast_share": share, "predicted_loss": loss, "max_slowdown": max_slowdown,
             "neighbours": neighbours, "query_microseconds": microseconds, "in_coverage": answer.uncovered.is_none(),
             "uncovered": answer.uncovered, "machine": database.meta().machine, "records": database.len(),
             "read_milliseconds": ready.read.as_secs_f64() * 1e3, "index_milliseconds": ready.indexed.as_secs_f64() * 1e3,
             "curve": answer.curve.losses().as_slice(),
-        }))?;
+        }))?)?;
         return Ok(ExitCode::SUCCESS);
     }
     let mut out = String::new();

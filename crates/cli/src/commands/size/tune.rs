@@ -19,6 +19,7 @@ use terrace_tuning::{Mode, TunerConfig};
 use super::store;
 use crate::args::{DatabaseArguments, ManageArguments, SizeTuneArguments, WatchArguments};
 use crate::options::{ManageOptions, duration, misuse};
+use crate::provenance::Provenance;
 use crate::report::units;
 use crate::session::tuning::{DatabasePredictor, LEAST_COVERAGE, TuneReport, report as report_of};
 use crate::session::{Plan, Steering, TargetSpec, run_with};
@@ -59,13 +60,15 @@ pub(super) fn run(arguments: &SizeTuneArguments) -> anyhow::Result<ExitCode> {
         );
         return Err(misuse("CMD", &arguments.command[0].to_string_lossy(), text));
     }
+    let made = Provenance::here().on_this_machine().running(&arguments.command).under(&plan.policy, &plan.settings);
+    let json = made.stamp(&report)?;
     if let Some(file) = &arguments.json_file {
-        let text = serde_json::to_string_pretty(&report)? + "\n";
+        let text = serde_json::to_string_pretty(&json)? + "\n";
         terrace_files::write(file, text)
             .with_context(|| format!("{}: the report could not be written", file.display()))?;
     }
     if arguments.json {
-        super::super::print_json(&report)?;
+        super::super::print_json(&json)?;
     }
     if !arguments.quiet {
         eprint!("{}", visible_lines(&closing_lines(&report, run.target.peak_footprint_bytes)));

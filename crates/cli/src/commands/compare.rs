@@ -1,0 +1,283 @@
+//! `terrace compare`: which policy is best for a program, how much fast memory it needs, and how far that is from the best possible.
+//!
+//! In: a program. Out: it is recorded once and replayed under each policy at each size; a table, JSON, a page. Must not: replay a program
+//! that did not come to its end, or measure anything itself: `record` records, `sim compare` replays.
+
+use std::fmt::Write;
+use std::os::fd::AsFd;
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{ExitCode, ExitStatus, Stdio};
+
+use anyhow::bail;
+use serde_json::{Value, json};
+use terrace_sim::compare::{Cell, DRAW};
+
+use super::record::{Recorded, Tools, cache_size};
+use super::sim::compare::{self as matrix, Comparison};
+use crate::args::{CompareArguments, MmuArguments, ModelArguments, SimCompareArguments};
+use crate::report::units;
+
+/// Knows the future: no policy can do better.
+const BOUND: &str = terrace_policies::clairvoyant::INFO.name;
+
+pub(super) fn run(arguments: &CompareArguments) -> anyhow::Result<ExitCode> {
+    let max_slowdown = super::size::max_slowdown(&arguments.max_slowdown)?;
+    let cache = cache_size(arguments.cache.as_deref())?;
+    // All that can be wrong is found before the program has run for nothing.
+    super::sim::options::machine(&arguments.machine)?;
+    super::sim::options::PolicySettings::parse(&[], &arguments.policies)?;
+    arguments.fast.iter().try_for_each(|text| super::sim::options::fast_size(text).map(drop))?;
+    crate::options::footprint(&arguments.max_footprint)?;
+    let tools = Tools::find(&arguments.command)?;
+    let folder = tempfile::tempdir()?;
+    let name = Path::new(&arguments.command[0]).file_name().unwrap_or_default();
+    let kept = arguments.output.clone().unwrap_or_else(|| folder.path().join(name));
+    // Its own output does not come between the lines of the result.
+    let stdout = Stdio::from(std::io::stderr().as_fd().try_clone_to_owned()?);
+    let recorded = tools.record(&arguments.command, &kept, cache, arguments.period, stdout)?;
+    came_to_its_end(&name.to_string_lossy(), recorded.status, recorded.held.summary.accesses)?;
+    let comparison = matrix::compare(&terms(arguments, &kept))?;
+    let verdicts = verdicts(&comparison.cells, &arguments.fast);
+    let answer = answer(&verdicts, max_slowdown);
+    let json = with_answer(comparison.as_json()?, &recorded, &verdicts, &answer);
+    if let Some(directory) = &arguments.report {
+        let Comparison { cells, summary, courses, .. } = &comparison;
+        crate::report::sim::write_comparison(directory, &json, cells, summary, courses)?;
+    }
+    match arguments.json {
+        true => super::print_json(&json)?,
+        false => super::print_text(&text(arguments, &recorded, &comparison.cells, &verdicts, &answer))?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Refuses what would be a comparison of nothing, or of half a program.
+fn came_to_its_end(name: &str, status: ExitStatus, accesses: u64) -> anyhow::Result<()> {
+    // QEMU dies of the signal that its program died of; some versions exit with 128 + n.
+    let signal = status.signal().or_else(|| status.code().filter(|code| *code > 128).map(|code| code - 128));
+    match signal {
+        Some(4) => {
+            bail!(
+                "{name} died under emulation of an instruction that QEMU does not know (SIGILL): nothing was compared"
+            )
+        }
+        Some(signal) => bail!("{name} died under emulation of signal {signal}: nothing was compared"),
+        None => {}
+    }
+    if accesses == 0 {
+        bail!("{name} made no access that was recorded, and ended with {status}: nothing was compared");
+    }
+    if let Some(code) = status.code().filter(|code| *code != 0) {
+        eprintln!("terrace: {name} exited with {code}; what it did until then is compared");
+    }
+    Ok(())
+}
+
+/// The comparison behind it.
+fn terms(arguments: &CompareArguments, trace: &Path) -> SimCompareArguments {
+    SimCompareArguments {
+        workloads: Vec::new(),
+        trace: vec![trace.to_owned()],
+        max_footprint: arguments.max_footprint.clone(),
+        policies: arguments.policies.clone(),
+        fast: arguments.fast.clone(),
+        seeds: arguments.seeds,
+        first_seed: 1,
+        model: ModelArguments {
+            machine: arguments.machine.clone(),
+            // Size, threads and operations are the trace's.
+            size: "1GiB".to_owned(),
+            threads: 1,
+            scale: None,
+            pages: "4k".to_owned(),
+            mmu: MmuArguments {
+                cores: None,
+                counters: None,
+                counter_layout: None,
+                counter_width: None,
+                counter_sync: None,
+                page_tables: None,
+                tlb_flush: None,
+            },
+            operations: None,
+            settings: Vec::new(),
+            workload_settings: Vec::new(),
+        },
+        json: false,
+        csv: None,
+        report: None,
+    }
+}
+
+/// What is best at one size. Losses are run time over that with everything fast, less one.
+#[derive(Debug, PartialEq, serde::Serialize)]
+struct Verdict {
+    fast: String,
+    /// The best policy, and those that are not slower by more than a draw.
+    policies: Vec<String>,
+    loss: f64,
+    /// What a policy that knows the future loses.
+    bound_loss: Option<f64>,
+}
+
+/// The mean loss of a policy at a size over the seeds.
+fn loss(cells: &[Cell], policy: &str, fast: &str) -> Option<f64> {
+    let of: Vec<f64> = cells
+        .iter()
+        .filter(|cell| cell.policy == policy && cell.fast == fast)
+        .map(|cell| cell.slowdown_vs_all_fast - 1.0)
+        .collect();
+    (!of.is_empty()).then(|| of.iter().sum::<f64>() / of.len() as f64)
+}
+
+/// Policies in the order in which they stand in the cells, without bounds.
+fn rivals(cells: &[Cell]) -> Vec<&str> {
+    let mut names: Vec<&str> = Vec::new();
+    for cell in cells.iter().filter(|cell| !terrace_policies::BOUNDS.contains(&cell.policy.as_str())) {
+        if !names.contains(&cell.policy.as_str()) {
+            names.push(&cell.policy);
+        }
+    }
+    names
+}
+
+fn verdicts(cells: &[Cell], sizes: &[String]) -> Vec<Verdict> {
+    sizes
+        .iter()
+        .filter_map(|fast| {
+            let mut losses: Vec<(f64, &str)> =
+                rivals(cells).iter().filter_map(|policy| Some((loss(cells, policy, fast)?, *policy))).collect();
+            losses.sort_by(|one, other| one.0.total_cmp(&other.0));
+            let (least, _) = *losses.first()?;
+            let level = losses.iter().filter(|(loss, _)| 1.0 + loss <= (1.0 + least) * (1.0 + DRAW));
+            let policies = level.map(|(_, policy)| (*policy).to_owned()).collect();
+            Some(Verdict { fast: fast.clone(), policies, loss: least, bound_loss: loss(cells, BOUND, fast) })
+        })
+        .collect()
+}
+
+/// The least size at which the best policy loses no more than `max_slowdown`, in a sentence. Sizes count in the order in which they were given.
+fn answer(verdicts: &[Verdict], max_slowdown: f64) -> String {
+    let wanted = format!("{:.1} %", max_slowdown * 100.0);
+    match verdicts.iter().find(|verdict| verdict.loss <= max_slowdown) {
+        Some(Verdict { fast, policies, loss, .. }) => format!(
+            "{fast} of fast memory is enough for a loss of {wanted}: {} loses {}",
+            policies.first().map_or("", String::as_str),
+            percent(*loss)
+        ),
+        None => format!("None of these sizes is enough for a loss of {wanted}"),
+    }
+}
+
+fn with_answer(mut json: Value, recorded: &Recorded, verdicts: &[Verdict], answer: &str) -> Value {
+    json["verdicts"] = json!(verdicts);
+    json["answer"] = answer.into();
+    json["accesses"] = recorded.held.summary.accesses.into();
+    json["recording_seconds"] = recorded.wall.as_secs_f64().into();
+    json
+}
+
+/// A loss; what is faster than everything fast, by less work of the kernel, loses less than nothing.
+fn percent(loss: f64) -> String {
+    format!("{:.1} %", loss * 100.0)
+}
+
+fn text(
+    arguments: &CompareArguments,
+    recorded: &Recorded,
+    cells: &[Cell],
+    verdicts: &[Verdict],
+    answer: &str,
+) -> String {
+    let mut out = String::new();
+    let mut line = |text: String| writeln!(out, "{text}").expect("writing to a string does not fail");
+    let footprint = cells.iter().map(|cell| cell.footprint_bytes).max().unwrap_or(0);
+    line(format!(
+        "{} accesses, {} of memory; replayed on {}, simulated",
+        units::count(recorded.held.summary.accesses),
+        units::bytes(footprint),
+        arguments.machine
+    ));
+    line("\nTime lost against all memory fast, by policy and fast memory".to_owned());
+    let row = |name: &str, of: &dyn Fn(&str) -> String| {
+        arguments.fast.iter().fold(format!("  {name:16}"), |text, fast| text + &format!(" {:>10}", of(fast)))
+    };
+    line(row("", &|fast| fast.to_owned()));
+    let shown = |policy: &str, fast: &str| loss(cells, policy, fast).map_or_else(|| "-".to_owned(), percent);
+    for policy in rivals(cells) {
+        line(row(policy, &|fast| shown(policy, fast)));
+    }
+    if cells.iter().any(|cell| cell.policy == BOUND) {
+        line(row("the bound", &|fast| shown(BOUND, fast)));
+    }
+    line("\nBest".to_owned());
+    for Verdict { fast, policies, loss, bound_loss } in verdicts {
+        let level = if policies.len() > 1 { " (level, within 1 %)" } else { "" };
+        let from = bound_loss.map_or_else(String::new, |bound| {
+            format!(", {} above the bound", percent((1.0 + loss) / (1.0 + bound) - 1.0))
+        });
+        line(format!("  {fast:>8}  {}{level}: loses {}{from}", policies.join(", "), percent(*loss)));
+    }
+    line(format!("\n{answer}."));
+    line(format!("The bound is {BOUND}, which knows what the program will use."));
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cell(policy: &str, fast: &str, slowdown: f64) -> Cell {
+        Cell {
+            workload: "w".to_owned(),
+            policy: policy.to_owned(),
+            machine: "m".to_owned(),
+            fast: fast.to_owned(),
+            fast_share: 0.5,
+            seed: 1,
+            scale: 1,
+            fast_bytes: 1,
+            footprint_bytes: 2,
+            seconds: slowdown,
+            slowdown_vs_all_fast: slowdown,
+            gain_over_all_slow: 1.0,
+            gain_over_first_touch: 1.0,
+            fast_hit_share: 0.5,
+            promoted_pages: 0,
+            demoted_pages: 0,
+            failed_promotions: 0,
+            management_seconds: 0.0,
+            metadata_bytes_per_page: 8.0,
+        }
+    }
+
+    #[test]
+    fn the_best_is_named_with_those_that_are_level_and_the_least_size_that_is_enough() {
+        let cells = [
+            cell("tpp", "25%", 1.5),
+            cell("age", "25%", 1.2),
+            cell(BOUND, "25%", 1.1),
+            cell("tpp", "50%", 1.035),
+            cell("age", "50%", 1.03),
+        ];
+        let found = verdicts(&cells, &["25%".to_owned(), "50%".to_owned()]);
+        assert_eq!((found[0].policies.as_slice(), found[1].policies.len()), (&["age".to_owned()][..], 2));
+        assert!((found[0].bound_loss.unwrap() - 0.1).abs() < 1e-9 && found[1].bound_loss.is_none());
+        assert_eq!(answer(&found, 0.05), "50% of fast memory is enough for a loss of 5.0 %: age loses 3.0 %");
+        assert!(answer(&found, 0.01).starts_with("None of these sizes"));
+    }
+
+    #[test]
+    fn a_program_that_died_or_did_nothing_is_not_compared() {
+        let why = |raw: i32, accesses: u64| {
+            came_to_its_end("prog", ExitStatus::from_raw(raw), accesses).map_err(|error| error.to_string())
+        };
+        // As wait(2) has it: a signal in the low bits, an exit code above them.
+        assert!(why(4, 9).unwrap_err().contains("does not know (SIGILL)"));
+        assert!(why(132 << 8, 9).unwrap_err().contains("SIGILL"));
+        assert!(why(11, 9).unwrap_err().contains("signal 11"));
+        assert!(why(0, 0).unwrap_err().contains("no access"));
+        assert!(why(0, 1).is_ok() && why(1 << 8, 1).is_ok());
+    }
+}
