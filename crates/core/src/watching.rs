@@ -9,11 +9,11 @@
 //! program uses, by three means, in this order:
 //!
 //! 1. **Shares and longer windows.** A scan of cost `c` at an income of `r` seconds per second allows the next one `c / r` later (the
-//! virtual scheduling form of a leaky bucket, ITU-T I.371 annex A). A scan clears no more blocks at once than [`LONGEST_PAUSE`] pays for,
-//! so that its cost is spread over time.
+//!    virtual scheduling form of a leaky bucket, ITU-T I.371 annex A). A scan clears no more blocks at once than [`LONGEST_PAUSE`] pays for,
+//!    so that its cost is spread over time.
 //! 2. **Back-off.** While tracking leads to no moves (all is hot, or nothing can be moved) the income halves step by step, and the blocks
-//! among which the shares rotate are cut to a quarter each step, down to [`LEAST_BLOCKS`]. A hash of the address selects the remaining
-//! blocks, so they represent all. Since they are fewer, each is still scanned often enough to notice a change.
+//!    among which the shares rotate are cut to a quarter each step, down to [`LEAST_BLOCKS`]. A hash of the address selects the remaining
+//!    blocks, so they represent all. Since they are fewer, each is still scanned often enough to notice a change.
 //! 3. **Recovery.** Moves among the blocks still tracked, memory growth, or a new goal restore the whole budget at once.
 //!
 //! | constant | value | why |

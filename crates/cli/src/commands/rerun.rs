@@ -39,7 +39,7 @@ struct Row {
 }
 
 enum Run {
-    Simulated { raw: Box<OneRunArguments>, run: OneRun },
+    Simulated { raw: Box<OneRunArguments>, run: Box<OneRun> },
     Reproduced { id: String, raw: Box<ReproduceArguments> },
 }
 
@@ -159,7 +159,7 @@ fn understood(row: &Value, any_version: bool) -> anyhow::Result<Run> {
                     now.as_deref().unwrap_or("unknown")
                 );
             }
-            Ok(Run::Simulated { raw: Box::new(raw), run })
+            Ok(Run::Simulated { raw: Box::new(raw), run: Box::new(run) })
         }
         Command::Reproduce(arguments) => {
             let id = row["id"].as_str().context("it has no id: expected a row of `terrace reproduce`")?;

@@ -185,7 +185,7 @@ pub(crate) fn run_with(plan: &Plan, mut hook: Option<&mut dyn RunHook>) -> anyho
 fn exit_code(program: ExitCode, mut failures: Vec<anyhow::Error>) -> anyhow::Result<ExitCode> {
     let Some(last) = failures.pop() else { return Ok(program) };
     for failure in &failures {
-        eprintln!("terrace: {}", visible_lines(&terrace_daemon::tell::causes(&failure)));
+        eprintln!("terrace: {}", visible_lines(&terrace_daemon::tell::causes(failure)));
     }
     if program == ExitCode::SUCCESS {
         return Err(last);

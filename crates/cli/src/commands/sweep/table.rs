@@ -211,8 +211,7 @@ mod tests {
         assert_eq!(names, COLUMNS);
         let read = |row: usize, name: &str| {
             let row = reader.get_row_iter(None).unwrap().nth(row).unwrap().unwrap();
-            let found = row.get_column_iter().find(|(column, _)| *column == name).unwrap().1.clone();
-            found
+            row.get_column_iter().find(|(column, _)| *column == name).map(|(_, field)| field.clone()).unwrap()
         };
         assert_eq!((read(1, "policy"), read(1, "seconds")), (Field::Str("age".to_owned()), Field::Double(1.5)));
         assert_eq!((read(1, "seed"), read(0, "operations")), (Field::Long(7), Field::Null));

@@ -18,6 +18,9 @@ use crate::trackers::{Event, Sink, Target, TrackError, Tracker};
 
 /// Pages of the private mapping on which loading is checked and the cost measured: 8 MiB.
 const TRIAL_PAGES: usize = 1024;
+/// How often the page tables are compared with pagemap before they count as read wrong: between the two readings the kernel may move a page
+/// (compaction) or page it out. Tables that are read wrong differ each time.
+const ATTEMPTS: u32 = 5;
 /// Rounds by which prices are measured: 3 ms in all.
 const ROUNDS: usize = 9;
 /// Prime to the number of pages, and far from a whole number of table lines.
@@ -52,10 +55,14 @@ impl AccessedBits {
             self.scan(Time::ZERO, &targets, &tiers, 1.0, &mut seen)?;
         }
         let wrong = |what: &str| Err(unavailable(format!("{what}: the page tables of this kernel read wrong")));
-        self.agrees_with_pagemap(start)
-            .map_err(failed("/proc/self/pagemap"))?
-            .then_some(())
-            .map_or_else(|| wrong("the frames differ from those in /proc/self/pagemap"), Ok)?;
+        let mut attempts = 1;
+        while !self.agrees_with_pagemap(start).map_err(failed("/proc/self/pagemap"))? {
+            if attempts == ATTEMPTS {
+                return wrong("the frames differ from those in /proc/self/pagemap");
+            }
+            attempts += 1;
+            self.scan(Time::ZERO, &targets, &tiers, 1.0, &mut seen)?;
+        }
         if (0..TRIAL_PAGES).any(|page| seen.ptes[page].tier().is_some() != (page % 2 == 0)) {
             return wrong("pages that were touched and pages that were not are not told apart");
         }
