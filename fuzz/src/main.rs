@@ -19,6 +19,8 @@ use std::process::ExitCode;
 
 mod driver;
 mod mutate;
+#[path = "../../crates/linux/src/perf/record_bytes.rs"]
+mod record_bytes;
 mod seal;
 mod seeds;
 mod targets;

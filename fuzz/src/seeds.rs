@@ -317,11 +317,9 @@ fn image() -> Vec<u8> {
 /// The fields and the cut, then a sample, lost samples, and the end of a process (perf_event_open(2)).
 fn perf_records() -> Vec<u8> {
     use perf_event_open_sys::bindings as perf;
+
+    use crate::record_bytes::record;
     let fields = u64::from(perf::PERF_SAMPLE_TID | perf::PERF_SAMPLE_TIME | perf::PERF_SAMPLE_ADDR);
-    let record = |kind: u32, payload: &[u64]| {
-        let size = (8 + payload.len() * 8) as u16;
-        [&kind.to_le_bytes()[..], &[0, 0], &size.to_le_bytes(), &words(payload)].concat()
-    };
     let sample = record(perf::PERF_RECORD_SAMPLE, &[100 << 32 | 100, 1_000, 0x7f00_0000_1000]);
     let lost = record(perf::PERF_RECORD_LOST, &[1, 5]);
     let exit = record(perf::PERF_RECORD_EXIT, &[100 << 32 | 1, 100 << 32 | 1, 2_000]);

@@ -7,7 +7,6 @@ use std::collections::BTreeSet;
 use std::io::{self, Cursor, Write};
 use std::time::{Duration, Instant};
 
-use perf_event_open_sys::bindings as perf;
 use terrace_core::random::mix;
 use terrace_core::units::Vpn;
 use terrace_daemon::config::{Config, Source};
@@ -27,6 +26,7 @@ use terrace_trace::import::{CsvColumns, DamonOptions, ImportFormat, ImportOption
 use terrace_trace::tools::{Cut, cut, info};
 use terrace_trace::{Access, Index, Reader, TraceError, export};
 
+use crate::record_bytes::SAMPLE_FIELDS;
 use crate::seal;
 
 /// Makes of an open form what a decoder reads.
@@ -274,18 +274,6 @@ fn pagemap(bytes: &[u8]) -> u64 {
     };
     looked().unwrap_or(0)
 }
-
-const SAMPLE_FIELDS: u32 = perf::PERF_SAMPLE_IDENTIFIER
-    | perf::PERF_SAMPLE_IP
-    | perf::PERF_SAMPLE_TID
-    | perf::PERF_SAMPLE_TIME
-    | perf::PERF_SAMPLE_ADDR
-    | perf::PERF_SAMPLE_CPU
-    | perf::PERF_SAMPLE_PERIOD
-    | perf::PERF_SAMPLE_WEIGHT
-    | perf::PERF_SAMPLE_DATA_SRC
-    | perf::PERF_SAMPLE_PHYS_ADDR
-    | perf::PERF_SAMPLE_DATA_PAGE_SIZE;
 
 /// The records of a ring, cut anywhere: where it is cut makes no difference, and every step goes forward. The first words of an input
 /// say which fields are sampled, and where the ring ends.

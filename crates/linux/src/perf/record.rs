@@ -316,5 +316,8 @@ fn halves(word: u64) -> (u32, u32) {
 }
 
 #[cfg(test)]
+#[path = "record_bytes.rs"]
+mod record_bytes;
+#[cfg(test)]
 #[path = "record_tests.rs"]
 mod tests;

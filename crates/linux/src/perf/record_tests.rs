@@ -2,27 +2,12 @@
 
 use proptest::prelude::*;
 
+use super::record_bytes::{SAMPLE_FIELDS, record};
 use super::*;
 
 fn layout() -> Layout {
-    let fields = perf::PERF_SAMPLE_IDENTIFIER
-        | perf::PERF_SAMPLE_IP
-        | perf::PERF_SAMPLE_TID
-        | perf::PERF_SAMPLE_TIME
-        | perf::PERF_SAMPLE_ADDR
-        | perf::PERF_SAMPLE_CPU
-        | perf::PERF_SAMPLE_PERIOD
-        | perf::PERF_SAMPLE_PHYS_ADDR
-        | perf::PERF_SAMPLE_DATA_PAGE_SIZE;
+    let fields = SAMPLE_FIELDS & !(perf::PERF_SAMPLE_WEIGHT | perf::PERF_SAMPLE_DATA_SRC);
     Layout::new(fields.into()).unwrap()
-}
-
-fn record(kind: u32, words: &[u64]) -> Vec<u8> {
-    let mut bytes = kind.to_ne_bytes().to_vec();
-    bytes.extend([0, 0]);
-    bytes.extend((8 + words.len() as u16 * 8).to_ne_bytes());
-    words.iter().for_each(|word| bytes.extend(word.to_ne_bytes()));
-    bytes
 }
 
 fn all(layout: Layout, bytes: &[u8]) -> Vec<Result<Record, RecordError>> {
@@ -31,19 +16,8 @@ fn all(layout: Layout, bytes: &[u8]) -> Vec<Result<Record, RecordError>> {
 
 #[test]
 fn every_field_lands_in_its_place() {
-    let fields = perf::PERF_SAMPLE_IDENTIFIER
-        | perf::PERF_SAMPLE_IP
-        | perf::PERF_SAMPLE_TID
-        | perf::PERF_SAMPLE_TIME
-        | perf::PERF_SAMPLE_ADDR
-        | perf::PERF_SAMPLE_CPU
-        | perf::PERF_SAMPLE_PERIOD
-        | perf::PERF_SAMPLE_WEIGHT
-        | perf::PERF_SAMPLE_DATA_SRC
-        | perf::PERF_SAMPLE_PHYS_ADDR
-        | perf::PERF_SAMPLE_DATA_PAGE_SIZE;
     let words = [10, 11, 12 | 13 << 32, 14, 15, 16, 17, 18, 19, 20, 21];
-    let seen = all(Layout::new(fields.into()).unwrap(), &record(perf::PERF_RECORD_SAMPLE, &words));
+    let seen = all(Layout::new(SAMPLE_FIELDS.into()).unwrap(), &record(perf::PERF_RECORD_SAMPLE, &words));
     let sample = Sample {
         identifier: 10,
         instruction: 11,
