@@ -290,12 +290,6 @@ impl Machine {
         let management = reader.management(&raw.management)?;
         Ok(Machine { name: raw.name, summary: raw.summary, processor, tiers, management, sources: reader.sources })
     }
-
-    /// Latency of the slowest byte-addressable tier over that of the fastest, both idle.
-    pub fn latency_ratio(&self) -> f64 {
-        let slow = self.tiers.iter().rfind(|tier| tier.kind == TierKind::Memory);
-        slow.map_or(1.0, |slow| slow.read_latency_ns / self.tiers[0].read_latency_ns)
-    }
 }
 
 #[derive(Deserialize)]

@@ -9,8 +9,6 @@
 //! page, moves a page and the share of bandwidth that moves take are those of the full size (reference: "keep ratios
 //! RSS:FM, sample counts per page and the migration bandwidth : working-set turnover ratio").
 
-use std::time::Duration;
-
 use terrace_core::units::{Bytes, PAGE_BYTES, Time};
 
 /// The factor, at least 1.
@@ -61,11 +59,6 @@ impl Scale {
     /// The small time at which the policy is told `full`, rounded up.
     pub const fn small_nanos(self, full: Time) -> u64 {
         full.as_nanos().div_ceil(self.0 as u64)
-    }
-
-    /// A full-size span as small nanoseconds.
-    pub fn small_span(self, full: Duration) -> u64 {
-        u64::try_from(full.as_nanos()).unwrap_or(u64::MAX) / u64::from(self.0)
     }
 }
 

@@ -4,24 +4,11 @@
 //!
 //! Facts on the hint-fault scanner (kernel/sched/fair.c as documented in the reference, section 9): every period it marks
 //! up to a window of pages that have memory and are not marked yet, and goes past at most eight times as much address
-//! space; it resumes where it stopped and wraps. The period comes from the resident size: windows = ceil(RSS/window),
-//! period = max(floor, period_min/windows), floor = 1000 ms/(2560 MiB/window).
+//! space; it resumes where it stopped and wraps.
 
-use std::time::Duration;
-
-use terrace_core::units::{BLOCK_PAGES, BLOCK_SHIFT, Bytes, TierId};
+use terrace_core::units::{BLOCK_PAGES, BLOCK_SHIFT};
 
 use crate::memory::{Memory, PageWord};
-
-/// The period at which the kernel's scanner runs for a resident size: `period_min` is sysctl numa_balancing_scan_period_min
-/// (1000 ms), `window` numa_balancing_scan_size (256 MiB). All for the full size.
-pub fn kernel_scan_period(resident: Bytes, window: Bytes, period_min: Duration) -> Duration {
-    const MOST_BYTES_A_SECOND: u64 = 2560 << 20;
-    let window = window.get().max(1);
-    let floor = Duration::from_millis(1000) / u32::try_from(MOST_BYTES_A_SECOND / window).unwrap_or(u32::MAX).max(1);
-    let windows = u32::try_from(resident.get().div_ceil(window)).unwrap_or(u32::MAX).max(1);
-    (period_min / windows).max(floor)
-}
 
 /// Where the hint-fault scanner is.
 #[derive(Clone, Copy, Debug, Default)]
@@ -115,14 +102,14 @@ pub fn walk_block(
     walk.cleared += u64::from(huge && any && clear);
 }
 
-/// The mask of all tiers but the fastest.
-pub const fn slow_tiers(tiers: usize) -> u8 {
-    (((1u16 << tiers) - 1) & !(1 << TierId::FAST.0)) as u8
-}
-
 #[cfg(test)]
 mod tests {
+    use terrace_core::units::TierId;
+
     use super::*;
+
+    /// The mask of the second tier.
+    const SLOW: u8 = 2;
 
     fn memory(pages: u32) -> Memory {
         let mut memory = Memory::new(vec![u64::from(pages); 2], vec![false, false]);
@@ -135,25 +122,14 @@ mod tests {
     }
 
     #[test]
-    fn the_period_follows_the_resident_size() {
-        let period = |gib| kernel_scan_period(Bytes::gib(gib), Bytes::mib(256), Duration::from_secs(1));
-        assert_eq!(period(64), Duration::from_millis(100), "the floor");
-        assert_eq!(
-            kernel_scan_period(Bytes::mib(512), Bytes::mib(256), Duration::from_secs(1)),
-            Duration::from_millis(500)
-        );
-        assert_eq!(kernel_scan_period(Bytes::mib(1), Bytes::mib(256), Duration::from_secs(1)), Duration::from_secs(1));
-    }
-
-    #[test]
     fn the_scanner_goes_round_and_marks_only_what_it_should() {
         let mut memory = memory(1024);
         let mut scanner = HintScanner::default();
         let mut seen = Vec::new();
-        assert_eq!(scanner.step(&mut memory, 100, slow_tiers(2), |page| seen.push(page)), 100);
+        assert_eq!(scanner.step(&mut memory, 100, SLOW, |page| seen.push(page)), 100);
         assert!(seen.iter().all(|page| page % 2 == 1));
         assert_eq!(seen.last(), Some(&199));
-        let rest: u64 = (0..10).map(|_| scanner.step(&mut memory, 100, slow_tiers(2), |_| ())).sum();
+        let rest: u64 = (0..10).map(|_| scanner.step(&mut memory, 100, SLOW, |_| ())).sum();
         assert_eq!(rest, 412, "each page once until a fault clears its mark");
     }
 

@@ -94,13 +94,6 @@ impl Clairvoyant {
         })
     }
 
-    /// With an oracle from the start.
-    #[must_use]
-    pub fn with_oracle(mut self, oracle: Box<dyn Oracle>) -> Clairvoyant {
-        self.oracle = Some(oracle);
-        self
-    }
-
     /// Fills `ahead` with the accesses within each horizon, by unit: a huge page's on its first page.
     fn look_ahead(&mut self, now: Time, pages: &Pages) {
         let Some(oracle) = &mut self.oracle else { return };

@@ -124,15 +124,6 @@ impl Counters {
         }
     }
 
-    /// Halves every counter once, as a full pass over the structure does.
-    pub fn halve_all(&mut self) {
-        match &mut self.values {
-            Values::Eight(values) => values.iter_mut().for_each(|value| *value >>= 1),
-            Values::Sixteen(values) => values.iter_mut().for_each(|value| *value >>= 1),
-            Values::SixtyFour(values) => values.iter_mut().for_each(|value| *value >>= 1),
-        }
-    }
-
     /// Zeroes the counters of a 2 MiB page that is no more; shared ones stay.
     pub fn forget(&mut self, page: u32) {
         if self.layout == Layout::Literal {

@@ -162,20 +162,6 @@ impl Lru {
         }
     }
 
-    /// The kernel's `mark_page_accessed`: the first touch of an inactive page marks it, the second activates it. Returns
-    /// whether the page is active now.
-    pub fn mark_accessed(&mut self, unit: PageId) -> bool {
-        let Some(place) = self.place(unit) else { return false };
-        let label = &mut self.labels[unit.index()];
-        if place.active || *label & REFERENCED == 0 {
-            *label |= REFERENCED;
-            return place.active;
-        }
-        *label &= !REFERENCED;
-        self.relocate(unit, Place { active: true, ..place });
-        true
-    }
-
     /// A walk found the unit's accessed bit set; reclaim looks at this when the unit reaches a tail.
     pub fn set_young(&mut self, unit: PageId) {
         if self.place(unit).is_some() {
@@ -295,15 +281,6 @@ mod tests {
             lru.refresh(page, &pages);
         }
         (lru, pages)
-    }
-
-    #[test]
-    fn a_page_is_active_after_its_second_access() {
-        let (mut lru, _) = fast_pages(4);
-        let check = |lru: &mut Lru, active| assert_eq!(lru.mark_accessed(PageId(2)), active);
-        check(&mut lru, false);
-        check(&mut lru, true);
-        assert_eq!((lru.size(Place::active(TierId::FAST)), lru.size(INACTIVE)), (1, 3));
     }
 
     #[test]

@@ -32,27 +32,17 @@ pub struct PeriodControl {
     /// `None` until the first step.
     stores_at: Option<usize>,
     spent: Duration,
-    reported: bool,
     began: Option<Time>,
 }
 
 impl PeriodControl {
     /// A control that holds the sampler to `quota_permil` thousandths of a processor; 0 holds it to nothing.
     pub fn new(quota_permil: u64, window: Duration) -> PeriodControl {
-        PeriodControl {
-            quota_permil,
-            window,
-            loads_at: 0,
-            stores_at: None,
-            spent: Duration::ZERO,
-            reported: false,
-            began: None,
-        }
+        PeriodControl { quota_permil, window, loads_at: 0, stores_at: None, spent: Duration::ZERO, began: None }
     }
 
     /// The sampler used so much processor time.
     pub fn spend(&mut self, now: Time, spent: Duration) {
-        self.reported = true;
         self.spent += spent;
         let began = *self.began.get_or_insert(now);
         let elapsed = now.since(began);
@@ -76,11 +66,6 @@ impl PeriodControl {
             loads: LOAD_PERIODS[self.loads_at],
             stores: self.stores_at.map_or(FIRST_STORE_PERIOD, |at| STORE_PERIODS[at]),
         }
-    }
-
-    /// Whether anybody reported the sampler's time; without it the quota holds nothing.
-    pub fn is_informed(&self) -> bool {
-        self.reported
     }
 }
 
