@@ -12,6 +12,7 @@ use terrace_machine::scale::Scale;
 use terrace_workloads::Parameters;
 
 use crate::QUICK_SCALE;
+use crate::error::ValueError;
 
 /// Fast memory at full size.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -23,12 +24,12 @@ pub enum Fast {
 }
 
 impl FromStr for Fast {
-    type Err = String;
+    type Err = ValueError;
 
     /// "30GB", "25%", or a ratio of fast to slow memory such as "1:3".
-    fn from_str(text: &str) -> Result<Fast, String> {
+    fn from_str(text: &str) -> Result<Fast, ValueError> {
         let refused =
-            || format!("{text:?} is none of an amount (30GB), a share (25%) and a ratio of fast to slow (1:3)");
+            || ValueError::new(text, "is none of an amount (30GB), a share (25%) and a ratio of fast to slow (1:3)");
         if let Some((fast, slow)) = text.split_once(':') {
             let [fast, slow] = [fast, slow].map(|part| part.trim().parse::<f64>().ok().filter(|part| *part > 0.0));
             let (fast, slow) = fast.zip(slow).ok_or_else(refused)?;
@@ -136,13 +137,14 @@ pub enum Limit {
 }
 
 impl FromStr for Limit {
-    type Err = String;
+    type Err = ValueError;
 
-    fn from_str(text: &str) -> Result<Limit, String> {
+    fn from_str(text: &str) -> Result<Limit, ValueError> {
         let refused = || {
-            format!(
-                "{text:?} is none of full, unlimited, a share of the peak (95%), watched SHARES (watched 99% 95%), and paper or measured \
-                 with a target and an interval (paper 5% every 2.5s)"
+            ValueError::new(
+                text,
+                "is none of full, unlimited, a share of the peak (95%), watched SHARES (watched 99% 95%), and paper or measured \
+                 with a target and an interval (paper 5% every 2.5s)",
             )
         };
         let share = |text: &str| parse_share(text).ok().filter(|share| *share > 0.0).ok_or_else(refused);
@@ -259,7 +261,7 @@ mod tests {
         assert_eq!("25%".parse(), Ok(Fast::Share(0.25)));
         assert_eq!("1:2".parse(), Ok(Fast::Share(1.0 / 3.0)));
         for wrong in ["", "0%", "1:0", "1:x", "0GB", "much"] {
-            assert!(wrong.parse::<Fast>().is_err_and(|why| why.contains("a ratio")), "{wrong}");
+            assert!(wrong.parse::<Fast>().is_err_and(|error| error.text == wrong), "{wrong}");
         }
     }
 
@@ -271,7 +273,7 @@ mod tests {
         let tuned = Limit::Tuned { measured: true, target: 0.05, interval: Duration::from_millis(2500) };
         assert_eq!("measured 5% every 2.5s".parse(), Ok(tuned));
         for wrong in ["", "0%", "watched", "paper 5%", "paper 5% every 0s", "so so"] {
-            assert!(wrong.parse::<Limit>().is_err_and(|why| why.contains("watched SHARES")), "{wrong}");
+            assert!(wrong.parse::<Limit>().is_err_and(|error| error.text == wrong), "{wrong}");
         }
     }
 }

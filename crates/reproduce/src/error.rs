@@ -119,6 +119,52 @@ pub enum RunError {
     NoBaseline,
 }
 
+/// A text that is no value of its kind.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{text:?} {why}")]
+pub struct ValueError {
+    /// The text.
+    pub text: String,
+    /// What it is not.
+    pub why: String,
+}
+
+impl ValueError {
+    pub(crate) fn new(text: &str, why: impl Into<String>) -> ValueError {
+        ValueError { text: text.to_owned(), why: why.into() }
+    }
+}
+
+/// Why runs give a measure no value.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum MeasureError {
+    /// A case has no run, or not one of the kind that the measure needs.
+    #[error("{case}: {why}")]
+    Case {
+        /// The case.
+        case: String,
+        /// What is missing.
+        why: &'static str,
+    },
+    /// No database of the machine was given.
+    #[error("no database of {0}")]
+    NoDatabase(String),
+    /// The run is too short, or the row lacks something.
+    #[error("{0}")]
+    Lacks(&'static str),
+    /// The paper has another number of figures than the runs.
+    #[error("{runs} sizes were run, and the paper has {paper} numbers")]
+    Sizes {
+        /// Sizes that were run.
+        runs: usize,
+        /// Numbers of the paper.
+        paper: usize,
+    },
+    /// A value cannot be computed.
+    #[error("{0}")]
+    Value(String),
+}
+
 impl Error {
     /// Whether the caller asked for what there is not, or wrote a file that means nothing: exit code 2.
     pub fn is_misuse(&self) -> bool {

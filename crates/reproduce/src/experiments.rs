@@ -9,11 +9,11 @@ use std::str::FromStr;
 
 use terrace_core::units::{Bytes, parse_share};
 use terrace_machine::preset::Machine;
-use terrace_policies::Settings;
+use terrace_policies::{Settings, SettingsError};
 use toml::Spanned;
 
 use crate::case::{Case, Fast, Limit, Operations, Setting};
-use crate::error::Error;
+use crate::error::{Error, ValueError};
 use crate::measure::{Figure, Measure, Part, Prediction};
 use crate::schema::{self, RawFile, RawRow, RawSetting, Text};
 
@@ -424,7 +424,8 @@ impl Reader<'_> {
             "fastest" => {
                 used.push("expected");
                 let text = raw.expected.as_ref().ok_or_else(|| missing("expected"))?;
-                let wanted = policy_of(text.get_ref()).map_err(|why| self.wrong(text, place, "expected", why))?;
+                let wanted =
+                    policy_of(text.get_ref()).map_err(|why| self.wrong(text, place, "expected", why.to_string()))?;
                 let is_it = |case: &Case| case.policy == wanted.0 && case.policy_settings == wanted.1;
                 let expected = cases.iter().position(is_it).ok_or_else(|| {
                     self.wrong(
@@ -532,7 +533,8 @@ impl Reader<'_> {
         let (run, limit) = match whole.split_once(" at ") {
             None => (whole, None),
             Some((run, limit)) => {
-                let limit = limit.parse().map_err(|why: String| self.wrong(text, place, "cases", why))?;
+                let limit =
+                    limit.parse().map_err(|error: ValueError| self.wrong(text, place, "cases", error.to_string()))?;
                 (run, Some(limit))
             }
         };
@@ -554,7 +556,8 @@ impl Reader<'_> {
         [of_setting, of_policy]: [&'static str; 2],
     ) -> Result<Case, Error> {
         let setting = self.setting(name, place, of_setting)?;
-        let (policy, policy_settings) = policy_of(policy).map_err(|why| self.wrong(written, place, of_policy, why))?;
+        let (policy, policy_settings) =
+            policy_of(policy).map_err(|why| self.wrong(written, place, of_policy, why.to_string()))?;
         if at.is_none() == setting.fast.is_none() {
             let why = format!(
                 "setting {:?}: fast memory is stated {}: expected `fast` in the setting, or `at` in the row",
@@ -665,15 +668,24 @@ impl RawSetting {
     }
 }
 
+/// Why a text is no policy with its settings.
+#[derive(Debug, thiserror::Error)]
+enum PolicyError {
+    #[error("{0:?}: expected KEY=VALUE")]
+    NoPair(String),
+    #[error(transparent)]
+    Settings(#[from] SettingsError),
+}
+
 /// "POLICY KEY=VALUE KEY=VALUE": built once, so that a bad value is found before anything runs.
-fn policy_of(text: &str) -> Result<(String, BTreeMap<String, String>), String> {
+fn policy_of(text: &str) -> Result<(String, BTreeMap<String, String>), PolicyError> {
     let mut words = text.split_whitespace();
     let policy = words.next().unwrap_or_default().to_owned();
     let mut settings = BTreeMap::new();
     for word in words {
-        let (key, value) = word.split_once('=').ok_or_else(|| format!("{word:?}: expected KEY=VALUE"))?;
+        let (key, value) = word.split_once('=').ok_or_else(|| PolicyError::NoPair(word.to_owned()))?;
         settings.insert(key.to_owned(), value.to_owned());
     }
-    terrace_policies::build(&policy, Settings::from_pairs(settings.clone())).map_err(|error| error.to_string())?;
+    terrace_policies::build(&policy, Settings::from_pairs(settings.clone()))?;
     Ok((policy, settings))
 }

@@ -22,7 +22,7 @@ mod verdict;
 
 pub use bounds::Course;
 pub use case::{Case, Fast, Limit, Operations, Setting};
-pub use error::{Error, RunError};
+pub use error::{Error, MeasureError, RunError, ValueError};
 pub use experiments::{Experiments, NotBuilt, Paper, Row, Stated};
 pub use measure::{Figure, Measure, Part, Prediction};
 pub use results::{Document, RowResult, SCHEMA_VERSION};

@@ -4,6 +4,8 @@
 
 use std::str::FromStr;
 
+use crate::error::ValueError;
+
 /// A number of one run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Figure {
@@ -48,9 +50,9 @@ impl Figure {
 }
 
 impl FromStr for Figure {
-    type Err = String;
+    type Err = ValueError;
 
-    fn from_str(text: &str) -> Result<Figure, String> {
+    fn from_str(text: &str) -> Result<Figure, ValueError> {
         Ok(match text.split_once(':') {
             Some(("overhead", kind)) => Figure::Overhead(kind.to_owned()),
             Some(("median", metric)) => Figure::Median(metric.to_owned()),
@@ -69,7 +71,7 @@ impl FromStr for Figure {
                 "drift" => Figure::Drift,
                 "migrated-bytes" => Figure::MigratedBytes,
                 "failed-promotions" => Figure::FailedPromotions,
-                _ => return Err(format!("{text:?} is no figure of a run; there are: {}", Figure::NAMES)),
+                _ => return Err(ValueError::new(text, format!("is no figure of a run; there are: {}", Figure::NAMES))),
             },
         })
     }

@@ -176,7 +176,7 @@ fn of_seed(row: &Row, runs: &Runs, seed: u64) -> Result<Found, Error> {
             | Measure::DatabaseQuery
     );
     match is_limited {
-        true => tuned::found(row, OfSeed { runs, seed }).map_err(failed),
+        true => tuned::found(row, OfSeed { runs, seed }).map_err(|error| failed(error.to_string())),
         false => Ok(evaluate::found(row, &outcomes)),
     }
 }

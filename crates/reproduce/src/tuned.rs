@@ -12,13 +12,22 @@ use terrace_sizing::{Benchmark, Index};
 
 use crate::bounds::{self, Bounds, Run, most_saving};
 use crate::case::{Case, Limit};
+use crate::error::MeasureError;
 use crate::evaluate::Found;
 use crate::experiments::Row;
 use crate::measure::{Measure, Prediction};
 use crate::run::{Outcome, Runs};
 use crate::verdict::{Judgement, Verdict, is_near};
 
-type Result<T> = std::result::Result<T, String>;
+type Result<T> = std::result::Result<T, MeasureError>;
+
+fn bad(case: &impl ToString, why: &'static str) -> MeasureError {
+    MeasureError::Case { case: case.to_string(), why }
+}
+
+fn value(error: impl ToString) -> MeasureError {
+    MeasureError::Value(error.to_string())
+}
 
 /// A loss below the spread of seeds has no error that says anything.
 const NO_LOSS: f64 = 0.001;
@@ -32,7 +41,7 @@ pub(crate) struct OfSeed<'a> {
 
 impl<'a> OfSeed<'a> {
     fn of(&self, case: &Case) -> Result<&'a Outcome> {
-        self.runs.of(case, self.seed).ok_or_else(|| format!("{case}: was not run"))
+        self.runs.of(case, self.seed).ok_or_else(|| bad(case, "was not run"))
     }
 
     fn full(&self, case: &Case) -> Result<&'a Outcome> {
@@ -46,7 +55,7 @@ impl<'a> OfSeed<'a> {
 
     fn index(&self, case: &Case) -> Result<&'a Index> {
         let machine = &case.setting.machine;
-        self.runs.index(machine).map(AsRef::as_ref).ok_or_else(|| format!("no database of {machine}"))
+        self.runs.index(machine).map(AsRef::as_ref).ok_or_else(|| MeasureError::NoDatabase(machine.clone()))
     }
 }
 
@@ -63,7 +72,7 @@ pub(crate) fn found(row: &Row, of: OfSeed<'_>) -> Result<Found> {
         Measure::PredictionTerms => terms(&row.cases[0], of),
         Measure::SavingBounds { target } => at_best(row, *target, of),
         Measure::DatabaseQuery => query(row, of.runs),
-        _ => Err("the measure is none of limited runs".to_owned()),
+        _ => Err(MeasureError::Lacks("the measure is none of limited runs")),
     }
 }
 
@@ -83,7 +92,7 @@ fn tuned(row: &Row, of: OfSeed<'_>) -> Result<Found> {
     for case in &row.cases {
         let outcome = of.of(case)?;
         let (Some(summary), Some(Limit::Tuned { target, .. })) = (&outcome.summary, &case.at) else {
-            return Err(format!("{case}: was not tuned"));
+            return Err(bad(case, "was not tuned"));
         };
         let loss = of.loss(case)?;
         let allowed = row.paper.loss.map_or(*target, |paper| target.max(paper / row.factor()));
@@ -131,8 +140,8 @@ fn savings(row: &Row, target: f64, error: Option<f64>, of: OfSeed<'_>) -> Result
     for case in &row.cases {
         let saving = match (fixed(case), case.policy_settings.get("untouched")) {
             (Some(share), _) => 1.0 - share,
-            (None, Some(slow)) => parse_share(slow).map_err(|why| why.to_string())?,
-            (None, None) => return Err(format!("{case}: says neither its size nor how much is slow")),
+            (None, Some(slow)) => parse_share(slow).map_err(value)?,
+            (None, None) => return Err(bad(case, "says neither its size nor how much is slow")),
         };
         let point = (saving, of.loss(case)?);
         match by_policy.iter_mut().find(|(policy, _)| *policy == case.policy) {
@@ -161,8 +170,8 @@ fn savings(row: &Row, target: f64, error: Option<f64>, of: OfSeed<'_>) -> Result
 /// Losses at fixed sizes beside their prediction.
 fn errors(row: &Row, by: Prediction, of: OfSeed<'_>) -> Result<Found> {
     let full = of.full(&row.cases[0])?;
-    let vector = full.vector.ok_or("the run with everything fast was too short for a profile")?;
-    let answer = of.index(&row.cases[0])?.query(&vector, 1).map_err(|error| error.to_string())?;
+    let vector = full.vector.ok_or(MeasureError::Lacks("the run with everything fast was too short for a profile"))?;
+    let answer = of.index(&row.cases[0])?.query(&vector, 1).map_err(value)?;
     let watched = row.cases.iter().find(|case| matches!(case.at, Some(Limit::Watched(_))));
     let watched = watched.map(|case| of.of(case)).transpose()?.map_or(&[][..], |run| run.forecast.as_slice());
     let (mut errors, mut details, mut points) = (Vec::new(), Vec::new(), Vec::new());
@@ -174,7 +183,7 @@ fn errors(row: &Row, by: Prediction, of: OfSeed<'_>) -> Result<Found> {
             Prediction::Corrected => uncorrected * correction,
             Prediction::Forecast => {
                 let of_size = watched.iter().find(|(of, _)| (of - share).abs() < 1e-9);
-                of_size.ok_or("the run whose pages were watched has no such size")?.1
+                of_size.ok_or(MeasureError::Lacks("the run whose pages were watched has no such size"))?.1
             }
         };
         errors.push(if seen.abs() > NO_LOSS { (predicted - seen).abs() / seen.abs() } else { f64::NAN });
@@ -185,7 +194,7 @@ fn errors(row: &Row, by: Prediction, of: OfSeed<'_>) -> Result<Found> {
         }
     }
     if errors.len() != row.paper.each.len() {
-        return Err(format!("{} sizes were run, and the paper has {} numbers", errors.len(), row.paper.each.len()));
+        return Err(MeasureError::Sizes { runs: errors.len(), paper: row.paper.each.len() });
     }
     let show = |error: &f64| if error.is_nan() { "-".to_owned() } else { format!("{:.0}", error * 100.0) };
     let shown: Vec<String> = errors.iter().map(show).collect();
@@ -206,13 +215,13 @@ fn errors(row: &Row, by: Prediction, of: OfSeed<'_>) -> Result<Found> {
 
 /// The prediction as a product: the share of accesses that slow memory serves, and the loss for each hundredth of it.
 fn terms(case: &Case, of: OfSeed<'_>) -> Result<Found> {
-    let share = fixed(case).ok_or_else(|| format!("{case}: is not of a fixed size"))?;
+    let share = fixed(case).ok_or_else(|| bad(case, "is not of a fixed size"))?;
     let (full, run) = (of.full(case)?, of.of(case)?);
-    let vector = full.vector.ok_or("the run with everything fast was too short for a profile")?;
+    let vector = full.vector.ok_or(MeasureError::Lacks("the run with everything fast was too short for a profile"))?;
     let index = of.index(case)?;
-    let answer = index.query(&vector, 1).map_err(|error| error.to_string())?;
+    let answer = index.query(&vector, 1).map_err(value)?;
     let nearest = &index.database().vectors()[answer.neighbours[0].record];
-    let benchmark = Benchmark::new(nearest, share, FastDivisor::default()).map_err(|error| error.to_string())?;
+    let benchmark = Benchmark::new(nearest, share, FastDivisor::default()).map_err(value)?;
     let predicted = [benchmark.accesses_in_slow() as f64 / benchmark.accesses() as f64, answer.curve.loss(share)];
     let slow = |outcome: &Outcome| {
         let all = outcome.report.tier_accesses.iter().sum::<u64>().max(1);
@@ -265,7 +274,7 @@ fn at_best(row: &Row, target: f64, of: OfSeed<'_>) -> Result<Found> {
         }
         let found = bounds::bounds(full_run.peak_pages(), &full, &sizes, target);
         let Bounds { untouched, steady, one_size, and_untouched, each_part } =
-            found.ok_or_else(|| format!("{name}: the run with everything fast is too short to be cut into parts"))?;
+            found.ok_or_else(|| bad(&name, "the run with everything fast is too short to be cut into parts"))?;
         let all = [untouched, steady, one_size, and_untouched, each_part];
         (0..5).for_each(|place| mean[place] += all[place] / names.len() as f64);
         list.push(format!("{name} {}", all.map(percent).join(", ")));
@@ -290,10 +299,10 @@ fn at_best(row: &Row, target: f64, of: OfSeed<'_>) -> Result<Found> {
 fn query(row: &Row, runs: &Runs) -> Result<Found> {
     /// Queries to time.
     const QUERIES: usize = 1000;
-    let machine = row.machines.first().ok_or("the row names no machine")?;
-    let database = runs.index(machine).ok_or_else(|| format!("no database of {machine}"))?.database();
+    let machine = row.machines.first().ok_or(MeasureError::Lacks("the row names no machine"))?;
+    let database = runs.index(machine).ok_or_else(|| MeasureError::NoDatabase(machine.clone()))?.database();
     let began = Instant::now();
-    let index = Index::new(database.clone()).map_err(|error| error.to_string())?;
+    let index = Index::new(database.clone()).map_err(value)?;
     let indexed = began.elapsed();
     let vectors = &database.vectors()[..database.len().min(QUERIES)];
     let began = Instant::now();

@@ -71,7 +71,7 @@ pub struct TraceSource<F> {
 
 impl<F> Source for TraceSource<F>
 where
-    F: Fn() -> Result<Box<dyn AccessSource>, String> + Sync,
+    F: Fn() -> Result<Box<dyn AccessSource>, SimError> + Sync,
 {
     fn name(&self) -> String {
         self.name.clone()
@@ -83,7 +83,7 @@ where
         self.placement.as_ref().map_or_else(Vec::new, |placement| placement.processes().to_vec())
     }
     fn play(&self, into: &mut Simulation) -> Result<(), SimError> {
-        let mut source = (self.open)().map_err(SimError::Source)?;
+        let mut source = (self.open)()?;
         let mut batch = vec![terrace_trace::Access::default(); 2048];
         if let Some(placement) = &self.placement {
             into.apart(placement.processes());

@@ -9,7 +9,7 @@ use terrace_machine::preset::Machine;
 use terrace_sim::fixed::Fixed;
 use terrace_sim::processes::Placement;
 use terrace_sim::run::run_alone;
-use terrace_sim::{FastSize, MmuConfig, Pages, Report, SimConfig, TraceSource};
+use terrace_sim::{FastSize, MmuConfig, Pages, Report, SimConfig, SimError, TraceSource};
 use terrace_trace::{
     Access, AccessSource, Change, Event, Extent, Header, Index, MapPiece, PageMap, Process, ProcessId, Reader,
     ThreadId, Writer,
@@ -59,7 +59,7 @@ fn replayed(pages: Pages) -> Report {
     let trace = trace();
     let placement = Some(Placement::of(&map(&trace), 3 * 512).unwrap());
     let open = move || {
-        let reader = Reader::new(Cursor::new(trace.clone())).map_err(|error| error.to_string())?;
+        let reader = Reader::new(Cursor::new(trace.clone())).map_err(|error| SimError::Source(error.to_string()))?;
         Ok(Box::new(reader) as Box<dyn AccessSource>)
     };
     let footprint = Bytes::of_pages(3 * 512);

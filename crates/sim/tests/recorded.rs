@@ -14,7 +14,7 @@ use terrace_policies::Settings;
 use terrace_sim::processes::Placement;
 use terrace_sim::run::{run_alone, run_tuned};
 use terrace_sim::tuning::FixedLimit;
-use terrace_sim::{FastSize, MmuConfig, Pages, Report, SimConfig, TraceSource, WorkloadSource};
+use terrace_sim::{FastSize, MmuConfig, Pages, Report, SimConfig, SimError, TraceSource, WorkloadSource};
 use terrace_trace::{
     Access, AccessSource, Change, Event, Extent, Header, Index, MapPiece, Process, ProcessId, Reader, ThreadId, Writer,
 };
@@ -176,7 +176,7 @@ fn run_processes() -> Report {
     let map = Index::read(&mut Cursor::new(&trace[..])).unwrap().1.map(&mut Cursor::new(&trace[..])).unwrap();
     let placement = Some(Placement::of(&map, u64::from(2 * BLOCKS * 512)).unwrap());
     let open = move || {
-        let reader = Reader::new(Cursor::new(trace.clone())).map_err(|error| error.to_string())?;
+        let reader = Reader::new(Cursor::new(trace.clone())).map_err(|error| SimError::Source(error.to_string()))?;
         Ok(Box::new(reader) as Box<dyn AccessSource>)
     };
     let footprint = Bytes::of_pages(2 * pages);

@@ -43,6 +43,14 @@ pub struct Answer {
     pub uncovered: Option<String>,
 }
 
+/// Why a database cannot be made ready for queries.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct IndexError(
+    /// What the tree says.
+    pub String,
+);
+
 /// A database made ready for queries.
 pub struct Index {
     database: Database,
@@ -57,10 +65,10 @@ impl Index {
     ///
     /// # Errors
     /// When the tree cannot be built: more than 4,294,967,295 records.
-    pub fn new(database: Database) -> Result<Index, String> {
+    pub fn new(database: Database) -> Result<Index, IndexError> {
         let z = database.meta().z_score;
         let points: Vec<[f32; DIMENSIONS]> = database.vectors().iter().map(|vector| z.apply(vector)).collect();
-        let tree = ImmutableKdTree::new_from_slice(&points).map_err(|error| format!("{error:?}"))?;
+        let tree = ImmutableKdTree::new_from_slice(&points).map_err(|error| IndexError(format!("{error:?}")))?;
         let (mut low, mut high) = ([f64::INFINITY; DIMENSIONS], [f64::NEG_INFINITY; DIMENSIONS]);
         for vector in database.vectors() {
             for (k, value) in vector.to_array().into_iter().enumerate() {

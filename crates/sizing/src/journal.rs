@@ -43,18 +43,23 @@ pub fn append(journal: &mut Vec<u8>, number: u32, vector: &ConfigVector, seconds
     journal.extend_from_slice(&checksum.to_le_bytes());
 }
 
+/// A journal that cannot be continued.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("it is of another build (machine, seed or version), or no journal at all")]
+pub struct ForeignJournal;
+
 /// Reads what is whole.
 ///
 /// # Errors
 /// When the journal is of another build.
-pub fn read(bytes: &[u8], origin: &Origin) -> Result<Found, String> {
+pub fn read(bytes: &[u8], origin: &Origin) -> Result<Found, ForeignJournal> {
     let header = header(origin);
     let Some(rest) = bytes.strip_prefix(&header[..]) else {
         // A header torn by a kill holds no records; anything else is not ours to continue.
         if header.starts_with(bytes) {
             return Ok(Found::default());
         }
-        return Err("it is of another build (machine, seed or version), or no journal at all".to_owned());
+        return Err(ForeignJournal);
     };
     let mut found = Found { bytes: header.len(), ..Found::default() };
     for record in rest.chunks_exact(RECORD_BYTES) {
@@ -105,6 +110,6 @@ mod tests {
         assert_eq!((whole.seconds.as_slice(), whole.bytes), (&database.seconds[..], bytes.len()));
         bytes[first + RECORD_BYTES + 9] ^= 1;
         assert_eq!(read(&bytes, &origin).unwrap().vectors.len(), 1, "a damaged record ends what is taken");
-        assert!(read(&bytes, &Origin { seed: 2, ..origin }).is_err());
+        assert_eq!(read(&bytes, &Origin { seed: 2, ..origin }).err(), Some(ForeignJournal));
     }
 }

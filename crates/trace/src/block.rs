@@ -171,6 +171,17 @@ pub(crate) struct Unpacker {
     pub(crate) raw: Vec<u8>,
 }
 
+/// Why a block cannot be unpacked.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum BlockError {
+    #[error("its checksum does not match")]
+    Checksum,
+    #[error("{0}")]
+    Zstd(std::io::Error),
+    #[error("it unpacks to {got} bytes, not {wanted}")]
+    Length { got: usize, wanted: usize },
+}
+
 impl Unpacker {
     pub(crate) fn new() -> Result<Unpacker, TraceError> {
         let zstd =
@@ -178,15 +189,15 @@ impl Unpacker {
         Ok(Unpacker { zstd, raw: Vec::new() })
     }
 
-    pub(crate) fn unpack(&mut self, frame: &Frame, stored: &[u8]) -> Result<(), String> {
+    pub(crate) fn unpack(&mut self, frame: &Frame, stored: &[u8]) -> Result<(), BlockError> {
         if crc32fast::hash(stored) != frame.checksum {
-            return Err("its checksum does not match".to_owned());
+            return Err(BlockError::Checksum);
         }
         let wanted = frame.raw_bytes as usize;
         self.raw.clear();
         self.raw.reserve(wanted);
-        let got = self.zstd.decompress_to_buffer(stored, &mut self.raw).map_err(|error| error.to_string())?;
-        if got == wanted { Ok(()) } else { Err(format!("it unpacks to {got} bytes, not {wanted}")) }
+        let got = self.zstd.decompress_to_buffer(stored, &mut self.raw).map_err(BlockError::Zstd)?;
+        if got == wanted { Ok(()) } else { Err(BlockError::Length { got, wanted }) }
     }
 }
 

@@ -142,7 +142,7 @@ impl Index {
         let mut stored = vec![0; frame.stored_bytes as usize];
         read_up_to(input, &mut stored, index_at + FRAME_BYTES as u64)?;
         let mut unpacker = Unpacker::new()?;
-        unpacker.unpack(&frame, &stored).map_err(|reason| corrupt(&reason))?;
+        unpacker.unpack(&frame, &stored).map_err(|error| corrupt(&error.to_string()))?;
         let index = Index::decode(&unpacker.raw, index_at).ok_or_else(|| corrupt("it makes no sense"))?;
         if index.summary.accesses != trailer.accesses {
             return Err(corrupt("it disagrees with the trailer about the number of accesses"));
@@ -168,7 +168,7 @@ impl Index {
             }
             let mut stored = vec![0; frame.stored_bytes as usize];
             read_up_to(input, &mut stored, block.offset + FRAME_BYTES as u64)?;
-            unpacker.unpack(&frame, &stored).map_err(|reason| corrupt(&reason))?;
+            unpacker.unpack(&frame, &stored).map_err(|error| corrupt(&error.to_string()))?;
             let take = |piece| {
                 budget.take(&piece)?;
                 map.add(&piece);

@@ -6,7 +6,7 @@
 
 use std::io::Read;
 
-use crate::block::{BlockKind, FRAME_BYTES, Frame, Unpacker, decode_map, decode_records};
+use crate::block::{BlockError, BlockKind, FRAME_BYTES, Frame, Unpacker, decode_map, decode_records};
 use crate::error::TraceError;
 use crate::header::{Header, read_up_to};
 use crate::index::{Index, Summary, TRAILER_BYTES, Trailer};
@@ -197,7 +197,7 @@ impl<R: Read> Reader<R> {
         if got < wanted {
             return Err(truncated(FRAME_BYTES + got, within));
         }
-        let corrupt = |reason: String| TraceError::Corrupt { offset: begin, within, reason };
+        let corrupt = |error: BlockError| TraceError::corrupt(begin, within, error.to_string());
         self.unpacker.unpack(&frame, &self.stored[..wanted]).map_err(corrupt)?;
         let named = |reason: &'static str| TraceError::corrupt(begin, within, reason);
         let raw = &self.unpacker.raw;

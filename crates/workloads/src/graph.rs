@@ -9,7 +9,7 @@
 //! number of edges, and with it the footprint, is exact.
 
 use crate::memory::{Array, Lane, Memory, Schedule};
-use crate::program::{Settings, WorkloadError};
+use crate::program::{AuditError, Settings, WorkloadError};
 use crate::random::{Permutation, mix};
 
 /// Kind of graph.
@@ -221,7 +221,7 @@ impl<E: Edge> Graph<E> {
     }
 
     /// Whether the graph in memory is the one that was asked for: every edge counted at both ends, unseen.
-    pub fn audit(&self, shape: &GraphShape) -> Result<(), String> {
+    pub fn audit(&self, shape: &GraphShape) -> Result<(), AuditError> {
         let mut sums = vec![0u64; self.vertices()];
         for number in 0..shape.edges {
             let (from, to) = shape.edge(number);
@@ -233,12 +233,14 @@ impl<E: Edge> Graph<E> {
         for (vertex, sum) in sums.iter().enumerate() {
             let (start, end) = (self.offsets.peek(vertex), self.offsets.peek(vertex + 1));
             if start != at || end < start || end > self.neighbors.len() as u64 {
-                return Err(format!("the list of vertex {vertex} does not follow the one before it"));
+                return Err(AuditError(format!("the list of vertex {vertex} does not follow the one before it")));
             }
             at = end;
             let found = self.peek_list(vertex).fold(0u64, |sum, entry| sum.wrapping_add(mix(entry.to_bits())));
             if found != *sum {
-                return Err(format!("the list of vertex {vertex} does not hold the edges generated for it"));
+                return Err(AuditError(format!(
+                    "the list of vertex {vertex} does not hold the edges generated for it"
+                )));
             }
         }
         Ok(())

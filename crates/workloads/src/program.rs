@@ -95,6 +95,14 @@ pub enum WorkloadError {
     },
 }
 
+/// What a program's check of its own data found: what memory lost, or what the program did wrong.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct AuditError(
+    /// What does not hold.
+    pub String,
+);
+
 /// A program with its parameters, ready to run.
 pub trait Workload: Send {
     /// Runs in traced memory.
@@ -245,6 +253,13 @@ impl<'p> Settings<'p> {
 /// A wrong answer, for the programs' checks.
 pub(crate) fn wrong(workload: &'static str, what: impl Into<String>) -> WorkloadError {
     WorkloadError::Wrong { workload, what: what.into() }
+}
+
+impl AuditError {
+    /// As the wrong answer of a workload.
+    pub(crate) fn of(self, workload: &'static str) -> WorkloadError {
+        wrong(workload, self.0)
+    }
 }
 
 /// `Ok` where `holds`, otherwise a wrong answer.

@@ -7,6 +7,7 @@
 //! children; in a leaf the children are elements, and the last word leads to the next leaf.
 
 use crate::memory::{Array, Lane, Memory};
+use crate::program::AuditError;
 
 const LEAF: u64 = 1 << 32;
 /// The word offset 0 is never an element or a node, so it can stand for "nothing".
@@ -129,13 +130,17 @@ impl Tree {
 
     /// Walks all leaves unseen and says what is wrong with the tree, or how many elements it has; `visit` is given each
     /// key and element in order.
-    pub fn audit(&self, heap: &Heap, mut visit: impl FnMut(u64, usize) -> Result<(), String>) -> Result<u64, String> {
+    pub fn audit(
+        &self,
+        heap: &Heap,
+        mut visit: impl FnMut(u64, usize) -> Result<(), AuditError>,
+    ) -> Result<u64, AuditError> {
         let within = |node: usize| node > 0 && node + 2 * self.order <= heap.words.len();
         let mut node = self.root;
         for _ in 1..self.depth {
             node = heap.words.peek(node + self.order) as usize;
             if !within(node) {
-                return Err(format!("a child lies at word {node}, outside the heap"));
+                return Err(AuditError(format!("a child lies at word {node}, outside the heap")));
             }
         }
         let (mut count, mut last, mut leaves) = (0u64, None, 0u64);
@@ -143,12 +148,12 @@ impl Tree {
             let header = heap.words.peek(node);
             let keys = (header & (LEAF - 1)) as usize;
             if header & LEAF == 0 || keys >= self.order || leaves > self.count {
-                return Err(format!("the node at word {node} is no leaf of this tree"));
+                return Err(AuditError(format!("the node at word {node} is no leaf of this tree")));
             }
             for place in 0..keys {
                 let key = heap.words.peek(node + 1 + place);
                 if last.is_some_and(|last| last >= key) {
-                    return Err(format!("keys are out of order in the leaf at word {node}"));
+                    return Err(AuditError(format!("keys are out of order in the leaf at word {node}")));
                 }
                 last = Some(key);
                 visit(key, heap.words.peek(node + self.order + place) as usize)?;
@@ -157,10 +162,14 @@ impl Tree {
             leaves += 1;
             node = heap.words.peek(node + 2 * self.order - 1) as usize;
             if node != NOTHING as usize && !within(node) {
-                return Err(format!("a leaf leads to word {node}, outside the heap"));
+                return Err(AuditError(format!("a leaf leads to word {node}, outside the heap")));
             }
         }
-        if count == self.count { Ok(count) } else { Err(format!("{count} keys are in the leaves, not {}", self.count)) }
+        if count == self.count {
+            Ok(count)
+        } else {
+            Err(AuditError(format!("{count} keys are in the leaves, not {}", self.count)))
+        }
     }
 
     #[inline]

@@ -7,7 +7,7 @@
 //! element; a walk of the leaves meets every key once, in order, with its element whole; keys never inserted are absent.
 
 use crate::memory::{Lane, Memory};
-use crate::program::{Answer, Program, Settings, WorkloadError, WorkloadInfo, check, wrong};
+use crate::program::{Answer, AuditError, Program, Settings, WorkloadError, WorkloadInfo, check, wrong};
 use crate::random::{Random, mix};
 use crate::service::{Budget, serve};
 use crate::tree::{Heap, Tree};
@@ -88,9 +88,9 @@ impl Program for Btree {
             let whole = element + words <= heap.words.len()
                 && (0..words).all(|word| heap.words.peek(element + word) == key.wrapping_add(word as u64));
             checksum = checksum.rotate_left(1) ^ key;
-            if whole { Ok(()) } else { Err(format!("the element of key {key:#x} is damaged")) }
+            if whole { Ok(()) } else { Err(AuditError(format!("the element of key {key:#x} is damaged"))) }
         });
-        audit.map_err(|what| wrong(INFO.name, what))?;
+        audit.map_err(|error| error.of(INFO.name))?;
         let found = tree.count();
         Ok(Answer {
             operations,

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use super::gap_bfs::{NONE, append, plain_depths};
 use crate::graph::{Graph, GraphShape};
 use crate::memory::{Array, Lane, Memory, Schedule};
-use crate::program::{Answer, Program, Settings, WorkloadError, WorkloadInfo, check, wrong};
+use crate::program::{Answer, Program, Settings, WorkloadError, WorkloadInfo, check};
 use crate::random::{Random, mix};
 
 pub(super) const INFO: WorkloadInfo = WorkloadInfo {
@@ -164,7 +164,7 @@ impl Program for Centrality {
         }
 
         memory.phase("verify");
-        graph.audit(&self.shape).map_err(|what| wrong(INFO.name, what))?;
+        graph.audit(&self.shape).map_err(|error| error.of(INFO.name))?;
         let mut expected = vec![0.0f64; vertices];
         sources.iter().for_each(|&source| plain(&graph, source, &mut expected));
         let largest = expected.iter().copied().fold(0.0, f64::max);

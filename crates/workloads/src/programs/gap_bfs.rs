@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use crate::graph::{Graph, GraphShape};
 use crate::memory::{Array, Lane, Memory, Schedule};
-use crate::program::{Answer, Program, Settings, WorkloadError, WorkloadInfo, check, wrong};
+use crate::program::{Answer, AuditError, Program, Settings, WorkloadError, WorkloadInfo};
 use crate::random::{Random, mix};
 
 /// Top-down turns bottom-up when the frontier has more than one part in ALPHA of the unexplored edges.
@@ -166,7 +166,7 @@ impl Arrays<'_> {
         }
     }
 
-    fn verify(&self, source: usize) -> Result<u64, String> {
+    fn verify(&self, source: usize) -> Result<u64, AuditError> {
         let depths = plain_depths(self.graph, source);
         for (vertex, &depth) in depths.iter().enumerate() {
             let parent = self.parents.peek(vertex);
@@ -179,7 +179,9 @@ impl Arrays<'_> {
                 }
             };
             if !right {
-                return Err(format!("vertex {vertex} at depth {depth} from {source} has {parent} for its parent"));
+                return Err(AuditError(format!(
+                    "vertex {vertex} at depth {depth} from {source} has {parent} for its parent"
+                )));
             }
         }
         Ok(depths.iter().fold(0, |sum, depth| mix(sum ^ u64::from(*depth))))
@@ -222,10 +224,9 @@ impl Program for Search {
             memory.phase("run");
             arrays.search(memory, source);
             memory.phase("verify");
-            checksum ^= arrays.verify(source).map_err(|what| wrong(INFO.name, what))?.rotate_left(source as u32 % 64);
+            checksum ^= arrays.verify(source).map_err(|error| error.of(INFO.name))?.rotate_left(source as u32 % 64);
         }
-        let audit = graph.audit(&self.shape);
-        check(INFO.name, audit.is_ok(), || audit.err().unwrap_or_default())?;
+        graph.audit(&self.shape).map_err(|error| error.of(INFO.name))?;
         let figures = vec![("vertices", vertices as f64), ("edges", self.shape.edges as f64)];
         let verified = "each tree's depths and parents; the graph is intact";
         Ok(Answer { operations: self.sources, checksum, verified, figures })

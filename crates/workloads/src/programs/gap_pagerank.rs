@@ -8,7 +8,7 @@
 
 use crate::graph::{Graph, GraphKind, GraphShape};
 use crate::memory::{Array, Lane, Memory, Schedule};
-use crate::program::{Answer, Program, Settings, WorkloadError, WorkloadInfo, check, wrong};
+use crate::program::{Answer, Program, Settings, WorkloadError, WorkloadInfo, check};
 use crate::random::mix;
 
 const DAMPING: f64 = 0.85;
@@ -81,7 +81,7 @@ impl Program for PageRank {
         }
 
         memory.phase("verify");
-        graph.audit(&self.shape).map_err(|what| wrong(INFO.name, what))?;
+        graph.audit(&self.shape).map_err(|error| error.of(INFO.name))?;
         let mut pushed = vec![f64::from(base); vertices];
         for vertex in 0..vertices {
             let degree = graph.peek_list(vertex).count();

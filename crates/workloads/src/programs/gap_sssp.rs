@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use super::gap_bfs::append;
 use crate::graph::{Edge, Graph, GraphShape};
 use crate::memory::{Array, Lane, Memory, Schedule};
-use crate::program::{Answer, Program, Settings, WorkloadError, WorkloadInfo, wrong};
+use crate::program::{Answer, AuditError, Program, Settings, WorkloadError, WorkloadInfo};
 use crate::random::{Random, mix};
 
 const FAR: u32 = u32::MAX;
@@ -107,9 +107,9 @@ fn search<M: Memory>(
     }
 }
 
-fn verify(graph: &Graph<u64>, distances: &Array<u32>, source: usize) -> Result<u64, String> {
+fn verify(graph: &Graph<u64>, distances: &Array<u32>, source: usize) -> Result<u64, AuditError> {
     if distances.peek(source) != 0 {
-        return Err(format!("the source {source} is at distance {} from itself", distances.peek(source)));
+        return Err(AuditError(format!("the source {source} is at distance {} from itself", distances.peek(source))));
     }
     let mut sum = 0u64;
     for vertex in 0..graph.vertices() {
@@ -119,12 +119,15 @@ fn verify(graph: &Graph<u64>, distances: &Array<u32>, source: usize) -> Result<u
             let there = distances.peek(edge.target());
             let over = there.saturating_add((edge >> 32) as u32);
             if over < here {
-                return Err(format!("vertex {vertex} is at {here}, but over {} it is {over}", edge.target()));
+                return Err(AuditError(format!(
+                    "vertex {vertex} is at {here}, but over {} it is {over}",
+                    edge.target()
+                )));
             }
             reached |= over == here;
         }
         if !reached {
-            return Err(format!("vertex {vertex} is at {here}, but no edge leads there from so near"));
+            return Err(AuditError(format!("vertex {vertex} is at {here}, but no edge leads there from so near")));
         }
         sum = mix(sum ^ u64::from(here));
     }
@@ -145,10 +148,10 @@ impl Program for ShortestPaths {
             memory.phase("run");
             search(memory, &graph, &distances, &frontier, source, self.delta);
             memory.phase("verify");
-            let sum = verify(&graph, &distances, source).map_err(|what| wrong(INFO.name, what))?;
+            let sum = verify(&graph, &distances, source).map_err(|error| error.of(INFO.name))?;
             checksum ^= sum.rotate_left(source as u32 % 64);
         }
-        graph.audit(&self.shape).map_err(|what| wrong(INFO.name, what))?;
+        graph.audit(&self.shape).map_err(|error| error.of(INFO.name))?;
         let figures = vec![("vertices", graph.vertices() as f64), ("edges", self.shape.edges as f64)];
         let verified = "no edge shortens a distance and every distance is reached; the graph is intact";
         Ok(Answer { operations: self.sources, checksum, verified, figures })

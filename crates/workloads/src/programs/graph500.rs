@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
 use crate::graph::{GraphKind, GraphShape};
 use crate::memory::{Array, Lane, Memory, Schedule};
-use crate::program::{Answer, Program, Settings, WorkloadError, WorkloadInfo, check};
+use crate::program::{Answer, AuditError, Program, Settings, WorkloadError, WorkloadInfo, check};
 use crate::random::{Random, mix};
 
 const NONE: u64 = u64::MAX;
@@ -122,9 +122,9 @@ impl Arrays {
     }
 
     /// The specification's validation; says what does not hold.
-    fn validate<M: Memory>(&self, memory: &mut M, vertices: usize, key: usize) -> Result<u64, String> {
+    fn validate<M: Memory>(&self, memory: &mut M, vertices: usize, key: usize) -> Result<u64, AuditError> {
         if self.parents.peek(key) != key as u64 {
-            return Err(format!("key {key} is not its own parent"));
+            return Err(AuditError(format!("key {key} is not its own parent")));
         }
         // Levels: each vertex follows its parents until one whose level is known; a chain longer than all vertices is a cycle.
         memory.parallel(vertices, 512, Schedule::Blocks, |lane, range| {
@@ -163,7 +163,7 @@ impl Arrays {
             }
         });
         if bad.load(Relaxed) != usize::MAX {
-            return Err(format!("the parents of vertex {} do not lead to key {key}", bad.load(Relaxed)));
+            return Err(AuditError(format!("the parents of vertex {} do not lead to key {key}", bad.load(Relaxed))));
         }
         // Every edge; and for each vertex, whether some edge joins it to its parent.
         let joined: Vec<AtomicBool> = (0..vertices).map(|_| AtomicBool::new(false)).collect();
@@ -187,10 +187,10 @@ impl Arrays {
             }
         });
         if bad.load(Relaxed) != usize::MAX {
-            return Err(format!(
+            return Err(AuditError(format!(
                 "edge {} of the list spans more than one level, or leaves the tree",
                 bad.load(Relaxed)
-            ));
+            )));
         }
         let mut checksum = 0u64;
         for vertex in 0..vertices {
@@ -198,7 +198,7 @@ impl Arrays {
             if parent != NONE && vertex != key {
                 let joined = joined[vertex].load(Relaxed);
                 if !joined || self.levels.peek(parent as usize) + 1 != level {
-                    return Err(format!("the tree edge from {parent} to {vertex} is no edge of the graph"));
+                    return Err(AuditError(format!("the tree edge from {parent} to {vertex} is no edge of the graph")));
                 }
             }
             checksum = mix(checksum ^ level);
@@ -242,9 +242,8 @@ impl Program for Graph500 {
             arrays.search(memory, vertices, key);
             if self.validate_each || number + 1 == self.keys {
                 memory.phase("validate");
-                let sum = arrays.validate(memory, vertices, key);
-                check(INFO.name, sum.is_ok(), || sum.clone().err().unwrap_or_default())?;
-                checksum ^= sum.unwrap_or_default().rotate_left(number as u32);
+                let sum = arrays.validate(memory, vertices, key).map_err(|error| error.of(INFO.name))?;
+                checksum ^= sum.rotate_left(number as u32);
             }
             reached += (0..vertices).filter(|&vertex| arrays.parents.peek(vertex) != NONE).count() as u64;
         }

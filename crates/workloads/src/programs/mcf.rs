@@ -9,7 +9,7 @@
 //! carries any, and reduced costs prove that no cheaper flow exists.
 
 use crate::memory::{Array, Lane, Memory};
-use crate::program::{Answer, Program, Settings, WorkloadError, WorkloadInfo, check};
+use crate::program::{Answer, AuditError, Program, Settings, WorkloadError, WorkloadInfo};
 use crate::random::{Random, mix};
 
 /// Words of an arc: tail, head, cost, capacity, flow, state.
@@ -351,7 +351,7 @@ impl Network {
     }
 
     /// Says what is wrong with the flow, or what it costs.
-    fn audit(&self, optimal: bool, seed: u64) -> Result<i128, String> {
+    fn audit(&self, optimal: bool, seed: u64) -> Result<i128, AuditError> {
         let mut balance: Vec<i64> = (0..=self.node_count as i64)
             .map(|node| if node == self.root() { 0 } else { self.peek_node(node, SUPPLY) })
             .collect();
@@ -359,18 +359,18 @@ impl Network {
         for arc in 0..self.arc_count + self.node_count {
             let [tail, head, price, capacity, flow, state] = std::array::from_fn(|word| self.peek_arc(arc, word));
             if arc < self.arc_count && [tail, head, price, capacity] != self.tail_head_cost_capacity(arc, seed) {
-                return Err(format!("arc {arc} is not the one generated"));
+                return Err(AuditError(format!("arc {arc} is not the one generated")));
             }
             let nodes = 0..=self.root();
             if !nodes.contains(&tail) || !nodes.contains(&head) || flow < 0 || flow > capacity {
-                return Err(format!("arc {arc} from {tail} to {head} carries {flow} of {capacity}"));
+                return Err(AuditError(format!("arc {arc} from {tail} to {head} carries {flow} of {capacity}")));
             }
             balance[tail as usize] -= flow;
             balance[head as usize] += flow;
             cost += i128::from(price) * i128::from(flow);
             if optimal {
                 if arc >= self.arc_count && flow != 0 {
-                    return Err(format!("artificial arc {arc} carries {flow}"));
+                    return Err(AuditError(format!("artificial arc {arc} carries {flow}")));
                 }
                 let reduced = price - self.peek_node(tail, POTENTIAL) + self.peek_node(head, POTENTIAL);
                 let right = match state {
@@ -380,12 +380,14 @@ impl Network {
                     _ => false,
                 };
                 if !right {
-                    return Err(format!("arc {arc} in state {state} with flow {flow} has reduced cost {reduced}"));
+                    return Err(AuditError(format!(
+                        "arc {arc} in state {state} with flow {flow} has reduced cost {reduced}"
+                    )));
                 }
             }
         }
         match balance.iter().position(|left| *left != 0) {
-            Some(node) => Err(format!("{} is left over at node {node}", balance[node])),
+            Some(node) => Err(AuditError(format!("{} is left over at node {node}", balance[node]))),
             None => Ok(cost),
         }
     }
@@ -404,9 +406,7 @@ impl Program for Flow {
         memory.phase("simplex");
         let (optimal, pivots) = network.simplex(memory, self.pivots);
         memory.phase("verify");
-        let cost = network.audit(optimal, self.seed);
-        check(INFO.name, cost.is_ok(), || cost.clone().err().unwrap_or_default())?;
-        let cost = cost.unwrap_or_default();
+        let cost = network.audit(optimal, self.seed).map_err(|error| error.of(INFO.name))?;
         let verified = if optimal {
             "bounds, balance, and optimality by reduced costs"
         } else {

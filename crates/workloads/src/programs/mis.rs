@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use super::gap_bfs::append;
 use crate::graph::{Graph, GraphShape};
 use crate::memory::{Array, Lane, Memory, Schedule};
-use crate::program::{Answer, Program, Settings, WorkloadError, WorkloadInfo, check, wrong};
+use crate::program::{Answer, Program, Settings, WorkloadError, WorkloadInfo, check};
 use crate::random::{Permutation, mix};
 
 const UNDECIDED: u32 = 0;
@@ -147,7 +147,7 @@ impl Program for IndependentSet {
                 checksum = mix(checksum ^ u64::from(state));
             }
         }
-        graph.audit(&self.shape).map_err(|what| wrong(INFO.name, what))?;
+        graph.audit(&self.shape).map_err(|error| error.of(INFO.name))?;
         let figures = vec![("members", members as f64), ("rounds", rounds as f64), ("vertices", vertices as f64)];
         let verified = "the set is independent and maximal; the graph is intact";
         Ok(Answer { operations: self.runs, checksum, verified, figures })

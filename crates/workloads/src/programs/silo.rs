@@ -8,7 +8,7 @@
 
 use super::silo_engine::{Database, Refused, Transaction};
 use crate::memory::{Lane, Memory};
-use crate::program::{Answer, Program, Settings, WorkloadError, WorkloadInfo, check, wrong};
+use crate::program::{Answer, AuditError, Program, Settings, WorkloadError, WorkloadInfo, check, wrong};
 use crate::random::{Permutation, Random, Zipf, mix};
 use crate::service::{Budget, serve_steps};
 
@@ -156,9 +156,9 @@ impl Program for Ycsb {
             versions = versions.wrapping_add(version);
             checksum = checksum.rotate_left(1) ^ peek(1);
             let whole = (1..VALUE_WORDS).all(|word| peek(word) == word_of(seed, key, version, word));
-            if whole { Ok(()) } else { Err(format!("the record of key {key} is not whole")) }
+            if whole { Ok(()) } else { Err(AuditError(format!("the record of key {key} is not whole"))) }
         });
-        audit.map_err(|what| wrong(INFO.name, what))?;
+        audit.map_err(|error| error.of(INFO.name))?;
         let written: u64 = clients.iter().map(|client| client.written).sum();
         check(INFO.name, versions == written, || format!("{versions} versions for {written} writes committed"))?;
         let conflicts: u64 = clients.iter().map(|client| client.conflicts).sum();

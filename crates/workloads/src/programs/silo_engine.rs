@@ -8,6 +8,7 @@
 use std::sync::atomic::{Ordering, fence};
 
 use crate::memory::{Lane, Memory};
+use crate::program::AuditError;
 use crate::tree::{Heap, Tree};
 
 /// The bit of a record's first word that is its lock; the rest counts its versions.
@@ -142,11 +143,11 @@ impl Database {
     /// Visits every record unseen, in key order; says what is wrong with index or locks.
     pub(super) fn audit(
         &self,
-        mut visit: impl FnMut(u64, &dyn Fn(usize) -> u64) -> Result<(), String>,
-    ) -> Result<u64, String> {
+        mut visit: impl FnMut(u64, &dyn Fn(usize) -> u64) -> Result<(), AuditError>,
+    ) -> Result<u64, AuditError> {
         self.tree.audit(&self.heap, |key, record| {
             if record == 0 || record >= self.heap.words.len() || self.heap.words.peek(record) & LOCK != 0 {
-                return Err(format!("the record of key {key:#x} is lost or still locked"));
+                return Err(AuditError(format!("the record of key {key:#x} is lost or still locked")));
             }
             visit(key, &|word| self.heap.words.peek((record + 1 + word).min(self.heap.words.len() - 1)))
         })

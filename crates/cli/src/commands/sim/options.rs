@@ -390,7 +390,8 @@ impl Trace {
     fn source(self) -> Box<dyn Source> {
         let name = self.path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let (footprint, placement) = (self.footprint, self.placement.clone());
-        let open = move || self.reader().map(|reader| Box::new(reader) as Box<dyn AccessSource>);
+        let open =
+            move || self.reader().map(|reader| Box::new(reader) as Box<dyn AccessSource>).map_err(SimError::Source);
         Box::new(TraceSource { name, footprint, open, placement })
     }
 }
