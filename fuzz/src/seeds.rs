@@ -141,7 +141,7 @@ fn bombs() -> anyhow::Result<()> {
     bomb("bomb-far", &[block(1, [1, 0], 1, &far)])
 }
 
-/// A database that says it has so many rows, in Parquet's footer (thrift's compact protocol) and in its own description.
+/// A database that claims this many rows, in Parquet's footer (thrift's compact protocol) and in its own description.
 fn with_rows(database: &[u8], rows: u64) -> Option<Vec<u8>> {
     let end = database.len() - 8;
     let length = u32::from_le_bytes(*database[end..].first_chunk()?) as usize;

@@ -124,7 +124,7 @@ impl GuestRecording {
         }
     }
 
-    /// A block of so many instructions begins.
+    /// A block of `instructions` instructions begins.
     #[inline]
     pub(crate) fn block(&self, cpu: usize, instructions: u64, kernel: bool) {
         let Some(clock) = self.clocks.get(cpu) else { return };

@@ -1,4 +1,4 @@
-//! What the plugin is told on QEMU's command line: `-plugin FILE,key=value,...`.
+//! The plugin's options on QEMU's command line: `-plugin FILE,key=value,...`.
 //!
 //! In: texts. Out: [`Options`]. Must not: open a file, or pass over a key it does not know.
 

@@ -1,4 +1,4 @@
-//! Hardware sampling for a guest that has none: every so many-th access goes into memory that the guest shares.
+//! Hardware sampling for a guest that has none: one access per period goes into memory that the guest shares.
 //!
 //! In: accesses that missed the modelled cache, and stores. Out: records in a file that QEMU shows to the guest as a device
 //! (`ivshmem-plain`), in the form of a perf ring. Must not: call into QEMU, or sample what the guest did not ask for.
@@ -98,7 +98,7 @@ impl SampleRing {
         Ok(ring)
     }
 
-    /// An event; every so many-th is written down.
+    /// An event; one per period is recorded.
     ///
     /// # Errors
     /// When the file cannot be read or written.

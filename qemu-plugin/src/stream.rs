@@ -79,7 +79,7 @@ impl Stream {
         Ok(Stream { output: Mutex::new(output) })
     }
 
-    /// Writes a chunk. Where that fails the program or guest would run on for nothing, so it is ended.
+    /// Writes a chunk. If that fails, the program or guest would run on in vain, so it is ended.
     pub(crate) fn chunk(&self, kind: Kind, place: Place, payload: &[u8]) {
         let mut bytes = Vec::with_capacity(48 + payload.len());
         bytes.extend([CHUNK_MARK, kind as u32].map(u32::to_le_bytes).concat());
@@ -102,7 +102,7 @@ impl Stream {
     }
 }
 
-/// What a virtual CPU leaves out: hits of a cache in front of the recorder, and all but every so many-th of the rest.
+/// What a virtual CPU leaves out: hits of a cache in front of the recorder, and all but one per period of the rest.
 ///
 /// The cache is direct mapped with lines of 64 bytes; what it holds is not written down. A read that hits leaves no trace, a write that
 /// hits a line which was only read so far does: the line must be known as written.

@@ -1,6 +1,6 @@
 //! Counts a guest's accesses by the tier that serves them, through a modelled cache and TLBs.
 //!
-//! In: accesses by physical and virtual address. Out: a line of JSON for every so many accesses: how many there were, how many
+//! In: accesses by physical and virtual address. Out: a line of JSON per interval of accesses: how many there were, how many
 //! missed the cache and were served by each tier, and how long they take on the modelled machine. Must not: call into QEMU, or
 //! know which program is managed how.
 //!

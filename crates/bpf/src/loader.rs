@@ -56,7 +56,7 @@ pub struct PageTables {
 }
 
 impl PageTables {
-    /// Loads the program that this kernel takes, with room for so many 2 MiB blocks (4 KiB of memory each), and finds
+    /// Loads the program that this kernel supports, with room for `slots` 2 MiB blocks (4 KiB of memory each), and finds
     /// out where the kernel maps physical memory.
     ///
     /// # Errors

@@ -1,6 +1,6 @@
 //! Both programs on this kernel, against what the kernel itself says of this process in /proc/self/pagemap.
 #![cfg(feature = "bpf")]
-// What was skipped is told to whoever reads the output of the tests.
+// The output of the tests lists skipped tests.
 #![allow(clippy::print_stdout)]
 
 use std::io::{Read, Seek, SeekFrom};

@@ -31,7 +31,7 @@ struct Arguments {
     /// Read for so long.
     #[arg(long, default_value_t = 0)]
     seconds: u64,
-    /// Do not count the first so many seconds.
+    /// Do not count this many seconds at the start.
     #[arg(long, default_value_t = 0)]
     warm: u64,
     /// Connections, each on its own thread, one request at a time.

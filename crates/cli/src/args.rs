@@ -38,7 +38,7 @@ fn pid(text: &str) -> Result<u32, String> {
 #[derive(Debug, Parser)]
 #[command(name = "terrace", version, max_term_width = 110)]
 pub(crate) struct Arguments {
-    /// Say more on stderr (twice: still more).
+    /// Log more on stderr (twice: debug messages too).
     #[arg(short, long, global = true, action = clap::ArgAction::Count)]
     pub verbose: u8,
     /// What to do.
@@ -51,7 +51,7 @@ pub(crate) enum Command {
     /// Run a program and manage its memory.
     ///
     /// The program is not changed. Its cold pages leave fast memory, for a slower NUMA node or for compressed swap, which
-    /// Terrace sets up for the run and takes away afterwards. Children are followed; the exit code is the program's, 128 + n
+    /// Terrace sets up for the run and removes afterwards. Children are followed; the exit code is the program's, 128 + n
     /// if signal n ended it. As with env(1): 127 if there is no such program, 126 if it cannot be executed. Terrace's own:
     /// 1 if the machine cannot serve the run (the program was not started then), 2 if an option makes no sense.
     Run(Box<RunArguments>),
@@ -65,21 +65,21 @@ pub(crate) enum Command {
     Doctor(DoctorArguments),
     /// List the policies and their settings.
     Policies(OutputArguments),
-    /// Show how the service and its classes stand.
+    /// Show the state of the service and its classes.
     Status(ReachArguments),
     /// Show the classes in detail, or one class and how its pages are ranked.
     Classes(OneClassArguments),
     /// Show why a process, or a page of it, is where it is.
     Explain(ExplainArguments),
-    /// Show what happened.
+    /// Show the history of events.
     History(HistoryArguments),
-    /// Watch the service work, in the terminal.
+    /// Show the service live, in the terminal.
     Top(TopArguments),
-    /// Stop watching and moving until `terrace resume`.
+    /// Stop scanning and moving until `terrace resume`.
     Pause(OneClassArguments),
     /// Go on after a pause or a drain.
     Resume(OneClassArguments),
-    /// Bring back what was moved to slower memory, then pause.
+    /// Promote what was moved to slower memory, then pause.
     Drain(OneClassArguments),
     /// Read the configuration again; a bad one changes nothing.
     Reload(ReachArguments),
@@ -109,7 +109,7 @@ pub(crate) enum Command {
     /// Write manual pages and completions into a directory, for packages.
     #[command(hide = true)]
     Generate(GenerateArguments),
-    /// Run the papers' experiments on modelled hardware: each paper's figure beside ours.
+    /// Run the papers' experiments on modelled hardware: each paper's figure next to ours.
     Reproduce(ReproduceArguments),
     /// Which policy is best for a program, how much fast memory it needs, and how far that is from the best possible.
     ///
@@ -144,10 +144,10 @@ pub(crate) struct WorkloadArguments {
     /// Seed of everything random.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
-    /// How much to do, in the workload's own operations.
+    /// Amount of work, in the workload's own operations.
     #[arg(long, conflicts_with = "duration")]
     pub operations: Option<u64>,
-    /// How long to run the measured part, for workloads that run until told to stop.
+    /// Duration of the measured part, for workloads that run until stopped.
     #[arg(long, value_name = "TIME")]
     pub duration: Option<String>,
     /// An option of the workload. May be given several times.
@@ -236,19 +236,19 @@ pub(crate) struct ObserveArguments {
 /// Options of every command that watches a program.
 #[derive(Debug, Args)]
 pub(crate) struct WatchArguments {
-    /// How accesses are seen: auto, or a tracker's name from `terrace doctor`.
+    /// How accesses are observed: auto, or a tracker's name from `terrace doctor`.
     #[arg(long, default_value = "auto", value_name = "NAME")]
     pub tracker: String,
-    /// Time between rounds, such as 500ms; without it the policy adapts it.
+    /// Time between scans, such as 500ms; by default the policy adapts it.
     #[arg(long, value_name = "TIME")]
     pub interval: Option<String>,
-    /// Share of the program's CPU time that watching it may cost; rounds become rarer and smaller to keep to it.
+    /// Share of the program's CPU time that tracking may cost; scans become rarer and smaller to stay within it.
     #[arg(long, default_value = "1%", value_name = "SHARE")]
     pub max_overhead: String,
-    /// Look at private file mappings as well.
+    /// Manage private file mappings as well.
     #[arg(long)]
     pub files: bool,
-    /// Look at shared memory as well.
+    /// Manage shared memory as well.
     #[arg(long)]
     pub shared: bool,
     /// Write report.json and report.html into this directory.
@@ -260,7 +260,7 @@ pub(crate) struct WatchArguments {
     /// Write the report as one JSON object into this file.
     #[arg(long, value_name = "FILE")]
     pub json_file: Option<PathBuf>,
-    /// No progress line and no closing lines.
+    /// Print no progress line and no closing lines.
     #[arg(short, long)]
     pub quiet: bool,
     /// Show the memory by idle time and by address on the whole terminal while it runs.
@@ -273,28 +273,28 @@ pub(crate) struct WatchArguments {
 pub(crate) struct ManageArguments {
     #[command(flatten)]
     pub watch: WatchArguments,
-    /// Which policy decides (`terrace policies` lists them).
+    /// The policy that decides (`terrace policies` lists them).
     #[arg(long, default_value = "age", value_name = "NAME")]
     pub policy: String,
     /// A setting of the policy, such as idle=20s. May be given several times.
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub settings: Vec<String>,
-    /// Fast memory to keep: a share of the footprint (50%), an amount (2GiB), or min: as little as it can do with.
+    /// Fast memory to keep: a share of the footprint (50%), an amount (2GiB), or min: as little as it needs.
     #[arg(long, default_value = "min", value_name = "AMOUNT")]
     pub fast: String,
     /// Where cold pages go: auto, node:1, zram:2GiB (set up for the run), swap:/dev/NAME, or none.
     #[arg(long, default_value = "auto", value_name = "TIER")]
     pub tier_slow: String,
-    /// Most bytes a second that may change tier, such as 200MiB.
+    /// Most bytes per second that may change tier, such as 200MiB.
     #[arg(long, value_name = "BYTES")]
     pub rate: Option<String>,
-    /// How long a page stays where it is after a move; four times longer each time it comes straight back [default: 10s with swap, else 1s].
+    /// How long a page stays where it is after a move; four times longer after each ping-pong [default: 10s with swap, else 1s].
     #[arg(long, value_name = "TIME")]
     pub cooldown: Option<String>,
-    /// Share of its time that the program may lose to pages that come back, to moves and to being watched, before page-outs stop.
+    /// Share of its time that the program may lose to refaults, moves and tracking before page-outs stop.
     #[arg(long, default_value = "2%", value_name = "SHARE")]
     pub max_slowdown: String,
-    /// Decide, but move nothing; say what would have moved.
+    /// Decide, but move nothing; report what would have moved.
     #[arg(long)]
     pub dry_run: bool,
 }

@@ -1,4 +1,4 @@
-//! Who may ask a running daemon what, whoever else asks: every verb and every route as a stranger, a thousand hostile connections,
+//! The rights of a running daemon's clients under load: every verb and every route as a stranger, a thousand hostile connections,
 //! a configuration that is no file, and a loop that hangs.
 //!
 //! In: nothing, or a part of a test's name; TERRACE_HOSTILE_SECONDS for how long the hostile connections go on (20). Out: lines on what

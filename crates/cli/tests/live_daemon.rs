@@ -123,7 +123,7 @@ fn an_idle_class_gives_back_fast_memory() {
     });
     let answer = daemon.ask(Verb::Set { key: "budget.fast".to_owned(), value: "120MiB".to_owned() });
     assert_eq!(answer["set"], "budget.fast");
-    // It stops in mid work, and stays as it is. What it has goes to whoever uses more than its share, and to nobody else.
+    // It stops during its work, and stays as it is. Its memory goes to the class that uses more than its share, and to no other.
     let stopped = Pid::from_raw(one.pid() as i32).unwrap();
     kill_process(stopped, Signal::STOP).unwrap();
     wait_until(Duration::from_secs(180), "the sleeper is down to its floor", || {

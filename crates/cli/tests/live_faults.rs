@@ -368,7 +368,7 @@ fn a_rival_that_comes_later_is_reported() {
     wait_until(Duration::from_secs(90), "it is reported", || {
         daemon.happened("rival").iter().any(|line| line.contains(&pid) && line.contains("another Terrace runs"))
     });
-    // Others may come and go on this machine meanwhile: it is one of them, and the metric counts all. What happened is told at once, the
+    // Others may come and go on this machine meanwhile: it is one of them, and the metric counts all. The event is reported at once, the
     // status is published once a period.
     wait_until(PATIENCE, "it is in the status", || daemon.ask(Verb::Status {})["rivals"].to_string().contains(&pid));
     let rivals = daemon.ask(Verb::Status {})["rivals"].clone();

@@ -107,7 +107,7 @@ impl TierUse {
 /// How much fast memory a program should keep.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum FastGoal {
-    /// At most so many pages.
+    /// At most this many pages.
     Pages(u64),
     /// At most this share of its footprint, 0 to 1.
     Share(f64),
@@ -172,7 +172,7 @@ pub enum Movers {
     One,
     /// A thread for each tier, which moves pages out of it: the kernel thread a node of MEMTIS and those after it.
     EachTier,
-    /// So many threads that share the copying of each page; at least one.
+    /// The number of threads that share the copying of each page; at least one.
     Several(u8),
 }
 

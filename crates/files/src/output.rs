@@ -104,7 +104,7 @@ impl Output {
     pub fn finish(self) -> io::Result<()> {
         let Sink::Beside { mut file, target } = self.0 else { return Ok(()) };
         file.as_file().sync_all()?;
-        // Whoever makes a file at this very moment is met in the next turn.
+        // A file that another process creates at this moment is found in the next turn.
         for _ in 0..8 {
             match target.symlink_metadata() {
                 Ok(there) if there.is_file() => return file.persist(&target).map(drop).map_err(|error| error.error),

@@ -4,7 +4,7 @@
 //! guest than the next: only what turns it on differs.
 //!
 //! Fast memory is what huge pages that nobody can move leave free of node 0. The guest's files lie on node 1, and a managing process
-//! (Terrace) has its own memory there (numactl), so that node 0 is the program's, whoever manages. The program's mappings lie in an address range of their own (`ulimit -s unlimited`, without randomization), by
+//! (Terrace) has its own memory there (numactl), so that node 0 belongs to the program under every manager. The program's mappings lie in an address range of their own (`ulimit -s unlimited`, without randomization), by
 //! which the plugin tells its accesses from all others. Time is by instructions, so a row comes out the same each time.
 
 use std::fs;
@@ -264,7 +264,7 @@ impl Job {
             Manager::Damon => {
                 format!("damon_tiering {} {} || exit 1\n", machine.fast.get(), (machine.fast + machine.slow).get())
             }
-            // It is ready when bpftrace is, and the program waits for it: what was used before is not its matter.
+            // It is ready when bpftrace is, and the program waits for it: earlier use does not count.
             Manager::Memtierd { config } => {
                 let configuration = memtierd::configuration(config.as_deref(), measure)?;
                 memtierd::start(&configuration, &self.addresses()) + "cpu_now cpu_before\n"
@@ -284,7 +284,7 @@ impl Job {
             ),
             _ => String::new(),
         };
-        // The program's part of node 0 is looked at each second, whoever manages.
+        // The program's part of node 0 is read every second, under every manager.
         text += "looks=0\nwhile [ ! -s /tmp/exit ]; do\n\
                  sleep 0.1; looks=$((looks + 1)); [ $((looks % 10)) -ne 0 ] || fast_now $pid\n\
                  done\nfast_result program_fast\n";

@@ -122,7 +122,7 @@ mod tests {
     fn folders_come_once_and_before_what_is_in_them() {
         let bytes = sample();
         let text = String::from_utf8_lossy(&bytes);
-        // The link's target is "usr/bin" too, but what follows it is padding: it is told apart by the header before it.
+        // The link's target is "usr/bin" too, but what follows it is padding: the header before it distinguishes the two.
         let entries = |name: &str| {
             text.split("070701").filter(|entry| entry.get(104..).is_some_and(|rest| rest.starts_with(name))).count()
         };

@@ -105,7 +105,7 @@ fn usual(measure: Measure) -> String {
     )
 }
 
-/// The shell that has memtierd manage `$pid`, with nothing of its own at the addresses by which the program's accesses are told.
+/// The shell that has memtierd manage `$pid`, with nothing of its own at the addresses that identify the program's accesses.
 pub(crate) fn start(configuration: &str, addresses: &Range<u64>) -> String {
     let (from, to) = (addresses.start, addresses.end);
     let configuration = configuration.trim_end();

@@ -3,7 +3,7 @@
 //! In: the bytes of that port. Out: [`Results`]: values by name, how each step ended, when the guest was up and when it was
 //! done. Must not: guess: a frame that is cut off is an error or, at the very end, simply not there yet.
 //!
-//! Frames, each begun by a line: `@begin CENTISECONDS` · `@value NAME BYTES` and then so many bytes and a line end ·
+//! Frames, each begun by a line: `@begin CENTISECONDS` · `@value NAME BYTES` followed by that number of bytes and a line end ·
 //! `@step NAME EXIT CENTISECONDS` · `@end CENTISECONDS`. A value is JSON; anything else is kept as text.
 
 use std::collections::BTreeMap;

@@ -1,6 +1,6 @@
 //! Scenario files: what to boot, what to do in it, and what must come out.
 //!
-//! In: a TOML file. Out: a validated [`Scenario`]. Must not: boot anything, or take a misspelt key for nothing.
+//! In: a TOML file. Out: a validated [`Scenario`]. Must not: boot anything, or ignore a misspelt key.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

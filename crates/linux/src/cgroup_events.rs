@@ -1,7 +1,7 @@
 //! News of cgroups at once: who was moved into one, which appear and vanish.
 //!
 //! In: the mounted cgroup hierarchies, watched by inotify. Out: [`CgroupEvent`]s. Must not: be relied on alone: what cannot be
-//! watched or was lost is told, and the caller then looks through /proc.
+//! watched or was lost is reported, and the caller then scans /proc.
 //!
 //! The process connector tells of forks and programs, but not that a process changed its cgroup. That is a write to the target's
 //! `cgroup.procs` (or a thread's to `tasks` in version 1), which inotify shows on the directory. What is forked inside a cgroup writes
@@ -179,7 +179,7 @@ impl CgroupEvents {
             self.watched.remove(&number);
         }
         for path in made {
-            // Whoever made it may have written to it before the watch was there.
+            // A process may have been written to it before the watch existed.
             written.push(path.clone());
             self.watch(path);
         }

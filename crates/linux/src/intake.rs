@@ -16,7 +16,7 @@ use crate::life_cycle::LifeSink;
 use crate::observer::Observer;
 use crate::trackers::{Event, Sink};
 
-/// Up to so many blocks of a range are looked up one by one; more than that, all of the space's blocks are gone through.
+/// Up to this many blocks of a range are looked up one by one; beyond that, all blocks of the space are scanned.
 const FEW_BLOCKS: u64 = 64;
 
 /// Turns what the tracker sees by address into what the engine knows by page.
@@ -30,7 +30,7 @@ pub(crate) struct Intake<'a> {
     pub bill: ScanBill,
     /// Faults of marked pages so far.
     pub hint_faults: u64,
-    /// Pages that were born and that died, where that is told as it happens.
+    /// Pages allocated and freed, if these events are reported as they happen.
     pub births: u64,
     pub deaths: u64,
 }
@@ -122,7 +122,7 @@ impl LifeSink for Intake<'_> {
         let new = ptes.iter().enumerate().map(|(offset, pte)| (start.plus(offset as u32), pte));
         let born: Vec<Observation> = new
             .filter(|(page, _)| !alive(*page))
-            // Dead again already, and its death is still to be told of: it was where memory is given first.
+            // Freed again already, and the event is still pending: it was where memory is allocated first.
             .map(|(page, pte)| Observation::Allocated { page, tier: pte.tier().unwrap_or(TierId::FAST) })
             .collect();
         if !born.is_empty() {

@@ -22,7 +22,7 @@ const CAN_KVM: u32 = 2;
 const CAN_LISTS: u32 = 4;
 const WALK_CLEAR: u32 = 1;
 const WALK_SKIP_IDLE: u32 = 2;
-/// Most scans of one walk (`TERRACE_MM_MOST_SCANS`): the counter of a page has so many values.
+/// Most scans of one walk (`TERRACE_MM_MOST_SCANS`), the largest value of a page's counter.
 pub const MOST_SCANS: u32 = 31;
 
 /// The module, opened.
@@ -137,7 +137,7 @@ pub enum ModuleError {
 }
 
 impl KernelModule {
-    /// Opens the module, with memory for walks of so many pages.
+    /// Opens the module, with memory for walks of `result_pages` pages.
     ///
     /// # Errors
     /// In one line what is missing and what to do.

@@ -4,8 +4,8 @@
 //! their places, and ranges whose memory was given back, in the order they happened, to a [`LifeSink`]. Must not: be believed
 //! before it has shown on memory of this process that it sees both ([`LifeCycle::open`]); decide what a birth or a death means.
 //!
-//! A birth is told of by every first mapping of an anonymous folio: also of a page that was copied on write, came back from swap or was joined
-//! to a huge one. Which pages are new the sink knows, since it knows which are alive. A death is told of by range, whatever was in it.
+//! Every first mapping of an anonymous folio reports an allocation: also of a page that was copied on write, came back from swap or was joined
+//! to a huge one. The sink knows which pages exist, and thus which are new. Frees are reported by range, whatever was in it.
 
 use std::io;
 use std::ops::Range;

@@ -46,7 +46,7 @@ struct Reading {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PageOutPrice {
-    /// Page-outs cost no thread anything that is known: there is one processor, or nothing was told of this machine.
+    /// No known cost of page-outs to threads: there is one processor, or nothing was measured on this machine.
     None,
     /// It was measured at the start.
     Measured,
@@ -206,7 +206,7 @@ impl LiveTuner {
         self.bringing_back.map(|(_, look)| look)
     }
 
-    /// What the engine is to be told now, if anything: to bring pages back, or that it is enough.
+    /// The next input of the engine, if any: promote pages, or stop doing so.
     fn order(&mut self, engine: &Engine, now: Time) -> Option<bool> {
         let (share, look) = self.bringing_back?;
         if now < look {
@@ -296,7 +296,7 @@ impl LiveTuner {
         self.tuner.config().interval.max(cost.min(before) * PAUSE_PER_COST)
     }
 
-    /// How far apart rounds are to begin, after a window in which managing cost the processes so many seconds: so that it costs a fifth
+    /// How far apart rounds are to begin, after a window in which managing cost the processes this many seconds: so that it costs a fifth
     /// of the target. Where a processor is free it costs nothing, and the policy's own cadence holds.
     fn space(&mut self, seconds: f64, rounds: u64) -> Duration {
         if rounds > 0 {
@@ -417,7 +417,7 @@ mod tests {
     fn rounds_are_set_apart_until_they_cost_a_fifth_of_the_target() {
         let mut live = LiveTuner::new(TunerConfig::new(0.05, Mode::Measured));
         assert_eq!(live.space(0.0, 2), Duration::ZERO, "a processor is free");
-        // Two rounds of 20 ms each second, then fewer, as it is told; a window may have none.
+        // Two rounds of 20 ms each second, then fewer, as requested; a window may have none.
         let mut apart = Duration::from_millis(500);
         for window in 0..40 {
             let each = apart.max(Duration::from_millis(500)).as_secs();

@@ -225,7 +225,7 @@ impl Held {
         self.guard.as_ref().map(Guard::pid)
     }
 
-    /// Undoes what was set up. The guard would do it, too, but here the user is told if it fails.
+    /// Undoes what was set up. The guard would do it, too, but here the user sees a failure.
     ///
     /// # Errors
     /// When the compressed swap would not go; its guard then goes on trying.

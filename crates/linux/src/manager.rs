@@ -3,7 +3,7 @@
 //! In: processes to manage, a tracker, a mover, an engine. Out: moves, and the figures of the run. Must not: decide
 //! what moves; it only carries observations in and plans out, keeps the processes' ranges current, and reads what the moves cost.
 //!
-//! Allocations and frees, where they are told as they happen (`life_cycle.rs`), go the same way.
+//! Allocations and frees, if they are reported as they happen (`life_cycle.rs`), go the same way.
 //!
 //! One observation's way: tracker → `Intake` (address to page, `intake.rs`) → engine → plan → `Manager::carry_out` (page to address) →
 //! mover → outcome → engine.
@@ -70,7 +70,7 @@ struct Space {
     mapped: Vec<MemoryRange>,
     /// What of it is managed: all but what a NUMA memory policy placed.
     ranges: Vec<MemoryRange>,
-    /// Whether the user was told that some of it is left alone.
+    /// Whether the user was warned that some of it is not managed.
     told: bool,
     major_faults: u64,
     cpu_ticks: u64,

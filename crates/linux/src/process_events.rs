@@ -1,7 +1,7 @@
 //! News of processes at once, from the kernel's process connector.
 //!
 //! In: a netlink socket. Out: [`ProcessEvent`]s. Must not: be relied on alone: events are lost when they come faster than they
-//! are read, which is told, and the caller then looks through /proc.
+//! are read, which is reported, and the caller then scans /proc.
 //!
 //! The form of the messages is that of linux/netlink.h, linux/connector.h and linux/cn_proc.h: a header of 16 bytes, one of
 //! the connector of 20, then the event: what, cpu, timestamp, and two pairs of pid and thread group.

@@ -1,4 +1,4 @@
-//! The processes of this machine: what can be told of each, to choose which to manage.
+//! The processes of this machine: the facts about each, to choose which to manage.
 //!
 //! In: /proc. Out: [`Facts`]. Must not: choose, or hold on to a process; [`crate::process::Process`] does that, and the start
 //! time in the facts tells whether it is still the same.

@@ -275,7 +275,7 @@ pub mod private_memory {
     }
 
     impl PrivateMemory {
-        /// Maps so many pages, 2 MiB aligned, never as huge pages.
+        /// Maps `pages` pages, 2 MiB aligned, never as huge pages.
         ///
         /// # Errors
         /// When there is no memory for it.
@@ -321,7 +321,7 @@ pub mod private_memory {
             self.start.as_ptr().wrapping_add(page * PAGE + line * LINE % PAGE).cast()
         }
 
-        /// Gives the memory behind so many pages back; what is read there next is zero.
+        /// Frees the memory behind `pages` pages; the next read returns zero.
         ///
         /// # Errors
         /// As madvise(2): pages that are locked cannot be given back.
@@ -399,7 +399,7 @@ pub struct PageScan {
     pub start: u64,
     /// The address after the last.
     pub end: u64,
-    /// Stop after so many pages; 0 for all.
+    /// Stop after this many pages; 0 for all.
     pub max_pages: u64,
     /// Categories whose sense is turned round.
     pub category_inverted: u64,
@@ -637,7 +637,7 @@ pub mod write_tracking {
         let mut register = Register { start, bytes, mode: MODE_WP, ioctls: 0 };
         let fd = descriptor.as_fd().as_raw_fd();
         // SAFETY: the argument is the kernel's struct for this code and lives through the call. Registering for asynchronous
-        // write protection changes no content and blocks no access, so whoever uses that memory is not disturbed.
+        // write protection changes no content and blocks no access, so users of that memory are not disturbed.
         let result = unsafe { libc::ioctl(fd, code(0, size_of::<Register>()), &raw mut register) };
         if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
@@ -936,7 +936,7 @@ pub mod placement {
         let mut mask = [0u64; NODES / BITS];
         let Some(word) = mask.get_mut(node as usize / BITS) else { return Err(io::ErrorKind::InvalidInput.into()) };
         *word |= 1 << (node as usize % BITS);
-        // SAFETY: the mask is an array of NODES bits that lives through the call; the kernel reads one bit less than it is told.
+        // SAFETY: the mask is an array of NODES bits that lives through the call; the kernel reads one bit less than the argument says.
         let result = unsafe { libc::syscall(libc::SYS_set_mempolicy, libc::MPOL_BIND, mask.as_ptr(), NODES + 1) };
         if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }

@@ -15,7 +15,7 @@
 //! makes none, or is served by the next node without waking anyone. Terrace makes one, bound to the node.
 //!
 //! The setting is for the whole machine. The kernel shares the minimum out among all zones by their size, so that slow nodes keep as large
-//! a share of theirs free; and it reclaims what it finds cold, whoever it belongs to, page cache first. Slow nodes are used only if it may
+//! a share of theirs free; and it reclaims cold pages of any owner, page cache first. Slow nodes are used only if it may
 //! demote (`/sys/kernel/mm/numa/demotion_enabled`).
 
 use std::fs::File;
@@ -137,7 +137,7 @@ impl Watermarks {
     pub fn open(root: &Path, nodes: &[u32]) -> Result<Watermarks, WatermarkError> {
         let path = root.join(MINIMUM);
         let failed = |source| WatermarkError::File { path: path.clone(), source };
-        // Opened for writing, so that missing rights are told before anything runs.
+        // Opened for writing, so that missing rights are reported before anything runs.
         let lock = File::options().read(true).write(true).open(&path).map_err(failed)?;
         match lock.try_lock() {
             Ok(()) => {}

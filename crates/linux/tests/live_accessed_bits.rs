@@ -56,7 +56,7 @@ impl Sink for Seen {
     fn event(&mut self, _: SpaceId, _: Vpn, _: Event) {}
 }
 
-/// A child that touches its memory as it is told.
+/// A child that touches its memory on request.
 struct Toucher {
     child: Child,
     input: ChildStdin,
@@ -66,7 +66,7 @@ struct Toucher {
 }
 
 impl Toucher {
-    /// A child with so many pages, 2 MiB aligned; `huge` asks for 2 MiB mappings.
+    /// A child with `pages` pages, 2 MiB aligned; `huge` asks for 2 MiB mappings.
     fn start(pages: usize, huge: bool) -> Toucher {
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args(["--ignored", "--exact", "the_touching_child", "--nocapture"])

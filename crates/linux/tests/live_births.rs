@@ -88,7 +88,7 @@ fn can_run() -> Option<()> {
 
 // ---- what the tests share ----
 
-/// Private memory of so many 4 KiB pages, none of them touched.
+/// Private memory of `pages` 4 KiB pages, none of them touched.
 fn fresh(pages: usize) -> PrivateMemory {
     PrivateMemory::map(pages).unwrap()
 }
@@ -101,7 +101,7 @@ fn touch(memory: &mut PrivateMemory, pages: impl IntoIterator<Item = usize>) {
     pages.into_iter().for_each(|page| memory.write(page, 1));
 }
 
-/// Memory of so many bytes that may hold larger pages, and its first aligned page, by number and by offset.
+/// Memory of `bytes` bytes that may hold larger pages, and its first aligned page, by number and by offset.
 fn large(bytes: usize, align: u64) -> (MmapMut, u64, usize) {
     let memory = MmapMut::map_anon(bytes).unwrap();
     let start = memory.as_ptr() as u64 / PAGE_BYTES;
@@ -109,7 +109,7 @@ fn large(bytes: usize, align: u64) -> (MmapMut, u64, usize) {
     (memory, first, (first - start) as usize)
 }
 
-/// What was told, as a reader who knows who is alive takes it.
+/// The reported events, as a reader that knows the existing pages interprets them.
 #[derive(Default)]
 struct Alive {
     pages: BTreeSet<u64>,
@@ -315,7 +315,7 @@ fn what_finds_no_room_is_counted() {
     // A round is a thousand births and one or two records of their death; little else of this process happened.
     let all = rounds * 1000;
     assert!((all..all + 4 * rounds + 100).contains(&(told + lost + (told / 1000))), "{told} + {lost} of {all}");
-    // Afterwards everything is told again.
+    // Afterwards everything is reported again.
     touch(&mut memory, 0..10);
     watch.tell(first..first + 1000, &mut alive);
     assert_eq!(watch.cycle.lost(), lost);

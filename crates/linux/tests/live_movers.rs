@@ -248,7 +248,7 @@ fn shared_pages_stay() {
         let mut residences = vec![Residence::Absent; entries.len()];
         pagemap.residences(range.start, &mut residences).unwrap();
         for ((page, entry), residence) in (range.start.0..).zip(&entries).zip(&residences) {
-            // Anonymous, present, and another process maps it too. The kernel's page of zeros is nobody's memory.
+            // Anonymous, present, and another process maps it too. The kernel's zero page belongs to no process.
             if residence.is_present() && !entry.exclusive() && !entry.file_or_shared() {
                 shared.push(PageMove { vpn: Vpn(page), pages: 1, from: FAST, to: SWAP });
             }

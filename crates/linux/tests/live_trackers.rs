@@ -149,7 +149,7 @@ impl Worker {
     }
 }
 
-/// A child that touches its memory as it is told.
+/// A child that touches its memory on request.
 struct Toucher {
     child: Child,
     input: ChildStdin,

@@ -136,7 +136,7 @@ fn a_huge_page_has_one_mark() {
         return;
     }
     assert_eq!(map[skip + (2 << 20) + 5000], 1);
-    // A part of a huge page is told of and not cleared.
+    // A part of a huge page is reported and not cleared.
     let part = Walk { pages: 100, first: Vpn(first.0 + 600), ..both };
     for _ in 0..2 {
         module.walk(slot, part, &mut seen).unwrap();

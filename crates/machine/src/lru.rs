@@ -50,7 +50,7 @@ pub struct Lists {
 }
 
 impl Lists {
-    /// Empty lists for so many tiers.
+    /// Empty lists for `tiers` tiers.
     pub fn new(tiers: usize) -> Lists {
         let empty = Ends { head: END, tail: END, pages: 0 };
         Lists { next: Vec::new(), previous: Vec::new(), ends: vec![[empty; 4]; tiers] }

@@ -96,7 +96,7 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// Empty tiers of so many pages; `compressed[k]` tells which of them fault when touched.
+    /// Empty tiers with these capacities in pages; pages in a tier with `compressed[k]` fault when touched.
     pub fn new(capacity: Vec<u64>, compressed: Vec<bool>) -> Memory {
         let used = vec![0; capacity.len()];
         Memory { words: Vec::new(), capacity, used, compressed }
@@ -166,7 +166,7 @@ impl Memory {
         self.capacity[tier.index()].saturating_sub(self.used[tier.index()])
     }
 
-    /// A tier can hold so many pages from now on. It may hold more already; then it takes in none until it holds fewer.
+    /// Sets the capacity of a tier in pages. If it holds more already, it takes no page until it holds fewer.
     pub fn set_capacity(&mut self, tier: TierId, pages: u64) {
         self.capacity[tier.index()] = pages;
     }

@@ -175,12 +175,12 @@ pub struct Loading {
 }
 
 impl Management {
-    /// Nanoseconds in which one core copies so many bytes from a tier to a tier: as fast as the slowest of the three allows.
+    /// Nanoseconds in which one core copies `bytes` from a tier to a tier, at the speed of the slowest of the three.
     pub fn copy_nanos(&self, bytes: f64, from: &Tier, to: &Tier) -> f64 {
         bytes * 1e9 / self.copy_bandwidth.min(from.copy_read).min(to.copy_write)
     }
 
-    /// Nanoseconds that clearing so many bytes of a tier takes beyond clearing as many that do not hold the core back.
+    /// Extra nanoseconds of clearing `bytes` of a tier, over clearing memory that does not slow the core down.
     pub fn slow_clear_nanos(&self, bytes: f64, tier: &Tier) -> f64 {
         (bytes * 1e9 / tier.copy_write - bytes * 1e9 / self.copy_bandwidth).max(0.0)
     }

@@ -85,7 +85,7 @@ impl Reclaim {
         self.base[tier.index()].goal.ceil() as u64
     }
 
-    /// Keeps `pages` of a tier free for good. Source: Tuna, section 4: reclaim is woken below so many free pages and restores
+    /// Keeps `pages` of a tier free for good. Source: Tuna, section 4: reclaim wakes below this many free pages and restores
     /// them (low and high watermark), and eight tenths of them are never given out (min). New and promoted pages may go down
     /// to that: with all marks at one height no promotion would ever find room, and TPP, which the paper has beneath, holds
     /// allocation apart from reclaim. No mark falls below the tier's own. Returns what is never given out.
@@ -129,7 +129,7 @@ impl Reclaim {
         })
     }
 
-    /// What is taken at a time of a unit of so many pages.
+    /// The amount taken at a time from a unit of `weight` pages.
     fn piece(&self, weight: u64) -> f64 {
         piece(weight, self.scale.factor(), self.folded)
     }

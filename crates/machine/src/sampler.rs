@@ -1,4 +1,4 @@
-//! Event sampling as a performance-monitoring unit does it: one record for so many events, and what that costs.
+//! Event sampling as a performance-monitoring unit does it: one record per period of events, and its cost.
 //!
 //! In: events, counted down by the driver's inner loop. Out: periods, and how many records were lost. Must not: know
 //! what a record is used for.
@@ -53,7 +53,7 @@ pub struct Sampler {
 }
 
 impl Sampler {
-    /// A sampler with these periods, held to `quota` of a core (MEMTIS: 0.03), at so many nanoseconds a record.
+    /// A sampler with these periods, held to `quota` of a core (MEMTIS: 0.03), at this many nanoseconds per record.
     pub fn new(periods: SamplePeriods, quota: Option<f64>, record_ns: f64, now: Time) -> Sampler {
         let asked = SamplePeriods { loads: periods.loads.max(1), stores: periods.stores.max(1) };
         Sampler {
@@ -70,7 +70,7 @@ impl Sampler {
         }
     }
 
-    /// Takes each sample in so many parts.
+    /// Splits each sample into this many parts.
     #[must_use]
     pub fn in_parts(self, parts: u32) -> Sampler {
         Sampler { parts: parts.max(1), ..self }

@@ -51,12 +51,12 @@ impl Scale {
         if small < least { least } else { small }
     }
 
-    /// The time a policy is told at a small time.
+    /// The time that a policy sees at a small time.
     pub const fn full_time(self, small_nanos: u64) -> Time {
         Time::from_nanos(small_nanos.saturating_mul(self.0 as u64))
     }
 
-    /// The small time at which the policy is told `full`, rounded up.
+    /// The small time at which the policy sees `full`, rounded up.
     pub const fn small_nanos(self, full: Time) -> u64 {
         full.as_nanos().div_ceil(self.0 as u64)
     }

@@ -10,7 +10,7 @@
 //! 0.99, as in YCSB), marks are read once a second, and moves happen as asked, at once, within the rate. An access to fast memory
 //! costs 1, one to slow memory 3 units of time. Slowdown is the time of all accesses over what it were in fast memory alone.
 //!
-//! Three ways to share: `first-come`, where whoever first needs a free fast page gets it and nobody gives one back;
+//! Three ways to share: `first-come`, where the first tenant that needs a free fast page gets it and none gives one back;
 //! `unarbitrated`, an engine a tenant and no arbiter, each managing towards its own active set and taking what is
 //! free; `arbiter`, weighted max-min with floors, as in the daemon.
 #![allow(

@@ -267,7 +267,7 @@ impl Policy for Age {
         // Without a limit everything cold leaves. With one, only as much as the limit and the hot slow pages need.
         let leaving = match capacity.fast_limit {
             None => census.cold,
-            // Before two readings of everything nobody is known to be cold, and whoever left now would come straight back.
+            // Before two readings of everything no page is known to be cold, and a page demoted now would come straight back.
             Some(_) if self.readings < 2.0 - 1e-6 => 0,
             Some(_) => excess + census.hot_slow.saturating_sub(capacity.fast_room()).min(census.cold),
         };

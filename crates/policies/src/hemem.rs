@@ -54,7 +54,7 @@ pub const INFO: PolicyInfo = PolicyInfo {
             meaning: "sampled writes that make a page hot; 0 counts no writes",
         },
         SettingInfo { key: "cool", default: "18", meaning: "a count above it starts a cooling" },
-        SettingInfo { key: "cool_samples", default: "0", meaning: "cool every so many samples instead; 0 by count" },
+        SettingInfo { key: "cool_samples", default: "0", meaning: "cool after this many samples instead; 0 by count" },
         SettingInfo { key: "sample_period", default: "5000", meaning: "accesses a sample" },
         SettingInfo { key: "period", default: "10ms", meaning: "time between rounds" },
         SettingInfo { key: "migrate_cap", default: "10GiB", meaning: "most moved in a round" },
@@ -244,7 +244,7 @@ impl HeMem {
         }
     }
 
-    /// Looks at so many units of each hot queue, the oldest first: those no longer hot go to the cold queue.
+    /// Examines some units of each hot queue, the oldest first: those no longer hot go to the cold queue.
     fn cool_queues(&mut self) {
         for (side, queue) in [HOT, HOT | SLOW].into_iter().enumerate() {
             for _ in 0..self.to_cool[side].min(self.cooled_a_round) {

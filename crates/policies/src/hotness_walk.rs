@@ -11,11 +11,11 @@
 //! |---|---|---|
 //! | `period` | 100 ms | time between two walks; the paper gives none (reference W4) |
 //! | halving | 1/2 a walk | hotness walk, section 3.2 |
-//! | `margin` | 2 bins | a slow unit takes a fast one's place only if it is hotter by so many powers of two |
+//! | `margin` | 2 bins | a slow unit takes a fast one's place only if it is hotter by this many powers of two |
 //! | `skew` | 25 % | a huge page with at most this share of hot pieces is split, if memory is short |
 //! | `dense` | 50 % | a split block with at least this share of hot pieces, all of them fast, is mapped huge again |
 //! | evidence | variance 2 means | counts of a huge page vary at least so much, or chance may have made its skew: chance alone gives 1 |
-//! | lasting | half of them | so many of the hot pieces of a page to be split were used in the walk before as well: what a program writes through once is hot piece by piece, too; until that is known the page waits, if splitting it would pay |
+//! | lasting | half of them | this share of the hot pieces of a page to be split was used in the walk before as well: what a program writes through once is hot piece by piece, too; until that is known the page waits, if splitting it would pay |
 //! | resolution | 1/16 count | heats are kept so finely: where uses are sampled, huge pages count less than one a piece, and differ |
 //! | `splits` | 50 | huge pages split at a walk at most (as MEMTIS's pass) |
 //! | `floor` | 50 % | share of its proportional part of fast memory that a space keeps whatever others want |
@@ -166,7 +166,7 @@ pub struct HotnessWalk {
     searched: u64,
 }
 
-/// The heat of so many counts.
+/// The heat of a number of counts.
 fn heat_of(counts: u64) -> u16 {
     u16::try_from(counts.saturating_mul(u64::from(COUNT))).unwrap_or(u16::MAX)
 }

@@ -26,7 +26,7 @@
 //! counts again; lists are put in order at the next wake, as there, by one walk in address order. The code forgets to enter a
 //! new page's first bin; here pages are conserved. Sub-pages of a split page that hold only zeroes are not freed.
 //! `sampling=one-core` is the published artifact started with a process id: it opens the counters of one core only, so
-//! that of `cores` equal cores one is seen, and each sample stands for so many more accesses.
+//! that of `cores` equal cores one is seen, and each sample then stands for `cores` times as many accesses.
 //!
 //! Memory beside the eight common bytes: 4 for the count, 10 for the lists, 0.02 for blocks. The kernel's own is 8.
 
@@ -208,7 +208,7 @@ impl Memtis {
         self.drain_changes(pages);
     }
 
-    /// Units that appear have no mark from whoever had the id before.
+    /// New units have no mark from the previous owner of the id.
     fn drain_changes(&mut self, pages: &mut Pages) {
         let changes = self.heat.take_changes();
         for change in changes.iter().filter(|change| change.before.is_none()) {

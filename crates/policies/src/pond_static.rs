@@ -199,7 +199,7 @@ impl Policy for PondStatic {
         let wanted = if used < self.quota(space) { TierId::FAST } else { capacity.slowest() };
         let tier = nearest_with_room(wanted, capacity);
         if tier == TierId::FAST {
-            // Births are told in batches; until then the count here keeps the quota.
+            // Allocations are reported in batches; until then the count here keeps the quota.
             let index = space.0 as usize;
             if self.used_fast.len() <= index {
                 self.used_fast.resize(index + 1, 0);

@@ -1,4 +1,4 @@
-//! A driver for tests: an engine, its pages, and a mover that does as it is told unless the test says otherwise.
+//! A driver for tests: an engine, its pages, and a mover that carries out its plans unless the test says otherwise.
 //!
 //! In: births, samples, faults, time. Out: the moves that were carried out. Must not: model hardware; the simulator does.
 #![allow(

@@ -12,8 +12,8 @@
 //! |---|---|---|
 //! | `threshold` | 1000 ms | hint-fault latency up to which a page is hot, at the start; at most twice that |
 //! | `rate` | 30 MiB/s | as recommended for it; the tree's own default is 65536 |
-//! | `burst` | 5 | refused while this second saw more candidates than so many times the rate |
-//! | `write_bias` | 2 | a write is hot up to so many times the threshold |
+//! | `burst` | 5 | refused while this second saw more candidates than this many times the rate |
+//! | `write_bias` | 2 | a write is hot up to this many times the threshold |
 //! | adjustment | 60 s, or at once above 1.1 | candidates over the rate above 1.1: 0.9 of it; below 0.2: 1.5; below 0.9: 1.1 |
 //! | `demoted_threshold` | 16 | lowers it too when more than 1/16 of the demoted pages turned out hot; 0 never |
 //! | enough free | high watermark + the larger of 1 GiB and 1/16 of the node | then all is promoted |

@@ -44,7 +44,7 @@ pub const INFO: PolicyInfo = PolicyInfo {
         SettingInfo {
             key: "scan_fast",
             default: "off",
-            meaning: "make fast pages inaccessible too; they fault for nothing",
+            meaning: "make fast pages inaccessible too; their faults have no use",
         },
         kernel_reclaim::RECLAIM,
         kernel_reclaim::SCAN,

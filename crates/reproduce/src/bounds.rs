@@ -56,7 +56,7 @@ pub(crate) struct Run<'a> {
 /// The bounds, as shares of the peak.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Bounds {
-    /// What is not touched yet, alone: no bound, but what is saved by whoever follows the program's growth and withholds nothing.
+    /// What is not touched yet, alone: no bound, but the saving of a manager that follows the program's growth and withholds nothing.
     pub untouched: f64,
     pub steady: f64,
     pub one_size: f64,
@@ -64,7 +64,7 @@ pub(crate) struct Bounds {
     pub each_part: f64,
 }
 
-/// The bounds of a program with so many pages at its peak: the run with everything fast, and those at shares of the peak. `None` if one
+/// The bounds of a program with this many pages at its peak: the run with everything fast, and those at shares of the peak. `None` if one
 /// was too short.
 pub(crate) fn bounds(peak: u64, full: &Run<'_>, fixed: &[(f64, Run<'_>)], max_slowdown: f64) -> Option<Bounds> {
     let mut losses: Vec<(f64, f64)> =
@@ -164,7 +164,7 @@ mod tests {
         assert!((bounds.and_untouched - bounds.one_size).abs() < 1e-9, "{bounds:?}");
         // Half of the parts lose all that a size costs there.
         assert!((bounds.steady - 0.025).abs() < 0.01, "{bounds:?}");
-        // The first half for nothing, and a tenth of the second half for 5 %.
+        // The first half without loss, and a tenth of the second half for 5 %.
         assert!((bounds.each_part - (0.25 + 0.025)).abs() < 0.01, "{bounds:?}");
     }
 

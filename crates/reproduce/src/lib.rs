@@ -2,7 +2,7 @@
 //!
 //! In: `experiments/*.toml`, or a file of one's own: one record a figure, with the paper's number, its source, the runs, the measure
 //! and what counts as agreement. Out: [`Document`], rows of paper, ours and verdict. Must not: hold a number of a paper, or fit
-//! anything to one: whoever checks a figure reads the TOML and the paper, and no Rust.
+//! anything to one: to check a figure, read the TOML and the paper, and no Rust.
 //!
 //! [`Experiments`] reads and selects, [`Plan`] finds the distinct runs and runs them, [`Document`] evaluates and judges. A file is
 //! described in docs/experiments.md.

@@ -112,7 +112,7 @@ pub enum Measure {
     Best,
     /// Pairs: sum of a figure over the firsts over that over the seconds, less one.
     Change(Figure),
-    /// Pairs: who is ahead; the first is said to be in so many, and the second in the rest.
+    /// Pairs: which is ahead; the paper says in how many the first is, and the second in the rest.
     Winners {
         /// Pairs in which the first is said to be ahead.
         first: usize,

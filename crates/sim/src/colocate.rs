@@ -1,4 +1,4 @@
-//! A second process beside the one that runs: recorded once, then played along, so many accesses for each of the first's.
+//! A second process next to the simulated one: recorded once, then replayed, with a fixed number of accesses for each of the first's.
 //!
 //! In: a workload. Out: its accesses in memory, as many at a time as are due beside the first process's. Must not: stop when the recording
 //! ends: it begins again, as a service that goes on would; or judge what each got, which `processes` does.
@@ -86,7 +86,7 @@ impl Recorded {
         if std::mem::replace(&mut self.begun, true) { Vec::new() } else { self.regions.clone() }
     }
 
-    /// What it does while the first process makes so many accesses.
+    /// Its work while the first process makes `accesses` accesses.
     pub(crate) fn go_on(&mut self, accesses: usize) -> Vec<Access> {
         self.owed += accesses;
         let count = self.owed / self.every;

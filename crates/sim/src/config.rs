@@ -110,7 +110,7 @@ pub struct SimConfig {
 }
 
 impl SimConfig {
-    /// A simulation on `machine` of a program of so many bytes with a fast tier of that size; everything else as the
+    /// A simulation on `machine` of a program with this footprint, with a fast tier of that size; everything else as the
     /// papers' systems run: the governor without a rate, rest or throttle of its own.
     pub fn new(machine: Machine, footprint: Bytes, fast: FastSize) -> SimConfig {
         SimConfig {

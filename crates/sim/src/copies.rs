@@ -18,7 +18,7 @@ pub(crate) struct Copies {
 }
 
 impl Copies {
-    /// So many bytes are copied from one tier into another.
+    /// Records `bytes` copied from one tier to another.
     pub(crate) fn add(&mut self, from: TierId, to: TierId, bytes: u64) {
         self.read[from.index()] += bytes;
         self.written[to.index()] += bytes;

@@ -20,7 +20,7 @@ pub struct HeatMap {
 }
 
 impl HeatMap {
-    /// An empty map whose rows start at so many nanoseconds.
+    /// An empty map whose first rows cover this many nanoseconds.
     pub fn new(nanos_per_row: u64) -> HeatMap {
         HeatMap { pages_per_column: 1, nanos_per_row: nanos_per_row.max(1), rows: Vec::new() }
     }

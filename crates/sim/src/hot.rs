@@ -264,7 +264,7 @@ impl Hot {
         self.countdown.push(countdown);
     }
 
-    /// A thread waits so many nanoseconds.
+    /// A thread waits this many nanoseconds.
     pub(crate) fn stall(&mut self, thread: usize, nanos: f64) {
         self.work[thread].stall_ns += nanos;
     }
@@ -274,7 +274,7 @@ impl Hot {
         Traffic { read: self.read[tier] as f64, written: self.written[tier] as f64 }
     }
 
-    /// A tier reads and writes so many bytes beside the program's.
+    /// A tier reads and writes these bytes in addition to the program's.
     pub(crate) fn add_bytes(&mut self, tier: usize, [read, written]: [u64; 2]) {
         self.read[tier] += read;
         self.written[tier] += written;
@@ -332,7 +332,7 @@ impl Hot {
         self.missed.drain(..)
     }
 
-    /// The same into a future, of so many accesses.
+    /// The same into a future, of `accesses` accesses.
     pub(crate) fn add_missed_to(&mut self, future: &mut Future, accesses: u64) {
         future.add(self.base, accesses, &mut self.missed);
     }

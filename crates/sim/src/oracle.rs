@@ -46,7 +46,7 @@ impl Future {
         }
     }
 
-    /// The same of so many processes; none stands for one.
+    /// The same for this many processes; none means one.
     pub(crate) fn of_spaces(self, spaces: usize) -> Future {
         Future { spaces: spaces.max(1) as u32, ..self }
     }

@@ -6,7 +6,7 @@ use terrace_core::prices::Prices;
 use terrace_core::units::{PAGE_BYTES, TierId};
 use terrace_machine::preset::Machine;
 
-/// Prices as the machine's description states them, where one flush serves so many pages that move.
+/// Prices as the machine's description states them, where one flush serves this many moved pages.
 pub(crate) fn of(machine: &Machine, pages_a_flush: u32) -> Prices {
     let management = &machine.management;
     let page = PAGE_BYTES as f64 * 1e9;

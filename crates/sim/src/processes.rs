@@ -59,7 +59,7 @@ impl Served {
         self.tiers[place(&self.starts, page)][tier] += 1;
     }
 
-    /// So many accesses were fed, while each process had so many pages, and so many of them in fast memory.
+    /// Records accesses fed while each process had these pages, in all and in fast memory.
     pub(crate) fn held(&mut self, accesses: u64, pages: impl Fn(SpaceId) -> [u64; 2]) {
         self.over += accesses;
         for (space, sums) in (0..).map(SpaceId).zip(&mut self.sums) {
@@ -69,7 +69,7 @@ impl Served {
         }
     }
 
-    /// What each of them got, on a machine of so many tiers.
+    /// The share of each of them, on a machine with `tiers` tiers.
     pub(crate) fn reports(&self, processes: &[Process], tiers: usize) -> Vec<ProcessReport> {
         let mean = |sum: u64| Bytes::of_pages(sum.checked_div(self.over).unwrap_or(0)).get();
         let one = |(process, (served, sums)): (&Process, (&[u64; TierId::MAX], &[u64; 2]))| {

@@ -186,7 +186,7 @@ pub fn run_alone(config: &SimConfig, source: &dyn Source, policy: Box<dyn Policy
         simulation.foresee(future);
     }
     let played = source.play(&mut simulation);
-    // An error of the machine comes before that of a source which was told to stop because of it.
+    // An error of the machine takes precedence over that of a source which stopped because of it.
     let report = simulation.finish(&source.name())?;
     played.map(|()| report)
 }

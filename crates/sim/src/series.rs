@@ -62,7 +62,7 @@ pub struct Series {
 }
 
 impl Series {
-    /// A series with a row every so many full-size nanoseconds at first.
+    /// A series with a row per `interval` full-size nanoseconds at first.
     pub fn new(interval: u64) -> Series {
         Series { interval: interval.max(1), due: interval.max(1), ..Series::default() }
     }

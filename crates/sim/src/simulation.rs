@@ -4,7 +4,7 @@
 //! the engine see anything that a tracker would not, or any time but the scaled machine's times the scale.
 //!
 //! Time advances in stretches of some thousand accesses, cut at barriers. Within a stretch the inner loop only counts;
-//! at its end the load model says how long it took. Then what was seen is told to the engine, what is due is done
+//! at its end the load model says how long it took. Then the observations go to the engine, due work is done
 //! (scans, marks, reclaim, moves), and the engine is polled until it wants to be woken.
 
 mod books;
@@ -84,7 +84,7 @@ impl Simulation {
         self.clock.begin_region(true);
     }
 
-    /// From here on each access of the source stands for so many of its kind, as in a trace of samples: the program's time and
+    /// From here on each access of the source stands for `accesses` of its kind, as in a trace of samples: the program's time and
     /// traffic are those of all of them, and the sampler counts them all.
     pub fn each_stands_for(&mut self, accesses: u64) {
         self.drain_cores(false);

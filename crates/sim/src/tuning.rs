@@ -5,7 +5,7 @@
 //!
 //! How a limit is held depends on who manages fast memory. Where the policy's kernel reclaims, the watermarks rise by what is
 //! withheld ([`terrace_machine::reclaim::Reclaim::withhold`]), as Tuna has it (section 4). Elsewhere the fast tier simply
-//! holds so many pages, as under a control group, and the policy is told and demotes.
+//! holds this many pages, as under a control group, and the policy learns it and demotes.
 
 use terrace_core::units::{TierId, Time};
 

@@ -13,7 +13,7 @@
 //! Where slow memory is compressed, a touch is a fault, however many lines it accesses. That is expected of every touch, and is the most;
 //! the least is that each page in use comes back once and others leave in its place, so that it costs one fault in all windows.
 //!
-//! The loss is what the micro-benchmark with so many slow accesses takes longer ([`crate::model`]), with the program's CPU time as
+//! The loss is the extra time of the micro-benchmark with that number of slow accesses ([`crate::model`]), with the program's CPU time as
 //! the time it takes when all is fast.
 
 use terrace_machine::preset::Machine;

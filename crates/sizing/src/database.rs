@@ -4,7 +4,7 @@
 //! finite, the checksum right, made by a version this one understands. Must not: open files; bytes may be a memory map.
 //!
 //! One row a record: the eight figures of the vector as DOUBLE under the paper's names, and `seconds_001` to `seconds_100` as
-//! FLOAT, the run time with so many hundredths of the resident size fast. Plain and uncompressed, so that reading is copying.
+//! FLOAT, the run time with that number of hundredths of the resident size fast. Plain and uncompressed, so that reading is copying.
 //! What else there is to know is JSON under the key `terrace.sizing` of the file's metadata: see [`Meta`].
 
 use std::sync::Arc;
@@ -37,7 +37,7 @@ const BATCH: usize = 1 << 16;
 #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Meta {
-    /// [`VERSION`] of whoever made it.
+    /// [`VERSION`] of the program that made it.
     pub version: u32,
     /// The machine it is of.
     pub machine: String,
@@ -235,7 +235,7 @@ impl Database {
     /// When they are no database, another version's, or damaged; the error says which.
     pub fn from_parquet(bytes: Bytes) -> Result<Database, DatabaseError> {
         let not_parquet = |error: ParquetError| DatabaseError::NotParquet(error.to_string());
-        // A row takes so many bytes at least, as they are written: what a file says of its size costs nothing before it is true.
+        // Least bytes of a written row: a file's claim about its size allocates nothing before it is verified.
         let room = bytes.len() / (8 * DIMENSIONS + 4 * SIZES);
         let reader = SerializedFileReader::new(bytes).map_err(not_parquet)?;
         let file = reader.metadata().file_metadata();

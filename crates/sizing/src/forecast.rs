@@ -8,7 +8,7 @@
 //! pages for equally used. Here the yardstick is the program's own time, and its pages are seen ([`crate::shadow`]).
 //!
 //! For each stretch between two looks the equations of load ([`terrace_machine::load`]) are solved twice. First as it was: the threads' time
-//! without waiting for memory is given, and so many accesses in a row as they waited for, which is found such that the solution is the time that
+//! without waiting for memory is given, and a number of accesses in a row that they waited for, chosen so that the solution is the time that
 //! passed. Then with what a size would have cost: slow accesses wait as many times longer as slow memory's latency is fast memory's, under the
 //! load that both have then; a hint fault and the copy of a promotion take a thread's time, each move interrupts all that run, copies take
 //! bandwidth. A loss is the difference, over the whole run.
@@ -65,7 +65,7 @@ impl Activity {
         tolls.iter().map(|toll| self.nanos_with(low, toll, machine) / without - 1.0).collect()
     }
 
-    /// What the stretch takes if threads wait for so many accesses in a row.
+    /// The time of the stretch if threads wait for this many accesses in a row.
     fn nanos_with(&self, in_a_row: f64, toll: &Toll, machine: &Machine) -> f64 {
         let (management, slow) = (&machine.management, slow_tier(machine));
         let (promoted, demoted) = (toll.promotions * PAGE_BYTES as f64, toll.demotions * PAGE_BYTES as f64);
@@ -127,7 +127,7 @@ pub struct Forecast {
 }
 
 impl Forecast {
-    /// For a program of so many pages, of the scaled machine, with these shares of it in fast memory, under a policy that promotes at the hint fault of
+    /// For a program of this many pages, of the scaled machine, with these shares of it in fast memory, under a policy that promotes at the hint fault of
     /// number `threshold`.
     pub fn new(machine: Machine, scale: Scale, pages: u64, shares: &[f64], threshold: u8) -> Forecast {
         let resident = pages as f64 * PAGE_BYTES as f64 * f64::from(scale.factor());

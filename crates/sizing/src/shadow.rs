@@ -3,7 +3,7 @@
 //! In: look by look, which pages have memory and how often each was accessed. Out: for each size, what would have moved, faulted and been
 //! slow. Must not: cost anything; [`crate::forecast`] does.
 //!
-//! The eight figures of a vector do not say how unevenly memory is used, so that whoever predicts from them must take it for even. Pages
+//! The eight figures of a vector do not say how unevenly memory is used, so a prediction from them must assume that it is even. Pages
 //! seen one by one say it. Each size has a shadow: the pages that would be slow there. It follows the policies that kernels have (TPP and
 //! its like), by their own constants and no others:
 //!
@@ -20,7 +20,7 @@
 
 use terrace_core::random::{SplitMix64, unit};
 
-/// Ages beyond so many looks are one.
+/// Ages beyond this many scans count as one.
 const MOST_LOOKS: usize = 4096;
 /// The age of a page without memory.
 const NONE: u32 = u32::MAX;
@@ -167,7 +167,7 @@ impl Shadow {
         slow
     }
 
-    /// So many pages leave, the oldest first.
+    /// Removes pages, the oldest first.
     fn demote(&mut self, count: u64, ages: &[u32], random: &mut SplitMix64) {
         if count == 0 {
             return;

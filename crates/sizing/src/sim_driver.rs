@@ -47,7 +47,7 @@ pub fn loss_between(before: &Counters, after: &Counters) -> Option<f64> {
 /// resident size costs microseconds. Programs that begin grow by 8 % of their size in a tenth of a second, which is more than policies
 /// keep free; what is born slow then is slow for long.
 const FOLLOWS_AN_INTERVAL: u32 = 100;
-/// Ahead of growth by so many times what the program grew by since the last look: it may grow twice as fast until the next.
+/// Ahead of growth by this many times the program's growth since the last look: it may grow twice as fast until the next.
 const AHEAD: f64 = 2.0;
 
 /// See the module's header.

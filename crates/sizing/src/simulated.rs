@@ -1,4 +1,4 @@
-//! The micro-benchmark on the simulator: access by access, with a policy that moves exactly the pages it is told to.
+//! The micro-benchmark on the simulator: access by access, with a policy that moves exactly the requested pages.
 //!
 //! In: a benchmark and a machine. Out: what was performed, counted by the machine, and how long it took. Must not: count what it
 //! asked for as done.

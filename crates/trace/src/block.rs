@@ -19,7 +19,7 @@ use crate::varint::{Cursor, put, unzigzag, zigzag};
 
 /// Accesses in a full block.
 pub const BLOCK_RECORDS: usize = 1 << 16;
-/// Most events in a block; a writer ends the block when it holds so many.
+/// Most events in a block; a writer ends the block when it holds this many.
 pub(crate) const BLOCK_EVENTS: usize = 1 << 14;
 /// Bytes of a frame.
 pub(crate) const FRAME_BYTES: usize = 32;

@@ -47,7 +47,7 @@ pub struct Header {
 pub enum Provenance {
     /// Every access was seen.
     Exact,
-    /// Every access was seen, and those that a cache of so many bytes a thread would have served were left out.
+    /// Every access was seen, and those that a cache of this many bytes per thread would have served were left out.
     Filtered {
         /// Size of that cache, with 64-byte lines, direct mapped.
         cache_bytes: u64,

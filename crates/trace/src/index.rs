@@ -80,7 +80,7 @@ impl Index {
         }
     }
 
-    /// Decodes an index that stands `at` so many bytes into a trace: there is room for so many frames before it, and no more.
+    /// Decodes an index at offset `at` of a trace, which limits the number of frames before it.
     pub(crate) fn decode(raw: &[u8], at: u64) -> Option<Index> {
         let mut from = Cursor::new(raw);
         let summary = Summary {

@@ -100,7 +100,7 @@ impl<R: Read> Reader<R> {
         &self.map
     }
 
-    /// Keeps map pieces for [`Reader::take_map_pieces`] from here on: for whoever copies a trace.
+    /// Keeps map pieces for [`Reader::take_map_pieces`] from here on, to copy a trace.
     pub fn keep_map_pieces(&mut self) {
         self.map_pieces.get_or_insert_default();
     }

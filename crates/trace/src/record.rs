@@ -146,7 +146,7 @@ pub enum Change {
     Huge(Pages),
     /// Pages are mapped by 4 KiB entries from here on.
     Split(Pages),
-    /// In a regional trace: of the checks in one aggregation interval so many found the region accessed.
+    /// In a regional trace: the number of checks in one aggregation interval that found the region accessed.
     Region {
         /// The region's pages.
         pages: Pages,
@@ -155,7 +155,7 @@ pub enum Change {
         /// Aggregation intervals for which that has been so; 0 where the source does not say.
         age: u32,
     },
-    /// In a sampled trace: from here on each access stands for so many of its kind.
+    /// In a sampled trace: from here on each access stands for this many of its kind.
     Period(u64),
 }
 

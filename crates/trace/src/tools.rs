@@ -78,7 +78,7 @@ pub struct ProcessInfo {
 /// How blocks of 2 MiB are mapped, as far as the trace has told.
 #[derive(Default)]
 struct Sizes {
-    /// A flag for each block that was told of: 2 MiB or not.
+    /// A flag for each reported block: 2 MiB or not.
     blocks: Vec<Option<bool>>,
     used_small: Vec<u64>,
     used_huge: Vec<u64>,

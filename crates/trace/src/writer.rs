@@ -32,7 +32,7 @@ pub struct Writer<W> {
     seen_any_time: bool,
 }
 
-/// A map block is written when it holds so many bytes, whether or not records are waiting.
+/// A map block is written when it holds this many bytes, whether or not records are waiting.
 const MAP_BYTES: usize = 1 << 20;
 
 impl<W: Write> Writer<W> {

@@ -213,7 +213,7 @@ pub struct Summary {
     pub saved_share_max: f64,
     /// Observed loss of the whole: time lost over the time it would have taken; `None` if nothing observed it.
     pub loss: Option<f64>,
-    /// Lower end of the interval in which that lies, and the upper end: by what cannot be told from within.
+    /// Lower end of the interval in which that lies, and the upper end: by what cannot be observed from within.
     pub loss_low: Option<f64>,
     /// Its upper end.
     pub loss_high: Option<f64>,

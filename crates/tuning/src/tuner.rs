@@ -54,9 +54,9 @@ const STEP_OF_WITHHELD: [f64; 2] = [1.0, 0.25];
 const MOST_STEP: f64 = 0.05;
 /// Longest rest after the target was broken, in intervals.
 const MOST_REST: u32 = 16;
-/// Of the windows, so many may break the target: the rest of 95 in 100.
+/// The share of windows that may exceed the target: the rest of 95 in 100.
 const BREAKS: f64 = 0.05;
-/// For so many rests the size that held is not undercut if the percentile allows the break: 20 s, with the paper's interval.
+/// For this many rests the size that held is not undercut if the percentile allows the break: 20 s, with the paper's interval.
 const WALL_RESTS: u64 = 4;
 
 /// What is summed up over the windows.
@@ -285,7 +285,7 @@ impl Tuner {
         }
     }
 
-    /// Whether the percentile allows so many broken windows more than there were.
+    /// Whether the percentile allows this many more windows over the target.
     fn breaks_allow(&self, more: usize) -> bool {
         let broken = self.losses.iter().filter(|&&loss| loss > self.config.max_slowdown).count();
         (broken + more) as f64 <= BREAKS * self.losses.len() as f64

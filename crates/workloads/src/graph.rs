@@ -39,7 +39,7 @@ pub struct GraphShape {
 const MOST_SCALE: u32 = 31;
 
 impl GraphShape {
-    /// A graph of so many vertices (a power of two for Kronecker) and edges.
+    /// A graph with these numbers of vertices (a power of two for Kronecker) and edges.
     pub fn new(kind: GraphKind, vertices: u64, edges: u64, seed: u64) -> GraphShape {
         GraphShape { kind, vertices, edges, seed, names: Permutation::new(vertices, seed ^ 0x5eed) }
     }

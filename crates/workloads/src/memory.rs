@@ -27,7 +27,7 @@ pub trait Lane {
     fn read_dependent(&mut self, address: u64);
     /// A store to `address`.
     fn write(&mut self, address: u64);
-    /// Work of so many core cycles before the next access, cache hits of local variables included.
+    /// Work of `cycles` core cycles before the next access, cache hits of local variables included.
     fn compute(&mut self, cycles: u32);
     /// What a store really puts into memory. The identity, unless a fault was planted to prove that a check can fail.
     fn stored(&self, _address: u64, bits: u64) -> u64 {

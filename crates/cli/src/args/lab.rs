@@ -59,7 +59,7 @@ pub(crate) struct LabMachineArguments {
     /// 6.1, 6.12, 7.2, newest, or a whole version.
     #[arg(long, default_value = "6.12", value_name = "VERSION")]
     pub kernel: String,
-    /// How the memory lies.
+    /// The topology of the memory.
     #[arg(long, default_value = "fast-slow", value_name = "NAME", value_parser = [
         "fast-slow", "three-tiers", "two-sockets", "two-sockets-slow",
     ])]
@@ -129,7 +129,7 @@ pub(crate) struct LabRecordArguments {
     /// Leave out what a cache of this size would serve: direct mapped, lines of 64 bytes, one a processor, such as 32MiB.
     #[arg(long, value_name = "BYTES")]
     pub cache: Option<String>,
-    /// Keep every how many-th access of those left.
+    /// Keep one access in this many of those left.
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1 << 32))]
     pub period: u64,
     /// Another program that runs and is recorded at the same time, with its arguments as for a shell. May be given several times.
@@ -199,7 +199,7 @@ pub(crate) struct LabCompareArguments {
     /// Footprint of the workload.
     #[arg(long, default_value = "64MiB", value_name = "BYTES")]
     pub size: String,
-    /// How much to do, in the workload's own operations; without it what the workload does by itself.
+    /// Amount of work, in the workload's own operations; by default the workload's own amount.
     #[arg(long, value_name = "N")]
     pub operations: Option<u64>,
     /// An option of the workload. May be given several times.

@@ -47,7 +47,7 @@ pub(crate) struct ModelArguments {
     pub pages: String,
     #[command(flatten)]
     pub mmu: MmuArguments,
-    /// How much to do, in the workload's own operations.
+    /// Amount of work, in the workload's own operations.
     #[arg(long, value_name = "N")]
     pub operations: Option<u64>,
     /// A setting of a policy, such as flexmem.beta=0.3. May be given several times.
@@ -65,7 +65,7 @@ pub(crate) struct MmuArguments {
     /// for another reason.
     #[arg(long, value_name = "N")]
     pub cores: Option<usize>,
-    /// What the MMU counts of huge pages: none, l1-miss, l2-miss, random:N, nth:N or every; l1-miss if it is modelled.
+    /// Which accesses to huge pages the MMU counts: none, l1-miss, l2-miss, random:N, nth:N or every; l1-miss if it is modelled.
     #[arg(long, value_name = "WHEN")]
     pub counters: Option<String>,
     /// Counters behind each PMD table: full (one for each 4 KiB) or literal (512, shared by all its huge pages).
@@ -77,7 +77,7 @@ pub(crate) struct MmuArguments {
     /// What an update costs the core: cycles (100 unless stated), none, or coherent (cores wait for each other's lines).
     #[arg(long, value_name = "COST")]
     pub counter_sync: Option<String>,
-    /// Where page tables and counters lie: fast (unless stated), slow or with-data.
+    /// Tier of page tables and counters: fast (unless stated), slow or with-data.
     #[arg(long, value_name = "PLACE")]
     pub page_tables: Option<String>,
     /// How cores forget translations of 4 KiB pages that move: page (an interrupt each, unless stated) or batch (one for up to 512
@@ -207,7 +207,7 @@ pub(crate) struct SimHotnessArguments {
     /// Share of memory that is fast: how many pages a tracker may choose.
     #[arg(long, default_value = "25%", value_name = "SHARE")]
     pub fast: String,
-    /// Full-size time between two looks.
+    /// Full-size time between two scans.
     #[arg(long, default_value = "100ms", value_name = "TIME")]
     pub window: String,
     /// Seed of everything random.
@@ -231,7 +231,7 @@ pub(crate) struct SimHotnessArguments {
     /// How the program's memory is mapped: 2m, 4k, or thp (of a trace, as it tells). Without it as a trace tells, if it does, else 2m.
     #[arg(long, value_name = "SIZE", value_parser = ["2m", "4k", "thp"])]
     pub pages: Option<String>,
-    /// How much to do, in the workload's own operations.
+    /// Amount of work, in the workload's own operations.
     #[arg(long, value_name = "N")]
     pub operations: Option<u64>,
     /// An option of the workload (`terrace workload list` names them). May be given several times.
@@ -320,7 +320,7 @@ pub(crate) struct TraceCutArguments {
     /// Accesses of these threads, by the numbers they had in the traced program, with commas between.
     #[arg(long, value_name = "NUMBERS", value_delimiter = ',')]
     pub threads: Option<Vec<u64>>,
-    /// Every how many-th access of those left is kept; the new trace is marked sampled.
+    /// Keep one access in this many of those left; the new trace is marked sampled.
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub every: u64,
     /// At damage, keep what is whole before it.
@@ -416,7 +416,7 @@ pub(crate) struct RecordArguments {
     /// Leave out what a cache of this size would serve: direct mapped, lines of 64 bytes, one a thread, such as 32MiB.
     #[arg(long, value_name = "BYTES")]
     pub cache: Option<String>,
-    /// Keep every how many-th access of those left.
+    /// Keep one access in this many of those left.
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1 << 32))]
     pub period: u64,
     /// Run the program once, recorded; without it natively first (its output thrown away), to tell the slowdown.
@@ -450,7 +450,7 @@ pub(crate) struct ReproduceArguments {
     /// Factor by which the papers' machines and programs are shrunk.
     #[arg(long, default_value_t = 1024, value_name = "FACTOR", conflicts_with = "quick")]
     pub scale: u32,
-    /// A first look: scale 1:4096 (Tuna's 1:2048). Shapes hold less there.
+    /// A quick run: scale 1:4096 (Tuna's 1:2048). Shapes hold less there.
     #[arg(long)]
     pub quick: bool,
     /// Draw the programs that the rows tune, saving and loss over time, into this file.
@@ -459,7 +459,7 @@ pub(crate) struct ReproduceArguments {
     /// First seed of everything random.
     #[arg(long, default_value_t = 1, value_name = "N")]
     pub seed: u64,
-    /// Seeds: each run is repeated with so many, and values get a 95 % interval.
+    /// Number of seeds: each run is repeated with each, and values get a 95 % interval.
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=100))]
     pub seeds: u64,
     /// Another setting of a policy in every run of it (flexmem.dr_gate=literal): another reading of a paper. May be repeated.

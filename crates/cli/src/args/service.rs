@@ -7,20 +7,20 @@ use clap::{Args, Subcommand};
 /// Where the configuration lies.
 #[derive(Debug, Args)]
 pub(crate) struct ConfigPlace {
-    /// The configuration; drop-ins lie in conf.d beside it.
+    /// The configuration; drop-ins are in conf.d next to it.
     #[arg(long, value_name = "FILE", default_value = terrace_daemon::config::DEFAULT_PATH)]
     pub config: PathBuf,
 }
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum ConfigCommand {
-    /// Check the configuration and say all that is wrong with it.
+    /// Check the configuration and report all problems.
     Check(ConfigPlace),
-    /// Show what is in force: every key, its value, and where that was written.
+    /// Show the values in force: every key, its value, and its source.
     Show(ConfigPlace),
-    /// Print a configuration that says the defaults and what each key means.
+    /// Print a configuration with all defaults and the meaning of each key.
     Default,
-    /// Say what a key means, such as budget.cpu or class.web.floor.
+    /// Explain a key, such as budget.cpu or class.web.floor.
     Explain {
         /// The key.
         #[arg(value_name = "KEY")]
@@ -28,7 +28,7 @@ pub(crate) enum ConfigCommand {
     },
 }
 
-/// How the daemon is reached.
+/// How to reach the daemon.
 #[derive(Debug, Args)]
 pub(crate) struct Reach {
     /// The daemon's control socket.
@@ -47,7 +47,7 @@ pub(crate) struct ReachArguments {
 
 #[derive(Debug, Args)]
 pub(crate) struct OneClassArguments {
-    /// The class; without it all of them.
+    /// The class; by default all of them.
     #[arg(value_name = "CLASS")]
     pub class: Option<String>,
     #[command(flatten)]
@@ -56,7 +56,7 @@ pub(crate) struct OneClassArguments {
 
 #[derive(Debug, Args)]
 pub(crate) struct ExplainArguments {
-    /// The process, and perhaps an address in it: 4711 or 4711:0x7f0012345000.
+    /// The process, and optionally an address in it: 4711 or 4711:0x7f0012345000.
     #[arg(value_name = "PID[:ADDRESS]")]
     pub place: String,
     #[command(flatten)]
@@ -65,13 +65,13 @@ pub(crate) struct ExplainArguments {
 
 #[derive(Debug, Args)]
 pub(crate) struct HistoryArguments {
-    /// Only what is about this class.
+    /// Only events of this class.
     #[arg(long, value_name = "CLASS")]
     pub class: Option<String>,
-    /// At most so many, the latest.
+    /// Show at most this many, the latest.
     #[arg(short = 'n', long, value_name = "COUNT", default_value_t = 50)]
     pub lines: usize,
-    /// Go on as things happen, until Ctrl-C.
+    /// Show new events as they happen, until Ctrl-C.
     #[arg(short, long)]
     pub follow: bool,
     #[command(flatten)]
@@ -102,7 +102,7 @@ pub(crate) struct TopArguments {
     /// The daemon's control socket.
     #[arg(long, value_name = "PATH", default_value = "/run/terrace/terrace.sock")]
     pub socket: PathBuf,
-    /// Time between looks, at least 200ms.
+    /// Time between updates, at least 200ms.
     #[arg(long, value_name = "TIME", default_value = "1s")]
     pub interval: String,
 }

@@ -11,18 +11,18 @@ use super::pid;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum SizeCommand {
-    /// Run the micro-benchmark of a configuration: what was asked for beside what was performed.
+    /// Run the micro-benchmark of a configuration: requested and performed figures.
     Microbench(SizeMicrobenchArguments),
-    /// Build a performance database; a build that was interrupted goes on where it was.
+    /// Build a performance database; an interrupted build continues.
     Build(SizeBuildArguments),
-    /// The least fast memory for a configuration, by the nearest records of a database.
+    /// Find the least fast memory for a configuration, by the nearest records of a database.
     Query(SizeQueryArguments),
-    /// Run a program with as little fast memory as a target allows, and go on tuning while it runs.
+    /// Run a program with as little fast memory as a target allows, tuned while it runs.
     ///
-    /// Every interval the tuner sets how much fast memory the program keeps; Terrace demotes the coldest pages to that limit, and brings
-    /// pages back when the target was broken. The exit code is the program's.
+    /// Every interval the tuner sets how much fast memory the program keeps; Terrace demotes the coldest pages to that limit, and promotes
+    /// pages when the target was exceeded. The exit code is the program's.
     Tune(Box<SizeTuneArguments>),
-    /// What less fast memory would cost a program, on every modelled machine, without having any of them.
+    /// Estimate what less fast memory would cost a program, on every modelled machine.
     ///
     /// Runs or watches the program in the memory it has, moves nothing, and prints the expected loss against the size of fast
     /// memory, with what is known at least and at most.
@@ -113,7 +113,7 @@ pub(crate) struct SizeTuneArguments {
     /// Time between decisions, at least 500ms.
     #[arg(long, default_value = "2500ms", value_name = "TIME")]
     pub every: String,
-    /// As in the paper: by a performance database alone, not by what is observed.
+    /// As in the paper: by a performance database alone, not by observation.
     #[arg(long)]
     pub paper: bool,
     /// With --paper: the performance database (`terrace size build` makes one). Without it one is built for the machine, in memory.
@@ -129,7 +129,7 @@ pub(crate) struct SizeTuneArguments {
     /// much memory free, by `vm.min_free_kbytes`, which is put back at the end; it takes from every program).
     #[arg(long, default_value = "pages", value_name = "HOW", value_parser = ["pages", "watermarks"])]
     pub hold: String,
-    /// How accesses are seen: auto, or a tracker's name from `terrace doctor`.
+    /// How accesses are observed: auto, or a tracker's name from `terrace doctor`.
     #[arg(long, default_value = "auto", value_name = "NAME")]
     pub tracker: String,
     /// Write report.json and report.html of the run into this directory.
@@ -141,7 +141,7 @@ pub(crate) struct SizeTuneArguments {
     /// Write the JSON object into this file.
     #[arg(long, value_name = "FILE")]
     pub json_file: Option<PathBuf>,
-    /// No progress line and no closing lines.
+    /// Print no progress line and no closing lines.
     #[arg(short, long)]
     pub quiet: bool,
     /// The program and its arguments.
@@ -164,7 +164,7 @@ pub(crate) struct SizeAdviseArguments {
     /// Time over which it is counted whether a page was accessed, at least 1s.
     #[arg(long, default_value = "1s", value_name = "TIME")]
     pub window: String,
-    /// How accesses are seen: auto, or a tracker's name from `terrace doctor`.
+    /// How accesses are observed: auto, or a tracker's name from `terrace doctor`.
     #[arg(long, default_value = "auto", value_name = "NAME")]
     pub tracker: String,
     /// Watch this process instead of starting a program.

@@ -73,7 +73,7 @@ pub(crate) fn print_json(value: &impl serde::Serialize) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Prints text on stdout. Nothing in it acts on the terminal, whoever chose the names in it.
+/// Prints text on stdout. Control characters in names from outside do not act on the terminal.
 pub(crate) fn print_text(text: &str) -> anyhow::Result<()> {
     use std::io::Write;
     std::io::stdout().lock().write_all(visible_lines(text).as_bytes())?;

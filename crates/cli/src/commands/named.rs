@@ -20,7 +20,7 @@ pub(crate) fn process(pid: Option<u32>, name: Option<&str>) -> anyhow::Result<Op
 }
 
 /// As pidof(8) and pgrep(1) find it: the command's name, or the file name of its executable. Children of a match are
-/// followed by whoever manages it, so that only the first of a family counts.
+/// followed by the manager, so that only the first process of a family counts.
 fn choose(name: &str, running: &[Facts]) -> anyhow::Result<u32> {
     let is_called = |facts: &&Facts| {
         let file = facts.exe.as_deref().and_then(|path| path.rsplit('/').next());

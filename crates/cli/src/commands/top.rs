@@ -24,7 +24,7 @@ pub(super) fn run(arguments: &TopArguments) -> anyhow::Result<ExitCode> {
     if !std::io::stdout().is_terminal() || !std::io::stdin().is_terminal() {
         return Err(Misuse("terrace top needs a terminal; `terrace status --json` is for programs".to_owned()).into());
     }
-    // Before the screen is taken over: whoever has no daemon should read why in the ordinary way.
+    // Connect before taking over the screen: without a daemon the error is printed normally.
     let mut client = Client::connect(&arguments.socket)?;
     let mut look = Look::default();
     refresh(&mut client, &mut look, interval)?;

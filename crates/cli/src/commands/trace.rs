@@ -66,7 +66,7 @@ fn info(arguments: &TraceInfoArguments) -> anyhow::Result<ExitCode> {
     } else {
         super::print_text(&info_text(&info))?;
     }
-    // What is whole was told; that not all is whole is still a failure.
+    // The intact part is shown; damage is still a failure.
     Ok(if info.damage.is_some() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 

@@ -30,7 +30,7 @@ pub(super) fn write_pair(directory: &Path, report: &impl serde::Serialize, page:
     write_whole(&directory.join("report.html"), page)
 }
 
-/// Writes a file whole, so that whoever reads it sees the old one or the new one.
+/// Writes a file atomically: a reader sees the old one or the new one.
 fn write_whole(path: &Path, text: &str) -> anyhow::Result<()> {
     terrace_files::write(path, text).with_context(|| {
         format!(

@@ -43,7 +43,7 @@ pub(crate) struct Stretch {
 }
 
 impl Grid {
-    /// Merges `map` to at most so many columns and rows. `end_seconds` is when the run ended, and with it the last column.
+    /// Merges `map` to at most `max_columns` and `max_rows`. `end_seconds` is the end of the run and of the last column.
     pub(crate) fn of(map: &HeatMap, end_seconds: f64, max_columns: usize, max_rows: usize) -> Grid {
         let rows = row_groups(map, max_rows.max(1));
         let width = map.column_seconds.len().div_ceil(max_columns.max(1)).max(1);

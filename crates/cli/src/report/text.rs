@@ -178,7 +178,7 @@ pub(crate) fn closing_lines(report: &Report, observed: bool, screen: &Screen) ->
     text + &summary(report, screen.width)
 }
 
-/// The state of a running program on a screen of so many lines: figures, memory by idle time, and the heat map in what is left.
+/// The state of a running program on a screen of this many lines: figures, memory by idle time, and the heat map in what is left.
 pub(crate) fn live_screen(
     point: &Point,
     before: Option<&Point>,

@@ -10,7 +10,7 @@ pub(crate) fn bytes(amount: u64) -> String {
     Bytes::new(amount).to_string()
 }
 
-/// The memory of so many pages of 4 KiB.
+/// The memory of `pages` pages of 4 KiB.
 pub(crate) fn pages(count: u64) -> String {
     bytes(count.saturating_mul(PAGE_BYTES))
 }

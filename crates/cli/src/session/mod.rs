@@ -117,7 +117,7 @@ pub(crate) fn run(plan: &Plan) -> anyhow::Result<ExitCode> {
 /// As [`run`].
 pub(crate) fn run_with(plan: &Plan, mut hook: Option<&mut dyn RunHook>) -> anyhow::Result<(ExitCode, Report)> {
     let mut policy = terrace_policies::build(&plan.policy, Settings::from_pairs(plan.settings.clone()))?;
-    // Whatever can be refused is refused before the machine is changed, and before the program has run for nothing.
+    // Refuse what can be refused before changing the machine, and before the program runs in vain.
     if let TargetSpec::Command(command) = &plan.target {
         program::check(command.first().map_or(OsStr::new(""), |name| name))?;
     }

@@ -35,7 +35,7 @@ pub(crate) fn terrace() -> Command {
 /// A run that is over.
 #[derive(Debug)]
 pub(crate) struct Finished {
-    /// Exit code; 128 + n if signal n ended Terrace itself, which is told by `signal`.
+    /// Exit code; 128 + n if signal n ended Terrace itself, as `signal` says.
     pub(crate) code: i32,
     pub(crate) signal: Option<i32>,
     pub(crate) stdout: String,

@@ -1,6 +1,6 @@
 //! Undo records: what was changed in the system, and how it is put back.
 //!
-//! In: a change that Terrace is about to make. Out: its undoing, whoever performs it and when. Must not: overwrite what somebody else set
+//! In: a change that Terrace is about to make. Out: its undo, for any process to perform at any time. Must not: overwrite what somebody else set
 //! in the meantime; every record carries what the system holds if the change is still Terrace's.
 
 use std::fmt;

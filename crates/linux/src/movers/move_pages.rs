@@ -36,7 +36,7 @@ pub struct MovePages {
     nodes: Vec<i32>,
     status: Vec<i32>,
     query: Vec<usize>,
-    /// The cpuset exclusion that was told already, so that it is told once a process.
+    /// The cpuset exclusion already reported, so that it is reported once per process.
     told: Option<(u32, TierId)>,
 }
 

@@ -111,9 +111,9 @@ pub struct Task {
 pub enum Record {
     /// An event happened often enough to be sampled.
     Sample(Sample),
-    /// So many records found no room in the ring.
+    /// This many records did not fit into the ring.
     Lost(u64),
-    /// So many samples were lost by the hardware.
+    /// The hardware lost this many samples.
     LostSamples(u64),
     /// The kernel stopped the event for a while because it came too often.
     Throttle,

@@ -213,7 +213,7 @@ fn triad(cpus: &[u32], node: Option<u32>, bytes: Bytes) -> Result<f64, MeasureEr
                         placement::ask_for_huge_pages(&mut a);
                         (a, b, c)
                     });
-                    // Whoever failed must not keep the others waiting.
+                    // A thread that failed must not keep the others waiting.
                     gate.wait();
                     let (mut a, b, c) = run?;
                     let began = Instant::now();

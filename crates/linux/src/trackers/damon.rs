@@ -223,7 +223,7 @@ impl Damon {
         Ok(())
     }
 
-    /// Has the kernel make so many monitors. From here on they are ours, also if the rest fails or Terrace is killed.
+    /// Has the kernel create `monitors` monitors. From here on they are ours, also if the rest fails or Terrace is killed.
     fn claim(&mut self, monitors: usize) -> Result<DamonClaim, TrackError> {
         let claim = DamonClaim::new(&self.admin, monitors);
         let record = Undo::Damon { claim: claim.clone() };
@@ -385,7 +385,7 @@ impl Tracker for Damon {
                         tiers.swap_tier().filter(|_| entry.swapped()).map_or(PteState::ABSENT, PteState::placed)
                     });
                 }
-                // The marks are DAMON's own: what it says is of its last aggregation interval, whoever asks and when.
+                // The marks are DAMON's own: its result always covers its last aggregation interval.
                 let window = (piece.turn && !fresh).then_some(AGGREGATION);
                 sink.scan(target.space, piece.first, &ptes, window, piece.turn);
             }

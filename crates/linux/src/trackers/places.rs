@@ -77,7 +77,7 @@ impl Places {
         Ok(placed)
     }
 
-    /// Where so many pages from `first` on are, all of one 2 MiB block.
+    /// The page-table entries of consecutive pages from `first` on, all in one 2 MiB block.
     ///
     /// # Errors
     /// As reading /proc/PID/pagemap.

@@ -1,7 +1,7 @@
 //! Proves a tracker before it is trusted: it is tried on a private mapping of this process with a pattern known to us.
 //!
 //! In: a tracker. Out: a [`Proof`] with what it saw, missed and made up, and what a page cost; or, in one line, why it is
-//! refused. Must not: touch any other process, or pass a tracker whose word cannot be told from a guess.
+//! refused. Must not: touch any other process, or pass a tracker whose result could be a guess.
 //!
 //! A random quarter of the pages is read and another quarter is written; half is left alone. A tracker that reads marks
 //! must show the first two and not the last, after a round that cleared. One that sees first touches is tried on a fresh

@@ -221,7 +221,7 @@ impl Tracker for Samples {
                     emulated::STORES => Access::Store,
                     _ => return,
                 };
-                // An address that several targets have is nobody's: its process is not known.
+                // An address that several targets have counts for none: its process is unknown.
                 let vpn = Vpn::of_address(sample.address);
                 let mut owners = targets.iter().filter(|target| contains(target.ranges, vpn));
                 if let (Some(owner), None) = (owners.next(), owners.next()) {

@@ -118,7 +118,7 @@ impl Walker {
         let seen = &self.seen[from..from + piece.pages];
         self.ptes.clear();
         self.ptes.extend(seen.iter().map(|seen| pte(*seen, nodes, swap)));
-        // Of a huge page that the range has only a part of the mark is not cleared: it stays with whoever has all of it.
+        // Of a huge page that the range has only a part of the mark is not cleared: it is left to the owner of the whole page.
         let cut = piece.pages < BLOCK_PAGES as usize && seen.iter().any(|seen| seen.huge());
         if cut && piece.turn {
             self.rotation.forget_piece(space, piece.first);

@@ -1,6 +1,6 @@
 //! A zram device of Terrace's own: which one it is beyond doubt, its swap header, and how it is taken away.
 //!
-//! In: a device's number. Out: its removal, whoever asks for it: the run that set it up, the guard, or a later one. Must
+//! In: a device's number. Out: its removal, for the run that set it up, the guard, or a later run. Must
 //! not: touch a device that Terrace did not add, in use or not.
 //!
 //! The swap header carries the label `terrace-PID`, so that [`leftovers`] can tell a device whose owner was killed. It is written by

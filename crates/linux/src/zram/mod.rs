@@ -36,7 +36,7 @@ pub struct ZramOptions {
 }
 
 impl ZramOptions {
-    /// Room for so many bytes, the rest as is best.
+    /// A device of this size, with default settings otherwise.
     pub fn of_size(size: Bytes) -> ZramOptions {
         ZramOptions { size, priority: None, algorithm: None }
     }
@@ -167,7 +167,7 @@ impl ZramSwap {
         self.identity.take_away()?;
         self.active = false;
         if let Some(token) = self.token.take() {
-            // If the guard cannot be told, it finds the device gone, which is what it would have seen to.
+            // If the guard cannot be notified, it finds the device gone, which is its goal.
             if let Err(error) = token.forget() {
                 tracing::debug!(%error, "the guard was not told that its record is done");
             }

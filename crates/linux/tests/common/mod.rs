@@ -1,6 +1,6 @@
 //! What the live tests share: the question whether this machine lets them run at all, and how they are run where they have their own
 //! `main`.
-// Each test binary uses a part of it, and what was skipped is told to whoever reads the output.
+// Each test binary uses a part of it, and the output lists skipped tests.
 #![allow(dead_code, clippy::print_stdout)]
 
 use std::fmt::Debug;

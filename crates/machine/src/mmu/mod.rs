@@ -1,7 +1,7 @@
 //! The memory management unit: translation with its page tables, and hotness counters for the pieces of huge pages.
 //!
 //! In: each core's accesses, by page and size of mapping. Out: nanoseconds a core waits for translation and counting, lines
-//! that walks and counters touch, accessed bits, counters. Must not: know a policy, or where data lies beyond what it is told.
+//! that walks and counters touch, accessed bits, counters. Must not: know a policy, or where data is beyond its inputs.
 //!
 //! Source: hotness walk (course report, undated; its latest references are of 2023). When a core translates through a PMD
 //! entry that maps 2 MiB, the MMU may also increment a counter of the 4 KiB piece that was used, in memory right behind the

@@ -92,7 +92,7 @@ pub enum When {
     FirstMiss,
     /// Those that miss both levels.
     SecondMiss,
-    /// Each with a probability of one in so many.
+    /// Each with a probability of one in this many.
     Random(u32),
     /// Every so-many-th of a core.
     Nth(u32),
@@ -105,7 +105,7 @@ pub enum When {
 pub enum Sync {
     /// Nothing: updates are posted and cost traffic only.
     Nothing,
-    /// So many cycles for each update, as the paper models all of it.
+    /// This many cycles per update, the paper's whole model.
     Cycles(u32),
     /// The line must come to the core that updates it, and updates of one line wait for each other.
     Coherent,

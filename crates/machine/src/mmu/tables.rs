@@ -1,7 +1,7 @@
 //! Page tables: a four-level radix tree for each space, with leaves of 4 KiB, 2 MiB and 1 GiB and accessed bits throughout.
 //!
 //! In: what is mapped at which size. Out: the entries that a walk reads, with the memory lines they lie on. Must not: time
-//! anything, or know where data lies beyond the tier it is told.
+//! anything, or know where data is beyond the tier in its input.
 //!
 //! Pages are numbered once over all spaces: a space is a stretch of page numbers that starts on a boundary of 1 GiB, so a page
 //! number names its space, and TLBs need no tag. Tables are found through two dense arrays, by 2 MiB and by 1 GiB of page
@@ -94,7 +94,7 @@ pub struct Tables {
 }
 
 impl Tables {
-    /// No spaces. Behind each PMD table lie so many bytes of counters.
+    /// No spaces. Each PMD table has `counter_bytes` of counters.
     pub fn new(counter_bytes: u64) -> Tables {
         Tables {
             entries: Vec::new(),

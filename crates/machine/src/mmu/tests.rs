@@ -292,7 +292,7 @@ fn walks_overlap_up_to_the_number_of_walkers_and_a_third_waits_for_the_first() {
     assert!((walk(0, 0.25, 0.0) - 323.5 / 4.0).abs() < 1e-9);
     // From here on one line a walk. The second walker has it at once.
     assert!((walk(8, 0.25, 100.0) - 83.5 / 4.0).abs() < 1e-9);
-    // Walkers are busy until 323.5 and 183.5: whoever missed at 150 asks at 153.5 and waits 30 ns for the second.
+    // Walkers are busy until 323.5 and 183.5: a miss at 150 asks at 153.5 and waits 30 ns for the second.
     assert!((walk(16, 0.25, 150.0) - (30.0 + 83.5 / 4.0)).abs() < 1e-9);
     // A load that needs its address first waits for all of its walk.
     assert!((walk(24, 1.0, 400.0) - 83.5).abs() < 1e-9);

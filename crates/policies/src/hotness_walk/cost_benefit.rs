@@ -9,7 +9,7 @@
 //! | what of them reaches memory | between two: all accesses alike, as of a program that streams; or where lines are used again, those that come later than a line stays in the cache, as long as any other (Che and others, Hierarchical Web caching systems, 2002), `exp(-heat * t)` of them; `t` is such that all pages together miss as much as was counted. How much of each: so that slow memory's part of the misses is what was counted, by least squares over the walks |
 //! | gain of a miss | what cores waited for slow memory beyond fast, over accesses slow memory served |
 //! | horizon | as many walks as the heat has lasted: the buyer who rents until the rent paid equals the price pays at most twice what the best does, who knows the future (Karlin and others, Competitive snoopy caching, Algorithmica 3, 1988) |
-//! | price | nanoseconds that programs wait: those of their own cores in full; the manager's as far as processors are in use, as one that idles is nobody's (`spare=off`: in full) |
+//! | price | nanoseconds that programs wait: those of their own cores in full; the manager's as far as processors are in use, since an idle one delays no program (`spare=off`: in full) |
 //! | price of a move | its fixed part, the copy, and an interrupt on each core that runs the program; for the page that makes room as well |
 //! | price of a split | the split and the moves it is made for, once; at each walk, the longer wait for 4 KiB translations, and the accessed bits of its pieces |
 //! | wait for 4 KiB translations | what cores waited over accesses through such entries; while there are none, one page is split to know, if a walk for each access that reaches memory, overlapped as such loads are, would leave a gain |
@@ -63,7 +63,7 @@ pub(crate) struct Worth {
     reach: f64,
     /// The time a line stays in the cache, in such units that a page with the heat `h` misses with `exp(-h * stays)`.
     stays: f64,
-    /// Whether processors that idle manage memory for nothing.
+    /// Whether idle processors manage memory at no cost.
     spare: bool,
     in_use: f64,
     /// Least squares: how far slow memory's share of misses is from where it would be if all accesses missed alike, in parts of how
@@ -256,7 +256,7 @@ struct Scales {
 }
 
 impl Scales {
-    /// Accesses a walk behind a heat of so many counts.
+    /// Accesses per walk behind a heat of this many counts.
     fn accesses(&self, counts: f64) -> f64 {
         counts / 2.0 * self.accesses
     }

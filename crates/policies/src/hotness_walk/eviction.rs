@@ -197,7 +197,7 @@ impl<'a> Victims<'a> {
         self.spaces.iter_mut().find(|source| source.space == space)
     }
 
-    /// Whether a space has no more than its floor even with so many pages more.
+    /// Whether a space has no more than its floor even with `weight` pages more.
     pub(crate) fn is_poor(&self, space: SpaceId, weight: u64) -> bool {
         self.spaces.iter().any(|source| source.space == space && source.fast + weight <= source.floor)
     }

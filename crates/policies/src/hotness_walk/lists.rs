@@ -90,7 +90,7 @@ impl HotnessLists {
         (place.code >> 1).saturating_sub(self.round + 1)
     }
 
-    /// Files a unit of so many pages under its heat, wherever it was before.
+    /// Files a unit of `pages` pages under its heat, wherever it was before.
     pub fn file(&mut self, unit: PageId, space: SpaceId, side: Side, heat: u16, weight: u64) {
         self.remove(unit, space, weight);
         let bin = bin_of(heat);
@@ -103,7 +103,7 @@ impl HotnessLists {
         self.places[unit.index()] = Place { code: sum << 1 | side as u32 };
     }
 
-    /// Takes a unit of so many pages out.
+    /// Removes a unit of `pages` pages.
     pub fn remove(&mut self, unit: PageId, space: SpaceId, weight: u64) {
         let Some(side) = self.side(unit) else { return };
         let list = self.list(space, side, self.bin(unit));

@@ -28,7 +28,7 @@ impl Default for Again {
 }
 
 impl Again {
-    /// So many pages of a bin: the walk will tell of them.
+    /// Pages of a bin that the walk will report.
     pub(crate) fn ask(&mut self, bin: u32, pages: u64) {
         self.asked[bin as usize] += pages as f64;
     }

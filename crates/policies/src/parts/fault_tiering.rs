@@ -54,7 +54,7 @@ pub trait PromotionRule: Send {
     fn name(&self) -> &'static str;
     /// A slow page was used. Calls [`FaultTiering::promote`] if that makes it hot.
     fn judge(&mut self, fault: SlowFault, tiering: &mut FaultTiering, pages: &mut Pages);
-    /// So many pages were demoted, by the kernel beneath or by the policy's own reclaim.
+    /// Records pages demoted by the kernel or by the policy's own reclaim.
     fn demoted(&mut self, _pages: u64) {}
     /// The machine is smaller by this factor.
     fn set_scale(&mut self, _factor: u32) {}

@@ -16,7 +16,7 @@ use crate::tuning::Waited;
 
 /// Full-size nanoseconds of a row of series and heat map, at first.
 const ROW_NANOS: u64 = 10_000_000;
-/// One access in so many goes into the heat map.
+/// One access in this many goes into the heat map.
 const HEAT_EVERY: usize = 61;
 
 /// What is counted. Pages, unless it says otherwise.
@@ -194,7 +194,7 @@ impl Books {
         self.bandwidth_bound_ns
     }
 
-    /// Bandwidth, not latency, set the time of so many nanoseconds.
+    /// Records nanoseconds whose length bandwidth, not latency, determined.
     pub(super) fn bound_by_bandwidth(&mut self, nanos: f64) {
         self.bandwidth_bound_ns += nanos;
     }
@@ -207,7 +207,7 @@ impl Books {
         &mut self.waited
     }
 
-    /// Moves read and wrote so many bytes of fast memory.
+    /// Records bytes of fast memory that moves read and wrote.
     pub(super) fn moved_fast(&mut self, [read, written]: [u64; 2]) {
         self.waited.moved_fast[0] += read;
         self.waited.moved_fast[1] += written;
@@ -223,7 +223,7 @@ impl Books {
         self.phases.push((name.to_owned(), now.as_secs_f64()));
     }
 
-    /// So many accesses were made; `page` tells the page of one of them.
+    /// Records accesses; `page` returns the page of one of them.
     pub(super) fn accessed(&mut self, accesses: usize, now: Time, page: impl Fn(usize) -> u32) {
         self.accesses += accesses as u64;
         let mut at = self.heat_phase;

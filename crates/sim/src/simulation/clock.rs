@@ -16,7 +16,7 @@ pub(super) const STRETCH_ACCESSES: usize = 16_384;
 const STRETCH_LEAST: usize = 512;
 /// Full-size nanoseconds a stretch should not exceed: half of the shortest interval at which any policy acts (10 ms).
 const STRETCH_NANOS: f64 = 5e6;
-/// A thread not seen for so many accesses is not taken to run: longer than a round of turns of all threads.
+/// A thread without an access for this many accesses counts as stopped: longer than a round of turns of all threads.
 const ROUND_ACCESSES: u64 = 1 << 16;
 const NEVER: u64 = u64::MAX;
 
@@ -63,7 +63,7 @@ struct Shared {
     laid: f64,
 }
 
-/// Whether a thread that was seen last after so many accesses of the region is taken to run.
+/// Whether a thread counts as running that was last seen after this many accesses of the region.
 fn is_running(seen: u64, region_accesses: u64) -> bool {
     seen != NEVER && seen + ROUND_ACCESSES >= region_accesses
 }
@@ -128,7 +128,7 @@ impl Clock {
         self.pending_stall += nanos;
     }
 
-    /// Spreads so many nanoseconds over the threads that run.
+    /// Spreads nanoseconds over the running threads.
     pub(super) fn stall_shared(&mut self, nanos: f64) {
         self.pending_stall += nanos / f64::from(self.active.max(1));
     }
@@ -144,7 +144,7 @@ impl Clock {
         self.stretch_limit.saturating_sub(self.stretch_accesses)
     }
 
-    /// So many accesses of the stretch were made.
+    /// Records accesses of the stretch.
     pub(super) fn ran(&mut self, accesses: usize) {
         self.stretch_accesses += accesses;
     }
@@ -215,7 +215,7 @@ impl Clock {
         Shared { lost, each: lost / concurrency, laid }
     }
 
-    /// Each thread's own time in the stretch. What all waited through goes to all that run, whoever had it laid on.
+    /// Each thread's own time in the stretch. A wait of all threads goes to all running threads, whichever caused it.
     fn run_clocks(&mut self, tiers: &[Tier], work: &[ThreadWork], stretch: &Stretch, concurrency: f64, shared: Shared) {
         let total: f64 = work.iter().map(|work| work.nanos(tiers, &self.rates, &stretch.factor)).sum();
         if total <= 0.0 {
@@ -313,7 +313,7 @@ mod tests {
         }
     }
 
-    /// Small nanoseconds of a parallel region of so many threads delivered in turns of so many accesses, with a stall of all threads
+    /// Small nanoseconds of a parallel region of these threads delivered in turns of these accesses, with a stall of all threads
     /// after each 2000 of them.
     fn region(threads: usize, turn: usize, stall: f64) -> f64 {
         let machine = Machine::preset("optane-6252").unwrap();

@@ -1,7 +1,7 @@
 //! The kernel beneath the policy: page sizes, allocation by watermarks, and reclaim of the lists.
 //!
 //! In: pages that receive, change and lose memory, and the time that passed. Out: where a new page goes, and demotions by the kernel's own
-//! choice, at a cost. Must not: see what a policy wants; it is told of each page that the kernel moved.
+//! choice, at a cost. Must not: see a policy's requests; it reports each page that the kernel moved.
 
 use std::collections::BTreeSet;
 
@@ -33,7 +33,7 @@ pub(super) struct KernelModel {
 }
 
 impl KernelModel {
-    /// A kernel by these rules, over empty tiers of so many pages; `folded`: whether small pages stand for huge ones; `lists`: whether it keeps
+    /// A kernel by these rules, over empty tiers with these capacities in pages; `folded`: whether small pages stand for huge ones; `lists`: whether it keeps
     /// lists of the pages in them.
     pub(super) fn new(rules: Kernel, capacity: &[u64], scale: Scale, folded: bool, lists: bool) -> KernelModel {
         let reclaim = Reclaim::new(capacity, scale, folded, &rules);
@@ -50,7 +50,7 @@ impl KernelModel {
         self.rules.demotion.then(|| self.reclaim.kept_free(TierId::FAST))
     }
 
-    /// Keeps so many pages of fast memory free. Returns what is never given out.
+    /// Keeps pages of fast memory free. Returns the pages that are never allocated.
     pub(super) fn withhold(&mut self, pages: u64) -> u64 {
         self.reclaim.withhold(TierId::FAST, pages)
     }
@@ -94,7 +94,7 @@ impl KernelModel {
         }
     }
 
-    /// Whether a unit of so many pages may be promoted, where promotions ask for the high mark.
+    /// Whether a unit of these pages may be promoted, if promotions need the high watermark.
     pub(super) fn lets_promote(&mut self, memory: &Memory, to: TierId, weight: u64) -> bool {
         !self.rules.promotion_needs_high_watermark || self.reclaim.may_promote(memory, to, weight)
     }

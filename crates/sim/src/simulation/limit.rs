@@ -18,7 +18,7 @@ pub(super) struct Limit {
 }
 
 impl Limit {
-    /// All of so many pages.
+    /// A limit of all `pages`.
     pub(super) fn none(capacity: u64) -> Limit {
         Limit { tuning: None, capacity, pages: capacity }
     }
@@ -43,7 +43,7 @@ impl Simulation {
         self.tune_if_due();
     }
 
-    /// Holds fast memory to so many pages from now on.
+    /// Limits fast memory to `pages` from now on.
     pub fn limit_fast(&mut self, pages: u64) {
         let pages = pages.clamp(1, self.limit.capacity);
         self.limit.pages = pages;

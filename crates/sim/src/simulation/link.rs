@@ -1,4 +1,4 @@
-//! The engine in a run: what it is told, when it wants to be woken, and how its ids, the simulation's pages and the source's addresses go
+//! The engine in a run: its inputs, its wake-ups, and how its ids, the simulation's pages and the source's addresses go
 //! together.
 //!
 //! In: observations, places that changed, time. Out: inputs to the engine in the order a live manager would see them, its answers. Must
@@ -29,7 +29,7 @@ pub(super) struct EngineLink {
     /// The engine's first page of each block, and back.
     ids: Vec<u32>,
     blocks: Vec<u32>,
-    /// What the engine is told of next.
+    /// The next input of the engine.
     events: Vec<Observation>,
     born: Vec<Observation>,
     /// Units whose tier or mapping changed behind the engine's back.
@@ -66,7 +66,7 @@ impl EngineLink {
         self.engine.handle(now, input);
     }
 
-    /// The engine is told of the processor's counters up to here. Returns what it knew.
+    /// Passes the processor's counters to the engine. Returns the previous ones.
     pub(super) fn told(&mut self, counts: ProcessorCounts) -> ProcessorCounts {
         std::mem::replace(&mut self.told, counts)
     }
@@ -76,7 +76,7 @@ impl EngineLink {
         self.engine.foresee(oracle)
     }
 
-    /// Something was seen; the engine is told when the stretch is over.
+    /// Records an observation; the engine receives it at the end of the stretch.
     pub(super) fn saw(&mut self, event: Observation) {
         self.events.push(event);
     }
@@ -127,7 +127,7 @@ impl EngineLink {
         self.ids.resize(pages >> BLOCK_SHIFT, NO_BLOCK);
     }
 
-    /// Blocks of a region that the engine was told of: their ids from now on.
+    /// Blocks of a region that the engine knows: their ids from now on.
     pub(super) fn learn(&mut self, space: SpaceId, block: u32, start: Vpn) {
         if self.ids[block as usize] != NO_BLOCK {
             return;
@@ -248,7 +248,7 @@ impl Simulation {
         link.engine.handle(now, Input::Observed(Observations::Scan(scan)));
     }
 
-    /// Wakes the engine if it wants to be woken by now, and tells it what the processor counted; policies of the MMU's counters are told that
+    /// Wakes the engine if it is due, and passes the processor's counts to it; policies of the MMU's counters get these
     /// with each round alone. Returns whether the engine has to be polled.
     pub(super) fn wake_if_due(&mut self, news: bool) -> bool {
         let now = self.now();

@@ -76,7 +76,7 @@ impl Simulation {
     /// Charges the accesses that met a page on its way, now that the stretch shows which pages were in use.
     ///
     /// A page that was touched in the stretch after its move began was touched within the move with the share of the
-    /// stretch that the move took; whoever touched it then waited for half of it on average. A unit of the scaled machine
+    /// stretch that the move took; a thread that touched it then waited for half of it on average. A unit of the scaled machine
     /// stands for several pages, which move one after another: each is blocked for its own part of the time.
     pub(super) fn settle_moves(&mut self, span: f64) {
         let moving = std::mem::take(&mut self.mover.moving);
@@ -101,7 +101,7 @@ impl Simulation {
         self.mover.moving.clear();
     }
 
-    /// Carries out a plan. Its outcomes are told to the engine when the mover has had the time for it.
+    /// Carries out a plan. Its outcomes go to the engine when the mover has had the time for it.
     pub(super) fn carry_out(&mut self, plan: &Plan) {
         let mut outcomes = Vec::with_capacity(plan.moves.len());
         // Time each mover spends, by the tier it moves pages out of.
@@ -208,7 +208,7 @@ impl Simulation {
         self.books.moved_fast([of_fast(from), of_fast(to)]);
     }
 
-    /// Moves a unit that fits, but for its bytes. Pages of 4 KiB may share a flush with so many others.
+    /// Moves a unit that fits, but for its bytes. Pages of 4 KiB may share a flush with others.
     fn relocate_unit(&mut self, unit: std::ops::Range<u32>, from: TierId, to: TierId, pages_a_flush: u32) -> f64 {
         let management = self.config.machine.management;
         let huge = unit.len() > 1;
@@ -222,7 +222,7 @@ impl Simulation {
         }
         let stored = self.hot.memory.is_compressed(to);
         if stored && huge {
-            // Compressed memory holds 4 KiB pages: the block comes apart on the way, and the engine is told.
+            // Compressed memory holds 4 KiB pages: the block splits on the way, and the engine is informed.
             for page in unit.clone() {
                 self.hot.memory.clear(page, PageWord::HUGE);
             }

@@ -95,7 +95,7 @@ impl Simulation {
     }
 
     /// The program's own system mapped these pages by 2 MiB entries, or no longer does. Followed where the run has real huge
-    /// pages ([`Pages::Huge`], [`Pages::Traced`]); elsewhere the run was told how large pages are.
+    /// pages ([`Pages::Huge`], [`Pages::Traced`]); elsewhere the configuration has the page size.
     pub fn remap(&mut self, start: Vpn, pages: u64, huge: bool) {
         if !self.goes_on() || pages == 0 || !matches!(self.config.pages, Pages::Huge | Pages::Traced) {
             return;

@@ -28,7 +28,7 @@ impl Spaces {
 }
 
 impl Simulation {
-    /// Several processes will be fed. To be told before anything is.
+    /// Announces several processes. Call it before feeding any.
     pub(crate) fn apart(&mut self, processes: &[Process]) {
         self.spaces.processes = processes.to_vec();
         self.spaces.starts = processes.iter().map(|process| process.first_page).collect();
@@ -42,7 +42,7 @@ impl Simulation {
         SpaceId(place(&self.spaces.starts, page) as u32)
     }
 
-    /// So many accesses were fed: what each process had meanwhile.
+    /// Records accesses, and the memory of each process meanwhile.
     pub(super) fn count_processes(&mut self, accesses: usize) {
         let Some(served) = self.hot.mmu.as_mut().and_then(|run| run.served.as_deref_mut()) else { return };
         let pages = self.link.engine().pages();

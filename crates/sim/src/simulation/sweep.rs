@@ -24,7 +24,7 @@ use super::books::Cost;
 const ENTRIES_A_LINE: f64 = 8.0;
 
 impl Simulation {
-    /// One round. The engine is told of every 4 KiB mapping in a table that was visited, and of every counter above zero.
+    /// One round. The engine receives every 4 KiB mapping in a visited table, and every counter above zero.
     pub(super) fn sweep_counters(&mut self) {
         let now = self.now();
         let Some(mut run) = self.hot.mmu.take() else { return };

@@ -18,7 +18,7 @@ use super::books::Cost;
 use crate::history::What;
 use crate::hot::Countdown;
 
-/// The engine is told what sampling took in pieces of this many nanoseconds.
+/// The engine receives the time of sampling in pieces of this many nanoseconds.
 const SAMPLER_TOLD_NS: f64 = 10_000.0;
 
 /// See the module's header.
@@ -83,7 +83,7 @@ impl Trackers {
         }
     }
 
-    /// What sampling took since the engine was told, in small nanoseconds, once it is worth telling.
+    /// The time of sampling that the engine has not received yet, in small nanoseconds, once it is large enough.
     pub(super) fn take_sampler_time(&mut self) -> Option<f64> {
         (self.sampler_spent >= SAMPLER_TOLD_NS).then(|| std::mem::take(&mut self.sampler_spent))
     }

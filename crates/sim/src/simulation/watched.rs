@@ -17,7 +17,7 @@ impl Simulation {
         }
     }
 
-    /// The probe is told the time.
+    /// Passes the time to the probe.
     pub(super) fn tell_probe(&mut self) {
         let now: Time = self.now();
         if let Some(probe) = self.hot.mmu.as_mut().and_then(|run| run.probe.as_mut()) {

@@ -159,7 +159,7 @@ pub fn import(
         ImportFormat::Hook => {
             let (head, begin) = hook::read_head(input)?;
             let header = match options.period {
-                // Sampled by whoever wrote the recording, which does not say so itself.
+                // The program that wrote the recording sampled it; the recording does not say so itself.
                 Some(period) if period > 1 => {
                     Header { provenance: Provenance::Sampled { period }, ..hook::header(timed, &head) }
                 }

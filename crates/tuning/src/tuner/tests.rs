@@ -100,7 +100,7 @@ fn a_broken_target_is_answered_at_once_and_not_tried_again_soon() {
 
 #[test]
 fn as_many_windows_break_the_target_as_the_percentile_allows_however_often_the_program_turns() {
-    // Every so many windows it needs, for as many as three, what it does without in the others.
+    // At regular intervals it needs, for up to three windows, what it does without in the others.
     for turns in [7, 13, 29, 50] {
         let loss = move |window: u64, share: f64| {
             let needs = window % turns < 3 && window > 3;

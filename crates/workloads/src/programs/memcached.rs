@@ -31,7 +31,7 @@ pub(super) const INFO: WorkloadInfo = WorkloadInfo {
 const HEADER_WORDS: usize = 4;
 /// Item locks; memcached has 2^13 of them for more than four threads.
 const LOCKS: usize = 1 << 13;
-/// Gets that each take a reference; only so many can hold one at once.
+/// Gets that each take a reference; only this many can hold one at once.
 const FREE: u64 = 0;
 const TAKEN: u64 = 1;
 

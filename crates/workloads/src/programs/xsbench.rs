@@ -31,7 +31,7 @@ const MATERIALS: [(f64, usize); 12] = [
     (0.025, 9),
     (0.013, 9),
 ];
-/// One lookup in so many is computed a second time, directly.
+/// One lookup in this many is computed a second time, directly.
 const SAMPLE: u64 = 64;
 
 pub(super) const INFO: WorkloadInfo = WorkloadInfo {

@@ -1,7 +1,7 @@
 //! `terrace lab compare`: the same program in the same guest under each manager.
 //!
 //! In: lists of workloads and managers. Out: rows as a table, JSON or a page. Must not: count anything itself, or stop at a run that
-//! fails: it is told, the others are shown, and the exit code is 1.
+//! fails: the failure is reported, the others are shown, and the exit code is 1.
 
 use std::process::ExitCode;
 

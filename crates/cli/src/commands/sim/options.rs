@@ -340,7 +340,7 @@ impl Trace {
             false => None,
             true => {
                 let map = index.map(&mut file).map_err(|error| refused(&error))?;
-                // Where page sizes are told, so is what each access brings into memory; numbers go by whole 2 MiB.
+                // A trace with page sizes also records what each access allocates; numbers go by whole 2 MiB.
                 let whole = File::open(path).map_err(|error| refused(&error))?;
                 let held = info_within(BufReader::with_capacity(1 << 20, whole), most.pages())
                     .map_err(|error| refused(&error))?;

@@ -213,7 +213,7 @@ struct Moved {
     put_out_again: u64,
 }
 
-/// The mover, with what it needs to be told.
+/// The mover, with its parameters.
 struct Moves<'a> {
     mover: &'a mut dyn Mover,
     me: &'a Process,

@@ -14,9 +14,9 @@ use std::path::Path;
 use crate::process::Process;
 use crate::sys::{self, RemoteRange};
 
-/// A call takes at most so many ranges (UIO_MAXIOV).
+/// A call takes at most this many ranges (UIO_MAXIOV).
 const RANGES_A_CALL: usize = 1024;
-/// And so many bytes here: at 40 to 140 ns a page a call then holds the target's lock for 1 to 2 ms.
+/// And this many bytes here: at 40 to 140 ns a page a call then holds the target's lock for 1 to 2 ms.
 const BYTES_A_CALL: usize = 64 << 20;
 
 /// How a process's bits are cleared.
@@ -39,7 +39,7 @@ pub(super) enum Cleared {
     Refused,
 }
 
-/// Clears `stretches` in order; `failed` is told the index of each one that the kernel will not clear.
+/// Clears `stretches` in order; `failed` receives the index of each one that the kernel does not clear.
 pub(super) fn cold(
     pidfd: BorrowedFd<'_>,
     stretches: &[RemoteRange],

@@ -191,7 +191,7 @@ impl Sink for Trial {
     fn event(&mut self, _: SpaceId, _: Vpn, _: Event) {}
 }
 
-/// The name of a DAMON thread that runs, whoever set it up. It belongs to another program and is left alone.
+/// The name of a running DAMON thread of another program, which is left alone.
 pub(super) fn running_kdamond(folder: &std::path::Path) -> Option<String> {
     let entries = std::fs::read_dir(folder).ok()?;
     let runs =

@@ -38,7 +38,7 @@ enum Whose {
 }
 
 impl DamonClaim {
-    /// A claim for so many monitors that are yet to be set up. No two claims of a boot have the same mark.
+    /// A claim for `monitors` monitors that are yet to be set up. No two claims of a boot have the same mark.
     pub(super) fn new(admin: &Path, monitors: usize) -> DamonClaim {
         let boot = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
         let microseconds = boot.tv_sec as u64 * 1_000_000 + boot.tv_nsec as u64 / 1_000;
