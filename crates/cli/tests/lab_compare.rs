@@ -68,7 +68,8 @@ fn a_scattered_hot_set_is_served_fast_under_terrace_and_not_without() {
     let row = |manager: &str| rows.iter().find(|row| row["manager"] == manager).unwrap();
     let late = |manager: &str| row(manager)["fast_hit_share_late"].as_f64().unwrap();
     println!("late fast share: {:.2} under nobody, {:.2} under Terrace", late("none"), late("terrace"));
-    // A quarter of the pages is hot and 40 % of the memory is fast: first touch serves about that share from fast memory, a policy that knows the hot pages nearly all.
+    // A quarter of the pages is hot and 40 % of the memory is fast: first touch serves about that share from fast memory, a policy that
+    // knows the hot pages nearly all.
     assert!((0.25..0.55).contains(&late("none")), "{rows:#?}");
     assert!(late("terrace") > late("none") + 0.2, "{rows:#?}");
     // All of it is counted by the plugin, for both alike; an access that faults is tried again.

@@ -42,7 +42,7 @@ impl Place {
         self.0.path().join(name).to_str().unwrap().to_owned()
     }
 
-    /// A trace of so many accesses to pages that differ with `step`.
+    /// A trace of this many accesses to pages that differ with `step`.
     fn trace(&self, name: &str, accesses: u64, step: u64) -> String {
         let lines: String = (0..accesses).map(|n| format!(" L {:08x},8\n", n * step % 500 * 4096)).collect();
         let recording = self.at("recording");

@@ -63,7 +63,7 @@ fn finished(journal: &Path) -> usize {
     std::fs::read_to_string(journal).map_or(0, |text| text.lines().filter(|line| line.contains("{\"cell\":")).count())
 }
 
-/// Kills a sweep once its journal has so many cells.
+/// Kills a sweep once its journal has this many cells.
 fn kill_after(mut child: Child, journal: &Path, cells: usize) {
     let began = Instant::now();
     while finished(journal) < cells {

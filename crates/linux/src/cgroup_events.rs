@@ -26,7 +26,7 @@ pub enum CgroupEvent {
     },
     /// A cgroup was made or removed.
     Changed,
-    /// Events were lost: only a look through /proc tells what is there.
+    /// Events were lost: only a scan of /proc shows the processes.
     Lost,
 }
 
@@ -42,7 +42,7 @@ pub enum CgroupError {
     /// There is no hierarchy.
     #[error("no cgroup hierarchy is mounted")]
     NoHierarchy,
-    /// There is no inotify to be had.
+    /// inotify is not available.
     #[error("inotify cannot be had: {0}")]
     Inotify(Errno),
     /// Not one watch was granted.
@@ -140,7 +140,7 @@ impl CgroupEvents {
         self.inotify.as_fd()
     }
 
-    /// Takes in all that waits, up to a bound.
+    /// Reads all pending events, up to a limit.
     pub fn take(&mut self, events: &mut Vec<CgroupEvent>) {
         const AT_ONCE: usize = 4096;
         let mut made: Vec<PathBuf> = Vec::new();

@@ -70,7 +70,7 @@ pub struct TrackerReport {
     pub proven: bool,
     /// Why not, or what it showed.
     pub reason: String,
-    /// The smallest piece of memory it tells apart.
+    /// The smallest piece of memory it distinguishes.
     pub granularity_bytes: Bytes,
     /// Whether it sees reads.
     pub reads: bool,
@@ -219,7 +219,7 @@ pub fn names() -> Vec<&'static str> {
 /// Opens and proves the trackers that can serve `needs`, in order of preference, and takes the first that passes; or the one
 /// that is `requested`, whatever it can serve. Returns it with one line for each tracker: why it was taken, or not.
 ///
-/// A tracker that sees only writes, or only faults, is never taken by itself: a policy of accessed bits would take
+/// A tracker that sees only writes, or only faults, is never chosen automatically: a policy of accessed bits would take
 /// every page that is only read for cold. A policy that needs samples and hint faults gets both trackers as one.
 ///
 /// # Errors
@@ -442,7 +442,7 @@ pub fn rivals(root: &Path, own_pid: u32) -> Vec<Rival> {
     let mut pids: Vec<u32> = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
     pids.sort_unstable();
     let clearing = pids.iter().find_map(|pid| {
-        // Only the start of the name is looked at for nearly all: this is asked again and again.
+        // For nearly all processes only the start of the name is read: this check runs often.
         (read(&format!("proc/{pid}/comm"))? == "cadvisor").then_some(())?;
         let every = reset_interval(&read(&format!("proc/{pid}/cmdline"))?)?;
         Some(format!("pid {pid}, every {every} measurements"))
@@ -471,7 +471,7 @@ pub fn rivals(root: &Path, own_pid: u32) -> Vec<Rival> {
     rivals
 }
 
-/// Whether a `terrace` with this command line manages a program: by its subcommand, the first word that is no option. A simulation, a workload or a
+/// Whether a `terrace` with this command line manages a program: by its subcommand, the first word that is not an option. A simulation, a workload or a
 /// look at the topology disturbs no other Terrace, whatever words follow.
 fn manages(command: &str) -> bool {
     let mut words = command.split('\0').skip(1).filter(|word| !word.starts_with('-'));

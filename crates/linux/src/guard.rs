@@ -2,8 +2,8 @@
 //!
 //! In: undo records, over a pipe. Out: their effect, once the pipe closes. A guardian process (the same program, started
 //! again with the hidden argument [`GUARD_ARGUMENT`]) sleeps on the pipe and holds the records; on a clean exit Terrace
-//! undoes each itself and tells it to forget; when Terrace dies the kernel closes the pipe, and the guardian
-//! performs what is left, newest first. Must not: undo what someone else did; every record says how to tell ([`Undo`]).
+//! undoes each itself and sends it a release; when Terrace dies the kernel closes the pipe, and the guardian
+//! performs what is left, newest first. Must not: undo what someone else did; every record says how to recognise that ([`Undo`]).
 //!
 //! The guardian has a session of its own and ignores the signals that end a terminal job, so that ^C, which ends
 //! Terrace, does not end it as well. It cannot outlive a SIGKILL of its own, nor the end of its container.
@@ -42,7 +42,7 @@ pub enum GuardError {
         /// What the system said.
         source: io::Error,
     },
-    /// The program that was started is no guardian.
+    /// The started program is not a guardian.
     #[error("the undo guard did not answer: this program's main does not serve `{GUARD_ARGUMENT}`")]
     NotServed,
     /// The guardian is gone.
@@ -234,7 +234,7 @@ fn leave_the_terminal() {
     let _ = rustix::thread::set_name(c"terrace-guard");
 }
 
-/// The records in force when the pipe closed, by age. A line cut short by the writer's death is no record.
+/// The records in force when the pipe closed, by age. A line cut short by the writer's death does not count.
 fn read_records(commands: impl Read) -> BTreeMap<u64, Undo> {
     let mut records = BTreeMap::new();
     for line in BufReader::with_capacity(4096, commands).lines() {
@@ -273,7 +273,7 @@ fn persist(undo: &Undo, limit: Duration) -> Result<Undone, UndoError> {
     }
 }
 
-/// stderr may be closed by now; there is nobody else to tell.
+/// stderr may be closed by now; nothing more can be reported.
 fn say(text: &str) {
     let _ = writeln!(io::stderr(), "terrace-guard: {text}");
 }

@@ -24,7 +24,7 @@ pub(crate) struct Intake<'a> {
     pub engine: &'a mut Engine,
     pub observer: &'a mut dyn Observer,
     pub now: Time,
-    /// How much of what was looked at was accessed.
+    /// How many of the scanned pages were accessed.
     pub round: ScanReport,
     /// What is to be paid for it.
     pub bill: ScanBill,
@@ -72,7 +72,7 @@ impl Sink for Intake<'_> {
             self.bill.in_turn += ptes.len() as u64;
             self.bill.cleared += if cleared && accessed > 0 { ptes.len() as u64 } else { 0 };
             if window.is_some() {
-                // Pages in swap have no mark that could be set; they count neither way.
+                // Pages in swap have no accessed bit; they are not counted.
                 self.round.pages += ptes.iter().filter(|pte| pte.tier().is_some()).count() as u64;
                 self.round.accessed += accessed;
                 // One bit stands for a whole huge page.
@@ -128,7 +128,7 @@ impl LifeSink for Intake<'_> {
         if !born.is_empty() {
             self.engine.handle(self.now, Input::Observed(Observations::Events(&born)));
         }
-        // One huge page: that it is one a walk tells, and so does this.
+        // One huge page: a scan reports it as one, and so does this.
         if ptes.len() == BLOCK_PAGES as usize && ptes.iter().all(|pte| pte.huge()) {
             let scan = ScanBatch { first: start, ptes, window: None, cleared: false };
             self.engine.handle(self.now, Input::Observed(Observations::Scan(scan)));

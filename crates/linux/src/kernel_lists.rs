@@ -234,7 +234,7 @@ impl KernelLists {
         }
     }
 
-    /// Passes on what a policy says of pages; `place` tells whose a page is, and where.
+    /// Passes on a policy's marks of pages; `place` returns a page's process and address.
     pub fn pass_on(&mut self, marks: &mut Vec<ListMark>, place: impl Fn(PageId) -> Option<(Slot, Vpn)>) {
         last_marks(marks);
         for mark in marks {
@@ -264,7 +264,7 @@ impl KernelLists {
         self.hot.is_empty() && self.cold.is_empty()
     }
 
-    /// Tells the demotion threads that memory is short.
+    /// Notifies the demotion threads that memory is short.
     ///
     /// # Errors
     /// None that is known.
@@ -272,7 +272,7 @@ impl KernelLists {
         abi::wake(&self.module.device, WAKE_DIRECT)
     }
 
-    /// Tells the demotion threads that counts were halved.
+    /// Notifies the demotion threads that counts were halved.
     ///
     /// # Errors
     /// None that is known.

@@ -1,8 +1,8 @@
-//! allocations and frees of pages as they happen, by eBPF, in place of finding them at the next look at the page tables.
+//! Allocations and frees of pages as they happen, by eBPF, instead of finding them in the next scan of the page tables.
 //!
 //! In: the processes under management, events of the kernel's functions (`terrace_bpf::LifeCycle`). Out: pages that are new, with
 //! their places, and ranges whose memory was given back, in the order they happened, to a [`LifeSink`]. Must not: be believed
-//! before it has shown on memory of this process that it sees both ([`LifeCycle::open`]); decide what a birth or a death means.
+//! before it has shown on memory of this process that it sees both ([`LifeCycle::open`]); decide what an allocation or a free means.
 //!
 //! Every first mapping of an anonymous folio reports an allocation: also of a page that was copied on write, came back from swap or was joined
 //! to a huge one. The sink knows which pages exist, and thus which are new. Frees are reported by range, whatever was in it.
@@ -73,7 +73,7 @@ pub struct LifeCycle {
     source: terrace_bpf::LifeCycle,
     /// What was read and not delivered yet, in order.
     waiting: Vec<LifeEvent>,
-    /// Births of the process that is being delivered, between two deaths.
+    /// Allocations of the process being delivered, between two frees.
     births: Vec<Range<u64>>,
 }
 
@@ -111,7 +111,7 @@ impl LifeCycle {
         self.source.functions()
     }
 
-    /// Tells of this process from now on.
+    /// Reports this process from now on.
     ///
     /// # Errors
     /// When no more processes can be watched.
@@ -119,7 +119,7 @@ impl LifeCycle {
         self.source.watch(pid)
     }
 
-    /// Tells of this process no more.
+    /// Stops reporting this process.
     pub fn forget(&mut self, pid: u32) {
         self.source.forget(pid);
         self.waiting.retain(|event| event.pid != pid);
@@ -143,7 +143,7 @@ impl LifeCycle {
         self.source.drain(&mut self.waiting)
     }
 
-    /// Hands over what was read, in order, and returns whether all of it was. A birth outside of the ranges of its process is most likely in
+    /// Passes on the records, in order, and returns whether all were passed. An allocation outside of the ranges of its process is most likely in
     /// memory that was mapped a moment ago: there the delivery stops, for the ranges to be read again, unless they are `fresh`; then
     /// it is in memory that is not managed.
     pub fn deliver(
@@ -167,7 +167,7 @@ impl LifeCycle {
                 at += 1;
                 continue;
             }
-            // Births up to the next death, of this process, in any order: their places are read in as few calls as possible.
+            // Allocations up to the next free, of this process, in any order: their tiers are read in as few calls as possible.
             self.births.clear();
             while let Some(next) =
                 self.waiting.get(at).filter(|next| next.pid == event.pid && next.kind == LifeKind::Allocated)
@@ -215,7 +215,7 @@ impl LifeCycle {
             }
         }
         let every_second: Vec<u64> = touched.iter().copied().step_by(2).collect();
-        // Functions that call each other tell of the same death twice.
+        // Functions that call each other report the same free twice.
         given_back.dedup();
         match (born == touched, given_back == every_second, unmapped) {
             (true, true, true) => Ok(()),
@@ -226,7 +226,7 @@ impl LifeCycle {
     }
 }
 
-/// Puts births in the order of their addresses, and those that touch each other together.
+/// Sorts allocations by address, and joins adjacent ones.
 fn join(births: &mut Vec<Range<u64>>) {
     births.sort_unstable_by_key(|range| (range.start, range.end));
     births.dedup_by(|next, kept| {
@@ -238,7 +238,7 @@ fn join(births: &mut Vec<Range<u64>>) {
     });
 }
 
-/// Reads where the new pages are, by block, and tells the sink.
+/// Reads where the new pages are, by block, and passes that to the sink.
 fn deliver_births(
     target: &Target<'_>,
     births: &[Range<u64>],
@@ -256,7 +256,7 @@ fn deliver_births(
         let mut first = birth.start;
         while first < birth.end {
             let pages = (block - first % block).min(birth.end - first) as usize;
-            // A process that just exited has no places; that its pages were born is true all the same.
+            // A process that just exited has no page tables; its allocations are valid all the same.
             let ptes = pagemap.as_mut().and_then(|pagemap| places.ptes(pagemap, Vpn(first), pages, tiers).ok());
             sink.born(target.space, Vpn(first), ptes.unwrap_or(&nothing[..pages]));
             first += pages as u64;

@@ -50,14 +50,14 @@ pub enum PageOutPrice {
     None,
     /// It was measured at the start.
     Measured,
-    /// It could not be, and no page went out yet: the price of a refault stands in, to pace the first that go.
+    /// It could not be measured, and no page went out yet: the price of a refault is used instead, to pace the first ones.
     Refault,
     /// It could not be: what the page-outs themselves took.
     Duration,
 }
 
 impl PageOutPrice {
-    /// What is to be said of it beside the inputs; nothing where it was measured.
+    /// The remark on it besides the inputs; none if it was measured.
     pub const fn remark(self) -> &'static str {
         match self {
             PageOutPrice::None | PageOutPrice::Measured => "",
@@ -75,12 +75,12 @@ pub struct LiveTuner {
     predictor: Option<Box<dyn Predictor>>,
     costs: MoveCost,
     price: PageOutPrice,
-    /// What a page-out costs the processes of late, waiting for processors included, in seconds; as measured at first.
+    /// The recent cost of a page-out to the processes, including waits for processors, in seconds; at first as measured.
     page_out_seconds: Option<f64>,
     counts_kernel_moves: bool,
     /// The kernel's threads whose time counts then.
     reclaim_threads: Vec<u32>,
-    /// What a round of marks costs the processes of late, in seconds; and how far rounds are set apart for it.
+    /// The recent cost of a scan to the processes, in seconds; and the interval between scans that follows from it.
     round_seconds: Option<f64>,
     spacing: Duration,
     look_cost: Duration,
@@ -97,13 +97,13 @@ const LOOK: Duration = Duration::from_millis(50);
 /// What the loss of a live run is observed by.
 pub const INPUTS: &str = "observed: pages that came back, page-outs, and waiting for processors; no hardware counters";
 
-/// Of the target, what rounds of marks may cost: the rest is for what they are for.
+/// The part of the target that scans may cost: the rest is for moves.
 const OF_TARGET_FOR_ROUNDS: f64 = 0.2;
-/// Rounds are no further apart than this: the ages of pages would say too little.
+/// The longest interval between scans: beyond it the ages of pages would say too little.
 const MOST_SPACING: Duration = Duration::from_secs(10);
 /// With fewer page-outs in a window their price says more of other things.
 const LEAST_PAGES_TO_LEARN: f64 = 256.0;
-/// With a database a look passes over all pages, at about a nanosecond each: with much memory looks are made more seldom, so that they take one
+/// With a database a look passes over all pages, at about a nanosecond each: with much memory they are less frequent, so that they take one
 /// two-hundredth of the time at most. Of the last two the cheaper counts: one that was interrupted would stop the tuner for a minute.
 const PAUSE_PER_COST: u32 = 200;
 
@@ -162,7 +162,7 @@ impl LiveTuner {
         self.price
     }
 
-    /// Takes the price from the page-outs themselves where it could not be measured: `pages` that took so long. A thread loses a part of that
+    /// Takes the price from the page-outs themselves if it could not be measured: `pages` that took this time. A thread loses a part of that
     /// time to each.
     fn price_by_duration(&mut self, pages: u64, moving: Duration) {
         if matches!(self.price, PageOutPrice::Refault | PageOutPrice::Duration) && pages as f64 >= LEAST_PAGES_TO_LEARN
@@ -178,7 +178,7 @@ impl LiveTuner {
         self.costs
     }
 
-    /// What the kernel moves by itself counts as well: for machines where the kernel holds the limit.
+    /// The kernel's own moves count as well: for machines where the kernel holds the limit.
     #[must_use]
     pub fn counting_kernel_moves(self) -> LiveTuner {
         LiveTuner { counts_kernel_moves: true, reclaim_threads: reclaim_threads(Path::new("/")), ..self }
@@ -238,7 +238,7 @@ impl LiveTuner {
         self.tuner.forget_all_but(windows);
     }
 
-    /// The current window tells nothing: management was interrupted within it. What was brought back for its sake is left as it is.
+    /// The current window is invalid: management was interrupted within it. Pages promoted because of it stay.
     pub fn interrupt(&mut self) {
         self.last = None;
         self.bringing_back = None;
@@ -290,7 +290,7 @@ impl LiveTuner {
         self.page_out_seconds = Some(f64::midpoint(self.page_out_seconds.unwrap_or(seen), seen).max(measured));
     }
 
-    /// How long until the next look, after one that took so long.
+    /// The time until the next observation, after one that took this time.
     fn pause(&mut self, cost: Duration) -> Duration {
         let before = std::mem::replace(&mut self.look_cost, cost);
         self.tuner.config().interval.max(cost.min(before) * PAUSE_PER_COST)
@@ -360,7 +360,7 @@ impl LiveTuner {
         Some((seen, window))
     }
 
-    /// What the kernel moved by itself, where that counts.
+    /// The kernel's own moves, if they count.
     fn kernel_moves(&self) -> KernelMoves {
         let moves = self.counts_kernel_moves.then(|| KernelMoves::read(Path::new("/")).ok()).flatten();
         moves.unwrap_or_default()

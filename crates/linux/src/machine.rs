@@ -93,7 +93,7 @@ pub enum MachineError {
 const SWAP_RATE: Bytes = Bytes::mib(256);
 /// Between nodes the copy is ten times cheaper.
 const NODE_RATE: Bytes = Bytes::gib(1);
-/// Rest of a moved page between nodes: the kernel's own hint scanner does not look at a page sooner again either
+/// Cooldown of a page moved between nodes: the kernel's own hint scanner does not revisit a page sooner either
 /// (numa_balancing's scan_period_min_ms, Documentation/scheduler/sched-debug.rst).
 const NODE_REST: Duration = Duration::from_secs(1);
 

@@ -56,7 +56,7 @@ pub struct ManagerParts {
     pub ranges: RangeOptions,
     /// The kernel's own page lists, for a policy that orders those and leaves the moving to the kernel.
     pub kernel_lists: Option<KernelLists>,
-    /// Allocations and frees as they happen, for a policy that wants to know of them and where the kernel tells.
+    /// Allocations and frees as they happen, if the policy needs them and the kernel reports them.
     pub life_cycle: Option<LifeCycle>,
     /// Share of the programs' processor time that watching them may cost, above 0 and up to 1.
     pub max_overhead: f64,
@@ -158,7 +158,7 @@ pub struct Manager {
     /// When to look next where pages are; `None` until the policy has said how it wants to look.
     places_at: Option<Time>,
     places: Places,
-    /// When births wait for the ranges of their process to be read again, and when those were read last.
+    /// When allocations wait for a new reading of their process's ranges, and when those were read last.
     births_at: Option<Time>,
     followed: Time,
     compacted: Time,
@@ -172,7 +172,7 @@ pub struct Manager {
     spent_in_turn: Duration,
 }
 
-/// How soon the ranges may be read again because pages are born outside of those known: reading them takes some 50 us.
+/// How soon the ranges may be read again because of allocations outside of the known ones: a reading takes some 50 us.
 const RANGES_INTERVAL: Duration = Duration::from_millis(10);
 
 impl Manager {
@@ -386,7 +386,7 @@ impl Manager {
     /// What becomes readable when there is news: a process that exits, an event of the tracker.
     pub fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
         let pidfds = self.spaces.values().map(|space| space.process.pidfd());
-        // Events that nobody takes in while held, or without a process, would wake the caller for ever.
+        // Events that are not read while held, or without a process, would wake the caller forever.
         let takes_events = !self.held && !self.spaces.is_empty();
         let births = self.parts.life_cycle.as_ref().map(LifeCycle::event_fd).filter(|_| !self.spaces.is_empty());
         pidfds.chain(self.parts.tracker.event_fd().filter(|_| takes_events)).chain(births).collect()
@@ -411,13 +411,13 @@ impl Manager {
         self.spacing = spacing;
     }
 
-    /// While held, no page is looked at and nothing moves. Exits are still noticed, and faults counted: what was moved before goes on
+    /// While held, no page is scanned and nothing moves. Exits are still handled, and faults counted: pages moved before go on
     /// costing, and proof mode compares by it.
     pub fn hold(&mut self, hold: bool) {
         self.held = hold;
     }
 
-    /// Tells the engine something that does not come from the kernel: a goal, limits, a rate. It takes effect at the next turn.
+    /// Passes an input to the engine that does not come from the kernel: a goal, limits, a rate. It takes effect at the next turn.
     pub fn tell(&mut self, input: Input<'_>) {
         let now = self.now();
         if matches!(input, Input::Goal(_)) {
@@ -431,7 +431,7 @@ impl Manager {
         self.spaces.iter().map(|(space, held)| (*space, &held.process, held.ranges.len()))
     }
 
-    /// Lets go of a process; its pages stay where they are.
+    /// Releases a process; its pages stay where they are.
     pub fn remove_process(&mut self, pid: u32) {
         let space = self.spaces.iter().find(|(_, space)| space.process.pid() == pid).map(|(id, _)| *id);
         if let Some(space) = space {
@@ -457,7 +457,7 @@ impl Manager {
         }
     }
 
-    /// Lets go of processes that exited.
+    /// Releases processes that exited.
     fn drop_exited(&mut self) {
         // One call asks after all of them: a pidfd is readable once its process has exited.
         let mut fds: Vec<PollFd<'_>> =
@@ -502,7 +502,7 @@ impl Manager {
         let spaces: Vec<SpaceId> = self.spaces.keys().copied().collect();
         for id in spaces {
             let Some(space) = self.spaces.get_mut(&id) else { continue };
-            // A process that exits right now has no ranges; the next turn of the loop lets go of it.
+            // A process that exits right now has no ranges; the next turn of the loop releases it.
             let Ok(mapped) = space.process.ranges(self.parts.ranges) else { continue };
             if mapped == space.mapped {
                 continue;
@@ -570,7 +570,7 @@ impl Manager {
         Ok(())
     }
 
-    /// Takes in allocations and frees that were told of. Before other events: a sample of a page that nobody knows is lost.
+    /// Handles reported allocations and frees. Before other events: a sample of an unknown page is lost.
     fn take_births(&mut self) -> Result<(), TrackError> {
         let Some(life) = &mut self.parts.life_cycle else { return Ok(()) };
         life.read()
@@ -589,7 +589,7 @@ impl Manager {
             let lost = life.lost();
             if lost > self.stats.lost_births_and_deaths {
                 self.stats.lost_births_and_deaths = lost;
-                // What was not told, the places show.
+                // The scan of tiers shows what was not reported.
                 self.places_at = self.places_at.map(|_| now);
             }
             if all {

@@ -51,7 +51,7 @@ const HOT_PAGES: usize = 1024;
 /// What a refault costs, on pages of this process; `None` where too few pages left (then the mover will say why).
 ///
 /// # Errors
-/// When this process cannot be looked at.
+/// When this process cannot be read.
 pub fn refault(tiers: &TierMap, swap: TierId, deadline: Duration) -> Result<Option<Duration>, ProcessError> {
     let mut pages = OwnPages::new(tiers, swap, deadline)?;
     let results: Vec<MoveResult> = (0..ROUNDS).flat_map(|round| pages.out(round)).collect();
@@ -70,7 +70,7 @@ pub fn refault(tiers: &TierMap, swap: TierId, deadline: Duration) -> Result<Opti
 /// no second processor to be interrupted, or in more than half of the rounds too few pages left or the thread did not run.
 ///
 /// # Errors
-/// When this process cannot be looked at.
+/// When this process cannot be read.
 pub fn page_out(tiers: &TierMap, swap: TierId, deadline: Duration) -> Result<Option<Interval>, ProcessError> {
     if !others_can_be_interrupted() {
         return Ok(None);
@@ -79,7 +79,7 @@ pub fn page_out(tiers: &TierMap, swap: TierId, deadline: Duration) -> Result<Opt
     Ok(beside_a_thread(|round| pages.out(round).iter().filter(|result| result.done == 1).count()))
 }
 
-/// Whether there is more than one processor: on a single one nothing runs beside a page-out.
+/// Whether there is more than one processor: on a single one nothing runs during a page-out.
 pub fn others_can_be_interrupted() -> bool {
     std::thread::available_parallelism().is_ok_and(|processors| processors.get() > 1)
 }
@@ -131,7 +131,7 @@ pub fn half_noise(bytes: usize) -> Vec<u8> {
     memory
 }
 
-/// Rounds of `out`, which says how many pages went, beside a thread that runs all the time.
+/// Rounds of `out`, which returns how many pages went, next to a thread that runs all the time.
 fn beside_a_thread(mut out: impl FnMut(usize) -> usize) -> Option<Interval> {
     let hot = vec![1u8; HOT_PAGES * PAGE_BYTES as usize];
     let (done, stop) = (AtomicU64::new(0), AtomicBool::new(false));

@@ -28,7 +28,7 @@ const REGIONS: usize = 256;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Residence {
     /// No memory behind it: never written, given back, or not mapped. Memory that was only read is the kernel's one page of zeros, which
-    /// cannot move; kernels before 6.7 do not tell it apart, and say `Present`.
+    /// cannot move; kernels before 6.7 do not distinguish it, and report `Present`.
     #[default]
     Absent,
     /// In memory.
@@ -125,7 +125,7 @@ impl Pagemap {
     /// Opens /proc/PID/pagemap.
     ///
     /// # Errors
-    /// When the process is gone (`ENOENT`, `ESRCH`) or may not be looked at (`EACCES`, `EPERM`).
+    /// When the process is gone (`ENOENT`, `ESRCH`) or may not be read (`EACCES`, `EPERM`).
     pub fn open(pid: u32) -> io::Result<Pagemap> {
         Ok(Pagemap::of_file(File::open(format!("/proc/{pid}/pagemap"))?))
     }
@@ -133,7 +133,7 @@ impl Pagemap {
     /// Reads from a file that is open already: a pagemap, or bytes recorded from one, which are read without the ioctl.
     pub fn of_file(file: File) -> Pagemap {
         let probe = PageScan { return_mask: PAGE_IS_PRESENT, ..PageScan::default() };
-        // An empty walk costs a microsecond and tells whether the kernel knows the call.
+        // An empty scan costs a microsecond and shows whether the kernel has the call.
         let scan = match sys::pagemap_scan(file.as_fd(), &probe, &mut []) {
             Ok(_) => true,
             Err(error) => error.raw_os_error() != Some(libc::ENOTTY),

@@ -78,7 +78,7 @@ impl Process {
     /// Takes hold of a process.
     ///
     /// # Errors
-    /// When it is gone or may not be looked at.
+    /// When it is gone or may not be read.
     pub fn open(pid: u32) -> Result<Process, ProcessError> {
         let gone = || ProcessError::Gone { pid };
         let raw = i32::try_from(pid).ok().and_then(rustix::process::Pid::from_raw).ok_or_else(gone)?;
@@ -124,7 +124,7 @@ impl Process {
     /// The memory ranges that may be managed, by address.
     ///
     /// # Errors
-    /// When the process is gone or may not be looked at.
+    /// When the process is gone or may not be read.
     pub fn ranges(&self, options: RangeOptions) -> Result<Vec<MemoryRange>, ProcessError> {
         let maps = read_proc(self.pid, "maps")?;
         // Locked memory shows only in smaps, which is dear to read; VmLck in status says whether it is needed.
@@ -143,12 +143,12 @@ impl Process {
 
     /// The first pages of the ranges whose NUMA memory policy (numa_maps in proc(5), set_mempolicy(2)) forbids moving their
     /// pages between these nodes: bound to fewer of them, or spread over nodes on purpose. What is only preferred (`prefer`,
-    /// `local`) says where memory is to be born, not where it must stay.
+    /// `local`) says where memory is allocated, not where it must stay.
     ///
     /// The kernel counts every page of the process for this file, so it is not for every round.
     ///
     /// # Errors
-    /// When the process is gone or may not be looked at, or the kernel was built without NUMA.
+    /// When the process is gone or may not be read, or the kernel was built without NUMA.
     pub fn placed_by_policy(&self, nodes: &BTreeSet<u32>) -> Result<BTreeSet<Vpn>, ProcessError> {
         Ok(parse_placed(&read_proc(self.pid, "numa_maps")?, nodes))
     }

@@ -24,7 +24,7 @@ pub enum ProcessEvent {
         /// The one that forked.
         parent: u32,
     },
-    /// A process runs another program now, or took another user or name: it is to be looked at again.
+    /// A process runs another program now, or changed its user or name: examine it again.
     Changed {
         /// Which.
         pid: u32,
@@ -34,7 +34,7 @@ pub enum ProcessEvent {
         /// Which.
         pid: u32,
     },
-    /// Events were lost: only a look through /proc tells what is there.
+    /// Events were lost: only a scan of /proc shows the processes.
     Lost,
 }
 
@@ -124,7 +124,7 @@ impl ProcessEvents {
         self.lost
     }
 
-    /// Takes in all that waits, up to a bound, so that a fork storm cannot keep the caller for ever.
+    /// Reads all pending events, up to a limit, so that a fork storm cannot block the caller.
     pub fn take(&mut self, events: &mut Vec<ProcessEvent>) {
         const AT_ONCE: usize = 4096;
         let mut buffer = [0u8; 4096];

@@ -1,7 +1,7 @@
 //! The processes of this machine: the facts about each, to choose which to manage.
 //!
 //! In: /proc. Out: [`Facts`]. Must not: choose, or hold on to a process; [`crate::process::Process`] does that, and the start
-//! time in the facts tells whether it is still the same.
+//! time in the facts shows whether it is still the same.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -39,10 +39,10 @@ pub struct Guest {
 }
 
 impl Facts {
-    /// Looks at a process. `None` for one without memory of its own: a kernel thread, or a zombie.
+    /// Reads a process. `None` for one without memory of its own: a kernel thread, or a zombie.
     ///
     /// # Errors
-    /// When it is gone or may not be looked at.
+    /// When it is gone or may not be read.
     pub fn read(pid: u32) -> Result<Option<Facts>, ProcessError> {
         Facts::read_under(Path::new("/proc"), pid)
     }
@@ -164,7 +164,7 @@ fn guest(directory: &Path, exe: Option<&str>, name: &str) -> Option<Guest> {
     let file = exe.and_then(|path| path.rsplit('/').next()).unwrap_or(name);
     let named = ["qemu-system-", "qemu-kvm", "kvm"].iter().any(|start| file.starts_with(start));
     let virtual_machine = ["cloud-hypervisor", "firecracker", "crosvm"].contains(&file);
-    // Looking through every descriptor of every process would cost more than it tells: only likely ones are looked at.
+    // Reading every descriptor of every process would cost too much: only likely ones are read.
     if !named && !virtual_machine {
         return None;
     }

@@ -2,7 +2,7 @@
 //!
 //! In: checked arguments. Out: results as `io::Result`. Must not: hold policy, or keep a raw pointer past a call.
 //!
-//! It is long because unsafe code stands in one place, to be audited as a whole.
+//! It is long because all unsafe code is in one place, to be audited as a whole.
 #![allow(unsafe_code)]
 
 // ---- perf events: opening, control, and the ring the kernel writes records into ----
@@ -42,25 +42,25 @@ pub mod perf {
     /// Starts an event, and those that threads inherited from it.
     ///
     /// # Errors
-    /// When the descriptor is no perf event.
+    /// When the descriptor is not a perf event.
     pub fn enable(event: impl AsFd) -> io::Result<()> {
-        // SAFETY: takes no pointer; a descriptor that is no perf event is refused by the kernel.
+        // SAFETY: takes no pointer; the kernel refuses a descriptor that is not a perf event.
         checked(unsafe { ioctls::ENABLE(event.as_fd().as_raw_fd(), 0) })
     }
 
     /// Stops an event, and those that threads inherited from it.
     ///
     /// # Errors
-    /// When the descriptor is no perf event.
+    /// When the descriptor is not a perf event.
     pub fn disable(event: impl AsFd) -> io::Result<()> {
-        // SAFETY: takes no pointer; a descriptor that is no perf event is refused by the kernel.
+        // SAFETY: takes no pointer; the kernel refuses a descriptor that is not a perf event.
         checked(unsafe { ioctls::DISABLE(event.as_fd().as_raw_fd(), 0) })
     }
 
     /// Changes an event's sampling period. Events that threads have inherited already keep theirs.
     ///
     /// # Errors
-    /// When the event is no sampling event, or the hardware cannot count so far.
+    /// When the event is not a sampling event, or the period is too long for the hardware.
     pub fn set_period(event: impl AsFd, period: u64) -> io::Result<()> {
         let mut period = period;
         // SAFETY: the kernel reads one u64 through the pointer during the call, and `period` lives until it returns.
@@ -72,7 +72,7 @@ pub mod perf {
     /// The number that this event's samples carry (PERF_SAMPLE_IDENTIFIER).
     ///
     /// # Errors
-    /// When the descriptor is no perf event.
+    /// When the descriptor is not a perf event.
     pub fn id(event: impl AsFd) -> io::Result<u64> {
         let mut id = 0_u64;
         // SAFETY: the kernel writes one u64 through the pointer during the call, and `id` lives until it returns.
@@ -407,7 +407,7 @@ pub struct PageScan {
     pub category_mask: u64,
     /// Pages must have one of these, if it is not 0.
     pub category_anyof_mask: u64,
-    /// Categories to tell of each run.
+    /// Categories to report for each run.
     pub return_mask: u64,
 }
 
@@ -570,7 +570,7 @@ pub fn swapoff(device: &std::ffi::CStr) -> std::io::Result<()> {
 /// Ignores a signal from now on.
 ///
 /// # Errors
-/// When the number is no signal, or one that cannot be ignored.
+/// When the number is not a signal, or one that cannot be ignored.
 pub fn ignore_signal(signal: i32) -> std::io::Result<()> {
     // SAFETY: SIG_IGN runs no code of ours, so nothing has to be async-signal-safe.
     let previous = unsafe { libc::signal(signal, libc::SIG_IGN) };
@@ -579,7 +579,7 @@ pub fn ignore_signal(signal: i32) -> std::io::Result<()> {
 
 // ---- asynchronous write protection of our own memory (userfaultfd) ----
 
-/// userfaultfd(2) with `UFFD_FEATURE_WP_ASYNC`: the kernel notes writes by itself, nobody has to answer a fault.
+/// userfaultfd(2) with `UFFD_FEATURE_WP_ASYNC`: the kernel records writes itself, and no fault needs an answer.
 pub mod write_tracking {
     use std::io;
     use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
@@ -645,7 +645,7 @@ pub mod write_tracking {
 
 // ---- Terrace's own kernel module -------------------------------------------------------------------------------
 
-/// The calls of /dev/terrace_mm; what they mean stands in kmod/terrace_mm/terrace_mm_abi.h, with which a test compares this.
+/// The calls of /dev/terrace_mm; kmod/terrace_mm/terrace_mm_abi.h defines them, and a test compares the two.
 pub mod terrace_mm {
     use std::io;
     use std::os::fd::{AsFd, AsRawFd};
@@ -953,7 +953,7 @@ pub mod placement {
         }
     }
 
-    /// Memory of this process that lies in huge pages, bytes; `None` where the kernel does not tell.
+    /// Memory of this process that lies in huge pages, bytes; `None` if the kernel does not report it.
     pub fn huge_bytes_of_this_process() -> Option<u64> {
         let text = std::fs::read_to_string("/proc/self/smaps_rollup").ok()?;
         let line = text.lines().find_map(|line| line.strip_prefix("AnonHugePages:"))?;

@@ -2,7 +2,7 @@
 //!
 //! In: how much of the fast nodes should be free. Out: `vm.min_free_kbytes`, set so that the marks are there; what stood in it
 //! comes back when this is dropped, and by the guard if Terrace is killed. Must not: raise the minimum above what is free, as programs would
-//! then reclaim in their own allocations, or run beside another Terrace that does the same.
+//! then reclaim in their own allocations, or run together with another Terrace that does the same.
 //!
 //! Source: Tuna, section 4: kswapd begins where less is free than should be, and ends where as much is. The paper's kernel was changed
 //! so that its low and high watermarks are the same. A stock kernel derives both from the minimum (admin-guide/sysctl/vm.rst,
@@ -11,7 +11,7 @@
 //! stand with high at what should be free. Where less is, low is raised to it for a moment, kswapd is woken, and the marks go back as soon
 //! as enough is free, which ends its work.
 //!
-//! It has to be woken: the kernel does so when an allocation finds a zone below its low mark, and a program that holds its memory
+//! kswapd must be woken: the kernel does so when an allocation finds a zone below its low mark, and a program that holds its memory
 //! makes none, or is served by the next node without waking anyone. Terrace makes one, bound to the node.
 //!
 //! The setting is for the whole machine. The kernel shares the minimum out among all zones by their size, so that slow nodes keep as large
@@ -42,7 +42,7 @@ const MOST_AT_A_TIME: Duration = Duration::from_millis(100);
 /// So often it is looked whether enough is free: kswapd frees some MiB in between.
 const LOOK: Duration = Duration::from_millis(1);
 
-/// Pages that the kernel has moved between tiers by itself since boot, of all programs (/proc/vmstat).
+/// Pages that the kernel itself has moved between tiers since boot, of all programs (/proc/vmstat).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KernelMoves {
     /// To slower nodes and into swap.

@@ -20,7 +20,7 @@ const RIDDLES: &[(&str, &str)] = &[
 ];
 
 /// Files that may still have this many, and no more.
-const ALLOWED: &[(&str, usize)] = &[("crates/policies/src/terrace", 12)];
+const ALLOWED: &[(&str, usize)] = &[("crates/policies/src/terrace", 14)];
 
 /// Files that quote, or whose old entries stay as they were.
 const LEFT_OUT: &[&str] = &["CHANGELOG.md", "benchmarks/", "crates/rules/tests/words.rs"];

@@ -24,7 +24,7 @@ const BOUND: &str = terrace_policies::clairvoyant::INFO.name;
 pub(super) fn run(arguments: &CompareArguments) -> anyhow::Result<ExitCode> {
     let max_slowdown = super::size::max_slowdown(&arguments.max_slowdown)?;
     let cache = cache_size(arguments.cache.as_deref())?;
-    // All that can be wrong is found before the program has run for nothing.
+    // Check everything before the program runs in vain.
     super::sim::options::machine(&arguments.machine)?;
     super::sim::options::PolicySettings::parse(&[], &arguments.policies)?;
     arguments.fast.iter().try_for_each(|text| super::sim::options::fast_size(text).map(drop))?;

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use crate::trackers::damon::DamonClaim;
 use crate::zram::device::{ZramError, ZramIdentity};
 
-/// Something that was changed and has to be put back.
+/// A change to undo.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Undo {

@@ -112,7 +112,7 @@ pub(super) mod tests {
         // Two threads lose twice the time, of twice the time; one that hardly runs loses hardly anything.
         let two = Passed { cpu: 2.0, moved_out: 13_000, ..second() }.loss(&costs()).unwrap();
         assert!((two.moving - one.moving).abs() < 1e-9, "{two:?}");
-        // On one processor there is no other to interrupt.
+        // With one processor there is no other to interrupt.
         let none = Passed { moved_out: 13_000, ..second() }.loss(&MoveCost { page_out: None, ..costs() }).unwrap();
         assert_eq!(none.total(), 0.0);
     }

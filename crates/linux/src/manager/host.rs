@@ -21,9 +21,9 @@ use crate::topology::{Tier, TierKind};
 
 /// How often the cost of moves is read: often enough to throttle before a second's worth of mistakes is made.
 const PRESSURE_INTERVAL: Duration = Duration::from_millis(500);
-/// With more processes it is read more seldom: a reading takes some 15 us a process, which at this pace is 0.3 % of a core.
+/// With more processes it is read less often: a reading takes some 15 us per process, 0.3 % of a core at this rate.
 const PRESSURE_PER_PROCESS: Duration = Duration::from_millis(5);
-/// Pages that come back leave holes in the compressed store, which the kernel closes only when told to or under pressure. More
+/// Pages that come back leave holes in the compressed store, which the kernel closes only on request or under pressure. More
 /// than this much waste, and more than a quarter of what is stored, is worth closing, at most once in `COMPACT_INTERVAL`.
 const COMPACT_FROM: Bytes = Bytes::mib(16);
 const COMPACT_INTERVAL: Duration = Duration::from_secs(10);
@@ -103,7 +103,7 @@ impl Manager {
         self.drain_engine(Input::Pressure(pressure));
     }
 
-    /// Tells the budget for watching what came of it.
+    /// Passes the results of tracking to its budget.
     fn weigh_watching(&mut self, now: Time) {
         let (ledger, pages) = (self.parts.engine.ledger(), self.parts.engine.pages());
         // A dry run would have moved these.
@@ -113,7 +113,7 @@ impl Manager {
         self.watching.on_result(now, moved, pages.footprint_of_all(), can_move);
     }
 
-    /// Tells the engine what nodes hold for the processes: what they have of them, and what is left. Others live there too, and a
+    /// Passes the capacity of the nodes for the processes to the engine: what they use of them, and what is left. Others live there too, and a
     /// policy that knows only how large a node is would promote into one that is full, and never make room.
     fn read_room(&mut self) {
         let nodes_of = |tier: &Tier| match &tier.kind {

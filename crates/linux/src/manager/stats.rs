@@ -35,12 +35,12 @@ pub struct ManagerStats {
     pub lost_events: u64,
     /// Hint faults on pages of slow tiers.
     pub hint_faults: u64,
-    /// Pages that the kernel told to be mapped for the first time, copies on write and pages back from swap included, and known
-    /// pages that it told to have died; 0 where it is not told.
+    /// Pages that the kernel reported as mapped for the first time, including copies on write and pages back from swap, and known
+    /// pages that it reported as freed; 0 if it does not report them.
     pub births: u64,
     /// See `births`.
     pub deaths: u64,
-    /// Records of allocations and frees that were lost; the next look at places finds those pages.
+    /// Lost records of allocations and frees; the next scan finds those pages.
     pub lost_births_and_deaths: u64,
     /// What the kernel module did by the marks of the policy, if the policy gives marks.
     pub kernel_lists: Option<Counts>,

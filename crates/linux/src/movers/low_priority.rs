@@ -4,7 +4,7 @@
 
 use rustix::process::{getpriority_process, setpriority_process};
 
-/// The lowest priority there is (setpriority(2)): beside one busy thread of nice 0 such a thread gets 15 of 1039 parts of a processor.
+/// The lowest priority there is (setpriority(2)): next to one busy thread of nice 0 such a thread gets 15 of 1039 parts of a processor.
 const LOWEST: i32 = 19;
 
 /// Lowers the calling thread until it is dropped. On Linux a nice value belongs to a thread (setpriority(2), C library/kernel differences).

@@ -224,7 +224,7 @@ impl Mover for MovePages {
             };
             let mut rest = run;
             while !rest.is_empty() {
-                // A pid that was given to another process must never be touched: the start time tells.
+                // A pid that now belongs to another process must never be touched: the start time shows it.
                 if !process.is_alive() {
                     fail_all(results, rest.len(), Failure::Gone);
                     break;

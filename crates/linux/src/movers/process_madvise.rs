@@ -279,7 +279,7 @@ impl ProcessMadvise {
             }
             at = after;
         }
-        // Nobody waits for the reading, so it is no stall; but it is Terrace's time.
+        // The program does not wait for the reading, so it is not a stall; but it is Terrace's time.
         cost.elapsed += started.elapsed();
     }
 

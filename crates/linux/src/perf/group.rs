@@ -193,7 +193,7 @@ impl EventGroup {
         }
     }
 
-    /// Lets go of watched tasks that are gone without an EXIT record, which a full ring may have cost.
+    /// Releases watched tasks that are gone without an EXIT record, which a full ring may have lost.
     pub fn prune(&mut self) {
         self.collect();
         let gone = |tid: &u32| *tid != MACHINE && !std::path::Path::new("/proc").join(tid.to_string()).exists();
@@ -204,7 +204,7 @@ impl EventGroup {
     /// Starts or stops one kind of event everywhere, inherited ones included. Not for the first kind.
     ///
     /// # Errors
-    /// When a descriptor is no perf event any more.
+    /// When a descriptor is not a perf event any more.
     pub fn set_enabled(&mut self, event: usize, enabled: bool) -> io::Result<()> {
         debug_assert!(event != 0 || self.scope == Scope::Machine, "the first event carries the FORK and EXIT records");
         // Tasks attached from now on start the same way.

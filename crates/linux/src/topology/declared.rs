@@ -190,7 +190,7 @@ impl Topology {
                 if self.tiers.len() > 1 {
                     return Ok(Resolved { topology: self, zram_to_set_up: None });
                 }
-                // Disk swap is not taken by itself: a refault from it costs milliseconds where zram costs 5 us.
+                // Disk swap is not chosen automatically: a refault from it costs milliseconds where zram costs 5 us.
                 if let Some(area) = self.swaps.first().cloned() {
                     if area.compressed && area.free_bytes() > Bytes::ZERO {
                         self.add_swap_tier(&area);

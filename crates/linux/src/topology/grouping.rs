@@ -1,7 +1,7 @@
 //! Grouping: which NUMA nodes make one tier, and in what order.
 //!
-//! In: nodes and the kernel's memory tiers. Out: tiers from fast to slow, by the first of these that tells nodes apart:
-//! the kernel's memory tiers, HMAT latencies, nodes without CPUs and their distance. Must not: look at anything else.
+//! In: nodes and the kernel's memory tiers. Out: tiers from fast to slow, by the first of these that distinguishes the nodes:
+//! the kernel's memory tiers, HMAT latencies, nodes without CPUs and their distance. Must not: use anything else.
 //!
 //! Kernels up to 6.6 put every plain RAM node into memory_tier4 whatever HMAT says; that is why one kernel tier for all
 //! nodes settles nothing.
@@ -25,7 +25,7 @@ pub enum Grouping {
     Latency,
     /// Some nodes have no CPUs; among them, distance counts.
     CpuLessNodes,
-    /// Nothing tells the nodes apart, or there is only one.
+    /// Nothing distinguishes the nodes, or there is only one.
     OneTier,
     /// The user said so.
     Declared,

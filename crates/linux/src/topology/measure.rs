@@ -1,6 +1,6 @@
 //! Measures each node: how long a load takes, and how many bytes a second come and go.
 //!
-//! In: a [`Topology`], CPUs near each node. Out: a [`Measurement`] a node, and what firmware tells that does not fit. Must not: move
+//! In: a [`Topology`], CPUs near each node. Out: a [`Measurement`] per node, and contradictions with the firmware. Must not: move
 //! or touch another program's memory, or be taken for more than it is: one idle or busy minute of one machine.
 //!
 //! Latency is a chase: one load after the other, each address read from the line before, over a random cycle through memory that

@@ -251,9 +251,9 @@ pub struct Tier {
     pub kind: TierKind,
     /// How much it holds.
     pub capacity_bytes: Bytes,
-    /// Read latency in nanoseconds from the nearest CPU, where firmware tells it.
+    /// Read latency in nanoseconds from the nearest CPU, if firmware reports it.
     pub read_latency_ns: Option<u32>,
-    /// Read bandwidth in MB/s from the nearest CPU, where firmware tells it.
+    /// Read bandwidth in MB/s from the nearest CPU, if firmware reports it.
     pub read_bandwidth_mbps: Option<u32>,
 }
 
@@ -264,7 +264,7 @@ pub struct TierMap {
     /// Runs of page frame numbers by tier, sorted, without overlaps.
     frames: Vec<(Range<u64>, TierId)>,
     swap: Option<TierId>,
-    /// Distances between nodes, by both numbers, where the kernel tells them.
+    /// Distances between nodes, by both numbers, if the kernel reports them.
     distances: BTreeMap<(u32, u32), u32>,
 }
 
@@ -284,7 +284,7 @@ impl TierMap {
         self
     }
 
-    /// Distance between two nodes (ACPI SLIT); the same for all where the kernel does not tell.
+    /// Distance between two nodes (ACPI SLIT); the same for all if the kernel does not report it.
     pub fn distance(&self, from: u32, to: u32) -> u32 {
         self.distances.get(&(from, to)).copied().unwrap_or(if from == to { 10 } else { 20 })
     }
@@ -322,7 +322,7 @@ impl TierMap {
         self.swap
     }
 
-    /// Whether some present pages lie in another tier than the fastest, so that a frame number tells something.
+    /// Whether some present pages are in another tier than the fastest, so that a frame number has information.
     pub fn has_several_node_tiers(&self) -> bool {
         !self.frames.is_empty()
     }

@@ -19,7 +19,7 @@ pub struct SizeChange {
     pub before: Bytes,
     /// and what it holds now; nothing if it is gone.
     pub now: Bytes,
-    /// What to tell an operator.
+    /// The message for an operator.
     pub text: String,
 }
 
@@ -42,7 +42,7 @@ struct Seen {
     growth_reported: bool,
 }
 
-/// Balloons breathe: less than this share of a tier's size is no news.
+/// Balloons change all the time: a change below this share of a tier's size is not reported.
 const NEWS: f64 = 1.0 / 64.0;
 
 impl Presence {

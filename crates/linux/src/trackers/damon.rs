@@ -320,7 +320,7 @@ impl Tracker for Damon {
     }
 
     fn grade(&self) -> Grade {
-        // A region may be one page, but what it told apart is the mean size of its regions, once there are some.
+        // A region may be one page, but the resolution is the mean size of its regions, once there are some.
         let granularity_bytes = if self.mean_region == Bytes::ZERO { Bytes::new(PAGE_BYTES) } else { self.mean_region };
         Grade { granularity_bytes, reads: true, writes: true, cost_ns_per_page: None }
     }

@@ -29,7 +29,7 @@ const DEVICES: &str = "/sys/bus/pci/devices";
 const VENDOR_AND_DEVICE: (&str, &str) = ("0x1af4", "0x1110");
 /// [`Ring::spare_word`] counts from the middle of the page.
 const _: () = assert!(WORDS_OFFSET == PAGE_BYTES / 2);
-/// No interrupt tells of samples, so they are fetched so often.
+/// No interrupt announces samples, so they are fetched at this interval.
 const FETCH: Duration = Duration::from_millis(20);
 
 /// The plugin's ring.

@@ -1,7 +1,7 @@
 //! `idle-pages`: the kernel's idle page tracking (CONFIG_IDLE_PAGE_TRACKING), a bit for each frame of memory.
 //!
 //! In: the targets, /sys/kernel/mm/page_idle/bitmap, /proc/PID/pagemap and /proc/kpageflags. Out: PTE states. Must not: mark
-//! frames of anyone but the targets, or be used beside another program that clears accessed bits.
+//! frames of anyone but the targets, or be used together with another program that clears accessed bits.
 //!
 //! A frame marked idle stays so until it is accessed by way of any mapping. Of a huge page only its first frame has a bit;
 //! the others take its word. A frame that left the free lists, or is of no page on an LRU list, reads as not idle, which

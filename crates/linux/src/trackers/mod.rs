@@ -30,10 +30,10 @@ use terrace_core::watching::WatchPrices;
 use crate::process::{MemoryRange, Process};
 use crate::topology::TierMap;
 
-/// What a tracker can tell, and at what price; shown by `terrace doctor` and used to choose the best one.
+/// What a tracker can observe, and at what price; shown by `terrace doctor` and used to choose the best one.
 #[derive(Clone, Copy, Debug, PartialEq, serde::Serialize)]
 pub struct Grade {
-    /// The smallest piece of memory it tells apart.
+    /// The smallest piece of memory it distinguishes.
     pub granularity_bytes: Bytes,
     /// Whether it sees reads.
     pub reads: bool,
@@ -65,7 +65,7 @@ pub enum Event {
         period: u32,
     },
     /// A minor fault while the kernel marks pages of slow nodes: on a page with memory there it says that the program
-    /// touched it. Whether it was written, and when it was marked, the kernel does not tell.
+    /// touched it. The kernel does not report whether it was written, or when it was made inaccessible.
     HintFault,
     /// First touch.
     Allocated,
@@ -118,7 +118,7 @@ pub enum ProofKind {
         /// How long the pages must be touched over and over for it to see them.
         dwell: Duration,
     },
-    /// It sees first touches: pages of a fresh mapping must be born as they are touched, and no others.
+    /// It sees first touches: pages of a fresh mapping must be reported as allocated when touched, and no others.
     FirstTouches,
     /// It samples: what it reports must be pages that were touched, and it must report some.
     Samples,
@@ -134,7 +134,7 @@ pub trait Tracker {
     /// Its name, as `--tracker` takes it.
     fn name(&self) -> &'static str;
 
-    /// What it can tell and what that costs.
+    /// What it can observe, and the cost.
     fn grade(&self) -> Grade;
 
     /// Reads the accessed bits of a share of each target's blocks, in rotation, hands them to `sink`, and clears them.

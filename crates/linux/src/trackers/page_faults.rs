@@ -1,11 +1,11 @@
-//! `page-faults`: births and refaults, by the kernel's own page-fault events with their addresses. Works everywhere.
+//! `page-faults`: allocations and refaults, by the kernel's own page-fault events with their addresses. Works everywhere.
 //!
 //! In: the targets. Out: [`Event::Allocated`] for a minor fault, [`Event::Refault`] for a major one (with compressed swap, every
 //! return of a page that the program itself touched is a major fault). Must not: cost a target more than a bounded
 //! share of its time, or claim to see accesses that do not fault.
 //!
 //! A minor fault is not always a first touch: the first write to a page that was only read, or to one shared after a fork,
-//! is one as well, and a page brought back ahead of use faults once more. So a birth says "this page is in use from now on".
+//! is one as well, and a prefetched page faults once more. So an allocation means "this page is in use from now on".
 
 use std::collections::BTreeSet;
 use std::io;
@@ -29,9 +29,9 @@ const RING_PAGES: usize = 64;
 /// The event that carries the FORK and EXIT records and is never switched off: major faults are rare by their nature.
 const MAJOR: usize = 0;
 const MINOR: usize = 1;
-/// Births watched at most, on average: at about 1 us each (measured) this is 2 % of a core.
+/// Most allocations tracked per second, on average: at about 1 us each (measured) this is 2 % of a core.
 const BIRTHS_PER_SECOND: u64 = 20_000;
-/// Births in one go before the gate closes: the start of a program, not a steady state.
+/// Allocations in one burst before the gate closes: the start of a program, not a steady state.
 const BIRTH_BURST: u64 = 100_000;
 /// How often tasks are looked for that ended unseen.
 const PRUNE_EVERY: Duration = Duration::from_secs(10);
@@ -58,7 +58,7 @@ impl PageFaults {
         PageFaults::open_with_limits(BIRTHS_PER_SECOND, BIRTH_BURST)
     }
 
-    /// The same with other limits: births watched a second on average, and in one go.
+    /// The same with other limits: allocations tracked per second on average, and in one burst.
     ///
     /// # Errors
     /// As [`PageFaults::open`].
@@ -96,7 +96,7 @@ impl PageFaults {
         Ok(PageFaults { group, gate, rights, attached: BTreeSet::new(), pruned: Time::ZERO })
     }
 
-    /// What went missing, and how long births were not watched because too many came.
+    /// Lost events, and how long allocations were not tracked because there were too many.
     pub fn counts(&self) -> (RingCounts, Duration) {
         (self.group.counts(), self.gate.closed_for)
     }
@@ -137,7 +137,7 @@ impl Tracker for PageFaults {
         _: f64,
         sink: &mut dyn Sink,
     ) -> Result<(), TrackError> {
-        // There are no marks to read; a round is a good moment to look for threads that began unseen.
+        // There are no accessed bits to read; the scan is used to find new threads.
         for target in targets {
             self.attached.remove(&target.process.pid());
         }

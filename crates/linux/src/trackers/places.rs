@@ -4,7 +4,7 @@
 //! count, their marks do not. Must not: clear or set anything.
 //!
 //! Hardware samples and hint faults come by address. What they are worth depends on where the page is, and that nobody
-//! tells them; so the manager looks every once in a while.
+//! reports them; so the manager scans from time to time.
 
 use std::fs::File;
 use std::io;
@@ -25,7 +25,7 @@ const FLAG_TRANSPARENT_HUGE: u64 = 1 << 22;
 /// The reader, with its buffers.
 #[derive(Debug)]
 pub struct Places {
-    /// Tells huge pages where the kernel's walk of page tables does not; `None` if it may not be read.
+    /// Identifies huge pages where the kernel's walk of page tables does not; `None` if it may not be read.
     flags: Option<File>,
     residences: Box<[Residence; BLOCK]>,
     entries: Box<[PagemapEntry; BLOCK]>,
@@ -44,7 +44,7 @@ impl Default for Places {
 }
 
 impl Places {
-    /// Reads where every page of the targets is and tells `sink`. Returns how many have memory behind them.
+    /// Reads where every page of the targets is and passes it to `sink`. Returns how many have memory behind them.
     ///
     /// # Errors
     /// When a pagemap cannot be read though its process lives.
@@ -98,7 +98,7 @@ impl Places {
         let frames_tell = tiers.has_several_node_tiers() && residences.iter().any(|residence| residence.is_present());
         let entries = &mut self.entries[..pages];
         entries.fill(PagemapEntry::default());
-        // Without frames there is nothing to tell huge pages by on old kernels either.
+        // Without frames, huge pages cannot be identified on old kernels either.
         let needs_flags = !pagemap.has_scan() && pages == BLOCK;
         if frames_tell || needs_flags {
             pagemap.entries(first, entries)?;

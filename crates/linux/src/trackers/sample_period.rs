@@ -66,7 +66,7 @@ impl PeriodControl {
     pub fn set_floor(&mut self, wanted: SamplePeriods) {
         let step =
             |list: &[u32], wanted: u32| list.iter().position(|&period| period >= wanted).unwrap_or(list.len() - 1);
-        // The first store period is no member of the list, but 100,003 in all but name.
+        // The first store period is not in the list, but it is practically 100,003.
         let stores = if wanted.stores <= FIRST_STORE_PERIOD { 0 } else { step(&STORE_PERIODS, wanted.stores) };
         self.floor = (step(&LOAD_PERIODS, wanted.loads), stores);
         (self.load_step, self.store_step) = (self.load_step.max(self.floor.0), self.store_step.max(self.floor.1));

@@ -2,11 +2,11 @@
 //!
 //! In: the targets. Out: [`Event::Sampled`]. Must not: take more of a CPU than its quota, or run where the processor
 //! shows nothing. Intel's PEBS samples loads that missed the last-level cache and retired stores; AMD's IBS and Arm's SPE
-//! sample any operation, and what is no load that missed and no store is thrown away.
+//! sample any operation, and samples that are neither loads that missed nor stores are discarded.
 //!
 //! In a guest of the lab, whose processor has no such hardware, the emulator delivers them ([`emulated`]).
 //!
-//! PEBS and IBS events are opened for the whole machine on each CPU and told apart by process where rights allow it
+//! PEBS and IBS events are opened for the whole machine on each CPU and separated by process if rights allow it
 //! (it costs other programs little, as samples are rare), else for the targets' tasks. SPE has its own trace buffer, one for
 //! each thread, since its records do not say which process they are of.
 

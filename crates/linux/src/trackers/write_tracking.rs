@@ -70,7 +70,7 @@ impl WriteTracking {
         Ok(WriteTracking::default())
     }
 
-    /// Whether nothing of a space was registered when it was last looked at, so that nothing is seen of it.
+    /// Whether nothing of a space was registered at the last scan, so that nothing is seen of it.
     pub fn is_blind_to(&self, space: SpaceId) -> bool {
         self.unserved.contains(&space)
     }

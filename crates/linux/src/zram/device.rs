@@ -3,7 +3,7 @@
 //! In: a device's number. Out: its removal, for the run that set it up, the guard, or a later run. Must
 //! not: touch a device that Terrace did not add, in use or not.
 //!
-//! The swap header carries the label `terrace-PID`, so that [`leftovers`] can tell a device whose owner was killed. It is written by
+//! The swap header carries the label `terrace-PID`, so that [`leftovers`] can find a device whose owner was killed. It is written by
 //! util-linux's mkswap where it is installed, because it keeps up with the format; the one page it comes to is written here
 //! otherwise, so that a slim container needs no tools.
 
@@ -136,7 +136,7 @@ impl ZramIdentity {
         )
     }
 
-    /// Switches the swap off, resets and removes the device. That it is gone already is no error.
+    /// Switches the swap off, resets and removes the device. A device that is gone already is not an error.
     ///
     /// # Errors
     /// When memory does not suffice for what it holds, or it is busy, or is not the one that this record is about.
@@ -212,7 +212,7 @@ impl ZramIdentity {
     }
 }
 
-/// A compressed swap area of a Terrace that is no more.
+/// A compressed swap area left by a Terrace that has exited.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Leftover {
     /// The device.

@@ -203,7 +203,7 @@ mod tests {
             eprintln!("SKIPPED {name}: needs root and zram");
             return;
         }
-        // The same lock as the live tests: they look at which zram devices there are.
+        // The same lock as the live tests: they list the zram devices.
         let lock = std::fs::File::create(std::env::temp_dir().join("terrace-live-swap.lock")).unwrap();
         lock.lock().unwrap();
         let size = Bytes::mib(8);

@@ -42,7 +42,7 @@ const FIRST_FRAME: u64 = 16;
 /// machine has that much, and the state lasts microseconds.
 const MIGRATING_FRAME_MASK: u64 = (1 << 34) - 1;
 
-/// Entries that are looked at together, to find stretches of one kind.
+/// Entries that are examined together, to find stretches of one kind.
 const CHUNK: usize = 16;
 
 /// What maps a 2 MiB block.
@@ -107,12 +107,12 @@ impl Decoder {
     /// Decodes the entry of a 2 MiB page. `anonymous` says that the memory belongs to no file.
     pub(super) fn decode_huge(&self, entry: u64, anonymous: bool, tier_of_frame: impl Fn(u64) -> TierId) -> PteState {
         // The shared huge page of zeros is mapped when untouched memory is read. It is neither writable nor dirty;
-        // an anonymous huge page of the process's own was born of a write.
+        // a write allocated an anonymous huge page of the process's own.
         if anonymous && entry & PRESENT != 0 && entry & (WRITABLE | DIRTY | SAVED_DIRTY) == 0 {
             return PteState::ABSENT;
         }
         let mut pte = PteState::ABSENT;
-        // Bit 12 of a 2 MiB entry is no address bit but a memory type.
+        // Bit 12 of a 2 MiB entry is not an address bit but a memory type.
         let huge = Decoder { address_mask: self.address_mask & !(u64::from(BLOCK_PAGES) * 4096 - 1), ..*self };
         huge.decode(&[entry], std::slice::from_mut(&mut pte), tier_of_frame);
         if pte.tier().is_some() { pte.with_huge(true) } else { pte }

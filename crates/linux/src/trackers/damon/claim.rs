@@ -1,10 +1,10 @@
-//! A claim on DAMON: which monitors Terrace set up, told from everybody else's, and how they are taken away.
+//! A claim on DAMON: which monitors Terrace set up, distinguished from others, and how they are removed.
 //!
 //! In: DAMON's directory in /sys, and how many monitors. Out: their removal, by the tracker, its guardian or a later Terrace. Must not:
 //! touch monitors that carry another mark.
 //!
 //! Nothing in DAMON's directory says who set it up. The mark is therefore a setting that has no effect at this size: the largest region
-//! that the counting scheme looks at, a number above 2^63, which no region reaches.
+//! that the counting scheme covers, a number above 2^63, which no region reaches.
 
 use std::fs;
 use std::io;
@@ -14,9 +14,9 @@ use std::time::{Duration, Instant};
 
 use crate::guard::Undone;
 
-/// Where the mark stands in a monitor's context.
+/// The position of the mark in a monitor's context.
 pub(super) const MARK_FILE: &str = "schemes/0/access_pattern/sz/max";
-/// A set-up without a mark is Terrace's own, killed before it came to writing one, if nobody goes on with it for so long. A program that is
+/// A set-up without a mark is Terrace's own, killed before it came to writing one, if it is not continued within this time. A program that is
 /// setting DAMON up takes some milliseconds.
 const ABANDONED: Duration = Duration::from_secs(1);
 
@@ -81,7 +81,7 @@ impl DamonClaim {
         }
         for number in 0..self.monitors {
             let state = self.monitor(number).join("state");
-            // One whose process has ended is off already, and may end between the two calls; the count tells whether all are.
+            // One whose process has ended is off already, and may end between the two calls; the count shows whether all are.
             if fs::read_to_string(&state).is_ok_and(|text| text.trim() != "off") {
                 let _ = terrace_files::set(&state, "off");
             }

@@ -1,10 +1,10 @@
-//! `hint-faults`: the kernel's NUMA scanner makes pages of slow nodes inaccessible; the faults tell who touches them.
+//! `hint-faults`: the kernel's NUMA scanner makes pages of slow nodes inaccessible; the faults show who touches them.
 //!
 //! In: the targets, and the kernel's scanner ([`scanner`]), which is set to mark pages and to promote none while there are any. Out: an
 //! [`Event::HintFault`] for each minor fault, whose address perf events show. Must not: promote (that is for the policy to decide),
 //! have pages marked whose faults nobody hears (a program would pay for them in vain), or leave the kernel's settings changed.
 //!
-//! A perf event does not tell a hint fault from a first touch, or from the first write after a fork. All of them say that the
+//! A perf event does not distinguish a hint fault from a first touch, or from the first write after a fork. All of them say that the
 //! program used the page; the sink knows which pages have memory in a slow tier, and those are what was marked.
 
 pub mod scanner;

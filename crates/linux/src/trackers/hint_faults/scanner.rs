@@ -168,7 +168,7 @@ impl Scanner {
         };
         let known = self.changed.iter().position(|changed| changed.path == path);
         match known.map(|index| &self.changed[index]) {
-            // What somebody else wrote meanwhile is not overwritten, neither now nor in the end.
+            // A value that another program wrote meanwhile is not overwritten, now or at the end.
             Some(changed) if changed.written != before => return Ok(()),
             Some(changed) => {
                 changed.token.as_ref().map(|token| token.replace(record(&changed.previous))).transpose()?;
