@@ -6,17 +6,18 @@
 //! Source: Terrace's own. The value of a state follows economic value added (Beckmann, Sanchez, HPCA 2017) and hit density (LHD, NSDI 2018),
 //! which rank the lines and objects of caches by what those of the same age went on to receive; a price for moves is added.
 //!
-//! Five steps: accesses enter two means of a page (`state`); when an interval ends, a pass over all pages learns from the witnesses and
-//! values every page (`pass`, `table`); four arms are tried on paper (`shadows`); pages change places (`exchange`); and room is kept for
-//! those to come (`allocations`).
+//! Four steps: accesses enter two means of a page (`intake`, `stores`, `state`); when an interval ends, a pass over all pages learns from the
+//! witnesses and values every page (`pass`, `table`); room is kept for pages to come (`allocations`); and pages change places (`exchange`).
+//! The latter two go by steps of 100 ms of the mover's time (`plan`).
 //!
 //! | constant | value | meaning |
 //! |---|---|---|
 //! | horizon | 4 intervals | how far ahead accesses count |
 //! | long, short mean | 19.7, 1.5 intervals | half-lives |
 //! | ages, trends, levels | 14, 5, 20 | bins of the state, a level an octave |
-//! | forget | 0.995, 0.9 for 8 intervals after a change | what an interval leaves of what was learned |
-//! | interval | 100 ms to 10 s | until half an observation a unit is in |
+//! | forget | 0.9 | what an interval leaves of what was learned, more below 2,048 witnesses |
+//! | interval | 100 ms to 10 s | until an eighth of an observation a unit is in |
+//! | step, room | 100 ms, 4 steps | of the mover's time that is planned at once; ahead of which room is made |
 //! | moves fade | 40 intervals | after which one move less of a page is counted |
 //!
 //! Memory beside the common eight bytes: 2 a page, and below 1 MiB in all for the table and at most 16,384 witnesses.
@@ -34,7 +35,6 @@ use terrace_core::units::{BLOCK_PAGES, PageId, TierId, Time};
 use crate::parts::support;
 use crate::{PolicyInfo, Settings, SettingsError};
 
-mod account;
 mod allocations;
 mod exchange;
 mod intake;
@@ -42,19 +42,20 @@ mod pace;
 mod pass;
 mod plan;
 mod settings;
-mod shadows;
 mod state;
+mod stores;
 mod table;
+mod witnesses;
 
-use account::{Account, Change};
 use allocations::Allocations;
-use exchange::{Best, Offer};
+use exchange::Offer;
 use pace::Pace;
 use pass::{MOST_MOVES, NEWBORN, Pass, next};
 use settings::{Options, Signal};
-use shadows::{Shadows, Witness, thinned};
 use state::{LONG_AGEING, State, encode, weight};
+use stores::Stores;
 use table::Table;
+use witnesses::{Witness, thinned};
 
 /// The policy's entry in the registry.
 pub const INFO: PolicyInfo = PolicyInfo {
@@ -65,13 +66,14 @@ pub const INFO: PolicyInfo = PolicyInfo {
     build: |settings| Ok(Box::new(Terrace::new(settings)?)),
 };
 
-/// What an interval leaves of what was learned, and after a change.
-const FORGET: f32 = 0.995;
-const FORGET_SOON: f32 = 0.9;
+/// What an interval leaves of what was learned: with 0.995 what was learned while a program loaded ruled its first hundred intervals. Where
+/// there are few witnesses it leaves more, so that the table rests on as many targets: on few, noise is taken for a difference.
+const FORGET: f32 = 0.9;
+const TARGETS: f32 = 20_480.0;
 /// Intervals after which one move less of a page is counted.
 const MOVES_FADE: u64 = 40;
-/// Most pages of a side that are looked at in one interval.
-const MOST_OFFERS: u64 = 32_768;
+/// Most pages of a side that are kept to be moved until the next pass.
+const MOST_OFFERS: usize = 8192;
 /// New pages after which their value decides where they go.
 const NEWBORNS_KNOWN: u64 = 1000;
 /// Pages the mover moves before it looks again.
@@ -85,9 +87,6 @@ pub struct Terrace {
     granted: Option<Signal>,
     pace: Pace,
     table: Table,
-    shadows: Shadows,
-    account: Account,
-    change: Change,
     allocations: Allocations,
     /// The short mean of each page; the long one is its heat, the interval of its last use its stamp.
     short: Column<u16>,
@@ -95,6 +94,7 @@ pub struct Terrace {
     random: SplitMix64,
     prices: Option<Prices>,
     counts: ProcessorCounts,
+    stores: Stores,
     /// Nanoseconds gained by an access that fast memory serves, and accesses a mark stands for.
     gain_ns: f64,
     touch: f64,
@@ -110,8 +110,8 @@ pub struct Terrace {
     units: u64,
     /// Blocks without evidence in this interval, where only some are walked.
     blind: Vec<bool>,
-    /// The least valuable fast pages of the latest pass, and the best value that slow memory then had.
-    victims: Vec<Offer>,
+    /// Who could come and leave by the latest pass, best first, for each pair of tiers; and the best value that slow memory then had.
+    offers: Vec<[Vec<Offer>; 2]>,
     best_slow: f32,
     fast_limit: u64,
     /// Fast pages to keep free, and whether they are wanted now.
@@ -128,20 +128,18 @@ impl Terrace {
     /// When a value is none of its kind.
     pub fn new(settings: &mut Settings) -> Result<Terrace, SettingsError> {
         let options = Options::new(settings)?;
-        let pace = Pace::new(options.signals.unwrap_or(Signal::Samples), options.interval, options.cpu);
+        let pace = Pace::new(options.signals.unwrap_or(Signal::Samples), &options);
         Ok(Terrace {
             granted: None,
             pace,
             table: Table::new(options.learns, options.parts.smooth),
-            shadows: Shadows::new(options.arms),
-            account: Account::new(),
-            change: Change::default(),
             allocations: Allocations::default(),
             short: Column::default(),
             witnesses: Vec::new(),
             random: SplitMix64::new(0x7e44_ace0),
             prices: None,
             counts: ProcessorCounts::default(),
+            stores: Stores::default(),
             gain_ns: Prices::ASSUMED.farther_ns / USUAL_OVERLAP,
             touch: 1.0,
             scale: 1,
@@ -154,7 +152,7 @@ impl Terrace {
             pages: 0,
             units: 0,
             blind: Vec::new(),
-            victims: Vec::new(),
+            offers: Vec::new(),
             best_slow: 0.0,
             fast_limit: 0,
             headroom: 0,
@@ -166,44 +164,28 @@ impl Terrace {
     }
 
     /// Steps 2 and 3: what the interval taught.
-    fn close(&mut self, now: Time, capacity: &CapacityView<'_>, pages: &mut Pages) -> (Vec<Best>, Vec<Best>) {
-        let elapsed = self.pace.elapsed(now);
-        let changed = self.options.change && self.change.is_recent();
-        self.pace.begin(now, self.units, changed);
+    fn close(&mut self, now: Time, capacity: &CapacityView<'_>, pages: &mut Pages) {
+        self.stores.close();
+        self.pace.begin(now, self.units);
         let each = self.received / self.pages.max(1) as f64;
         let keep = f64::from(1.0 - weight(LONG_AGEING));
         self.rate = [self.rate[0] * keep + each, self.rate[1] * keep + 1.0];
         self.mean_long += each * f64::from(weight(LONG_AGEING));
-        let wanted = self.budget_pages(elapsed).clamp(1, MOST_OFFERS) as usize;
         let thinned = thinned(self.units);
         let mut pass = Pass {
             table: &mut self.table,
             parts: self.options.parts,
-            arm: self.shadows.ruling(),
             now: self.number,
             mean: encode(self.mean_long as f32, 0.5),
-            mean_long: self.mean_long as f32,
-            rate: (self.rate[0] / self.rate[1]) as f32,
+            each: each as f32,
             blind: &self.blind,
             fades: self.intervals % MOVES_FADE == MOVES_FADE - 1,
-            wanted,
+            wanted: MOST_OFFERS,
             tiers: capacity.tiers.len(),
             thinned,
         };
-        let mut found = pass.run(pages, &mut self.short, &self.witnesses);
-        self.table.forget(if changed { FORGET_SOON } else { FORGET });
-        self.change.enter(found.forecast, found.seen);
-        let market = self.market(elapsed);
-        if self.options.loaded || self.gain_ns > 0.0 {
-            let price = |from, to| market.price(1, 1.0, from, to).program_ns;
-            let (up, down) = (price(TierId(1), TierId::FAST), price(TierId::FAST, TierId(1)));
-            let paid = found.moved[0] as f64 * up + found.moved[1] as f64 * down;
-            self.account.enter(found.gained * market.gain_ns, paid);
-        }
-        let share = self.fast_limit as f64 / found.pages.max(1) as f64;
-        let capacity = (found.witnesses.len() as f64 * share.min(1.0)) as usize;
-        let moves = (wanted >> thinned).max(1);
-        self.shadows.judge(&mut found.witnesses, &found.values, capacity, moves, &market);
+        let found = pass.run(pages, &mut self.short, &self.witnesses);
+        self.table.forget(FORGET.max(1.0 - found.witnesses.len() as f32 / TARGETS));
         self.witnesses = found.witnesses;
         self.mean_long = found.long / found.pages.max(1) as f64;
         (self.pages, self.units) = (found.pages, found.units);
@@ -215,7 +197,9 @@ impl Terrace {
         if self.pace.signal() == Signal::AccessedBits {
             self.blind.resize(blocks, true);
         }
-        (found.coming, found.leaving)
+        let sides = found.coming.into_iter().zip(found.leaving);
+        self.offers = sides.map(|(coming, leaving)| [coming.into_sorted(), leaving.into_sorted()]).collect();
+        self.best_slow = self.offers.first().and_then(|sides| sides[0].first()).map_or(0.0, |offer| offer.value);
     }
 }
 
@@ -223,7 +207,7 @@ impl Terrace {
     fn granted(&mut self, needs: Needs) {
         if let Some(signal) = Signal::ALL.into_iter().find(|signal| signal.needs() == needs) {
             self.granted = Some(signal);
-            self.pace = Pace::new(signal, self.options.interval, self.options.cpu);
+            self.pace = Pace::new(signal, &self.options);
         }
     }
 
@@ -256,6 +240,7 @@ impl Terrace {
 
     fn processor(&mut self, counts: &ProcessorCounts) {
         self.counts = *counts;
+        self.stores.count(counts.memory_accesses);
         let latency = &counts.latency_ns;
         if self.options.loaded && counts.slow_accesses > 0 {
             self.gain_ns = counts.slow_wait_ns / counts.slow_accesses as f64;
@@ -323,12 +308,9 @@ impl Policy for Terrace {
         self.fast_limit = support::fast_limit(capacity);
         let units = if self.units > 0 { self.units } else { pages.footprint_of_all() };
         if self.pace.is_over(now, units) {
-            let (coming, leaving) = self.close(now, capacity, pages);
-            self.exchange(capacity, coming, leaving, requests);
-            self.keep_room(now, capacity, pages, requests);
-        } else if self.make_room || capacity.fast_excess() > 0 {
-            self.keep_room(now, capacity, pages, requests);
+            self.close(now, capacity, pages);
         }
+        self.step(now, capacity, pages, requests);
     }
 
     fn place(&mut self, _now: Time, _page: PageId, capacity: &CapacityView<'_>) -> TierId {
@@ -343,21 +325,17 @@ impl Policy for Terrace {
 
     fn report(&self) -> PolicyReport {
         let witnesses = self.witnesses.capacity() * size_of::<Witness>();
-        let victims = self.victims.capacity() * size_of::<Offer>();
+        let offers = self.offers.iter().flatten().map(|side| side.capacity() * size_of::<Offer>()).sum::<usize>();
         let column = self.short.len() * size_of::<u16>() + self.blind.capacity();
         let metric = |name, value| Metric { name, value };
         PolicyReport {
-            memory_bytes: column + witnesses + victims + self.table.memory_bytes() + self.shadows.memory_bytes(),
+            memory_bytes: column + witnesses + offers + self.table.memory_bytes(),
             metrics: vec![
-                metric("ruling_arm", self.shadows.ruling_number() as f64),
-                metric("arm_changes", f64::from(self.shadows.changes)),
-                metric("alarms", f64::from(self.change.alarms)),
+                metric("store_share", self.stores.share()),
                 metric("intervals", self.intervals as f64),
                 metric("interval_seconds", self.pace.interval().as_secs_f64()),
                 metric("known_states", self.table.known_states() as f64),
                 metric("newborn_value", f64::from(self.table.value(State::newborn(false)))),
-                metric("gain_over_price", self.account.ratio()),
-                metric("moves_allowed", self.account.allowed()),
                 metric("headroom_pages", self.headroom as f64),
                 metric("exchanged_pages", self.exchanged as f64),
                 metric("room_made_pages", self.room_made as f64),

@@ -274,7 +274,7 @@ fn variants(name: &str) -> Vec<Vec<(&'static str, &'static str)>> {
         "hemem" => variants.push(vec![("preset", "sosp-code"), ("read_hot", "2")]),
         "terrace" => {
             let often = ("interval", "10ms");
-            variants.push(vec![often, ("price", "off"), ("arms", "table")]);
+            variants.push(vec![often, ("price", "off")]);
             variants.push(vec![often, ("pairs", "off"), ("table", "raw"), ("loaded", "off"), ("spare", "off")]);
             variants.push(vec![("signals", "accessed-bits")]);
             variants.push(vec![("signals", "hint-faults"), often]);

@@ -46,7 +46,7 @@ impl Market {
         };
         let mover_ns = fixed + prices.copying(u64::from(pages), from, to);
         // A thread that uses the unit within the move waits for half of it.
-        let uses = value * f64::from(pages) * self.rate / super::table::HORIZON as f64 / self.interval_ns.max(1.0);
+        let uses = value * f64::from(pages) * self.rate / f64::from(super::table::HORIZON) / self.interval_ns.max(1.0);
         let touched = (uses * mover_ns).min(1.0);
         let program_ns = self.taken * mover_ns + flush * f64::from(self.cores) + touched * mover_ns / 2.0;
         MoveCost { program_ns, mover_ns }
@@ -143,7 +143,7 @@ pub(super) fn pair(
     mut free: u64,
     to: TierId,
     market: &Market,
-    mut mover_ns: f64,
+    mover_ns: &mut f64,
 ) -> Vec<Exchange> {
     let mut exchanges = Vec::new();
     let mut victims = leaving.iter().peekable();
@@ -181,10 +181,10 @@ pub(super) fn pair(
         let gained = f64::from(comes.value) * f64::from(comes.pages) - lost;
         let pays = if market.weighs { market.worth(gained) > price } else { gained > 0.0 };
         // Those after it gain less, by the page: nothing further down pays.
-        if !pays || time > mover_ns {
+        if !pays || time > *mover_ns {
             break;
         }
-        mover_ns -= time;
+        *mover_ns -= time;
         free -= from_free;
         (spare, spare_value, spare_price) = (left_over, left_value, left_price);
         exchanges.push(Exchange { comes, leaves, price_ns: price });
@@ -218,7 +218,8 @@ pub(super) mod tests {
         for (number, value) in (100..).zip(fast) {
             leaving.push(offer(number, 1, *value, TierId::FAST));
         }
-        let found = pair(&coming.into_sorted(), &leaving.into_sorted(), free, TierId::FAST, market, f64::INFINITY);
+        let found =
+            pair(&coming.into_sorted(), &leaving.into_sorted(), free, TierId::FAST, market, &mut { f64::INFINITY });
         let unit = |offer: &Offer| offer.unit.0;
         found.iter().map(|one| (unit(&one.comes), one.leaves.iter().map(unit).collect())).collect()
     }
@@ -241,7 +242,8 @@ pub(super) mod tests {
     #[test]
     fn a_page_that_was_moved_up_and_down_pays_more() {
         let mut comes = offer(0, 1, 4.5, SLOW);
-        let found = |comes| pair(&[comes], &[offer(9, 1, 1.0, TierId::FAST)], 0, TierId::FAST, &market(), 1e9).len();
+        let found =
+            |comes| pair(&[comes], &[offer(9, 1, 1.0, TierId::FAST)], 0, TierId::FAST, &market(), &mut { 1e9 }).len();
         assert_eq!(found(comes), 1);
         comes.times = 3;
         assert_eq!(found(comes), 0);
@@ -255,11 +257,11 @@ pub(super) mod tests {
         // 512 pages of value 1 gain 512 * (1 - 0.5) * 1000 ns and cost about 214 us: they pay where a page would not.
         let coming = [offer(0, 512, 1.0, SLOW)];
         let leaving = [offer(512, 512, 0.5, TierId::FAST)];
-        assert_eq!(pair(&coming, &leaving, 0, TierId::FAST, &market, 1e9).len(), 1);
+        assert_eq!(pair(&coming, &leaving, 0, TierId::FAST, &market, &mut { 1e9 }).len(), 1);
         assert_eq!(pairs(&[1.0], &[0.5], 0, &market), []);
         // A huge victim makes room for 512 small pages, which share its price.
         let small: Vec<Offer> = (0..600).map(|unit| offer(unit, 1, 3.0, SLOW)).collect();
-        let found = pair(&small, &leaving, 0, TierId::FAST, &market, 1e9);
+        let found = pair(&small, &leaving, 0, TierId::FAST, &market, &mut { 1e9 });
         assert_eq!((found.len(), found[0].leaves.len(), found[1].leaves.len()), (512, 1, 0));
     }
 
@@ -268,7 +270,7 @@ pub(super) mod tests {
         let (slow, fast) = ([100.0; 50], [0.0; 50]);
         let coming: Vec<Offer> = (0..).zip(slow).map(|(unit, value)| offer(unit, 1, value, SLOW)).collect();
         let leaving: Vec<Offer> = (100..).zip(fast).map(|(unit, value)| offer(unit, 1, value, TierId::FAST)).collect();
-        assert_eq!(pair(&coming, &leaving, 0, TierId::FAST, &market(), 10_000.0).len(), 5);
+        assert_eq!(pair(&coming, &leaving, 0, TierId::FAST, &market(), &mut { 10_000.0 }).len(), 5);
     }
 
     #[test]

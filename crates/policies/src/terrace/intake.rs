@@ -3,7 +3,7 @@
 //! In: samples, walks, faults, counts, allocations. Out: means, last uses and newborns, in the words of the pages. Must not: decide.
 //!
 //! The unit is an access that reached memory. A sample stands for its period; an accessed bit or a fault for as many accesses as there were
-//! for each of them, where the processor counts accesses, and for one elsewhere. Retired stores are left out: cache hits are among them.
+//! for each of them, where the processor counts accesses, and for one elsewhere. For how many a sampled store stands, `stores` knows.
 
 use terrace_core::observation::{Access, Observation, Observations};
 use terrace_core::pages::Pages;
@@ -44,10 +44,20 @@ impl Terrace {
             Observations::Events(events) => {
                 for event in events {
                     match *event {
-                        Observation::Sampled { page, access: Access::Load, period } => {
-                            self.touched(page, f64::from(period) / f64::from(self.parts), pages);
+                        Observation::Sampled { page, access, period } => {
+                            let period = f64::from(period) / f64::from(self.parts);
+                            let accesses = match access {
+                                Access::Load => {
+                                    self.stores.load(period);
+                                    period
+                                }
+                                Access::Store if self.options.stores => self.stores.store(period),
+                                Access::Store => 0.0,
+                            };
+                            if accesses > 0.0 {
+                                self.touched(page, accesses, pages);
+                            }
                         }
-                        Observation::Sampled { .. } => {}
                         Observation::Counted { page, accesses } => self.touched(page, f64::from(accesses), pages),
                         Observation::HintFault { page, .. } | Observation::Refault { page } => {
                             self.touched(page, self.touch, pages);
@@ -93,6 +103,7 @@ impl Terrace {
     pub(super) fn allocated(&mut self, now: Time, unit: PageId, count: u64, pages: &mut Pages) {
         pages[unit].stamp = 0;
         self.adopt(unit, pages);
+        self.pace.observe();
         self.allocations.note(now, count);
         let free = self.fast_limit.saturating_sub(pages.used_in_all(TierId::FAST));
         self.make_room |= self.options.allocations && self.headroom > 0 && 2 * free < self.headroom;

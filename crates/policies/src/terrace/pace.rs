@@ -2,8 +2,8 @@
 //!
 //! In: observations, time that watching took. Out: when the interval ends, and a [`Cadence`]. Must not: look at a page.
 //!
-//! An interval ends when half an observation a unit is in, after 100 ms at least, and after 10 s if it is a sixteenth; a program of which
-//! less is seen ages nothing. After a change a quarter will do. Watching takes its share of a processor and no more: the sampling period is
+//! An interval ends when an eighth of an observation a unit is in, after 100 ms at least, and after 10 s if it is a sixteenth; a program of
+//! which less is seen ages nothing. An allocation is an observation: a program that loads its data has intervals too. Watching takes its share of a processor and no more: the sampling period is
 //! steered by the time the sampler says it took, the period of walks by the time they took.
 
 use std::time::Duration;
@@ -11,13 +11,12 @@ use std::time::Duration;
 use terrace_core::policy::{Cadence, HintScan, SamplePeriods};
 use terrace_core::units::Time;
 
-use super::settings::Signal;
+use super::settings::{Options, Signal};
 
 const SHORTEST: Duration = Duration::from_millis(100);
 const LONGEST: Duration = Duration::from_secs(10);
-/// Observations a unit and interval; after a change; and after the longest interval.
-const WANTED: f64 = 0.5;
-const WANTED_SOON: f64 = 0.25;
+/// Observations a unit and interval, and after the longest interval.
+const WANTED: f64 = 0.125;
 const LEAST: f64 = 1.0 / 16.0;
 /// Longest interval whose moves are planned for: a mover busy for longer would act on old news.
 const LONGEST_PLAN: Duration = Duration::from_secs(2);
@@ -25,8 +24,8 @@ const LONGEST_PLAN: Duration = Duration::from_secs(2);
 const FIRST_PERIOD: u32 = 2503;
 const LEAST_PERIOD: u32 = 512;
 const MOST_PERIOD: u32 = 1 << 20;
-/// Stores a sample where loads are sampled: retired stores say little of memory, so hardly any are taken.
-const STORE_PERIOD: u32 = u32::MAX;
+/// How many times rarer stores are sampled than loads: most retired stores hit a cache.
+const STORES_RARER: u32 = 8;
 /// Between two walks of accessed bits at least.
 const WALKS_APART: Duration = Duration::from_secs(1);
 
@@ -36,11 +35,11 @@ pub(super) struct Pace {
     signal: Signal,
     fixed: Option<Duration>,
     share: f64,
+    with_stores: bool,
     interval: Duration,
     began: Time,
     /// When it is next looked whether the interval is over.
     look: Time,
-    wanted: f64,
     observations: u64,
     period: u32,
     sampled: Duration,
@@ -50,16 +49,16 @@ pub(super) struct Pace {
 }
 
 impl Pace {
-    /// A pace for this signal, with intervals of `fixed` length or of its own choice, and such a share of a processor for watching.
-    pub(super) fn new(signal: Signal, fixed: Option<Duration>, share: f64) -> Pace {
+    /// A pace for this signal.
+    pub(super) fn new(signal: Signal, options: &Options) -> Pace {
         Pace {
             signal,
-            fixed,
-            share,
-            interval: fixed.unwrap_or(SHORTEST),
+            fixed: options.interval,
+            share: options.cpu,
+            with_stores: options.stores,
+            interval: options.interval.unwrap_or(SHORTEST),
             began: Time::ZERO,
             look: Time::ZERO,
-            wanted: WANTED,
             observations: 0,
             period: FIRST_PERIOD,
             sampled: Duration::ZERO,
@@ -104,7 +103,7 @@ impl Pace {
             return false;
         }
         let (elapsed, seen) = (now.since(self.began), self.observations as f64 / units.max(1) as f64);
-        let enough = seen >= self.wanted || elapsed >= LONGEST && seen >= LEAST;
+        let enough = seen >= WANTED || elapsed >= LONGEST && seen >= LEAST;
         let over = self.fixed.is_some() || enough && elapsed >= SHORTEST;
         if !over {
             self.look = now + SHORTEST;
@@ -123,7 +122,7 @@ impl Pace {
     }
 
     /// The next interval begins.
-    pub(super) fn begin(&mut self, now: Time, units: u64, changed: bool) {
+    pub(super) fn begin(&mut self, now: Time, units: u64) {
         let elapsed = self.elapsed(now);
         match self.signal {
             Signal::Samples => self.steer_period(elapsed),
@@ -136,7 +135,6 @@ impl Pace {
         if self.signal != Signal::AccessedBits {
             self.interval = self.fixed.unwrap_or(elapsed.clamp(SHORTEST, LONGEST_PLAN));
         }
-        self.wanted = if changed { WANTED_SOON } else { WANTED };
         (self.began, self.observations, self.walked, self.pages) = (now, 0, false, units);
         let watched = self.fixed.is_some() || self.signal == Signal::AccessedBits;
         self.look = now + if watched { self.interval } else { SHORTEST };
@@ -155,11 +153,15 @@ impl Pace {
         self.sampled = Duration::ZERO;
     }
 
+    fn stores(&self) -> u32 {
+        if self.with_stores { self.period * STORES_RARER } else { u32::MAX }
+    }
+
     /// When and how to look.
     pub(super) fn cadence(&self) -> Cadence {
         match self.signal {
             Signal::Samples => Cadence {
-                sampling: Some(SamplePeriods { loads: self.period, stores: STORE_PERIOD }),
+                sampling: Some(SamplePeriods { loads: self.period, stores: self.stores() }),
                 ..Cadence::default()
             },
             Signal::AccessedBits => Cadence { scan_at: Some(self.ends()), share: 1.0, ..Cadence::default() },
@@ -180,33 +182,38 @@ impl Pace {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Settings;
+
+    fn pace(signal: Signal) -> Pace {
+        Pace::new(signal, &Options::new(&mut Settings::default().for_policy(&crate::terrace::INFO)).unwrap())
+    }
 
     #[test]
     fn an_interval_follows_the_observations() {
-        let mut pace = Pace::new(Signal::Samples, None, 0.01);
+        let mut pace = pace(Signal::Samples);
         let mut now = Time::ZERO;
-        // How long until 1000 units are seen half a time each, with so many observations each 100 ms.
+        // How long until 1000 units are seen an eighth of a time each, with so many observations each 100 ms.
         let mut pass = |pace: &mut Pace, observations: u64| {
             let began = now;
             while now.since(began) < Duration::from_secs(60) {
                 now = pace.ends().max(now + Duration::from_millis(1));
                 (0..observations).for_each(|_| pace.observe());
                 if pace.is_over(now, 1000) {
-                    pace.begin(now, 1000, false);
+                    pace.begin(now, 1000);
                     break;
                 }
             }
             now.since(began).as_millis()
         };
         pass(&mut pace, 1000);
-        assert_eq!([1000, 500, 250, 50].map(|seen| pass(&mut pace, seen)), [100, 100, 200, 1000]);
-        assert_eq!(pass(&mut pace, 1), 10_000, "a tenth of a sighting each, and no more waiting");
+        assert_eq!([1000, 125, 62, 12].map(|seen| pass(&mut pace, seen)), [100, 100, 300, 1100]);
+        assert_eq!(pass(&mut pace, 1), 10_000, "a tenth of an observation each, and no more waiting");
         assert!(pass(&mut pace, 0) >= 60_000, "what is not seen at all does not age");
     }
 
     #[test]
     fn sampling_takes_its_share_of_a_processor() {
-        let mut pace = Pace::new(Signal::Samples, None, 0.01);
+        let mut pace = pace(Signal::Samples);
         let mut now = Time::ZERO;
         // A sampler of which each sample takes 200 ns, at 400 million accesses a second.
         for _ in 0..40 {
@@ -214,7 +221,7 @@ mod tests {
             now = now + span;
             let samples = 4e8 * span.as_secs_f64() / f64::from(pace.period);
             pace.sampler_took(Duration::from_secs_f64(samples * 200e-9));
-            pace.begin(now, 1, false);
+            pace.begin(now, 1);
         }
         let share = 4e8 / f64::from(pace.period) * 200e-9;
         assert!((0.007..0.0131).contains(&share), "{share}");
@@ -222,11 +229,11 @@ mod tests {
 
     #[test]
     fn walks_are_as_far_apart_as_their_share_demands() {
-        let mut pace = Pace::new(Signal::AccessedBits, None, 0.01);
+        let mut pace = pace(Signal::AccessedBits);
         assert!(!pace.is_over(Time::from_nanos(1 << 40), 1), "until a walk is done");
         pace.walk_took(Duration::from_millis(50));
         assert!(pace.is_over(Time::ZERO, 1));
-        pace.begin(Time::ZERO, 100, false);
+        pace.begin(Time::ZERO, 100);
         assert_eq!(pace.interval(), Duration::from_secs(5));
     }
 }

@@ -4,19 +4,17 @@
 //! sums. Must not: judge prices. It goes by space and address, so that the numbers of pages do not matter.
 
 use terrace_core::pages::{Column, Pages};
-use terrace_core::units::{BLOCK_PAGES, BlockId, PageId, SpaceId, TierId, Vpn};
+use terrace_core::units::{BLOCK_PAGES, BlockId, PageId, SpaceId, Vpn};
 
 use super::exchange::{Best, Offer};
-use super::shadows::{ARMS, Arm, Witness, is_witness};
 use super::state::{LONG_AGEING, Parts, SHORT_AGEING, State, decode, weight};
 use super::table::Table;
+use super::witnesses::{Witness, is_witness};
 
 /// The policy's bits of a page in its first interval; below that they count its latest moves.
 pub(super) const NEWBORN: u8 = 3;
 /// Most moves counted.
 pub(super) const MOST_MOVES: u8 = 2;
-/// Intervals after a move in which its gain is counted.
-const JUDGED: i8 = 4;
 /// A page not used for longer is as one not used for so long: before the number of the interval wraps.
 const OLDEST: u16 = 32_000;
 
@@ -24,15 +22,12 @@ const OLDEST: u16 = 32_000;
 pub(super) struct Pass<'a> {
     pub table: &'a mut Table,
     pub parts: Parts,
-    /// Whose values rank the real pages.
-    pub arm: Arm,
     /// The number of the interval that ends.
     pub now: u16,
-    /// The mean page's long mean, stored, and as it is.
+    /// The mean page's long mean, stored.
     pub mean: u16,
-    pub mean_long: f32,
-    /// Accesses a page received in an interval, on average lately.
-    pub rate: f32,
+    /// Accesses a page received in the interval that ends, on average.
+    pub each: f32,
     /// Blocks that were not looked at in this interval: nothing is known of their pages. Empty where all were.
     pub blind: &'a [bool],
     /// Whether counts of moves fade in this interval.
@@ -54,15 +49,6 @@ pub(super) struct Found {
     pub coming: Vec<Best>,
     pub leaving: Vec<Best>,
     pub witnesses: Vec<Witness>,
-    /// Value of each witness by each arm.
-    pub values: Vec<[f32; ARMS.len()]>,
-    /// Accesses of slow memory by witnesses: as the table forecast them, and as they were.
-    pub forecast: f64,
-    pub seen: f64,
-    /// What witnesses that moved lately received, less what those that left did, in accesses.
-    pub gained: f64,
-    /// Witnesses that moved in this interval.
-    pub moved: [u64; 2],
 }
 
 impl Pass<'_> {
@@ -76,11 +62,6 @@ impl Pass<'_> {
             coming: list(true),
             leaving: list(false),
             witnesses: Vec::with_capacity(old.len()),
-            values: Vec::with_capacity(old.len()),
-            forecast: 0.0,
-            seen: 0.0,
-            gained: 0.0,
-            moved: [0; 2],
         };
         let blocks: Vec<(BlockId, SpaceId, Vpn, bool, bool)> =
             pages.blocks().map(|(id, block)| (id, block.space, block.start, block.huge, block.file)).collect();
@@ -129,12 +110,7 @@ impl Pass<'_> {
             entry.stamp = self.now.wrapping_sub(OLDEST).max(1);
         }
         let state = State::of(age, long, short, self.mean, self.parts);
-        let table = self.table.value(state);
-        let by_arm = |arm: Arm| {
-            let relative = |stored: u16, mean: f32| if mean > 0.0 { decode(stored) / mean } else { 1.0 };
-            arm.value(relative(long, self.mean_long), relative(short, self.rate), table)
-        };
-        let value = if self.arm == Arm::Table || self.arm == Arm::Frozen { table } else { by_arm(self.arm) };
+        let value = self.table.value(state);
         // Age.
         if !blind {
             entry.heat = long.saturating_sub(LONG_AGEING);
@@ -156,41 +132,18 @@ impl Pass<'_> {
             }
         }
         let Some((space, vpn)) = witness else { return };
-        let fast = tier == TierId::FAST;
-        let mut now = Witness {
-            space,
-            vpn,
-            state,
-            short: column[unit.index()],
-            received: 0.0,
-            placed: u8::MAX * u8::from(fast),
-            fast,
-            moved: 0,
-        };
+        let mut now = Witness { space, vpn, state, short: column[unit.index()] };
         let first = if newborn { Some((State::newborn(file), 0)) } else { None };
-        if let (false, Some((then, base))) = (blind, first.or(before.map(|witness| (witness.state, witness.short)))) {
-            now.received = ((decode(short) - decode(base)) / weight(SHORT_AGEING)).max(0.0);
-            let forecast = self.table.next(then);
-            self.table.learn(then, now.received / self.rate.max(f32::MIN_POSITIVE), state);
-            if before.is_some_and(|witness| !witness.fast) {
-                found.forecast += f64::from(forecast * self.rate);
-                found.seen += f64::from(now.received);
-            }
+        let then = first.or(before.map(|witness| (witness.state, witness.short)));
+        if let (false, true, Some((then, base))) = (blind, self.each > 0.0, then) {
+            // In units of this interval's mean page: a program that becomes faster is not taken for pages that became hotter.
+            let received = ((decode(short) - decode(base)) / weight(SHORT_AGEING)).max(0.0);
+            self.table.learn(then, received / self.each, state);
         }
-        if let Some(before) = before.filter(|_| !newborn) {
-            now.placed = before.placed;
-            now.moved = before.moved - before.moved.signum();
-            if fast != before.fast {
-                now.moved = if fast { JUDGED } else { -JUDGED };
-                found.moved[usize::from(!fast)] += 1;
-            }
-            found.gained += f64::from(now.received) * f64::from(size) * f64::from(now.moved.signum());
-        }
-        if blind && let Some(before) = before {
+        if let (true, Some(before)) = (blind, before) {
             (now.state, now.short) = (before.state, before.short);
         }
         found.witnesses.push(now);
-        found.values.push(ARMS.map(by_arm));
     }
 }
 

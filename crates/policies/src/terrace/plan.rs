@@ -10,16 +10,27 @@ use terrace_core::policy::CapacityView;
 use terrace_core::prices::Prices;
 use terrace_core::units::{PageId, TierId, Time};
 
-use super::exchange::{Best, Market, pair};
-use super::shadows::Arm;
+use super::exchange::{Market, Offer, pair};
 use super::state::State;
 use super::{BATCH, NEWBORNS_KNOWN, Terrace};
 use crate::parts::support;
 
+/// Most of the mover's time that is planned for at once: what is asked for later is asked for by fresher news.
+const STEP: Duration = Duration::from_millis(100);
+/// Steps of the mover for which room for new pages is kept: the one under way, the one that makes room, and as many for bursts.
+const STEPS_AHEAD: u32 = 4;
+
 impl Terrace {
     /// Prices, and how the machine stands.
     pub(super) fn market(&self, interval: Duration) -> Market {
-        let taken = if self.options.spare && self.counts.cores > 0 { self.counts.in_use } else { 1.0 };
+        let cores = f64::from(self.counts.cores);
+        let taken = if self.options.spare && cores > 0.0 && self.counts.in_use > 0.0 {
+            // The mover takes a processor from somebody only where none is idle.
+            let idle = cores / self.counts.in_use - cores;
+            (1.0 - idle).clamp(0.0, 1.0)
+        } else {
+            1.0
+        };
         Market {
             prices: self.prices.unwrap_or(Prices::ASSUMED),
             taken,
@@ -31,100 +42,91 @@ impl Terrace {
         }
     }
 
-    /// Nanoseconds the mover has in an interval.
-    pub(super) fn budget_ns(&self, interval: Duration) -> f64 {
-        let more = if self.options.change && self.change.is_recent() { 2.0 } else { 1.0 };
-        interval.as_nanos() as f64 / f64::from(self.scale) * (self.account.allowed() * more).min(1.0)
+    /// Steps 4 and 5, for as long as the mover is busy until the next look: first room for pages to come, since it costs one move and an
+    /// exchange two, then exchanges, from the fastest pair of tiers down.
+    pub(super) fn step(&mut self, now: Time, capacity: &CapacityView<'_>, pages: &Pages, requests: &mut MoveRequests) {
+        for (above, sides) in self.offers.iter_mut().enumerate() {
+            for (side, offers) in sides.iter_mut().enumerate() {
+                let tier = TierId((above + 1 - side) as u8);
+                offers.retain(|offer| {
+                    let entry = &pages[offer.unit];
+                    let there = pages.block(offer.unit.block()).is_some() && entry.tier() == Some(tier);
+                    there && !entry.moving() && !entry.pinned()
+                });
+            }
+        }
+        let mut offers = std::mem::take(&mut self.offers);
+        let mut left = STEP.as_nanos() as f64 / f64::from(self.scale);
+        let leaving = offers.first().map_or(&[][..], |sides| &sides[1]);
+        let used = self.keep_room(now, capacity, leaving, &mut left, requests);
+        self.exchange(capacity, &offers, used, left, requests);
+        std::mem::swap(&mut self.offers, &mut offers);
     }
 
-    pub(super) fn budget_pages(&self, interval: Duration) -> u64 {
-        let market = self.market(interval);
-        let slow = TierId::FAST.below();
-        let both =
-            market.price(1, 0.0, slow, TierId::FAST).mover_ns + market.price(1, 0.0, TierId::FAST, slow).mover_ns;
-        (self.budget_ns(interval) / both.max(1.0)) as u64 + self.headroom
-    }
-
-    /// Step 4: pages change places, from the fastest pair of tiers down.
-    pub(super) fn exchange(
+    fn exchange(
         &mut self,
         capacity: &CapacityView<'_>,
-        coming: Vec<Best>,
-        leaving: Vec<Best>,
+        offers: &[[Vec<Offer>; 2]],
+        mut used: usize,
+        mut left: f64,
         requests: &mut MoveRequests,
     ) {
-        let interval = self.pace.interval();
-        let market = self.market(interval);
-        let frozen = self.shadows.ruling() == Arm::Frozen;
+        let market = self.market(self.pace.interval());
+        if market.gain_ns <= 0.0 {
+            return;
+        }
         let mut taken: Vec<PageId> = Vec::new();
-        for (above, (coming, leaving)) in coming.into_iter().zip(leaving).enumerate() {
+        for (above, [coming, leaving]) in offers.iter().enumerate() {
             let to = TierId(above as u8);
-            let mut coming = coming.into_sorted();
-            coming.retain(|offer| !taken.contains(&offer.unit));
-            let mut leaving = leaving.into_sorted();
-            leaving.retain(|offer| !taken.contains(&offer.unit));
+            let not_taken = |offer: &&Offer| !taken.contains(&offer.unit);
+            let coming: Vec<Offer> = coming.iter().filter(not_taken).copied().collect();
+            let leaving: Vec<Offer> = leaving.iter().skip(used).filter(not_taken).copied().collect();
+            used = 0;
             let tier = capacity.tiers[above];
             let free = if above == 0 { self.fast_limit.saturating_sub(tier.used + self.headroom) } else { tier.free() };
-            let mut used = 0;
-            if !frozen && market.gain_ns > 0.0 {
-                let found = pair(&coming, &leaving, free, to, &market, self.budget_ns(interval));
-                for one in found {
-                    let victims: Vec<PageId> = one.leaves.iter().map(|offer| offer.unit).collect();
-                    let fits = if self.options.pairs {
-                        requests.exchange(&victims, to.below(), one.comes.unit, to)
-                    } else {
-                        let all = victims.iter().all(|unit| requests.move_to(*unit, to.below(), Reason::MakeRoom));
-                        requests.move_to(one.comes.unit, to, Reason::Hot) && all
-                    };
-                    used += one.leaves.len();
-                    if capacity.tiers.len() > 2 {
-                        taken.extend(victims.iter().chain([&one.comes.unit]));
-                    }
-                    self.exchanged += u64::from(one.comes.pages);
-                    if !fits {
-                        break;
-                    }
+            for one in pair(&coming, &leaving, free, to, &market, &mut left) {
+                let victims: Vec<PageId> = one.leaves.iter().map(|offer| offer.unit).collect();
+                let fits = if self.options.pairs {
+                    requests.exchange(&victims, to.below(), one.comes.unit, to)
+                } else {
+                    let all = victims.iter().all(|unit| requests.move_to(*unit, to.below(), Reason::MakeRoom));
+                    requests.move_to(one.comes.unit, to, Reason::Hot) && all
+                };
+                if capacity.tiers.len() > 2 {
+                    taken.extend(victims.iter().chain([&one.comes.unit]));
                 }
-            }
-            if above == 0 {
-                self.best_slow = coming.first().map_or(0.0, |offer| offer.value);
-                leaving.drain(..used);
-                self.victims = leaving;
+                self.exchanged += u64::from(one.comes.pages);
+                if !fits {
+                    return;
+                }
             }
         }
     }
 
-    /// Step 5: what is over the limit leaves, and room is made for pages to come while they are worth more than who leaves.
-    pub(super) fn keep_room(
+    /// What is over the limit leaves, and room is made for pages to come while they are worth more than who leaves. Returns how many left.
+    fn keep_room(
         &mut self,
         now: Time,
         capacity: &CapacityView<'_>,
-        pages: &Pages,
+        leaving: &[Offer],
+        left: &mut f64,
         requests: &mut MoveRequests,
-    ) {
+    ) -> usize {
         self.make_room = false;
-        let interval = self.pace.interval();
-        let market = self.market(interval);
+        let market = self.market(self.pace.interval());
         let slow = TierId::FAST.below();
         let page_ns = market.price(1, 0.0, TierId::FAST, slow).mover_ns * f64::from(self.scale);
         if self.options.allocations {
             let batch = (BATCH / u64::from(self.scale)).max(1);
-            self.headroom = self.allocations.headroom(now, page_ns, interval, batch, self.fast_limit);
+            self.headroom = self.allocations.headroom(now, page_ns, STEP * STEPS_AHEAD, batch, self.fast_limit);
         }
         let newborn = f64::from(self.table.value(State::newborn(false)));
         let mut over = capacity.fast_excess();
         let mut wanted = self.headroom.saturating_sub(self.fast_limit.saturating_sub(capacity.tiers[0].used + over));
         let mut used = 0;
-        for victim in &self.victims {
-            let entry = &pages[victim.unit];
-            let gone =
-                pages.block(victim.unit.block()).is_none() || entry.tier() != Some(TierId::FAST) || entry.moving();
+        for victim in leaving {
             if over == 0 && wanted == 0 {
                 break;
-            }
-            used += 1;
-            if gone {
-                continue;
             }
             let size = u64::from(victim.pages);
             // A huge page does not leave for a few small ones.
@@ -132,17 +134,20 @@ impl Terrace {
                 break;
             }
             let value = f64::from(victim.value);
-            let price = market.price(victim.pages, value, TierId::FAST, slow).program_ns * f64::from(victim.times);
+            let cost = market.price(victim.pages, value, TierId::FAST, slow);
+            let price = cost.program_ns * f64::from(victim.times);
             let gained = (newborn - value) * f64::from(victim.pages);
             let pays = if market.weighs { market.worth(gained) > price } else { gained > 0.0 };
             let reason = if over > 0 { Reason::OverLimit } else { Reason::MakeRoom };
-            if over == 0 && !pays || !requests.move_to(victim.unit, slow, reason) {
+            if over == 0 && (!pays || *left < cost.mover_ns) || !requests.move_to(victim.unit, slow, reason) {
                 break;
             }
+            *left -= cost.mover_ns;
+            used += 1;
             self.room_made += size;
             (over, wanted) = (over.saturating_sub(size), wanted.saturating_sub(size.saturating_sub(over)));
         }
-        self.victims.drain(..used);
+        used
     }
 
     /// Where a new page goes: into fast memory while there is room, unless what waits for that room is worth more by the price of a move,

@@ -17,6 +17,7 @@ pub(super) const SETTINGS: &[SettingInfo] = &[
         default: "auto",
         meaning: "what it lives on: samples, accessed-bits, or hint-faults; auto takes the first of them that there is",
     },
+    SettingInfo { key: "stores", default: "on", meaning: "whether sampled stores count, as far as they reach memory" },
     SettingInfo { key: "value", default: "table", meaning: "table, or steady: the long mean, nothing learned" },
     SettingInfo { key: "state", default: "age", meaning: "age, or level: without the time since the last use" },
     SettingInfo { key: "trend", default: "on", meaning: "whether rising and falling use are told apart" },
@@ -33,13 +34,11 @@ pub(super) const SETTINGS: &[SettingInfo] = &[
         meaning: "whether both sides of an exchange are admitted or rejected together",
     },
     SettingInfo { key: "allocations", default: "on", meaning: "whether room is made for new pages before they come" },
-    SettingInfo { key: "arms", default: "all", meaning: "all, or table: no other way to rank is tried on paper" },
-    SettingInfo { key: "change", default: "on", meaning: "whether a change of the program makes it learn faster" },
     SettingInfo { key: "loaded", default: "on", meaning: "whether latencies count as loaded, not as idle" },
     SettingInfo {
         key: "interval",
         default: "auto",
-        meaning: "auto: until half an observation a page is in, 100 ms to 10 s; or a time such as 1s",
+        meaning: "auto: until an eighth of an observation a page is in, 100 ms to 10 s; or a time such as 1s",
     },
     SettingInfo { key: "cpu", default: "1%", meaning: "share of a processor that watching may take" },
 ];
@@ -48,14 +47,13 @@ pub(super) const SETTINGS: &[SettingInfo] = &[
 #[derive(Clone, Debug)]
 pub(super) struct Options {
     pub signals: Option<Signal>,
+    pub stores: bool,
     pub learns: bool,
     pub parts: Parts,
     pub weighs: bool,
     pub spare: bool,
     pub pairs: bool,
     pub allocations: bool,
-    pub arms: bool,
-    pub change: bool,
     pub loaded: bool,
     pub interval: Option<Duration>,
     pub cpu: f64,
@@ -99,6 +97,7 @@ impl Options {
         let wanted = "auto or a duration of 10ms or more, such as 1s";
         Ok(Options {
             signals: settings.choice("signals", &signals)?,
+            stores: settings.switch("stores")?,
             learns: settings.choice("value", &[("table", true), ("steady", false)])?,
             parts: Parts {
                 age: settings.choice("state", &[("age", true), ("level", false)])?,
@@ -109,8 +108,6 @@ impl Options {
             spare: settings.switch("spare")?,
             pairs: settings.switch("pairs")?,
             allocations: settings.switch("allocations")?,
-            arms: settings.choice("arms", &[("all", true), ("table", false)])?,
-            change: settings.switch("change")?,
             loaded: settings.switch("loaded")?,
             interval: settings.take("interval", wanted, |text| match text {
                 "auto" => Some(None),

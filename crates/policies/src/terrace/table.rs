@@ -5,7 +5,7 @@
 //!
 //! `V(s) = (sum(s) + 4 * prior(s)) / (n(s) + 4)` with targets `x + g * V(s')`, `g = 1 - 1 / HORIZON`: what a page received, and what the
 //! state it came to is worth. The prior says that what lasted will last: the level of the long mean, times the horizon. All sums are
-//! forgotten slowly, faster after a change.
+//! forgotten with a half-life of 6.6 intervals: what a state was worth in one phase of a program is wrong in the next.
 
 use super::state::{LEVELS, REGULAR, STATES, State};
 
@@ -17,10 +17,9 @@ const PRIOR_WEIGHT: f32 = 4.0;
 /// See the module's header.
 #[derive(Clone, Debug)]
 pub(super) struct Table {
-    /// Sum of the targets, sum of what was received in the next interval alone, and how many there were.
-    sums: Vec<[f32; 3]>,
-    /// Value, and value with a horizon of one interval.
-    values: Vec<[f32; 2]>,
+    /// Sum of the targets, and how many there were.
+    sums: Vec<[f32; 2]>,
+    values: Vec<f32>,
     /// Part of the way between two levels, by rate: `2^(k/256) - 1`.
     between: Vec<f32>,
     prior_weight: f32,
@@ -33,8 +32,8 @@ impl Table {
     /// there is one.
     pub(super) fn new(learns: bool, smooth: bool) -> Table {
         let mut table = Table {
-            sums: vec![[0.0; 3]; STATES],
-            values: vec![[0.0; 2]; STATES],
+            sums: vec![[0.0; 2]; STATES],
+            values: vec![0.0; STATES],
             between: (0..256).map(|part| (part as f32 / 256.0).exp2() - 1.0).collect(),
             prior_weight: if smooth { PRIOR_WEIGHT } else { 1e-3 },
             learns,
@@ -46,21 +45,12 @@ impl Table {
 
     /// What a page in this state will receive, weighed by time.
     pub(super) fn value(&self, state: State) -> f32 {
-        self.between_levels(state, 0)
-    }
-
-    /// What a page in this state will receive in the next interval.
-    pub(super) fn next(&self, state: State) -> f32 {
-        self.between_levels(state, 1)
-    }
-
-    fn between_levels(&self, state: State, which: usize) -> f32 {
         let entry = usize::from(state.entry);
-        let low = self.values[entry][which];
+        let low = self.values[entry];
         if state.part == 0 {
             return low;
         }
-        let high = self.values[entry + 1][which];
+        let high = self.values[entry + 1];
         low + (high - low) * self.between[usize::from(state.part)]
     }
 
@@ -72,29 +62,26 @@ impl Table {
         let target = accesses + (1.0 - 1.0 / HORIZON) * self.value(after);
         let entry = usize::from(before.entry);
         let high = self.between[usize::from(before.part)];
-        self.add(entry, 1.0 - high, target, accesses);
+        self.add(entry, 1.0 - high, target);
         if before.part > 0 {
-            self.add(entry + 1, high, target, accesses);
+            self.add(entry + 1, high, target);
         }
         if let Some(kind) = entry.checked_sub(REGULAR) {
             self.newborns[kind] += 1.0;
         }
     }
 
-    fn add(&mut self, entry: usize, weight: f32, target: f32, accesses: f32) {
+    fn add(&mut self, entry: usize, weight: f32, target: f32) {
         let sums = &mut self.sums[entry];
         sums[0] += weight * target;
-        sums[1] += weight * accesses;
-        sums[2] += weight;
+        sums[1] += weight;
     }
 
     /// An interval is over: what was learned enters the values, and all of it counts a little less.
     pub(super) fn forget(&mut self, keep: f32) {
         for (entry, (sums, value)) in self.sums.iter_mut().zip(&mut self.values).enumerate() {
             let prior = State::level(entry);
-            let weight = sums[2] + self.prior_weight;
-            value[0] = (sums[0] + self.prior_weight * prior * HORIZON) / weight;
-            value[1] = (sums[1] + self.prior_weight * prior) / weight;
+            *value = (sums[0] + self.prior_weight * prior * HORIZON) / (sums[1] + self.prior_weight);
             sums.iter_mut().for_each(|sum| *sum *= keep);
         }
     }
@@ -106,12 +93,12 @@ impl Table {
 
     /// Entries that rest on targets more than on the prior.
     pub(super) fn known_states(&self) -> usize {
-        self.sums.iter().filter(|sums| sums[2] > self.prior_weight).count()
+        self.sums.iter().filter(|sums| sums[1] > self.prior_weight).count()
     }
 
     /// Bytes it occupies.
     pub(super) fn memory_bytes(&self) -> usize {
-        STATES * (size_of::<[f32; 3]>() + size_of::<[f32; 2]>()) + 256 * size_of::<f32>()
+        STATES * (size_of::<[f32; 2]>() + size_of::<f32>()) + 256 * size_of::<f32>()
     }
 }
 
