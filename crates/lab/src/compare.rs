@@ -96,7 +96,7 @@ pub struct Row {
     pub demoted_pages: u64,
     /// Emulated CPU time of Terrace, or of the kernel's threads that manage memory (kswapd, kcompactd, kdamond).
     pub manager_cpu_seconds: f64,
-    /// Emulated CPU time of the kernel while the program ran, on anybody's behalf.
+    /// Emulated CPU time of the kernel while the program ran, for all processes.
     pub kernel_cpu_seconds: f64,
     /// Accesses of the program.
     pub accesses: u64,
@@ -188,7 +188,7 @@ impl Job {
         }
     }
 
-    /// The addresses by which the plugin tells the program's accesses.
+    /// The addresses by which the plugin recognises the program's accesses.
     fn addresses(&self) -> Range<u64> {
         match self.manager {
             Manager::Memtierd { .. } => ADDRESSES_BESIDE_GO,

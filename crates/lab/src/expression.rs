@@ -17,7 +17,7 @@ pub enum ExpressionError {
     /// The text breaks the grammar.
     #[error("{0}")]
     Syntax(String),
-    /// There is no such value.
+    /// Unknown value.
     #[error("there is no value `{name}`: there are {present}")]
     NoValue {
         /// What was asked for.
@@ -35,7 +35,7 @@ pub enum ExpressionError {
         /// What the value has, or is.
         is: String,
     },
-    /// There is no such function.
+    /// Unknown function.
     #[error("there is no function {0}: length, sum, exists")]
     NoFunction(String),
     /// A value is of another kind than its use needs.
@@ -152,7 +152,7 @@ impl Parser<'_> {
     fn any(&mut self) -> Result<Value, ExpressionError> {
         let mut left = self.all()?;
         while self.takes(&Token::Word("or".to_owned())) {
-            // The right side is looked at in any case, so that a wrong path is found whatever the left side says.
+            // Evaluate the right side in any case, so that a wrong path is found whatever the left side is.
             let right = self.all()?;
             left = Value::Bool(truth(&left)? | truth(&right)?);
         }

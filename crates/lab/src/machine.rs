@@ -118,7 +118,7 @@ const SOCKET_DISTANCE: u32 = 21;
 const SLOW_DISTANCE: u32 = 20;
 const SLOW_DISTANCE_OF_TWO_SOCKETS: u32 = 30;
 
-/// How long an instruction takes in deterministic time, unless a scenario says otherwise.
+/// The time of an instruction in deterministic time, unless a scenario sets another.
 pub const INSTRUCTION_NANOSECONDS: u32 = 2;
 
 /// Always given to the kernel. pti=on: without it the emulated TLB keeps translations across system calls and accessed bits

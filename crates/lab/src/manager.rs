@@ -71,9 +71,9 @@ impl Measure {
 /// Who manages memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Manager {
-    /// Nobody: pages stay where they were first touched, on node 0 while it has room.
+    /// No manager: pages stay where they were first touched, on node 0 while it has room.
     Nothing,
-    /// Nobody; pages are laid out in turns on both nodes (numactl).
+    /// No manager; pages are interleaved on both nodes (numactl).
     Interleave,
     /// The kernel's NUMA balancing: 1 for balancing, 2 for tiering with demotion.
     NumaBalancing(u8),
@@ -95,7 +95,7 @@ pub enum Manager {
     },
 }
 
-/// A name that is no manager's.
+/// An unknown manager.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{0:?} is no manager: expected none, interleave, numa_balancing=1, numa_balancing=2, damon, memtierd[:config=FILE] or terrace:POLICY[:KEY=VALUE...]"

@@ -34,7 +34,7 @@ pub struct StepEnd {
     pub seconds: f64,
 }
 
-/// A line of the results port that is no frame.
+/// A line of the results port that is not a frame.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the results port said {0:?}, which is no frame")]
 pub struct FrameError(
@@ -46,7 +46,7 @@ impl Results {
     /// Reads the frames. What follows the last whole frame is left out; [`Results::ended_seconds`] tells if that was all.
     ///
     /// # Errors
-    /// With the line that is no frame.
+    /// With the line that is not a frame.
     pub fn parse(bytes: &[u8]) -> Result<Results, FrameError> {
         let mut results = Results::default();
         let mut rest = bytes;

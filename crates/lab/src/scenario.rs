@@ -107,10 +107,10 @@ struct Raw {
     steps: Vec<Step>,
 }
 
-/// Why a text is no scenario.
+/// Why a text is not a valid scenario.
 #[derive(Debug, thiserror::Error)]
 pub enum ScenarioError {
-    /// It is no TOML, or has an unknown key; with line and key.
+    /// It is not valid TOML, or has an unknown key; with line and key.
     #[error(transparent)]
     Toml(#[from] toml::de::Error),
     /// A value makes no sense.
@@ -136,7 +136,7 @@ impl Scenario {
     /// Reads a scenario file.
     ///
     /// # Errors
-    /// When it cannot be read, is no TOML, has an unknown key, or asks for something that makes no sense; with line and key.
+    /// When it cannot be read, is not valid TOML, has an unknown key, or is contradictory; with line and key.
     pub fn read(path: &Path) -> Result<Scenario, LabError> {
         let text = terrace_files::read_to_string(path, LONGEST).map_err(file_error(path))?;
         let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();

@@ -275,7 +275,7 @@ impl Machine {
     /// A machine from the text of a preset file.
     ///
     /// # Errors
-    /// When the text is no TOML, has keys that are not known or lacks some, or a value is out of its range.
+    /// When the text is not valid TOML, has unknown or missing keys, or a value is out of its range.
     pub fn from_toml(text: &str) -> Result<Machine, PresetError> {
         let raw: RawMachine = toml::from_str(text).map_err(|error| PresetError::Shape(error.to_string()))?;
         let mut reader = Reader { machine: raw.name.clone(), sources: Vec::new() };

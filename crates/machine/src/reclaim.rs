@@ -15,10 +15,10 @@ use crate::lru::{List, Lists};
 use crate::memory::{Memory, PageWord};
 use crate::scale::Scale;
 
-/// Units looked at and what was done with them.
+/// Units examined, and the results.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReclaimCounts {
-    /// Units looked at: the work reclaim did.
+    /// Units examined: the work of reclaim.
     pub scanned: u64,
     /// Units that moved from inactive to active because they were used twice.
     pub activated: u64,

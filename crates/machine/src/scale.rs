@@ -75,7 +75,7 @@ mod tests {
         assert_eq!(scale.count(32, 4), 4);
         let wake = Time::from_nanos(500_000_000);
         assert_eq!(scale.full_time(scale.small_nanos(wake)), wake);
-        // A wake that does not divide is never told too early.
+        // A wake that does not divide is never too early.
         let odd = Time::from_nanos(500_000_001);
         assert!(scale.full_time(scale.small_nanos(odd)) >= odd);
         assert!(Scale::new(0).is_none() && Scale::new(u32::MAX).is_none());

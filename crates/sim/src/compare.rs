@@ -202,12 +202,12 @@ pub struct Duel {
 pub struct Summary {
     /// By policy, best first, bounds among them.
     pub geomean: Vec<Geomean>,
-    /// Every ordered pair of policies that are no bounds.
+    /// Every ordered pair of policies, without the bounds.
     pub duels: Vec<Duel>,
 }
 
 impl Summary {
-    /// The policies that are no bounds, best first.
+    /// The policies without the bounds, best first.
     pub fn ranking(&self) -> impl Iterator<Item = &Geomean> {
         self.geomean.iter().filter(|mean| !mean.bound)
     }

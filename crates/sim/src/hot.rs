@@ -88,7 +88,7 @@ impl Kind {
     fn in_tier(self, tier: usize) -> Kind {
         Kind((tier * Kind::OF_A_TIER) as u8 | self.0 & 7)
     }
-    /// The place among the counters, told apart by whether the access moved bytes.
+    /// The index of the counter, by whether the access moved bytes.
     #[inline(always)]
     fn counter(self, moved: bool) -> usize {
         usize::from(self.0 | u8::from(moved)) & (Kind::COUNT - 1)

@@ -1,4 +1,4 @@
-//! The future of a run, for the clairvoyant bound: recorded in a first pass, told in a second.
+//! The future of a run, for the clairvoyant bound: recorded in a first pass, used in a second.
 //!
 //! In: the pages that accesses reach in memory, in order, and how far the second pass has come. Out: an [`Oracle`]. Must
 //! not: be seen by any policy that does not ask for it.
@@ -121,7 +121,7 @@ impl Progress {
     }
 }
 
-/// Tells the future.
+/// Answers from the recorded future.
 #[derive(Debug)]
 pub(crate) struct Seer {
     future: Future,

@@ -56,7 +56,7 @@ fn on_screen(doctor: &Doctor, screen: &Screen) -> String {
 }
 
 fn tracker_row(tracker: &TrackerReport) -> [String; 5] {
-    // A tracker that opens and does not see what it should is worse than none, so the two are told apart.
+    // A tracker that opens but misses accesses is worse than none, so the table distinguishes the two.
     let works = match (tracker.available, tracker.proven) {
         (true, true) => "proven",
         (true, false) => "not proven",

@@ -21,7 +21,7 @@ pub(crate) struct Screen {
     pub unicode: bool,
 }
 
-/// The width where nobody says another: a pipe or a file.
+/// The default width, for a pipe or a file.
 const USUAL_WIDTH: usize = 100;
 
 impl Screen {

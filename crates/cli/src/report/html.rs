@@ -57,7 +57,7 @@ pub(crate) fn page(report: &Report) -> anyhow::Result<String> {
     Ok(filled(TEMPLATE, &parts))
 }
 
-/// The template with its `{{names}}` replaced, once from left to right: what is put in is not looked at again.
+/// The template with its `{{names}}` replaced, once from left to right: inserted text is not scanned again.
 fn filled(template: &str, parts: &[(&str, String)]) -> String {
     let mut page = String::new();
     let mut rest = template;

@@ -7,7 +7,7 @@ use terrace_core::text::visible_lines;
 /// Text that stays text in HTML, within elements and within attributes.
 pub(crate) fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
-    // What acts on a browser, or is no legal text there at all, is made visible.
+    // Characters that act on a browser, or are not legal there, are made visible.
     for character in visible_lines(text).chars() {
         match character {
             '&' => escaped.push_str("&amp;"),

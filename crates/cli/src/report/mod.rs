@@ -173,11 +173,11 @@ pub(crate) struct ManagerReport {
     /// Hint faults seen, on pages of slow tiers.
     #[serde(default)]
     pub hint_faults: u64,
-    /// Pages mapped for the first time, as told when it happened, copies on write and pages back from swap included; 0 where the policy
+    /// Pages mapped for the first time, as reported when it happened, including copies on write and pages back from swap; 0 if the policy
     /// does not ask or the kernel does not tell.
     #[serde(default)]
     pub births: u64,
-    /// Pages that gave their memory back, told in the same way.
+    /// Pages freed, reported in the same way.
     #[serde(default)]
     pub deaths: u64,
     /// What the kernel module did by the policy's marks, if the policy orders the kernel's own lists.
@@ -238,7 +238,7 @@ pub(crate) struct HeatRow {
     pub bytes: u64,
 }
 
-/// Memory that was idle for so long.
+/// Memory by idle time.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct AgeBin {
     /// Idle for at least this,

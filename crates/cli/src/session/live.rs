@@ -50,7 +50,7 @@ impl LiveView {
             text += &format!("{line}{ERASE_LINE}\r\n");
         }
         text += ERASE_BELOW;
-        // A terminal that went away is no reason to stop managing.
+        // A closed terminal does not stop the management.
         let _ = std::io::stderr().lock().write_all(text.as_bytes());
     }
 }

@@ -172,7 +172,7 @@ pub(crate) fn run_with(plan: &Plan, mut hook: Option<&mut dyn RunHook>) -> anyho
     // The compressed swap goes before the report is shown: what it says of the end is then true.
     drop(manager);
     let released = Machine::release(machine.held);
-    // What was found out is written whatever else went wrong: nobody can run it again to get the same report.
+    // Write the report whatever else failed: a second run would not give the same one.
     let written = write(plan, &report);
     drop(places);
     // Management may end before the program, by --duration or because the tracker broke.
@@ -181,7 +181,7 @@ pub(crate) fn run_with(plan: &Plan, mut hook: Option<&mut dyn RunHook>) -> anyho
     Ok((exit_code(target.exit_code(), failures)?, report))
 }
 
-/// The program's own code if it failed, since that is what its caller asks about; else Terrace's failures, each told.
+/// The program's own code if it failed, since its caller expects that; else Terrace's failures, each reported.
 fn exit_code(program: ExitCode, mut failures: Vec<anyhow::Error>) -> anyhow::Result<ExitCode> {
     let Some(last) = failures.pop() else { return Ok(program) };
     for failure in &failures {

@@ -44,7 +44,7 @@ impl NotStarted {
         }
     }
 
-    /// 127 for what is not there, 126 for what cannot be executed.
+    /// 127 if the program does not exist, 126 if it cannot be executed.
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
             NotStarted::NotFound { .. } => 127,

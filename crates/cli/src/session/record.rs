@@ -214,7 +214,7 @@ impl Recorder {
             notes.push(format!("no age histogram: the policy {} keeps no ages", engine.policy_name()));
         }
         let children = usage(Who::WaitedChildren);
-        // Of a child the kernel tells the whole; of a process attached to, what was seen twice a second.
+        // For a child the kernel reports the total; for an attached process, the readings taken twice per second count.
         self.target_cpu = match target.is_child() {
             true => children.user_seconds + children.system_seconds,
             false => stats.cpu_ticks as f64 / rustix::param::clock_ticks_per_second() as f64,

@@ -45,7 +45,7 @@ pub struct Contention {
 }
 
 impl Contention {
-    /// Nobody owns anything. `region_bytes` of counters lie behind each PMD table.
+    /// No core owns a line. Each PMD table has `region_bytes` of counters.
     pub fn new(region_bytes: u64, frequency_hertz: f64) -> Contention {
         let cycle = 1e9 / frequency_hertz;
         Contention {

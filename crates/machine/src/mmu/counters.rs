@@ -124,7 +124,7 @@ impl Counters {
         }
     }
 
-    /// Zeroes the counters of a 2 MiB page that is no more; shared ones stay.
+    /// Zeroes the counters of a freed 2 MiB page; shared ones stay.
     pub fn forget(&mut self, page: u32) {
         if self.layout == Layout::Literal {
             return;

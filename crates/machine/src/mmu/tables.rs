@@ -21,7 +21,7 @@ pub const BLOCK_OF_REGION: u32 = BLOCK_SHIFT;
 pub const DOMAIN_SHIFT: u32 = 27;
 /// Entries of a table.
 pub const ENTRIES: usize = 512;
-/// Frames for tables and counters: the last 16 GiB below 256 GiB, the most that a cache of lines tells apart.
+/// Frames for tables and counters: the last 16 GiB below 256 GiB, the most that a cache of lines distinguishes.
 const FRAMES: u32 = 1 << 22;
 /// Number of the first such frame, as a page. Data must stay below it.
 pub const FIRST_FRAME: u32 = (1 << 26) - FRAMES;
@@ -315,7 +315,7 @@ impl Tables {
         (entry & PRESENT != 0, entry & LEAF != 0, entry & ACCESSED != 0)
     }
 
-    /// The table an entry that is no leaf points to.
+    /// The table that a non-leaf entry points to.
     pub(super) fn below(&self, table: u32, index: u32) -> u32 {
         self.at(table, index) & VALUE
     }

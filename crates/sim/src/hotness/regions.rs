@@ -23,7 +23,7 @@ struct Region {
     from: u32,
     to: u32,
     count: u32,
-    /// The page looked at next.
+    /// The page to check next.
     sampled: u32,
 }
 

@@ -27,7 +27,7 @@ pub(super) struct Clock {
     cores: f64,
     /// Small nanoseconds since the start.
     now_ns: f64,
-    /// Of these, what nobody has managed yet.
+    /// Of these, the time not managed yet.
     span_ns: f64,
     stretch_accesses: usize,
     stretch_limit: usize,

@@ -20,7 +20,7 @@ impl Simulation {
         let vpn = Vpn(access.page());
         let page = self.page_of(vpn)?;
         if page as usize >= self.hot.memory.len() || !self.hot.memory.word(page).has(PageWord::MAPPED) {
-            // A source that tells no births: the whole block becomes the program's.
+            // A source without allocations: the whole block becomes the program's.
             self.map_block(page);
             self.check()?;
         }

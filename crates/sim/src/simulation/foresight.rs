@@ -1,4 +1,4 @@
-//! The future of a run: written down in a first pass, told in a second.
+//! The future of a run: recorded in a first pass, used in a second.
 //!
 //! In: what reached memory, and how far a run has come. Out: a [`Future`], or a policy that sees one. Must not: tell any policy that does not
 //! ask for it.
@@ -12,7 +12,7 @@ use crate::error::SimError;
 use crate::hot::Hot;
 use crate::oracle::{Future, Progress, Seer};
 
-/// What is written down, or told.
+/// The recorded future, in either pass.
 #[derive(Default)]
 pub(super) struct Foresight {
     future: Option<Future>,

@@ -110,7 +110,7 @@ impl KernelModel {
 }
 
 impl Simulation {
-    /// Whether the block that begins with this page is to be born as a huge page.
+    /// Whether the block that begins with this page is allocated as a huge page.
     pub(super) fn huge_wanted(&self, first: u32) -> bool {
         match self.config.pages {
             Pages::Huge | Pages::Whole => true,

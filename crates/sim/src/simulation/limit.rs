@@ -240,7 +240,7 @@ mod tests {
             let tier = TierId(u8::from(slow));
             let mut simulation = Simulation::new(config, Box::new(crate::fixed::Fixed(tier))).unwrap();
             simulation.map(Vpn(0), u64::from(PAGES), false);
-            // First touches clear their pages, which takes longer in slow memory and is no access of the program's.
+            // First touches clear their pages, which takes longer in slow memory and is not an access of the program.
             play(&mut simulation, 1, PAGES);
             simulation.meet();
             let before = simulation.counters();

@@ -61,7 +61,7 @@ impl EngineLink {
         &self.engine
     }
 
-    /// Tells the engine something at once.
+    /// Passes an input to the engine at once.
     pub(super) fn handle(&mut self, now: Time, input: Input<'_>) {
         self.engine.handle(now, input);
     }
@@ -195,7 +195,7 @@ impl Simulation {
         Vpn(self.base() + u64::from(page))
     }
 
-    /// Tells the engine what was seen since the last time. Returns whether there was anything.
+    /// Passes the observations since the last call to the engine. Returns whether there were any.
     pub(super) fn deliver(&mut self) -> bool {
         let now = self.now();
         let mut news = false;
@@ -229,7 +229,7 @@ impl Simulation {
         news
     }
 
-    /// Tells the engine where a unit lies, and a block's pages all at once where it is or was huge.
+    /// Passes the tier of a unit to the engine, and a block's pages all at once if it is or was huge.
     fn tell_place(&mut self, now: Time, page: u32) {
         let (link, memory) = (&mut self.link, &self.hot.memory);
         if !link.known(page) {

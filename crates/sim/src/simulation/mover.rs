@@ -41,13 +41,13 @@ impl Mover {
 }
 
 impl Simulation {
-    /// Tells the engine what became of its plan, if the mover had the time for it. Returns whether it did.
+    /// Passes the outcomes of its plan to the engine, if the mover had the time for it. Returns whether it did.
     pub(super) fn answer_plan(&mut self) -> bool {
         let now = self.now();
         self.mover.free_ns <= self.clock.now_ns() && self.answer_plan_at(now)
     }
 
-    /// Tells the engine what became of its plan, if there is one, ready or not.
+    /// Passes the outcomes of its plan to the engine, if there is one, ready or not.
     pub(super) fn answer_plan_at(&mut self, now: Time) -> bool {
         let Some(outcomes) = self.mover.outcomes.take() else { return false };
         self.link.handle(now, Input::Moved(&outcomes));
@@ -266,7 +266,7 @@ impl Simulation {
         let mut spent = 0.0;
         let failure = match huge {
             true if self.hot.memory.word(first).has(PageWord::HUGE) => return,
-            // What has no memory yet is born as the trace has it.
+            // Pages without memory are allocated as the trace has it.
             true if !self.fill(first) => return,
             true => self.collapse(first, &mut spent),
             false => self.split(first, &mut spent),

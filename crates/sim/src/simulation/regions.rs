@@ -1,6 +1,6 @@
 //! Regions of the program: mapped, given back, mapped by other sizes.
 //!
-//! In: ranges of addresses. Out: page words, and the same told to the engine. Must not: place a page; that is a fault's.
+//! In: ranges of addresses. Out: page words, and the same as inputs of the engine. Must not: place a page; a fault does.
 
 use terrace_core::units::{BLOCK_PAGES, BLOCK_SHIFT, PAGE_BYTES, Vpn};
 use terrace_machine::memory::PageWord;
@@ -111,7 +111,7 @@ impl Simulation {
         };
         for block in blocks {
             let first = block << BLOCK_SHIFT;
-            // What is born later is born as the trace had it.
+            // Later allocations follow the trace.
             self.kernel.note_traced(first, self.config.pages == Pages::Traced && huge);
             if block < known {
                 self.follow_mapping(first, huge);

@@ -1,4 +1,4 @@
-//! The operating system's walk in a run: page tables and counters are read, told to the engine, and halved.
+//! The operating system's walk in a run: page tables and counters are read, passed to the engine, and halved.
 //!
 //! In: that a round is due. Out: scans of 4 KiB mappings, counts of the pieces of huge ones, the round's cost. Must not: rank.
 //!

@@ -27,7 +27,7 @@ pub(super) struct Trackers {
     sampler: Option<Sampler>,
     /// Records in place of one sample: more than one where small pages stand for huge ones.
     sample_parts: u32,
-    /// Time the sampler spent that the engine was not told of, in small nanoseconds.
+    /// Time of the sampler that the engine has not received yet, in small nanoseconds.
     sampler_spent: f64,
     /// Whether the policy lives on hint faults.
     hint_faults: bool,

@@ -1,4 +1,4 @@
-//! The page of a comparison in the lab, in the dress of the other reports.
+//! The HTML report of a comparison in the lab, in the style of the other reports.
 //!
 //! In: a comparison and its figures. Out: HTML. Must not: let a text from outside become markup.
 

@@ -1,4 +1,4 @@
-//! The pages of simulated runs, in the dress of the report of a managed one.
+//! The HTML reports of simulated runs, in the style of the report of a managed one.
 //!
 //! In: simulated reports and their figures. Out: HTML. Must not: let a text from outside become markup.
 

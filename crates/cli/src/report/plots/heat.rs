@@ -16,7 +16,7 @@ const MOST_COLUMNS: usize = 120;
 const MOST_ROWS: usize = 200;
 /// Rectangles of the heat map at most; one takes up to 100 bytes, and all together stay below 1 MB.
 const MOST_CELLS: usize = 9_000;
-/// Upper bounds of the shares that the inks of [`HEAT`] stand for. Small shares are told apart best: one page in fifty is what
+/// Upper bounds of the shares that the inks of [`HEAT`] stand for. Small shares are distinguished best: one page in fifty is what
 /// keeps a huge page hot.
 pub(super) const HEAT_BOUNDS: [f32; 7] = [0.0, 0.02, 0.10, 0.25, 0.50, 0.75, 1.0];
 /// Room for addresses left of the heat map.

@@ -12,7 +12,7 @@ use terrace_sim::series::Series;
 use super::shades::{Shades, shades};
 use super::*;
 
-/// Inks of policies in one drawing of lines. More lines than these nobody can tell apart, so no more are drawn.
+/// Inks of policies in one drawing of lines. More lines than these cannot be distinguished, so no more are drawn.
 const POLICY_INKS: [RGBColor; 6] = [FAST, OCCUPIED, SLOW, BRAKED, FOREST, RESIDENT];
 
 /// The plots of one run.

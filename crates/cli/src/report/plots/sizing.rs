@@ -14,7 +14,7 @@ use crate::report::advice::Advice;
 
 /// Columns of drawings.
 const COLUMNS: usize = 3;
-/// Losses above this are off the drawing: nobody plans for them.
+/// Losses above this are off the drawing: they are no useful target.
 const TOP: f64 = 0.5;
 
 type Chart<'a, 'b> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<RangedCoordf64, RangedCoordf64>>;
