@@ -3,8 +3,9 @@
 //! In: observations, time that watching took. Out: when the interval ends, and a [`Cadence`]. Must not: look at a page.
 //!
 //! An interval ends when an eighth of an observation a unit is in, after 100 ms at least, and after 10 s if it is a sixteenth; a program of
-//! which less is seen ages nothing. An allocation is an observation: a program that loads its data has intervals too. Watching takes its share of a processor and no more: the sampling period is
-//! steered by the time the sampler says it took, the period of walks by the time they took.
+//! which less is seen ages nothing. An allocation is an observation: a program that loads its data has intervals too. Watching takes its
+//! share of a processor and no more: the sampling period is steered by the time the sampler says it took, the period of walks by the time
+//! they took.
 
 use std::time::Duration;
 
