@@ -1,4 +1,4 @@
-//! Tells the command which commit it is built from.
+//! Tells the command which commit it is built from, and has the linker compress its debug information, as `terraced` does.
 //!
 //! In: TERRACE_COMMIT, for builds from an archive; else git's files, read directly, so that no git need be installed. Out: the variable
 //! TERRACE_COMMIT of the compilation, `unknown` where neither says. Must not: fail, or make a build of the same commit run again.
@@ -12,6 +12,7 @@ const VARIABLE: &str = "TERRACE_COMMIT";
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
     println!("cargo:rerun-if-env-changed={VARIABLE}");
+    println!("cargo:rustc-link-arg-bins=-Wl,--compress-debug-sections=zlib");
     let given = std::env::var(VARIABLE).ok().filter(|commit| !commit.is_empty());
     let commit = given.or_else(|| commit(Path::new(env!("CARGO_MANIFEST_DIR"))));
     println!("cargo:rustc-env={VARIABLE}={}", commit.as_deref().unwrap_or("unknown"));
