@@ -111,7 +111,7 @@ pub(crate) enum Command {
     Generate(GenerateArguments),
     /// Run the papers' experiments on modelled hardware: each paper's figure next to ours.
     Reproduce(ReproduceArguments),
-    /// Which policy is best for a program, how much fast memory it needs, and how far that is from the best possible.
+    /// Find the best policy for a program, and how much fast memory it needs.
     ///
     /// The program runs once in QEMU's user mode, as by `terrace record`, and what it accessed is replayed under each policy at each size on a
     /// modelled machine. Its own output goes to stderr.
