@@ -59,7 +59,7 @@ pub(crate) struct ModelArguments {
 }
 
 /// Options of the modelled MMU. Any of them, `--pages 2m`, or a policy that reads counters turns it on.
-#[derive(Clone, Debug, Args)]
+#[derive(Clone, Debug, Args, Default)]
 pub(crate) struct MmuArguments {
     /// Cores the threads run on, side by side within a microsecond; models the MMU. As many as threads if it is modelled
     /// for another reason.
