@@ -42,7 +42,7 @@ for (const scheme of ["light", "dark"]) {
     // The bins are drawn with the policy's lines, and the sizing curve of the class that has a target.
     await expect.poll(() => page.evaluate(() => Number(document.getElementById("bins").dataset.bars || 0))).toBeGreaterThan(1);
     await expect(page.locator("#bins .limit")).toHaveCount(2);
-    await expect(page.locator("#sizing-text")).toContainText("No target is set");
+    await expect(page.locator("#sizing-text")).toContainText("The goal is not tuned");
     await page.getByLabel("Class shown here").selectOption("tuned");
     await expect.poll(() => page.evaluate(() => Number(document.getElementById("sizing").dataset.points || 0)), { timeout: 120_000 })
       .toBe(100);

@@ -116,7 +116,7 @@ pub(crate) enum Command {
     /// The program runs once in QEMU's user mode, as by `terrace record`, and what it accessed is replayed under each policy at each size on a
     /// modelled machine. Its own output goes to stderr.
     Compare(Box<CompareArguments>),
-    /// Run many machines, programs, policies, settings, sizes and seeds on all cores into one table; goes on after an interruption.
+    /// Run machines, programs, policies, settings, sizes and seeds into one table, on all cores.
     ///
     /// FILE.toml says what (docs/simulator.md has an example). Every row can be repeated by `terrace rerun`. While it runs, OUTPUT.partial holds
     /// what is finished; started again, the sweep goes on there, and ends with the same bytes.

@@ -254,8 +254,8 @@ mod tests {
         assert!(add("exee", Value::Text("x".into())).contains("did you mean exe?"));
         assert!(add("user", Value::Text("nobody-of-that-name".into())).contains("no user"));
         assert!(add("container", Value::Text("web".into())).contains("runtime"));
-        assert!(add("cgroup", Value::Text("web".into())).contains("begin with /"));
-        assert!(add("exe", Value::Text("a***".into())).contains("no pattern"));
+        assert!(add("cgroup", Value::Text("web".into())).contains("begins with /"));
+        assert!(add("exe", Value::Text("a***".into())).contains("not a pattern"));
         let mut only_children = SelectorParts::default();
         only_children.add("children", &Value::Boolean(true)).unwrap();
         assert!(only_children.finish().unwrap_err().contains("names no process"));

@@ -101,7 +101,7 @@ impl OneRun {
             (true, Some(_)) if raw.model.pages == "2m" => Pages::Huge,
             (_, mmu) => pages(&raw.model.pages, config.scale, mmu.is_some()),
         };
-        config.capacities().map_err(|error| misuse("--fast", &raw.fast, error))?;
+        config.capacities().map_err(|error| misuse("--fast", &raw.fast, format!("{}: {error}", source.name())))?;
         made.workload = Some(source.name());
         (made.seed, made.scale, made.threads) = (Some(raw.seed), Some(config.scale.factor()), Some(threads));
         made.pages = serde_json::to_value(config.pages)?.as_str().map(str::to_owned);
