@@ -121,7 +121,7 @@ pub(crate) enum Command {
     /// FILE.toml says what (docs/simulator.md has an example). Every row can be repeated by `terrace rerun`. While it runs, OUTPUT.partial holds
     /// what is finished; started again, the sweep goes on there, and ends with the same bytes.
     Sweep(SweepArguments),
-    /// Repeat the runs behind rows of `sim run`, `sim compare` and `reproduce`, and say where figures differ.
+    /// Repeat the runs behind rows of results, and say where figures differ.
     ///
     /// A row says what made it: the command, the version, hashes of machine and trace. The exit code is 0 if all figures came out the same,
     /// 1 if not, with a table; 2 if a row cannot be repeated, and then none was.
