@@ -39,13 +39,13 @@ for (const scheme of ["light", "dark"]) {
       return seen.size;
     });
     expect(colours).toBeGreaterThan(1);
-    // The bins are drawn with the policy's lines, and the sizing curve of the class that has a target.
+    // The bins are drawn with the policy's lines, and what the tuner of the class with goal tuned observed.
     await expect.poll(() => page.evaluate(() => Number(document.getElementById("bins").dataset.bars || 0))).toBeGreaterThan(1);
     await expect(page.locator("#bins .limit")).toHaveCount(2);
     await expect(page.locator("#sizing-text")).toContainText("The goal is not tuned");
     await page.getByLabel("Class shown here").selectOption("tuned");
     await expect.poll(() => page.evaluate(() => Number(document.getElementById("sizing").dataset.points || 0)), { timeout: 120_000 })
-      .toBe(100);
+      .toBeGreaterThan(2);
     await expect(page.locator("#sizing .limit")).toHaveCount(1);
     await expect(page.locator("#sizing-text")).toContainText("Last decision");
     await page.screenshot({ path: `${shots}/page-${scheme}.png`, fullPage: true });
