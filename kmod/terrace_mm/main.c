@@ -8,7 +8,7 @@
  *
  * Locking. mmap() is called with the caller's mmap_lock held for writing, and copying from or to user space, like a walk of the
  * caller's own memory, takes that lock. So mmap() takes none of our locks, and none is held while user memory is copied. What mmap()
- * and read() need, results and session, is made once, published by a store with release, and freed by release() alone: whoever
+ * and read() need, results and session, is made once, published by a store with release, and freed by release() alone: who
  * calls holds a reference on the file until the call returns, and so does each mapping.
  */
 #include <linux/capability.h>

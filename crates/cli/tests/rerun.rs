@@ -5,30 +5,13 @@
 #![allow(clippy::unwrap_used, missing_docs)]
 
 use std::path::Path;
-use std::process::{Command, Output};
 
 use serde_json::Value;
 
+mod common;
+use common::{misuse, output as terrace, text};
+
 const TINY: [&str; 8] = ["--size", "4MiB", "--threads", "2", "--operations", "20000", "--scale", "1024"];
-
-fn terrace(words: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_terrace")).args(words).env_remove("TERRACE_LOG").output().unwrap()
-}
-
-#[track_caller]
-fn text(words: &[&str]) -> String {
-    let output = terrace(words);
-    assert!(output.status.success(), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout).unwrap()
-}
-
-#[track_caller]
-fn misuse(words: &[&str], says: &str) {
-    let output = terrace(words);
-    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(output.status.code(), Some(2), "{words:?}: {stderr}");
-    assert!(output.stdout.is_empty() && stderr.contains(says), "{words:?}: {says:?} is not in {stderr:?}");
-}
 
 /// A folder, and paths in it.
 struct Place(tempfile::TempDir);
@@ -134,8 +117,7 @@ fn traces_and_workloads_are_compared_in_one_table_and_each_cell_is_repeated() {
     // One cell as a line, from elsewhere.
     let cell = place.at("cell.jsonl");
     std::fs::write(&cell, of("two.trace")[3].to_string()).unwrap();
-    let elsewhere =
-        Command::new(env!("CARGO_BIN_EXE_terrace")).args(["rerun", &cell]).current_dir("/").output().unwrap();
+    let elsewhere = common::terrace().args(["rerun", &cell]).current_dir("/").output().unwrap();
     assert!(elsewhere.status.success(), "{}", String::from_utf8_lossy(&elsewhere.stderr));
     // Another recording under its name is not what it was made with.
     place.trace("two.trace", 20_000, 11);

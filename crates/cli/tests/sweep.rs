@@ -4,41 +4,19 @@
 #![allow(clippy::unwrap_used, missing_docs)]
 
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
+
+mod common;
+use common::{misuse, output as terrace, text};
 
 const SPECIFICATION: &str = "machines = [\"cxl-170\", \"optane-6252\"]\npolicies = [\"memtis\", \"tpp\", \"first-touch\"]\n\
      workloads = [\"gups\", \"hot-cold\"]\nfast = [\"25%\", \"50%\"]\nseeds = 3\nsize = \"4MiB\"\nthreads = 2\noperations = 20000\n\
      scale = 1024\n[settings]\n\"memtis.cool_samples\" = [1000, 2000]\n";
 /// Two machines, two workloads, three seeds, two sizes; memtis with two values, two policies without.
 const CELLS: usize = 2 * 2 * 3 * 2 * (2 + 2);
-
-fn command(words: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_terrace"));
-    command.args(words).env_remove("TERRACE_LOG").stdin(Stdio::null());
-    command
-}
-
-fn terrace(words: &[&str]) -> Output {
-    command(words).output().unwrap()
-}
-
-#[track_caller]
-fn text(words: &[&str]) -> String {
-    let output = terrace(words);
-    assert!(output.status.success(), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout).unwrap()
-}
-
-#[track_caller]
-fn misuse(words: &[&str], says: &str) {
-    let output = terrace(words);
-    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(output.status.code(), Some(2), "{words:?}: {stderr}");
-    assert!(output.stdout.is_empty() && stderr.contains(says), "{words:?}: {says:?} is not in {stderr:?}");
-}
 
 struct Place(tempfile::TempDir);
 
@@ -85,7 +63,8 @@ fn a_sweep_that_is_killed_twice_goes_on_and_ends_with_the_same_bytes() {
     assert_eq!((whole["cells"].as_u64(), whole["resumed_cells"].as_u64()), (Some(CELLS as u64), Some(0)));
     let (cut, journal) = (place.at("cut.jsonl"), place.path("cut.jsonl.partial"));
     for cells in [CELLS / 4, CELLS / 2] {
-        let mut run = command(&["sweep", &file, "--output", &cut]);
+        let mut run = common::terrace();
+        run.args(["sweep", &file, "--output", &cut]);
         kill_after(run.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap(), &journal, cells);
         assert!(!place.path("cut.jsonl").exists(), "no table before the end");
     }
@@ -163,7 +142,8 @@ fn bad_input_is_refused_before_anything_runs() {
     refused(&SPECIFICATION.replace("1000, 2000", "\"many\""), "many");
     refused(&format!("traces = [\"absent.trace\"]\n{SPECIFICATION}"), "absent.trace");
     // A journal of another specification is not taken for this one's.
-    let mut run = command(&["sweep", &file, "--output", &place.at("out.csv")]);
+    let mut run = common::terrace();
+    run.args(["sweep", &file, "--output", &place.at("out.csv")]);
     let child = run.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     kill_after(child, &place.path("out.csv.partial"), 1);
     std::fs::write(&file, SPECIFICATION.replace("seeds = 3", "seeds = 2")).unwrap();

@@ -238,7 +238,7 @@ fn every_block_has_its_turn_and_its_own_window() {
         // The page that is touched says in which round it was: block b, page `number`.
         toucher.touch("read", number as usize, 16 * BLOCK, BLOCK);
         let seen = round(&mut tracker, &toucher, 100 * number, 0.25);
-        assert_eq!(seen.ptes.len(), 16 * BLOCK, "places are told every round");
+        assert_eq!(seen.ptes.len(), 16 * BLOCK, "places are reported every round");
         let cleared: Vec<u64> =
             seen.blocks.iter().filter(|(_, (_, cleared))| *cleared).map(|(block, _)| *block).collect();
         // Turns go by hash, which spreads sixteen blocks over the circle as evenly as whole numbers allow.
@@ -371,7 +371,7 @@ fn a_process_that_ends_is_no_error() {
         killer.join().unwrap();
         let mut seen = Seen::default();
         tracker.scan(Time::ZERO, &targets, &tiers(), 1.0, &mut seen).unwrap();
-        assert!(seen.ptes.is_empty(), "nothing is told of a process that is gone");
+        assert!(seen.ptes.is_empty(), "nothing is reported of a process that is gone");
         tracker.forget(SPACE);
     }
 }

@@ -13,7 +13,7 @@ use std::io::Read;
 use std::os::unix::fs::FileExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
+use std::process::{Child, Command, ExitCode, ExitStatus, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -30,6 +30,28 @@ pub(crate) fn terrace() -> Command {
     // Logs of the environment's choosing would be taken for messages.
     command.env_remove("TERRACE_LOG").stdin(Stdio::null());
     command
+}
+
+/// The command with these words, run to its end.
+pub(crate) fn output(words: &[&str]) -> Output {
+    terrace().args(words).output().unwrap()
+}
+
+/// What it prints on stdout where it succeeds.
+#[track_caller]
+pub(crate) fn text(words: &[&str]) -> String {
+    let output = output(words);
+    assert!(output.status.success(), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// Words that are refused with exit code 2, nothing on stdout, and this in the message.
+#[track_caller]
+pub(crate) fn misuse(words: &[&str], says: &str) {
+    let output = output(words);
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(2), "{words:?}: {stderr}");
+    assert!(output.stdout.is_empty() && stderr.contains(says), "{words:?}: {says:?} is not in {stderr:?}");
 }
 
 /// A run that is over.

@@ -18,7 +18,7 @@ const PEAK_HALF_LIFE: Duration = Duration::from_secs(10);
 const QUIET: Duration = Duration::from_secs(5);
 /// Time over which allocations are counted before they enter the rate.
 const STEP: Duration = Duration::from_millis(50);
-/// Most of fast memory that is kept free: one part in so many.
+/// At most one part in this many of fast memory is kept free.
 const MOST: u64 = 8;
 
 /// See the module's header.
@@ -33,7 +33,7 @@ pub(super) struct Allocations {
 }
 
 impl Allocations {
-    /// So many pages were allocated now.
+    /// Takes in the number of pages allocated now.
     pub(super) fn note(&mut self, now: Time, pages: u64) {
         self.step(now);
         self.counted += pages;

@@ -11,7 +11,7 @@ use terrace_core::units::{PageId, TierId};
 /// What a move costs the program and the mover, in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct MoveCost {
-    /// To whoever runs the program.
+    /// To the program.
     pub program_ns: f64,
     /// Time of the mover.
     pub mover_ns: f64,
@@ -37,7 +37,7 @@ pub(super) struct Market {
 }
 
 impl Market {
-    /// The price of moving a unit of so many pages, each of this value.
+    /// The price of moving a unit of `pages` pages, each of this value.
     pub(super) fn price(&self, pages: u32, value: f64, from: TierId, to: TierId) -> MoveCost {
         let prices = &self.prices;
         let (fixed, flush) = match pages {

@@ -70,7 +70,7 @@ impl Terrace {
         }
     }
 
-    /// So many accesses reached a page, of a unit of that size.
+    /// Takes in accesses that reached a page of a unit of that size.
     pub(super) fn touched(&mut self, page: PageId, accesses: f64, pages: &mut Pages) {
         let range = pages.unit(page);
         let (unit, size) = (range.start, range.end.0 - range.start.0);

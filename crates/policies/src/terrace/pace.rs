@@ -193,7 +193,7 @@ mod tests {
     fn an_interval_follows_the_observations() {
         let mut pace = pace(Signal::Samples);
         let mut now = Time::ZERO;
-        // How long until 1000 units are seen an eighth of a time each, with so many observations each 100 ms.
+        // How long until 1000 units are seen an eighth of a time each, with a given number of observations each 100 ms.
         let mut pass = |pace: &mut Pace, observations: u64| {
             let began = now;
             while now.since(began) < Duration::from_secs(60) {

@@ -19,17 +19,17 @@ pub(super) struct Stores {
 }
 
 impl Stores {
-    /// The processor counted so many accesses of memory.
+    /// Takes in the accesses of memory that the processor counted.
     pub(super) fn count(&mut self, accesses: u64) {
         self.counted += accesses as f64;
     }
 
-    /// Loads were sampled that stand for so many.
+    /// Takes in the number of loads that sampled ones stand for.
     pub(super) fn load(&mut self, period: f64) {
         self.loads += period;
     }
 
-    /// Stores were sampled that stand for so many. Returns how many of them reached memory.
+    /// Takes in the number of stores that sampled ones stand for. Returns how many of them reached memory.
     pub(super) fn store(&mut self, period: f64) -> f64 {
         self.stores += period;
         period * self.share

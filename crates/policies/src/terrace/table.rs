@@ -9,7 +9,7 @@
 
 use super::state::{LEVELS, REGULAR, STATES, State};
 
-/// Intervals that count: an access so many intervals ahead counts a third of one in the next.
+/// Intervals that count: an access this many intervals ahead counts a third of one in the next.
 pub(super) const HORIZON: f32 = 4.0;
 /// Targets that the prior stands for.
 const PRIOR_WEIGHT: f32 = 4.0;
@@ -110,7 +110,7 @@ mod tests {
     use super::*;
     use terrace_core::random::{SplitMix64, unit};
 
-    /// Pages that receive what `rate` says, watched for so many intervals; then the values of all.
+    /// Pages that receive what `rate` says, watched for this many intervals; then the values of all.
     fn run(learns: bool, pages: usize, intervals: usize, mut rate: impl FnMut(usize, usize) -> f32) -> Vec<f32> {
         let parts = Parts { age: true, trend: true, smooth: true };
         let mut table = Table::new(learns, parts.smooth);
@@ -119,13 +119,13 @@ mod tests {
         let (mut long, mut short, mut used) = (vec![0u16; pages], vec![0u16; pages], vec![0usize; pages]);
         let mut before: Vec<Option<State>> = vec![None; pages];
         let mut values = vec![0.0; pages];
-        for now in 0..intervals {
+        for interval in 0..intervals {
             let mut received = vec![0.0; pages];
             for page in 0..pages {
-                let x = rate(page, now);
+                let x = rate(page, interval);
                 received[page] = x;
                 if x > 0.0 {
-                    used[page] = now;
+                    used[page] = interval;
                 }
                 long[page] = encode(decode(long[page]) + x * weight(LONG_AGEING), draw());
                 short[page] = encode(decode(short[page]) + x * weight(SHORT_AGEING), draw());
@@ -133,7 +133,7 @@ mod tests {
             let mean = long.iter().map(|stored| decode(*stored)).sum::<f32>() / pages as f32;
             let each = received.iter().sum::<f32>() / pages as f32;
             for page in 0..pages {
-                let age = (now - used[page]) as u16;
+                let age = (interval - used[page]) as u16;
                 let state = State::of(age, long[page], short[page], encode(mean, 0.5), parts);
                 if let Some(before) = before[page] {
                     table.learn(before, received[page] / each.max(1e-9), state);

@@ -15,11 +15,11 @@ fn rig(settings: &[(&str, &str)], fast: u64) -> Rig {
     rig
 }
 
-/// So many intervals of 1 s, in each of which pages are sampled as `count` says.
+/// Runs `intervals` intervals of 1 s, in each of which pages are sampled as `count` says.
 fn sampled(rig: &mut Rig, intervals: u64, count: impl Fn(u64, u64) -> usize) {
-    for now in 0..intervals {
+    for interval in 0..intervals {
         for vpn in 0..256 {
-            rig.sample(std::iter::repeat_n(vpn, count(vpn, now)));
+            rig.sample(std::iter::repeat_n(vpn, count(vpn, interval)));
         }
         rig.pass(Duration::from_secs(1));
     }
@@ -144,9 +144,9 @@ fn pages_numbered_otherwise_are_treated_alike() {
         }
         rig.born((0..2048).step_by(11), TierId::FAST);
         rig.born((0..2048).filter(|vpn| vpn % 11 != 0), SLOW);
-        for now in 0..12u64 {
+        for interval in 0..12u64 {
             for vpn in 0..2048 {
-                let count = if vpn % 7 == 0 { 9 } else { terrace_core::random::mix(vpn * 99 + now) % 3 };
+                let count = if vpn % 7 == 0 { 9 } else { terrace_core::random::mix(vpn * 99 + interval) % 3 };
                 rig.sample(std::iter::repeat_n(vpn, count as usize));
             }
             rig.pass(Duration::from_secs(1));

@@ -28,7 +28,7 @@ pub(super) fn is_witness(space: SpaceId, vpn: Vpn, thinned: u32) -> bool {
     mix(vpn.0 ^ (u64::from(space.0) << 40)) & ((1 << thinned) - 1) == 0
 }
 
-/// How far witnesses are thinned among so many units.
+/// How far witnesses are thinned among this many units.
 pub(super) fn thinned(units: u64) -> u32 {
     (0..).find(|shift| units >> shift < MOST_WITNESSES).unwrap_or(0)
 }
