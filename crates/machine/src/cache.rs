@@ -69,6 +69,20 @@ impl Missed {
         (self.at & !Missed::DIRTY) as usize
     }
 
+    /// The same miss in a longer run, before which `accesses` others stand.
+    #[inline(always)]
+    #[must_use]
+    pub const fn later_by(self, accesses: usize) -> Missed {
+        Missed { at: self.at + accesses as u32, ..self }
+    }
+
+    /// The same miss in the part of a run that begins with its access `first`.
+    #[inline(always)]
+    #[must_use]
+    pub const fn from(self, first: usize) -> Missed {
+        Missed { at: self.at - first as u32, ..self }
+    }
+
     /// The dirty line that left, if one did, when `line` came in.
     #[inline(always)]
     pub fn writeback(self, line: u64) -> Option<u64> {

@@ -131,6 +131,29 @@ impl Workspace {
     }
 }
 
+/// What a cache outside this machine let through of the batch in work.
+#[derive(Default)]
+struct Filtered {
+    missed: Vec<Missed>,
+    /// The first miss that no piece took yet.
+    next: usize,
+    /// Accesses that went through.
+    passed: usize,
+}
+
+impl Filtered {
+    /// The misses of the next `length` accesses, into `missed` from its front. Returns how many.
+    fn take(&mut self, length: usize, missed: &mut [Missed]) -> usize {
+        let from = self.passed;
+        self.passed += length;
+        let ahead = &self.missed[self.next..];
+        let count = ahead.iter().take(length).take_while(|miss| miss.at() < self.passed).count();
+        missed.iter_mut().zip(&ahead[..count]).for_each(|(out, miss)| *out = miss.from(from));
+        self.next += count;
+        count
+    }
+}
+
 /// Everything the loops touch.
 pub(crate) struct Hot {
     pub(crate) memory: Memory,
@@ -143,6 +166,8 @@ pub(crate) struct Hot {
     tlbs: Vec<Tlb>,
     tlb_spec: TlbSpec,
     cache: Option<Cache>,
+    /// What takes the cache's place where several machines share one.
+    filtered: Option<Filtered>,
     media: Vec<Media>,
     read: [u64; TierId::MAX],
     written: [u64; TierId::MAX],
@@ -181,6 +206,7 @@ impl Hot {
             tlbs: if config.tlb { vec![Tlb::new(tlb, config.scale); cores] } else { Vec::new() },
             tlb_spec: *tlb,
             cache: config.cache.then(|| Cache::new(config.scale.cache(cache.capacity), cache.ways)),
+            filtered: None,
             media: machine.tiers.iter().map(Media::new).collect(),
             read: [0; TierId::MAX],
             written: [0; TierId::MAX],
@@ -207,6 +233,22 @@ impl Hot {
         self.read.iter_mut().zip(read).for_each(|(now, before)| weigh(now, before));
         self.written.iter_mut().zip(written).for_each(|(now, before)| weigh(now, before));
         stop
+    }
+
+    /// Gives the cache up. From now on [`Hot::give_misses`] says before each batch what misses; nothing else may then be run.
+    pub(crate) fn give_up_cache(&mut self) -> Option<Cache> {
+        let cache = self.cache.take()?;
+        self.filtered = Some(Filtered::default());
+        Some(cache)
+    }
+
+    /// The accesses of the next batch that miss the cache, in order.
+    pub(crate) fn give_misses(&mut self, missed: &[Missed]) {
+        if let Some(filtered) = &mut self.filtered {
+            (filtered.next, filtered.passed) = (0, 0);
+            filtered.missed.clear();
+            filtered.missed.extend_from_slice(missed);
+        }
     }
 
     /// The source's number of page 0.
@@ -357,15 +399,16 @@ impl Hot {
         if self.mmu.is_some() {
             return self.run_mmu(batch, from);
         }
+        let cached = self.cache.is_some() || self.filtered.is_some();
         if self.record_misses {
-            return match (!self.tlbs.is_empty(), self.cache.is_some()) {
+            return match (!self.tlbs.is_empty(), cached) {
                 (false, false) => self.run_with::<R, false, false, false, true>(batch, from),
                 (true, false) => self.run_with::<R, true, false, false, true>(batch, from),
                 (false, true) => self.run_with::<R, false, true, false, true>(batch, from),
                 (true, true) => self.run_with::<R, true, true, false, true>(batch, from),
             };
         }
-        match (!self.tlbs.is_empty(), self.cache.is_some(), self.memory_mode.is_some()) {
+        match (!self.tlbs.is_empty(), cached, self.memory_mode.is_some()) {
             (false, false, false) => self.run_with::<R, false, false, false, false>(batch, from),
             (true, false, false) => self.run_with::<R, true, false, false, false>(batch, from),
             (false, true, false) => self.run_with::<R, false, true, false, false>(batch, from),
@@ -477,10 +520,13 @@ impl Hot {
     /// Which accesses miss the cache, into [`Piece::missed`].
     #[inline(never)]
     fn filter(&mut self) -> usize {
-        let Hot { cache, work, workspace, .. } = self;
+        let Hot { cache, filtered, work, workspace, .. } = self;
         let piece = &mut *workspace.0;
-        let Some(cache) = cache else { return 0 };
-        let missed = cache.run(&piece.uses[..piece.length], &mut piece.missed);
+        let missed = match (cache, filtered) {
+            (Some(cache), _) => cache.run(&piece.uses[..piece.length], &mut piece.missed),
+            (None, Some(filtered)) => filtered.take(piece.length, &mut piece.missed),
+            (None, None) => 0,
+        };
         work[piece.thread].cache_hits += (piece.length - missed) as u64;
         missed
     }

@@ -5,7 +5,7 @@
 //! clock or a file, start a thread, or treat the engine otherwise than the live manager does.
 //!
 //! [`Simulation`] is one run and is also the sink that workloads write into. [`run`](mod@run) adds the bounds (everything fast,
-//! everything slow) that a report compares with. [`compare`] turns many reports into geometric means with intervals.
+//! everything slow) that a report compares with. [`lockstep`] runs one program on many machines at once. [`compare`] turns many reports into geometric means with intervals.
 //! [`object_cache`] replays object traces through LRU, CLOCK and FIFO, for comparison with cache simulators.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
@@ -20,6 +20,7 @@ pub mod heat;
 pub mod history;
 mod hot;
 pub mod hotness;
+pub mod lockstep;
 pub mod mmu;
 pub mod object_cache;
 mod oracle;

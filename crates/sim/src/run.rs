@@ -3,6 +3,8 @@
 //! In: a configuration, a source that can be played as often as needed, and a policy. Out: a [`Report`]. Must not: start
 //! a thread: the caller runs many of these side by side.
 
+use std::collections::BTreeSet;
+
 use terrace_core::policy::Policy;
 use terrace_core::units::{Bytes, TierId, Vpn};
 use terrace_trace::{AccessSource, Change, Pages};
@@ -12,6 +14,7 @@ use crate::colocate::Recorded;
 use crate::config::SimConfig;
 use crate::error::SimError;
 use crate::fixed::Fixed;
+use crate::lockstep::Lockstep;
 use crate::oracle::Future;
 use crate::processes::{Placement, Process};
 use crate::report::Report;
@@ -32,7 +35,7 @@ pub trait Source: Sync {
     ///
     /// # Errors
     /// When the source cannot be built or read, or its own check of its answer fails.
-    fn play(&self, into: &mut Simulation) -> Result<(), SimError>;
+    fn play(&self, into: &mut Lockstep) -> Result<(), SimError>;
 }
 
 /// A workload by name.
@@ -51,7 +54,7 @@ impl Source for WorkloadSource {
     fn footprint(&self) -> Bytes {
         Bytes::new(self.parameters.size_bytes)
     }
-    fn play(&self, into: &mut Simulation) -> Result<(), SimError> {
+    fn play(&self, into: &mut Lockstep) -> Result<(), SimError> {
         let played = terrace_workloads::run_traced(&self.name, &self.parameters, into);
         played.map(drop).map_err(|error| SimError::Source(error.to_string()))
     }
@@ -82,7 +85,7 @@ where
     fn processes(&self) -> Vec<Process> {
         self.placement.as_ref().map_or_else(Vec::new, |placement| placement.processes().to_vec())
     }
-    fn play(&self, into: &mut Simulation) -> Result<(), SimError> {
+    fn play(&self, into: &mut Lockstep) -> Result<(), SimError> {
         let mut source = (self.open)()?;
         let mut batch = vec![terrace_trace::Access::default(); 2048];
         if let Some(placement) = &self.placement {
@@ -140,8 +143,8 @@ impl Source for Beside {
     fn processes(&self) -> Vec<Process> {
         self.other.beside(&self.first.name()).to_vec()
     }
-    fn play(&self, into: &mut Simulation) -> Result<(), SimError> {
-        into.play_beside(&self.first.name(), self.other.clone());
+    fn play(&self, into: &mut Lockstep) -> Result<(), SimError> {
+        into.play_beside(&self.first.name(), &self.other);
         self.first.play(into)
     }
 }
@@ -155,21 +158,98 @@ pub struct Bounds {
     pub all_slow_seconds: f64,
 }
 
+/// One of several runs of a program: a machine and what manages it.
+pub struct RunRequest {
+    /// The machine, the size of its fast tier, and the rest.
+    pub config: SimConfig,
+    /// The policy.
+    pub policy: Box<dyn Policy>,
+    /// Whether every tier has room for all.
+    unlimited: bool,
+}
+
+impl RunRequest {
+    /// A run under a policy.
+    pub fn new(config: SimConfig, policy: Box<dyn Policy>) -> RunRequest {
+        let unlimited = policy.profile().needs().unlimited_fast;
+        RunRequest { config, policy, unlimited }
+    }
+
+    fn begin(self, future: Option<Future>) -> Result<Simulation, SimError> {
+        let mut simulation = match self.unlimited {
+            true => Simulation::unlimited(self.config, self.policy)?,
+            false => Simulation::new(self.config, self.policy)?,
+        };
+        if let Some(future) = future {
+            simulation.foresee(future);
+        }
+        Ok(simulation)
+    }
+}
+
+/// Runs `source` under each of `requests`, in their order, without the bounds. The program runs once for all that lay it out
+/// alike, and once more for each that must know its future; each report is that of a run alone.
+pub fn run_together(requests: Vec<RunRequest>, source: &dyn Source) -> Vec<Result<Report, SimError>> {
+    let begun: Vec<Result<Simulation, SimError>> = requests
+        .into_iter()
+        .map(|request| {
+            let foresees = request.policy.profile().needs().future;
+            let future = if foresees { Some(record_future(&request.config, source)?) } else { None };
+            request.begin(future)
+        })
+        .collect();
+    let boundaries: BTreeSet<u64> = begun.iter().flatten().map(Lockstep::boundary_of).collect();
+    let mut results: Vec<Option<Result<Report, SimError>>> = begun.iter().map(|_| None).collect();
+    let mut waiting: Vec<(usize, Simulation)> = Vec::new();
+    for (at, begun) in begun.into_iter().enumerate() {
+        match begun {
+            Ok(simulation) => waiting.push((at, simulation)),
+            Err(error) => results[at] = Some(Err(error)),
+        }
+    }
+    for boundary in boundaries {
+        let alike: Vec<(usize, Simulation)> =
+            waiting.extract_if(.., |(_, simulation)| Lockstep::boundary_of(simulation) == boundary).collect();
+        let (places, simulations): (Vec<usize>, Vec<Simulation>) = alike.into_iter().unzip();
+        let mut lockstep = Lockstep::new(simulations);
+        let played = source.play(&mut lockstep);
+        for (at, simulation) in places.into_iter().zip(lockstep.into_simulations()) {
+            // An error of the machine takes precedence over that of a source which stopped because of it.
+            let report = simulation.finish(&source.name());
+            results[at] = Some(report.and_then(|report| played.clone().map(|()| report)));
+        }
+    }
+    results.into_iter().map(|result| result.expect("every run began or failed to")).collect()
+}
+
+/// The two runs of [`bounds`]: everything fast, everything slow.
+///
+/// # Errors
+/// When the configuration is out of range.
+pub fn bounding(config: &SimConfig) -> Result<[RunRequest; 2], SimError> {
+    config.capacities()?;
+    let slow = config.machine.tiers.iter().rposition(|tier| tier.kind == terrace_machine::preset::TierKind::Memory);
+    Ok([TierId::FAST, TierId(slow.unwrap_or(0) as u8)].map(|tier| {
+        let mut config = config.clone();
+        config.watch = None;
+        RunRequest { config, policy: Box::new(Fixed(tier)), unlimited: true }
+    }))
+}
+
+impl Bounds {
+    /// The bounds, of the reports of the runs that [`bounding`] asks for.
+    pub fn of([fast, slow]: [&Report; 2]) -> Bounds {
+        Bounds { all_fast_seconds: fast.seconds, all_slow_seconds: slow.seconds }
+    }
+}
+
 /// Runs `source` with everything fast and with everything slow. They depend on neither policy nor size of the fast tier.
 ///
 /// # Errors
 /// As [`run`].
 pub fn bounds(config: &SimConfig, source: &dyn Source) -> Result<Bounds, SimError> {
-    config.capacities()?;
-    let one = |tier: TierId| {
-        let mut config = config.clone();
-        config.watch = None;
-        let mut simulation = Simulation::unlimited(config, Box::new(Fixed(tier)))?;
-        source.play(&mut simulation)?;
-        simulation.finish(&source.name()).map(|report| report.seconds)
-    };
-    let slow = config.machine.tiers.iter().rposition(|tier| tier.kind == terrace_machine::preset::TierKind::Memory);
-    Ok(Bounds { all_fast_seconds: one(TierId::FAST)?, all_slow_seconds: one(TierId(slow.unwrap_or(0) as u8))? })
+    let runs = run_together(bounding(config)?.into(), source).into_iter().collect::<Result<Vec<_>, _>>()?;
+    Ok(Bounds::of([&runs[0], &runs[1]]))
 }
 
 /// Runs `source` under `policy`, without the bounds.
@@ -177,18 +257,17 @@ pub fn bounds(config: &SimConfig, source: &dyn Source) -> Result<Bounds, SimErro
 /// # Errors
 /// When the configuration is out of range, the source fails, or the machine runs out of memory.
 pub fn run_alone(config: &SimConfig, source: &dyn Source, policy: Box<dyn Policy>) -> Result<Report, SimError> {
-    let future = if policy.profile().needs().future { Some(record_future(config, source)?) } else { None };
-    let mut simulation = match policy.profile().needs().unlimited_fast {
-        true => Simulation::unlimited(config.clone(), policy)?,
-        false => Simulation::new(config.clone(), policy)?,
-    };
-    if let Some(future) = future {
-        simulation.foresee(future);
-    }
-    let played = source.play(&mut simulation);
-    // An error of the machine takes precedence over that of a source which stopped because of it.
-    let report = simulation.finish(&source.name())?;
-    played.map(|()| report)
+    run_together(vec![RunRequest::new(config.clone(), policy)], source).remove(0)
+}
+
+/// Plays `source` into one simulation.
+///
+/// # Errors
+/// Those of the simulation first: a source may have stopped because of it.
+pub(crate) fn play_alone(simulation: Simulation, source: &dyn Source) -> (Simulation, Result<(), SimError>) {
+    let mut lockstep = Lockstep::new(vec![simulation]);
+    let played = source.play(&mut lockstep);
+    (lockstep.into_simulations().remove(0), played)
 }
 
 /// Runs `source` under `policy` while `tuning` decides how large fast memory is, without the bounds.
@@ -203,7 +282,7 @@ pub fn run_tuned(
 ) -> Result<Report, SimError> {
     let mut simulation = Simulation::new(config.clone(), policy)?;
     simulation.tune_with(tuning);
-    let played = source.play(&mut simulation);
+    let (simulation, played) = play_alone(simulation, source);
     let report = simulation.finish(&source.name())?;
     played.map(|()| report)
 }
@@ -214,8 +293,8 @@ fn record_future(config: &SimConfig, source: &dyn Source) -> Result<Future, SimE
     config.watch = None;
     let mut simulation = Simulation::unlimited(config, Box::new(Fixed(TierId::FAST)))?;
     simulation.record_future();
-    source.play(&mut simulation)?;
-    simulation.take_future()
+    let (simulation, played) = play_alone(simulation, source);
+    played.and_then(|()| simulation.take_future())
 }
 
 /// Runs `source` under `policy` and compares with `bounds`, or runs those as well.

@@ -19,7 +19,7 @@ use crate::config::SimConfig;
 use crate::error::SimError;
 use crate::fixed::Fixed;
 use crate::mmu::MmuConfig;
-use crate::run::Source;
+use crate::run::{Source, play_alone};
 use crate::simulation::Simulation;
 pub use probe::HeatPicture;
 use probe::Probe;
@@ -133,13 +133,10 @@ pub fn run(
     let starts = processes.iter().map(|process| process.first_page).collect();
     let probe = Probe::new(trackers, plan.fast_share, plan.window_ns, starts, machine.management);
     simulation.watch_with(probe);
-    let played = match beside {
-        None => source.play(&mut simulation),
-        Some(other) => {
-            simulation.play_beside(&source.name(), other.clone());
-            source.play(&mut simulation)
-        }
-    };
+    if let Some(other) = beside {
+        simulation.play_beside(&source.name(), other.clone());
+    }
+    let (simulation, played) = play_alone(simulation, source);
     let (report, probe) = simulation.finish_watched(&source.name())?;
     played?;
     if probe.windows < 3 {

@@ -2,7 +2,8 @@
 //!
 //! In: batches, as a source or a workload delivers them. Out: runs of the inner loop, and faults where it stops. Must not: let time pass.
 
-use terrace_core::units::{BLOCK_PAGES, PAGE_BYTES, Vpn};
+use terrace_core::units::{BLOCK_PAGES, Bytes, PAGE_BYTES, Vpn};
+use terrace_machine::cache::{Cache, Missed};
 use terrace_workloads::{Access as WorkloadAccess, AccessSink, Region};
 
 use super::Simulation;
@@ -22,6 +23,25 @@ impl Simulation {
         self.feed_alone(batch);
         self.feed_beside(batch.len());
         self.count_processes(batch.len());
+    }
+
+    /// The same, of which a cache outside this machine let through those in `missed`.
+    pub(crate) fn feed_filtered<R: Record>(&mut self, batch: &[R], missed: &[Missed]) {
+        self.hot.give_misses(missed);
+        self.feed(batch);
+    }
+
+    /// What cache the machine has, if it can be shared with machines under the same program: with a modelled MMU page walks
+    /// go through the cache as well, and a second process has accesses of its own.
+    pub(crate) fn shareable_cache(&self) -> Option<(Bytes, u32)> {
+        let cache = self.config.machine.processor.cache;
+        let alone = self.hot.mmu.is_none() && !self.spaces.has_another();
+        (self.config.cache && alone).then(|| (self.config.scale.cache(cache.capacity), cache.ways))
+    }
+
+    /// See [`Hot::give_up_cache`](crate::hot::Hot::give_up_cache).
+    pub(crate) fn give_up_cache(&mut self) -> Option<Cache> {
+        self.hot.give_up_cache()
     }
 
     /// Accesses of one process, however the machine orders them.

@@ -158,12 +158,12 @@ impl EngineLink {
 
 impl Simulation {
     /// The source's number of page 0.
-    pub(super) fn base(&self) -> u64 {
+    pub(crate) fn base(&self) -> u64 {
         self.hot.base()
     }
 
     /// The first page of the source, if none was known.
-    pub(super) fn begin_at(&mut self, first: Vpn) {
+    pub(crate) fn begin_at(&mut self, first: Vpn) {
         if self.link.based {
             return;
         }

@@ -25,6 +25,11 @@ impl Spaces {
     pub(super) fn starts(&self) -> &[u32] {
         &self.starts
     }
+
+    /// Whether a second process is played along.
+    pub(super) fn has_another(&self) -> bool {
+        self.beside.is_some()
+    }
 }
 
 impl Simulation {
