@@ -19,6 +19,7 @@ pub mod flexhm;
 pub mod flexmem;
 pub mod hemem;
 pub mod hotness_walk;
+pub mod hybridtier;
 pub mod interleave;
 pub mod memory_mode;
 pub mod memtis;
@@ -74,6 +75,7 @@ pub const POLICIES: &[PolicyInfo] = &[
     flexmem::INFO,
     hemem::INFO,
     hotness_walk::INFO,
+    hybridtier::INFO,
     interleave::INFO,
     memory_mode::INFO,
     memtis::INFO,

@@ -25,6 +25,7 @@ const PAGES: &[(&str, &str, &str)] = pages![
     ("flexmem", "flexmem"),
     ("hemem", "hemem"),
     ("hotness-walk", "hotness_walk"),
+    ("hybridtier", "hybridtier"),
     ("interleave", "interleave"),
     ("memory-mode", "memory_mode"),
     ("memtis", "memtis"),

@@ -5,6 +5,7 @@
 
 pub mod bin_lists;
 pub mod bins;
+pub mod counting_filter;
 pub mod fault_tiering;
 pub mod heat;
 pub mod hint_scanner;
