@@ -12,6 +12,7 @@ use terrace_core::policy::{Needs, Policy};
 pub mod age;
 pub mod all_fast;
 pub mod all_slow;
+pub mod arms;
 pub mod autonuma;
 pub mod clairvoyant;
 pub mod first_touch;
@@ -68,6 +69,7 @@ pub const POLICIES: &[PolicyInfo] = &[
     age::INFO,
     all_fast::INFO,
     all_slow::INFO,
+    arms::INFO,
     autonuma::INFO,
     clairvoyant::INFO,
     first_touch::INFO,

@@ -18,6 +18,7 @@ const PAGES: &[(&str, &str, &str)] = pages![
     ("age", "age"),
     ("all-fast", "all_fast"),
     ("all-slow", "all_slow"),
+    ("arms", "arms"),
     ("autonuma", "autonuma"),
     ("clairvoyant", "clairvoyant"),
     ("first-touch", "first_touch"),
