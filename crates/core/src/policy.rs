@@ -360,10 +360,10 @@ pub enum Facet<'a> {
 /// |---|---|
 /// | [`Setup::scale`], [`Setup::sample_parts`] | those that state amounts in bytes, pages or samples |
 /// | [`Setup::granted`], several [`Profile::needs`] | `terrace` |
-/// | [`Setup::prices`] | `hotness-walk`, `terrace` |
+/// | [`Setup::prices`] | `arms`, `hotness-walk`, `terrace` |
 /// | [`Setup::oracle`] | `clairvoyant` |
 /// | [`Feedback::Rejected`] | `flexmem`, those that promote in hint faults |
-/// | [`Feedback::Processor`] | `hotness-walk`, `terrace` |
+/// | [`Feedback::Processor`] | `arms`, `colloid`, `hotness-walk`, `hybridtier`, `terrace` |
 /// | [`Feedback::SamplerTime`] | `flexmem`, `memtis`, `terrace` |
 /// | [`Policy::place`] | static placements, `clairvoyant`, `memtis`, `pond-static`, `terrace`, those that promote in hint faults |
 /// | [`Profile::kernel`] | `flexmem`, `hemem`, `memory-mode`, `memtis`, `tieredmms`, those that promote in hint faults |

@@ -15,6 +15,7 @@ pub mod all_slow;
 pub mod arms;
 pub mod autonuma;
 pub mod clairvoyant;
+pub mod colloid;
 pub mod first_touch;
 pub mod flexhm;
 pub mod flexmem;
@@ -72,6 +73,7 @@ pub const POLICIES: &[PolicyInfo] = &[
     arms::INFO,
     autonuma::INFO,
     clairvoyant::INFO,
+    colloid::INFO,
     first_touch::INFO,
     flexhm::INFO,
     flexmem::INFO,

@@ -21,6 +21,7 @@ const PAGES: &[(&str, &str, &str)] = pages![
     ("arms", "arms"),
     ("autonuma", "autonuma"),
     ("clairvoyant", "clairvoyant"),
+    ("colloid", "colloid"),
     ("first-touch", "first_touch"),
     ("flexhm", "flexhm"),
     ("flexmem", "flexmem"),

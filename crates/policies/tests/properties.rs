@@ -275,6 +275,7 @@ fn variants(name: &str) -> Vec<Vec<(&'static str, &'static str)>> {
             variants.push(vec![("batch", "640000"), ("momentum_samples", "1280000"), ("second_chance", "1s")])
         }
         "arms" => variants.push(vec![("interval", "10ms"), ("rounds", "1"), ("cost", "off"), ("bandwidth", "off")]),
+        "colloid" => variants.extend(["memtis", "tpp"].map(|over| vec![("over", over)])),
         "hemem" => variants.push(vec![("preset", "sosp-code"), ("read_hot", "2")]),
         "terrace" => {
             let often = ("interval", "10ms");
@@ -335,6 +336,7 @@ fn every_policy_states_its_metadata_and_no_more_than_eight_bytes_unless_its_file
             "tieredmms" => 22.0,
             "clairvoyant" => 20.0,
             "arms" => 16.0,
+            "colloid" => 12.1,
             "terrace" => 10.0,
             "hemem" | "thermostat" | "pond-static" => 8.1,
             _ => 8.0,
