@@ -14,6 +14,7 @@ pub mod all_fast;
 pub mod all_slow;
 pub mod arms;
 pub mod autonuma;
+pub mod chrono;
 pub mod clairvoyant;
 pub mod colloid;
 pub mod first_touch;
@@ -72,6 +73,7 @@ pub const POLICIES: &[PolicyInfo] = &[
     all_slow::INFO,
     arms::INFO,
     autonuma::INFO,
+    chrono::INFO,
     clairvoyant::INFO,
     colloid::INFO,
     first_touch::INFO,

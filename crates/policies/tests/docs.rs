@@ -20,6 +20,7 @@ const PAGES: &[(&str, &str, &str)] = pages![
     ("all-slow", "all_slow"),
     ("arms", "arms"),
     ("autonuma", "autonuma"),
+    ("chrono", "chrono"),
     ("clairvoyant", "clairvoyant"),
     ("colloid", "colloid"),
     ("first-touch", "first_touch"),

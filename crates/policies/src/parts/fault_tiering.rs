@@ -54,6 +54,8 @@ pub trait PromotionRule: Send {
     fn name(&self) -> &'static str;
     /// A slow page was used. Calls [`FaultTiering::promote`] if that makes it hot.
     fn judge(&mut self, fault: SlowFault, tiering: &mut FaultTiering, pages: &mut Pages);
+    /// A fast page was used, where the scanner marks those too.
+    fn fast_fault(&mut self, _fault: SlowFault, _tiering: &mut FaultTiering, _pages: &mut Pages) {}
     /// Records pages demoted by the kernel or by the policy's own reclaim.
     fn demoted(&mut self, _pages: u64) {}
     /// The machine is smaller by this factor.
@@ -97,8 +99,11 @@ impl<J: PromotionRule> Policy for FaultPolicy<J> {
                 for event in events {
                     match *event {
                         Observation::HintFault { page, write, marked } => {
+                            let fault = SlowFault { now, page, write, marked };
                             if self.tiering.is_slow_fault(page, pages) {
-                                self.judge.judge(SlowFault { now, page, write, marked }, &mut self.tiering, pages);
+                                self.judge.judge(fault, &mut self.tiering, pages);
+                            } else {
+                                self.judge.fast_fault(fault, &mut self.tiering, pages);
                             }
                         }
                         _ => demoted += self.tiering.refresh(event.page(), pages),

@@ -17,6 +17,7 @@
 use std::time::Duration;
 
 use terrace_core::policy::HintScan;
+use terrace_core::random::mix;
 use terrace_core::units::{Bytes, TierId, Time};
 
 use crate::parts::support::scaled_pages;
@@ -49,6 +50,9 @@ pub struct HintScanner {
     min: Duration,
     max: Duration,
     tiers: u8,
+    /// One of this many steps marks fast pages too; and the step that runs.
+    fast_each: Option<u32>,
+    step: u64,
     /// Whether the period follows the faults; otherwise it stays at its minimum.
     adaptive: bool,
     began: Option<Time>,
@@ -79,6 +83,8 @@ impl HintScanner {
             min: settings.duration("scan_min")?,
             max: settings.duration("scan_max")?,
             tiers,
+            fast_each: None,
+            step: 0,
             adaptive,
             began: None,
             footprint: 0,
@@ -89,6 +95,16 @@ impl HintScanner {
             failed: false,
             running: false,
         })
+    }
+
+    /// Marks pages of all tiers in one of `steps` steps, drawn by their number: a sample of fast memory at a part of the faults.
+    pub fn mark_fast_in_one_of(&mut self, steps: u32) {
+        self.fast_each = Some(steps.max(1));
+    }
+
+    /// How long a pass over the program takes; `None` before the delay is over.
+    pub fn pass(&self) -> Option<Duration> {
+        self.running.then(|| self.current() * u32::try_from(self.windows()).unwrap_or(u32::MAX))
     }
 
     /// The machine is smaller by this factor: so is the window, and so the number of windows stays.
@@ -108,6 +124,10 @@ impl HintScanner {
         self.running = now >= began + self.delay;
         if !self.running {
             return;
+        }
+        if let Some(each) = self.fast_each {
+            self.step = (now.since(began).as_nanos() / self.current().as_nanos().max(1)) as u64;
+            self.tiers = if mix(self.step).is_multiple_of(u64::from(each)) { ALL_TIERS } else { SLOW_TIERS };
         }
         match self.pass_ends {
             Some(end) if now < end => {}
@@ -145,6 +165,10 @@ impl HintScanner {
     pub fn next_change(&self) -> Option<Time> {
         match (self.running, self.began) {
             (false, Some(began)) => Some(began + self.delay),
+            (true, Some(began)) if self.fast_each.is_some() => {
+                let next = self.current().as_nanos() as u64 * (self.step + 1);
+                Some(began + Duration::from_nanos(next))
+            }
             _ => self.pass_ends.filter(|_| self.adaptive),
         }
     }
