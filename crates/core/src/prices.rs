@@ -97,6 +97,8 @@ pub struct ProcessorCounts {
     pub slow_wait_ns: f64,
     /// Accesses served by memory of any tier.
     pub memory_accesses: u64,
+    /// Nanoseconds that cores waited for memory of any tier: cycles with a read outstanding and nothing else to do.
+    pub memory_wait_ns: f64,
     /// Mean nanoseconds of a load from each tier under the current load; 0 if unknown.
     pub latency_ns: [f64; TierId::MAX],
 }

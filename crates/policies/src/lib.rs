@@ -12,6 +12,7 @@ use terrace_core::policy::{Needs, Policy};
 pub mod age;
 pub mod all_fast;
 pub mod all_slow;
+pub mod alto;
 pub mod arms;
 pub mod autonuma;
 pub mod chrono;
@@ -71,6 +72,7 @@ pub const POLICIES: &[PolicyInfo] = &[
     age::INFO,
     all_fast::INFO,
     all_slow::INFO,
+    alto::INFO,
     arms::INFO,
     autonuma::INFO,
     chrono::INFO,

@@ -18,6 +18,7 @@ const PAGES: &[(&str, &str, &str)] = pages![
     ("age", "age"),
     ("all-fast", "all_fast"),
     ("all-slow", "all_slow"),
+    ("alto", "alto"),
     ("arms", "arms"),
     ("autonuma", "autonuma"),
     ("chrono", "chrono"),

@@ -276,6 +276,7 @@ fn variants(name: &str) -> Vec<Vec<(&'static str, &'static str)>> {
         }
         "arms" => variants.push(vec![("interval", "10ms"), ("rounds", "1"), ("cost", "off"), ("bandwidth", "off")]),
         "colloid" => variants.extend(["memtis", "tpp"].map(|over| vec![("over", over)])),
+        "alto" => variants.push(vec![("over", "numab2")]),
         "hemem" => variants.push(vec![("preset", "sosp-code"), ("read_hot", "2")]),
         "terrace" => {
             let often = ("interval", "10ms");

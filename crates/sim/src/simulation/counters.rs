@@ -120,6 +120,7 @@ impl Simulation {
             slow_accesses: counters.slow_accesses,
             slow_wait_ns: counters.slow_nanos,
             memory_accesses: counters.slow_accesses + counters.fast_accesses,
+            memory_wait_ns: counters.memory_nanos,
             ..ProcessorCounts::default()
         };
         if let Some(run) = self.hot.mmu.as_deref() {
@@ -146,6 +147,7 @@ impl Simulation {
             slow_accesses: now.slow_accesses - before.slow_accesses,
             slow_wait_ns: (now.slow_wait_ns - before.slow_wait_ns).max(0.0),
             memory_accesses: now.memory_accesses - before.memory_accesses,
+            memory_wait_ns: (now.memory_wait_ns - before.memory_wait_ns).max(0.0),
             latency_ns,
         }
     }
