@@ -363,7 +363,7 @@ pub enum Facet<'a> {
 /// | [`Setup::prices`] | `arms`, `hotness-walk`, `terrace` |
 /// | [`Setup::oracle`] | `clairvoyant` |
 /// | [`Feedback::Rejected`] | `flexmem`, those that promote in hint faults |
-/// | [`Feedback::Processor`] | `alto`, `arms`, `colloid`, `hotness-walk`, `hybridtier`, `terrace` |
+/// | [`Feedback::Processor`] | `alto`, `arms`, `colloid`, `hotness-walk`, `hybridtier`, `pact`, `terrace` |
 /// | [`Feedback::SamplerTime`] | `flexmem`, `memtis`, `terrace` |
 /// | [`Policy::place`] | static placements, `clairvoyant`, `memtis`, `pond-static`, `terrace`, those that promote in hint faults |
 /// | [`Profile::kernel`] | `flexmem`, `hemem`, `memory-mode`, `memtis`, `tieredmms`, those that promote in hint faults |

@@ -28,6 +28,7 @@ pub mod interleave;
 pub mod memory_mode;
 pub mod memtis;
 pub mod numab2;
+pub mod pact;
 pub mod parts;
 pub mod pond_static;
 #[cfg(test)]
@@ -88,6 +89,7 @@ pub const POLICIES: &[PolicyInfo] = &[
     memory_mode::INFO,
     memtis::INFO,
     numab2::INFO,
+    pact::INFO,
     pond_static::INFO,
     terrace::INFO,
     thermostat::INFO,

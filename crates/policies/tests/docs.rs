@@ -34,6 +34,7 @@ const PAGES: &[(&str, &str, &str)] = pages![
     ("memory-mode", "memory_mode"),
     ("memtis", "memtis"),
     ("numab2", "numab2"),
+    ("pact", "pact"),
     ("pond-static", "pond_static"),
     ("terrace", "terrace"),
     ("thermostat", "thermostat"),

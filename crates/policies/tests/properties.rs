@@ -277,6 +277,7 @@ fn variants(name: &str) -> Vec<Vec<(&'static str, &'static str)>> {
         "arms" => variants.push(vec![("interval", "10ms"), ("rounds", "1"), ("cost", "off"), ("bandwidth", "off")]),
         "colloid" => variants.extend(["memtis", "tpp"].map(|over| vec![("over", over)])),
         "alto" => variants.push(vec![("over", "numab2")]),
+        "pact" => variants.push(vec![("keep", "0.5"), ("sample_period", "1"), ("reservoir", "4")]),
         "hemem" => variants.push(vec![("preset", "sosp-code"), ("read_hot", "2")]),
         "terrace" => {
             let often = ("interval", "10ms");
@@ -338,6 +339,7 @@ fn every_policy_states_its_metadata_and_no_more_than_eight_bytes_unless_its_file
             "clairvoyant" => 20.0,
             "arms" => 16.0,
             "colloid" => 12.1,
+            "pact" => 12.0,
             "terrace" => 10.0,
             "hemem" | "thermostat" | "pond-static" => 8.1,
             _ => 8.0,
