@@ -16,6 +16,10 @@ mod render;
 mod report;
 mod session;
 
+/// Simulations ask it for huge pages; other commands have the system's allocator.
+#[global_allocator]
+static ALLOCATOR: terrace_linux::sys::allocator::WithHugePages = terrace_linux::sys::allocator::WithHugePages;
+
 fn main() -> ExitCode {
     // The undo guard is this program started again; it must not depend on the command line's grammar.
     if std::env::args_os().nth(1).is_some_and(|argument| argument == terrace_linux::guard::GUARD_ARGUMENT) {

@@ -960,3 +960,61 @@ pub mod placement {
         Some(line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()? << 10)
     }
 }
+
+// ---- the allocator of a program that keeps large tables ----
+
+/// An allocator that can ask for huge pages behind large allocations.
+pub mod allocator {
+    use std::alloc::{GlobalAlloc, Layout, System};
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    /// Least allocation that huge pages are asked for: a few of them, so that what lies in part on its edges is small.
+    const LARGE: usize = 16 << 20;
+    static ASKED: AtomicBool = AtomicBool::new(false);
+
+    /// Asks for huge pages behind every large allocation from now on. A simulator's tables are read at random, and most of an access
+    /// is then the host's own page walk. Never in a program whose own memory is measured or managed.
+    pub fn use_huge_pages() {
+        ASKED.store(true, Ordering::Relaxed);
+    }
+
+    /// The system's allocator, and the advice.
+    #[derive(Debug)]
+    pub struct WithHugePages;
+
+    fn advise(start: *mut u8, size: usize) {
+        const PAGE: usize = 4096;
+        if size < LARGE || start.is_null() || !ASKED.load(Ordering::Relaxed) {
+            return;
+        }
+        let (first, end) = ((start as usize).next_multiple_of(PAGE), (start as usize + size) & !(PAGE - 1));
+        // SAFETY: whole pages within an allocation that was just made; the advice changes how they are mapped, never what they hold.
+        unsafe { libc::madvise(first as *mut libc::c_void, end - first, libc::MADV_HUGEPAGE) };
+    }
+
+    // SAFETY: every call is the system allocator's with the caller's own arguments; the advice touches no content.
+    unsafe impl GlobalAlloc for WithHugePages {
+        unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+            // SAFETY: the caller's promise.
+            let start = unsafe { System.alloc(layout) };
+            advise(start, layout.size());
+            start
+        }
+        unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+            // SAFETY: the caller's promise.
+            let start = unsafe { System.alloc_zeroed(layout) };
+            advise(start, layout.size());
+            start
+        }
+        unsafe fn dealloc(&self, start: *mut u8, layout: Layout) {
+            // SAFETY: the caller's promise.
+            unsafe { System.dealloc(start, layout) };
+        }
+        unsafe fn realloc(&self, start: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+            // SAFETY: the caller's promise.
+            let moved = unsafe { System.realloc(start, layout, size) };
+            advise(moved, size);
+            moved
+        }
+    }
+}

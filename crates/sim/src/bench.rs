@@ -19,6 +19,7 @@ use terrace_workloads::random::{Permutation, Random, Zipf};
 
 use crate::config::{FastSize, Pages, SimConfig};
 use crate::error::SimError;
+use crate::lockstep::Lockstep;
 use crate::mmu::MmuConfig;
 use crate::object_cache::{Eviction, ObjectCache};
 use crate::record::Record;
@@ -28,6 +29,11 @@ use crate::simulation::Simulation;
 const AHEAD: usize = 16;
 /// Accesses of a batch: what a workload delivers at a time.
 const BATCH: usize = 2048;
+
+/// Machines of the bench in lockstep: about as many as a comparison has policies.
+const MACHINES: usize = 8;
+/// Most pages of that bench: with more, its machines would take more than the 8 GiB that a laptop has.
+const MOST_IN_LOCKSTEP: u64 = 1 << 25;
 
 /// What a bench asks of its caller.
 pub trait Probe {
@@ -51,10 +57,13 @@ pub struct BenchPlan {
 }
 
 /// The names of all benches, in the order they run.
-pub const NAMES: [&str; 13] = [
+pub const NAMES: [&str; 16] = [
+    "bound_words",
+    "bound_chase",
     "replay_policy",
     "replay_tlb_policy",
     "replay_tlb_cache_policy",
+    "lockstep_tlb_cache_policy",
     "mmu_4k",
     "mmu_2m_l1_miss",
     "mmu_2m_random_64",
@@ -81,6 +90,9 @@ pub struct Bench {
     /// Bytes of metadata a page: of policy and page states, of the cache, or of the structure measured; of a tree its
     /// entries alone.
     pub bytes_per_page: f64,
+    /// Its rate over that of `bound_words` in the same call: how near it is to what the host's memory allows. Rows that replay the
+    /// trace have it.
+    pub share_of_bound: Option<f64>,
     /// Misses over requests, where the bench is one of an object cache.
     pub miss_ratio: Option<f64>,
 }
@@ -151,6 +163,22 @@ pub fn run(plan: &BenchPlan, probe: &mut dyn Probe, done: &mut dyn FnMut(Bench))
     }
     let mut trace = vec![0; plan.accesses as usize];
     Generator::new(plan.pages).fill(&mut trace);
+    let bound = words(plan, &trace, probe);
+    let rate = bound.accesses_per_second;
+    // What replays the trace is held against what the host's memory allows.
+    let done: &mut dyn FnMut(Bench) = &mut |mut bench: Bench| {
+        let replays = ["replay_", "lockstep_", "mmu_", "generated_", "bound_"].iter();
+        if replays.into_iter().any(|beginning| bench.name.starts_with(beginning)) {
+            bench.share_of_bound = Some(bench.accesses_per_second / rate);
+        }
+        done(bench);
+    };
+    if wanted("bound_words") {
+        done(bound);
+    }
+    if wanted("bound_chase") {
+        done(chase(plan, &trace, probe));
+    }
     for (name, modelled) in
         [("replay_policy", Modelled { tlb: false, ..Modelled::TLB }), ("replay_tlb_policy", Modelled::TLB)]
     {
@@ -167,6 +195,9 @@ pub fn run(plan: &BenchPlan, probe: &mut dyn Probe, done: &mut dyn FnMut(Bench))
     let lines: Vec<Packed> = trace.iter().map(&mut pack).collect();
     if wanted("replay_tlb_cache_policy") {
         done(replay(plan, "replay_tlb_cache_policy", Modelled::CACHE, &lines, probe)?);
+    }
+    if wanted("lockstep_tlb_cache_policy") && plan.pages <= MOST_IN_LOCKSTEP {
+        done(lockstep(plan, &lines, probe)?);
     }
     // The modelled MMU tells pages of up to 240 GiB apart; larger plans have no such rows.
     let with_mmu = if plan.pages < u64::from(FIRST_FRAME) { 4 } else { 0 };
@@ -224,6 +255,7 @@ fn bench(plan: &BenchPlan, name: &'static str, policy: &str, seconds: f64, bytes
         pages: plan.pages,
         accesses_per_second: plan.accesses as f64 / seconds,
         bytes_per_page,
+        share_of_bound: None,
         miss_ratio: None,
     }
 }
@@ -246,20 +278,29 @@ impl Modelled {
     const CACHE: Modelled = Modelled { cache: true, ..Modelled::TLB };
 }
 
-fn prepared(plan: &BenchPlan, modelled: Modelled) -> Result<Simulation, SimError> {
+fn machine(plan: &BenchPlan, modelled: Modelled) -> Result<Simulation, SimError> {
     let mut config = SimConfig::new(Machine::preset("optane-6252")?, Bytes::of_pages(plan.pages), FastSize::Share(0.3));
     (config.tlb, config.cache) = (modelled.tlb, modelled.cache);
     (config.pages, config.mmu) = (modelled.pages, modelled.mmu);
     let policy = terrace_policies::build(&plan.policy, Settings::default())
         .map_err(|error| SimError::Source(error.to_string()))?;
-    let mut simulation = Simulation::new(config, policy)?;
-    simulation.map(Vpn(0), plan.pages, false);
+    Simulation::new(config, policy)
+}
+
+/// Every page once, in batches.
+fn touch_all(pages: u64, feed: &mut dyn FnMut(&[u32])) {
     let mut batch = Vec::with_capacity(BATCH);
-    for first in (0..plan.pages as u32).step_by(BATCH) {
+    for first in (0..pages as u32).step_by(BATCH) {
         batch.clear();
-        batch.extend(first..(first + BATCH as u32).min(plan.pages as u32));
-        simulation.feed(&batch);
+        batch.extend(first..(first + BATCH as u32).min(pages as u32));
+        feed(&batch);
     }
+}
+
+fn prepared(plan: &BenchPlan, modelled: Modelled) -> Result<Simulation, SimError> {
+    let mut simulation = machine(plan, modelled)?;
+    simulation.map(Vpn(0), plan.pages, false);
+    touch_all(plan.pages, &mut |batch| simulation.feed(batch));
     Ok(simulation)
 }
 
@@ -282,6 +323,28 @@ fn replay<R: Record>(
     Ok(bench(plan, name, &plan.policy, seconds, bytes))
 }
 
+/// As many machines as a comparison has policies, with one cache: accesses of all of them.
+fn lockstep(plan: &BenchPlan, trace: &[Packed], probe: &mut dyn Probe) -> Result<Bench, SimError> {
+    let name = "lockstep_tlb_cache_policy";
+    let machines: Vec<Simulation> =
+        (0..MACHINES).map(|_| machine(plan, Modelled::CACHE)).collect::<Result<_, SimError>>()?;
+    let mut lockstep = Lockstep::new(machines);
+    lockstep.map(Vpn(0), plan.pages, false);
+    touch_all(plan.pages, &mut |batch| lockstep.feed(batch));
+    let seconds = fastest(plan, probe, &mut |probe| {
+        let start = probe.cpu_seconds();
+        for batch in trace.chunks(BATCH) {
+            lockstep.feed(batch);
+        }
+        probe.cpu_seconds() - start
+    });
+    let mut bytes = 0.0;
+    for simulation in lockstep.into_simulations() {
+        bytes = simulation.finish(name)?.metadata_bytes_per_page;
+    }
+    Ok(bench(plan, name, &plan.policy, seconds / MACHINES as f64, bytes))
+}
+
 fn generated(plan: &BenchPlan, probe: &mut dyn Probe) -> Result<Bench, SimError> {
     let name = "generated_tlb_policy";
     let mut generator = Generator::new(plan.pages);
@@ -300,6 +363,40 @@ fn generated(plan: &BenchPlan, probe: &mut dyn Probe) -> Result<Bench, SimError>
     });
     let bytes = simulation.finish(name)?.metadata_bytes_per_page;
     Ok(bench(plan, name, &plan.policy, seconds, bytes))
+}
+
+/// The bound: no simulator that keeps a state of eight bytes a page does less for an access than to bring the page's word in, asked for
+/// ahead, and to change it.
+fn words(plan: &BenchPlan, trace: &[u32], probe: &mut dyn Probe) -> Bench {
+    let mut words = vec![0u64; plan.pages as usize];
+    let seconds = fastest(plan, probe, &mut |probe| {
+        let start = probe.cpu_seconds();
+        for (at, &page) in trace.iter().enumerate() {
+            if let Some(&ahead) = trace.get(at + AHEAD) {
+                prefetch_t0(&words[ahead as usize]);
+            }
+            words[page as usize] += 1;
+        }
+        probe.cpu_seconds() - start
+    });
+    assert!(words.iter().any(|&word| word > 0), "the words are real");
+    bench(plan, "bound_words", "a word a page", seconds, 8.0)
+}
+
+/// The same words where each place follows from the word before, so that no two accesses overlap: the host's latency.
+fn chase(plan: &BenchPlan, trace: &[u32], probe: &mut dyn Probe) -> Bench {
+    // All zero, which the compiler cannot know.
+    let words = vec![std::hint::black_box(0u64); plan.pages as usize];
+    let mut sum = 0;
+    let seconds = fastest(plan, probe, &mut |probe| {
+        let start = probe.cpu_seconds();
+        for &page in trace {
+            sum = words[(u64::from(page) + sum) as usize];
+        }
+        probe.cpu_seconds() - start
+    });
+    assert_eq!(sum, 0, "every word is zero");
+    bench(plan, "bound_chase", "a word a page", seconds, 8.0)
 }
 
 /// What counting alone costs with one word a page, asked for ahead.
@@ -355,8 +452,11 @@ mod tests {
         run(&plan, &mut probe, &mut |bench| benches.push(bench)).unwrap();
         assert_eq!(benches.iter().map(|bench| bench.name).collect::<Vec<_>>(), NAMES);
         for bench in &benches {
-            assert_eq!(bench.accesses_per_second, 40_000.0, "{bench:?}");
+            let machines = if bench.name.starts_with("lockstep") { MACHINES as f64 } else { 1.0 };
+            assert_eq!(bench.accesses_per_second, 40_000.0 * machines, "{bench:?}");
             assert!(bench.bytes_per_page > 0.0 && bench.pages == 4096, "{bench:?}");
+            let replays = !bench.name.starts_with("object") && !bench.name.starts_with("metadata");
+            assert_eq!(bench.share_of_bound.is_some(), replays, "{bench:?}");
         }
         plan.only = "mmu".to_owned();
         let mut some = Vec::new();

@@ -31,6 +31,9 @@ mod workload;
 /// # Errors
 /// Whatever the command could not do; misuse is an [`crate::options::Misuse`].
 pub(crate) fn run(command: Command) -> anyhow::Result<ExitCode> {
+    if let Command::Sim(_) | Command::Reproduce(_) | Command::Sweep(_) | Command::Rerun(_) = command {
+        terrace_linux::sys::allocator::use_huge_pages();
+    }
     match command {
         Command::Run(arguments) => manage::run(&arguments),
         Command::Attach(arguments) => manage::attach(&arguments),

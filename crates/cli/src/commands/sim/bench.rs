@@ -52,9 +52,10 @@ pub(super) fn run(arguments: &SimBenchArguments) -> anyhow::Result<ExitCode> {
 }
 
 fn line(bench: &Bench) -> String {
+    let share = bench.share_of_bound.map_or_else(String::new, |share| format!("  {share:.2} of the bound"));
     let misses = bench.miss_ratio.map_or_else(String::new, |ratio| format!("  {ratio:.4} misses"));
     format!(
-        "{:24} {:18} {:>10} pages  {:>7.1} M accesses/s  {:>5.1} bytes a page{misses}\n",
+        "{:24} {:18} {:>10} pages  {:>7.1} M accesses/s  {:>5.1} bytes a page{share}{misses}\n",
         bench.name,
         bench.policy,
         bench.pages,
