@@ -174,6 +174,8 @@ pub enum Movers {
     EachTier,
     /// The number of threads that share the copying of each page; at least one.
     Several(u8),
+    /// Nobody: a move is done at once and loads no tier. No system has it; a bound does, so that none that pays for its moves is ahead of it.
+    Free,
 }
 
 /// What a policy takes the kernel, or the memory controller, beneath it to do by itself. A driver on real hardware finds

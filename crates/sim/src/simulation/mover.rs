@@ -5,7 +5,7 @@
 //! A move costs its fixed time and its copy, on a mover's thread, of which there are as many as the policy's system has; the
 //! bytes load both tiers; each core that runs the program is
 //! interrupted to flush its TLB; and if the page is in use, a thread that touches it waits. Promotions of systems that move
-//! pages in the hint fault are paid by the program instead of by a mover.
+//! pages in the hint fault are paid by the program instead of by a mover. Those of a bound cost nothing.
 
 use terrace_core::engine::Input;
 use terrace_core::observation::Observation;
@@ -167,6 +167,11 @@ impl Simulation {
         if self.hot.memory.free(to) < weight {
             return Some(Failure::NoRoom);
         }
+        if self.kernel.rules().movers == Movers::Free {
+            self.land(unit, to);
+            self.books.count(if promotion { Event::Promoted } else { Event::Demoted }, weight);
+            return None;
+        }
         let in_fault = promotion && self.kernel.rules().promotion_needs_high_watermark;
         let cost = self.relocate_unit(unit.clone(), from, to, self.config.pages_a_flush());
         if in_fault {
@@ -214,24 +219,8 @@ impl Simulation {
         let huge = unit.len() > 1;
         let weight = u64::from(unit.end - unit.start);
         let bytes = weight * PAGE_BYTES;
-        self.kernel.leaving(&self.hot.memory, unit.start);
-        let accessed = self.hot.memory.take_accessed(unit.clone());
-        for page in unit.clone() {
-            self.hot.memory.move_to(page, to);
-            self.hot.memory.clear(page, PageWord::MARKED);
-        }
+        let accessed = self.land(unit.clone(), to);
         let stored = self.hot.memory.is_compressed(to);
-        if stored && huge {
-            // Compressed memory holds 4 KiB pages: the block splits on the way, and the engine is informed.
-            for page in unit.clone() {
-                self.hot.memory.clear(page, PageWord::HUGE);
-            }
-            self.link.relocated(unit.start);
-        }
-        let units = if stored && huge { unit.clone() } else { unit.start..unit.start + 1 };
-        for unit in units {
-            self.kernel.arrived(&mut self.hot.memory, unit);
-        }
         match &mut self.hot.mmu {
             Some(run) if !huge && pages_a_flush > 1 => {
                 run.unflushed += 1;
@@ -244,7 +233,6 @@ impl Simulation {
                 self.interrupt();
             }
         }
-        self.books.count(Event::MigratedPages, weight);
         let fixed = if huge { management.move_huge_ns } else { management.move_small_ns };
         let copy = management.copy_nanos(
             bytes as f64,
@@ -259,6 +247,31 @@ impl Simulation {
         let cost = fixed + copy + packing + unpacking;
         self.mover.moving.push((unit.start, accessed, cost));
         cost
+    }
+
+    /// A unit is in another tier from now on. Returns whether it had been accessed since its bits were last cleared.
+    fn land(&mut self, unit: std::ops::Range<u32>, to: TierId) -> bool {
+        let huge = unit.len() > 1;
+        self.kernel.leaving(&self.hot.memory, unit.start);
+        let accessed = self.hot.memory.take_accessed(unit.clone());
+        for page in unit.clone() {
+            self.hot.memory.move_to(page, to);
+            self.hot.memory.clear(page, PageWord::MARKED);
+        }
+        let splits = huge && self.hot.memory.is_compressed(to);
+        if splits {
+            // Compressed memory holds 4 KiB pages: the block splits on the way, and the engine is informed.
+            for page in unit.clone() {
+                self.hot.memory.clear(page, PageWord::HUGE);
+            }
+            self.link.relocated(unit.start);
+        }
+        let units = if splits { unit.clone() } else { unit.start..unit.start + 1 };
+        for unit in units {
+            self.kernel.arrived(&mut self.hot.memory, unit);
+        }
+        self.books.count(Event::MigratedPages, unit.len() as u64);
+        accessed
     }
 
     /// A block's mapping changed by itself: the cost is that of a split or a collapse, and no mover is busy with it.
