@@ -296,7 +296,7 @@ static unsigned long free_pages_of(int node, bool with_processors)
 	return pages;
 }
 
-/* Whether so many pages are free. The processors' own are only counted where it depends on them. */
+/* Whether @pages pages are free. The processors' own are only counted where it depends on them. */
 static bool has_free(int node, unsigned long pages)
 {
 	return free_pages_of(node, false) >= pages || free_pages_of(node, true) >= pages;

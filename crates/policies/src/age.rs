@@ -494,7 +494,7 @@ mod tests {
             let scan = ScanBatch { first: block.first_page(), ptes: &idle, window, cleared: window.is_some() };
             policy.observe(at(second), Observations::Scan(scan), pages);
         };
-        let wished = |policy: &mut Age, pages: &mut Pages, second| {
+        let requested = |policy: &mut Age, pages: &mut Pages, second| {
             let tiers = [TierUse { used: 512, capacity: 1024 }, TierUse { used: 0, capacity: 1024 }];
             let room = CapacityView { tiers: &tiers, fast_limit: None, footprint: 512, backoff: 1.0 };
             let mut requests = MoveRequests::with_limit(1024);
@@ -506,10 +506,14 @@ mod tests {
         look(&mut policy, &mut pages, 4, Some(Duration::from_secs(4)));
         for second in [5, 60, 600, 3600, 10_000, 20_000] {
             look(&mut policy, &mut pages, second, None);
-            assert_eq!(wished(&mut policy, &mut pages, second), 0, "after {second} s without a reading");
+            assert_eq!(requested(&mut policy, &mut pages, second), 0, "after {second} s without a reading");
         }
         look(&mut policy, &mut pages, 20_001, Some(Duration::from_secs(19_997)));
-        assert_eq!(wished(&mut policy, &mut pages, 20_001), 512, "the reading says that they were idle all the time");
+        assert_eq!(
+            requested(&mut policy, &mut pages, 20_001),
+            512,
+            "the reading says that they were idle all the time"
+        );
     }
 
     #[test]

@@ -599,7 +599,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kernel_s_lists_get_marks_and_nothing_is_wished_for() {
+    fn the_kernel_s_lists_get_marks_and_nothing_is_requested() {
         let mut rig = rig(&[("lists", "kernel"), ("cool_period", "1000")]);
         rig.born(0..995, TierId::FAST);
         rig.born(1000..1010, SLOW);

@@ -85,8 +85,8 @@ pub(super) fn tiers(tiers: &[Tier], screen: &Screen) -> String {
             tier.name.clone(),
             made_of(&tier.kind),
             tier.capacity_bytes.to_string(),
-            tier.read_latency_ns.map_or_else(|| "not told".to_owned(), |latency| format!("{latency} ns")),
-            tier.read_bandwidth_mbps.map_or_else(|| "not told".to_owned(), |bandwidth| format!("{bandwidth} MB/s")),
+            tier.read_latency_ns.map_or_else(|| "unknown".to_owned(), |latency| format!("{latency} ns")),
+            tier.read_bandwidth_mbps.map_or_else(|| "unknown".to_owned(), |bandwidth| format!("{bandwidth} MB/s")),
         ]);
     }
     table.to_string()
@@ -120,7 +120,7 @@ fn node_row(node: &Node, peers: &[u32], kernel_tier: Option<u32>) -> [String; 7]
         if node.cpus.is_empty() { "none".to_owned() } else { runs(&node.cpus) },
         distances.join(" "),
         if peers.is_empty() { "none".to_owned() } else { runs(peers) },
-        kernel_tier.map_or_else(|| "not told".to_owned(), |number| number.to_string()),
+        kernel_tier.map_or_else(|| "unknown".to_owned(), |number| number.to_string()),
     ]
 }
 

@@ -41,7 +41,7 @@ fn the_hot_pieces_of_a_slow_huge_page_come_without_the_rest() {
     assert!(hot_are_fast, "{:?}", rig.moves);
     assert_eq!(rig.tier(1025), Some(SLOW), "its cold pieces stay");
     assert!(rig.promotions <= 88, "only what was hot, and what fits beside block 0: {}", rig.promotions);
-    assert_eq!(rig.metric("splits_wished"), 1.0);
+    assert_eq!(rig.metric("splits_requested"), 1.0);
 }
 
 #[test]
@@ -58,7 +58,7 @@ fn a_huge_page_that_is_hot_all_over_moves_whole_and_chance_splits_nothing() {
     for _ in 0..8 {
         walk(&mut rig, &counts);
     }
-    assert_eq!(rig.metric("splits_wished"), 0.0);
+    assert_eq!(rig.metric("splits_requested"), 0.0);
     assert_eq!((rig.tier(1536), rig.tier(0)), (Some(TierId::FAST), Some(SLOW)));
     assert!(rig.moves.iter().all(|item| item.pages == 512));
     // Without splits, skewed pages move whole as well.
@@ -70,7 +70,7 @@ fn a_huge_page_that_is_hot_all_over_moves_whole_and_chance_splits_nothing() {
     for _ in 0..8 {
         walk(&mut whole, &[(1024, 60_000), (1030, 60_000)]);
     }
-    assert_eq!((whole.metric("splits_wished"), whole.tier(1024)), (0.0, Some(TierId::FAST)));
+    assert_eq!((whole.metric("splits_requested"), whole.tier(1024)), (0.0, Some(TierId::FAST)));
 }
 
 #[test]
@@ -89,7 +89,7 @@ fn what_is_written_through_once_is_no_skew() {
         walk(&mut rig, &counts);
         left.iter_mut().for_each(|count| *count >>= 1);
     }
-    assert_eq!(rig.metric("splits_wished"), 0.0);
+    assert_eq!(rig.metric("splits_requested"), 0.0);
 }
 
 #[test]
@@ -279,11 +279,11 @@ fn a_huge_page_is_not_split_where_its_translations_would_wait_longer_than_its_hi
             told(&mut rig, 1600, small_ns);
             walk(&mut rig, &counts);
         }
-        (rig.metric("splits_wished"), rig.metric("splits_not_worth_it"))
+        (rig.metric("splits_requested"), rig.metric("splits_not_worth_it"))
     };
     assert_eq!(splits(1.0, "on").0, 1.0, "20 ns an access gained, 1 ns lost");
-    let (wished, refused) = splits(30.0, "on");
-    assert!(wished == 0.0 && refused >= 2.0, "{wished} {refused}");
+    let (requested, refused) = splits(30.0, "on");
+    assert!(requested == 0.0 && refused >= 2.0, "{requested} {refused}");
     assert_eq!(splits(30.0, "off").0, 1.0);
 }
 
@@ -303,7 +303,7 @@ fn what_cannot_pay_to_be_split_moves_whole_at_once() {
         counts.extend((0..8).map(|piece| (512 + piece * 60, 4000)));
         told(&mut rig, 32_512, small_ns);
         walk(&mut rig, &counts);
-        (rig.tier(512) == Some(TierId::FAST), rig.metric("splits_wished"))
+        (rig.tier(512) == Some(TierId::FAST), rig.metric("splits_requested"))
     };
     assert_eq!(moved_after(0.1), (false, 0.0));
     assert_eq!(moved_after(30.0), (true, 0.0));
