@@ -187,6 +187,26 @@ impl RunRequest {
     }
 }
 
+/// Pages of all machines that [`run_together`] should hold at once: some 4 GiB at what a page costs a machine.
+const PAGES_AT_ONCE: u64 = 1 << 27;
+/// Machines that it should hold at once: what an interruption may cost, and what the host's caches keep near.
+const MACHINES_AT_ONCE: u64 = 16;
+
+/// How many machines to run together of a program of this size.
+pub fn machines_at_once(footprint: Bytes) -> usize {
+    (PAGES_AT_ONCE / footprint.pages().max(1)).clamp(1, MACHINES_AT_ONCE) as usize
+}
+
+/// Into how many parts to cut the runs of each of `programs`, so that `cores` are busy to the end: a program runs once for each part.
+pub fn parts(programs: usize, cores: usize) -> usize {
+    match programs {
+        // A core that is done early has nothing else to take.
+        0..=1 => cores,
+        few if few < 3 * cores => (2 * cores).div_ceil(few),
+        _ => 1,
+    }
+}
+
 /// Runs `source` under each of `requests`, in their order, without the bounds. The program runs once for all that lay it out
 /// alike, and once more for each that must know its future; each report is that of a run alone.
 pub fn run_together(requests: Vec<RunRequest>, source: &dyn Source) -> Vec<Result<Report, SimError>> {
