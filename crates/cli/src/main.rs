@@ -7,11 +7,11 @@ use std::process::ExitCode;
 
 use clap::FromArgMatches;
 use terrace_core::text::visible_lines;
+use terrace_study::provenance;
 
 mod args;
 mod commands;
 mod options;
-mod provenance;
 mod render;
 mod report;
 mod session;
@@ -64,7 +64,7 @@ fn fail(error: &anyhow::Error) -> ExitCode {
     eprintln!("terrace: {}", visible_lines(&terrace_daemon::tell::causes(error)));
     match error.downcast_ref::<session::NotStarted>() {
         Some(not_started) => ExitCode::from(not_started.exit_code()),
-        None if error.is::<options::Misuse>() => ExitCode::from(2),
+        None if options::is_misuse(error) => ExitCode::from(2),
         None => ExitCode::FAILURE,
     }
 }

@@ -16,19 +16,17 @@ use terrace_policies::{Settings, SettingsError};
 
 use crate::args::{ManageArguments, WatchArguments};
 
-/// The command line asks for something that makes no sense: exit code 2.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-pub(crate) struct Misuse(pub String);
+pub(crate) use terrace_study::Misuse;
+pub(crate) use terrace_study::options::footprint;
+
+/// Whether the command line asks for something that makes no sense: exit code 2.
+pub(crate) fn is_misuse(error: &anyhow::Error) -> bool {
+    error.is::<Misuse>() || error.downcast_ref::<terrace_study::Error>().is_some_and(terrace_study::Error::is_misuse)
+}
 
 /// A [`Misuse`] about one option.
 pub(crate) fn misuse(option: &str, given: &str, why: impl std::fmt::Display) -> anyhow::Error {
     Misuse(format!("{option} {given}: {why}")).into()
-}
-
-/// What `--max-footprint` takes.
-pub(crate) fn footprint(text: &str) -> anyhow::Result<Bytes> {
-    text.parse().map_err(|error| misuse("--max-footprint", text, error))
 }
 
 /// How to watch a program.

@@ -22,7 +22,7 @@ use crate::simulation::Simulation;
 use crate::tuning::Tuning;
 
 /// Something that can be played into a simulation, the same every time.
-pub trait Source: Sync {
+pub trait Source: Send + Sync {
     /// Its name in reports.
     fn name(&self) -> String;
     /// The most memory it has at one time.
@@ -74,7 +74,7 @@ pub struct TraceSource<F> {
 
 impl<F> Source for TraceSource<F>
 where
-    F: Fn() -> Result<Box<dyn AccessSource>, SimError> + Sync,
+    F: Fn() -> Result<Box<dyn AccessSource>, SimError> + Send + Sync,
 {
     fn name(&self) -> String {
         self.name.clone()

@@ -12,10 +12,13 @@ use std::process::{ExitCode, ExitStatus, Stdio};
 use anyhow::bail;
 use serde_json::{Value, json};
 use terrace_sim::compare::{Cell, DRAW};
+use terrace_study::compare::{self as matrix, Comparison};
+use terrace_study::options::Own;
 
 use super::record::{Recorded, Tools, cache_size};
-use super::sim::compare::{self as matrix, Comparison};
+use super::sim::compare::Bar;
 use crate::args::{CompareArguments, MmuArguments, ModelArguments, SimCompareArguments};
+use crate::provenance::Provenance;
 use crate::report::units;
 
 /// Knows the future: no policy can do better.
@@ -26,7 +29,7 @@ pub(super) fn run(arguments: &CompareArguments) -> anyhow::Result<ExitCode> {
     let cache = cache_size(arguments.cache.as_deref())?;
     // Check everything before the program runs in vain.
     super::sim::options::machine(&arguments.machine)?;
-    super::sim::options::PolicySettings::parse(&[], &arguments.policies)?;
+    super::sim::options::PolicySettings::parse(&[], &arguments.policies, &Own::new())?;
     arguments.fast.iter().try_for_each(|text| super::sim::options::fast_size(text).map(drop))?;
     crate::options::footprint(&arguments.max_footprint)?;
     let tools = Tools::find(&arguments.command)?;
@@ -37,10 +40,10 @@ pub(super) fn run(arguments: &CompareArguments) -> anyhow::Result<ExitCode> {
     let stdout = Stdio::from(std::io::stderr().as_fd().try_clone_to_owned()?);
     let recorded = tools.record(&arguments.command, &kept, cache, arguments.period, stdout)?;
     came_to_its_end(&name.to_string_lossy(), recorded.status, recorded.held.summary.accesses)?;
-    let comparison = matrix::compare(&terms(arguments, &kept))?;
+    let comparison = matrix::compare(&terms(arguments, &kept), &Own::new(), &Bar::default())?;
     let verdicts = verdicts(&comparison.cells, &arguments.fast);
     let answer = answer(&verdicts, max_slowdown);
-    let json = with_answer(comparison.as_json()?, &recorded, &verdicts, &answer);
+    let json = with_answer(comparison.as_json(Provenance::here())?, &recorded, &verdicts, &answer);
     if let Some(directory) = &arguments.report {
         let Comparison { cells, summary, courses, .. } = &comparison;
         crate::report::sim::write_comparison(directory, &json, cells, summary, courses)?;

@@ -85,7 +85,7 @@ fn stamped(arguments: &ReproduceArguments, rows: &[&Row], document: &Document) -
 }
 
 fn stamped_rows(arguments: &ReproduceArguments, rows: &[&Row], document: &Document) -> anyhow::Result<Vec<Value>> {
-    rows.iter().zip(&document.rows).map(|(row, result)| made(arguments, row).stamp(result)).collect()
+    rows.iter().zip(&document.rows).map(|(row, result)| Ok(made(arguments, row).stamp(result)?)).collect()
 }
 
 /// What makes a row: where its runs agree on machine, program and policy, these too.

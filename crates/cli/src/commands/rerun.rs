@@ -16,7 +16,7 @@ use serde_json::{Number, Value};
 use terrace_sim::FastSize;
 use terrace_sim::run::run_alone;
 
-use super::sim::options::{OneRun, PolicySettings, failed};
+use super::sim::options::{OneRun, Own, PolicySettings, failed};
 use crate::args::{Arguments, Command, OneRunArguments, ReproduceArguments, RerunArguments, SimCommand};
 use crate::options::misuse;
 use crate::provenance::{COMMIT, Provenance, SCHEMA_VERSION, VERSION, words};
@@ -147,7 +147,7 @@ fn understood(row: &Value, any_version: bool) -> anyhow::Result<Run> {
                 // Defaults may have changed since.
                 raw.model.settings = given(row, &raw.policy);
             }
-            let run = OneRun::parse(&raw)?;
+            let run = OneRun::parse(&raw, &Own::new())?;
             for (key, now) in [("machine_hash", &run.made.machine_hash), ("trace_hash", &run.made.trace_hash)] {
                 let then = row[key].as_str();
                 let excused = any_version && key == "machine_hash";

@@ -12,8 +12,9 @@ pub(crate) mod compare;
 mod explain;
 mod hotness;
 mod machines;
-pub(crate) mod options;
 pub(crate) mod single;
+
+pub(crate) use terrace_study::options;
 
 pub(super) fn run(command: &SimCommand) -> anyhow::Result<ExitCode> {
     match command {

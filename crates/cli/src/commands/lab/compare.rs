@@ -112,7 +112,7 @@ fn stamped_row(made: &Provenance, row: &Row) -> anyhow::Result<Value> {
         let given = parts.filter_map(|part| part.split_once('='));
         made = made.under(policy, &given.map(|(key, value)| (key.to_owned(), value.to_owned())).collect());
     }
-    made.stamp(row)
+    Ok(made.stamp(row)?)
 }
 
 fn one(lab: &Lab, job: &Job, comparison: &mut Comparison) -> anyhow::Result<()> {

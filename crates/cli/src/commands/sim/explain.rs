@@ -11,12 +11,12 @@ use terrace_core::units::{PAGE_BYTES, Vpn};
 use terrace_sim::run::run_alone;
 use terrace_trace::{Access, PageMap};
 
-use super::options::{OneRun, Trace, failed};
+use super::options::{OneRun, Own, Trace, failed};
 use crate::args::SimExplainArguments;
 use crate::options::{Misuse, footprint, misuse};
 
 pub(super) fn run(arguments: &SimExplainArguments) -> anyhow::Result<ExitCode> {
-    let mut run = OneRun::parse(&arguments.run)?;
+    let mut run = OneRun::parse(&arguments.run, &Own::new())?;
     let asked = pages_asked(arguments)?;
     // A trace numbers its pages densely; the person asks by address.
     let (watch, shift) = match &arguments.run.trace {

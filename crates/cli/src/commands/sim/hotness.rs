@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use terrace_core::units::{parse_duration, parse_share};
 use terrace_sim::hotness::{HotnessPlan, HotnessReport, run as score};
 
-use super::options::{NOT_BESIDE, OneRun, Trace, failed, recorded};
+use super::options::{NOT_BESIDE, OneRun, Own, Trace, failed, recorded};
 use crate::args::{BesideArguments, MmuArguments, ModelArguments, OneRunArguments, SimHotnessArguments};
 use crate::options::{footprint, misuse};
 use crate::provenance::Provenance;
@@ -33,27 +33,30 @@ pub(super) fn run(arguments: &SimHotnessArguments) -> anyhow::Result<ExitCode> {
         }
         (None, _) => "2m".to_owned(),
     };
-    let one = OneRun::parse(&OneRunArguments {
-        workload: arguments.workload.clone(),
-        trace: arguments.trace.clone(),
-        max_footprint: arguments.max_footprint.clone(),
-        policy: "all-fast".to_owned(),
-        fast: "100%".to_owned(),
-        seed: arguments.seed,
-        // The second process is watched, and so given apart.
-        beside: BesideArguments { beside: None, every: arguments.beside.every },
-        model: ModelArguments {
-            machine: arguments.machine.clone(),
-            size: arguments.size.clone(),
-            threads: arguments.threads,
-            scale: arguments.scale,
-            pages,
-            mmu: MmuArguments { cores: Some(arguments.cores.unwrap_or(1)), ..MmuArguments::default() },
-            operations: arguments.operations,
-            settings: Vec::new(),
-            workload_settings: arguments.workload_settings.clone(),
+    let one = OneRun::parse(
+        &OneRunArguments {
+            workload: arguments.workload.clone(),
+            trace: arguments.trace.clone(),
+            max_footprint: arguments.max_footprint.clone(),
+            policy: "all-fast".to_owned(),
+            fast: "100%".to_owned(),
+            seed: arguments.seed,
+            // The second process is watched, and so given apart.
+            beside: BesideArguments { beside: None, every: arguments.beside.every },
+            model: ModelArguments {
+                machine: arguments.machine.clone(),
+                size: arguments.size.clone(),
+                threads: arguments.threads,
+                scale: arguments.scale,
+                pages,
+                mmu: MmuArguments { cores: Some(arguments.cores.unwrap_or(1)), ..MmuArguments::default() },
+                operations: arguments.operations,
+                settings: Vec::new(),
+                workload_settings: arguments.workload_settings.clone(),
+            },
         },
-    })?;
+        &Own::new(),
+    )?;
     if let (Some(name), Some(_)) = (&arguments.beside.beside, &arguments.trace) {
         return Err(misuse("--beside", name, NOT_BESIDE));
     }

@@ -8,13 +8,13 @@ use std::process::ExitCode;
 use terrace_sim::run::{bounds, run_alone};
 use terrace_sim::{FastSize, Report};
 
-use super::options::{OneRun, failed};
+use super::options::{OneRun, Own, failed};
 use crate::args::SimRunArguments;
 use crate::provenance::Provenance;
 use crate::report::units;
 
 pub(super) fn run(arguments: &SimRunArguments) -> anyhow::Result<ExitCode> {
-    let run = OneRun::parse(&arguments.run)?;
+    let run = OneRun::parse(&arguments.run, &Own::new())?;
     let report = report(&run)?;
     let made = Provenance { command: Provenance::here().command, ..run.made.clone() };
     if let Some(directory) = &arguments.report {

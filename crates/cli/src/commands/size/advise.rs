@@ -96,5 +96,5 @@ fn machines(names: &[String]) -> anyhow::Result<Vec<Machine>> {
     let all = names.is_empty();
     let known = Machine::preset_names();
     let chosen: Vec<&str> = if all { known } else { names.iter().map(String::as_str).collect() };
-    chosen.into_iter().map(crate::commands::sim::options::machine).collect()
+    chosen.into_iter().map(|name| Ok(crate::commands::sim::options::machine(name)?)).collect()
 }

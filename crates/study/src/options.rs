@@ -1,11 +1,12 @@
 //! What a simulation is asked to be: raw arguments become a checked configuration and a source, exactly once.
 //!
-//! In: `args::laboratory`. Out: a `SimConfig`, a source of accesses, policy settings; or a `Misuse`. Must not: simulate.
+//! In: `arguments`. Out: a `SimConfig`, a source of accesses, policy settings; or a `Misuse`. Must not: simulate.
 
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::BufReader;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use terrace_core::policy::Policy;
 use terrace_core::units::{BLOCK_PAGES, Bytes};
@@ -22,35 +23,59 @@ use terrace_trace::tools::info_within;
 use terrace_trace::{AccessSource, Change, Header, Index, Provenance as Precision, Reader};
 use terrace_workloads::Parameters;
 
-use crate::args::{BesideArguments, MmuArguments, ModelArguments, OneRunArguments};
-use crate::options::{Misuse, footprint, misuse};
+use crate::arguments::{BesideArguments, MmuArguments, ModelArguments, OneRunArguments};
+use crate::error::{Error, Misuse, Result, misuse};
 use crate::provenance::{Provenance, file_hash};
 
 /// The scale where neither the command line nor a trace names one.
 const USUAL_SCALE: u32 = 64;
 
+/// A policy that the caller brings along, beside those of the registry.
+pub trait OwnPolicy: Send + Sync {
+    /// A new one, as settings ask for it.
+    fn build(&self, settings: &BTreeMap<String, String>) -> Box<dyn Policy>;
+}
+
+/// The caller's policies, by name.
+pub type Own = BTreeMap<String, Arc<dyn OwnPolicy>>;
+
+/// What `--max-footprint` takes.
+///
+/// # Errors
+/// When it is no size: misuse.
+pub fn footprint(text: &str) -> Result<Bytes> {
+    text.parse().map_err(|error| misuse("--max-footprint", text, error))
+}
+
 /// One run, checked.
-pub(crate) struct OneRun {
+pub struct OneRun {
+    /// Machine, fast memory, scale and seed.
     pub config: SimConfig,
+    /// What it plays.
     pub source: Box<dyn Source>,
+    /// The policy.
     pub policy: String,
+    /// The settings.
     pub settings: PolicySettings,
     /// What its results carry, but for the command.
     pub made: Provenance,
 }
 
 impl OneRun {
-    pub(crate) fn parse(raw: &OneRunArguments) -> anyhow::Result<OneRun> {
+    /// A run under one policy, alone.
+    ///
+    /// # Errors
+    /// What is wrong: misuse.
+    pub fn parse(raw: &OneRunArguments, own: &Own) -> Result<OneRun> {
         let policies = std::slice::from_ref(&raw.policy);
-        OneRun::prepare(raw, policies, PolicySettings::parse(&raw.model.settings, policies)?)
+        OneRun::prepare(raw, policies, PolicySettings::parse(&raw.model.settings, policies, own)?)
     }
 
     /// A run on the terms on which all of `policies` run: where one reads counters, the MMU is modelled for each.
-    pub(crate) fn prepare(
-        raw: &OneRunArguments,
-        policies: &[String],
-        settings: PolicySettings,
-    ) -> anyhow::Result<OneRun> {
+    ///
+    /// # Errors
+    /// What is wrong: misuse.
+    pub fn prepare(raw: &OneRunArguments, policies: &[String], settings: PolicySettings) -> Result<OneRun> {
         let machine = machine(&raw.model.machine)?;
         let mut made = Provenance::of("").on(&machine);
         let fast = fast_size(&raw.fast)?;
@@ -108,17 +133,28 @@ impl OneRun {
         Ok(OneRun { config, source, policy: raw.policy.clone(), made: settings.made(made, &raw.policy), settings })
     }
 
-    pub(crate) fn policy(&self) -> anyhow::Result<Box<dyn Policy>> {
+    /// A new policy for it.
+    ///
+    /// # Errors
+    /// When it refuses its settings, which were checked.
+    pub fn policy(&self) -> Result<Box<dyn Policy>> {
         self.settings.build(&self.policy)
     }
 }
 
 /// Settings by policy, each checked by building the policy with it.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct PolicySettings(BTreeMap<String, BTreeMap<String, String>>);
+#[derive(Clone, Default)]
+pub struct PolicySettings {
+    given: BTreeMap<String, BTreeMap<String, String>>,
+    own: Own,
+}
 
 impl PolicySettings {
-    pub(crate) fn parse(texts: &[String], policies: &[String]) -> anyhow::Result<PolicySettings> {
+    /// Takes what `--set` takes, for these policies.
+    ///
+    /// # Errors
+    /// When there is no such policy or setting, or a value makes no sense: misuse.
+    pub fn parse(texts: &[String], policies: &[String], own: &Own) -> Result<PolicySettings> {
         let mut all: BTreeMap<String, BTreeMap<String, String>> = BTreeMap::new();
         for policy in policies {
             all.entry(policy.clone()).or_default();
@@ -138,24 +174,36 @@ impl PolicySettings {
                 None => return refuse(format!("expected a setting of {}", policies.join(", "))),
             };
         }
-        let settings = PolicySettings(all);
+        let settings = PolicySettings { given: all, own: own.clone() };
         policies.iter().try_for_each(|policy| settings.build(policy).map(drop))?;
         Ok(settings)
     }
 
     /// What made a result, with all settings of the policy.
-    pub(crate) fn made(&self, made: Provenance, policy: &str) -> Provenance {
-        made.under(policy, self.0.get(policy).unwrap_or(&BTreeMap::new()))
+    pub fn made(&self, made: Provenance, policy: &str) -> Provenance {
+        made.under(policy, self.given.get(policy).unwrap_or(&BTreeMap::new()))
     }
 
     /// The settings given for a policy, as `--set` takes them.
-    pub(crate) fn given(&self, policy: &str) -> Vec<String> {
-        let given = self.0.get(policy).into_iter().flatten();
+    pub fn given(&self, policy: &str) -> Vec<String> {
+        let given = self.given.get(policy).into_iter().flatten();
         given.map(|(key, value)| format!("{policy}.{key}={value}")).collect()
     }
 
-    pub(crate) fn build(&self, policy: &str) -> anyhow::Result<Box<dyn Policy>> {
-        let pairs = self.0.get(policy).cloned().unwrap_or_default();
+    /// Whether the policy is the caller's.
+    pub fn is_own(&self, policy: &str) -> bool {
+        self.own.contains_key(policy)
+    }
+
+    /// A new policy.
+    ///
+    /// # Errors
+    /// When there is none of the name, or it refuses its settings: misuse.
+    pub fn build(&self, policy: &str) -> Result<Box<dyn Policy>> {
+        let pairs = self.given.get(policy).cloned().unwrap_or_default();
+        if let Some(own) = self.own.get(policy) {
+            return Ok(own.build(&pairs));
+        }
         terrace_policies::build(policy, Settings::from_pairs(pairs)).map_err(|error| Misuse(error.to_string()).into())
     }
 }
@@ -167,12 +215,18 @@ fn pairs(texts: &[String]) -> BTreeMap<String, String> {
 }
 
 /// A machine by its name.
-pub(crate) fn machine(name: &str) -> anyhow::Result<Machine> {
+///
+/// # Errors
+/// When there is none: misuse.
+pub fn machine(name: &str) -> Result<Machine> {
     Machine::preset(name).map_err(|error| misuse("--machine", name, error))
 }
 
 /// A workload of the scaled machine's size, tried once: building it finds every bad parameter.
-pub(crate) fn workload_source(name: &str, model: &ModelArguments, seed: u64) -> anyhow::Result<WorkloadSource> {
+///
+/// # Errors
+/// What is wrong: misuse.
+pub fn workload_source(name: &str, model: &ModelArguments, seed: u64) -> Result<WorkloadSource> {
     let size: Bytes = model.size.parse().map_err(|error| misuse("--size", &model.size, error))?;
     if size == Bytes::ZERO {
         return Err(misuse("--size", &model.size, "expected more than nothing"));
@@ -190,11 +244,14 @@ pub(crate) fn workload_source(name: &str, model: &ModelArguments, seed: u64) -> 
 }
 
 /// Why there is no second process.
-pub(crate) const NOT_BESIDE: &str =
+pub const NOT_BESIDE: &str =
     "expected a workload of at most 1GiB in --workload, so that both fit one numbering of pages";
 
 /// The second process, if one is wanted, as large as the first.
-pub(crate) fn recorded(raw: &BesideArguments, size: &str, seed: u64) -> anyhow::Result<Option<Recorded>> {
+///
+/// # Errors
+/// What is wrong: misuse.
+pub fn recorded(raw: &BesideArguments, size: &str, seed: u64) -> Result<Option<Recorded>> {
     let Some(name) = &raw.beside else { return Ok(None) };
     let bytes: Bytes = size.parse().map_err(|error| misuse("--size", size, error))?;
     if bytes > Bytes::gib(1) {
@@ -207,7 +264,10 @@ pub(crate) fn recorded(raw: &BesideArguments, size: &str, seed: u64) -> anyhow::
 }
 
 /// "50%" or "64MiB".
-pub(crate) fn fast_size(text: &str) -> anyhow::Result<FastSize> {
+///
+/// # Errors
+/// When it is neither: misuse.
+pub fn fast_size(text: &str) -> Result<FastSize> {
     let wanted = "expected a share of the footprint (50%), above 0% and at most 100%, or an amount (64MiB)";
     match text.parse() {
         Ok(FastSize::Share(share)) if share <= 0.0 => Err(misuse("--fast", text, "expected more than 0%")),
@@ -217,14 +277,17 @@ pub(crate) fn fast_size(text: &str) -> anyhow::Result<FastSize> {
 }
 
 /// The scale asked for, or this one.
-pub(crate) fn scale(asked: Option<u32>, otherwise: u32) -> anyhow::Result<Scale> {
+///
+/// # Errors
+/// When it is out of range: misuse.
+pub fn scale(asked: Option<u32>, otherwise: u32) -> Result<Scale> {
     let factor = asked.unwrap_or(otherwise);
     Scale::new(factor).ok_or_else(|| misuse("--scale", &factor.to_string(), "expected a factor from 1 to 1048576"))
 }
 
 /// Huge pages on a scaled machine would be as coarse as `scale` times their size; they are folded to small ones, unless the MMU
 /// is modelled: its huge pages have pieces. `2m` maps all by 2 MiB, `thp` only what the program has mapped as much of.
-pub(crate) fn pages(text: &str, scale: Scale, mmu: bool) -> Pages {
+pub fn pages(text: &str, scale: Scale, mmu: bool) -> Pages {
     match (text, scale) {
         ("4k", _) => Pages::Small,
         ("2m", _) => Pages::Whole,
@@ -235,7 +298,7 @@ pub(crate) fn pages(text: &str, scale: Scale, mmu: bool) -> Pages {
 }
 
 /// Whether anything asks for the MMU.
-fn wants_mmu(model: &ModelArguments, policies: &[String], settings: &PolicySettings) -> anyhow::Result<bool> {
+fn wants_mmu(model: &ModelArguments, policies: &[String], settings: &PolicySettings) -> Result<bool> {
     let raw = &model.mmu;
     let asked =
         [&raw.counters, &raw.counter_layout, &raw.counter_width, &raw.counter_sync, &raw.page_tables, &raw.tlb_flush];
@@ -247,13 +310,16 @@ fn wants_mmu(model: &ModelArguments, policies: &[String], settings: &PolicySetti
 }
 
 /// The MMU, if anything asks for it: then every policy of a comparison runs with it, on the same terms.
-pub(crate) fn mmu(
+///
+/// # Errors
+/// What is wrong: misuse.
+pub fn mmu(
     model: &ModelArguments,
     policies: &[String],
     settings: &PolicySettings,
     threads: usize,
     machine: &Machine,
-) -> anyhow::Result<Option<MmuConfig>> {
+) -> Result<Option<MmuConfig>> {
     if !wants_mmu(model, policies, settings)? {
         return Ok(None);
     }
@@ -267,11 +333,7 @@ pub(crate) fn mmu(
     if cores > most {
         return Err(misuse("--cores", &cores.to_string(), format!("the machine {} has {most}", machine.name)));
     }
-    fn value<T: std::str::FromStr<Err = NotOffered>>(
-        option: &str,
-        text: &Option<String>,
-        otherwise: T,
-    ) -> anyhow::Result<T> {
+    fn value<T: std::str::FromStr<Err = NotOffered>>(option: &str, text: &Option<String>, otherwise: T) -> Result<T> {
         match text {
             None => Ok(otherwise),
             Some(text) => {
@@ -295,7 +357,7 @@ pub(crate) fn mmu(
 }
 
 /// An error of a simulation that had good options: only what the options still could have prevented is misuse.
-pub(crate) fn failed(error: SimError) -> anyhow::Error {
+pub fn failed(error: SimError) -> Error {
     match error {
         SimError::Parameter { .. } | SimError::FastLargerThanFootprint { .. } | SimError::Machine(_) => {
             Misuse(error.to_string()).into()
@@ -305,9 +367,11 @@ pub(crate) fn failed(error: SimError) -> anyhow::Error {
 }
 
 /// A trace file whose header and index were read.
-pub(crate) struct Trace {
+pub struct Trace {
     path: PathBuf,
+    /// What it says of itself.
     pub header: Header,
+    /// Its memory.
     pub footprint: Bytes,
     /// Threads it has.
     pub threads: usize,
@@ -316,7 +380,11 @@ pub(crate) struct Trace {
 }
 
 impl Trace {
-    pub(crate) fn open(path: &Path, most: Bytes) -> anyhow::Result<Trace> {
+    /// Opens it; `most` is the largest footprint that is taken.
+    ///
+    /// # Errors
+    /// When it is no trace, not whole, of no accesses, or too large: misuse.
+    pub fn open(path: &Path, most: Bytes) -> Result<Trace> {
         let refused = |why: &dyn std::fmt::Display| misuse("--trace", &path.display().to_string(), why);
         let mut file = File::open(path).map_err(|error| refused(&error))?;
         let (header, index) = Index::read(&mut file).map_err(|error| {
@@ -355,7 +423,7 @@ impl Trace {
     }
 
     /// Refuses a trace that does not tell which of its pages were huge: page tables cannot be made up.
-    fn needs_page_sizes(&self) -> anyhow::Result<()> {
+    fn needs_page_sizes(&self) -> Result<()> {
         if self.tells_page_sizes()? {
             return Ok(());
         }
@@ -364,7 +432,10 @@ impl Trace {
     }
 
     /// Whether it tells which of its pages were huge.
-    pub(crate) fn tells_page_sizes(&self) -> anyhow::Result<bool> {
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    pub fn tells_page_sizes(&self) -> Result<bool> {
         let mut reader = self.reader().map_err(Misuse)?;
         let mut batch = vec![terrace_trace::Access::default(); 2048];
         loop {
@@ -381,7 +452,11 @@ impl Trace {
         self.header.scale.round().clamp(1.0, f64::from(1 << 20)) as u32
     }
 
-    pub(crate) fn reader(&self) -> Result<Reader<BufReader<File>>, String> {
+    /// Its accesses, from the beginning.
+    ///
+    /// # Errors
+    /// When it cannot be opened.
+    pub fn reader(&self) -> std::result::Result<Reader<BufReader<File>>, String> {
         let path = self.path.display();
         let file = File::open(&self.path).map_err(|error| format!("{path}: {error}"))?;
         Reader::new(BufReader::with_capacity(1 << 20, file)).map_err(|error| format!("{path}: {error}"))
@@ -398,7 +473,7 @@ impl Trace {
 
 /// The command that repeats a run, with every option that its result depends on. It names every field, so that a new option cannot
 /// be forgotten here.
-pub(crate) fn command_of(raw: &OneRunArguments) -> String {
+pub fn command_of(raw: &OneRunArguments) -> String {
     let OneRunArguments { workload, trace, max_footprint, policy, fast, seed, beside, model } = raw;
     let BesideArguments { beside, every } = beside;
     let ModelArguments { machine, size, threads, scale, pages, mmu, operations, settings, workload_settings } = model;

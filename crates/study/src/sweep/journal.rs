@@ -12,11 +12,10 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use anyhow::Context;
 use serde_json::{Value, json};
 use terrace_sim::run::Bounds;
 
-use crate::options::misuse;
+use crate::error::{Error, Result, misuse};
 use crate::provenance::text_hash;
 
 /// The longest journal that is read.
@@ -25,7 +24,7 @@ const LONGEST: u64 = 1 << 34;
 const SYNC: Duration = Duration::from_secs(2);
 
 /// See the module's header.
-pub(super) struct Journal {
+pub struct Journal {
     path: PathBuf,
     inner: Mutex<Inner>,
 }
@@ -43,7 +42,7 @@ impl Journal {
     ///
     /// # Errors
     /// When it is of another sweep, another process writes it, or it cannot be read; exit code 2.
-    pub(super) fn open(path: &Path, fingerprint: &Value) -> anyhow::Result<Journal> {
+    pub fn open(path: &Path, fingerprint: &Value) -> Result<Journal> {
         let shown = path.display().to_string();
         let refuse = |error: std::io::Error| misuse("--output", &shown, error);
         let mut file = terrace_files::open_in_place(path).map_err(refuse)?;
@@ -51,8 +50,12 @@ impl Journal {
         let mut bytes = Vec::new();
         (&file).take(LONGEST).read_to_end(&mut bytes).map_err(refuse)?;
         let header = line(&fingerprint.to_string());
-        let mut inner =
-            Inner { file: file.try_clone()?, synced: Instant::now(), bounds: BTreeMap::new(), cells: BTreeMap::new() };
+        let mut inner = Inner {
+            file: file.try_clone().map_err(refuse)?,
+            synced: Instant::now(),
+            bounds: BTreeMap::new(),
+            cells: BTreeMap::new(),
+        };
         let mut whole = 0;
         if let Some(rest) = bytes.strip_prefix(header.as_bytes()) {
             whole = header.len() + inner.read(rest);
@@ -73,27 +76,27 @@ impl Journal {
     }
 
     /// How many cells are finished.
-    pub(super) fn cells(&self) -> usize {
+    pub fn cells(&self) -> usize {
         self.inner().cells.len()
     }
 
     /// How many groups have bounds.
-    pub(super) fn all_bounds(&self) -> usize {
+    pub fn all_bounds(&self) -> usize {
         self.inner().bounds.len()
     }
 
     /// Whether a cell is finished.
-    pub(super) fn has(&self, cell: usize) -> bool {
+    pub fn has(&self, cell: usize) -> bool {
         self.inner().cells.contains_key(&cell)
     }
 
     /// The bounds of a group.
-    pub(super) fn bounds(&self, group: usize) -> Option<Bounds> {
+    pub fn bounds(&self, group: usize) -> Option<Bounds> {
         self.inner().bounds.get(&group).copied()
     }
 
     /// Adds the bounds of a group.
-    pub(super) fn add_bounds(&self, group: usize, bounds: Bounds) -> anyhow::Result<()> {
+    pub fn add_bounds(&self, group: usize, bounds: Bounds) -> Result<()> {
         let bits =
             [bounds.all_fast_seconds, bounds.all_slow_seconds].map(|seconds| format!("{:016x}", seconds.to_bits()));
         let mut inner = self.inner();
@@ -103,10 +106,18 @@ impl Journal {
     }
 
     /// Adds a row.
-    pub(super) fn add_cell(&self, cell: usize, row: &Value) -> anyhow::Result<()> {
+    pub fn add_cell(&self, cell: usize, row: &Value) -> Result<()> {
+        self.add_row(cell, row.to_string())
+    }
+
+    /// Adds a row by its text, which stays as it is: numbers that were read and written once more could differ in their last digit.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn add_row(&self, cell: usize, row: String) -> Result<()> {
         let mut inner = self.inner();
-        inner.write(&self.path, &json!({ "cell": cell, "row": row.to_string() }).to_string())?;
-        inner.cells.insert(cell, row.to_string());
+        inner.write(&self.path, &json!({ "cell": cell, "row": row }).to_string())?;
+        inner.cells.insert(cell, row);
         Ok(())
     }
 
@@ -114,27 +125,28 @@ impl Journal {
     ///
     /// # Errors
     /// When one is missing.
-    pub(super) fn rows(&self, cells: usize) -> anyhow::Result<Vec<Value>> {
+    pub fn rows(&self, cells: usize) -> Result<Vec<Value>> {
         let inner = self.inner();
-        let row = |cell| -> anyhow::Result<Value> {
-            let text = inner.cells.get(&cell).with_context(|| format!("cell {} was not run", cell + 1))?;
+        let row = |cell| -> Result<Value> {
+            let text = inner.cells.get(&cell).ok_or(Error::NotRun(cell + 1))?;
             Ok(serde_json::from_str(text)?)
         };
         (0..cells).map(row).collect()
     }
 
     /// Removes the file, once the table is written.
-    pub(super) fn remove(self) -> anyhow::Result<()> {
-        std::fs::remove_file(&self.path).with_context(|| self.path.display().to_string())
+    pub fn remove(self) -> Result<()> {
+        std::fs::remove_file(&self.path).map_err(|source| Error::File { what: self.path.display().to_string(), source })
     }
 }
 
 impl Inner {
-    fn write(&mut self, path: &Path, text: &str) -> anyhow::Result<()> {
-        let failed = || format!("{}: the journal cannot be written", path.display());
-        self.file.write_all(line(text).as_bytes()).with_context(failed)?;
+    fn write(&mut self, path: &Path, text: &str) -> Result<()> {
+        let failed =
+            |source| Error::File { what: format!("{}: the journal cannot be written", path.display()), source };
+        self.file.write_all(line(text).as_bytes()).map_err(failed)?;
         if self.synced.elapsed() > SYNC {
-            self.file.sync_data().with_context(failed)?;
+            self.file.sync_data().map_err(failed)?;
             self.synced = Instant::now();
         }
         Ok(())

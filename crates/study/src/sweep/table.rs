@@ -6,7 +6,6 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use anyhow::Context;
 use parquet::basic::{Compression, LogicalType, Repetition, Type as Physical};
 use parquet::data_type::{ByteArray, ByteArrayType, DataType, DoubleType, Int64Type};
 use parquet::file::properties::WriterProperties;
@@ -14,8 +13,8 @@ use parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
 use parquet::schema::types::Type;
 use serde_json::Value;
 
-use super::super::sim::compare::{COLUMNS, csv_table};
-use crate::options::misuse;
+use crate::error::{Result, misuse};
+use crate::rows::{COLUMNS, csv_table};
 
 /// The policy that moves nothing.
 const FIRST_TOUCH: &str = terrace_policies::first_touch::INFO.name;
@@ -52,9 +51,12 @@ const TEXTS: [&str; 12] = [
 
 /// How the table is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Form {
+pub enum Form {
+    /// JSON lines.
     Lines,
+    /// CSV.
     Csv,
+    /// Parquet.
     Parquet,
 }
 
@@ -63,7 +65,7 @@ impl Form {
     ///
     /// # Errors
     /// When it is none of the three; exit code 2.
-    pub(super) fn of(path: &Path) -> anyhow::Result<Form> {
+    pub fn of(path: &Path) -> Result<Form> {
         match path.extension().and_then(|ending| ending.to_str()) {
             Some("jsonl") => Ok(Form::Lines),
             Some("csv") => Ok(Form::Csv),
@@ -76,11 +78,15 @@ impl Form {
         }
     }
 
-    pub(super) fn bytes(self, rows: Vec<Value>) -> anyhow::Result<Vec<u8>> {
+    /// The bytes of a table.
+    ///
+    /// # Errors
+    /// When Parquet refuses the rows.
+    pub fn bytes(self, rows: Vec<Value>) -> Result<Vec<u8>> {
         match self {
             Form::Lines => Ok(rows.iter().map(|row| format!("{row}\n")).collect::<String>().into_bytes()),
             Form::Csv => Ok(csv_table(&rows).into_bytes()),
-            Form::Parquet => parquet(&rows).context("the table could not be turned into Parquet"),
+            Form::Parquet => Ok(parquet(&rows)?),
         }
     }
 }

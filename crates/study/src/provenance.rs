@@ -8,41 +8,53 @@ use std::fmt::Write;
 use std::io::Read;
 use std::path::Path;
 
-use anyhow::Context;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 use terrace_machine::preset::Machine;
 
+use crate::error::{Error, Result};
+
 /// Version of the form of results; it grows by one when a key changes its meaning or goes away.
-pub(crate) const SCHEMA_VERSION: u32 = 1;
+pub const SCHEMA_VERSION: u32 = 1;
 /// Terrace's version.
-pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
+pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// The commit it was built from, or `unknown`.
-pub(crate) const COMMIT: &str = env!("TERRACE_COMMIT");
+pub const COMMIT: &str = env!("TERRACE_COMMIT");
 
 /// See the module's header. `None` and empty: it does not apply, or there are several.
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
-pub(crate) struct Provenance {
+pub struct Provenance {
+    /// [`SCHEMA_VERSION`].
     pub schema_version: u32,
+    /// [`VERSION`].
     pub version: &'static str,
+    /// [`COMMIT`].
     pub commit: &'static str,
     /// As a shell takes it.
     pub command: String,
+    /// Its name.
     pub machine: Option<String>,
     /// SHA-256 of the machine's description.
     pub machine_hash: Option<String>,
+    /// The program.
     pub workload: Option<String>,
     /// Options of the workload, as given.
     pub workload_settings: BTreeMap<String, String>,
     /// SHA-256 of the trace.
     pub trace_hash: Option<String>,
+    /// Footprint on the scaled machine.
     pub size_bytes: Option<u64>,
+    /// Amount of work, as given.
     pub operations: Option<u64>,
+    /// The policy.
     pub policy: Option<String>,
     /// Every setting of every policy that ran, by POLICY.KEY.
     pub settings: BTreeMap<String, String>,
+    /// Seed of everything random.
     pub seed: Option<u64>,
+    /// Factor between the modelled machine and the full size.
     pub scale: Option<u32>,
+    /// Threads of the program.
     pub threads: Option<usize>,
     /// How memory was mapped.
     pub pages: Option<String>,
@@ -50,13 +62,13 @@ pub(crate) struct Provenance {
 
 impl Provenance {
     /// That of this process, of which no more is known than its command line.
-    pub(crate) fn here() -> Provenance {
+    pub fn here() -> Provenance {
         let words = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned());
         Provenance::of(&command(words))
     }
 
     /// That of a command.
-    pub(crate) fn of(command: &str) -> Provenance {
+    pub fn of(command: &str) -> Provenance {
         Provenance {
             schema_version: SCHEMA_VERSION,
             version: VERSION,
@@ -79,13 +91,13 @@ impl Provenance {
     }
 
     /// On a modelled machine.
-    pub(crate) fn on(mut self, machine: &Machine) -> Provenance {
+    pub fn on(mut self, machine: &Machine) -> Provenance {
         (self.machine, self.machine_hash) = (Some(machine.name.clone()), Some(machine_hash(machine)));
         self
     }
 
     /// On this machine, which is described by its processor, memory and kernel.
-    pub(crate) fn on_this_machine(mut self) -> Provenance {
+    pub fn on_this_machine(mut self) -> Provenance {
         let description = this_machine();
         self.machine_hash = Some(text_hash(&description));
         self.machine = Some(description);
@@ -93,14 +105,14 @@ impl Provenance {
     }
 
     /// Of a program with its arguments.
-    pub(crate) fn running(mut self, program: &[std::ffi::OsString]) -> Provenance {
+    pub fn running(mut self, program: &[std::ffi::OsString]) -> Provenance {
         let words: Vec<String> = program.iter().map(|word| quoted(&word.to_string_lossy())).collect();
         self.workload = (!words.is_empty()).then(|| words.join(" "));
         self
     }
 
     /// Under a policy; what was not given has its default.
-    pub(crate) fn under(mut self, policy: &str, given: &BTreeMap<String, String>) -> Provenance {
+    pub fn under(mut self, policy: &str, given: &BTreeMap<String, String>) -> Provenance {
         self.policy = Some(policy.to_owned());
         self.settings = settings(policy, given);
         self
@@ -110,9 +122,9 @@ impl Provenance {
     ///
     /// # Errors
     /// When the result is no object.
-    pub(crate) fn stamp(&self, result: &impl serde::Serialize) -> anyhow::Result<Value> {
+    pub fn stamp(&self, result: &impl serde::Serialize) -> Result<Value> {
         let mut result = serde_json::to_value(result)?;
-        let object = result.as_object_mut().context("a result is a JSON object")?;
+        let object = result.as_object_mut().ok_or(Error::NoObject)?;
         if let Value::Object(own) = serde_json::to_value(self)? {
             for (key, value) in own {
                 object.entry(key).or_insert(value);
@@ -123,7 +135,7 @@ impl Provenance {
 }
 
 /// Every setting of a policy with its value, by POLICY.KEY.
-pub(crate) fn settings(policy: &str, given: &BTreeMap<String, String>) -> BTreeMap<String, String> {
+pub fn settings(policy: &str, given: &BTreeMap<String, String>) -> BTreeMap<String, String> {
     let info = terrace_policies::POLICIES.iter().find(|info| info.name == policy);
     let defaults = info.map_or(&[][..], |info| info.settings).iter();
     let mut all: BTreeMap<String, String> =
@@ -133,7 +145,7 @@ pub(crate) fn settings(policy: &str, given: &BTreeMap<String, String>) -> BTreeM
 }
 
 /// SHA-256 of a machine's description: its name, every number and its place.
-pub(crate) fn machine_hash(machine: &Machine) -> String {
+pub fn machine_hash(machine: &Machine) -> String {
     let mut hash = Sha256::new();
     hash.update(machine.name.as_bytes());
     for source in &machine.sources {
@@ -143,7 +155,7 @@ pub(crate) fn machine_hash(machine: &Machine) -> String {
 }
 
 /// SHA-256 of a text.
-pub(crate) fn text_hash(text: &str) -> String {
+pub fn text_hash(text: &str) -> String {
     hex(&Sha256::digest(text.as_bytes()))
 }
 
@@ -151,7 +163,7 @@ pub(crate) fn text_hash(text: &str) -> String {
 ///
 /// # Errors
 /// When it cannot be read.
-pub(crate) fn file_hash(path: &Path) -> std::io::Result<String> {
+pub fn file_hash(path: &Path) -> std::io::Result<String> {
     let (mut file, _) = terrace_files::open(path)?;
     let (mut hash, mut block) = (Sha256::new(), vec![0; 1 << 20]);
     loop {
@@ -184,12 +196,12 @@ fn this_machine() -> String {
 }
 
 /// A command of Terrace, as a shell takes it.
-pub(crate) fn command(words: impl IntoIterator<Item = String>) -> String {
+pub fn command(words: impl IntoIterator<Item = String>) -> String {
     words.into_iter().fold("terrace".to_owned(), |text, word| text + " " + &quoted(&word))
 }
 
 /// A word as a shell takes it.
-pub(crate) fn quoted(word: &str) -> String {
+pub fn quoted(word: &str) -> String {
     let plain = |letter: char| letter.is_ascii_alphanumeric() || "_./:=,%+@-".contains(letter);
     match !word.is_empty() && word.chars().all(plain) {
         true => word.to_owned(),
@@ -198,7 +210,7 @@ pub(crate) fn quoted(word: &str) -> String {
 }
 
 /// The words of a command as a shell parts them: blanks, quotes and backslashes. `None` where a quote is not closed.
-pub(crate) fn words(command: &str) -> Option<Vec<String>> {
+pub fn words(command: &str) -> Option<Vec<String>> {
     let (mut words, mut word, mut quote) = (Vec::new(), None::<String>, None);
     let mut letters = command.chars();
     while let Some(letter) = letters.next() {

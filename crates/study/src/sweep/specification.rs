@@ -9,10 +9,10 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use terrace_sim::FastSize;
 
-use super::super::sim::compare::{Settled, programs};
-use super::super::sim::options::{self, PolicySettings};
-use crate::args::{MmuArguments, ModelArguments, SimCompareArguments};
-use crate::options::Misuse;
+use crate::arguments::{MmuArguments, ModelArguments, SimCompareArguments};
+use crate::compare::{Settled, programs};
+use crate::error::{Error, Misuse, Result};
+use crate::options::{self, Own, PolicySettings};
 use crate::provenance::{COMMIT, SCHEMA_VERSION, VERSION, text_hash};
 
 /// More cells than this are taken for a mistake.
@@ -180,19 +180,22 @@ impl Specification {
 /// One run of a sweep.
 pub(super) struct CellPlan {
     /// Its machine, program and seed.
-    pub group: usize,
-    pub fast_text: String,
-    pub fast: FastSize,
-    pub policy: String,
-    pub settings: PolicySettings,
+    pub(super) group: usize,
+    /// Fast memory, as it was asked for.
+    pub(super) fast_text: String,
+    /// The same.
+    pub(super) fast: FastSize,
+    /// The policy.
+    pub(super) policy: String,
+    pub(super) settings: PolicySettings,
 }
 
 /// All of it, checked.
 pub(super) struct Plan {
     /// Machine, program and seed: what shares bounds.
-    pub groups: Vec<Settled>,
+    pub(super) groups: Vec<Settled>,
     /// Group by group.
-    pub cells: Vec<CellPlan>,
+    pub(super) cells: Vec<CellPlan>,
     in_a_group: usize,
 }
 
@@ -201,14 +204,15 @@ impl Plan {
     ///
     /// # Errors
     /// What is wrong; exit code 2.
-    pub(super) fn new(specification: &Specification) -> anyhow::Result<Plan> {
-        let fast: Result<Vec<(String, FastSize)>, anyhow::Error> =
+    pub(super) fn new(specification: &Specification) -> Result<Plan> {
+        let fast: Result<Vec<(String, FastSize)>, Error> =
             specification.fast.iter().map(|text| Ok((text.clone(), options::fast_size(text)?))).collect();
         let fast = fast?;
         let mut variants = Vec::new();
         for policy in &specification.policies {
             for settings in specification.combinations(policy) {
-                variants.push((policy, PolicySettings::parse(&settings, std::slice::from_ref(policy))?));
+                variants
+                    .push((policy, PolicySettings::parse(&settings, std::slice::from_ref(policy), &Own::default())?));
             }
         }
         let mut places = Vec::new();
@@ -226,8 +230,8 @@ impl Plan {
             ))
             .into());
         }
-        let settled = places.iter().map(|(terms, program, seed)| Settled::new(terms, program, *seed));
-        let groups = settled.collect::<Result<Vec<Settled>, anyhow::Error>>()?;
+        let settled = places.iter().map(|(terms, program, seed)| Settled::new(terms, &Own::default(), program, *seed));
+        let groups = settled.collect::<Result<Vec<Settled>, Error>>()?;
         let mut cells = Vec::with_capacity(groups.len() * in_a_group);
         for (group, settled) in groups.iter().enumerate() {
             for (fast_text, fast) in &fast {
