@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use rayon::prelude::*;
 use serde_json::{Value, json};
 use terrace_sim::compare::{Cell, Course, Job, Matrix, Summary, compare_with_first_touch, summarise};
-use terrace_sim::run::{Bounds, bounds, run_alone};
-use terrace_sim::{FastSize, SimConfig};
+use terrace_sim::run::{Bounds, RunRequest, bounding, machines_at_once, parts, run_together};
+use terrace_sim::{FastSize, Report, SimConfig};
 
 use crate::arguments::{BesideArguments, OneRunArguments, SimCompareArguments};
 use crate::error::{Error, Result, misuse};
@@ -151,7 +151,33 @@ impl Settled {
     }
 }
 
-/// Runs a comparison on all cores. `own` are policies beside the registered ones.
+/// One machine under a program: with everything fast, with everything slow, or that of a job by its number.
+#[derive(Clone, Copy)]
+enum Run {
+    Fast,
+    Slow,
+    Job(usize),
+}
+
+impl Settled {
+    /// Runs the program once, on all these machines.
+    fn together(&self, runs: &[Run], jobs: &[&Job]) -> Result<Vec<Report>> {
+        let [fast, slow] = bounding(&self.run.config).map_err(failed)?;
+        let (mut fast, mut slow) = (Some(fast), Some(slow));
+        let request = |run: &Run| match run {
+            Run::Fast => Ok(fast.take().expect("it is asked for once")),
+            Run::Slow => Ok(slow.take().expect("it is asked for once")),
+            Run::Job(number) => {
+                let job = jobs[*number];
+                Ok(RunRequest::new(self.config(job.fast), self.run.settings.build(&job.policy)?))
+            }
+        };
+        let requests = runs.iter().map(request).collect::<Result<Vec<_>>>()?;
+        run_together(requests, self.run.source.as_ref()).into_iter().map(|report| report.map_err(failed)).collect()
+    }
+}
+
+/// Runs a comparison on all cores. A program runs once for all policies and sizes, or once for each core's part of them. `own` are policies beside the registered ones.
 ///
 /// # Errors
 /// When what was asked for makes no sense (misuse), a run fails, or `progress` asked to stop.
@@ -180,34 +206,54 @@ pub fn compare(arguments: &SimCompareArguments, own: &Own, progress: &dyn Progre
     let asked = matrix.policies.iter().any(|policy| policy == FIRST_TOUCH);
     let reference_jobs = if asked { Vec::new() } else { reference.jobs() };
     progress.begin(settled.len() + jobs.len() + reference_jobs.len(), 0);
-    let with_bounds: Result<Vec<(&Settled, Bounds)>, Error> = settled
+    let all: Vec<&Job> = jobs.iter().chain(&reference_jobs).collect();
+    let parts = parts(settled.len(), rayon::current_num_threads());
+    let mut batches = Vec::new();
+    for one in &settled {
+        let own = |job: &Job| one.name == job.workload && one.raw.seed == job.seed;
+        let numbers: Vec<usize> = (0..all.len()).filter(|number| own(all[*number])).collect();
+        let runs: Vec<Run> = [Run::Fast, Run::Slow].into_iter().chain(numbers.into_iter().map(Run::Job)).collect();
+        let size = runs.len().div_ceil(parts).min(machines_at_once(one.run.config.footprint));
+        batches.extend(runs.chunks(size).map(|runs| (one, runs.to_vec())));
+    }
+    let reports: Vec<Vec<Report>> = batches
         .par_iter()
-        .map(|one| {
+        .map(|(one, runs)| {
             unless_stopped(progress)?;
-            let bounds = bounds(&one.run.config, one.run.source.as_ref()).map_err(failed)?;
-            progress.step();
-            Ok((one, bounds))
+            let reports = one.together(runs, &all)?;
+            (0..runs.iter().filter(|run| !matches!(run, Run::Slow)).count()).for_each(|_| progress.step());
+            Ok(reports)
         })
-        .collect();
-    let with_bounds = with_bounds?;
-    let run_one = |job: &Job| -> Result<(Cell, (Provenance, Option<Course>))> {
-        let found = with_bounds.iter().find(|(one, _)| one.name == job.workload && one.raw.seed == job.seed);
-        let (one, bounds) = found.expect("every job's program and seed were settled");
-        unless_stopped(progress)?;
-        let policy = one.run.settings.build(&job.policy)?;
-        let mut report = run_alone(&one.config(job.fast), one.run.source.as_ref(), policy).map_err(failed)?;
-        report.compare_with(bounds);
-        progress.step();
-        let cell = Cell::new(job, &report);
-        let course = || Course { job: job.clone(), series: report.series, heat_map: report.heat_map };
-        Ok((cell, (one.made(job, &one.run.settings), (job.seed == arguments.first_seed).then(course))))
-    };
-    let all = |jobs: &[Job]| -> Result<Vec<_>> { jobs.par_iter().map(run_one).collect() };
-    let (mut cells, rest): (Vec<Cell>, Vec<_>) = all(&jobs)?.into_iter().unzip();
-    let (made, courses): (Vec<Provenance>, Vec<_>) = rest.into_iter().unzip();
-    let mut references: Vec<Cell> = all(&reference_jobs)?.into_iter().map(|(cell, _)| cell).collect();
+        .collect::<Result<_>>()?;
+    let mut bounds: Vec<[Option<Report>; 2]> = settled.iter().map(|_| [None, None]).collect();
+    let mut of_jobs: Vec<Option<(&Settled, usize, Report)>> = all.iter().map(|_| None).collect();
+    for ((one, runs), reports) in batches.iter().zip(reports) {
+        let place =
+            settled.iter().position(|other| std::ptr::eq(*one, other)).expect("a batch is of a settled program");
+        for (run, report) in runs.iter().zip(reports) {
+            match run {
+                Run::Fast => bounds[place][0] = Some(report),
+                Run::Slow => bounds[place][1] = Some(report),
+                Run::Job(number) => of_jobs[*number] = Some((one, place, report)),
+            }
+        }
+    }
+    let (mut cells, mut made, mut courses) = (Vec::new(), Vec::new(), Vec::new());
+    for (job, found) in all.iter().zip(of_jobs) {
+        let (one, place, mut report) = found.expect("every job's program and seed were settled");
+        let [Some(fast), Some(slow)] = &bounds[place] else { unreachable!("every program's bounds were run") };
+        report.compare_with(&Bounds::of([fast, slow]));
+        cells.push(Cell::new(job, &report));
+        if made.len() < jobs.len() {
+            made.push(one.made(job, &one.run.settings));
+            if job.seed == arguments.first_seed {
+                courses.push(Course { job: (*job).clone(), series: report.series, heat_map: report.heat_map });
+            }
+        }
+    }
+    let mut references = cells.split_off(jobs.len());
     references.extend(cells.iter().filter(|cell| cell.policy == FIRST_TOUCH).cloned());
     compare_with_first_touch(&mut cells, &references);
     let summary = summarise(&cells, 1);
-    Ok(Comparison { cells, summary, courses: courses.into_iter().flatten().collect(), made })
+    Ok(Comparison { cells, summary, courses, made })
 }

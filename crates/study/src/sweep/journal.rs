@@ -95,14 +95,20 @@ impl Journal {
         self.inner().bounds.get(&group).copied()
     }
 
-    /// Adds the bounds of a group.
-    pub fn add_bounds(&self, group: usize, bounds: Bounds) -> Result<()> {
+    /// Adds the bounds of a group. Returns false where another part of the group has: they are the same.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn add_bounds(&self, group: usize, bounds: Bounds) -> Result<bool> {
+        let mut inner = self.inner();
+        if inner.bounds.contains_key(&group) {
+            return Ok(false);
+        }
         let bits =
             [bounds.all_fast_seconds, bounds.all_slow_seconds].map(|seconds| format!("{:016x}", seconds.to_bits()));
-        let mut inner = self.inner();
         inner.write(&self.path, &json!({ "bounds": group, "seconds_bits": bits }).to_string())?;
         inner.bounds.insert(group, bounds);
-        Ok(())
+        Ok(true)
     }
 
     /// Adds a row.

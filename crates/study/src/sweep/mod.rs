@@ -3,21 +3,24 @@
 //! In: a specification. Out: the bytes of a table with a row a cell, and on the way a journal of what is finished. Must not: compute a
 //! finished cell twice, or give other bytes after an interruption or by how its cells were dealt out.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use rayon::prelude::*;
 use serde_json::Value;
 use terrace_sim::compare::{Cell, Job};
-use terrace_sim::run::{Bounds, bounds, run_alone};
+use terrace_sim::run::{Bounds, RunRequest, bounding, bounds, machines_at_once, parts, run_together};
+use terrace_sim::{Report, SimError};
 
 mod journal;
 mod specification;
 mod table;
 
 pub use journal::Journal;
-use specification::{Plan, Specification};
+use specification::{CellPlan, Plan, Specification};
 pub use table::Form;
 
+use crate::compare::Settled;
 use crate::error::{Error, Result, misuse};
 use crate::options::failed;
 use crate::{Progress, unless_stopped};
@@ -88,12 +91,49 @@ impl Sweep {
         bounds(&run.config, run.source.as_ref()).map_err(failed)
     }
 
+    /// The rows of some cells of a group, for which its program runs once, and the group's bounds, which are run along where they are not
+    /// `known`.
+    ///
+    /// # Errors
+    /// [`Error::Cell`] when a simulation fails, with the first cell that did.
+    pub fn rows_of(&self, group: usize, cells: &[usize], known: Option<Bounds>) -> Result<(Bounds, Vec<Value>)> {
+        let run = &self.plan.groups[group].run;
+        let mut requests = match known {
+            Some(_) => Vec::new(),
+            None => Vec::from(bounding(&run.config).map_err(failed)?),
+        };
+        let own = requests.len();
+        let of_cell = |number: usize, source| Error::Cell { number: number + 1, source: Box::new(source) };
+        for &number in cells {
+            let (group, cell, _) = job_of(&self.plan, number);
+            let policy = cell.settings.build(&cell.policy).map_err(|error| of_cell(number, error))?;
+            requests.push(RunRequest::new(group.config(cell.fast), policy));
+        }
+        let mut reports = run_together(requests, run.source.as_ref());
+        let of_cells = reports.split_off(own);
+        let bounds = match known {
+            Some(bounds) => bounds,
+            None => {
+                let reports = reports.into_iter().collect::<std::result::Result<Vec<_>, _>>().map_err(failed)?;
+                Bounds::of([&reports[0], &reports[1]])
+            }
+        };
+        let row = |(&number, report): (&usize, std::result::Result<Report, SimError>)| {
+            let (group, cell, job) = job_of(&self.plan, number);
+            let mut report = report.map_err(|error| of_cell(number, failed(error)))?;
+            report.compare_with(&bounds);
+            group.made(&job, &cell.settings).stamp(&Cell::new(&job, &report)).map_err(|error| of_cell(number, error))
+        };
+        let rows = cells.iter().zip(of_cells).map(row).collect::<Result<_>>()?;
+        Ok((bounds, rows))
+    }
+
     /// The row of a cell, from its group's bounds.
     ///
     /// # Errors
-    /// [`Error::Cell`] when the simulation fails.
+    /// As [`Sweep::rows_of`].
     pub fn row(&self, cell: usize, known: &Bounds) -> Result<Value> {
-        one(&self.plan, cell, known).map_err(|source| Error::Cell { number: cell + 1, source: Box::new(source) })
+        Ok(self.rows_of(self.group_of(cell), &[cell], Some(*known))?.1.remove(0))
     }
 
     /// Runs what is missing, on all cores.
@@ -102,17 +142,28 @@ impl Sweep {
     /// As [`Sweep::row`], when the journal cannot be written, and when `progress` asked to stop. What was finished is in the journal.
     pub fn run(&self, journal: &Journal, progress: &dyn Progress) -> Result<()> {
         progress.begin(self.cells() + self.groups(), journal.cells() + journal.all_bounds());
-        self.missing_bounds(journal).into_par_iter().try_for_each(|group| {
+        let missing = self.missing_cells(journal);
+        let groups: BTreeSet<usize> = missing.iter().map(|cell| self.group_of(*cell)).collect();
+        let parts = parts(groups.len(), rayon::current_num_threads());
+        let mut batches = Vec::new();
+        for group in groups {
+            let cells: Vec<usize> = missing.iter().copied().filter(|cell| self.group_of(*cell) == group).collect();
+            // A batch whose group has no bounds yet runs them along.
+            let most = machines_at_once(self.plan.groups[group].run.config.footprint).saturating_sub(2).max(1);
+            let size = cells.len().div_ceil(parts).min(most);
+            batches.extend(cells.chunks(size).map(|cells| (group, cells.to_vec())));
+        }
+        batches.into_par_iter().try_for_each(|(group, cells)| {
             unless_stopped(progress)?;
-            journal.add_bounds(group, self.bounds_of(group)?)?;
-            progress.step();
-            Ok::<_, Error>(())
-        })?;
-        self.missing_cells(journal).into_par_iter().try_for_each(|cell| {
-            unless_stopped(progress)?;
-            let known = journal.bounds(self.group_of(cell)).ok_or(Error::NotRun(cell + 1))?;
-            journal.add_cell(cell, &self.row(cell, &known)?)?;
-            progress.step();
+            let known = journal.bounds(group);
+            let (bounds, rows) = self.rows_of(group, &cells, known)?;
+            if known.is_none() && journal.add_bounds(group, bounds)? {
+                progress.step();
+            }
+            for (cell, row) in cells.into_iter().zip(rows) {
+                journal.add_cell(cell, &row)?;
+                progress.step();
+            }
             Ok(())
         })
     }
@@ -147,7 +198,8 @@ pub fn partial(output: &Path) -> PathBuf {
     PathBuf::from(name)
 }
 
-fn one(plan: &Plan, number: usize, known: &Bounds) -> Result<Value> {
+/// A cell as the job that a comparison would have of it.
+fn job_of(plan: &Plan, number: usize) -> (&Settled, &CellPlan, Job) {
     let cell = &plan.cells[number];
     let group = &plan.groups[cell.group];
     let job = Job {
@@ -157,8 +209,5 @@ fn one(plan: &Plan, number: usize, known: &Bounds) -> Result<Value> {
         fast: cell.fast,
         seed: group.raw.seed,
     };
-    let policy = cell.settings.build(&cell.policy)?;
-    let mut report = run_alone(&group.config(cell.fast), group.run.source.as_ref(), policy).map_err(failed)?;
-    report.compare_with(known);
-    group.made(&job, &cell.settings).stamp(&Cell::new(&job, &report))
+    (group, cell, job)
 }
