@@ -166,13 +166,21 @@ pub struct RunRequest {
     pub policy: Box<dyn Policy>,
     /// Whether every tier has room for all.
     unlimited: bool,
+    /// What decides how large fast memory is while it runs.
+    tuning: Option<Box<dyn Tuning>>,
 }
 
 impl RunRequest {
     /// A run under a policy.
     pub fn new(config: SimConfig, policy: Box<dyn Policy>) -> RunRequest {
         let unlimited = policy.profile().needs().unlimited_fast;
-        RunRequest { config, policy, unlimited }
+        RunRequest { config, policy, unlimited, tuning: None }
+    }
+
+    /// The same while `tuning` decides how large fast memory is.
+    #[must_use]
+    pub fn tuned(self, tuning: Box<dyn Tuning>) -> RunRequest {
+        RunRequest { tuning: Some(tuning), ..self }
     }
 
     fn begin(self, future: Option<Future>) -> Result<Simulation, SimError> {
@@ -182,6 +190,9 @@ impl RunRequest {
         };
         if let Some(future) = future {
             simulation.foresee(future);
+        }
+        if let Some(tuning) = self.tuning {
+            simulation.tune_with(tuning);
         }
         Ok(simulation)
     }
@@ -252,7 +263,7 @@ pub fn bounding(config: &SimConfig) -> Result<[RunRequest; 2], SimError> {
     Ok([TierId::FAST, TierId(slow.unwrap_or(0) as u8)].map(|tier| {
         let mut config = config.clone();
         config.watch = None;
-        RunRequest { config, policy: Box::new(Fixed(tier)), unlimited: true }
+        RunRequest { config, policy: Box::new(Fixed(tier)), unlimited: true, tuning: None }
     }))
 }
 
@@ -300,11 +311,7 @@ pub fn run_tuned(
     policy: Box<dyn Policy>,
     tuning: Box<dyn Tuning>,
 ) -> Result<Report, SimError> {
-    let mut simulation = Simulation::new(config.clone(), policy)?;
-    simulation.tune_with(tuning);
-    let (simulation, played) = play_alone(simulation, source);
-    let report = simulation.finish(&source.name())?;
-    played.map(|()| report)
+    run_together(vec![RunRequest::new(config.clone(), policy).tuned(tuning)], source).remove(0)
 }
 
 /// Plays the source once to write down what it will use. The machine's cache is the same; where pages lie is of no account.
