@@ -9,12 +9,13 @@
 use std::collections::BTreeMap;
 
 use safe_arch::prefetch_t0;
-use terrace_core::units::{Bytes, Vpn};
+use terrace_core::units::{Bytes, PageId, Vpn};
 use terrace_machine::load::Wait;
 use terrace_machine::mmu::tables::FIRST_FRAME;
 use terrace_machine::mmu::{CounterSpec, When};
 use terrace_machine::preset::Machine;
 use terrace_policies::Settings;
+use terrace_trace::{Access, Header, Reader, Writer};
 use terrace_workloads::random::{Permutation, Random, Zipf};
 
 use crate::config::{FastSize, Pages, SimConfig};
@@ -57,7 +58,7 @@ pub struct BenchPlan {
 }
 
 /// The names of all benches, in the order they run.
-pub const NAMES: [&str; 16] = [
+pub const NAMES: [&str; 17] = [
     "bound_words",
     "bound_chase",
     "replay_policy",
@@ -74,6 +75,7 @@ pub const NAMES: [&str; 16] = [
     "object_cache_fifo",
     "metadata_dense",
     "metadata_btree",
+    "trace_decode",
 ];
 
 /// One rate.
@@ -244,6 +246,9 @@ pub fn run(plan: &BenchPlan, probe: &mut dyn Probe, done: &mut dyn FnMut(Bench))
     }
     if wanted("metadata_btree") {
         done(tree_counts(plan, &trace, probe));
+    }
+    if wanted("trace_decode") {
+        done(decode(plan, &trace, probe)?);
     }
     Ok(())
 }
@@ -430,6 +435,48 @@ fn tree_counts(plan: &BenchPlan, trace: &[u32], probe: &mut dyn Probe) -> Bench 
     bench(plan, "metadata_btree", "counts in a tree", seconds, size_of::<(u64, u64)>() as f64)
 }
 
+/// Reading a stored trace of these accesses, which lies in memory: check, decompression, decoding. Without lines and times, as the replay
+/// of a page trace needs it.
+fn decode(plan: &BenchPlan, trace: &[u32], probe: &mut dyn Probe) -> Result<Bench, SimError> {
+    let refused = |error: terrace_trace::TraceError| SimError::Source(error.to_string());
+    let mut writer = Writer::new(Vec::new(), Header::default()).map_err(refused)?;
+    for &page in trace {
+        writer.access(Access::read(PageId(page))).map_err(refused)?;
+    }
+    let stored = writer.finish().map_err(refused)?.0;
+    let mut batch = vec![Access::default(); BATCH];
+    let mut read = 0;
+    let mut failed = None;
+    let seconds = fastest(plan, probe, &mut |probe| {
+        let start = probe.cpu_seconds();
+        read = 0;
+        let mut reader = match Reader::new(stored.as_slice()) {
+            Ok(reader) => reader,
+            Err(error) => {
+                failed = Some(error);
+                return f64::INFINITY;
+            }
+        };
+        loop {
+            match reader.fill(&mut batch) {
+                Ok(0) => break,
+                Ok(count) => read += count,
+                Err(error) => {
+                    failed = Some(error);
+                    return f64::INFINITY;
+                }
+            }
+        }
+        probe.cpu_seconds() - start
+    });
+    if let Some(error) = failed {
+        return Err(refused(error));
+    }
+    assert_eq!(read, trace.len(), "every access was read");
+    let bytes = stored.len() as f64 / plan.pages as f64;
+    Ok(bench(plan, "trace_decode", "read a trace", seconds, bytes))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -455,7 +502,7 @@ mod tests {
             let machines = if bench.name.starts_with("lockstep") { MACHINES as f64 } else { 1.0 };
             assert_eq!(bench.accesses_per_second, 40_000.0 * machines, "{bench:?}");
             assert!(bench.bytes_per_page > 0.0 && bench.pages == 4096, "{bench:?}");
-            let replays = !bench.name.starts_with("object") && !bench.name.starts_with("metadata");
+            let replays = !["object", "metadata", "trace"].iter().any(|apart| bench.name.starts_with(apart));
             assert_eq!(bench.share_of_bound.is_some(), replays, "{bench:?}");
         }
         plan.only = "mmu".to_owned();
