@@ -18,12 +18,13 @@ use crate::measure::{Figure, Measure, Part, Prediction};
 use crate::schema::{self, RawFile, RawRow, RawSetting, Text};
 
 /// The files that come with Terrace.
-const FILES: [(&str, &str); 5] = [
+const FILES: [(&str, &str); 6] = [
     ("experiments/flexmem.toml", include_str!("../../../experiments/flexmem.toml")),
     ("experiments/tieredmms.toml", include_str!("../../../experiments/tieredmms.toml")),
     ("experiments/flexhm.toml", include_str!("../../../experiments/flexhm.toml")),
     ("experiments/hotness-walk.toml", include_str!("../../../experiments/hotness-walk.toml")),
     ("experiments/tuna.toml", include_str!("../../../experiments/tuna.toml")),
+    ("experiments/rivals.toml", include_str!("../../../experiments/rivals.toml")),
 ];
 
 /// The longest file that is read, in bytes: a hundred times the longest that comes with Terrace.

@@ -306,7 +306,7 @@ pub(crate) struct RecordArguments {
 
 #[derive(Clone, Debug, Args)]
 pub(crate) struct ReproduceArguments {
-    /// `list`, `flexmem`, `tuna`, `tieredmms`, `flexhm`, `hotness-walk`, `all`, or how ids begin (FM.fig6, FM.fig6.ft.tpp).
+    /// `list`, `flexmem`, `tuna`, `tieredmms`, `flexhm`, `hotness-walk`, `rivals`, `all`, or how ids begin (FM.fig6, FM.fig6.ft.tpp).
     #[arg(required = true, value_name = "ID")]
     pub ids: Vec<String>,
     /// Experiments of your own instead of those that come with Terrace (docs/experiments.md says how to write them).
