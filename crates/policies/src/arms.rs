@@ -16,7 +16,7 @@
 //! | cost | moving both pages | by the prices of the machine, where ARMS measures its own moves [D] |
 //! | change | Page-Hinkley test of the share of slow samples: drift 0.05, threshold 0.2 | [M] for the test, [D] for its numbers and for the share in place of bandwidth |
 //! | `recency_rounds` | 10 | intervals that the mode of recency lasts [D] |
-//! | batch | what the spare bandwidth of the busier tier moves in an interval | [P] for spare bandwidth, [D] for the formula |
+//! | batch | what a mover moves in an interval, times the spare share of bandwidth: the least latency seen over the present one, of the busier tier | [P] for spare bandwidth, [D] for the formula |
 //! | `sample_period` | 5,000 | loads a sample: HeMem's, on which ARMS is built [M] |
 //!
 //! Ambiguities: how long a page will stay is taken from how long it has been among the top k, one interval for one. Of pages with equal scores the
@@ -34,7 +34,7 @@ use terrace_core::policy::{
     Setup,
 };
 use terrace_core::prices::{Prices, ProcessorCounts};
-use terrace_core::units::{BLOCK_PAGES, PAGE_BYTES, PageId, TierId, Time};
+use terrace_core::units::{BLOCK_PAGES, PageId, TierId, Time};
 
 use crate::parts::support;
 use crate::{PolicyInfo, SettingInfo, Settings, SettingsError};
@@ -80,8 +80,6 @@ const DRIFT: f64 = 0.05;
 const ALARM: f64 = 0.2;
 /// Samples below which an interval's share is not taken for one.
 const LEAST_SAMPLES: u64 = 16;
-/// Bytes an access moves.
-const LINE_BYTES: f64 = 64.0;
 
 /// Whether the mean of a series has risen (Page, Biometrika 1954).
 #[derive(Clone, Copy, Debug, Default)]
@@ -140,6 +138,8 @@ pub struct Arms {
     averages: Column<[f32; 2]>,
     prices: Prices,
     counts: ProcessorCounts,
+    /// The least latency of each tier that was seen.
+    idle_ns: [f64; TierId::MAX],
     samples: [u64; 2],
     change: PageHinkley,
     /// Intervals for which the mode of recency still lasts.
@@ -172,6 +172,7 @@ impl Arms {
             averages: Column::default(),
             prices: Prices::ASSUMED,
             counts: ProcessorCounts::default(),
+            idle_ns: [f64::INFINITY; TierId::MAX],
             samples: [0; 2],
             change: PageHinkley::default(),
             recent: 0,
@@ -215,17 +216,13 @@ impl Arms {
         ranked
     }
 
-    /// Pages that the spare bandwidth of the busier tier moves in an interval.
+    /// Pages that a mover moves in an interval with the spare bandwidth of the busier tier. Latency grows with load, so that it tells the spare part.
     fn batch(&self) -> f64 {
         let interval_ns = self.interval.as_nanos() as f64 / f64::from(self.scale);
         let both = self.prices.copying(1, TierId(1), TierId::FAST) + self.prices.copying(1, TierId::FAST, TierId(1));
-        let fast = self.counts.memory_accesses.saturating_sub(self.counts.slow_accesses);
-        let busy = [fast, self.counts.slow_accesses]
-            .into_iter()
-            .zip(self.prices.copy_from_ns)
-            .map(|(accesses, page_ns)| accesses as f64 * LINE_BYTES / PAGE_BYTES as f64 * page_ns / interval_ns)
-            .fold(0.0, f64::max);
-        (1.0 - busy).clamp(0.0, 1.0) * interval_ns / both
+        let tiers = self.counts.latency_ns.into_iter().zip(self.idle_ns);
+        let spare = tiers.map(|(now, idle)| if now > 0.0 { idle / now } else { 1.0 }).fold(1.0, f64::min);
+        spare * interval_ns / both
     }
 
     /// Whether the exchange repays its cost: what the newcomer is used more than those who leave, for as long as it has been among the top k.
@@ -353,6 +350,9 @@ impl Policy for Arms {
     fn feedback(&mut self, _now: Time, feedback: Feedback<'_>, _pages: &mut Pages) {
         if let Feedback::Processor(counts) = feedback {
             self.counts = *counts;
+            for (idle, now) in self.idle_ns.iter_mut().zip(counts.latency_ns) {
+                *idle = if now > 0.0 { idle.min(now) } else { *idle };
+            }
         }
     }
 
@@ -476,24 +476,25 @@ mod tests {
     #[test]
     fn a_batch_is_what_spare_bandwidth_moves() {
         use terrace_core::engine::Input;
-        let check = |switch: &str, busy: f64| {
+        let check = |switch: &str, load: f64| {
             let mut rig = rig(&[("rounds", "1"), ("bandwidth", switch), ("interval", "10us")]);
-            let prices = Prices { copy_from_ns: [250.0; TierId::MAX], ..Prices::ASSUMED };
-            rig.engine.handle(rig.now, Input::Prices(prices));
+            let told = |rig: &mut Rig, latency: f64| {
+                let mut counts =
+                    ProcessorCounts { memory_accesses: 1000, slow_accesses: 1000, ..ProcessorCounts::default() };
+                counts.latency_ns[..2].copy_from_slice(&[80.0, latency]);
+                rig.now = rig.now + Duration::from_millis(1);
+                rig.engine.handle(rig.now, Input::Processor(counts));
+                rig.settle();
+            };
+            told(&mut rig, 170.0);
             rig.sample((50..60).flat_map(|page| [page; 3]));
-            // 64 accesses are a page; the tier moves a page in 250 ns, forty in an interval of 10 us.
-            let slow_accesses = (busy * 40.0 * 64.0) as u64;
-            let counts =
-                ProcessorCounts { memory_accesses: slow_accesses, slow_accesses, ..ProcessorCounts::default() };
-            rig.now = rig.now + Duration::from_millis(1);
-            rig.engine.handle(rig.now, Input::Processor(counts));
-            rig.settle();
+            told(&mut rig, 170.0 * load);
             rig.promotions
         };
-        assert_eq!(check("on", 0.0), 10, "13.4 exchanges fit into 10 us");
-        assert_eq!(check("on", 0.5), 6);
-        assert_eq!(check("on", 1.0), 0);
-        assert_eq!(check("off", 1.0), 10);
+        assert_eq!(check("on", 1.0), 10, "13.4 exchanges fit into 10 us");
+        assert_eq!(check("on", 2.0), 6);
+        assert_eq!(check("on", 5.0), 2);
+        assert_eq!(check("off", 5.0), 10);
     }
 
     #[test]

@@ -10,7 +10,7 @@
 //! | `hot` | 5 | frequency that makes a page hot [C] |
 //! | `momentum` | 3 | momentum that makes a page hot; a page is without momentum below 1 [C] |
 //! | counters | 4 bits, 4 a key, 0.1 % collisions for as many keys as fast memory has pages | frequency [C] |
-//! | `momentum_size` | 1 % | counters of the momentum over those of the frequency [C] |
+//! | `momentum_size` | 100 % | counters of the momentum over those of the frequency; 1 % in the code, see below |
 //! | halving | 160 samples a fast page | of the frequency [C] |
 //! | `momentum_samples` | 1,100,000 | samples between two halvings of the momentum [C] |
 //! | `batch` | 100,000 | samples after which pages are promoted and demoted [C] |
@@ -21,13 +21,16 @@
 //! | 2 MiB | counters of 16 bits, all thresholds and the halving times 400 | where pages are huge [C], the hot ones by the same factor |
 //! | `sample_period` | 200 | loads a sample; the code asks for 100,001 samples a second and core, which is this at 20 million misses |
 //!
+//! With a hundredth of the counters the 1,100,000 samples between halvings of the momentum leave no counter at zero: every page has momentum, and none
+//! leaves. The default is as many counters as for the frequency; `momentum_size=1%` is the code's.
+//!
 //! Ambiguities: a frequency that was halved meanwhile counts as unused in the second chance (the code compares for equality). The sweep
 //! goes on where the last one ended and begins again at the end. Not modelled: a promotion that fails is tried again with a tenth of
 //! its pages (here what does not fit is left out); fast memory is sampled no longer when 80 % of its samples meet full counters (a
 //! sampler here has one period for all tiers); demotion above 100 MB/s rests for 1 s. Where nobody counts accesses by tier there
 //! is no quiet mode, since nothing would end it.
 //!
-//! Memory beside the common eight bytes: 10.3 a fast page, nothing for a slow one.
+//! Memory beside the common eight bytes: 20.5 a fast page, nothing for a slow one.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -56,7 +59,7 @@ pub const INFO: PolicyInfo = PolicyInfo {
         SettingInfo { key: "momentum", default: "3", meaning: "momentum that makes a page hot; 0 leaves momentum out" },
         SettingInfo {
             key: "momentum_size",
-            default: "1%",
+            default: "100%",
             meaning: "counters of the momentum over those of frequency",
         },
         SettingInfo {

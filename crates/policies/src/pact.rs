@@ -12,6 +12,7 @@
 //! | PAC | stall of slow memory in the cycle over its slow samples, added for each sample | misses over MLP is the stall [C] |
 //! | bins | 20 | of equal width, of which the last is open; its pages are promoted [C] |
 //! | width | twice the interquartile range over the cube root of the pages | Freedman and Diaconis (1981) [C] |
+//! | table | 2 million pages | at most, of the full-size machine, in the width [C] |
 //! | pressure | 0.7 | with more pages than this a candidate the width is doubled, otherwise halved [C] |
 //! | `reservoir` | 100 | PACs of which the quartiles are taken [C] |
 //! | `most` | 4,096 | pages promoted in a cycle [C] |
@@ -57,6 +58,8 @@ pub const INFO: PolicyInfo = PolicyInfo {
 
 const BINS: f64 = 20.0;
 const PRESSURE: f64 = 0.7;
+/// Pages of its table at full size.
+const MOST_KNOWN: u64 = 2 << 20;
 const COOL_SAMPLES: u64 = 200_000;
 /// Fewer PACs have no quartiles.
 const LEAST_RESERVOIR: usize = 4;
@@ -257,7 +260,10 @@ impl Policy for Pact {
         self.next = now + self.cycle;
         let units = self.attribute(pages);
         self.cool();
-        self.width = width(&self.reservoir, self.known, self.waiting).or(self.width);
+        // The width is that of a full-size table.
+        let scale = u64::from(self.scale);
+        let known = (self.known * scale).min(MOST_KNOWN);
+        self.width = width(&self.reservoir, known, self.waiting * scale).or(self.width);
         let Some(width) = self.width else { return };
         let top = (BINS - 1.0) * width;
         let mut chosen: Vec<(f32, PageId)> = units
