@@ -197,6 +197,10 @@ pub struct Kernel {
     /// Pages that reclaim demotes stay inaccessible, so that their next use is a hint fault (TPP; Tiering-0.8's
     /// `scan_demoted`).
     pub demoted_pages_marked: bool,
+    /// A promoted page leaves its copy in slow memory until it is written or that room is wanted; its demotion until then changes a mapping
+    /// and copies nothing. The page stays mapped while it is copied up, on a thread of the kernel; if it is written meanwhile it is copied
+    /// again (Nomad).
+    pub keeps_copies: bool,
     /// Fast memory is a direct-mapped cache of slow memory that no software sees (Optane Memory Mode).
     pub memory_mode: bool,
     /// Who carries out the policy's plans.

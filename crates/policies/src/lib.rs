@@ -27,6 +27,7 @@ pub mod hybridtier;
 pub mod interleave;
 pub mod memory_mode;
 pub mod memtis;
+pub mod nomad;
 pub mod numab2;
 pub mod pact;
 pub mod parts;
@@ -88,6 +89,7 @@ pub const POLICIES: &[PolicyInfo] = &[
     interleave::INFO,
     memory_mode::INFO,
     memtis::INFO,
+    nomad::INFO,
     numab2::INFO,
     pact::INFO,
     pond_static::INFO,

@@ -33,6 +33,7 @@ const PAGES: &[(&str, &str, &str)] = pages![
     ("interleave", "interleave"),
     ("memory-mode", "memory_mode"),
     ("memtis", "memtis"),
+    ("nomad", "nomad"),
     ("numab2", "numab2"),
     ("pact", "pact"),
     ("pond-static", "pond_static"),

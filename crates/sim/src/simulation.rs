@@ -22,6 +22,7 @@ mod mover;
 mod outcome;
 mod regions;
 mod setup;
+mod shadows;
 mod spaces;
 mod sweep;
 mod trackers;
@@ -45,6 +46,7 @@ use kernel::KernelModel;
 use limit::Limit;
 use link::EngineLink;
 use mover::Mover;
+use shadows::Shadows;
 use spaces::Spaces;
 use trackers::Trackers;
 
@@ -61,6 +63,7 @@ pub struct Simulation {
     trackers: Trackers,
     kernel: KernelModel,
     mover: Mover,
+    shadows: Shadows,
     books: Books,
     limit: Limit,
     spaces: Spaces,

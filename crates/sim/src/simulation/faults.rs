@@ -128,6 +128,10 @@ impl Simulation {
 
     pub(super) fn entered(&mut self, unit: u32) {
         self.kernel.born(&mut self.hot.memory, unit);
+        if self.kernel.rules().keeps_copies {
+            self.shadows.forget(unit);
+            self.shadows.trim(&self.hot.memory);
+        }
     }
 
     fn block_is_empty(&self, first: u32) -> bool {

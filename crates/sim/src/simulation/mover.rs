@@ -29,8 +29,20 @@ pub(super) struct Mover {
     outcomes: Option<Vec<Outcome>>,
     /// What the mover's threads are copying.
     copies: Copies,
-    /// Units that moved in this stretch, whether they had been accessed, and for how long each was blocked.
-    moving: Vec<(u32, bool, f64)>,
+    /// Units that moved in this stretch.
+    moving: Vec<Moving>,
+}
+
+/// A unit that moved in this stretch.
+#[derive(Clone, Copy)]
+struct Moving {
+    unit: u32,
+    /// Whether it had been accessed.
+    accessed: bool,
+    /// For how long it moved.
+    nanos: f64,
+    /// Whether it stayed mapped meanwhile, so that no thread had to wait for it.
+    mapped: bool,
 }
 
 impl Mover {
@@ -80,14 +92,19 @@ impl Simulation {
     /// stands for several pages, which move one after another: each is blocked for its own part of the time.
     pub(super) fn settle_moves(&mut self, span: f64) {
         let moving = std::mem::take(&mut self.mover.moving);
-        let mut waited = 0.0;
+        let (mut waited, mut again) = (0.0, 0.0);
         let pieces = self.config.pages_in_a_unit();
-        for &(unit, accessed, nanos) in &moving {
+        for &Moving { unit, accessed, nanos, mapped } in &moving {
             let range = self.hot.memory.unit(unit);
             let words = &self.hot.memory.words()[range.start as usize..range.end as usize];
-            if words.iter().any(|word| word.has(PageWord::ACCESSED)) {
-                let one = nanos / pieces;
-                waited += pieces * (one / span.max(one)) * one / 2.0;
+            let one = nanos / pieces;
+            let within = one / span.max(one);
+            if mapped {
+                // What was written while it was copied is copied again.
+                let written = words.iter().any(|word| word.has(PageWord::DIRTY));
+                again += if written { pieces * within * one } else { 0.0 };
+            } else if words.iter().any(|word| word.has(PageWord::ACCESSED)) {
+                waited += pieces * within * one / 2.0;
             }
             if accessed && !self.hot.memory.word(unit).has(PageWord::ABSENT) {
                 self.hot.memory.set(unit, PageWord::ACCESSED);
@@ -96,6 +113,10 @@ impl Simulation {
         if waited > 0.0 {
             self.books.pay(Cost::BlockedStall, waited);
             self.clock.stall_shared(waited);
+        }
+        if again > 0.0 {
+            self.books.pay(Cost::Migration, again);
+            self.mover.free_ns += again;
         }
         self.mover.moving = moving;
         self.mover.moving.clear();
@@ -172,9 +193,13 @@ impl Simulation {
             self.books.count(if promotion { Event::Promoted } else { Event::Demoted }, weight);
             return None;
         }
-        let in_fault = promotion && self.kernel.rules().promotion_needs_high_watermark;
-        let cost = self.relocate_unit(unit.clone(), from, to, self.config.pages_a_flush());
-        if in_fault {
+        let rules = self.kernel.rules();
+        let in_fault = promotion && rules.promotion_needs_high_watermark && !rules.keeps_copies;
+        let copied = !self.has_copy_in(&unit, to);
+        let cost = self.relocate_unit(unit.clone(), from, to, self.config.pages_a_flush(), copied);
+        if !copied {
+            // Its copy is there already.
+        } else if in_fault {
             self.load_copy(weight * PAGE_BYTES, from, to);
         } else {
             // A mover's thread copies, while the program goes on.
@@ -201,8 +226,21 @@ impl Simulation {
 
     /// Moves a unit that fits, with its bytes, and returns what the one who moves it spends.
     pub(super) fn relocate(&mut self, unit: std::ops::Range<u32>, from: TierId, to: TierId, pages_a_flush: u32) -> f64 {
-        self.load_copy(u64::from(unit.end - unit.start) * PAGE_BYTES, from, to);
-        self.relocate_unit(unit, from, to, pages_a_flush)
+        let copied = !self.has_copy_in(&unit, to);
+        if copied {
+            self.load_copy(u64::from(unit.end - unit.start) * PAGE_BYTES, from, to);
+        }
+        self.relocate_unit(unit, from, to, pages_a_flush, copied)
+    }
+
+    /// Whether a unit that is about to move has a copy in the tier it goes to that is still the same.
+    fn has_copy_in(&mut self, unit: &std::ops::Range<u32>, to: TierId) -> bool {
+        if !self.kernel.rules().keeps_copies {
+            return false;
+        }
+        let words = &self.hot.memory.words()[unit.start as usize..unit.end as usize];
+        let written = words.iter().any(|word| word.has(PageWord::DIRTY));
+        self.shadows.forget(unit.start) == Some(to) && !written
     }
 
     /// The bytes of a copy load both tiers at once.
@@ -214,12 +252,27 @@ impl Simulation {
     }
 
     /// Moves a unit that fits, but for its bytes. Pages of 4 KiB may share a flush with others.
-    fn relocate_unit(&mut self, unit: std::ops::Range<u32>, from: TierId, to: TierId, pages_a_flush: u32) -> f64 {
+    fn relocate_unit(
+        &mut self,
+        unit: std::ops::Range<u32>,
+        from: TierId,
+        to: TierId,
+        pages_a_flush: u32,
+        copied: bool,
+    ) -> f64 {
         let management = self.config.machine.management;
         let huge = unit.len() > 1;
         let weight = u64::from(unit.end - unit.start);
         let bytes = weight * PAGE_BYTES;
         let accessed = self.land(unit.clone(), to);
+        let leaves_copy = self.kernel.rules().keeps_copies && to == TierId::FAST && !huge;
+        if leaves_copy {
+            unit.clone().for_each(|page| self.hot.memory.clear(page, PageWord::DIRTY));
+            self.shadows.keep(unit.start, weight, from);
+        }
+        if self.kernel.rules().keeps_copies {
+            self.shadows.trim(&self.hot.memory);
+        }
         let stored = self.hot.memory.is_compressed(to);
         match &mut self.hot.mmu {
             Some(run) if !huge && pages_a_flush > 1 => {
@@ -234,18 +287,15 @@ impl Simulation {
             }
         }
         let fixed = if huge { management.move_huge_ns } else { management.move_small_ns };
-        let copy = management.copy_nanos(
-            bytes as f64,
-            &self.config.machine.tiers[from.index()],
-            &self.config.machine.tiers[to.index()],
-        );
+        let (source, target) = (&self.config.machine.tiers[from.index()], &self.config.machine.tiers[to.index()]);
+        let copy = if copied { management.copy_nanos(bytes as f64, source, target) } else { 0.0 };
         let packing = if stored { self.config.machine.tiers[to.index()].write_latency_ns * weight as f64 } else { 0.0 };
         let unpacking = match self.hot.memory.is_compressed(from) {
             true => self.config.machine.tiers[from.index()].read_latency_ns * weight as f64,
             false => 0.0,
         };
         let cost = fixed + copy + packing + unpacking;
-        self.mover.moving.push((unit.start, accessed, cost));
+        self.mover.moving.push(Moving { unit: unit.start, accessed, nanos: cost, mapped: leaves_copy });
         cost
     }
 

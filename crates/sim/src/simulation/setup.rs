@@ -20,6 +20,7 @@ use super::kernel::KernelModel;
 use super::limit::Limit;
 use super::link::EngineLink;
 use super::mover::Mover;
+use super::shadows::Shadows;
 use super::spaces::Spaces;
 use super::trackers::Trackers;
 use crate::config::{Pages, SimConfig};
@@ -106,6 +107,7 @@ impl Simulation {
             trackers: Trackers::new(sample_parts, hint_faults_wanted, watched_fault_ns),
             kernel,
             mover: Mover::default(),
+            shadows: Shadows::default(),
             books: Books::new(History::new(config.watch.clone())),
             limit,
             spaces: Spaces::default(),
