@@ -312,6 +312,10 @@ fn bad_input_is_refused_with_its_name() {
     run(&["--workload", "gups", "--policy", "nonsense"], "no policy \"nonsense\"");
     run(&["--workload", "gups", "--machine", "nonsense"], "no machine is called \"nonsense\"");
     run(&["--workload", "gups", "--size", "0"], "--size 0");
+    run(&["--workload", "gups", "--size", "64TiB"], "of memory: expected at most");
+    run(&["--workload", "gups", "--size", "18446744073709551615"], "--scale 1024");
+    run(&["--workload", "gups", "--operations", "18446744073709551615"], "at most 1000000000000000");
+    run(&["--workload", "gups", "--threads", "4000000000"], "1 to 1024");
     run(&["--workload", "gups", "--size", "8MiB", "--fast", "9MiB"], "larger than the footprint");
     run(&["--workload", "gups", "--fast", "101%"], "--fast 101%");
     run(&["--workload", "gups", "--fast", "0%"], "--fast 0%");
@@ -333,4 +337,47 @@ fn bad_input_is_refused_with_its_name() {
     misuse(&["reproduce", "FM.fig6.sp", "--svg", "x.svg"], "--svg x.svg");
     misuse(&["reproduce", "FM.fig6.sp", "--scale", "8192"], "--scale 8192");
     misuse(&["reproduce", "FH.cost"], "not built");
+}
+
+#[test]
+fn a_machine_of_ones_own_is_taken_by_its_file() {
+    let place = tempfile::tempdir().unwrap();
+    let preset = include_str!("../../../machines/cxl-170.toml");
+    let write = |name: &str, text: &str| {
+        let path = place.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let run = |machine: &str| {
+        let words = ["sim", "run", "--workload", "gups", "--operations", "20000", "--size", "8MiB", "--threads", "2"];
+        let more = ["--scale", "4096", "--policy", "tpp", "--fast", "25%", "--json", "--machine", machine];
+        serde_json::from_str::<Value>(&text(&[&words[..], &more].concat())).unwrap()
+    };
+    let mine = write("mine.toml", &preset.replace("name = \"cxl-170\"", "name = \"mine\""));
+    let (own, known) = (run(&mine), run("cxl-170"));
+    assert_eq!((&own["machine"], &own["seconds"]), (&"mine".into(), &known["seconds"]));
+    assert_ne!(own["machine_hash"], known["machine_hash"]);
+    // The keys that other tools read.
+    for key in
+        ["schema_version", "version", "command", "settings", "scale", "seed", "tier_bytes", "slowdown_vs_all_fast"]
+            .into_iter()
+            .chain(["gain_over_all_slow", "fast_hit_share", "promoted_pages", "demoted_pages", "kernel_seconds"])
+    {
+        assert!(!own[key].is_null(), "{key}");
+    }
+    let refused = |machine: &str, says: &str| misuse(&["sim", "run", "--workload", "gups", "--machine", machine], says);
+    refused("nowhere/at-all.toml", "nowhere/at-all.toml");
+    refused(&write("broken.toml", "name = "), "does not read");
+    refused(&write("slower.toml", &preset.replacen("ns\"", "5ns\"", 1)), "a preset is called \"cxl-170\"");
+    refused(
+        &write(
+            "odd.toml",
+            &preset.replace("name = \"cxl-170\"", "name = \"odd\"").replacen(
+                "cores = { value = ",
+                "cores = { value = -",
+                1,
+            ),
+        ),
+        "cores",
+    );
 }

@@ -6,13 +6,23 @@
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
-use terrace_core::units::{Bytes, TierId};
+use terrace_core::units::{Bytes, PAGE_BYTES, TierId};
 
 use crate::cache::LINE_BYTES;
 use crate::units;
 
 /// Page walkers of a core that are modelled at most.
 const MOST_WALKERS: u32 = 8;
+/// Cores, bytes of last-level cache and TLB entries of a level at most: tables are made of these sizes, and the largest processors sold have a fifth of each.
+const MOST_CORES: u32 = 1024;
+const MOST_CACHE: Bytes = Bytes::gib(8);
+const MOST_ENTRIES: u32 = 1 << 16;
+/// Largest unit of a medium, in lines: a buffer's slot has a bit for each.
+const MOST_UNIT_LINES: u64 = 32;
+/// Largest buffer of such units.
+const MOST_UNIT_BUFFER: Bytes = Bytes::gib(1);
+/// Longest name of a machine or tier.
+const LONGEST_NAME: usize = 64;
 
 /// The presets that come with Terrace, by name.
 const PRESETS: [(&str, &str); 10] = [
@@ -279,6 +289,20 @@ impl Machine {
     pub fn from_toml(text: &str) -> Result<Machine, PresetError> {
         let raw: RawMachine = toml::from_str(text).map_err(|error| PresetError::Shape(error.to_string()))?;
         let mut reader = Reader { machine: raw.name.clone(), sources: Vec::new() };
+        for (key, name) in
+            std::iter::once(("name", &raw.name)).chain(raw.tiers.iter().map(|tier| ("tiers.name", &tier.name)))
+        {
+            // Names stand in tables, keys and commands.
+            let plain = |letter: char| letter.is_ascii_alphanumeric() || "-._".contains(letter);
+            if name.is_empty() || name.len() > LONGEST_NAME || !name.chars().all(plain) {
+                let wanted = format!("must be 1 to {LONGEST_NAME} letters, digits, hyphens, dots or underscores");
+                return Err(PresetError::Value {
+                    machine: name.escape_debug().to_string(),
+                    key: key.to_owned(),
+                    problem: wanted,
+                });
+            }
+        }
         let processor = reader.processor(&raw.processor)?;
         if raw.tiers.is_empty() || raw.tiers.len() > TierId::MAX {
             return Err(reader.refuse("tiers", format!("a machine has 1 to {} tiers", TierId::MAX)));
@@ -405,6 +429,20 @@ impl Reader {
         })
     }
 
+    fn count_to(&mut self, key: &str, quantity: &Quantity, most: u32) -> Result<u32, PresetError> {
+        let count = self.count(key, quantity)?;
+        if count <= most {
+            Ok(count)
+        } else {
+            Err(self.refuse(key, format!("{count} is more than the {most} modelled")))
+        }
+    }
+
+    fn bytes_to(&mut self, key: &str, quantity: &Quantity, most: Bytes) -> Result<Bytes, PresetError> {
+        let size = self.bytes(key, quantity)?;
+        if size <= most { Ok(size) } else { Err(self.refuse(key, format!("{size} is more than the {most} modelled"))) }
+    }
+
     fn real(&mut self, key: &str, quantity: &Quantity, low: f64, high: f64) -> Result<f64, PresetError> {
         self.read(key, quantity, &format!("a number from {low} to {high}"), |scalar| {
             let number = match scalar {
@@ -434,7 +472,7 @@ impl Reader {
         let entries_key = format!("{name}_entries");
         let ways_key = format!("{name}_ways");
         let entries = self.take(table, "processor", &entries_key)?;
-        let entries = self.count(&format!("processor.{entries_key}"), entries)?;
+        let entries = self.count_to(&format!("processor.{entries_key}"), entries, MOST_ENTRIES)?;
         let ways = self.take(table, "processor", &ways_key)?;
         let key = format!("processor.{ways_key}");
         let ways = self.count(&key, ways)?;
@@ -468,7 +506,7 @@ impl Reader {
         self.no_others(table, "processor", &KNOWN)?;
         let section = "processor";
         let cores = self.take(table, section, "cores")?;
-        let cores = self.count("processor.cores", cores)?;
+        let cores = self.count_to("processor.cores", cores, MOST_CORES)?;
         let frequency = self.take(table, section, "frequency")?;
         let frequency_hertz =
             self.read("processor.frequency", frequency, "a frequency such as \"2.1GHz\"", |scalar| match scalar {
@@ -478,7 +516,7 @@ impl Reader {
         let parallelism = self.take(table, section, "memory_parallelism")?;
         let memory_parallelism = self.real("processor.memory_parallelism", parallelism, 1.0, 64.0)?;
         let capacity = self.take(table, section, "cache_capacity")?;
-        let capacity = self.bytes("processor.cache_capacity", capacity)?;
+        let capacity = self.bytes_to("processor.cache_capacity", capacity, MOST_CACHE)?;
         let ways = self.take(table, section, "cache_ways")?;
         let ways = self.count("processor.cache_ways", ways)?;
         let mut nanos = |name: &str| {
@@ -528,13 +566,14 @@ impl Reader {
             (None, TierKind::Compressed) => return Err(self.refuse(&key("ratio"), "is missing".to_owned())),
         };
         let access_unit = self.bytes(&key("access_unit"), &raw.access_unit)?;
-        if !access_unit.get().is_power_of_two() || access_unit.get() < LINE_BYTES {
-            return Err(
-                self.refuse(&key("access_unit"), format!("must be a power of two of at least {LINE_BYTES} bytes"))
-            );
+        // No line of compressed memory is read or written by itself: its unit is the page that comes back.
+        let most = if raw.kind == TierKind::Compressed { PAGE_BYTES } else { MOST_UNIT_LINES * LINE_BYTES };
+        if !access_unit.get().is_power_of_two() || !(LINE_BYTES..=most).contains(&access_unit.get()) {
+            let wanted = format!("must be a power of two from {LINE_BYTES} to {most} bytes");
+            return Err(self.refuse(&key("access_unit"), wanted));
         }
         let unit_buffer = match &raw.unit_buffer {
-            Some(buffer) => self.bytes(&key("unit_buffer"), buffer)?,
+            Some(buffer) => self.bytes_to(&key("unit_buffer"), buffer, MOST_UNIT_BUFFER)?,
             None => Bytes::ZERO,
         };
         // Without a figure of its own the core's copy_bandwidth is what holds a copy back.
@@ -641,6 +680,12 @@ mod tests {
             ("[processor]", "[processor]\ncolour = { value = 1, source = \"a painter\" }", "colour"),
             ("name = \"optane-6252\"", "name = \"optane-6252\"\nage = 3", "age"),
             ("loading_limit = { value = 0.95", "loading_limit = { value = nan", "loading_limit"),
+            ("name = \"optane-6252\"", "name = \"a\\u001b[31m\"", "letters"),
+            ("cores = { value = 24", "cores = { value = 4000000000", "1024 modelled"),
+            ("\"35.75MiB\"", "\"1EiB\"", "processor.cache_capacity"),
+            ("tlb_second_entries = { value = 1536", "tlb_second_entries = { value = 4000000000", "tlb_second_entries"),
+            ("\"256B\"", "\"4KiB\"", "64 to 2048"),
+            ("\"96KiB\"", "\"1TiB\"", "unit_buffer"),
         ] {
             assert!(good.contains(from), "{from}");
             let error = Machine::from_toml(&good.replacen(from, to, 1)).unwrap_err().to_string();

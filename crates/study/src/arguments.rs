@@ -9,7 +9,7 @@ use clap::Args;
 /// Options that a run and a comparison share.
 #[derive(Clone, Debug, Args)]
 pub struct ModelArguments {
-    /// The machine, of `terrace sim machines`.
+    /// The machine, of `terrace sim machines`, or the file of one.
     #[arg(long, default_value = "optane-6252", value_name = "NAME")]
     pub machine: String,
     /// Footprint of the program on the scaled machine.

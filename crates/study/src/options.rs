@@ -214,12 +214,34 @@ fn pairs(texts: &[String]) -> BTreeMap<String, String> {
     parts.map(|(key, value)| (key.trim().to_owned(), value.trim().to_owned())).collect()
 }
 
-/// A machine by its name.
+/// Longest description of a machine.
+const LONGEST_MACHINE: u64 = 1 << 20;
+
+/// Whether a machine is named by its file: a path with a folder, or one that ends in `.toml`.
+fn names_a_file(machine: &str) -> bool {
+    machine.contains('/') || machine.ends_with(".toml")
+}
+
+/// A preset by its name, or a machine of the user's own by its file.
 ///
 /// # Errors
-/// When there is none: misuse.
+/// When there is none of the name, or the file is none of a machine: misuse.
 pub fn machine(name: &str) -> Result<Machine> {
-    Machine::preset(name).map_err(|error| misuse("--machine", name, error))
+    let refused = |error: &dyn std::fmt::Display| misuse("--machine", name, error);
+    if !names_a_file(name) {
+        return Machine::preset(name).map_err(|error| refused(&error));
+    }
+    let text = terrace_files::read_to_string(Path::new(name), LONGEST_MACHINE).map_err(|error| refused(&error))?;
+    let machine = Machine::from_toml(&text).map_err(|error| refused(&error))?;
+    // Results and databases go by the name: one name is one machine.
+    match Machine::preset(&machine.name) {
+        Ok(preset) if preset != machine => {
+            let why =
+                format!("a preset is called {:?}; choose another name for a machine of other numbers", machine.name);
+            Err(refused(&why))
+        }
+        _ => Ok(machine),
+    }
 }
 
 /// A workload of the scaled machine's size, tried once: building it finds every bad parameter.
@@ -231,6 +253,7 @@ pub fn workload_source(name: &str, model: &ModelArguments, seed: u64) -> Result<
     if size == Bytes::ZERO {
         return Err(misuse("--size", &model.size, "expected more than nothing"));
     }
+    fits_this_machine(size)?;
     let mut parameters = Parameters::new(size.get());
     (parameters.threads, parameters.seed, parameters.operations) = (model.threads, seed, model.operations);
     for text in &model.workload_settings {
@@ -241,6 +264,25 @@ pub fn workload_source(name: &str, model: &ModelArguments, seed: u64) -> Result<
     }
     terrace_workloads::build(name, &parameters).map_err(|error| Misuse(error.to_string()))?;
     Ok(WorkloadSource { name: name.to_owned(), parameters })
+}
+
+/// Bytes that the simulator takes at a time for each byte of a program: the program's own data in each of two runs side by side (a run and its
+/// bounds), and an eighth for the state of pages, the cache and the series.
+const BYTES_OF_A_BYTE: f64 = 2.125;
+
+/// Refuses a program whose data does not fit this machine's memory: workloads are real algorithms on real data.
+fn fits_this_machine(size: Bytes) -> Result<()> {
+    let system = rustix::system::sysinfo();
+    let memory = Bytes::new((system.totalram as u64).saturating_mul(u64::from(system.mem_unit)));
+    let most = Bytes::new((memory.get() as f64 / BYTES_OF_A_BYTE) as u64);
+    if size <= most {
+        return Ok(());
+    }
+    let why = format!(
+        "the program's data is real and this machine has {memory} of memory: expected at most {most}. A small size stands for a large one by \
+         --scale: `--size 64MiB --scale 1024` is 64 GiB"
+    );
+    Err(misuse("--size", &size.to_string(), why))
 }
 
 /// Why there is no second process.
@@ -498,7 +540,9 @@ pub fn command_of(raw: &OneRunArguments) -> String {
             workload_settings.iter().for_each(|text| option("workload-set", Some(text.clone())));
         }
     }
-    option("machine", Some(machine.clone()));
+    let absolute = |path: &str| std::path::absolute(path).map(|path| path.to_string_lossy().into_owned());
+    let machine = if names_a_file(machine) { absolute(machine).unwrap_or(machine.clone()) } else { machine.clone() };
+    option("machine", Some(machine));
     option("policy", Some(policy.clone()));
     settings.iter().for_each(|text| option("set", Some(text.clone())));
     option("fast", Some(fast.clone()));

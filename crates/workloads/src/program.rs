@@ -13,6 +13,8 @@ use crate::traced::TracedMemory;
 pub const LEAST_BYTES: u64 = 4 << 20;
 /// Most threads a workload accepts.
 pub const MOST_THREADS: usize = 1024;
+/// Most operations: with [`MOST_THREADS`] their shares stay within 64 bits, and a year at ten million a second is a third of them.
+pub const MOST_OPERATIONS: u64 = 1_000_000_000_000_000;
 
 /// What a run is asked to be.
 #[derive(Clone, Debug, PartialEq)]
@@ -233,6 +235,9 @@ impl<'p> Settings<'p> {
         }
         if parameters.operations == Some(0) {
             return Err(self.refused("operations", "0", "at least 1"));
+        }
+        if let Some(operations) = parameters.operations.filter(|&operations| operations > MOST_OPERATIONS) {
+            return Err(self.refused("operations", &operations.to_string(), "at most 1000000000000000"));
         }
         if parameters.duration_nanos.is_some() && !self.info.open_ended {
             return Err(self.refused("duration", "given", "left out: this workload runs to its own end"));

@@ -78,7 +78,7 @@ pub(crate) struct SimHotnessArguments {
     /// Seed of everything random.
     #[arg(long, default_value_t = 1, value_name = "N")]
     pub seed: u64,
-    /// The machine, of `terrace sim machines`.
+    /// The machine, of `terrace sim machines`, or the file of one.
     #[arg(long, default_value = "cxl-pond", value_name = "NAME")]
     pub machine: String,
     /// Footprint of the program on the scaled machine.
@@ -346,7 +346,7 @@ pub(crate) struct RerunArguments {
 
 #[derive(Debug, Args)]
 pub(crate) struct CompareArguments {
-    /// The machine, of `terrace sim machines`.
+    /// The machine, of `terrace sim machines`, or the file of one.
     #[arg(long, default_value = "cxl-170", value_name = "NAME")]
     pub machine: String,
     /// Policies, with commas between (`terrace policies` lists them).

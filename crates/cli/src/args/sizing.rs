@@ -35,7 +35,7 @@ pub(crate) struct DatabaseArguments {
     /// The performance database (`terrace size build` makes one). Without it one is built for the machine, in memory.
     #[arg(long, value_name = "FILE")]
     pub db: Option<PathBuf>,
-    /// The machine the prediction is for, of `terrace sim machines`.
+    /// The machine the prediction is for, of `terrace sim machines`, or the file of one.
     #[arg(long, default_value = "optane-6252", value_name = "NAME")]
     pub machine: String,
     /// How many of the nearest records are averaged, with weights of one over their distance.
@@ -54,7 +54,7 @@ pub(crate) struct SizeMicrobenchArguments {
     /// Who runs it: this machine, in its own tiers; the model that databases are built with; or the simulator, access by access.
     #[arg(long, default_value = "native", value_name = "NAME", value_parser = ["native", "model", "simulator"])]
     pub executor: String,
-    /// The modelled machine, of `terrace sim machines`; not for native.
+    /// The modelled machine, of `terrace sim machines`, or the file of one; not for native.
     #[arg(long, default_value = "optane-6252", value_name = "NAME")]
     pub machine: String,
     /// For native: the slow tier: auto, node:1, zram:2GiB (set up for the run), swap:/dev/NAME.
@@ -70,7 +70,7 @@ pub(crate) struct SizeMicrobenchArguments {
 
 #[derive(Debug, Args)]
 pub(crate) struct SizeBuildArguments {
-    /// The machine, of `terrace sim machines`.
+    /// The machine, of `terrace sim machines`, or the file of one.
     #[arg(long, default_value = "optane-6252", value_name = "NAME")]
     pub machine: String,
     /// Records; each is a configuration and its run time at 100 sizes.
