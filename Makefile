@@ -1,6 +1,7 @@
 # Everything a person does with this repository. `make help` lists it.
 SHELL := /bin/sh
 CARGO ?= cargo
+PYTHON ?= python3
 TERRACE := target/release/terrace
 
 .DEFAULT_GOAL := help
@@ -38,6 +39,15 @@ lint: needs ## formatting, clippy and the documentation, warnings denied; the do
 .PHONY: qemu-plugin
 qemu-plugin: ## build the plugin that records programs and counts a guest's accesses (QEMU 6.0 to 8.2)
 	@cd qemu-plugin && $(CARGO) build --release --locked
+
+.PHONY: wheel
+wheel: ## build the Python package: target/wheels/terrace-*.whl (fetches maturin once)
+	@[ -x target/python/tools/bin/maturin ] || { $(PYTHON) -m venv target/python/tools && target/python/tools/bin/pip --quiet install 'maturin>=1.9,<2'; }
+	@CARGO_TARGET_DIR=$(CURDIR)/target/python target/python/tools/bin/maturin build --quiet --release --locked --manifest-path python/Cargo.toml --out target/wheels
+
+.PHONY: python-test
+python-test: ## test the Python package in a fresh environment: the wheel, Dask, the notebooks
+	@scripts/python-test
 
 .PHONY: lab-programs
 lab-programs: needs target/lab/kvm-guest ## build the programs that scenarios bring into the guest
