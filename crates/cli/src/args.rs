@@ -193,6 +193,8 @@ pub(crate) struct TopologyArguments {
 pub(crate) struct RunArguments {
     #[command(flatten)]
     pub manage: ManageArguments,
+    #[command(flatten)]
+    pub proof: ProofArguments,
     /// The program and its arguments.
     #[arg(required = true, trailing_var_arg = true, value_name = "CMD")]
     pub command: Vec<OsString>,
@@ -203,6 +205,8 @@ pub(crate) struct RunArguments {
 pub(crate) struct AttachArguments {
     #[command(flatten)]
     pub manage: ManageArguments,
+    #[command(flatten)]
+    pub proof: ProofArguments,
     /// The process.
     #[arg(long, value_parser = pid)]
     pub pid: Option<u32>,
@@ -297,6 +301,18 @@ pub(crate) struct ManageArguments {
     /// Decide, but move nothing; report what would have moved.
     #[arg(long)]
     pub dry_run: bool,
+}
+
+/// Options of the commands that prove in place what they do.
+#[derive(Debug, Args)]
+pub(crate) struct ProofArguments {
+    /// Prove by this measure of the program that managing it does no harm: auto, instructions, cpu, file:PATH, command:WORDS,
+    /// http://HOST/PATH#NAME or redis://HOST:PORT. gauge= or cost= stands before what does not count work.
+    #[arg(long, value_name = "METRIC")]
+    pub metric: Option<String>,
+    /// Length of the windows in which the program is managed or left alone, by coin.
+    #[arg(long, default_value = "30s", value_name = "TIME", requires = "metric")]
+    pub metric_window: String,
 }
 
 #[cfg(test)]

@@ -10,11 +10,12 @@ use std::time::Duration;
 use terrace_core::governor::GovernorConfig;
 use terrace_core::policy::FastGoal;
 use terrace_core::units::{Bytes, Quantity, parse_duration, parse_share};
+use terrace_linux::metric::Metric;
 use terrace_linux::process::RangeOptions;
 use terrace_linux::topology::declared::{SlowTier, TierMemory};
 use terrace_policies::{Settings, SettingsError};
 
-use crate::args::{ManageArguments, WatchArguments};
+use crate::args::{ManageArguments, ProofArguments, WatchArguments};
 
 pub(crate) use terrace_study::Misuse;
 pub(crate) use terrace_study::options::footprint;
@@ -165,6 +166,33 @@ impl ManageOptions {
             },
             moves: !raw.dry_run,
         })
+    }
+}
+
+/// How to prove in place that managing a program does no harm.
+#[derive(Clone, Debug)]
+pub(crate) struct ProofOptions {
+    pub metric: Metric,
+    pub window: Duration,
+}
+
+/// The least window: readings a tenth of a second late must not be a tenth of it.
+const LEAST_WINDOW: Duration = Duration::from_secs(2);
+
+impl ProofOptions {
+    /// The options, if there is to be a proof. Nothing moves in a dry run, so nothing can be compared there.
+    pub(crate) fn parse(raw: &ProofArguments, moves: bool) -> anyhow::Result<Option<ProofOptions>> {
+        let Some(text) = &raw.metric else { return Ok(None) };
+        let metric = text.parse().map_err(|error| misuse("--metric", text, error))?;
+        let window = duration("--metric-window", &raw.metric_window)?;
+        if window < LEAST_WINDOW {
+            let why = "expected 2s or more: in shorter windows a measure is mostly noise";
+            return Err(misuse("--metric-window", &raw.metric_window, why));
+        }
+        if !moves {
+            return Err(misuse("--metric", text, "a dry run moves nothing, so there is nothing to compare"));
+        }
+        Ok(Some(ProofOptions { metric, window }))
     }
 }
 

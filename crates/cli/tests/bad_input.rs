@@ -126,6 +126,19 @@ fn times_rates_and_shares_have_bounds() {
 }
 
 #[test]
+fn a_metric_must_be_one_and_have_windows() {
+    misuse("--metric", "speed", &["expected auto, instructions, cpu, file:PATH"]);
+    misuse("--metric", "redis://localhost:0", &["a port of 1 to 65535"]);
+    misuse("--metric", "redis://:secret@localhost", &["no password"]);
+    misuse("--metric", "cost=cpu", &["needs no counter="]);
+    for (window, says) in [("1s", "expected 2s or more"), ("soon", "is not a duration")] {
+        let words = ["run", "--metric", "cpu", "--metric-window", window, "--", "true"];
+        refused(2, &words, &["--metric-window", window, says]);
+    }
+    refused(2, &["run", "--metric", "cpu", "--dry-run", "--", "true"], &["--metric cpu", "a dry run moves nothing"]);
+}
+
+#[test]
 fn a_process_must_be_there_and_have_memory() {
     for pid in ["0", "4194305", "4294967295", "99999999999999999999", "-1", "banana"] {
         for command in ["attach", "observe"] {

@@ -2,7 +2,8 @@
 //!
 //! In: what the engine asks for. Out: what the kernel shows. `topology` finds the tiers, `process` the
 //! address spaces, [`trackers`] the accesses; [`movers`] change a page's tier; `zram` sets compressed swap up
-//! and takes it away; `manager` is the loop that drives the engine with all of them, and [`live_tuner`] fits its share of fast memory to a target. Every unsafe block is in `sys`.
+//! and takes it away; `manager` is the loop that drives the engine with all of them, [`live_tuner`] fits its share of fast memory to a target,
+//! and [`live_proof`] measures by a [`metric`] whether managing helps. Every unsafe block is in `sys`.
 //!
 //! Must not: decide. What should move, the core says.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
@@ -14,9 +15,11 @@ mod intake;
 pub mod kernel_lists;
 pub mod kernel_module;
 pub mod life_cycle;
+pub mod live_proof;
 pub mod live_tuner;
 pub mod machine;
 pub mod manager;
+pub mod metric;
 pub mod move_cost;
 pub mod movers;
 pub mod observer;

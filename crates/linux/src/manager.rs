@@ -172,6 +172,8 @@ pub struct Manager {
     spent_in_turn: Duration,
 }
 
+/// How often children are looked for while no scan does it.
+const HELD_FOLLOWS: Duration = Duration::from_secs(1);
 /// How soon the ranges may be read again because of allocations outside of the known ones: a reading takes some 50 us.
 const RANGES_INTERVAL: Duration = Duration::from_millis(10);
 
@@ -362,6 +364,10 @@ impl Manager {
         // Also while held: a death that nobody heard of would leave a count to the page's next life.
         self.take_births()?;
         if self.held {
+            // Children of a process that ends meanwhile would be lost.
+            if now >= self.followed + HELD_FOLLOWS {
+                self.follow();
+            }
             return Ok(self.pressure_at);
         }
         self.take_events()?;
@@ -411,7 +417,7 @@ impl Manager {
         self.spacing = spacing;
     }
 
-    /// While held, no page is scanned and nothing moves. Exits are still handled, and faults counted: pages moved before go on
+    /// While held, no page is scanned and nothing moves. Exits and children are still handled, and faults counted: pages moved before go on
     /// costing, and proof mode compares by it.
     pub fn hold(&mut self, hold: bool) {
         self.held = hold;

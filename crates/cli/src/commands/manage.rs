@@ -12,23 +12,25 @@ use terrace_linux::topology::Topology;
 
 use super::named;
 use crate::args::{AttachArguments, ObserveArguments, RunArguments};
-use crate::options::{ManageOptions, WatchOptions, duration};
+use crate::options::{ManageOptions, ProofOptions, WatchOptions, duration};
 use crate::session::{Plan, TargetSpec};
 
 pub(super) fn run(arguments: &RunArguments) -> anyhow::Result<ExitCode> {
     let options = ManageOptions::parse(&arguments.manage, memory()?)?;
+    let proof = ProofOptions::parse(&arguments.proof, options.moves)?;
     let target = TargetSpec::Command(arguments.command.clone());
-    crate::session::run(&Plan::manage(target, options, None))
+    crate::session::run(&Plan { proof, ..Plan::manage(target, options, None) })
 }
 
 pub(super) fn attach(arguments: &AttachArguments) -> anyhow::Result<ExitCode> {
     let options = ManageOptions::parse(&arguments.manage, memory()?)?;
+    let proof = ProofOptions::parse(&arguments.proof, options.moves)?;
     let limit = arguments.duration.as_deref().map(|text| duration("--duration", text)).transpose()?;
     // Asked before anything is set up, so that a pid that is gone changes nothing.
     let pid =
         named::process(arguments.pid, arguments.name.as_deref())?.context("neither --pid nor --name was given")?;
     check(pid, options.watch.ranges)?;
-    crate::session::run(&Plan::manage(TargetSpec::Pid(pid), options, limit))
+    crate::session::run(&Plan { proof, ..Plan::manage(TargetSpec::Pid(pid), options, limit) })
 }
 
 pub(super) fn observe(arguments: &ObserveArguments) -> anyhow::Result<ExitCode> {

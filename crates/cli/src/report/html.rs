@@ -147,6 +147,10 @@ fn facts(report: &Report) -> String {
         ("of it to pages that came back", units::seconds(report.cost.refault_seconds)),
         ("Stall over the program's CPU time", units::percent(report.cost.share_of_target)),
         (
+            "Proof by a measure of the program",
+            report.proof.as_ref().map_or("not asked for (--metric)".to_owned(), text::proof_text),
+        ),
+        (
             "One refault costs",
             manager.refault_microseconds.map_or_else(|| "not measured".to_owned(), |cost| units::seconds(cost / 1e6)),
         ),
@@ -159,7 +163,9 @@ fn facts(report: &Report) -> String {
     ];
     // A run that only watched had nothing to gain, and no policy chose what leaves; a column of zeros would read as failure.
     let observed = text::is_observation(report);
-    let says_something = |(name, _): &&(&str, String)| !observed || !matches!(*name, "Policy" | "Page-outs stopped");
+    let says_something = |(name, _): &&(&str, String)| {
+        !observed || !matches!(*name, "Policy" | "Page-outs stopped" | "Proof by a measure of the program")
+    };
     let program: Vec<(&str, String)> = program.iter().filter(says_something).cloned().collect();
     let cost: Vec<(&str, String)> = cost.iter().filter(says_something).cloned().collect();
     let gained = if observed { String::new() } else { fact_table("What was gained", &gained) };

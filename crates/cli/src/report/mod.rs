@@ -71,6 +71,9 @@ pub(crate) struct Report {
     /// What it cost the program.
     #[serde(default)]
     pub cost: CostReport,
+    /// Proof in place, if `--metric` asked for it.
+    #[serde(default)]
+    pub proof: Option<terrace_linux::live_proof::ProofState>,
     /// One point about every second.
     pub timeline: Vec<Point>,
     /// Address by time.

@@ -225,6 +225,9 @@ fn summary(report: &Report, width: usize) -> String {
         }
     }
     lines.push(("cost", cost_text(report)));
+    if let Some(proof) = &report.proof {
+        lines.push(("proof", proof_text(proof)));
+    }
     if !report.throttled_seconds.is_empty() {
         let causes =
             report.throttled_seconds.iter().map(|(cause, span)| format!("{cause} for {}", units::seconds(*span)));
@@ -237,6 +240,26 @@ fn summary(report: &Report, width: usize) -> String {
         lines.push(("note", format!("and {} more in the report", report.notes.len() - shown)));
     }
     lines.into_iter().map(|(name, line)| wrapped(name, &line, width)).collect()
+}
+
+/// What proof in place has shown.
+pub(crate) fn proof_text(proof: &terrace_linux::live_proof::ProofState) -> String {
+    let signed = |share: f64| format!("{}{}", if share < 0.0 { "-" } else { "+" }, units::percent(share.abs()));
+    let mut text = match (proof.gain, proof.gain_low.zip(proof.gain_high)) {
+        (Some(gain), Some((low, high))) => {
+            format!("speed {} by being managed ({} to {})", signed(gain), signed(low), signed(high))
+        }
+        (Some(gain), None) => format!("speed {} by being managed, too few windows for an interval", signed(gain)),
+        (None, _) => "nothing compared yet".to_owned(),
+    };
+    text += &format!("; {} of {}", units::counted(proof.windows, "window", "windows"), proof.metric);
+    if let Some(error) = &proof.error {
+        text += &format!("; not measured at the end: {error}");
+    }
+    if proof.frozen {
+        text += "; harm was shown, and management stopped";
+    }
+    text
 }
 
 /// The state of a running program in one line. `before` is an earlier point, a second or so ago, for the rates.

@@ -18,10 +18,11 @@ use terrace_core::policy::{FastGoal, Setup};
 use terrace_core::text::visible_lines;
 use terrace_core::units::{Bytes, Time};
 use terrace_linux::kernel_lists::{KernelLists, ListSettings};
+use terrace_linux::live_proof::LiveProof;
 use terrace_linux::manager::{Manager, ManagerParts, Woken};
 use terrace_policies::Settings;
 
-use crate::options::{ManageOptions, WatchOptions};
+use crate::options::{ManageOptions, ProofOptions, WatchOptions};
 use crate::provenance::Provenance;
 use crate::report::{Places, Report};
 
@@ -29,6 +30,7 @@ mod live;
 pub(crate) mod machine;
 pub(crate) mod profile;
 pub(crate) mod program;
+mod proving;
 mod record;
 mod target;
 pub(crate) mod tuning;
@@ -56,6 +58,8 @@ pub(crate) struct Plan {
     pub moves: bool,
     /// Stop after this long.
     pub duration: Option<Duration>,
+    /// Prove in place that it does no harm.
+    pub proof: Option<ProofOptions>,
 }
 
 impl Plan {
@@ -63,7 +67,21 @@ impl Plan {
     pub(crate) fn manage(target: TargetSpec, options: ManageOptions, duration: Option<Duration>) -> Plan {
         let ManageOptions { watch, policy, settings, goal, goal_text, slow, rate, cooldown, max_slowdown, moves } =
             options;
-        Plan { target, watch, policy, settings, goal, goal_text, slow, rate, cooldown, max_slowdown, moves, duration }
+        Plan {
+            target,
+            watch,
+            policy,
+            settings,
+            goal,
+            goal_text,
+            slow,
+            rate,
+            cooldown,
+            max_slowdown,
+            moves,
+            duration,
+            proof: None,
+        }
     }
 
     /// A run that only looks: one tier, so there is nowhere to move to, and the policy that keeps ages.
@@ -86,6 +104,7 @@ impl Plan {
             max_slowdown: 0.02,
             moves: false,
             duration,
+            proof: None,
         }
     }
 
@@ -121,6 +140,7 @@ pub(crate) fn run_with(plan: &Plan, mut hook: Option<&mut dyn RunHook>) -> anyho
     if let TargetSpec::Command(command) = &plan.target {
         program::check(command.first().map_or(OsStr::new(""), |name| name))?;
     }
+    let mut proof = proving::begin(plan)?;
     let places = Places::prepare(&plan.watch.output)?;
     if plan.watch.output.live {
         live::LiveView::check()?;
@@ -164,11 +184,13 @@ pub(crate) fn run_with(plan: &Plan, mut hook: Option<&mut dyn RunHook>) -> anyho
     }
     let mut target = Target::start(&plan.target)?;
     let mut recorder = Recorder::new(manager.now(), plan);
-    let broke = manage(plan, &mut manager, &mut target, &mut recorder, hook);
+    let broke = manage(plan, &mut manager, &mut target, &mut recorder, hook, proof.as_mut());
     if broke.is_err() {
         eprintln!("terrace: management stopped; the program goes on without it");
     }
-    let report = recorder.finish(plan, &manager, &mut target, &machine.facts)?;
+    let mut report = recorder.finish(plan, &manager, &mut target, &machine.facts)?;
+    report.proof = proof.as_ref().map(|proof| proof.state());
+    drop(proof);
     // The compressed swap goes before the report is shown: what it says of the end is then true.
     drop(manager);
     let released = Machine::release(machine.held);
@@ -194,6 +216,9 @@ fn exit_code(program: ExitCode, mut failures: Vec<anyhow::Error>) -> anyhow::Res
     Ok(program)
 }
 
+/// How often a point of the report is taken.
+const POINT: Duration = Duration::from_secs(1);
+
 /// The loop: manage for a second, take a point, pass on signals, until the program is done.
 fn manage(
     plan: &Plan,
@@ -201,6 +226,7 @@ fn manage(
     target: &mut Target,
     recorder: &mut Recorder,
     mut hook: Option<&mut dyn RunHook>,
+    mut proof: Option<&mut LiveProof>,
 ) -> anyhow::Result<()> {
     let space = match manager.add_process(target.pid()) {
         Ok(space) => Some(space),
@@ -213,14 +239,25 @@ fn manage(
         return Ok(());
     }
     let end = plan.duration.map_or(Time::FAR_FUTURE, |duration| manager.now() + duration);
+    let mut point_at = manager.now() + POINT;
     loop {
-        let mut until = (manager.now() + Duration::from_secs(1)).min(end);
+        let mut until = point_at.min(end);
         if let Some(hook) = &mut hook {
             hook.look(manager);
             until = until.min(hook.due());
         }
+        if let Some(proof) = &mut proof {
+            for news in proof.look(manager) {
+                proving::tell(plan, &news);
+            }
+            manager.hold(!proof.manages());
+            until = until.min(proof.due(manager.now()));
+        }
         let woken = manager.run(&[target.signals().as_fd()], until, recorder).context("the tracker failed")?;
-        recorder.point(manager);
+        if proof.is_none() || woken != Woken::ByTime || manager.now() >= point_at {
+            recorder.point(manager);
+            point_at = manager.now() + POINT;
+        }
         if woken == Woken::AllGone {
             target.wait()?;
             return Ok(());

@@ -287,6 +287,7 @@ impl Recorder {
                 longest_move_call_milliseconds: stats.longest_move_call.as_secs_f64() * 1e3,
             },
             cost,
+            proof: None,
             timeline: self.points,
             heat_map,
             age_histogram: self.ages,

@@ -1,0 +1,70 @@
+//! Proof in place of a run: made from its options, and its news told.
+//!
+//! In: a plan. Out: a [`LiveProof`], and lines on stderr. Must not: judge; `terrace_linux::live_proof` does.
+
+use std::time::{Duration, SystemTime};
+
+use anyhow::Context;
+use terrace_core::text::visible;
+use terrace_linux::live_proof::{LiveProof, News};
+
+use super::{Plan, TargetSpec};
+use crate::report::units::{percent, seconds};
+
+/// The proof that was asked for.
+pub(super) fn begin(plan: &Plan) -> anyhow::Result<Option<LiveProof>> {
+    let Some(options) = &plan.proof else { return Ok(None) };
+    // Another order in each run, or one that a program's own rhythm meets would be met again; the report names it.
+    let seed = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_nanos() as u64 >> 10;
+    // A program that is only just started has written nothing yet; one that runs has.
+    let patience = match plan.target {
+        TargetSpec::Command(_) => options.window,
+        TargetSpec::Pid(_) => Duration::ZERO,
+    };
+    let metric = options.metric.clone();
+    let text = metric.text.clone();
+    LiveProof::new(metric, options.window, plan.max_slowdown, seed, patience)
+        .map(Some)
+        .with_context(|| format!("--metric {text}"))
+}
+
+/// Tells a person what happened.
+pub(super) fn tell(plan: &Plan, news: &News) {
+    let metric = plan.proof.as_ref().map_or("", |proof| proof.metric.text.as_str());
+    eprintln!("terrace: {}", visible(&line(metric, plan.max_slowdown, news)));
+}
+
+fn line(metric: &str, allowed: f64, news: &News) -> String {
+    match news {
+        News::Unmeasured(why) => {
+            format!("--metric {metric}: {why}; the program is managed, and what that does to it is not measured")
+        }
+        News::Measured => format!("--metric {metric}: it can be read again"),
+        News::Harm { gain, interval: (low, high), windows, rest } => format!(
+            "managing slows the program down by {} ({} to {}, {windows} windows), {} are allowed: it is left alone for {}",
+            percent(-gain),
+            percent(-high),
+            percent(-low),
+            percent(allowed),
+            seconds(rest.as_secs_f64()),
+        ),
+        News::Thawed => "the program is managed again, and whether that harms is measured anew".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn news_are_one_line_with_what_follows() {
+        let harm = News::Harm { gain: -0.051, interval: (-0.061, -0.041), windows: 12, rest: Duration::from_secs(600) };
+        let text = line("cpu", 0.02, &harm);
+        assert!(text.contains("by 5.1 % (4.1 % to 6.1 %, 12 windows), 2 % are allowed"), "{text}");
+        let text = line("file:/x", 0.02, &News::Unmeasured("No such file".to_owned()));
+        assert_eq!(
+            text,
+            "--metric file:/x: No such file; the program is managed, and what that does to it is not measured"
+        );
+    }
+}
