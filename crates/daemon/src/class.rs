@@ -17,6 +17,7 @@ use terrace_core::plan::Reason;
 use terrace_core::policy::{FastGoal, Setup};
 use terrace_core::units::{Bytes, Quantity, SpaceId, TierId};
 use terrace_linux::life_cycle::LifeCycle;
+use terrace_linux::live_proof::LiveProof;
 use terrace_linux::live_tuner::{INPUTS, LiveTuner};
 use terrace_linux::machine::Machine;
 use terrace_linux::manager::{Manager, ManagerParts};
@@ -31,7 +32,7 @@ use crate::bargain::{self, Claims, Grant, Orders, Standing, differs};
 use crate::bins;
 use crate::config::{Class, Goal};
 use crate::heat::HeatTap;
-use crate::proof::{Proof, Step};
+use crate::proof;
 use crate::shared::Pictures;
 use crate::view;
 
@@ -77,7 +78,6 @@ struct Last {
     moved: BTreeMap<Route, u64>,
     moved_pages: u64,
     cpu: Duration,
-    faults: u64,
     refaults: u64,
     throttle: Option<&'static str>,
     at: Option<Instant>,
@@ -103,7 +103,9 @@ pub struct Running {
     cpu_used: f64,
     hits: (f64, f64),
     contract_worst: u64,
-    proof: Option<Proof>,
+    proof: Option<LiveProof>,
+    /// Why there is no proof though it is asked for; told once.
+    no_proof: Option<String>,
     retry_at: Option<Instant>,
     heat_at: Option<Instant>,
     move_cost: MoveCost,
@@ -124,7 +126,7 @@ const SMOOTHING: Duration = Duration::from_secs(20);
 impl Running {
     /// A class without processes.
     pub fn new(class: Class) -> Running {
-        let proof = class.proof.map(|window| Proof::new(window, class.max_slowdown));
+        let (proof, no_proof) = proof::begin(&class);
         Running {
             class,
             state: State::Waiting,
@@ -143,6 +145,7 @@ impl Running {
             hits: (0.0, 0.0),
             contract_worst: 0,
             proof,
+            no_proof,
             retry_at: None,
             heat_at: None,
             move_cost: MoveCost::default(),
@@ -160,8 +163,8 @@ impl Running {
 
     /// Applies a new configuration of the class.
     pub fn become_class(&mut self, class: Class) {
-        if self.class.proof != class.proof {
-            self.proof = class.proof.map(|window| Proof::new(window, class.max_slowdown));
+        if self.class.proof != class.proof || self.class.metric != class.metric {
+            (self.proof, self.no_proof) = proof::begin(&class);
             if matches!(self.state, State::Held | State::Stopped) {
                 self.set_state(State::Running);
             }
@@ -384,7 +387,10 @@ impl Running {
     fn reason(&self) -> Option<String> {
         match &self.state {
             State::Failed(why) => Some(why.clone()),
-            State::Stopped => Some("proof mode showed that managing it costs more than max_slowdown allows".to_owned()),
+            State::Stopped => Some(
+                "proof mode showed that managing it costs more than max_slowdown allows; it is tried again later"
+                    .to_owned(),
+            ),
             State::Waiting => Some("no process matches".to_owned()),
             _ => None,
         }
@@ -445,19 +451,17 @@ impl Running {
                 },
             ));
         }
-        let faults = stats.major_faults - self.last.faults.min(stats.major_faults);
         self.last = Last {
             moved: ledger.moved().clone(),
             moved_pages: moved,
             cpu: stats.cpu,
-            faults: stats.major_faults,
             refaults: ledger.refaults(),
             throttle,
             at: self.last.at,
         };
         let misplaced = self.misplaced();
         self.contract_worst = self.contract_worst.max(misplaced);
-        lines.extend(self.prove(elapsed, faults));
+        lines.extend(self.look_at_proof());
         lines.extend(self.tune().map(|line| ("budget", line)));
         if self.state == State::Draining
             && self.manager.as_ref().is_some_and(|manager| !manager.engine().has_pages_to_bring_back())
@@ -478,27 +482,38 @@ impl Running {
         self.move_cost.refault.unwrap_or(GovernorConfig::default().refault_cost)
     }
 
-    /// Feeds proof mode, and switches windows.
-    fn prove(&mut self, elapsed: Duration, faults: u64) -> Option<(&'static str, String)> {
-        let refault_cost = self.refault_cost();
-        let proof = self.proof.as_mut().filter(|_| matches!(self.state, State::Running | State::Held))?;
-        let lost = refault_cost.mul_f64(faults as f64);
-        let (next, text) = match proof.step(elapsed, lost)? {
-            Step::Stop((low, high)) => {
-                let (low, high) = (low * 100.0, high * 100.0);
-                let text = format!(
-                    "proof: managing it costs {low:.2} to {high:.2} % of its time, {:.2} % are allowed; management of it stops",
-                    self.class.max_slowdown * 100.0
-                );
-                (State::Stopped, text)
-            }
-            Step::Manage => (State::Running, format!("proof: managed for {} s", proof.window().as_secs())),
-            Step::LeaveAlone => (State::Held, format!("proof: unmanaged for {} s", proof.window().as_secs())),
+    /// Looks at the class's metric, and switches windows.
+    fn look_at_proof(&mut self) -> Vec<(&'static str, String)> {
+        let mut lines = Vec::new();
+        lines.extend(self.no_proof.take().map(|why| ("state", format!("proof: {why}; the class is managed without"))));
+        let (Some(proof), Some(manager)) = (&mut self.proof, &self.manager) else { return lines };
+        if !matches!(self.state, State::Running | State::Held | State::Stopped) {
+            // A window that was interrupted says nothing.
+            proof.interrupt();
+            return lines;
+        }
+        if self.state == State::Running {
+            // Management rests in another state: somebody resumed it.
+            proof.resume();
+        }
+        let news = proof.look(manager);
+        let (window, frozen) = (proof.length().as_secs(), proof.state().frozen);
+        let next = match proof.manages() {
+            true => State::Running,
+            false if frozen => State::Stopped,
+            false => State::Held,
         };
-        (self.state != next).then(|| {
+        let allowed = self.class.max_slowdown * 100.0;
+        lines.extend(news.iter().map(|news| ("state", proof::told(news, &self.class.metric.text, allowed))));
+        if self.state != next {
+            match next {
+                State::Running => lines.push(("state", format!("proof: managed for {window} s"))),
+                State::Held => lines.push(("state", format!("proof: unmanaged for {window} s"))),
+                _ => {}
+            }
             self.set_state(next);
-            ("state", text)
-        })
+        }
+        lines
     }
 
     /// Bytes in a tier where the goal allows none.
@@ -685,7 +700,7 @@ impl Running {
             bandwidth_bytes_per_second: self.grant.bandwidth.unwrap_or(0),
             cpu_granted_share: self.grant.cpu,
             backoff: 1.0,
-            proof: self.proof.as_ref().map(Proof::view),
+            proof: self.proof.as_ref().map(proof::view),
             tuned: self.class.is_tuned().then(|| self.tuned()),
             ..view::Class::default()
         };

@@ -160,7 +160,7 @@ fn classes(out: &mut Text, status: &Status) {
         })
     });
     out.family("terrace_class_state", Kind::Gauge, "1 for the current state of the class, 0 for the others.", states);
-    let gauges: [Family; 18] = [
+    let gauges: [Family; 22] = [
         ("terrace_class_processes", "Processes under management.", |class| Some(class.processes as f64)),
         ("terrace_class_footprint_bytes", "Memory in use.", |class| Some(class.footprint_bytes as f64)),
         ("terrace_class_fast_bytes", "Of that in fast memory.", |class| Some(class.fast_bytes as f64)),
@@ -194,6 +194,18 @@ fn classes(out: &mut Text, status: &Status) {
         ("terrace_class_tuned_fast_ratio", "Share of its footprint that the tuner keeps fast.", |class| {
             class.tuned.as_ref().map(|tuned| tuned.fast_share)
         }),
+        ("terrace_proof_gain_ratio", "How much faster the class is for being managed.", |class| {
+            class.proof.as_ref().and_then(|proof| proof.gain)
+        }),
+        ("terrace_proof_gain_low_ratio", "Lower end of the interval of that gain.", |class| {
+            class.proof.as_ref().and_then(|proof| proof.interval).map(|(low, _)| low)
+        }),
+        ("terrace_proof_gain_high_ratio", "Upper end of the interval of that gain.", |class| {
+            class.proof.as_ref().and_then(|proof| proof.interval).map(|(_, high)| high)
+        }),
+        ("terrace_proof_frozen", "1 while management rests because harm was shown.", |class| {
+            class.proof.as_ref().map(|proof| f64::from(u8::from(proof.frozen)))
+        }),
         (
             "terrace_class_contract_violating_bytes",
             "Bytes in a tier where never-slow or never-fast allows none.",
@@ -203,7 +215,7 @@ fn classes(out: &mut Text, status: &Status) {
     for (name, help, of) in gauges {
         out.family(name, Kind::Gauge, help, classes(of));
     }
-    let counters: [Family; 9] = [
+    let counters: [Family; 10] = [
         ("terrace_class_cpu_seconds_total", "Processor time spent on the class.", |class| Some(class.cpu_seconds)),
         ("terrace_class_watching_seconds_total", "Its time lost to tracking.", |class| Some(class.watching_seconds)),
         ("terrace_class_moving_seconds_total", "Its time lost to moves.", |class| Some(class.moving_seconds)),
@@ -214,6 +226,9 @@ fn classes(out: &mut Text, status: &Status) {
         ("terrace_class_major_faults_total", "Major faults of its processes.", |class| Some(class.major_faults as f64)),
         ("terrace_class_scans_total", "Scans of its pages.", |class| Some(class.rounds as f64)),
         ("terrace_class_scan_seconds_total", "Time of those scans.", |class| Some(class.round_seconds)),
+        ("terrace_proof_windows_total", "Windows that proof mode compared.", |class| {
+            class.proof.as_ref().map(|proof| proof.windows as f64)
+        }),
         ("terrace_class_lost_events_total", "Events its tracker lost.", |class| Some(class.lost_events as f64)),
     ];
     for (name, help, of) in counters {

@@ -206,14 +206,20 @@ pub struct Contract {
 /// The measurements of proof mode.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Proof {
-    /// Pairs of windows measured.
-    pub pairs: u64,
-    /// Mean difference of the share of time lost to memory, managed less unmanaged.
-    pub effect: Option<f64>,
-    /// The ends of its 95 % interval.
+    /// What the class is measured by.
+    pub metric: String,
+    /// Windows compared.
+    pub windows: u64,
+    /// How much faster the class is in windows in which it is managed; below 0 it is slower.
+    pub gain: Option<f64>,
+    /// The ends of its interval: 90 % over all looks together.
     pub interval: Option<(f64, f64)>,
+    /// Whether management stopped because harm was shown.
+    pub frozen: bool,
     /// measuring, harmless or harmful.
     pub verdict: String,
+    /// Why the metric cannot be read, if so.
+    pub error: Option<String>,
 }
 
 /// A process that matches a class but is not managed.

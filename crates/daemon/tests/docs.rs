@@ -58,7 +58,7 @@ fn status() -> Status {
         throttled_seconds: BTreeMap::from([("refaults".to_owned(), 1.5)]),
         moves: vec![Moves { from: "dram".to_owned(), to: "zram".to_owned(), reason: "cold".to_owned(), pages: 2 }],
         contract: Some(Contract::default()),
-        proof: Some(Proof::default()),
+        proof: Some(Proof { gain: Some(0.01), interval: Some((0.0, 0.02)), ..Proof::default() }),
         tuned: Some(Tuned { loss: Some(0.01), ..Tuned::default() }),
         ..Class::default()
     };

@@ -378,6 +378,16 @@ impl LiveProof {
         self.trial = Trial::new(TrialConfig { allowed_loss: self.allowed_loss, ..TrialConfig::new(seed) });
     }
 
+    /// Somebody wants the program managed though harm was shown: the rest is over, and a new trial begins with the next look.
+    pub fn resume(&mut self) {
+        self.frozen_until = self.frozen_until.map(|_| Time::ZERO);
+    }
+
+    /// The current window is invalid: management was interrupted within it. It begins again with the next look.
+    pub fn interrupt(&mut self) {
+        self.began = None;
+    }
+
     /// The length of a window.
     pub fn length(&self) -> Duration {
         self.length

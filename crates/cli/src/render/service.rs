@@ -233,13 +233,17 @@ fn details(class: &Class) -> String {
         };
     }
     if let Some(proof) = &class.proof {
-        let effect = proof.effect.zip(proof.interval).map_or_else(
-            || "nothing measured yet".to_owned(),
-            |(effect, (low, high))| {
-                format!("{:+.2} % of its time, between {:+.2} and {:+.2} %", effect * 100.0, low * 100.0, high * 100.0)
-            },
-        );
-        let _ = write!(text, "\n  proof ({} pairs): {effect}; {}", proof.pairs, proof.verdict);
+        let gain = match (proof.gain, proof.interval) {
+            (Some(gain), Some((low, high))) => {
+                format!("speed {:+.2} %, between {:+.2} and {:+.2} %", gain * 100.0, low * 100.0, high * 100.0)
+            }
+            (Some(gain), None) => format!("speed {:+.2} %, too few windows for an interval", gain * 100.0),
+            (None, _) => "nothing compared yet".to_owned(),
+        };
+        let _ = write!(text, "\n  proof ({} windows of {}): {gain}; {}", proof.windows, proof.metric, proof.verdict);
+        if let Some(error) = &proof.error {
+            let _ = write!(text, "; not measured: {error}");
+        }
     }
     text.push('\n');
     text

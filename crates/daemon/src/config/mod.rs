@@ -21,6 +21,7 @@ use std::time::Duration;
 use terrace_core::arbiter::Claim;
 use terrace_core::governor::GovernorConfig;
 use terrace_core::units::{Bytes, Quantity};
+use terrace_linux::metric::{self, Metric};
 use terrace_linux::topology::declared::{DeclaredTier, SlowTier, TierMemory, parse_declared};
 use terrace_policies::{Settings, SettingsError};
 
@@ -154,6 +155,8 @@ pub struct Class {
     pub shared: bool,
     /// Length of the windows of proof mode, if it is on.
     pub proof: Option<Duration>,
+    /// What proof mode measures.
+    pub metric: Metric,
 }
 
 /// The whole configuration, checked.
@@ -530,7 +533,19 @@ fn class(reader: &mut Reader<'_>, name: String) -> Class {
             "off" => Ok(None),
             other => reader::span(other, Duration::from_secs(10)).map(Some),
         }),
+        metric: reader.text(&key("metric"), service_metric),
         name,
+    }
+}
+
+/// A metric that a service may read. It runs as root, so it starts nothing that a key names.
+fn service_metric(text: &str) -> Result<Metric, String> {
+    let metric: Metric = text.parse().map_err(|error| format!("{text:?}: {error}"))?;
+    match metric.source {
+        metric::Source::Command(_) | metric::Source::Page { authority: None, .. } => Err(format!(
+            "{text:?}: the service starts no commands, curl neither; let a program write the number into a file"
+        )),
+        _ => Ok(metric),
     }
 }
 

@@ -232,7 +232,13 @@ pub const KEYS: &[KeyInfo] = &[
         "class.NAME.proof",
         "off, or a time of 10s or more",
         "\"off\"",
-        "Proof mode: the class is managed and left unmanaged in turns of this length. The difference is measured, and management stops if it harms.",
+        "Proof mode: the class is managed in some windows of this length and left unmanaged in others, by coin. The difference is measured, and management rests if it harms.",
+    ),
+    key(
+        "class.NAME.metric",
+        "auto, instructions, cpu, file:PATH, http://HOST/PATH#NAME or redis://HOST:PORT; gauge= or cost= before it",
+        "\"auto\"",
+        "What proof mode measures. auto is instructions, or cpu where the machine counts none.",
     ),
 ];
 

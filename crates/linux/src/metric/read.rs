@@ -80,7 +80,7 @@ pub fn read(metric: &Metric) -> Result<f64, ReadError> {
             Err(_) => return Err(ReadError::NotANumber(shown(&text))),
         },
     };
-    if number >= 0.0 && number < f64::INFINITY { Ok(number) } else { Err(ReadError::Senseless(number)) }
+    if (0.0..f64::INFINITY).contains(&number) { Ok(number) } else { Err(ReadError::Senseless(number)) }
 }
 
 fn lossy(bytes: &[u8]) -> String {
