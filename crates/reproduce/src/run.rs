@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use rayon::prelude::*;
+use terrace_core::policy::Policy;
 use terrace_core::units::{Bytes, Time};
 use terrace_machine::preset::Machine;
 use terrace_machine::scale::Scale;
@@ -17,9 +18,9 @@ use terrace_policies::Settings;
 use terrace_sim::run::{bounds, run_alone, run_tuned};
 use terrace_sim::tuning::{Counters, FixedLimit, Tuning};
 use terrace_sim::{FastSize, MmuConfig, Pages, Report, SimConfig, WorkloadSource};
-use terrace_sizing::forecast::LOOK_SECONDS;
-use terrace_sizing::sim_driver::{FIXED_THRESHOLD, SimDriver, vector_between};
-use terrace_sizing::{ConfigVector, Forecast, Index};
+use terrace_sizing::sim_driver::{SimDriver, vector_between};
+use terrace_sizing::watched::Looks;
+use terrace_sizing::{ConfigVector, Index};
 use terrace_tuning::{Interval, Mode, Summary, Tuner, TunerConfig};
 
 use crate::bounds::Course;
@@ -193,7 +194,7 @@ impl<'a> Plan<'a> {
         let mut settings = case.policy_settings.clone();
         let for_it = self.others.iter().filter(|other| other.policy == case.policy);
         settings.extend(for_it.map(|other| (other.key.clone(), other.value.clone())));
-        let policy = terrace_policies::build(&case.policy, Settings::from_pairs(settings))?;
+        let policy = terrace_policies::build(&case.policy, Settings::from_pairs(settings.clone()))?;
         let configured = |footprint, fast| {
             let mut config = SimConfig::new(machine.clone(), footprint, fast);
             (config.scale, config.seed) = (scale, seed);
@@ -235,9 +236,9 @@ impl<'a> Plan<'a> {
         let profiler = |limit| Box::new(Profiler { profile: profile.clone(), limit });
         let tuning: Box<dyn Tuning> = match limit {
             Limit::Full => profiler(None),
-            Limit::Watched(shares) => {
-                let forecast = Forecast::new(machine.clone(), scale, peak, shares, FIXED_THRESHOLD as u8);
-                profile.lock().unwrap_or_else(PoisonError::into_inner).forecast = Some(forecast);
+            Limit::Watched(_) => {
+                let looks = Looks::new(&case.setting.workload, machine.clone(), 1);
+                profile.lock().unwrap_or_else(PoisonError::into_inner).looks = looks;
                 profiler(None)
             }
             Limit::Unlimited => Box::new(FixedLimit::new(u64::MAX)),
@@ -255,15 +256,41 @@ impl<'a> Plan<'a> {
         let report = run_tuned(&config, &source, policy, tuning)?;
         let tuner = tuner.as_ref().map(|tuner| tuner.lock().unwrap_or_else(PoisonError::into_inner));
         let profile = profile.lock().unwrap_or_else(PoisonError::into_inner);
+        let forecast = match (limit, &profile.looks) {
+            (Limit::Watched(shares), Some(looks)) => {
+                let build = || terrace_policies::build(&case.policy, Settings::from_pairs(settings.clone()));
+                replayed(&config, looks, peak, shares, &build)?
+            }
+            _ => Vec::new(),
+        };
         Ok(Outcome {
             vector: profile.vector(scale, Bytes::new(report.footprint_bytes).pages()),
-            forecast: profile.forecast.iter().flat_map(Forecast::losses).collect(),
+            forecast,
             course: profile.course.clone(),
             summary: tuner.as_ref().map(|tuner| of_the_whole_run(tuner, report.full_size_seconds)),
             intervals: tuner.as_ref().map_or_else(Vec::new, |tuner| tuner.intervals().to_vec()),
             report,
         })
     }
+}
+
+/// The losses at these shares of the peak when what was seen of a run is played again under its policy, held as the runs are that it is
+/// compared with. What was seen has passed the cache and the TLB already.
+fn replayed(
+    config: &SimConfig,
+    looks: &Looks,
+    peak: u64,
+    shares: &[f64],
+    build: &dyn Fn() -> Result<Box<dyn Policy>, terrace_policies::SettingsError>,
+) -> Result<Vec<(f64, f64)>, RunError> {
+    let mut config = config.clone();
+    (config.cache, config.tlb) = (false, false);
+    let [tape] = looks.tapes() else { return Ok(Vec::new()) };
+    let seconds = |limit: u64| -> Result<f64, RunError> {
+        Ok(run_tuned(&config, tape, build()?, Box::new(FixedLimit::new(limit)))?.seconds)
+    };
+    let full = seconds(u64::MAX)?;
+    shares.iter().map(|share| Ok((*share, seconds((peak as f64 * share) as u64)? / full - 1.0))).collect()
 }
 
 /// Reads `POLICY.KEY=VALUE`, and builds the policy once, so that a bad value is found before anything runs.
@@ -291,7 +318,7 @@ struct Profile {
     first: Option<Counters>,
     last: Option<Counters>,
     course: Course,
-    forecast: Option<Forecast>,
+    looks: Option<Looks>,
 }
 
 impl Profile {
@@ -311,7 +338,7 @@ struct Profiler {
 }
 
 /// The shortest runs, of some 15 s, are to be cut into forty parts; and ages are to be known well enough for a forecast.
-const LOOK: Duration = Duration::from_millis((LOOK_SECONDS * 1000.0) as u64);
+const LOOK: Duration = Duration::from_millis(100);
 
 impl Tuning for Profiler {
     fn due(&self) -> Time {
@@ -326,12 +353,12 @@ impl Tuning for Profiler {
         self.limit.take()
     }
     fn watches_pages(&self) -> bool {
-        self.profile.lock().unwrap_or_else(PoisonError::into_inner).forecast.is_some()
+        self.profile.lock().unwrap_or_else(PoisonError::into_inner).looks.is_some()
     }
     fn watch(&mut self, pages: &[Option<u32>], counters: &Counters) {
         let mut profile = self.profile.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(forecast) = &mut profile.forecast {
-            forecast.look(pages, counters);
+        if let Some(looks) = &mut profile.looks {
+            looks.look(pages, counters);
         }
     }
 }

@@ -21,7 +21,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("tuning", &["core"]),
     ("linux", &["core", "files", "bpf", "tuning"]),
     ("sim", &["core", "policies", "machine", "workloads", "trace"]),
-    ("sizing", &["core", "machine", "sim", "tuning"]),
+    ("sizing", &["core", "machine", "workloads", "trace", "sim", "tuning"]),
     ("reproduce", &["core", "files", "policies", "tuning", "machine", "workloads", "sim", "sizing"]),
     ("study", &["core", "files", "policies", "machine", "workloads", "trace", "sim"]),
     ("lab", &["core", "files"]),

@@ -1,170 +1,295 @@
-//! The loss at sizes that a program never ran with, from a run with everything fast in which its pages were watched.
+//! The loss at sizes and under policies that a program never ran with: the engine itself, played on a sample of the program's pages.
 //!
-//! In: look by look, what counters say of the program and what its pages did. Out: a loss for each size. Must not: decide, or use a
-//! constant that is not the machine's.
+//! In: tapes of a run with everything fast ([`crate::tape`], [`crate::watched`]), a machine, sizes, policies. Out: for each policy a curve with
+//! intervals, the least size that keeps a target, and the policy that needs least. Must not: start a thread (the caller plays the cells side by side),
+//! or have a rule of its own for what a policy would do.
 //!
-//! Tuna's prediction has the micro-benchmark's time as its yardstick, and that is not the program's: the benchmark of an interval of 2.5 s takes
-//! 0.2 s (a B-tree, whose loads wait for each other) to 2 s, so that what a moved page costs looks up to twelve times too dear. And it takes all
-//! pages for equally used. Here the yardstick is the program's own time, and its pages are seen ([`crate::shadow`]).
+//! Each cell is one policy at one size on the tape of one group of pages. The simulator plays it as it plays a whole program, with the policy's own
+//! code, the kernel's lists and scanner, the equations of load, and what moves, faults and interrupts cost in virtual time. So what management takes
+//! makes the run longer, in which more is managed: nothing has to be solved apart.
 //!
-//! For each stretch between two looks the equations of load ([`terrace_machine::load`]) are solved twice. First as it was: the threads' time
-//! without waiting for memory is given, and a number of accesses in a row that they waited for, chosen so that the solution is the time that
-//! passed. Then with what a size would have cost: slow accesses wait as many times longer as slow memory's latency is fast memory's, under the
-//! load that both have then; a hint fault and the copy of a promotion take a thread's time, each move interrupts all that run, copies take
-//! bandwidth. A loss is the difference, over the whole run.
-//!
-//! Waiting time, accesses and bytes are what hardware counts (stalled cycles with a miss outstanding, last-level misses, memory controllers).
+//! A loss is the ratio of run times, slower over everything fast, of all groups together less one. Its error is the jackknife's, over groups
+//! (Efron and Tibshirani, An Introduction to the Bootstrap, chapter 11): each group is left out once. Where the tapes have every page the groups differ
+//! by their seed alone, and the error is that of chance. Intervals and probabilities are of one more group, not of the mean of all groups, so that a
+//! run's own chance is in them; that is wide rather than narrow.
 
-use terrace_core::units::PAGE_BYTES;
-use terrace_machine::cache::LINE_BYTES;
-use terrace_machine::load::{Rates, ThreadWork, Traffic, Wait, solve_among};
-use terrace_machine::preset::Machine;
+use terrace_core::policy::Policy;
 use terrace_machine::scale::Scale;
-use terrace_sim::tuning::Counters;
+use terrace_sim::run::run_alone;
+use terrace_sim::{FastSize, Pages, Report, SimConfig, SimError, Source};
 
-use crate::model::{slow_faults, slow_tier};
-use crate::shadow::{Shadows, Size, Toll};
+use crate::aet::Reuses;
+use crate::student;
+use crate::tape::Tape;
 
-/// What counters say of a stretch with everything fast, at full size.
+/// The policy that moves nothing: always a candidate, as management may cost more than it brings.
+pub const NO_MIGRATION: &str = "first-touch";
+/// The policy whose runs have everything fast.
+pub const ALL_FAST: &str = "all-fast";
+/// A careful size exceeds the target with at most this probability. Pond (Li et al., ASPLOS 2023, section 6) has the same for virtual machines
+/// that exceed their performance margin.
+pub const CAREFUL: f64 = 0.02;
+/// The ends of an interval are exceeded with this probability each.
+const TAIL: f64 = 0.05;
+/// Sizes of a curve unless others are asked for.
+pub const SHARES: [f64; 12] = [0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98];
+
+/// What a cell came to.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Activity {
-    /// Nanoseconds that passed while the program ran.
-    pub nanos: f64,
-    /// Threads that ran side by side, on average.
-    pub threads: f64,
-    /// Nanoseconds that threads waited for memory, summed over them.
-    pub waited_nanos: f64,
-    /// Accesses that reached memory.
-    pub accesses: f64,
-    /// Bytes that were read from and written to memory.
-    pub bytes: [f64; 2],
+pub struct Played {
+    /// Run time, of the scaled machine.
+    pub seconds: f64,
+    /// Of that, time in which the program had nothing to do.
+    pub idle_seconds: f64,
+    /// Share of the accesses to memory that were not served by the fastest tier.
+    pub slow_share: f64,
+    /// Pages moved either way.
+    pub moved_pages: u64,
 }
 
-impl Activity {
-    /// Between two looks at the counters; `None` if nothing reached memory.
-    pub fn between(before: &Counters, after: &Counters, scale: Scale) -> Option<Activity> {
-        let factor = f64::from(scale.factor());
-        let nanos = (after.ran_nanos - before.ran_nanos) * factor;
-        let accesses = (after.fast_accesses - before.fast_accesses) as f64 * factor;
-        let threads = (after.thread_nanos - before.thread_nanos) * factor / nanos;
-        let bytes = [0, 1].map(|way| (after.fast_bytes[way] - before.fast_bytes[way]) as f64 * factor);
-        let waited_nanos = (after.memory_nanos - before.memory_nanos).max(0.0) * factor;
-        (nanos > 0.0 && accesses >= 1.0).then_some(Activity { nanos, threads, waited_nanos, accesses, bytes })
+/// Plays the tape with this share of its pages fast, on the machine of `config`, whose scale is the program's own.
+///
+/// # Errors
+/// When the configuration is out of range, or a sample of this size would need a machine smaller than any.
+pub fn play(config: &SimConfig, tape: &Tape, share: f64, policy: Box<dyn Policy>) -> Result<Played, SimError> {
+    let mut config = config.clone();
+    let factor = config.scale.factor().saturating_mul(tape.sample().one_in());
+    config.scale = Scale::new(factor).ok_or_else(|| SimError::Parameter {
+        name: "sample",
+        value: format!("one page in {}", tape.sample().one_in()),
+        wanted: "a scale of at most 1:1048576 with the program's own".to_owned(),
+    })?;
+    config.footprint = tape.footprint();
+    config.fast = FastSize::Share(share);
+    if config.scale != Scale::FULL && config.pages == Pages::Huge {
+        config.pages = Pages::Folded;
     }
+    let report: Report = run_alone(&config, tape, policy)?;
+    Ok(Played {
+        seconds: report.seconds,
+        idle_seconds: tape.idle_seconds() / f64::from(config.scale.factor()),
+        slow_share: 1.0 - report.fast_hit_share,
+        moved_pages: report.promoted_pages + report.demoted_pages,
+    })
+}
 
-    /// How much longer the stretch would take at each of these tolls.
-    pub fn losses(&self, tolls: &[Toll], machine: &Machine) -> Vec<f64> {
-        let nothing = Toll::default();
-        // The more accesses in a row, the longer; no more than are made.
-        let (mut low, mut high) = (0.0, self.accesses);
-        for _ in 0..50 {
-            let middle = f64::midpoint(low, high);
-            if self.nanos_with(middle, &nothing, machine) < self.nanos { low = middle } else { high = middle }
+/// A loss with its error.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Estimate {
+    /// Time lost, over the time with everything fast.
+    pub loss: f64,
+    /// Standard error of one more group.
+    error: f64,
+    freedom: u32,
+}
+
+impl Estimate {
+    /// Of run times with everything fast and slower, group by group; `None` if there is no group, or no time.
+    pub fn of(groups: &[(Played, Played)]) -> Option<Estimate> {
+        let busy = |(full, _): &(Played, Played)| full.seconds - full.idle_seconds;
+        let lost = |(full, slower): &(Played, Played)| slower.seconds - full.seconds;
+        let (all_lost, all_busy): (f64, f64) =
+            groups.iter().fold((0.0, 0.0), |sums, group| (sums.0 + lost(group), sums.1 + busy(group)));
+        if all_busy <= 0.0 {
+            return None;
         }
-        let without = self.nanos_with(low, &nothing, machine);
-        tolls.iter().map(|toll| self.nanos_with(low, toll, machine) / without - 1.0).collect()
+        let count = groups.len() as f64;
+        let without: Vec<f64> = groups
+            .iter()
+            .map(|group| (all_lost - lost(group)) / (all_busy - busy(group)).max(f64::MIN_POSITIVE))
+            .collect();
+        let mean = without.iter().sum::<f64>() / count;
+        let of_mean =
+            ((count - 1.0) / count * without.iter().map(|one| (one - mean).powi(2)).sum::<f64>()).max(0.0).sqrt();
+        Some(Estimate {
+            loss: all_lost / all_busy,
+            error: of_mean * (1.0 + count).sqrt(),
+            freedom: groups.len() as u32 - 1,
+        })
     }
 
-    /// The time of the stretch if threads wait for this many accesses in a row.
-    fn nanos_with(&self, in_a_row: f64, toll: &Toll, machine: &Machine) -> f64 {
-        let (management, slow) = (&machine.management, slow_tier(machine));
-        let (promoted, demoted) = (toll.promotions * PAGE_BYTES as f64, toll.demotions * PAGE_BYTES as f64);
-        let share = (toll.slow_accesses / self.accesses).clamp(0.0, 1.0);
-        let copy_nanos = management.copy_nanos(PAGE_BYTES as f64, &machine.tiers[slow], &machine.tiers[0])
-            + management.move_small_ns;
-        let moves = toll.promotions + toll.demotions;
-        let mut work = ThreadWork {
-            stall_ns: (self.nanos * self.threads - self.waited_nanos).max(0.0)
-                + moves * management.shootdown_ns * self.threads,
-            ..ThreadWork::default()
+    /// The interval of nine in ten.
+    pub fn interval(&self) -> (f64, f64) {
+        if self.freedom == 0 {
+            return (0.0, f64::INFINITY);
+        }
+        let reach = student::exceeded_with(TAIL, self.freedom) * self.error;
+        (self.loss - reach, self.loss + reach)
+    }
+
+    /// The probability of a loss above `target`.
+    pub fn probability_over(&self, target: f64) -> f64 {
+        if self.error <= 0.0 && self.freedom > 0 {
+            return f64::from(u8::from(self.loss > target));
+        }
+        student::above((target - self.loss) / self.error.max(f64::MIN_POSITIVE), self.freedom)
+    }
+}
+
+/// A point of a policy's curve.
+#[derive(Clone, Copy, Debug, PartialEq, serde::Serialize)]
+pub struct Point {
+    /// Share of the resident size in fast memory.
+    pub fast_share: f64,
+    /// Expected loss against everything fast.
+    pub loss: f64,
+    /// At least, in nineteen cases of twenty.
+    pub loss_low: f64,
+    /// At most, in nineteen cases of twenty.
+    pub loss_high: f64,
+    /// Probability of a loss above the target.
+    pub probability_over_target: f64,
+    /// Share of the accesses to memory that slow memory serves.
+    pub slow_share: f64,
+    /// The same for memory that keeps what was used last, by reuse times alone ([`crate::aet`]).
+    pub slow_share_by_recency: f64,
+    /// Pages moved either way, over the pages of the program.
+    pub moves_a_page: f64,
+}
+
+/// A policy's curve, and what follows of it.
+#[derive(Clone, Debug, PartialEq, serde::Serialize)]
+pub struct Curve {
+    /// The policy.
+    pub policy: String,
+    /// Least share at which, and at every larger one, the target is exceeded with a probability of at most [`CAREFUL`]; 1 if there is none.
+    pub fast_share: f64,
+    /// The same of the expected loss.
+    pub fast_share_expected: f64,
+    /// The probability of exceeding the target at `fast_share`.
+    pub probability_over_target: f64,
+    /// From the smallest size to the largest.
+    pub curve: Vec<Point>,
+}
+
+impl Curve {
+    /// Of points in order of their size.
+    pub fn new(policy: &str, target: f64, curve: Vec<Point>) -> Curve {
+        let careful = least_share(&curve, |point| point.probability_over_target <= CAREFUL && point.loss <= target);
+        let expected = least_share(&curve, |point| point.loss <= target);
+        let at = curve.iter().find(|point| point.fast_share == careful);
+        Curve {
+            policy: policy.to_owned(),
+            fast_share: careful,
+            fast_share_expected: expected,
+            // With everything fast nothing is lost.
+            probability_over_target: at.map_or(0.0, |point| point.probability_over_target),
+            curve,
+        }
+    }
+}
+
+/// The least share that is good, and above which all are.
+fn least_share(curve: &[Point], good: impl Fn(&Point) -> bool) -> f64 {
+    match curve.iter().rposition(|point| !good(point)) {
+        None => curve.first().map_or(1.0, |point| point.fast_share),
+        Some(place) => curve.get(place + 1).map_or(1.0, |point| point.fast_share),
+    }
+}
+
+/// The curve that needs least fast memory, carefully, then as expected; of equal ones that which loses less at its size, and of those the first.
+pub fn best(curves: &[Curve]) -> Option<&Curve> {
+    let key = |curve: &&Curve| {
+        let at = curve.curve.iter().find(|point| point.fast_share == curve.fast_share).map_or(0.0, |point| point.loss);
+        (curve.fast_share, curve.fast_share_expected, at)
+    };
+    curves.iter().min_by(|a, b| {
+        let ((a1, a2, a3), (b1, b2, b3)) = (key(a), key(b));
+        a1.total_cmp(&b1).then(a2.total_cmp(&b2)).then(a3.total_cmp(&b3))
+    })
+}
+
+/// What is to be forecast.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// Sizes, from the smallest, each above 0 and below 1.
+    pub shares: Vec<f64>,
+    /// Policies.
+    pub policies: Vec<String>,
+    /// The loss that is accepted.
+    pub target: f64,
+}
+
+/// One thing to be played.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cell {
+    /// The group of pages.
+    pub group: usize,
+    /// Policy and size by their number; `None` for everything fast.
+    pub of: Option<(usize, usize)>,
+}
+
+impl Request {
+    /// Everything that has to be played with as many groups.
+    pub fn cells(&self, groups: usize) -> Vec<Cell> {
+        let mut cells = Vec::new();
+        for group in 0..groups {
+            cells.push(Cell { group, of: None });
+            for policy in 0..self.policies.len() {
+                cells.extend((0..self.shares.len()).map(|share| Cell { group, of: Some((policy, share)) }));
+            }
+        }
+        cells
+    }
+
+    /// The name of a cell's policy, and its share.
+    pub fn of(&self, cell: Cell) -> (&str, f64) {
+        cell.of.map_or((ALL_FAST, 1.0), |(policy, share)| (self.policies[policy].as_str(), self.shares[share]))
+    }
+
+    /// Plays a cell; each group has a seed of its own.
+    ///
+    /// # Errors
+    /// As [`play`].
+    pub fn play(
+        &self,
+        config: &SimConfig,
+        tapes: &[Tape],
+        cell: Cell,
+        policy: Box<dyn Policy>,
+    ) -> Result<Played, SimError> {
+        let mut config = config.clone();
+        config.seed = config.seed.wrapping_add(cell.group as u64);
+        let tape = &tapes[cell.group % tapes.len()];
+        play(&config, tape, self.of(cell).1, policy)
+    }
+
+    /// The curves, of all cells played, in the order of [`Request::cells`].
+    pub fn curves(&self, played: &[Played], tapes: &[Tape]) -> Vec<Curve> {
+        let each = 1 + self.policies.len() * self.shares.len();
+        let reuses: Vec<Reuses> = tapes.iter().map(|tape| Reuses::of(tape.accessed())).collect();
+        let by_recency = |share: f64| {
+            let of = |reuses: &Reuses| reuses.slow_share(reuses.pages() as f64 * share);
+            reuses.iter().map(of).sum::<f64>() / reuses.len().max(1) as f64
         };
-        let mut traffic = vec![Traffic::default(); machine.tiers.len()];
-        let [read, written] = self.bytes;
-        traffic[0] = Traffic { read, written };
-        let mut kept = 1.0;
-        if slow_faults(machine) {
-            // Each page comes back by the first fault, and is fast then.
-            work.stall_ns += toll.faults * machine.tiers[slow].read_latency_ns;
-        } else {
-            kept = 1.0 - share;
-            work.stall_ns += toll.faults * management.hint_fault_ns + toll.promotions * copy_nanos;
-            let unit = machine.tiers[slow].access_unit.get().max(LINE_BYTES) as f64 / LINE_BYTES as f64;
-            traffic[0] = Traffic { read: read * kept + demoted, written: written * kept + promoted };
-            traffic[slow] = Traffic { read: read * share * unit + promoted, written: written * share * unit + demoted };
-            work.misses[slow][Wait::Dependent as usize] = (in_a_row * share) as u32;
-        }
-        work.misses[0][Wait::Dependent as usize] = (in_a_row * kept) as u32;
-        // All threads' work in one, side by side as they ran: no cycles or overlapping loads are among it, so that neither rate matters.
-        let rates = Rates { frequency_hertz: 1e9, parallelism: 1.0, cache_hit_ns: 0.0 };
-        solve_among(&machine.tiers, &traffic, &[work], &rates, self.threads).nanos
-    }
-}
-
-/// Time between two looks, seconds: to that ages are known. A tenth of the second in which kernels' scanners pass at the earliest.
-pub const LOOK_SECONDS: f64 = 0.1;
-
-/// Looks that the kernel's scanner of hint faults takes for a pass: by default it makes 256 MiB inaccessible each 100 ms, and goes past eight times as much
-/// that is fast.
-pub fn pass_looks(resident_bytes: f64, fast_share: f64) -> f64 {
-    const STEP_BYTES: f64 = 268_435_456.0;
-    const STEP_SECONDS: f64 = 0.1;
-    let steps = (resident_bytes * (1.0 - fast_share)).max(resident_bytes / 8.0) / STEP_BYTES;
-    steps.max(1.0) * STEP_SECONDS / LOOK_SECONDS
-}
-
-/// A run's forecast, look by look.
-#[derive(Debug)]
-pub struct Forecast {
-    machine: Machine,
-    scale: Scale,
-    shares: Vec<f64>,
-    shadows: Shadows,
-    before: Vec<Toll>,
-    last: Option<Counters>,
-    /// Of the stretches so far: how long they took, and what each size would have added.
-    nanos: f64,
-    lost: Vec<f64>,
-}
-
-impl Forecast {
-    /// For a program of this many pages, of the scaled machine, with these shares of it in fast memory, under a policy that promotes at the hint fault of
-    /// number `threshold`.
-    pub fn new(machine: Machine, scale: Scale, pages: u64, shares: &[f64], threshold: u8) -> Forecast {
-        let resident = pages as f64 * PAGE_BYTES as f64 * f64::from(scale.factor());
-        let size =
-            |share: &f64| Size { fast_pages: (pages as f64 * share) as u64, pass_looks: pass_looks(resident, *share) };
-        let shadows = Shadows::new(shares.iter().map(size), threshold);
-        Forecast {
-            machine,
-            scale,
-            before: vec![Toll::default(); shares.len()],
-            lost: vec![0.0; shares.len()],
-            shares: shares.to_vec(),
-            shadows,
-            last: None,
-            nanos: 0.0,
-        }
-    }
-
-    /// A look at pages and counters, [`LOOK_SECONDS`] after the one before.
-    pub fn look(&mut self, pages: &[Option<u32>], counters: &Counters) {
-        self.shadows.look(pages);
-        let tolls: Vec<Toll> = self.shadows.tolls().collect();
-        let before = std::mem::replace(&mut self.before, tolls.clone());
-        let activity = self.last.replace(*counters).and_then(|last| Activity::between(&last, counters, self.scale));
-        let Some(activity) = activity else { return };
-        let factor = f64::from(self.scale.factor());
-        let added: Vec<Toll> = tolls.iter().zip(&before).map(|(toll, before)| toll.since(before, factor)).collect();
-        for (lost, loss) in self.lost.iter_mut().zip(activity.losses(&added, &self.machine)) {
-            *lost += activity.nanos * loss;
-        }
-        self.nanos += activity.nanos;
-    }
-
-    /// Share and loss of each size so far.
-    pub fn losses(&self) -> impl Iterator<Item = (f64, f64)> {
-        let nanos = self.nanos.max(f64::MIN_POSITIVE);
-        self.shares.iter().zip(&self.lost).map(move |(share, lost)| (*share, lost / nanos))
+        let recency: Vec<f64> = self.shares.iter().map(|share| by_recency(*share)).collect();
+        let pages = tapes.iter().map(|tape| tape.footprint().pages()).sum::<u64>() as f64 / tapes.len().max(1) as f64;
+        let groups: Vec<&[Played]> = played.chunks_exact(each).collect();
+        let point = |policy: usize, share: usize| {
+            let at = 1 + policy * self.shares.len() + share;
+            let pairs: Vec<(Played, Played)> = groups.iter().map(|group| (group[0], group[at])).collect();
+            let estimate = Estimate::of(&pairs)?;
+            let (low, high) = estimate.interval();
+            let mean = |of: &dyn Fn(&Played) -> f64| {
+                pairs.iter().map(|(_, slower)| of(slower)).sum::<f64>() / pairs.len() as f64
+            };
+            Some(Point {
+                fast_share: self.shares[share],
+                loss: estimate.loss.max(0.0),
+                loss_low: low.max(0.0),
+                loss_high: high.max(0.0),
+                probability_over_target: estimate.probability_over(self.target),
+                slow_share: mean(&|played| played.slow_share),
+                slow_share_by_recency: recency[share],
+                moves_a_page: mean(&|played| played.moved_pages as f64) / pages.max(1.0),
+            })
+        };
+        (0..self.policies.len())
+            .map(|policy| {
+                let points = (0..self.shares.len()).filter_map(|share| point(policy, share)).collect();
+                Curve::new(&self.policies[policy], self.target, points)
+            })
+            .collect()
     }
 }
 
@@ -172,72 +297,53 @@ impl Forecast {
 mod tests {
     use super::*;
 
-    fn machine() -> Machine {
-        Machine::preset("optane-6252").unwrap()
-    }
-
-    /// A tenth of a second of four threads, which wait for memory half of their time, at a load that does not slow it down.
-    fn activity() -> Activity {
-        let waited_nanos = 2e8;
-        let accesses = waited_nanos / machine().tiers[0].read_latency_ns * 4.0;
-        Activity { nanos: 1e8, threads: 4.0, waited_nanos, accesses, bytes: [accesses * 64.0, 0.0] }
-    }
-
-    fn loss(activity: &Activity, toll: Toll, machine: &Machine) -> f64 {
-        activity.losses(&[toll], machine)[0]
+    fn played(seconds: f64) -> Played {
+        Played { seconds, idle_seconds: 0.0, slow_share: 0.0, moved_pages: 0 }
     }
 
     #[test]
-    fn nothing_slow_and_nothing_moved_costs_nothing() {
-        assert_eq!(loss(&activity(), Toll::default(), &machine()), 0.0);
+    fn groups_that_agree_leave_no_doubt_and_others_do() {
+        let alike = Estimate::of(&[(played(1.0), played(1.04)); 4]).unwrap();
+        assert!((alike.loss - 0.04).abs() < 1e-12);
+        assert!(alike.probability_over(0.05) < 0.001 && alike.probability_over(0.03) > 0.999);
+        let apart = [1.01, 1.02, 1.06, 1.07].map(|seconds| (played(1.0), played(seconds)));
+        let apart = Estimate::of(&apart).unwrap();
+        assert!((apart.loss - 0.04).abs() < 1e-12);
+        assert!((0.2..0.5).contains(&apart.probability_over(0.05)), "{}", apart.probability_over(0.05));
+        let (low, high) = apart.interval();
+        assert!(low < 0.0 && high > 0.1, "{low} {high}");
+        // One group says what is expected, and nothing about its error.
+        let single = Estimate::of(&[(played(1.0), played(1.01))]).unwrap();
+        assert!(single.probability_over(0.5) > CAREFUL && single.interval().1.is_infinite());
+        assert!(Estimate::of(&[]).is_none());
     }
 
     #[test]
-    fn slow_accesses_cost_what_the_latencies_differ_by_of_the_time_waited() {
-        let (machine, activity) = (machine(), activity());
-        let toll = Toll { slow_accesses: 0.1 * activity.accesses, ..Toll::default() };
-        let ratio = machine.tiers[slow_tier(&machine)].read_latency_ns / machine.tiers[0].read_latency_ns;
-        let expect = 0.5 * 0.1 * (ratio - 1.0);
-        let loss = loss(&activity, toll, &machine);
-        assert!((loss / expect - 1.0).abs() < 0.15, "{loss} {expect}");
+    fn idle_time_is_none_that_could_be_lost() {
+        let idle = Played { idle_seconds: 9.0, ..played(10.0) };
+        let estimate = Estimate::of(&[(idle, Played { seconds: 10.1, ..idle }); 2]).unwrap();
+        assert!((estimate.loss - 0.1).abs() < 1e-9, "a tenth of the second in which it works: {}", estimate.loss);
     }
 
     #[test]
-    fn a_move_interrupts_every_thread_and_a_fault_one() {
-        let (machine, activity) = (machine(), activity());
-        let management = &machine.management;
-        let moved = loss(&activity, Toll { demotions: 1000.0, ..Toll::default() }, &machine);
-        assert!((moved / (1000.0 * management.shootdown_ns / 1e8) - 1.0).abs() < 0.05, "{moved}");
-        let faults = loss(&activity, Toll { faults: 1000.0, ..Toll::default() }, &machine);
-        assert!((faults / (1000.0 * management.hint_fault_ns / 4e8) - 1.0).abs() < 0.05, "{faults}");
-    }
-
-    #[test]
-    fn a_program_held_by_bandwidth_loses_less_by_interruptions() {
-        let (machine, quiet) = (machine(), activity());
-        let tier = &machine.tiers[0];
-        let busy = Activity { bytes: [0.94 * tier.read_bandwidth * 0.1, 0.0], ..quiet };
-        let toll = Toll { demotions: 10_000.0, ..Toll::default() };
-        assert!(loss(&busy, toll, &machine) < 0.7 * loss(&quiet, toll, &machine));
-    }
-
-    #[test]
-    fn a_fault_on_compressed_memory_takes_its_latency() {
-        let machine = Machine::preset("zram-vm").unwrap();
-        let waited_nanos = 1e8;
-        let accesses = waited_nanos / machine.tiers[0].read_latency_ns;
-        let activity = Activity { nanos: 1e8, threads: 2.0, waited_nanos, accesses, bytes: [accesses * 64.0, 0.0] };
-        let loss = loss(&activity, Toll { faults: 100.0, slow_accesses: 1e4, ..Toll::default() }, &machine);
-        let expect = 100.0 * machine.tiers[slow_tier(&machine)].read_latency_ns / 2e8;
-        assert!((loss / expect - 1.0).abs() < 0.05, "{loss} {expect}");
-    }
-
-    #[test]
-    fn a_pass_goes_past_what_is_fast_eight_times_as_fast() {
-        let gib = |count: f64| count * 1_073_741_824.0;
-        // 16 GiB: 8 steps over address space; 64 where all of it is slow.
-        assert!((pass_looks(gib(16.0), 0.99) * LOOK_SECONDS - 0.8).abs() < 1e-9);
-        assert!((pass_looks(gib(16.0), 0.0) * LOOK_SECONDS - 6.4).abs() < 1e-9);
-        assert!((pass_looks(gib(0.1), 0.5) * LOOK_SECONDS - 0.1).abs() < 1e-9);
+    fn the_careful_size_holds_from_there_up_and_the_answer_names_the_policy() {
+        let point = |fast_share, loss, probability_over_target| Point {
+            fast_share,
+            loss,
+            loss_low: loss,
+            loss_high: loss,
+            probability_over_target,
+            slow_share: 0.0,
+            slow_share_by_recency: 0.0,
+            moves_a_page: 0.0,
+        };
+        let dips = vec![point(0.2, 0.01, 0.0), point(0.4, 0.2, 1.0), point(0.6, 0.04, 0.1), point(0.8, 0.01, 0.01)];
+        let tpp = Curve::new("tpp", 0.05, dips);
+        assert_eq!((tpp.fast_share, tpp.fast_share_expected), (0.8, 0.6));
+        assert_eq!(tpp.probability_over_target, 0.01);
+        let none = Curve::new(NO_MIGRATION, 0.05, vec![point(0.4, 0.3, 1.0), point(0.6, 0.01, 0.0)]);
+        assert_eq!(best(&[tpp, none.clone()]), Some(&none));
+        let hopeless = Curve::new("tpp", 0.05, vec![point(0.4, 0.3, 1.0)]);
+        assert_eq!((hopeless.fast_share, hopeless.probability_over_target), (1.0, 0.0));
     }
 }

@@ -8,27 +8,31 @@
 //! accesses, migrations and arithmetic; [`model`] or [`simulated`] run that at every size of fast memory, which is a record;
 //! [`sampling`] chooses which records a [`database`] has, [`journal`] keeps a build that was interrupted; [`index`] finds the
 //! nearest. The tuner that acts on it interval by interval is `terrace_tuning`; [`sim_driver`] drives it in the simulator.
-//! [`advise`] turns a profile of a program that has only fast memory into curves for machines. Where each page is seen, [`shadow`] plays what a
-//! policy would move at other sizes, and [`forecast`] says what that would cost.
+//! [`advise`] turns a profile of a program that has only fast memory into bounds for machines. [`forecast`] plays the engine itself, under any policy and
+//! size, on what a run with everything fast did with a [`sample`] of its pages: a [`tape`] of its accesses, or one made of what was seen of them
+//! ([`watched`]). [`aet`] is the cheap answer that checks it.
 //!
 //! Source: Tuna (`Tuning Fast Memory Size based on Modeling of Page Migration for Tiered Memory`), the equations by their numbers.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod advise;
+pub mod aet;
 pub mod database;
 pub mod forecast;
 pub mod index;
 pub mod journal;
 pub mod microbench;
 pub mod model;
+pub mod sample;
 pub mod sampling;
-pub mod shadow;
 pub mod sim_driver;
 pub mod simulated;
+pub mod student;
+pub mod tape;
 pub mod vector;
+pub mod watched;
 
 pub use database::{Database, DatabaseError};
-pub use forecast::Forecast;
 pub use index::{Answer, Index};
 pub use microbench::Benchmark;
 pub use vector::ConfigVector;
