@@ -94,14 +94,19 @@ impl Advices<'_> {
     /// A row a machine.
     pub(crate) fn rows(&self) -> Vec<[String; 6]> {
         let row = |advice: &Advice| {
-            let half = advice.curve[49];
+            let half = advice.curve.get(49);
             [
                 advice.machine.name.clone(),
                 units::percent(advice.share),
                 units::percent(advice.careful_share),
                 percent(advice.cost_saved),
                 percent(advice.careful_cost_saved),
-                format!("{} ({} to {})", percent(half.loss), percent(half.loss_low), percent(half.loss_high)),
+                half.map_or_else(
+                    || "not known: it was idle".to_owned(),
+                    |half| {
+                        format!("{} ({} to {})", percent(half.loss), percent(half.loss_low), percent(half.loss_high))
+                    },
+                ),
             ]
         };
         self.of.iter().map(row).collect()
@@ -123,4 +128,18 @@ impl Advices<'_> {
 
 fn percent(share: f64) -> String {
     format!("{:.1} %", share * 100.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_idle_program_has_rows_and_no_losses() {
+        let profile = Profile { windows: 30, window_seconds: 1.0, pages_by_windows: vec![1000], ..Profile::default() };
+        let machine = Machine::preset("cxl-pond").unwrap();
+        let of = vec![Advice::new(machine, &profile, 0.05, (4.0, 2.0))];
+        let text = Advices { of, profile: &profile, max_slowdown: 0.05, prices: (4.0, 2.0) }.text();
+        assert!(text.contains("not known: it was idle"), "{text}");
+    }
 }
