@@ -19,6 +19,8 @@ pub struct Needs {
     pub scans: bool,
     /// Hardware samples of loads and stores.
     pub samples: bool,
+    /// Of those, only the first thread's: what counters opened for a process id see without `inherit`. Only a simulator serves it.
+    pub first_thread: bool,
     /// Hint faults.
     pub hint_faults: bool,
     /// allocations and frees of pages as they happen. A driver that cannot tell says so, and finds them when it next looks where pages are.

@@ -108,5 +108,11 @@ mod tests {
         rig.fault(100_000..100_100, SOON, false);
         assert_eq!((rig.promotions, rig.demotions), (0, 0));
         assert_eq!(rig.metric("promotion_failures_no_room"), 100.0);
+        // With room the same faults promote: nothing else keeps them from it.
+        use terrace_core::observation::Observation;
+        let gone: Vec<_> = (0..5000).map(|vpn| Observation::Freed { page: rig.page(vpn) }).collect();
+        rig.events(&gone);
+        rig.fault(100_000..100_100, SOON, false);
+        assert_eq!(rig.promotions, 100);
     }
 }

@@ -18,7 +18,8 @@
 //!
 //! What the paper leaves open: where the line lies. The public manager fills a quota of the fast share from the highest count
 //! downward, and so does this file. With no limit set there is no quota; then pages never referenced in the epoch are cold.
-//! Equal counts are never exchanged: that would only move bytes. `anti_thrash` demands a larger gap (public manager: 2).
+//! Where more pages were found used at every scan than fast memory holds, the line is at r: those that are slow change places
+//! with fast pages of a lower count. Equal counts are never exchanged: that would only move bytes. `anti_thrash` demands a larger gap (public manager: 2).
 
 use std::time::Duration;
 
@@ -41,9 +42,13 @@ pub const INFO: PolicyInfo = PolicyInfo {
     source: "FlexHM, ACM TACO 2022",
     settings: &[
         SettingInfo { key: "plan", default: "aggressive", meaning: "aggressive or conservative" },
-        SettingInfo { key: "r", default: "10", meaning: "scans an epoch; 20 when conservative" },
+        SettingInfo {
+            key: "r",
+            default: "10",
+            meaning: "scans an epoch; 20 when conservative, 6 with huge pages when not",
+        },
         SettingInfo { key: "i", default: "100ms", meaning: "interval between the scans of an epoch" },
-        SettingInfo { key: "e", default: "10s", meaning: "length of an epoch; 20s when conservative" },
+        SettingInfo { key: "e", default: "10s", meaning: "length of an epoch; 20s when conservative with 4 KiB pages" },
         SettingInfo {
             key: "max_migration_size",
             default: "100%",
@@ -66,6 +71,9 @@ pub const INFO: PolicyInfo = PolicyInfo {
 /// Exchanges are interleaved in pieces of 4 MiB, demotions first, as the public manager does.
 const PIECE_PAGES: usize = 1024;
 const R_MOST: u16 = 255;
+/// Section 6: scans an epoch of the aggressive plan, and the conservative plan's epoch, with huge pages.
+const HUGE_R_AGGRESSIVE: u16 = 6;
+const HUGE_EPOCH_CONSERVATIVE: Duration = Duration::from_secs(10);
 
 /// The three meanings the paper gives to `max_migration_size`.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -102,6 +110,10 @@ pub struct FlexHm {
     r: u16,
     interval: Duration,
     epoch: Duration,
+    /// `r` and `e` with pages of 4 KiB and with huge pages.
+    by_page_size: [(u16, Duration); 2],
+    /// Small pages of a scaled machine that stand for huge ones.
+    folded: bool,
     share: f64,
     cap: MigrationCap,
     scale: u32,
@@ -129,13 +141,19 @@ impl FlexHm {
     /// When a value is none of its kind.
     pub fn new(settings: &mut Settings) -> Result<FlexHm, SettingsError> {
         let conservative = settings.choice("plan", &[("aggressive", false), ("conservative", true)])?;
+        let (r_given, epoch_given) = (settings.is_given("r"), settings.is_given("e"));
         if conservative {
             settings.prefer(&[("r", "20"), ("e", "20s")]);
         }
         let interval = settings.duration("i")?;
         let epoch = settings.duration("e")?;
+        let r = settings.number("r", 1..=R_MOST)?;
+        let huge_r = if r_given || conservative { r } else { HUGE_R_AGGRESSIVE };
+        let huge_epoch = if epoch_given || !conservative { epoch } else { HUGE_EPOCH_CONSERVATIVE };
         Ok(FlexHm {
-            r: settings.number("r", 1..=R_MOST)?,
+            r,
+            by_page_size: [(r, epoch), (huge_r, huge_epoch)],
+            folded: false,
             interval,
             epoch,
             share: if conservative { 0.5 } else { 1.0 },
@@ -237,7 +255,7 @@ fn line(fast: &Tally, slow: &Tally, quota: u64) -> usize {
     for count in (0..fast.as_slice().len()).rev() {
         sum += fast.as_slice()[count] + slow.as_slice()[count];
         if sum > quota {
-            return count + 1;
+            return (count + 1).min(fast.as_slice().len() - 1);
         }
     }
     0
@@ -264,11 +282,21 @@ fn pairs(cold: &[u64], slow: &[u64], line: usize, gap: usize) -> u64 {
 }
 
 impl FlexHm {
+    /// The constants of the page size that most blocks have.
+    fn fit_page_size(&mut self, pages: &Pages) {
+        let (huge, all) = pages.blocks().fold((0, 0), |(huge, all), (_, info)| (huge + u32::from(info.huge), all + 1));
+        let (r, epoch) = self.by_page_size[usize::from(self.folded || huge * 2 > all)];
+        if (r, epoch) != (self.r, self.epoch) && self.auto.is_none() {
+            (self.r, self.epoch) = (r, epoch);
+        }
+    }
+
     fn scan_done(&mut self, now: Time, report: &ScanReport, pages: &mut Pages) {
         let began = *self.epoch_began.get_or_insert(now);
         if self.scans_done == 0 {
             // A new collection ends the action stage of the epoch before, finished or not.
             self.exchange = Exchange::default();
+            self.fit_page_size(pages);
         }
         self.scans_done += 1;
         if let Some(auto) = &mut self.auto {
@@ -301,6 +329,7 @@ impl Policy for FlexHm {
         if let Some(factor) = setup.scale {
             self.scale = factor;
         }
+        self.folded |= setup.sample_parts.is_some();
     }
 
     fn observe(&mut self, _now: Time, seen: Observations<'_>, pages: &mut Pages) {
@@ -519,6 +548,31 @@ mod tests {
         let (out, into) = after_epoch(&[], 512, 128, |page| if page < 64 { 10 } else { 0 });
         assert_eq!((out.len(), into.len()), (384, 0));
         assert!(out.iter().all(|page| *page >= 64), "no hot page leaves while cold ones are there");
+    }
+
+    #[test]
+    fn more_pages_of_the_highest_count_than_fast_memory_holds_do_not_stop_the_exchange() {
+        // 400 pages are used at every scan, 256 fit; 112 fast ones are not used at all.
+        let (out, into) = after_epoch(&[], 256, 256, |page| if page >= 112 { 10 } else { 0 });
+        assert_eq!((out.len(), into.len()), (112, 112));
+        assert!(out.iter().all(|page| *page < 112) && into.iter().all(|page| *page >= 256));
+        let (out, into) = after_epoch(&[], 256, 256, |_| 10);
+        assert!(out.is_empty() && into.is_empty(), "equal counts stay");
+    }
+
+    #[test]
+    fn huge_pages_take_six_scans_and_the_conservative_plan_ten_seconds() {
+        let check = |settings: &[(&str, &str)], r: u16, seconds: u64| {
+            let mut policy =
+                FlexHm::new(&mut Settings::from_pairs(settings.iter().copied()).for_policy(&INFO)).unwrap();
+            policy.configure(Setup { sample_parts: Some(1), ..Setup::default() });
+            policy.fit_page_size(&Pages::new());
+            assert_eq!((policy.r, policy.epoch), (r, Duration::from_secs(seconds)), "{settings:?}");
+        };
+        check(&[], 6, 10);
+        check(&[("plan", "conservative")], 20, 10);
+        check(&[("r", "8"), ("e", "5s")], 8, 5);
+        check(&[("plan", "conservative"), ("e", "30s")], 20, 30);
     }
 
     #[test]

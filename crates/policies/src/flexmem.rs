@@ -15,10 +15,16 @@
 //! | `beta` | 0.20 | not stated; the paper varies it from 10 % to 40 % (A2) |
 //! | `countdown` | 5 | section 5 |
 //! | alpha | 1 at first, then 1 - m/tp, kept while tp = 0 | section 6, equation 3 (A5) |
+//! | `alpha_memory` | 0 | not stated; m and tp of one interval, although a mistake shows six selections after its promotion |
 //! | promotion leaves free | 3 % (100 to 1500 MiB) | as MEMTIS; at most a tenth of the memory (`reserve`) |
 //! | sampling periods | as MEMTIS, held to its quota | section 5 |
+//! | `sampling` | all-cores | section 8: built upon MEMTIS, whose counters see the main thread alone (`main-thread`) |
 //! | `touches` | 2 | section 2.2: to be on the active list a page is accessed twice |
 //! | hint scanner | 256 MiB a step, period by resident size | section 5 and the kernel (A10) |
+//! | `failures` | attempts | section 3: pages "that need to be promoted but fail", here each attempt that finds no room |
+//! | `alpha_limits` | promotion | section 6: alpha is to "discourage the opportunistic promotion"; 1/16 of it goes on as a trial |
+//! | `active_aging` | on | section 5: the active list is an LRU list; a pass of the scanner without a use ends a page's stay |
+//! | `active_order` | newest | not stated; hint faults are to "opportunistically capture the emerging hot pages" (section 1) |
 //! | `dr_gate` | need | abstract: as many pages as "the needs of accommodating hot pages" ask for (A4) |
 //! | `direct` | on | section 8: built by extending MEMTIS, whose demoter allocations wake |
 //!
@@ -26,10 +32,13 @@
 //! bin 1); Algorithm 2, warm bins below T_hot while MS >= beta * BS; Algorithm 1,
 //! DR = N_fc + promo_fail_histo + alpha * promo_fail_pf; demotion of up to DR pages, coldest bin first, as far as the hot pages
 //! in slow memory and alpha of the active list lack room; promotion until fast
-//! memory is full. A page that finds no room counts as a failure of its source. A fault-sourced page in a cold bin is
-//! passed over five times; if it never rose to a hot bin by then, its promotion was a mistake (A8).
+//! memory is full, the active list as far as alpha allows. An attempt that finds no room is a failure of its source and ends its
+//! turn. A fault-sourced page in a cold bin is passed over five times; if it never rose to a hot bin by then, its promotion was a
+//! mistake (A8).
 //!
 //! `pebs=off` leaves no histogram to demote by: all fast pages are then cold, in the order they came, and the rate is held to need.
+//!
+//! The file is long because each reading of an ambiguity is a setting with its test beside the code.
 //!
 //! Memory beside the eight common bytes: 4 for the count, 8 for the bin lists (the paper's 0.195 %), 8 for the active list
 //! (the kernel's own in the paper). `heat` holds the countdown, marks and the number of the plan that last named the page.
@@ -88,11 +97,31 @@ pub const INFO: PolicyInfo = PolicyInfo {
         },
         SettingInfo { key: "countdown", default: "5", meaning: "times a fault-sourced page is passed over; 0 is none" },
         SettingInfo { key: "alpha", default: "adaptive", meaning: "adaptive, or a fixed number from 0 to 1 (A5)" },
+        SettingInfo {
+            key: "alpha_memory",
+            default: "0",
+            meaning: "share of m and tp that counts on at the next interval; 0 takes those of one interval alone",
+        },
         SettingInfo { key: "fault_profiler", default: "on", meaning: "use hint faults" },
         SettingInfo { key: "touches", default: "2", meaning: "hint faults that put a page on the active list" },
         SettingInfo {
+            key: "failures",
+            default: "attempts",
+            meaning: "attempts that found no room, or standing: every page that still waits, at each interval",
+        },
+        SettingInfo {
+            key: "alpha_limits",
+            default: "promotion",
+            meaning: "promotion: of the active list, and demotion for it; or demotion alone",
+        },
+        SettingInfo {
+            key: "active_aging",
+            default: "on",
+            meaning: "a page that no fault finds used in a pass of the scanner leaves the active list",
+        },
+        SettingInfo {
             key: "active_order",
-            default: "oldest",
+            default: "newest",
             meaning: "promote the active list's oldest or newest first",
         },
         SettingInfo { key: "pebs", default: "on", meaning: "use hardware samples" },
@@ -103,6 +132,11 @@ pub const INFO: PolicyInfo = PolicyInfo {
             key: "quota",
             default: "30",
             meaning: "permil of a processor for the sampler; 0 holds it to nothing",
+        },
+        SettingInfo {
+            key: "sampling",
+            default: "all-cores",
+            meaning: "all-cores (repaired), or main-thread: only the program's first thread, as published (simulator only)",
         },
         support::RESERVE,
         hint_scanner::SETTINGS[0],
@@ -115,7 +149,17 @@ pub const INFO: PolicyInfo = PolicyInfo {
 
 const COUNTDOWN_MASK: u16 = 7;
 const FROM_FAULT: u16 = 8;
-const TOUCHED: u16 = 16;
+/// The pass of the scanner in which a page was first found used, modulo 15, plus one; 0 for none. What was touched 15 passes ago is
+/// taken for new, which is rare: it needs a page that no fault found in between.
+const TOUCHED: u16 = 0xf0;
+const TOUCHED_SHIFT: u32 = 4;
+const PASSES_TOLD: u64 = 15;
+/// Lists of the active list: pages found used in this pass of the scanner, and in the one before.
+const YOUNG: usize = 0;
+const OLD: usize = 1;
+/// Share of the active list's promotions that goes on whatever alpha is. Without promotions alpha would never change again; the paper
+/// does not say how it rises from 0, and its figure 12 shows that it does.
+const TRIAL: f64 = 1.0 / 16.0;
 const FLAGS: u16 = 0xff;
 /// MEMTIS's rule of its one warm bin, for `warm=single`.
 const WARM_BELOW: f64 = 0.75;
@@ -151,6 +195,14 @@ pub struct FlexMem {
     countdown: u16,
     fixed_alpha: Option<f64>,
     touches: u8,
+    standing_failures: bool,
+    limits_promotion: bool,
+    aging: bool,
+    main_thread: bool,
+    /// Passes of the scanner that the active list has seen end.
+    passes: u64,
+    /// What the active list may still promote before its next turn is due.
+    credit: f64,
     newest_first: bool,
     faults: bool,
     pebs: bool,
@@ -168,6 +220,9 @@ pub struct FlexMem {
     alpha: f64,
     mistaken: u64,
     promoted_by_faults: u64,
+    /// Share of earlier mistakes and promotions that counts at the next interval, and their sums.
+    alpha_memory: f64,
+    judged: [f64; 2],
     failed: Failures,
     samples: u64,
     pages_at_cooling: u64,
@@ -259,6 +314,12 @@ impl FlexMem {
             countdown: settings.number("countdown", 0..=COUNTDOWN_MASK)?,
             fixed_alpha,
             touches: settings.number("touches", 1..=2)?,
+            standing_failures: settings.choice("failures", &[("attempts", false), ("standing", true)])?,
+            limits_promotion: settings.choice("alpha_limits", &[("promotion", true), ("demotion", false)])?,
+            aging: settings.switch("active_aging")?,
+            main_thread: settings.choice("sampling", &[("all-cores", false), ("main-thread", true)])?,
+            passes: 0,
+            credit: 0.0,
             newest_first: settings.choice("active_order", &[("oldest", false), ("newest", true)])?,
             faults: settings.switch("fault_profiler")?,
             pebs,
@@ -266,7 +327,7 @@ impl FlexMem {
             scanner: HintScanner::new(settings, hint_scanner::SLOW_TIERS, false)?,
             heat: Heat::new(false),
             bins: BinLists::default(),
-            active: Lists::new(1),
+            active: Lists::new(2),
             active_pages: 0,
             moved_up: [0; BINS],
             hot: 1,
@@ -274,6 +335,8 @@ impl FlexMem {
             alpha: fixed_alpha.unwrap_or(1.0),
             mistaken: 0,
             promoted_by_faults: 0,
+            alpha_memory: settings.number("alpha_memory", 0.0..=0.99)?,
+            judged: [0.0; 2],
             failed: Failures::default(),
             samples: 0,
             pages_at_cooling: 0,
@@ -347,16 +410,45 @@ impl FlexMem {
         let unit = pages.unit(page).start;
         let slow = self.heat.spot(unit, pages).is_some_and(|spot| spot.slow);
         self.scanner.fault(!slow);
-        if !slow || !self.faults || self.active.is_linked(unit.0) {
+        if !slow || !self.faults {
             return;
         }
-        if self.touches > 1 && pages[unit].heat & TOUCHED == 0 {
-            pages[unit].heat |= TOUCHED;
+        if self.active.remove(unit.0) {
+            self.active.push_front(YOUNG, unit.0);
+            return;
+        }
+        if self.touches > 1 && !self.was_touched(pages[unit].heat) {
+            pages[unit].heat = pages[unit].heat & !TOUCHED | touched_in(self.passes);
             return;
         }
         pages[unit].heat &= !TOUCHED;
-        self.active.push_front(0, unit.0);
+        self.active.push_front(YOUNG, unit.0);
         self.active_pages += self.heat.unit_pages(unit);
+    }
+
+    /// Whether a fault found the page used before: in this pass of the scanner or the one before, or ever without aging.
+    fn was_touched(&self, heat: u16) -> bool {
+        let mark = heat & TOUCHED;
+        match self.aging {
+            true => mark == touched_in(self.passes) || mark == touched_in(self.passes + PASSES_TOLD - 1),
+            false => mark != 0,
+        }
+    }
+
+    /// Time passed: the scanner goes on, and at the end of its pass the active list ages.
+    fn tick(&mut self, now: Time, footprint: u64) {
+        self.scanner.tick(now, footprint);
+        if self.passes == self.scanner.passes() {
+            return;
+        }
+        self.passes = self.scanner.passes();
+        if self.aging {
+            while let Some(unit) = self.active.back(OLD) {
+                self.active.remove(unit);
+                self.active_pages -= self.heat.unit_pages(PageId(unit));
+            }
+            self.active.splice_back(YOUNG, OLD);
+        }
     }
 
     fn cool(&mut self, pages: &mut Pages) {
@@ -392,9 +484,12 @@ impl FlexMem {
     fn open_interval(&mut self, capacity: &CapacityView<'_>) -> Interval {
         let limit = support::fast_limit(capacity);
         let cold: u64 = self.heat.histogram_of(false)[..self.warm_bin].iter().sum();
-        if self.promoted_by_faults > 0 && self.fixed_alpha.is_none() {
-            self.alpha = (1.0 - self.mistaken as f64 / self.promoted_by_faults as f64).clamp(0.0, 1.0);
+        let (mistaken, promoted) = (self.mistaken as f64, self.promoted_by_faults as f64);
+        self.judged = [self.judged[0] * self.alpha_memory + mistaken, self.judged[1] * self.alpha_memory + promoted];
+        if promoted > 0.0 && self.fixed_alpha.is_none() {
+            self.alpha = (1.0 - self.judged[0] / self.judged[1]).clamp(0.0, 1.0);
         }
+        let promising = self.alpha * if self.standing_failures { self.active_pages as f64 } else { self.failed.faults };
         let unmet = (self.failed.histogram + self.alpha * self.failed.faults) as u64;
         let rate = cold + unmet;
         (self.failed, self.mistaken, self.promoted_by_faults) = (Failures::default(), 0, 0);
@@ -405,10 +500,9 @@ impl FlexMem {
             let need = marks.need(limit, used, self.hot_slow());
             return Interval { open: true, rate: need, cold_left: need, warm_left: 0 };
         }
-        // Promising pages are worth room as far as the latest of them proved hot (section 6).
-        let promising = (self.alpha * self.active_pages as f64) as u64;
+        // Promising pages are worth room as far as the latest of them proved hot (section 6), and as the last attempts found none.
         let bound = match self.only_need {
-            true => (used + marks.promote + self.hot_slow() + promising).saturating_sub(limit),
+            true => (used + marks.promote + self.hot_slow() + promising as u64).saturating_sub(limit),
             false => u64::MAX,
         };
         let warm_left = if self.into_warm { unmet.min(bound) } else { 0 };
@@ -496,9 +590,11 @@ impl FlexMem {
         self.serial = if self.serial == 0xff { 1 } else { self.serial + 1 };
         let mark = self.serial << 8;
         let (mut from_active, mut from_bins) = (0, 0);
+        let active = &self.active;
+        let front_to_back = |list| std::iter::successors(active.front(list), |&id| active.toward_back(id));
         let mut promising: Box<dyn Iterator<Item = u32>> = match self.newest_first {
-            true => Box::new(std::iter::successors(self.active.front(0), |&id| self.active.toward_back(id))),
-            false => Box::new(self.active.back_to_front(0)),
+            true => Box::new(front_to_back(YOUNG).chain(front_to_back(OLD))),
+            false => Box::new(active.back_to_front(OLD).chain(active.back_to_front(YOUNG))),
         };
         let bins = &self.bins;
         let mut hot = (self.hot..FINE_BINS).rev().flat_map(|fine| {
@@ -507,12 +603,21 @@ impl FlexMem {
         });
         let mut turn_of_faults = true;
         let (mut active_done, mut bins_done) = (false, false);
-        while !(active_done && bins_done) && left > 0 && requests.left() > 0 {
-            let (unit, from_fault) =
-                if turn_of_faults { (promising.next().map(PageId), true) } else { (hot.next(), false) };
-            turn_of_faults = !turn_of_faults;
-            // A unit too large for what is left ends its source too, so that no list is searched for a smaller one.
-            let Some(unit) = unit.filter(|unit| self.heat.unit_pages(*unit) <= left) else {
+        // Alpha of the room at most, and of the turns while the bins have pages too.
+        let share = if self.limits_promotion { self.alpha.max(TRIAL) } else { 1.0 };
+        let active_most = (share * left as f64).ceil() as u64;
+        let (mut credit, mut unmet) = (self.credit, [0; 2]);
+        while !(active_done && bins_done) && requests.left() > 0 {
+            let from_fault = turn_of_faults && !active_done || bins_done;
+            turn_of_faults = !from_fault;
+            if from_fault {
+                credit += share;
+                if credit < 1.0 {
+                    continue;
+                }
+            }
+            let unit = if from_fault { promising.next().map(PageId) } else { hot.next() };
+            let Some(unit) = unit.filter(|_| !from_fault || from_active < active_most || left == 0) else {
                 *(if from_fault { &mut active_done } else { &mut bins_done }) = true;
                 continue;
             };
@@ -521,14 +626,25 @@ impl FlexMem {
                 continue;
             }
             let size = self.heat.unit_pages(unit);
+            // A unit too large for what is left ends its source too, so that no list is searched for a smaller one.
+            if size > left {
+                unmet[usize::from(from_fault)] = size;
+                *(if from_fault { &mut active_done } else { &mut bins_done }) = true;
+                continue;
+            }
             page.heat = (page.heat & FLAGS & !FROM_FAULT) | mark | if from_fault { FROM_FAULT } else { 0 };
             left -= size;
             *(if from_fault { &mut from_active } else { &mut from_bins }) += size;
+            credit -= if from_fault { 1.0 } else { 0.0 };
             requests.move_to(unit, TierId::FAST, Reason::Hot);
         }
         drop(promising);
         drop(hot);
-        if requests.left() > 0 {
+        self.credit = credit.min(1.0);
+        if !self.standing_failures {
+            self.fail(false, unmet[0]);
+            self.fail(true, unmet[1]);
+        } else if requests.left() > 0 {
             let (hot_slow, active) = (self.hot_slow(), self.active_pages);
             self.fail(false, hot_slow.saturating_sub(from_bins));
             self.fail(true, active.saturating_sub(from_active));
@@ -550,6 +666,11 @@ impl FlexMem {
         pages[unit].heat &= !FROM_FAULT;
         self.fail(from_fault, self.heat.unit_pages(unit));
     }
+}
+
+/// The mark of a first use in this pass.
+fn touched_in(pass: u64) -> u16 {
+    ((pass % PASSES_TOLD) as u16 + 1) << TOUCHED_SHIFT
 }
 
 /// Algorithm 2: the warm range grows downward from T_hot - 1 while a bin has at least beta of its pages moving up.
@@ -617,7 +738,13 @@ impl Policy for FlexMem {
     fn profile(&self) -> Profile {
         Profile::new(
             INFO.name,
-            Needs { samples: self.pebs, hint_faults: self.faults, life_cycle: self.pebs, ..Needs::default() },
+            Needs {
+                samples: self.pebs,
+                hint_faults: self.faults,
+                life_cycle: self.pebs,
+                first_thread: self.pebs && self.main_thread,
+                ..Needs::default()
+            },
         )
         .above(Kernel { movers: Movers::EachTier, ..Kernel::default() })
     }
@@ -672,7 +799,7 @@ impl Policy for FlexMem {
                 }
             }
         }
-        self.scanner.tick(now, pages.footprint_of_all());
+        self.tick(now, pages.footprint_of_all());
         if self.heat.tracked_pages() >= self.pages_at_cooling.saturating_add(self.amounts.cool_growth) {
             self.cool(pages);
         }
@@ -697,7 +824,7 @@ impl Policy for FlexMem {
 
     fn plan(&mut self, now: Time, capacity: &CapacityView<'_>, pages: &mut Pages, requests: &mut MoveRequests) {
         self.limit = Some(support::fast_limit(capacity));
-        self.scanner.tick(now, capacity.footprint);
+        self.tick(now, capacity.footprint);
         if capacity.tiers.len() < 2 {
             self.room_at = None;
             return;
@@ -925,6 +1052,59 @@ mod tests {
         assert!(rig.metric("promotion_failures_faults") > 0.0);
         assert!(rig.metric("promotion_failures_histogram") > 0.0);
         assert!(rig.metric("demotion_rate_pages") > 0.0);
+    }
+
+    #[test]
+    fn a_failure_is_an_attempt_that_found_no_room_and_not_each_page_that_waits() {
+        let failures = |reading: &str| {
+            let mut rig = rig(&[("failures", reading), ("cool_samples", "0"), ("dr_gate", "need"), ("alpha", "0")]);
+            rig.born(0..970, TierId::FAST);
+            rig.born(1000..1100, SLOW);
+            rig.sample((0..970).flat_map(|vpn| [vpn; 2]));
+            let before = rig.metric("promotion_failures_faults");
+            rig.fault(1000..1100, SOON, false);
+            let intervals = rig.metric("intervals");
+            rig.sample((0..970).flat_map(|vpn| [vpn; 2]));
+            (rig.metric("promotion_failures_faults") - before) / (rig.metric("intervals") - intervals)
+        };
+        assert!((0.0..=1.0).contains(&failures("attempts")), "{}", failures("attempts"));
+        assert!(failures("standing") > 50.0, "{}", failures("standing"));
+    }
+
+    #[test]
+    fn alpha_limits_what_the_active_list_promotes() {
+        let promoted = |limits: &str, alpha: &str| {
+            let mut rig = rig(&[("alpha_limits", limits), ("alpha", alpha), ("cool_samples", "0")]);
+            rig.born(0..870, TierId::FAST);
+            rig.born(1000..1200, SLOW);
+            rig.fault(1000..1200, SOON, false);
+            end_interval(&mut rig);
+            rig.metric("promoted_by_faults_pages")
+        };
+        // Room for 100 above the 3 % that stay free.
+        assert_eq!((promoted("promotion", "1"), promoted("promotion", "0.25")), (100.0, 25.0));
+        assert_eq!(promoted("promotion", "0"), 7.0, "a sixteenth goes on as a trial");
+        assert_eq!(promoted("demotion", "0.25"), 100.0);
+    }
+
+    #[test]
+    fn a_page_that_a_pass_of_the_scanner_does_not_find_used_leaves_the_active_list() {
+        let left = |aging: &str| {
+            let mut rig = rig(&[("active_aging", aging), ("touches", "2")]);
+            rig.born(0..960, TierId::FAST);
+            rig.born(1000..1010, SLOW);
+            let fault = |rig: &mut Rig, vpn| rig.fault([vpn], SOON, false);
+            (0..2).for_each(|_| fault(&mut rig, 1000));
+            fault(&mut rig, 1001);
+            for _ in 0..4 {
+                rig.pass(Duration::from_secs(60));
+                (0..2).for_each(|_| fault(&mut rig, 1002));
+            }
+            fault(&mut rig, 1001);
+            rig.metric("active_slow_pages")
+        };
+        assert_eq!(left("on"), 1.0, "the one that is used in each pass");
+        assert_eq!(left("off"), 3.0, "used twice at any distance");
     }
 
     #[test]

@@ -126,6 +126,8 @@ pub fn only_simulated(needs: Needs) -> Option<&'static str> {
         Some("it wants to know when each page was marked, or to choose which ones are, and a kernel shows neither")
     } else if needs.future {
         Some("it knows the future of a trace, which a running program does not show")
+    } else if needs.first_thread {
+        Some("it is to sample one thread alone, a fault of published code that only the simulator repeats")
     } else if !needs.scans && !needs.samples && !needs.hint_faults {
         Some("it decides where new pages go, or leaves all to hardware, which only the simulator can do")
     } else {

@@ -26,7 +26,9 @@
 //! counts again; lists are put in order at the next wake, as there, by one walk in address order. The code forgets to enter a
 //! new page's first bin; here pages are conserved. Sub-pages of a split page that hold only zeroes are not freed.
 //! `sampling=one-core` is the published artifact started with a process id: it opens the counters of one core only, so
-//! that of `cores` equal cores one is seen, and each sample then stands for `cores` times as many accesses.
+//! that of `cores` equal cores one is seen, and each sample then stands for `cores` times as many accesses. `sampling=main-thread`
+//! is what these counters see of a program of several threads: `perf_event_open` with a pid and without `inherit`
+//! (`htmm_sampler.c`) counts the thread of that id, which is the first, and none that it starts.
 //!
 //! Memory beside the eight common bytes: 4 for the count, 10 for the lists, 0.02 for blocks. The kernel's own is 8.
 
@@ -74,9 +76,14 @@ pub const INFO: PolicyInfo = PolicyInfo {
         SettingInfo {
             key: "sampling",
             default: "all-cores",
-            meaning: "all-cores (repaired) or one-core (the artifact with a pid)",
+            meaning: "all-cores (repaired), main-thread (as published: the first thread alone; simulator only), or one-core",
         },
         SettingInfo { key: "cores", default: "20", meaning: "cores of which one-core sampling sees one" },
+        SettingInfo {
+            key: "grace",
+            default: "on",
+            meaning: "a base page stays active one bin below the threshold (off: a departure, to see what it does)",
+        },
         SettingInfo { key: "fast_ns", default: "80", meaning: "latency of fast memory in the split formula" },
         SettingInfo {
             key: "slow_ns",
@@ -105,6 +112,8 @@ pub struct Memtis {
     amounts: Amounts,
     period: Duration,
     cores_unseen: u32,
+    main_thread: bool,
+    grace: bool,
     control: PeriodControl,
     heat: Heat,
     lru: Lru,
@@ -151,7 +160,8 @@ impl Memtis {
             cool_samples: if cool == 0 { u64::MAX } else { cool },
             cool_growth: support::size(settings, "cool_growth")?.pages(),
         };
-        let one_core = settings.choice("sampling", &[("all-cores", false), ("one-core", true)])?;
+        let seen = [("all-cores", (false, false)), ("one-core", (true, false)), ("main-thread", (false, true))];
+        let (one_core, main_thread) = settings.choice("sampling", &seen)?;
         let cores = settings.number("cores", 1..=4096)?;
         let fast_ns = settings.number("fast_ns", 1.0..=1e6)?;
         let slow_ns = settings.number("slow_ns", 1.0..=1e6)?;
@@ -164,6 +174,8 @@ impl Memtis {
             warm: settings.switch("warm")?,
             amounts: full,
             period: settings.duration("period")?,
+            main_thread,
+            grace: settings.switch("grace")?,
             cores_unseen: if one_core { cores } else { 1 },
             control: PeriodControl::new(quota, Duration::from_secs(15)),
             heat: Heat::new(split),
@@ -274,10 +286,10 @@ impl Memtis {
 
     /// Puts every unit on the list that its bin calls for; after a cooling active base pages have one bin's grace.
     fn order_lists(&mut self, pages: &Pages) {
-        let (heat, lru, hot) = (&self.heat, &mut self.lru, self.hot);
+        let (heat, lru, hot, graced) = (&self.heat, &mut self.lru, self.hot, self.grace);
         support::each_unit(pages, |unit, size, _| {
             let bin = heat.spot(unit, pages).map_or(0, |spot| visible_bin(spot.fine));
-            let grace = usize::from(size == 1 && lru.is_active(unit));
+            let grace = usize::from(graced && size == 1 && lru.is_active(unit));
             lru.set_active_if_changed(unit, bin + grace >= hot);
         });
     }
@@ -433,8 +445,11 @@ impl Memtis {
 impl Policy for Memtis {
     /// It works in the kernel, which knows each page from its fault on.
     fn profile(&self) -> Profile {
-        Profile::new(INFO.name, Needs { samples: true, life_cycle: true, ..Needs::default() })
-            .above(Kernel { movers: Movers::EachTier, ..Kernel::default() })
+        Profile::new(
+            INFO.name,
+            Needs { samples: true, life_cycle: true, first_thread: self.main_thread, ..Needs::default() },
+        )
+        .above(Kernel { movers: Movers::EachTier, ..Kernel::default() })
     }
 
     fn configure(&mut self, setup: Setup) {
@@ -650,12 +665,40 @@ mod tests {
     }
 
     #[test]
+    fn at_the_lowest_threshold_no_active_page_is_a_victim_unless_its_grace_ends() {
+        let demoted = |grace: &str| {
+            let mut rig = rig(&[("split", "off"), ("grace", grace)]);
+            rig.born(0..900, TierId::FAST);
+            // Next to nothing is used for many coolings: the threshold falls to bin 1.
+            let quiet = |rig: &mut Rig| {
+                for _ in 0..60 {
+                    rig.sample([5; 1000]);
+                    rig.pass(PERIOD);
+                }
+                assert_eq!(rig.metric("hot_threshold_bin"), 1.0);
+            };
+            quiet(&mut rig);
+            // All are used, which makes them active, and then no more, until their counts are nothing.
+            rig.sample(0..900);
+            rig.pass(PERIOD);
+            quiet(&mut rig);
+            rig.born(1000..1200, SLOW);
+            rig.sample((1000..1200).flat_map(|vpn| [vpn; 2]));
+            rig.pass(PERIOD * 4);
+            rig.demotions
+        };
+        assert_eq!(demoted("on"), 0);
+        assert!(demoted("off") > 0);
+    }
+
+    #[test]
     fn one_core_sampling_sees_one_of_the_cores() {
         let check = |sampling: &str, loads: u32| {
             let rig = rig(&[("sampling", sampling), ("cores", "20")]);
             assert_eq!(rig.cadence.sampling.unwrap().loads, loads);
         };
         check("all-cores", 199);
+        check("main-thread", 199);
         check("one-core", 3980);
     }
 

@@ -10,7 +10,8 @@
 //! | periods | 199 loads, 100,007 stores | section IV |
 //! | bars | 16; a page is in bar n if its count is in [2^n, 2^(n+1)) | figure 3 |
 //! | `alpha` | 75 % | section III.A: below so much of F_s the bar under the hot ones is warm |
-//! | `threshold_period`, `cool_period` | 100,000, 2,000,000 samples | not stated; MEMTIS's (M1) |
+//! | `threshold_period` | 100,000 samples | not stated; MEMTIS's (M1) |
+//! | `cool_period` | 20,000,000 samples | not stated; from figure 5, see below (M1) |
 //! | F_s | fast capacity less the high watermark | M3 |
 //! | `high_wm`, `low_wm` | 3 %, 2 % of fast memory | section III.B |
 //! | `period` | 500 ms | section III.B |
@@ -23,6 +24,11 @@
 //! Algorithm 2 cools in the `else` of the threshold's test; with periods of which one divides the other it would never cool, so
 //! cooling is tested first. Pages of warm bars are pushed into neither ring (M2); `warm_goes_hot` is the literal text. Every
 //! 4 KiB page is counted by itself, as huge pages were off.
+//!
+//! `cool_period` follows from figure 5: with 1:1 the hot pages come close to the DRAM, half of 66 GB or 8 million pages, and grow "very
+//! slowly" (Graph500), and more than 67 GB of pages are counted at a time, 17 million. Counts halve at a cooling, so that their sum is at
+//! most twice the period: MEMTIS's 2,000,000 could keep 4 million pages at a count of one. 17 million need 8,500,000 if all are
+//! sampled alike; heat is skewed, so that twice as much and a little is taken.
 //!
 //! Were promotion to stop at the high watermark, where demotion ends too, it would get only the room that pages give back by
 //! themselves once fast memory is full. The paper names no such stop: "the promotion condition is that the anonymous active
@@ -55,7 +61,11 @@ pub const INFO: PolicyInfo = PolicyInfo {
     settings: &[
         SettingInfo { key: "alpha", default: "75%", meaning: "share of the capacity below which a bar is kept warm" },
         SettingInfo { key: "threshold_period", default: "100000", meaning: "samples between thresholds (M1)" },
-        SettingInfo { key: "cool_period", default: "2000000", meaning: "samples between coolings (M1); 0 never cools" },
+        SettingInfo {
+            key: "cool_period",
+            default: "20000000",
+            meaning: "samples between coolings (M1); 0 never cools",
+        },
         SettingInfo { key: "high_wm", default: "3%", meaning: "free fast memory up to which demotion goes" },
         SettingInfo {
             key: "low_wm",
@@ -484,6 +494,7 @@ impl Policy for TieredMms {
             Metric { name: "samples", value: self.samples as f64 },
             Metric { name: "coolings", value: self.coolings as f64 },
             Metric { name: "direct_demotion_runs", value: self.direct_runs as f64 },
+            Metric { name: "count_bytes_per_page", value: size_of::<u32>() as f64 },
             Metric { name: "metadata_bytes_per_page", value: 8.0 + 4.0 + crate::parts::lru::BYTES_PER_PAGE },
         ];
         metrics.extend(crate::parts::bins::metrics(&sizes));

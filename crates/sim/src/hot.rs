@@ -175,6 +175,8 @@ pub(crate) struct Hot {
     /// Sample periods; 0 while nothing samples.
     load_period: u32,
     store_period: u32,
+    /// Whether the counters see the first thread alone.
+    only_first_sampled: bool,
     extra_cycles: u32,
     /// The source's number of page 0.
     base: u64,
@@ -213,6 +215,7 @@ impl Hot {
             samples: Vec::new(),
             load_period: 0,
             store_period: 0,
+            only_first_sampled: false,
             extra_cycles: config.cycles_per_access,
             base: 0,
             weight: 1,
@@ -344,6 +347,11 @@ impl Hot {
         let before = self.periods();
         (self.load_period, self.store_period) = (periods.loads, periods.stores);
         before != self.periods()
+    }
+
+    /// The counters see the first thread alone.
+    pub(crate) fn sample_only_first(&mut self) {
+        self.only_first_sampled = true;
     }
 
     pub(crate) fn stop_sampling(&mut self) {
@@ -657,7 +665,11 @@ impl Hot {
     /// Counts down to the next samples: stores as they retire, loads of each tier as they reach it.
     fn sample<const CACHE: bool>(&mut self, missed: usize, loads: &[u32; TierId::MAX]) {
         let Hot { countdown, load_period, store_period, samples, workspace, .. } = self;
-        let (piece, left) = (&*workspace.0, &mut countdown[workspace.0.thread]);
+        let piece = &*workspace.0;
+        if self.only_first_sampled && piece.thread != 0 {
+            return;
+        }
+        let left = &mut countdown[piece.thread];
         let (load_period, store_period) = (*load_period, *store_period);
         let due = (store_period != 0 && left.stores <= piece.stores)
             || (load_period != 0 && left.loads.iter().zip(loads).any(|(left, loads)| left <= loads));

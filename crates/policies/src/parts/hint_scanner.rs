@@ -59,6 +59,7 @@ pub struct HintScanner {
     footprint: u64,
     period: Option<Duration>,
     pass_ends: Option<Time>,
+    passes: u64,
     local: u64,
     remote: u64,
     failed: bool,
@@ -90,6 +91,7 @@ impl HintScanner {
             footprint: 0,
             period: None,
             pass_ends: None,
+            passes: 0,
             local: 0,
             remote: 0,
             failed: false,
@@ -132,6 +134,7 @@ impl HintScanner {
         match self.pass_ends {
             Some(end) if now < end => {}
             earlier => {
+                self.passes += u64::from(earlier.is_some());
                 if earlier.is_some() && self.adaptive {
                     self.adapt();
                 }
@@ -154,6 +157,11 @@ impl HintScanner {
     /// A move that a fault asked for failed.
     pub fn failure(&mut self) {
         self.failed = true;
+    }
+
+    /// Passes over the program that have ended.
+    pub fn passes(&self) -> u64 {
+        self.passes
     }
 
     /// How to scan; `None` before the delay is over.

@@ -117,6 +117,9 @@ impl Simulation {
             failure: None,
             config,
         };
+        if needs.first_thread {
+            simulation.hot.sample_only_first();
+        }
         simulation.poll();
         Ok(simulation)
     }
