@@ -84,7 +84,17 @@ pub(crate) fn found(row: &Row, runs: &[&Outcome]) -> Found {
     match &row.measure {
         Measure::Mean(of) => over_cases(row, of, &reports, |values| mean(values.iter().copied())),
         Measure::Most(of) => over_cases(row, of, &reports, |values| values.iter().copied().reduce(f64::max)),
+        Measure::Speedup(part) if row.rivals_tried > 1 => {
+            let (pairs, which) = best_rivals(row, &reports, *part);
+            let found = Found::number(row, factor(&pairs, |report| seconds(report, *part)));
+            Found { text: found.text.clone() + &which, ..found }.with(json!({ "rivals": which }))
+        }
         Measure::Speedup(part) => Found::number(row, factor(&reports, |report| seconds(report, *part))),
+        Measure::Gain(part) if row.rivals_tried > 1 => {
+            let (pairs, which) = best_rivals(row, &reports, *part);
+            let found = Found::number(row, factor(&pairs, |report| seconds(report, *part)) - 1.0);
+            Found { text: found.text.clone() + &which, ..found }.with(json!({ "rivals": which }))
+        }
         Measure::Gain(part) => {
             let found = Found::number(row, factor(&reports, |report| seconds(report, *part)) - 1.0);
             if *part == Part::Measured {
@@ -138,6 +148,20 @@ fn over_cases(row: &Row, of: &Figure, reports: &[&Report], join: fn(&[f64]) -> O
         }
     };
     found
+}
+
+/// Pairs of each first run and the fastest of its rivals, and which that was, where several were tried.
+fn best_rivals<'r>(row: &Row, reports: &[&'r Report], part: Part) -> (Vec<&'r Report>, String) {
+    let (mut pairs, mut names) = (Vec::new(), Vec::new());
+    let groups = row.cases.chunks_exact(1 + row.rivals_tried).zip(reports.chunks_exact(1 + row.rivals_tried));
+    for (cases, reports) in groups {
+        let place = |place: &usize| seconds(reports[*place], part);
+        let best = (1..reports.len()).min_by(|a, b| place(a).total_cmp(&place(b))).unwrap_or(1);
+        pairs.extend([reports[0], reports[best]]);
+        names.push(format!("{} {}", reports[best].workload, cases[best].policy_text()));
+    }
+    let which = format!(" (best of {}: {})", row.rivals_tried, names.join(", "));
+    (pairs, which)
 }
 
 /// Pairs: geometric mean of the second's time over the first's.

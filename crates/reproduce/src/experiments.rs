@@ -64,6 +64,12 @@ pub struct Row {
     pub agree: f64,
     /// The number from which both are counted before they are compared: 1 where only the difference from 1 says something.
     pub judge_from: f64,
+    /// How many settings of the rival are tried, of which the fastest counts: 1 where only one is.
+    pub rivals_tried: usize,
+    /// Why ours differs, as far as it is known.
+    pub cause: Option<String>,
+    /// The row in which that one thing is changed.
+    pub cause_row: Option<String>,
     /// What is computed.
     pub measure: Measure,
     /// The runs.
@@ -250,6 +256,14 @@ impl Reader<'_> {
             id(&raw.id)?;
             rows.push(self.row(raw, agree)?);
         }
+        for raw in &self.raw.row {
+            let Some(other) = &raw.cause_row else { continue };
+            let place = raw.id.get_ref();
+            if raw.cause.is_none() || other.get_ref() == place || !rows.iter().any(|row| row.id == *other.get_ref()) {
+                let why = "expected a `cause`, and the id of another row of this file, in which it is changed";
+                return Err(self.wrong(other, place, "cause_row", why.to_owned()));
+            }
+        }
         let mut not_built = Vec::new();
         for raw in &self.raw.not_built {
             not_built.push(NotBuilt { id: id(&raw.id)?, why: raw.why.clone() });
@@ -265,7 +279,18 @@ impl Reader<'_> {
         if measure.runs_nothing() != cases.is_empty() {
             return Err(bad("cases", "the row has no runs: expected settings and policies, or cases"));
         }
-        if measure.wants_pairs() && cases.len() % 2 != 0 {
+        if let Some(tried) = raw.rivals_tried {
+            if !matches!(measure, Measure::Gain(_) | Measure::Speedup(_)) || tried < 2 {
+                return Err(bad("rivals_tried", "expected at least 2, and the measure `gain` or `speedup`"));
+            }
+            if cases.len() % (1 + tried) != 0 {
+                return Err(bad(
+                    "rivals_tried",
+                    "each run is followed by so many of its rival, and their number is another",
+                ));
+            }
+        }
+        if measure.wants_pairs() && raw.rivals_tried.is_none() && cases.len() % 2 != 0 {
             return Err(bad("cases", "the measure compares runs two by two, and their number is odd"));
         }
         let names: BTreeSet<String> = cases.iter().map(Case::to_string).collect();
@@ -296,6 +321,9 @@ impl Reader<'_> {
             paper: self.stated(raw, place, &measure)?,
             agree: raw.agree.as_ref().map_or(Ok(agree), |text| self.share(text, place, "agree"))?,
             judge_from: raw.judge_from.unwrap_or(0.0),
+            rivals_tried: raw.rivals_tried.unwrap_or(1),
+            cause: raw.cause.clone(),
+            cause_row: raw.cause_row.as_ref().map(|id| id.get_ref().clone()),
             machines: self.machines(raw, &measure, &cases, place)?,
             measure,
             cases,

@@ -95,7 +95,7 @@ impl Document {
             version: env!("CARGO_PKG_VERSION"),
             command: "reproduce",
             rows,
-            runs: runs.all().map(|(run, seed, outcome)| figure::facts(run, seed, outcome)).collect(),
+            runs: runs.all(plan).map(|(run, seed, outcome)| figure::facts(run, seed, outcome)).collect(),
         })
     }
 

@@ -5,7 +5,7 @@
 //! A case that says `at` is limited while it runs. Its size follows the program's peak, so that its run with everything fast comes
 //! first. Fast memory is then a little more than the peak, so that the policy's own watermarks do not lie within the program.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -86,6 +86,7 @@ impl Outcome {
 }
 
 /// All runs, and the databases that predict.
+#[derive(Default)]
 pub struct Runs {
     outcomes: BTreeMap<(String, u64), (Case, Outcome)>,
     indices: BTreeMap<String, Arc<Index>>,
@@ -102,9 +103,12 @@ impl Runs {
         self.indices.get(machine)
     }
 
-    /// All of them: run in words, seed, outcome.
-    pub(crate) fn all(&self) -> impl Iterator<Item = (&str, u64, &Outcome)> {
-        self.outcomes.iter().map(|((case, seed), (_, outcome))| (case.as_str(), *seed, outcome))
+    /// Those of a plan: run in words, seed, outcome.
+    pub(crate) fn all<'r>(&'r self, plan: &Plan<'_>) -> impl Iterator<Item = (&'r str, u64, &'r Outcome)> {
+        let own: BTreeSet<(String, u64)> =
+            plan.first.iter().chain(&plan.second).map(|(case, seed)| (case.to_string(), *seed)).collect();
+        let of_plan = self.outcomes.iter().filter(move |(key, _)| own.contains(key));
+        of_plan.map(|((case, seed), (_, outcome))| (case.as_str(), *seed, outcome))
     }
 }
 
@@ -129,6 +133,11 @@ impl<'a> Plan<'a> {
             options.seeds.iter().flat_map(|&seed| distinct.values().map(move |case| (case.clone(), seed))).collect();
         let (first, second) = all.into_iter().partition(|(case, _)| matches!(case.at, None | Some(Limit::Full)));
         Ok(Plan { rows, options, scale, others, first, second })
+    }
+
+    /// How many of its runs another one lacks.
+    pub fn lacks(&self, runs: &Runs) -> usize {
+        self.first.iter().chain(&self.second).filter(|(case, seed)| runs.of(case, *seed).is_none()).count()
     }
 
     /// How many runs there are.
@@ -161,19 +170,28 @@ impl<'a> Plan<'a> {
     /// # Errors
     /// When a run fails; it is named.
     pub fn run(&self, database: Database<'_>, done: &(dyn Fn() + Sync)) -> Result<Runs, Error> {
-        let mut indices = BTreeMap::new();
+        let mut runs = Runs::default();
+        self.run_on(&mut runs, database, done).map(|()| runs)
+    }
+
+    /// The same, but for what an earlier plan with the same options has run.
+    ///
+    /// # Errors
+    /// When a run fails; it is named.
+    pub fn run_on(&self, runs: &mut Runs, database: Database<'_>, done: &(dyn Fn() + Sync)) -> Result<(), Error> {
         for name in self.rows.iter().flat_map(|row| &row.machines) {
-            if !indices.contains_key(name) {
+            if !runs.indices.contains_key(name) {
                 let failed = |source| Error::Run { case: format!("the database of {name}"), seed: 0, source };
                 let machine = Machine::preset(name).map_err(|error| failed(RunError::Simulation(error.into())))?;
                 let index = database(&machine).map_err(|why| failed(RunError::Database(why)))?;
-                indices.insert(name.clone(), Arc::new(index));
+                runs.indices.insert(name.clone(), Arc::new(index));
             }
         }
-        let mut runs = Runs { outcomes: BTreeMap::new(), indices };
         for part in [&self.first, &self.second] {
-            let outcomes = part.par_iter().map(|(case, seed)| {
-                let outcome = self.one(case, *seed, &runs);
+            let before: &Runs = runs;
+            let left = part.par_iter().filter(|(case, seed)| before.of(case, *seed).is_none());
+            let outcomes = left.map(|(case, seed)| {
+                let outcome = self.one(case, *seed, before);
                 done();
                 outcome
                     .map(|outcome| ((case.to_string(), *seed), (case.clone(), outcome)))
@@ -182,7 +200,7 @@ impl<'a> Plan<'a> {
             let outcomes: Vec<_> = outcomes.collect::<Result<_, _>>()?;
             runs.outcomes.extend(outcomes);
         }
-        Ok(runs)
+        Ok(())
     }
 
     fn one(&self, case: &Case, seed: u64, runs: &Runs) -> Result<Outcome, RunError> {

@@ -330,6 +330,14 @@ pub(crate) struct ReproduceArguments {
     /// Another setting of a policy in every run of it (flexmem.dr_gate=literal): another reading of a paper. May be repeated.
     #[arg(long = "set", value_name = "POLICY.KEY=VALUE")]
     pub settings: Vec<String>,
+    /// Write rows and runs into this file, as `--json` prints them. While it runs, FILE.partial holds the rows that are finished; the same
+    /// command goes on after them.
+    #[arg(long, value_name = "FILE.json", conflicts_with_all = ["svg", "json"])]
+    pub output: Option<PathBuf>,
+    /// Run nothing: print the chosen rows with the results of this file (of `--output` or `--json`) as the page docs/fidelity.md. May be
+    /// repeated; what a later file has takes the place of an earlier one's.
+    #[arg(long, value_name = "FILE.json", conflicts_with_all = ["svg", "json", "output"])]
+    pub page: Vec<PathBuf>,
     /// Print one JSON object.
     #[arg(long)]
     pub json: bool,

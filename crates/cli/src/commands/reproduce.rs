@@ -2,16 +2,27 @@
 //!
 //! In: ids. Out: rows of paper, ours and verdict. Must not: know a row; `terrace_reproduce` and `experiments/*.toml` do.
 
+use std::collections::BTreeMap;
+use std::path::Path;
 use std::process::ExitCode;
+use std::time::Instant;
 
-use serde_json::Value;
+use anyhow::Context;
+use serde_json::{Value, json};
 use terrace_machine::preset::Machine;
-use terrace_reproduce::{Case, Document, Error, Experiments, Options, Plan, Row, Runs};
+use terrace_reproduce::{Case, Document, Error, Experiments, Options, PageSource, Plan, Row, Runs, SCHEMA_VERSION};
 
+use terrace_study::sweep::{Journal, partial};
 use super::size::store;
 use crate::args::ReproduceArguments;
-use crate::options::Misuse;
+use crate::options::{Misuse, misuse};
 use crate::provenance::{self, Provenance};
+use crate::report::units;
+
+/// Runs that are computed between two looks at which rows are whole: some for each core of a small machine.
+const BATCH_RUNS: usize = 8;
+/// The longest file of results that is read, in bytes.
+const LONGEST_RESULTS: u64 = 1 << 28;
 
 pub(super) fn run(arguments: &ReproduceArguments) -> anyhow::Result<ExitCode> {
     let experiments = experiments(arguments)?;
@@ -23,6 +34,15 @@ pub(super) fn run(arguments: &ReproduceArguments) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let rows = experiments.select(&arguments.ids).map_err(told)?;
+    if !arguments.page.is_empty() {
+        super::print_text(&page(arguments, &experiments, &rows)?)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    if let Some(path) = &arguments.output {
+        into_file(arguments, &rows, path)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let began = Instant::now();
     let plan = Plan::new(rows.clone(), options(arguments)).map_err(told)?;
     if let Some(path) = arguments.svg.as_ref().filter(|_| !plan.has_tuned()) {
         let why = "the chosen rows have no tuned run: only those are drawn (TU.fig3, TU.save)";
@@ -37,7 +57,85 @@ pub(super) fn run(arguments: &ReproduceArguments) -> anyhow::Result<ExitCode> {
         true => super::print_json(&stamped(arguments, &rows, &document)?)?,
         false => super::print_text(&document.text())?,
     }
+    tell_time(rows.len(), plan.runs(), began);
     Ok(ExitCode::SUCCESS)
+}
+
+/// How long it took, on stderr: a result is the same whenever it is made.
+fn tell_time(rows: usize, runs: usize, began: Instant) {
+    let took = units::seconds(began.elapsed().as_secs_f64());
+    eprintln!("terrace: {} rows, {} runs computed in {took}", units::count(rows as u64), units::count(runs as u64));
+}
+
+/// Rows one after the other, with those in the journal taken from there; then one file of all.
+fn into_file(arguments: &ReproduceArguments, rows: &[&Row], path: &Path) -> anyhow::Result<()> {
+    let began = Instant::now();
+    let ids: Vec<&str> = rows.iter().map(|row| row.id.as_str()).collect();
+    let fingerprint = json!({
+        "terrace_reproduce": SCHEMA_VERSION, "version": env!("CARGO_PKG_VERSION"), "commit": Provenance::here().commit,
+        "scale": scale(arguments), "seed": arguments.seed, "seeds": arguments.seeds, "set": arguments.settings,
+        "rows": provenance::text_hash(&format!("{rows:?}")), "ids": ids,
+    });
+    let journal = Journal::open(&partial(path), &fingerprint)?;
+    if journal.cells() > 0 {
+        let finished = units::count(journal.cells() as u64);
+        eprintln!("terrace: {}: goes on after {finished} rows", partial(path).display());
+    }
+    let left: Vec<usize> = (0..rows.len()).filter(|place| !journal.has(*place)).collect();
+    let all = Plan::new(left.iter().map(|place| rows[*place]).collect(), options(arguments)).map_err(told)?;
+    let bar = super::sim::compare::progress(all.runs());
+    let database = |machine: &_| store::in_memory(machine).and_then(store::ready).map_err(Into::into);
+    let mut runs = Runs::default();
+    let mut batch: Vec<usize> = Vec::new();
+    for place in &left {
+        batch.push(*place);
+        let plan = Plan::new(batch.iter().map(|place| rows[*place]).collect(), options(arguments)).map_err(told)?;
+        // Enough runs for all cores, unless it is the last row.
+        if plan.lacks(&runs) < BATCH_RUNS && Some(place) != left.last() {
+            continue;
+        }
+        plan.run_on(&mut runs, &database, &|| bar.inc(1)).map_err(told)?;
+        for place in batch.drain(..) {
+            let row = rows[place];
+            let alone = Plan::new(vec![row], options(arguments)).map_err(told)?;
+            let document = Document::new(&alone, &runs).map_err(told)?;
+            let stamped = stamped_rows(arguments, &[row], &document)?;
+            journal.add_cell(place, &json!({ "row": stamped[0], "runs": document.runs }))?;
+        }
+    }
+    bar.finish_and_clear();
+    let cells = journal.rows(rows.len())?;
+    let mut by_run = BTreeMap::new();
+    for run in cells.iter().filter_map(|cell| cell["runs"].as_array()).flatten() {
+        by_run.insert((run["run"].to_string(), run["seed"].as_u64()), run.clone());
+    }
+    let document = json!({
+        "schema_version": SCHEMA_VERSION, "version": env!("CARGO_PKG_VERSION"),
+        "rows": cells.iter().map(|cell| cell["row"].clone()).collect::<Vec<_>>(),
+        "runs": by_run.into_values().collect::<Vec<_>>(),
+    });
+    let mut made = Provenance::here();
+    (made.seed, made.scale) = (Some(arguments.seed), Some(scale(arguments)));
+    let bytes = format!("{}\n", made.stamp(&document)?).into_bytes();
+    terrace_files::write(path, &bytes)
+        .with_context(|| format!("{}: the results could not be written", path.display()))?;
+    journal.remove()?;
+    tell_time(rows.len(), all.runs(), began);
+    Ok(())
+}
+
+/// The page of committed results.
+fn page(arguments: &ReproduceArguments, experiments: &Experiments, rows: &[&Row]) -> anyhow::Result<String> {
+    let mut results = Vec::new();
+    for path in &arguments.page {
+        let shown = path.display().to_string();
+        let text =
+            terrace_files::read_to_string(path, LONGEST_RESULTS).map_err(|error| misuse("--page", &shown, error))?;
+        let value: Value = serde_json::from_str(&text).map_err(|error| misuse("--page", &shown, error))?;
+        let from = PageSource::read(&shown, &value).map_err(|why| misuse("--page", &shown, why))?;
+        results.push(from);
+    }
+    Ok(terrace_reproduce::page(experiments, rows, &arguments.ids, &results))
 }
 
 /// The rows again, each with what made it.

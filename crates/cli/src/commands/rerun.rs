@@ -213,7 +213,19 @@ fn simulated(row: &Value, raw: &OneRunArguments, run: &OneRun) -> anyhow::Result
 
 /// What rows of `reproduce` must share to be run together.
 fn terms(raw: &ReproduceArguments) -> String {
-    let ReproduceArguments { ids: _, experiments, scale, quick, svg: _, seed, seeds, settings, json: _ } = raw;
+    let ReproduceArguments {
+        ids: _,
+        experiments,
+        scale,
+        quick,
+        svg: _,
+        seed,
+        seeds,
+        settings,
+        json: _,
+        output: _,
+        page: _,
+    } = raw;
     format!("{experiments:?} {scale} {quick} {seed} {seeds} {settings:?}")
 }
 
