@@ -1,4 +1,4 @@
-//! Runs the cases of rows on modelled hardware, each distinct one once a seed.
+//! Runs the cases of rows on modelled hardware, each distinct one once a seed; those of one program in lockstep.
 //!
 //! In: rows, scale, seeds. Out: [`Runs`]. Must not: compare runs, or know what a row asks of them.
 //!
@@ -10,14 +10,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use rayon::prelude::*;
-use terrace_core::policy::Policy;
 use terrace_core::units::{Bytes, Time};
 use terrace_machine::preset::Machine;
 use terrace_machine::scale::Scale;
 use terrace_policies::Settings;
-use terrace_sim::run::{bounds, run_alone, run_tuned};
+use terrace_sim::run::{Bounds, RunRequest, bounding, machines_at_once, parts, run_together};
 use terrace_sim::tuning::{Counters, FixedLimit, Tuning};
-use terrace_sim::{FastSize, MmuConfig, Pages, Report, SimConfig, WorkloadSource};
+use terrace_sim::{FastSize, MmuConfig, Pages, Report, SimConfig, SimError, WorkloadSource};
 use terrace_sizing::sim_driver::{SimDriver, vector_between};
 use terrace_sizing::watched::Looks;
 use terrace_sizing::{ConfigVector, Index};
@@ -189,26 +188,86 @@ impl<'a> Plan<'a> {
         }
         for part in [&self.first, &self.second] {
             let before: &Runs = runs;
-            let left = part.par_iter().filter(|(case, seed)| before.of(case, *seed).is_none());
-            let outcomes = left.map(|(case, seed)| {
-                let outcome = self.one(case, *seed, before);
-                done();
-                outcome
-                    .map(|outcome| ((case.to_string(), *seed), (case.clone(), outcome)))
-                    .map_err(|source| Error::Run { case: case.to_string(), seed: *seed, source })
-            });
-            let outcomes: Vec<_> = outcomes.collect::<Result<_, _>>()?;
-            runs.outcomes.extend(outcomes);
+            let left = part.iter().filter(|(case, seed)| before.of(case, *seed).is_none());
+            let mut programs: BTreeMap<String, Vec<&(Case, u64)>> = BTreeMap::new();
+            for one in left {
+                let source = self.source(&one.0, one.1);
+                programs.entry(format!("{source:?}")).or_default().push(one);
+            }
+            let parts = parts(programs.len(), rayon::current_num_threads());
+            let mut batches: Vec<&[&(Case, u64)]> = Vec::new();
+            for cases in programs.values() {
+                let footprint = self.footprint(&cases[0].0);
+                batches.extend(cases.chunks(cases.len().div_ceil(parts).min(machines_at_once(footprint))));
+            }
+            let outcomes: Vec<Vec<_>> = batches
+                .into_par_iter()
+                .map(|cases| {
+                    let outcomes = self.together(cases, before);
+                    cases.iter().for_each(|_| done());
+                    outcomes
+                })
+                .collect::<Result<_, _>>()?;
+            runs.outcomes.extend(outcomes.into_iter().flatten());
         }
         Ok(())
     }
 
-    fn one(&self, case: &Case, seed: u64, runs: &Runs) -> Result<Outcome, RunError> {
-        let machine = Machine::preset(&case.setting.machine).map_err(terrace_sim::SimError::from)?;
+    fn source(&self, case: &Case, seed: u64) -> WorkloadSource {
+        let parameters = case.setting.parameters(case.setting.scale(self.scale), seed);
+        WorkloadSource { name: case.setting.workload.clone(), parameters }
+    }
+
+    fn footprint(&self, case: &Case) -> Bytes {
+        case.setting.scale(self.scale).bytes(case.setting.size)
+    }
+
+    /// Runs cases of one program and seed: the program once, with the bounds of those that ask for them.
+    fn together(&self, cases: &[&(Case, u64)], runs: &Runs) -> Result<Vec<Done>, Error> {
+        let failed = |(case, seed): &(Case, u64), source| Error::Run { case: case.to_string(), seed: *seed, source };
+        let mut prepared = Vec::new();
+        let mut bounded: BTreeMap<String, SimConfig> = BTreeMap::new();
+        for one @ (case, seed) in cases {
+            let (request, after) = self.prepare(case, *seed, runs).map_err(|source| failed(one, source))?;
+            if case.at.is_none() && case.bounds {
+                bounded.insert(bounds_of(&request.config), request.config.clone());
+            }
+            prepared.push((one, bounds_of(&request.config), request, after));
+        }
+        let mut requests = Vec::new();
+        for config in bounded.values() {
+            requests.extend(bounding(config).map_err(|error| failed(cases[0], error.into()))?);
+        }
+        let mut after = Vec::new();
+        for (one, bounds, request, rest) in prepared {
+            requests.push(request);
+            after.push((one, bounds, rest));
+        }
+        let source = self.source(&cases[0].0, cases[0].1);
+        let mut reports = run_together(requests, &source).into_iter();
+        let mut bounds = BTreeMap::new();
+        for key in bounded.into_keys() {
+            let pair = [reports.next(), reports.next()].map(|report| report.expect("each has two runs"));
+            let [fast, slow] = pair.map(|report| report.map_err(|error| failed(cases[0], error.into())));
+            bounds.insert(key, Bounds::of([&fast?, &slow?]));
+        }
+        let mut outcomes = Vec::new();
+        for ((one, key, after), report) in after.into_iter().zip(reports) {
+            let mut report = report.map_err(|error| failed(one, error.into()))?;
+            if let Some(bounds) = bounds.get(&key).filter(|_| one.0.bounds && one.0.at.is_none()) {
+                report.compare_with(bounds);
+            }
+            let outcome = after.outcome(report).map_err(|error| failed(one, error))?;
+            outcomes.push(((one.0.to_string(), one.1), (one.0.clone(), outcome)));
+        }
+        Ok(outcomes)
+    }
+
+    /// The run of a case, and what makes an outcome of its report.
+    fn prepare(&self, case: &Case, seed: u64, runs: &Runs) -> Result<(RunRequest, After), RunError> {
+        let machine = Machine::preset(&case.setting.machine).map_err(SimError::from)?;
         let scale = case.setting.scale(self.scale);
-        let footprint = scale.bytes(case.setting.size);
-        let source =
-            WorkloadSource { name: case.setting.workload.clone(), parameters: case.setting.parameters(scale, seed) };
+        let footprint = self.footprint(case);
         let mut settings = case.policy_settings.clone();
         let for_it = self.others.iter().filter(|other| other.policy == case.policy);
         settings.extend(for_it.map(|other| (other.key.clone(), other.value.clone())));
@@ -234,13 +293,7 @@ impl<'a> Plan<'a> {
                 Some(Fast::Amount(amount)) => FastSize::Bytes(Bytes::new(amount.get() / u64::from(scale.factor()))),
                 None => FastSize::Share(1.0),
             };
-            let config = configured(footprint, fast);
-            let mut report = run_alone(&config, &source, policy)?;
-            if case.bounds {
-                report.compare_with(&bounds(&config, &source)?);
-            }
-            let (course, forecast, intervals) = Default::default();
-            return Ok(Outcome { report, vector: None, forecast, course, summary: None, intervals });
+            return Ok((RunRequest::new(configured(footprint, fast), policy), After { limited: None, scale }));
         };
         let peak = match (limit, runs.of(&case.baseline(), seed)) {
             (Limit::Full, _) => footprint.pages(),
@@ -271,18 +324,87 @@ impl<'a> Plan<'a> {
                 Box::new(SimDriver::new(shared, index.clone(), scale, peak))
             }
         };
-        let report = run_tuned(&config, &source, policy, tuning)?;
+        let replay = match limit {
+            Limit::Watched(shares) => {
+                let (config, shares, policy) = (config.clone(), shares.clone(), case.policy.clone());
+                Some(Replay { config, peak, shares, policy, settings })
+            }
+            _ => None,
+        };
+        let limited = Some(Limited { profile, tuner, replay });
+        Ok((RunRequest::new(config, policy).tuned(tuning), After { limited, scale }))
+    }
+}
+
+/// A run by its case and seed, with what it came to.
+type Done = ((String, u64), (Case, Outcome));
+
+/// What the bounds of a run depend on.
+fn bounds_of(config: &SimConfig) -> String {
+    format!(
+        "{} {:?} {:?} {:?} {}",
+        config.machine.name,
+        config.pages,
+        config.mmu,
+        config.footprint,
+        config.scale.factor()
+    )
+}
+
+/// What makes an outcome of a report.
+struct After {
+    limited: Option<Limited>,
+    scale: Scale,
+}
+
+/// What watched a run that was limited.
+struct Limited {
+    profile: Arc<Mutex<Profile>>,
+    tuner: Option<Arc<Mutex<Tuner>>>,
+    replay: Option<Replay>,
+}
+
+/// How what was seen of a run is played again under its policy: held at shares of the peak, as the runs are that it is compared with.
+struct Replay {
+    config: SimConfig,
+    peak: u64,
+    shares: Vec<f64>,
+    policy: String,
+    settings: BTreeMap<String, String>,
+}
+
+impl Replay {
+    /// Each share with its loss.
+    fn losses(self, looks: &Looks) -> Result<Vec<(f64, f64)>, RunError> {
+        // What was seen has passed the cache and the TLB already.
+        let config = SimConfig { cache: false, tlb: false, ..self.config };
+        let [tape] = looks.tapes() else { return Ok(Vec::new()) };
+        let limits = std::iter::once(u64::MAX).chain(self.shares.iter().map(|share| (self.peak as f64 * share) as u64));
+        let request = |limit| {
+            let policy = terrace_policies::build(&self.policy, Settings::from_pairs(self.settings.clone()))?;
+            Ok(RunRequest::new(config.clone(), policy).tuned(Box::new(FixedLimit::new(limit))))
+        };
+        let requests = limits.map(request).collect::<Result<Vec<_>, RunError>>()?;
+        let reports = run_together(requests, tape).into_iter().collect::<Result<Vec<_>, _>>()?;
+        let loss = |report: &Report| report.seconds / reports[0].seconds - 1.0;
+        Ok(self.shares.iter().copied().zip(reports[1..].iter().map(loss)).collect())
+    }
+}
+
+impl After {
+    fn outcome(self, report: Report) -> Result<Outcome, RunError> {
+        let Some(Limited { profile, tuner, replay }) = self.limited else {
+            let (course, forecast, intervals) = Default::default();
+            return Ok(Outcome { report, vector: None, forecast, course, summary: None, intervals });
+        };
         let tuner = tuner.as_ref().map(|tuner| tuner.lock().unwrap_or_else(PoisonError::into_inner));
         let profile = profile.lock().unwrap_or_else(PoisonError::into_inner);
-        let forecast = match (limit, &profile.looks) {
-            (Limit::Watched(shares), Some(looks)) => {
-                let build = || terrace_policies::build(&case.policy, Settings::from_pairs(settings.clone()));
-                replayed(&config, looks, peak, shares, &build)?
-            }
+        let forecast = match (replay, &profile.looks) {
+            (Some(replay), Some(looks)) => replay.losses(looks)?,
             _ => Vec::new(),
         };
         Ok(Outcome {
-            vector: profile.vector(scale, Bytes::new(report.footprint_bytes).pages()),
+            vector: profile.vector(self.scale, Bytes::new(report.footprint_bytes).pages()),
             forecast,
             course: profile.course.clone(),
             summary: tuner.as_ref().map(|tuner| of_the_whole_run(tuner, report.full_size_seconds)),
@@ -290,25 +412,6 @@ impl<'a> Plan<'a> {
             report,
         })
     }
-}
-
-/// The losses at these shares of the peak when what was seen of a run is played again under its policy, held as the runs are that it is
-/// compared with. What was seen has passed the cache and the TLB already.
-fn replayed(
-    config: &SimConfig,
-    looks: &Looks,
-    peak: u64,
-    shares: &[f64],
-    build: &dyn Fn() -> Result<Box<dyn Policy>, terrace_policies::SettingsError>,
-) -> Result<Vec<(f64, f64)>, RunError> {
-    let mut config = config.clone();
-    (config.cache, config.tlb) = (false, false);
-    let [tape] = looks.tapes() else { return Ok(Vec::new()) };
-    let seconds = |limit: u64| -> Result<f64, RunError> {
-        Ok(run_tuned(&config, tape, build()?, Box::new(FixedLimit::new(limit)))?.seconds)
-    };
-    let full = seconds(u64::MAX)?;
-    shares.iter().map(|share| Ok((*share, seconds((peak as f64 * share) as u64)? / full - 1.0))).collect()
 }
 
 /// Reads `POLICY.KEY=VALUE`, and builds the policy once, so that a bad value is found before anything runs.

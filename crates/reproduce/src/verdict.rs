@@ -135,6 +135,9 @@ mod tests {
             measure,
             cases: Vec::new(),
             machines: Vec::new(),
+            rivals_tried: 1,
+            cause: None,
+            cause_row: None,
         }
     }
 

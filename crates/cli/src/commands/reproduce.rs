@@ -12,12 +12,12 @@ use serde_json::{Value, json};
 use terrace_machine::preset::Machine;
 use terrace_reproduce::{Case, Document, Error, Experiments, Options, PageSource, Plan, Row, Runs, SCHEMA_VERSION};
 
-use terrace_study::sweep::{Journal, partial};
 use super::size::store;
 use crate::args::ReproduceArguments;
 use crate::options::{Misuse, misuse};
 use crate::provenance::{self, Provenance};
 use crate::report::units;
+use terrace_study::sweep::{Journal, partial};
 
 /// Runs that are computed between two looks at which rows are whole: some for each core of a small machine.
 const BATCH_RUNS: usize = 8;
