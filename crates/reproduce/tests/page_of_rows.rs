@@ -1,4 +1,5 @@
 //! The page of all rows is what its command prints; rivals at their best; runs that one plan hands to the next.
+#![allow(clippy::unwrap_used)] // These are tests.
 
 use std::path::Path;
 
