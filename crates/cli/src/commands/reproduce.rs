@@ -19,8 +19,8 @@ use crate::provenance::{self, Provenance};
 use crate::report::units;
 use terrace_study::sweep::{Journal, partial};
 
-/// Runs that are computed between two looks at which rows are whole: some for each core of a small machine.
-const BATCH_RUNS: usize = 8;
+/// Runs that are computed between two looks at which rows are whole: enough that those of one program stand together.
+const BATCH_RUNS: usize = 24;
 /// The longest file of results that is read, in bytes.
 const LONGEST_RESULTS: u64 = 1 << 28;
 
