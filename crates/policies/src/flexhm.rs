@@ -44,11 +44,15 @@ pub const INFO: PolicyInfo = PolicyInfo {
         SettingInfo { key: "plan", default: "aggressive", meaning: "aggressive or conservative" },
         SettingInfo {
             key: "r",
-            default: "10",
-            meaning: "scans an epoch; 20 when conservative, 6 with huge pages when not",
+            default: "auto",
+            meaning: "scans an epoch; auto is 10, 6 with huge pages, and 20 when conservative",
         },
         SettingInfo { key: "i", default: "100ms", meaning: "interval between the scans of an epoch" },
-        SettingInfo { key: "e", default: "10s", meaning: "length of an epoch; 20s when conservative with 4 KiB pages" },
+        SettingInfo {
+            key: "e",
+            default: "auto",
+            meaning: "length of an epoch; auto is 10s, and 20s when conservative with 4 KiB pages",
+        },
         SettingInfo {
             key: "max_migration_size",
             default: "100%",
@@ -71,9 +75,8 @@ pub const INFO: PolicyInfo = PolicyInfo {
 /// Exchanges are interleaved in pieces of 4 MiB, demotions first, as the public manager does.
 const PIECE_PAGES: usize = 1024;
 const R_MOST: u16 = 255;
-/// Section 6: scans an epoch of the aggressive plan, and the conservative plan's epoch, with huge pages.
-const HUGE_R_AGGRESSIVE: u16 = 6;
-const HUGE_EPOCH_CONSERVATIVE: Duration = Duration::from_secs(10);
+/// Section 6: scans an epoch and its length in seconds, with pages of 4 KiB and with huge pages; aggressive, then conservative.
+const BY_PLAN: [[(u16, u64); 2]; 2] = [[(10, 10), (6, 10)], [(20, 20), (20, 10)]];
 
 /// The three meanings the paper gives to `max_migration_size`.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -141,18 +144,21 @@ impl FlexHm {
     /// When a value is none of its kind.
     pub fn new(settings: &mut Settings) -> Result<FlexHm, SettingsError> {
         let conservative = settings.choice("plan", &[("aggressive", false), ("conservative", true)])?;
-        let (r_given, epoch_given) = (settings.is_given("r"), settings.is_given("e"));
-        if conservative {
-            settings.prefer(&[("r", "20"), ("e", "20s")]);
-        }
         let interval = settings.duration("i")?;
-        let epoch = settings.duration("e")?;
-        let r = settings.number("r", 1..=R_MOST)?;
-        let huge_r = if r_given || conservative { r } else { HUGE_R_AGGRESSIVE };
-        let huge_epoch = if epoch_given || !conservative { epoch } else { HUGE_EPOCH_CONSERVATIVE };
+        let r = settings.take("r", "auto or a number from 1 to 255", |text| match text {
+            "auto" => Some(None),
+            number => number.parse::<u16>().ok().filter(|r| (1..=R_MOST).contains(r)).map(Some),
+        })?;
+        let epoch = settings.take("e", "auto or a time such as 10s", |text| match text {
+            "auto" => Some(None),
+            time => terrace_core::units::parse_duration(time).ok().filter(|time| !time.is_zero()).map(Some),
+        })?;
+        let by_page_size = BY_PLAN[usize::from(conservative)]
+            .map(|(its_r, its_epoch)| (r.unwrap_or(its_r), epoch.unwrap_or(Duration::from_secs(its_epoch))));
+        let (r, epoch) = by_page_size[0];
         Ok(FlexHm {
             r,
-            by_page_size: [(r, epoch), (huge_r, huge_epoch)],
+            by_page_size,
             folded: false,
             interval,
             epoch,
