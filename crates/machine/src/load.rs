@@ -22,6 +22,21 @@ pub enum Wait {
     Dependent = 1,
     /// A store.
     Store = 2,
+    /// A load of a line that a hardware prefetcher asked for ahead of it.
+    Streamed = 3,
+    /// A store to such a line.
+    StreamedStore = 4,
+}
+
+impl Wait {
+    /// All of them, by number.
+    pub const ALL: [Wait; 5] = [Wait::Load, Wait::Dependent, Wait::Store, Wait::Streamed, Wait::StreamedStore];
+
+    /// Whether it stores.
+    #[inline(always)]
+    pub const fn is_store(self) -> bool {
+        matches!(self, Wait::Store | Wait::StreamedStore)
+    }
 }
 
 /// What one thread did in a stretch.
@@ -35,7 +50,7 @@ pub struct ThreadWork {
     /// Nanoseconds of waiting that nothing overlaps: faults, page walks, blocked pages.
     pub stall_ns: f64,
     /// Accesses that went to memory, by tier and [`Wait`].
-    pub misses: [[u32; 3]; TierId::MAX],
+    pub misses: [[u32; Wait::ALL.len()]; TierId::MAX],
 }
 
 /// Bytes a tier moved in a stretch.
@@ -54,6 +69,8 @@ pub struct Rates {
     pub frequency_hertz: f64,
     /// Misses a thread overlaps.
     pub parallelism: f64,
+    /// Lines of a stream that are under way at once.
+    pub stream_parallelism: f64,
     /// Nanoseconds of a cache hit.
     pub cache_hit_ns: f64,
 }
@@ -97,9 +114,9 @@ impl ThreadWork {
 
     /// Nanoseconds of waiting for what it had of tier `k`, at the idle latencies of `tier`.
     pub fn waits(&self, k: usize, tier: &Tier, rates: &Rates) -> f64 {
-        let [loads, dependent, stores] = self.misses[k].map(f64::from);
-        (loads / rates.parallelism + dependent) * tier.read_latency_ns
-            + stores / rates.parallelism * tier.write_latency_ns
+        let [loads, dependent, stores, streamed, streamed_stores] = self.misses[k].map(f64::from);
+        (loads / rates.parallelism + dependent + streamed / rates.stream_parallelism) * tier.read_latency_ns
+            + (stores / rates.parallelism + streamed_stores / rates.stream_parallelism) * tier.write_latency_ns
     }
 }
 
@@ -187,7 +204,8 @@ mod tests {
     use super::*;
     use crate::preset::Machine;
 
-    const RATES: Rates = Rates { frequency_hertz: 2.1e9, parallelism: 4.0, cache_hit_ns: 20.0 };
+    const RATES: Rates =
+        Rates { frequency_hertz: 2.1e9, parallelism: 4.0, stream_parallelism: 20.0, cache_hit_ns: 20.0 };
 
     fn tiers() -> Vec<Tier> {
         Machine::preset("optane-6252").unwrap().tiers
@@ -213,6 +231,15 @@ mod tests {
         let mut work = ThreadWork::default();
         work.misses[0][Wait::Load as usize] = 4000;
         let traffic = [Traffic { read: 256e3, written: 0.0 }, Traffic::default()];
+        let stretch = solve(&tiers(), &traffic, &[work], &RATES);
+        assert!((stretch.nanos / 98_000.0 - 1.0).abs() < 0.001, "{}", stretch.nanos);
+    }
+
+    #[test]
+    fn a_stream_has_as_many_lines_under_way_as_its_prefetcher_runs_ahead() {
+        let mut work = ThreadWork::default();
+        work.misses[0][Wait::Streamed as usize] = 20_000;
+        let traffic = [Traffic::default(), Traffic::default()];
         let stretch = solve(&tiers(), &traffic, &[work], &RATES);
         assert!((stretch.nanos / 98_000.0 - 1.0).abs() < 0.001, "{}", stretch.nanos);
     }
@@ -260,7 +287,7 @@ mod tests {
                 let tiers = tiers();
                 let run = |loads: u32| {
                     let mut work = ThreadWork { cycles: 1000, ..ThreadWork::default() };
-                    work.misses[1] = [loads, 0, stores];
+                    work.misses[1] = [loads, 0, stores, 0, 0];
                     let read = f64::from(loads + stores) * 64.0 * threads as f64;
                     let traffic = [Traffic::default(), Traffic { read, written: f64::from(stores) * 64.0 * threads as f64 }];
                     solve(&tiers, &traffic, &vec![work; threads], &RATES)

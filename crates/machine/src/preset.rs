@@ -75,6 +75,9 @@ pub struct Processor {
     pub frequency_hertz: f64,
     /// Cache misses one thread keeps in flight on average, where a workload does not say.
     pub memory_parallelism: f64,
+    /// Lines of a stream that the hardware prefetcher keeps in flight for one thread; no less than `memory_parallelism`, which a
+    /// machine without the key has.
+    pub stream_parallelism: f64,
     /// The last-level cache.
     pub cache: CacheSpec,
     /// Address translation.
@@ -485,10 +488,11 @@ impl Reader {
     }
 
     fn processor(&mut self, table: &Table) -> Result<Processor, PresetError> {
-        const KNOWN: [&str; 16] = [
+        const KNOWN: [&str; 17] = [
             "cores",
             "frequency",
             "memory_parallelism",
+            "stream_parallelism",
             "cache_capacity",
             "cache_ways",
             "cache_hit",
@@ -515,6 +519,10 @@ impl Reader {
             })?;
         let parallelism = self.take(table, section, "memory_parallelism")?;
         let memory_parallelism = self.real("processor.memory_parallelism", parallelism, 1.0, 64.0)?;
+        let stream_parallelism = match table.get("stream_parallelism") {
+            Some(given) => self.real("processor.stream_parallelism", given, memory_parallelism, 64.0)?,
+            None => memory_parallelism,
+        };
         let capacity = self.take(table, section, "cache_capacity")?;
         let capacity = self.bytes_to("processor.cache_capacity", capacity, MOST_CACHE)?;
         let ways = self.take(table, section, "cache_ways")?;
@@ -543,7 +551,7 @@ impl Reader {
             walkers,
         };
         let cache = CacheSpec { capacity, ways, hit_ns };
-        Ok(Processor { cores, frequency_hertz, memory_parallelism, cache, tlb })
+        Ok(Processor { cores, frequency_hertz, memory_parallelism, stream_parallelism, cache, tlb })
     }
 
     fn tier(&mut self, raw: &RawTier) -> Result<Tier, PresetError> {

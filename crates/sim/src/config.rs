@@ -139,6 +139,11 @@ impl SimConfig {
         self.memory_parallelism.unwrap_or(self.machine.processor.memory_parallelism)
     }
 
+    /// Lines of a stream in flight for one thread: no fewer than independent misses.
+    pub(crate) fn stream_parallelism(&self) -> f64 {
+        self.machine.processor.stream_parallelism.max(self.parallelism())
+    }
+
     /// Pages that move with one flush of translations.
     pub(crate) fn pages_a_flush(&self) -> u32 {
         match self.mmu.as_ref().map(|mmu| mmu.flush) {

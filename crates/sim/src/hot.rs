@@ -10,6 +10,7 @@
 //! of one access after the other.
 
 mod replay;
+mod streams;
 
 use safe_arch::prefetch_t0;
 use terrace_core::observation::Access;
@@ -27,6 +28,7 @@ use crate::config::SimConfig;
 use crate::mmu::MmuRun;
 use crate::oracle::Future;
 use crate::record::Record;
+use streams::Streams;
 
 /// How far ahead page words are asked for: long enough to hide a miss of the host, short enough to stay in its buffers.
 const AHEAD: usize = 24;
@@ -64,7 +66,7 @@ struct Kind(u8);
 
 impl Kind {
     /// How many there are of a tier.
-    const OF_A_TIER: usize = 8;
+    const OF_A_TIER: usize = 16;
     /// How many there are.
     const COUNT: usize = Kind::OF_A_TIER * TierId::MAX;
 
@@ -78,15 +80,21 @@ impl Kind {
     }
     #[inline(always)]
     fn wait(self) -> usize {
-        usize::from(self.0 >> 1 & 3)
+        usize::from(self.0 >> 1 & 7)
     }
     #[inline(always)]
     fn is_store(self) -> bool {
-        self.wait() == Wait::Store as usize
+        self.wait() == Wait::Store as usize || self.wait() == Wait::StreamedStore as usize
+    }
+    /// The same access where a prefetcher asked for its line.
+    #[inline(always)]
+    fn streamed(self) -> Kind {
+        let wait = if self.is_store() { Wait::StreamedStore } else { Wait::Streamed };
+        Kind(self.0 & !0b1110 | (wait as u8) << 1)
     }
     /// The same access in another tier.
     fn in_tier(self, tier: usize) -> Kind {
-        Kind((tier * Kind::OF_A_TIER) as u8 | self.0 & 7)
+        Kind((tier * Kind::OF_A_TIER) as u8 | self.0 & 15)
     }
     /// The index of the counter, by whether the access moved bytes.
     #[inline(always)]
@@ -169,6 +177,9 @@ pub(crate) struct Hot {
     /// What takes the cache's place where several machines share one.
     filtered: Option<Filtered>,
     media: Vec<Media>,
+    /// What each thread's prefetcher follows; empty where streams overlap no more than other loads.
+    streams: Vec<Streams>,
+    follows_streams: bool,
     read: [u64; TierId::MAX],
     written: [u64; TierId::MAX],
     samples: Vec<Sample>,
@@ -198,10 +209,15 @@ impl Hot {
         Hot {
             memory,
             memory_mode,
-            mmu: config
-                .mmu
-                .as_ref()
-                .map(|mmu| Box::new(MmuRun::new(mmu, machine, config.scale, config.cache, config.parallelism()))),
+            mmu: config.mmu.as_ref().map(|mmu| {
+                Box::new(MmuRun::new(
+                    mmu,
+                    machine,
+                    config.scale,
+                    config.cache,
+                    [config.parallelism(), config.stream_parallelism()],
+                ))
+            }),
             workspace: Workspace::new(),
             work: Vec::new(),
             countdown: Vec::new(),
@@ -210,6 +226,8 @@ impl Hot {
             cache: config.cache.then(|| Cache::new(config.scale.cache(cache.capacity), cache.ways)),
             filtered: None,
             media: machine.tiers.iter().map(Media::new).collect(),
+            streams: Vec::new(),
+            follows_streams: config.stream_parallelism() > config.parallelism(),
             read: [0; TierId::MAX],
             written: [0; TierId::MAX],
             samples: Vec::new(),
@@ -307,6 +325,9 @@ impl Hot {
     pub(crate) fn add_thread(&mut self, countdown: Countdown) {
         self.work.push(ThreadWork::default());
         self.countdown.push(countdown);
+        if self.follows_streams {
+            self.streams.push(Streams::default());
+        }
     }
 
     /// A thread waits this many nanoseconds.
@@ -547,9 +568,10 @@ impl Hot {
         missed: usize,
         next: &[R],
     ) -> [u32; TierId::MAX] {
-        let Hot { memory, base, media, workspace, written, missed: recorded, .. } = self;
+        let Hot { memory, base, media, streams, workspace, written, missed: recorded, .. } = self;
         let base = *base;
         let (words, media, piece) = (memory.words(), media.as_mut_slice(), &mut *workspace.0);
+        let mut streams = streams.get_mut(piece.thread);
         let [even, odd] = &mut piece.counters;
         if CACHE {
             for miss in &piece.missed[..missed] {
@@ -561,7 +583,7 @@ impl Hot {
             }
             for (turn, miss) in piece.missed[..missed].iter().enumerate() {
                 let at = miss.at() & (PIECE - 1);
-                let kind = piece.kinds[at];
+                let kind = followed(&mut streams, piece.uses[at].line(), piece.kinds[at]);
                 if RECORD {
                     recorded.push(piece.requests[at].page());
                 }
@@ -578,6 +600,7 @@ impl Hot {
             let length = piece.length;
             for (turn, (kind, used)) in piece.kinds[..length].iter().zip(&piece.uses[..length]).enumerate() {
                 ask_for(words, base, next, turn);
+                let kind = followed(&mut streams, used.line(), *kind);
                 let moved = media[kind.tier()].reads_unit(used.line());
                 (if turn & 1 == 0 { &mut *even } else { &mut *odd })[kind.counter(moved)] += 1;
             }
@@ -595,7 +618,7 @@ impl Hot {
         let work = &mut work[piece.thread];
         let mut loads = [0; TierId::MAX];
         for (tier, medium) in media.iter().enumerate() {
-            for wait in [Wait::Load, Wait::Dependent, Wait::Store] {
+            for wait in Wait::ALL {
                 let kind = Kind::new(tier, wait);
                 let mut take = |moved| {
                     let [even, odd] = &mut piece.counters;
@@ -606,7 +629,7 @@ impl Hot {
                 let bytes = u64::from(moved) * u64::from(medium.unit_bytes());
                 work.misses[tier][wait as usize] += served + moved;
                 read[tier] += bytes;
-                if wait != Wait::Store {
+                if !wait.is_store() {
                     loads[tier] += served + moved;
                 } else if !CACHE {
                     // No cache holds the line back: what was read to be written is written as well.
@@ -621,14 +644,16 @@ impl Hot {
     #[inline(never)]
     fn charge_memory_mode<const CACHE: bool, const RECORD: bool>(&mut self, missed: usize) -> [u32; TierId::MAX] {
         let mut loads = [0; TierId::MAX];
-        let Hot { memory, media, memory_mode, work, workspace, read, written, missed: recorded, .. } = self;
+        let Hot { memory, media, memory_mode, streams, work, workspace, read, written, missed: recorded, .. } = self;
         let (words, media, piece) = (memory.words(), media.as_mut_slice(), &mut *workspace.0);
         let Some(mode) = memory_mode else { return loads };
+        let mut streams = streams.get_mut(piece.thread);
         let work = &mut work[piece.thread];
         let count = if CACHE { missed } else { piece.length };
         for turn in 0..count {
             let at = if CACHE { piece.missed[turn].at() } else { turn };
-            let (page, line, kind) = (piece.requests[at].page(), piece.uses[at].line(), piece.kinds[at]);
+            let (page, line) = (piece.requests[at].page(), piece.uses[at].line());
+            let kind = followed(&mut streams, line, piece.kinds[at]);
             if RECORD {
                 recorded.push(page);
             }
@@ -702,6 +727,13 @@ impl Hot {
             }
         }
     }
+}
+
+/// The kind of a miss: streamed if the thread's prefetcher was ahead of it.
+#[inline(always)]
+fn followed(streams: &mut Option<&mut Streams>, line: u64, kind: Kind) -> Kind {
+    let ahead = streams.as_mut().is_some_and(|streams| streams.follows(line));
+    if ahead { kind.streamed() } else { kind }
 }
 
 /// Asks the host to bring the page word of an access into its cache.

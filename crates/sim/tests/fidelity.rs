@@ -40,6 +40,27 @@ fn a_pointer_chase_is_latency_bound() {
 }
 
 #[test]
+fn a_sweep_overlaps_as_its_prefetcher_runs_ahead_and_random_loads_as_before() {
+    let sweep: Vec<Touch> = (0..512).flat_map(|page| (0..64).map(move |line| Touch::load(page).on(line))).collect();
+    let mut random = Random(3);
+    let scattered: Vec<Touch> =
+        (0..sweep.len()).map(|_| Touch::load(random.below(PAGES)).on(random.below(64) as u32)).collect();
+    let lines = sweep.len() as f64;
+    let time = |touches: &[Touch], ahead: Option<f64>| {
+        let mut config = bare(PAGES, 1.0);
+        config.machine.processor.stream_parallelism = ahead.unwrap_or(config.machine.processor.memory_parallelism);
+        time_of(config, 0, PAGES, touches).0
+    };
+    // Of the 64 lines of a page the first two begin the stream: they wait as four independent loads do.
+    let expected = lines * 98.0 * (62.0 / 20.0 + 2.0 / 4.0) / 64.0;
+    let streamed = time(&sweep, Some(20.0));
+    assert!((streamed / expected - 1.0).abs() < 0.03, "{streamed} for {expected}");
+    assert!((time(&sweep, None) / (lines * 98.0 / 4.0) - 1.0).abs() < 0.01, "no stream is told apart");
+    let (with, without) = (time(&scattered, Some(20.0)), time(&scattered, None));
+    assert!((with / without - 1.0).abs() < 0.01, "{with} {without}");
+}
+
+#[test]
 fn streaming_on_all_cores_is_bandwidth_bound() {
     // 24 threads stream through slow memory line by line: 39.4 GB/s at 95 %.
     let mut stream = Vec::new();

@@ -82,6 +82,7 @@ pub fn seconds(benchmark: &Benchmark, machine: &Machine) -> f64 {
     let rates = Rates {
         frequency_hertz: processor.frequency_hertz,
         parallelism: processor.memory_parallelism,
+        stream_parallelism: processor.stream_parallelism,
         cache_hit_ns: processor.cache.hit_ns,
     };
     // The threads are alike, so that one stands for all: as many times the work, run side by side on the cores there are.

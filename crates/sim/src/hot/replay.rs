@@ -60,6 +60,7 @@ impl Hot {
             ns_per_cycle,
             hit_ns,
             parallelism,
+            stream_parallelism,
             latency,
             table_lines,
             probe,
@@ -67,6 +68,7 @@ impl Hot {
             ..
         } = run;
         let (ns_per_cycle, hit_ns, overlap) = (*ns_per_cycle, *hit_ns, 1.0 / *parallelism);
+        let stream_overlap = 1.0 / *stream_parallelism;
         let words = self.memory.words_mut();
         let mut read = [0u64; TierId::MAX];
         let mut written = [0u64; TierId::MAX];
@@ -157,6 +159,12 @@ impl Hot {
                 if self.record_misses {
                     self.missed.push(page);
                 }
+                let ahead = self.streams.get_mut(thread).is_some_and(|streams| streams.follows(line));
+                let wait = match (ahead, store) {
+                    (false, _) => wait,
+                    (true, false) => Wait::Streamed,
+                    (true, true) => Wait::StreamedStore,
+                };
                 if let Some(mode) = &mut self.memory_mode {
                     let moved = mode.access(page, access.line(), store && self.cache.is_none());
                     read[0] += u64::from(moved.fast_read) * LINE_BYTES;
@@ -170,7 +178,12 @@ impl Hot {
                         tier = 0;
                     } else {
                         work.misses[tier][wait as usize] += 1;
-                        nanos += latency[0][0] * if wait == Wait::Dependent { 1.0 } else { overlap };
+                        nanos += latency[0][0]
+                            * match wait {
+                                Wait::Dependent => 1.0,
+                                Wait::Load | Wait::Store => overlap,
+                                Wait::Streamed | Wait::StreamedStore => stream_overlap,
+                            };
                     }
                 } else {
                     work.misses[tier][wait as usize] += 1;
@@ -189,6 +202,8 @@ impl Hot {
                         Wait::Load => loaded * overlap,
                         Wait::Dependent => loaded,
                         Wait::Store => stored * overlap,
+                        Wait::Streamed => loaded * stream_overlap,
+                        Wait::StreamedStore => stored * stream_overlap,
                     };
                 if !store && self.load_period != 0 {
                     let left = &mut self.countdown[thread].loads[tier];

@@ -84,6 +84,7 @@ pub(crate) struct MmuRun {
     pub(crate) ns_per_cycle: f64,
     pub(crate) hit_ns: f64,
     pub(crate) parallelism: f64,
+    pub(crate) stream_parallelism: f64,
     /// Nanoseconds of a read and of a store that reach a tier, under the load of the latest stretch.
     pub(crate) latency: [[f64; 2]; TierId::MAX],
     idle: [[f64; 2]; TierId::MAX],
@@ -102,7 +103,13 @@ pub(crate) struct MmuRun {
 }
 
 impl MmuRun {
-    pub(crate) fn new(config: &MmuConfig, machine: &Machine, scale: Scale, cached: bool, parallelism: f64) -> MmuRun {
+    pub(crate) fn new(
+        config: &MmuConfig,
+        machine: &Machine,
+        scale: Scale,
+        cached: bool,
+        [parallelism, stream_parallelism]: [f64; 2],
+    ) -> MmuRun {
         let processor = &machine.processor;
         let slow = machine.tiers.iter().rposition(|tier| tier.kind == TierKind::Memory).unwrap_or(0);
         let spec = MmuSpec {
@@ -130,6 +137,7 @@ impl MmuRun {
             ns_per_cycle: 1e9 / processor.frequency_hertz,
             hit_ns: cache.hit_ns,
             parallelism,
+            stream_parallelism,
             latency: idle,
             idle,
             table_lines: [[0; 2]; TierId::MAX],

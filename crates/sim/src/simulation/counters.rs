@@ -98,7 +98,8 @@ impl Simulation {
                 slow += misses.iter().map(|&count| u64::from(count)).sum::<u64>();
                 fast.read += misses.iter().map(|&count| f64::from(count)).sum::<f64>() * LINE_BYTES as f64;
                 // What is stored to is written back, sooner or later.
-                fast.written += f64::from(misses[Wait::Store as usize]) * LINE_BYTES as f64;
+                fast.written +=
+                    f64::from(misses[Wait::Store as usize] + misses[Wait::StreamedStore as usize]) * LINE_BYTES as f64;
                 work.misses[0].iter_mut().zip(misses).for_each(|(fast, slow)| *fast += slow);
             }
         }

@@ -98,6 +98,7 @@ impl Simulation {
         let rates = Rates {
             frequency_hertz: machine.processor.frequency_hertz,
             parallelism: config.parallelism(),
+            stream_parallelism: config.stream_parallelism(),
             cache_hit_ns: machine.processor.cache.hit_ns,
         };
         let mut simulation = Simulation {
