@@ -15,7 +15,7 @@ use crate::block::{BLOCK_EVENTS, BLOCK_RECORDS, BlockKind, Packer, encode_record
 use crate::error::TraceError;
 use crate::header::Header;
 use crate::index::{BlockEntry, Index, Summary, Trailer};
-use crate::map::MapPiece;
+use crate::map::{Extent, MapPiece};
 use crate::record::{Access, Change, Event, Pages};
 
 /// Writes one trace. Without [`Writer::finish`] the trace is truncated.
@@ -26,6 +26,8 @@ pub struct Writer<W> {
     accesses: Vec<Access>,
     events: Vec<(u32, Event)>,
     map: Vec<u8>,
+    /// The extent added last, which the next may continue.
+    extent: Option<Extent>,
     raw: Vec<u8>,
     packer: Packer,
     index: Index,
@@ -49,6 +51,7 @@ impl<W: Write> Writer<W> {
             accesses: Vec::with_capacity(BLOCK_RECORDS),
             events: Vec::new(),
             map: Vec::new(),
+            extent: None,
             raw: Vec::new(),
             packer: Packer::new()?,
             index: Index::default(),
@@ -105,8 +108,29 @@ impl<W: Write> Writer<W> {
     /// # Errors
     /// When a full map block cannot be written.
     pub fn map(&mut self, piece: &MapPiece) -> Result<(), TraceError> {
-        piece.encode(&mut self.map);
+        // Pages numbered one at a time, as they are met, are one extent where they follow each other.
+        if let (Some(last), MapPiece::Extent(next)) = (&mut self.extent, piece)
+            && last.count.checked_add(next.count).is_some()
+            && last.first.0.checked_add(last.count) == Some(next.first.0)
+            && last.vpn.0.checked_add(u64::from(last.count)) == Some(next.vpn.0)
+            && last.process == next.process
+        {
+            last.count += next.count;
+            return Ok(());
+        }
+        self.settle_extent();
+        match piece {
+            MapPiece::Extent(extent) => self.extent = Some(*extent),
+            other => other.encode(&mut self.map),
+        }
         if self.map.len() >= MAP_BYTES { self.end_map() } else { Ok(()) }
+    }
+
+    /// The extent added last stands as it is.
+    fn settle_extent(&mut self) {
+        if let Some(extent) = self.extent.take() {
+            MapPiece::Extent(extent).encode(&mut self.map);
+        }
     }
 
     /// The header the trace began with.
@@ -151,6 +175,7 @@ impl<W: Write> Writer<W> {
     }
 
     fn end_map(&mut self) -> Result<(), TraceError> {
+        self.settle_extent();
         if self.map.is_empty() {
             return Ok(());
         }

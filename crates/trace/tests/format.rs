@@ -240,3 +240,23 @@ fn pages_past_the_last_id_cannot_be_written() {
     let error = writer.event(Event { time: Time::ZERO, change: Change::Gone(pages) }).unwrap_err();
     assert!(matches!(error, TraceError::Unwritable { record: 0, .. }), "{error}");
 }
+
+#[test]
+fn pages_numbered_one_at_a_time_are_one_extent_where_they_follow_each_other() {
+    let mut writer = Writer::new(Vec::new(), Header::default()).unwrap();
+    let one = |id: u32, vpn: u64, process: u16| {
+        MapPiece::Extent(Extent { first: PageId(id), vpn: Vpn(vpn), count: 1, process: ProcessId(process) })
+    };
+    for page in 0..1000 {
+        writer.map(&one(page, 5000 + u64::from(page), 0)).unwrap();
+    }
+    // A gap in addresses, another process, a gap in ids.
+    writer.map(&one(1000, 9000, 0)).unwrap();
+    writer.map(&one(1001, 9001, 1)).unwrap();
+    writer.map(&one(1003, 9002, 1)).unwrap();
+    writer.access(Access::read(PageId(999))).unwrap();
+    let trace = writer.finish().unwrap().0;
+    let map = Index::read(&mut Cursor::new(&trace[..])).unwrap().1.map(&mut Cursor::new(&trace[..])).unwrap();
+    let extents: Vec<_> = map.extents().map(|extent| (extent.first.0, extent.vpn.0, extent.count)).collect();
+    assert_eq!(extents, [(0, 5000, 1000), (1000, 9000, 1), (1001, 9001, 1), (1003, 9002, 1)]);
+}
