@@ -29,7 +29,7 @@ const PIECE: usize = 256;
 /// # use terrace_sim::{FastSize, SimConfig, Simulation, fixed::Fixed, lockstep::Lockstep};
 /// # fn main() -> Result<(), terrace_sim::SimError> {
 /// let config = SimConfig::new(Machine::preset("optane-6252")?, Bytes::mib(1), FastSize::Share(0.5));
-/// let both = [0, 1].map(|tier| Simulation::unlimited(config.clone(), Box::new(Fixed(TierId(tier)))));
+/// let both = [0, 1].map(|tier| Simulation::new(config.clone(), Box::new(Fixed(TierId(tier)))));
 /// let mut lockstep = Lockstep::new(both.into_iter().collect::<Result<_, _>>()?);
 /// lockstep.map(Vpn(0), 256, false);
 /// lockstep.feed(&[0u32, 1, 2]);
