@@ -98,6 +98,10 @@ pub(crate) fn write() -> anyhow::Result<()> {
     let mut oracle = Vec::new();
     terrace_trace::export::oracle_general(&mut terrace_trace::Reader::new(trace.as_slice())?, &mut oracle, true)?;
     put("import-oracle", "small", &oracle)?;
+    put("import-libcachesim", "small", include_bytes!("../../crates/trace/tests/samples/libcachesim.csv"))?;
+    put("import-champsim", "small", include_bytes!("../../crates/trace/tests/samples/champsim.trace"))?;
+    put("import-gem5", "small", include_bytes!("../../crates/trace/tests/samples/gem5.trc"))?;
+    put("import-gem5-text", "small", include_bytes!("../../crates/trace/tests/samples/gem5.txt"))?;
     put("import-hook", "small", &hook())?;
     put("import-drmemtrace", "small", &drmemtrace())?;
     let (database, records) = database()?;

@@ -72,6 +72,12 @@ pub(crate) const ALL: &[Target] = &[
     target("import-csv", &["address,operation,thread,time,latency\n", "0x", ",R,", "\"", "W"], |bytes| {
         imported(&ImportFormat::Csv(CsvColumns::default()), bytes)
     }),
+    target("import-libcachesim", &["time,obj_id,obj_size,op\n", ",get\n", ",set\n", "delete"], |bytes| {
+        imported(&ImportFormat::Csv(CsvColumns::libcachesim()), bytes)
+    }),
+    target("import-champsim", &[], |bytes| imported(&ImportFormat::ChampSim, bytes)),
+    target("import-gem5", &["gem5", "system.cpu.data"], |bytes| imported(&ImportFormat::Gem5, bytes)),
+    target("import-gem5-text", &["r,", "w,", "u,", ",64,"], |bytes| imported(&ImportFormat::Gem5Text, bytes)),
     target("import-oracle", &[], |bytes| imported(&ImportFormat::OracleGeneral, bytes)),
     target("import-hook", &["TRRHOOK1"], |bytes| imported(&ImportFormat::Hook, bytes)),
     target(

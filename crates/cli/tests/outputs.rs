@@ -179,3 +179,32 @@ fn no_name_acts_on_the_terminal() {
         assert!(!said(&done).contains(['\x1b', '\x07']), "{:?}", said(&done));
     }
 }
+
+#[test]
+fn a_recording_that_is_cut_off_or_holds_no_access_leaves_no_trace() {
+    let folder = tempfile::tempdir().unwrap();
+    let (input, out) = (folder.path().join("recording"), folder.path().join("new.trace"));
+    let whole = [&b"gem5\x02\x18\x01"[..], b"\x08\x08\x00\x10\x01\x18\x40\x20\x08"].concat();
+    for (format, bytes, code, reason) in [
+        ("gem5", &whole[..], 0, ""),
+        ("gem5", &whole[..whole.len() - 1], 1, "gem5 input, byte 7: the last message is cut off"),
+        ("gem5", &whole[..7], 1, "the recording holds no access;"),
+        ("champsim", &[0; 64], 1, "the recording holds no access, 1 x instruction without data;"),
+        ("champsim", &[0; 65], 1, "ChampSim input, byte 64: the last record is cut off"),
+        ("lackey", b"I  00401000,3\n", 1, "the recording holds no access, 1 x instruction fetch;"),
+        ("lackey", b" L 1000,8\n S 20", 1, "lackey input, line 2: no comma between address and size"),
+        ("libcachesim-csv", b"time,obj_id,obj_size,op\n", 1, "the recording holds no access;"),
+        ("libcachesim-csv", b"time,object\n", 1, "no column is called \"obj_id\"; the first line has: time, object"),
+    ] {
+        std::fs::write(&input, bytes).unwrap();
+        let done = terrace(&["trace", "import", "--format", format, input.to_str().unwrap(), out.to_str().unwrap()]);
+        assert_eq!(done.status.code(), Some(code), "{format}: {}", said(&done));
+        assert!(said(&done).contains(reason), "{format}: {}", said(&done));
+        assert_eq!(out.exists(), code == 0, "{format}: a file is there whole or not at all");
+        let _ = std::fs::remove_file(&out);
+    }
+    let words = ["trace", "import", "--format", "libcachesim-csv", "--no-names"];
+    let done = terrace(&[&words[..], &[input.to_str().unwrap(), out.to_str().unwrap()]].concat());
+    assert_eq!(done.status.code(), Some(2), "{}", said(&done));
+    assert!(said(&done).contains("--no-names: expected --columns beside it"), "{}", said(&done));
+}

@@ -81,6 +81,12 @@ pub enum TraceError {
         /// What is wrong.
         reason: String,
     },
+    /// A recording was read to its end and holds no access that a trace could keep.
+    #[error("the recording holds no access{skipped}; was the program recorded, and is this its format?")]
+    NoAccesses {
+        /// What was left out instead, as `, COUNT x REASON` for each reason; empty if there was nothing.
+        skipped: String,
+    },
     /// An option of an import or export that cannot be followed.
     #[error("option {option}: {reason}")]
     Option {

@@ -308,7 +308,7 @@ fn imported(touches: &[(u32, u8, bool, u16, u64)]) -> Vec<u8> {
 proptest! {
     #[test]
     fn exports_are_imported_as_the_same_accesses(
-        touches in prop::collection::vec((0_u32..4096, 0_u8..64, any::<bool>(), 0_u16..4, 0_u64..1 << 30), 0..200)
+        touches in prop::collection::vec((0_u32..4096, 0_u8..64, any::<bool>(), 0_u16..4, 0_u64..1 << 30), 1..200)
     ) {
         let trace = imported(&touches);
         let mut text = Vec::new();
@@ -339,6 +339,8 @@ proptest! {
         for format in all_formats() {
             let prefix: &[u8] = match format {
                 ImportFormat::Drmemtrace => &[25, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
+                // A header of 1 tick a second, and the length of a packet.
+                ImportFormat::Gem5 => b"gem5\x02\x18\x01\x0a",
                 // A whole head, and the head of a chunk of 64 bytes of accesses.
                 ImportFormat::Hook => HOOK_PREFIX,
                 _ => b"",
@@ -362,7 +364,7 @@ proptest! {
 const HOOK_PREFIX: &[u8] = b"TRRHOOK1\x01\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\
     RCHK\x01\0\0\0\x05\0\0\0\0\0\0\0\x05\0\0\0\0\0\0\0\x07\0\0\0\0\0\0\0\x40\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0";
 
-fn all_formats() -> [ImportFormat; 8] {
+fn all_formats() -> [ImportFormat; 11] {
     let fields = "tid,time,period,event,addr,data_src,weight,data_page_size";
     [
         ImportFormat::Lackey,
@@ -379,6 +381,9 @@ fn all_formats() -> [ImportFormat; 8] {
             ..CsvColumns::default()
         }),
         ImportFormat::OracleGeneral,
+        ImportFormat::ChampSim,
+        ImportFormat::Gem5,
+        ImportFormat::Gem5Text,
         ImportFormat::Hook,
     ]
 }

@@ -204,7 +204,8 @@ pub(crate) struct TraceImportArguments {
     pub output: PathBuf,
     /// What the recording is.
     #[arg(long, value_name = "FORMAT", value_parser = [
-        "lackey", "drmemtrace", "drmemtrace-view", "perf-script", "damon", "csv", "oracle-general", "hook",
+        "lackey", "drmemtrace", "drmemtrace-view", "perf-script", "damon", "csv", "libcachesim-csv", "oracle-general",
+        "champsim", "gem5", "gem5-text", "hook",
     ])]
     pub format: String,
     /// The program traced, in words.
@@ -232,19 +233,19 @@ pub(crate) struct TraceImportArguments {
     /// comm,pid,tid,time,event,addr,weight.
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     pub fields: Vec<String>,
-    /// csv: what each column holds, such as address=0,operation=1 or address=addr,time=t; kinds are address, page,
-    /// operation, size, thread, time, latency. Without it: the columns that `terrace trace export` writes.
+    /// csv, libcachesim-csv: what each column holds, such as address=0,operation=1 or address=addr,time=t; kinds are
+    /// address, page, object, operation, size, thread, time, latency. Without it: the columns that `terrace trace export` writes.
     #[arg(long, value_name = "KIND=COLUMN", value_delimiter = ',')]
     pub columns: Vec<String>,
-    /// csv: the character between two fields.
+    /// csv, libcachesim-csv: the character between two fields.
     #[arg(long, default_value = ",", value_name = "CHARACTER")]
     pub separator: String,
-    /// csv: the first line holds no names.
+    /// csv, libcachesim-csv: the first line holds no names.
     #[arg(long)]
     pub no_names: bool,
-    /// csv: nanoseconds in the unit of the time column.
-    #[arg(long, default_value_t = 1, value_name = "NANOSECONDS", value_parser = clap::value_parser!(u64).range(1..))]
-    pub time_unit: u64,
+    /// csv, libcachesim-csv: nanoseconds in the unit of the time column; without it 1, and seconds for libcachesim-csv.
+    #[arg(long, value_name = "NANOSECONDS", value_parser = clap::value_parser!(u64).range(1..))]
+    pub time_unit: Option<u64>,
     /// damon: time between two checks, such as 5ms, where the recording does not say.
     #[arg(long, value_name = "TIME")]
     pub damon_sample: Option<String>,
@@ -263,7 +264,9 @@ pub(crate) struct TraceExportArguments {
     /// The new file.
     pub output: PathBuf,
     /// What to write.
-    #[arg(long, value_name = "FORMAT", value_parser = ["lackey", "oracle-general", "csv", "parquet"])]
+    #[arg(long, value_name = "FORMAT", value_parser = [
+        "lackey", "csv", "libcachesim-csv", "oracle-general", "champsim", "gem5", "parquet",
+    ])]
     pub format: String,
     /// oracle-general: leave the next access out, which saves 16 bytes of memory for each access.
     #[arg(long)]

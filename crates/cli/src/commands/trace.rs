@@ -266,25 +266,35 @@ fn import_format(arguments: &TraceImportArguments) -> anyhow::Result<ImportForma
                 target: None,
             })
         }
-        "csv" => ImportFormat::Csv(csv_columns(arguments)?),
+        "csv" => ImportFormat::Csv(csv_columns(arguments, CsvColumns::default())?),
+        "libcachesim-csv" => ImportFormat::Csv(csv_columns(arguments, CsvColumns::libcachesim())?),
+        "champsim" => ImportFormat::ChampSim,
+        "gem5" => ImportFormat::Gem5,
+        "gem5-text" => ImportFormat::Gem5Text,
         "oracle-general" => ImportFormat::OracleGeneral,
         _ => ImportFormat::Hook,
     })
 }
 
-fn csv_columns(arguments: &TraceImportArguments) -> anyhow::Result<CsvColumns> {
+fn csv_columns(arguments: &TraceImportArguments, named: CsvColumns) -> anyhow::Result<CsvColumns> {
     let [separator] = arguments.separator.as_bytes() else {
         return Err(misuse("--separator", &arguments.separator, "expected one character"));
     };
     let (separator, names) = (*separator, !arguments.no_names);
-    let usual = CsvColumns { separator, names, time_unit_nanos: arguments.time_unit, ..CsvColumns::default() };
+    let time_unit_nanos = arguments.time_unit.unwrap_or(named.time_unit_nanos);
+    let usual = CsvColumns { separator, names, time_unit_nanos, ..named };
     if arguments.columns.is_empty() {
+        if !names {
+            let wanted = "expected --columns beside it, as the first line does not say which column is which";
+            return Err(Misuse(format!("--no-names: {wanted}")).into());
+        }
         return Ok(usual);
     }
     let mut columns = CsvColumns { operation: None, size: None, thread: None, time: None, latency: None, ..usual };
     let mut addressed = false;
     for text in &arguments.columns {
-        let wanted = "expected KIND=COLUMN, with a kind of address, page, operation, size, thread, time, latency";
+        let wanted =
+            "expected KIND=COLUMN, with a kind of address, page, object, operation, size, thread, time, latency";
         let Some((kind, column)) = text.split_once('=') else {
             return Err(misuse("--columns", text, wanted));
         };
@@ -293,8 +303,9 @@ fn csv_columns(arguments: &TraceImportArguments) -> anyhow::Result<CsvColumns> {
             return Err(misuse("--columns", text, "expected a place from 0, as the first line holds no names"));
         }
         match kind {
-            "address" | "page" => {
-                (columns.address, columns.pages, addressed) = (column, kind == "page", true);
+            "address" | "page" | "object" => {
+                (columns.address, addressed) = (column, true);
+                (columns.pages, columns.objects) = (kind == "page", kind == "object");
             }
             "operation" => columns.operation = Some(column),
             "size" => columns.size = Some(column),
@@ -305,7 +316,11 @@ fn csv_columns(arguments: &TraceImportArguments) -> anyhow::Result<CsvColumns> {
         }
     }
     if !addressed {
-        return Err(misuse("--columns", &arguments.columns.join(","), "expected an address or a page among them"));
+        return Err(misuse(
+            "--columns",
+            &arguments.columns.join(","),
+            "expected an address, a page or an object among them",
+        ));
     }
     Ok(columns)
 }
@@ -317,6 +332,9 @@ fn export_trace(arguments: &TraceExportArguments) -> anyhow::Result<ExitCode> {
             "lackey" => export::lackey(&mut reader, output),
             "oracle-general" => export::oracle_general(&mut reader, output, !arguments.no_next),
             "csv" => export::csv(&mut reader, output),
+            "libcachesim-csv" => export::libcachesim_csv(&mut reader, output),
+            "champsim" => export::champsim(&mut reader, output),
+            "gem5" => export::gem5(&mut reader, output),
             _ => export::parquet(&mut reader, output),
         };
         done.map_err(|error| wrong(&arguments.file, error))

@@ -1,14 +1,15 @@
 //! From a trace to what other tools read.
 //!
-//! In: a [`Reader`], and something to write to. Out: lackey text, oracleGeneral records, CSV, and Parquet with the
-//! feature `parquet`. Must not: hold the trace in memory, but for oracleGeneral with next accesses, which cannot be
-//! known otherwise.
+//! In: a [`Reader`], and something to write to. Out: lackey text, oracleGeneral records, CSV (our columns or
+//! libCacheSim's), ChampSim records, gem5 packets, and Parquet with the feature `parquet`. Must not: hold the trace in
+//! memory, but for oracleGeneral with next accesses, which cannot be known otherwise.
 //!
 //! Pages are written as the addresses that the map knows; pages without one as if the trace began at address zero.
 //! Events have no place in these formats; how many were left out is returned.
 
 #[cfg(feature = "parquet")]
 mod parquet;
+mod simulators;
 
 use std::io::{BufWriter, Read, Write};
 
@@ -16,6 +17,7 @@ use terrace_core::units::{PAGE_SHIFT, PageId, Vpn};
 
 #[cfg(feature = "parquet")]
 pub use self::parquet::parquet;
+pub use self::simulators::{champsim, gem5, libcachesim_csv};
 use crate::error::TraceError;
 use crate::map::PageMap;
 use crate::reader::Reader;

@@ -40,9 +40,12 @@ pub struct CsvColumns {
     pub address: Column,
     /// Whether `address` holds page numbers.
     pub pages: bool,
+    /// Whether `address` holds numbers of objects, any 64 bits, each taken as a page; their sizes are not used.
+    pub objects: bool,
     /// Whether addresses without "0x" are hexadecimal.
     pub hexadecimal: bool,
-    /// Read or write: r, read, l, load, 0; w, write, s, store, 1. Without it every access is a read.
+    /// Read or write: r, read, l, load, get, gets, 0; w, write, s, store, set, add, cas, replace, append, prepend, incr,
+    /// decr, update, 1; a delete of an object is left out. Without it every access is a read.
     pub operation: Option<Column>,
     /// Bytes accessed.
     pub size: Option<Column>,
@@ -58,6 +61,24 @@ pub struct CsvColumns {
     pub latency_unit: LatencyUnit,
 }
 
+impl CsvColumns {
+    /// Columns `time` (seconds), `obj_id` and `op`, as [`crate::export::libcachesim_csv`] names them. libCacheSim itself
+    /// knows columns by their place alone.
+    #[must_use]
+    pub fn libcachesim() -> CsvColumns {
+        let named = |name: &str| Column::Name(name.to_owned());
+        CsvColumns {
+            address: named("obj_id"),
+            objects: true,
+            operation: Some(named("op")),
+            thread: None,
+            time: Some(named("time")),
+            time_unit_nanos: 1_000_000_000,
+            ..CsvColumns::default()
+        }
+    }
+}
+
 impl Default for CsvColumns {
     /// Commas, names in the first line, and the columns that [`crate::export::csv`] writes.
     fn default() -> CsvColumns {
@@ -67,6 +88,7 @@ impl Default for CsvColumns {
             names: true,
             address: Column::Name("address".to_owned()),
             pages: false,
+            objects: false,
             hexadecimal: false,
             operation: named("operation"),
             size: None,
@@ -84,7 +106,7 @@ pub(super) fn header(timed: Header, columns: &CsvColumns, options: &ImportOption
         time_resolution_nanos: columns.time.is_some().then_some(options.time_resolution_nanos),
         latency: columns.latency.is_some().then_some(columns.latency_unit),
         provenance: options.period.map_or(Provenance::Exact, |period| Provenance::Sampled { period }),
-        lines: timed.lines && !columns.pages,
+        lines: timed.lines && !columns.pages && !columns.objects,
         ..timed
     }
 }
@@ -155,14 +177,21 @@ pub(super) fn read(
         if columns.pages {
             address = address.checked_mul(4096).ok_or("the page number is too large")?;
         }
-        let write = match places.operation {
-            Some(place) => is_write(field(place)?).ok_or("the operation is neither read nor write")?,
+        let write = match places.operation.map(field).transpose()? {
+            Some(operation) if operation.eq_ignore_ascii_case(b"delete") => {
+                sink.skip("delete of an object");
+                return Ok(());
+            }
+            Some(operation) => is_write(operation).ok_or("the operation is neither read nor write")?,
             None => false,
         };
         let nanos = match places.time {
             Some(place) => scaled(field(place)?, columns.time_unit_nanos).ok_or("the time is no number")?,
             None => 0,
         };
+        if columns.objects {
+            return Ok(sink.object(address, write, nanos)?);
+        }
         let bytes = number(places.size, 1)?;
         if bytes > 1 << 30 {
             return Err(BadLine::from("the size is larger than 1 GiB"));
@@ -191,8 +220,9 @@ fn strip_prefix(field: &[u8]) -> &[u8] {
 
 fn is_write(field: &[u8]) -> Option<bool> {
     match field.to_ascii_lowercase().as_slice() {
-        b"r" | b"read" | b"l" | b"ld" | b"load" | b"0" => Some(false),
+        b"r" | b"read" | b"l" | b"ld" | b"load" | b"get" | b"gets" | b"0" => Some(false),
         b"w" | b"write" | b"s" | b"st" | b"store" | b"1" => Some(true),
+        b"set" | b"add" | b"cas" | b"replace" | b"append" | b"prepend" | b"incr" | b"decr" | b"update" => Some(true),
         _ => None,
     }
 }

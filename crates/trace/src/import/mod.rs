@@ -4,9 +4,11 @@
 //! Out: a trace, and an [`ImportReport`] of what went in and what was left out. Must not: hold the recording in memory,
 //! skip a line it does not understand without counting it, or present samples or regions as every access.
 
+pub(crate) mod champsim;
 mod csv;
 mod damon;
 mod drmemtrace;
+pub(crate) mod gem5;
 mod hook;
 mod lackey;
 mod lines;
@@ -43,8 +45,14 @@ pub enum ImportFormat {
     PerfScript(Vec<PerfField>),
     /// DAMON: `perf script` over its tracepoints, or `damo report raw`.
     Damon(DamonOptions),
-    /// Text columns.
+    /// Text columns; with [`CsvColumns::libcachesim`] those of libCacheSim.
     Csv(CsvColumns),
+    /// 64-byte records of ChampSim, decompressed.
+    ChampSim,
+    /// Packet trace of gem5's memory probe, decompressed.
+    Gem5,
+    /// Text of gem5's `decode_packet_trace.py`.
+    Gem5Text,
     /// 24-byte records of libCacheSim.
     OracleGeneral,
     /// What the recorder behind [`crate::hook`] writes.
@@ -56,7 +64,7 @@ pub enum ImportFormat {
 pub struct ImportOptions {
     /// The program traced, in words, for the header.
     pub workload: String,
-    /// How pages are numbered; `None` takes what suits the format: pages for oracleGeneral, blocks for all others.
+    /// How pages are numbered; `None` takes what suits the format: pages for objects of libCacheSim, blocks for all others.
     pub number_by: Option<NumberBy>,
     /// Whether to keep the cache line of each access. An access over several lines then counts once for each.
     pub lines: bool,
@@ -111,16 +119,33 @@ fn as_text<S: serde::Serializer>(error: &Option<TraceError>, to: S) -> Result<S:
 /// Converts a recording to a trace.
 ///
 /// # Errors
-/// [`TraceError::Line`] or [`TraceError::Record`] where the recording cannot be understood; [`TraceError::Option`] for
-/// options that make no sense; [`TraceError::Io`] where a stream fails.
+/// [`TraceError::Line`] or [`TraceError::Record`] where the recording cannot be understood; [`TraceError::NoAccesses`]
+/// where it was understood to its end and holds none (but for [`ImportFormat::Hook`], whose callers know why a program
+/// made none); [`TraceError::Option`] for options that make no sense; [`TraceError::Io`] where a stream fails.
 pub fn import(
     format: &ImportFormat,
     mut input: impl BufRead,
     mut output: impl Write,
     options: &ImportOptions,
 ) -> Result<ImportReport, TraceError> {
-    let input: &mut dyn BufRead = &mut input;
-    let output: &mut dyn Write = &mut output;
+    let report = import_any(format, &mut input, &mut output, options)?;
+    let nothing = report.summary.accesses == 0 && report.summary.events == 0;
+    match report.damage {
+        None if nothing && *format != ImportFormat::Hook => {
+            let skipped: Vec<_> =
+                report.skipped.iter().map(|(reason, count)| format!(", {count} x {reason}")).collect();
+            Err(TraceError::NoAccesses { skipped: skipped.concat() })
+        }
+        _ => Ok(report),
+    }
+}
+
+fn import_any(
+    format: &ImportFormat,
+    input: &mut dyn BufRead,
+    output: &mut dyn Write,
+    options: &ImportOptions,
+) -> Result<ImportReport, TraceError> {
     let timed = Header {
         workload: options.workload.clone(),
         provenance: Provenance::Exact,
@@ -150,8 +175,15 @@ pub fn import(
         }
         ImportFormat::Csv(columns) => {
             let header = csv::header(timed, columns, options);
-            run(header, &mut |sink| csv::read(input, sink, columns, options))
+            let by_default = if columns.objects { NumberBy::Page } else { NumberBy::Block };
+            drive(header, by_default, output, options, &mut |sink| csv::read(input, sink, columns, options))
         }
+        ImportFormat::ChampSim => {
+            let header = Header { time_resolution_nanos: None, ..timed };
+            run(header, &mut |sink| champsim::read(input, sink))
+        }
+        ImportFormat::Gem5 => run(timed, &mut |sink| gem5::read_protobuf(input, sink)),
+        ImportFormat::Gem5Text => run(timed, &mut |sink| gem5::read_text(input, sink, options)),
         ImportFormat::OracleGeneral => {
             let header = Header { lines: false, time_resolution_nanos: Some(1_000_000_000), ..timed };
             drive(header, NumberBy::Page, output, options, &mut |sink| oracle_general::read(input, sink))
@@ -266,15 +298,16 @@ impl<'a> Sink<'a> {
         }
     }
 
-    /// Adds a read of an object whose number, any 64 bits, stands in the place of a page number.
-    pub(crate) fn object(&mut self, object: u64, nanos: u64) -> Result<(), TraceError> {
+    /// Adds an access to an object whose number, any 64 bits, stands in the place of a page number.
+    pub(crate) fn object(&mut self, object: u64, write: bool, nanos: u64) -> Result<(), TraceError> {
         self.records += 1;
         let time = self.time(nanos);
         let page = self.numbering.page(Vpn(object)).map_err(|_| self.out_of_ids())?;
         if self.numbering.has_fresh() {
             self.put_map()?;
         }
-        self.writer.access(Access::read(page).at(time))
+        let access = if write { Access::write(page) } else { Access::read(page) };
+        self.writer.access(access.at(time))
     }
 
     /// Adds an event over a range of addresses, as one event for each run of consecutive page ids.

@@ -28,7 +28,7 @@ pub(super) fn read(input: &mut dyn BufRead, sink: &mut Sink<'_>) -> Result<(), T
         let object = u64::from_le_bytes([
             record[4], record[5], record[6], record[7], record[8], record[9], record[10], record[11],
         ]);
-        sink.object(object, u64::from(seconds) * 1_000_000_000)?;
+        sink.object(object, false, u64::from(seconds) * 1_000_000_000)?;
         offset += RECORD_BYTES as u64;
     }
 }
