@@ -306,10 +306,11 @@ fn figure(figure: &Figure) -> String {
         })
         .collect();
     format!(
-        "<figure id=\"{}\"><h3>{}</h3><figcaption>{}</figcaption><ul class=\"legend\">{keys}</ul>{svg}</figure>\n",
+        "<figure id=\"{}\"><h3>{question}</h3><figcaption>{}</figcaption><ul class=\"legend\">{keys}</ul>\
+         <div class=\"plot\" tabindex=\"0\" role=\"region\" aria-label=\"{question}\">{svg}</div></figure>\n",
         figure.id,
-        escape(figure.question),
-        escape(&figure.answer)
+        escape(&figure.answer),
+        question = escape(figure.question),
     )
 }
 

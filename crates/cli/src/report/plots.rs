@@ -9,12 +9,15 @@
 mod heat;
 mod hotness;
 pub(super) mod lab;
+mod raster;
 mod shades;
 pub(super) mod sim;
 pub(super) mod sizing;
 mod tiers;
 
 pub(crate) use hotness::hotness_picture;
+#[cfg(test)]
+pub(crate) use raster::without_pictures;
 
 use anyhow::anyhow;
 use plotters::coord::Shift;
@@ -22,6 +25,7 @@ use plotters::coord::ranged1d::{Ranged, ValueFormatter};
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
+use self::raster::{Cells, Papers};
 use super::{Report, units};
 
 /// One plot with all that makes it understandable.
@@ -118,6 +122,12 @@ const HEIGHT: u32 = 600;
 const TEXT_SIZE: u32 = 32;
 /// Most points of a timeline that are drawn: about one for every other pixel.
 const MOST_POINTS: usize = 800;
+/// Most points of all lines of a figure: some 200 kB of its page.
+const MOST_POINTS_OF_ALL: usize = 24_000;
+/// Most panels of a figure: nobody compares more, and a page of them stays below 1 MB.
+const MOST_PANELS: usize = 24;
+/// A plot is never shown narrower, in pixels of a page; a narrower screen scrolls it. Text of [`TEXT_SIZE`] then has 11 pixels.
+const LEAST_WIDTH: u32 = 800;
 
 type Drawing<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
@@ -137,7 +147,10 @@ pub(crate) fn figures(report: &Report) -> anyhow::Result<Vec<Figure>> {
 
 /// The style sheet that gives the inks of a drawing their dark counterparts.
 pub(crate) fn css() -> String {
-    let mut css = String::from("@media (prefers-color-scheme: dark) {\n");
+    let mut css = format!(
+        ".plot > svg {{ min-width: {LEAST_WIDTH}px; }}\nimage.dark {{ display: none; }}\n\
+         @media (prefers-color-scheme: dark) {{\nimage.light {{ display: none; }} image.dark {{ display: inline; }}\n"
+    );
     for (light, dark) in INKS {
         let (light, dark) = (hex(light), hex(dark));
         css.push_str(&format!(
@@ -146,6 +159,19 @@ pub(crate) fn css() -> String {
     }
     css.push_str("}\n");
     css
+}
+
+/// What an ink becomes in a dark page.
+fn dark(light: RGBColor) -> RGBColor {
+    INKS.iter().find(|(ink, _)| *ink == light).map_or(light, |(_, dark)| *dark)
+}
+
+/// The first panels, of which there are at most [`MOST_PANELS`]; `answer` says if that leaves some out.
+fn shown<'a, T>(panels: &'a [T], what: &str, answer: &mut String) -> &'a [T] {
+    if panels.len() > MOST_PANELS {
+        *answer += &format!(" The first {MOST_PANELS} of {} {what} are shown.", panels.len());
+    }
+    &panels[..panels.len().min(MOST_PANELS)]
 }
 
 /// The colour as the backend writes it, which the style sheet must match to the letter.
@@ -161,6 +187,18 @@ fn drawn(
     height: u32,
     draw: impl FnOnce(&Drawing<'_>) -> anyhow::Result<()>,
 ) -> anyhow::Result<Option<String>> {
+    drawn_with(id, title, description, height, (&[], Papers::Light), draw)
+}
+
+/// The same with pictures in the places that the drawing leaves for them.
+fn drawn_with(
+    id: &str,
+    title: &str,
+    description: &str,
+    height: u32,
+    (pictures, papers): (&[Cells], Papers),
+    draw: impl FnOnce(&Drawing<'_>) -> anyhow::Result<()>,
+) -> anyhow::Result<Option<String>> {
     let mut svg = String::new();
     {
         let root = SVGBackend::with_string(&mut svg, (WIDTH, height)).into_drawing_area();
@@ -169,12 +207,21 @@ fn drawn(
     }
     // The opening tag fixes the size in pixels and has no room for a title; everything after it is the drawing.
     let body = svg.split_once('>').map(|(_, body)| body).ok_or_else(|| anyhow!("the plot {id:?} came out empty"))?;
+    // What nearly all text says is said once; an opacity of 1 and no stroke are what is drawn without a word.
+    let body = body.replace(&font(), "").replace(" opacity=\"1\"", "").replace(" stroke=\"none\"", "");
+    let body = raster::placed(body, pictures, papers)?;
     let (title, description) = (super::markup::escape(title), super::markup::escape(description));
     Ok(Some(format!(
-        "<svg viewBox=\"0 0 {WIDTH} {height}\" role=\"img\" aria-labelledby=\"{id}-title {id}-description\" \
+        "<svg viewBox=\"0 0 {WIDTH} {height}\" role=\"img\" aria-labelledby=\"{id}-title {id}-description\"{} \
          xmlns=\"http://www.w3.org/2000/svg\"><title id=\"{id}-title\">{title}</title>\
-         <desc id=\"{id}-description\">{description}</desc>{body}"
+         <desc id=\"{id}-description\">{description}</desc>{body}",
+        font()
     )))
+}
+
+/// The font of [`text`] as the backend writes it.
+fn font() -> String {
+    format!(" font-family=\"sans-serif\" font-size=\"{}\"", f64::from(TEXT_SIZE) / 1.24)
 }
 
 /// The backend writes to memory and its errors borrow from it, so only their words are kept.
@@ -254,10 +301,6 @@ impl Scale {
 
     fn of(&self, value: f64) -> f64 {
         value / self.divisor
-    }
-
-    fn label(&self, value: f64) -> String {
-        format!("{} {}", short(value), self.unit)
     }
 }
 

@@ -22,7 +22,7 @@ pub(crate) fn page(comparison: &Comparison, figures: &[Figure]) -> String {
     format!(
         "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
-         <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n\
+         <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; img-src data:\">\n\
          <meta name=\"color-scheme\" content=\"light dark\">\n<title>Terrace: {title}</title>\n<style>{style}</style>\n</head>\n\
          <body>\n<header><h1>Terrace, in the lab: {title}</h1></header>\n<main>\n<p class=\"headline\">{meaning}</p>\n\
          {figures}{table}{failures}</main>\n\

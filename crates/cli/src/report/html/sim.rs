@@ -3,7 +3,7 @@
 //! In: simulated reports and their figures. Out: HTML. Must not: let a text from outside become markup.
 
 use terrace_sim::Report;
-use terrace_sim::compare::{Cell, Summary};
+use terrace_sim::compare::{Cell, DRAW, Duel, Geomean, Summary};
 
 use super::{TEMPLATE, data_table, escape, fact_table, figure, plots};
 use crate::report::advice::{Advices, COLUMNS};
@@ -81,13 +81,49 @@ pub(crate) fn comparison_page(cells: &[Cell], summary: &Summary, figures: &[Figu
     let headings = ["run", "time", "gain", "slowdown", "fast hits", "promoted", "demoted", "failed"];
     let cells_table = data_table("Every run", &headings, rows.collect());
     let figures: String = figures.iter().map(figure).collect();
-    let best = summary.ranking().next();
-    let headline = best.map_or_else(
-        || "Nothing could be compared.".to_owned(),
-        |best| format!("{} is ahead: {:.2} times as fast as all-slow memory.", best.policy, best.gain_over_all_slow),
-    );
+    let headline = headline(summary);
     let machine = cells.first().map_or_else(String::new, |cell| format!("{} at scale 1:{}", cell.machine, cell.scale));
     page(&format!("comparison on {machine}"), &headline, &(means + &figures + &duels + &cells_table))
+}
+
+/// Which policy is ahead, or which are level, and of how much that is.
+fn headline(summary: &Summary) -> String {
+    /// Names of level policies at most; the table has all.
+    const MOST_NAMES: usize = 3;
+    let ranking: Vec<&Geomean> = summary.ranking().collect();
+    let Some((best, others)) = ranking.split_first() else { return "Nothing could be compared.".to_owned() };
+    let times = format!("{:.2} times as fast as all-slow memory", best.gain_over_all_slow);
+    let duel =
+        |other: &Geomean| summary.duels.iter().find(|duel| duel.policy == best.policy && duel.against == other.policy);
+    let Some(next) = others.first().and_then(|next| duel(next)) else { return format!("{}: {times}.", best.policy) };
+    let level: Vec<&str> = std::iter::once(best.policy.as_str())
+        .chain(others.iter().map_while(|other| duel(other).filter(|duel| is_level(duel)).map(|duel| &*duel.against)))
+        .collect();
+    if level.len() == 1 {
+        return format!(
+            "{} is ahead of {} by {:.1} % (95 % interval {:.1} % to {:.1} %): {times}.",
+            best.policy,
+            next.against,
+            (next.ratio - 1.0) * 100.0,
+            (next.low - 1.0) * 100.0,
+            (next.high - 1.0) * 100.0
+        );
+    }
+    let names = match level.as_slice() {
+        [first @ .., last] if level.len() <= MOST_NAMES => format!("{} and {last}", first.join(", ")),
+        _ => format!("{} and {} more", level[..MOST_NAMES].join(", "), level.len() - MOST_NAMES),
+    };
+    let why = if next.low <= 1.0 && next.high >= 1.0 && next.low < next.high {
+        format!("the 95 % interval of the ratio of the first two, {:.3} to {:.3}, includes 1", next.low, next.high)
+    } else {
+        format!("the first two are {:.1} % apart, a draw within {:.0} %", (next.ratio - 1.0) * 100.0, DRAW * 100.0)
+    };
+    format!("{names} are level: {} is {times}; {why}.", best.policy)
+}
+
+/// Whether neither is shown to be ahead: their interval includes 1, or they are as close as runs of one policy are.
+fn is_level(duel: &Duel) -> bool {
+    (duel.low <= 1.0 && duel.high >= 1.0) || duel.ratio.ln().abs() <= DRAW.ln_1p()
 }
 
 /// The page of `terrace size advise`: the table as printed, and the curves.
@@ -116,7 +152,7 @@ fn page(title: &str, headline: &str, body: &str) -> String {
     format!(
         "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
-         <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n\
+         <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; img-src data:\">\n\
          <meta name=\"color-scheme\" content=\"light dark\">\n<title>Terrace: {title}</title>\n<style>{style}</style>\n</head>\n\
          <body>\n<header><h1>Terrace, simulated: {title}</h1></header>\n<main>\n<p class=\"headline\">{headline}</p>\n{body}</main>\n\
          <footer>Simulated on modelled hardware, not measured. All figures are of report.json beside this page.</footer>\n\
@@ -127,13 +163,4 @@ fn page(title: &str, headline: &str, body: &str) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_page_has_the_style_and_no_markup_from_outside() {
-        let page = page("a <b>", "c & d", "");
-        assert!(page.contains("a &lt;b&gt;") && page.contains("c &amp; d") && page.contains("border-collapse"));
-        assert!(!page.contains("{{"));
-    }
-}
+mod tests;

@@ -1,21 +1,20 @@
 //! Plots of use: where and when memory was touched, and how long it had lain idle.
 //!
-//! In: the heat map and the age histogram of a report. Out: figures. Must not: draw more than [`MOST_CELLS`] rectangles,
+//! In: the heat map and the age histogram of a report. Out: figures. Must not: draw more than [`MOST_COLUMNS`] by [`MOST_ROWS`] cells,
 //! which is what keeps the page small.
 
 use plotters::prelude::*;
 use plotters::series::LineSeries;
 
+use super::raster::{Cells, Papers, place};
 use super::*;
 use crate::report::heat::{Grid, Stretch};
 use crate::report::{AgeBin, text};
 
 /// Columns and rows of the heat map at most.
-const MOST_COLUMNS: usize = 120;
-/// See [`MOST_COLUMNS`].
-const MOST_ROWS: usize = 200;
-/// Rectangles of the heat map at most; one takes up to 100 bytes, and all together stay below 1 MB.
-const MOST_CELLS: usize = 9_000;
+const MOST_COLUMNS: usize = 240;
+/// See [`MOST_COLUMNS`]. A cell takes three bits where neighbours have nothing in common: 100 kB for two papers.
+const MOST_ROWS: usize = 300;
 /// Upper bounds of the shares that the inks of [`HEAT`] stand for. Small shares are distinguished best: one page in fifty is what
 /// keeps a huge page hot.
 pub(super) const HEAT_BOUNDS: [f32; 7] = [0.0, 0.02, 0.10, 0.25, 0.50, 0.75, 1.0];
@@ -27,16 +26,7 @@ pub(super) fn heat_map(report: &Report) -> anyhow::Result<Figure> {
     let (id, question) = ("heat", "Where and when was memory used?");
     let wall = report.target.wall_seconds;
     let end = report.timeline.last().map_or(wall, |point| point.seconds.max(wall));
-    let (mut columns, mut rows) = (MOST_COLUMNS, MOST_ROWS);
-    // Noise does not merge into few rectangles; then the grid gets coarser until it fits.
-    let (grid, tiles) = loop {
-        let grid = Grid::of(&report.heat_map, end, columns, rows);
-        let tiles = tiles(&grid);
-        if tiles.len() <= MOST_CELLS || columns * rows <= MOST_CELLS {
-            break (grid, tiles);
-        }
-        if rows > columns { rows /= 2 } else { columns /= 2 }
-    };
+    let grid = Grid::of(&report.heat_map, end, MOST_COLUMNS, MOST_ROWS);
     if grid.is_empty() {
         let answer = "Nothing was recorded: no round of accessed bits fell into this run.".to_owned();
         return Ok(Figure { id, question, answer, legend: Vec::new(), svg: None });
@@ -47,7 +37,7 @@ pub(super) fn heat_map(report: &Report) -> anyhow::Result<Figure> {
     let time = Scale::of_time(span);
     let total = grid.total_bytes() as f64;
     let first = grid.column_edges[0].max(0.0);
-    let svg = drawn(id, question, &answer, 900, |root| {
+    let svg = drawn_with(id, question, &answer, 900, (&[cells(&grid)], Papers::LightAndDark), |root| {
         let mut chart = ChartBuilder::on(root)
             .margin(10)
             .margin_right(40)
@@ -55,7 +45,7 @@ pub(super) fn heat_map(report: &Report) -> anyhow::Result<Figure> {
             .y_label_area_size(ADDRESS_WIDTH)
             .build_cartesian_2d(time.of(first)..time.of(span), 0.0..total)
             .map_err(failed)?;
-        let x_name = format!("time since the start ({}); low addresses on top, height is mapped memory", time.unit);
+        let x_name = format!("time since the start ({})", time.unit);
         Mesh {
             x_labels: 12,
             y_labels: 0,
@@ -65,13 +55,8 @@ pub(super) fn heat_map(report: &Report) -> anyhow::Result<Figure> {
             y_name: "",
         }
         .draw(&mut chart)?;
-        let rectangles = tiles.iter().map(|tile| {
-            let (left, right) =
-                (time.of(grid.column_edges[tile.columns.start]), time.of(grid.column_edges[tile.columns.end]));
-            let (top, bottom) = (total - tile.from_byte as f64, total - tile.to_byte as f64);
-            Rectangle::new([(left, top), (right, bottom)], HEAT[tile.level].filled())
-        });
-        chart.draw_series(rectangles).map_err(failed)?;
+        let all = Rectangle::new([(time.of(first), total), (time.of(span), 0.0)], place(0).filled());
+        chart.draw_series([all]).map_err(failed)?;
         let stretches = grid.stretches();
         // With hundreds of small ranges the lines between them would hide the map.
         if stretches.len() <= 60 {
@@ -145,45 +130,17 @@ fn level_of(share: f32) -> usize {
     HEAT_BOUNDS.iter().position(|bound| share <= *bound).unwrap_or(HEAT_BOUNDS.len() - 1)
 }
 
-/// Neighbouring cells of one ink.
-struct Tile {
-    columns: std::ops::Range<usize>,
-    from_byte: u64,
-    to_byte: u64,
-    level: usize,
-}
-
-/// The cells joined into rectangles: along time first, then with equal runs of the row above.
-fn tiles(grid: &Grid) -> Vec<Tile> {
-    let mut tiles: Vec<Tile> = Vec::new();
-    // The tiles that end at the row above, by first column.
-    let mut above: std::collections::BTreeMap<usize, usize> = std::collections::BTreeMap::new();
-    let mut offset = 0;
-    for (index, row) in grid.rows.iter().enumerate() {
-        let mut here = std::collections::BTreeMap::new();
-        let level_at = |column: usize| grid.cells[column][index].map(level_of);
-        let mut column = 0;
-        while column < grid.cells.len() {
-            let level = level_at(column);
-            let end = (column + 1..grid.cells.len()).find(|next| level_at(*next) != level).unwrap_or(grid.cells.len());
-            if let Some(level) = level {
-                let joined = above
-                    .get(&column)
-                    .copied()
-                    .filter(|tile| tiles[*tile].columns.end == end && tiles[*tile].level == level);
-                let tile = joined.unwrap_or_else(|| {
-                    tiles.push(Tile { columns: column..end, from_byte: offset, to_byte: offset, level });
-                    tiles.len() - 1
-                });
-                tiles[tile].to_byte = offset + row.bytes;
-                here.insert(column, tile);
-            }
-            column = end;
-        }
-        above = here;
-        offset += row.bytes;
+/// The cells with their levels; a row is as high as the memory in it.
+fn cells(grid: &Grid) -> Cells {
+    let down = grid.rows.iter().scan(0, |offset, row| {
+        *offset += row.bytes;
+        Some(*offset as f64)
+    });
+    Cells {
+        across: grid.column_edges.iter().map(|edge| edge.max(0.0)).collect(),
+        down: std::iter::once(0.0).chain(down).collect(),
+        levels: grid.cells.iter().map(|column| column.iter().map(|share| share.map(level_of)).collect()).collect(),
     }
-    tiles
 }
 
 /// Memory touched within the last T seconds, for every T.
@@ -219,9 +176,9 @@ pub(super) fn working_set(report: &Report) -> anyhow::Result<Figure> {
             x_labels: 14,
             y_labels: 6,
             x_format: &|value| units::seconds(*value),
-            y_format: &|value| memory.label(*value),
+            y_format: &|value| short(*value),
             x_name: "span T before the end of the run (logarithmic)",
-            y_name: "",
+            y_name: &format!("memory touched ({})", memory.unit),
         }
         .draw(&mut chart)?;
         let values: Vec<(f64, f64)> = curve.iter().map(|(span, bytes)| (*span, memory.of(*bytes as f64))).collect();
@@ -259,9 +216,9 @@ pub(super) fn ages(report: &Report) -> anyhow::Result<Figure> {
             x_labels: 0,
             y_labels: 6,
             x_format: &|_| String::new(),
-            y_format: &|value| memory.label(*value),
+            y_format: &|value| short(*value),
             x_name: "idle time at the end of the run",
-            y_name: "",
+            y_name: &format!("memory ({})", memory.unit),
         }
         .draw(&mut chart)?;
         for (index, bin) in bins.iter().enumerate() {

@@ -1,11 +1,12 @@
 //! Heat over time as a picture: all memory, and the pieces of the 2 MiB that are hottest.
 //!
 //! In: what the scoring of trackers recorded. Out: one SVG that stands by itself, so with its title, key and axes in it. Must not:
-//! draw more than some ten thousand rectangles.
+//! draw a rectangle a cell: cells are two pictures.
 
 use plotters::prelude::*;
 use terrace_sim::hotness::HeatPicture;
 
+use super::raster::{Cells, Papers};
 use super::shades::{LABELS, MARGIN, Shades};
 use super::*;
 
@@ -26,20 +27,23 @@ pub(crate) fn hotness_picture(picture: &HeatPicture, title: &str) -> anyhow::Res
     }
     let seconds = picture.window_seconds * picture.memory.len() as f64;
     let description = "Above: true heat of all memory, halved at each walk; the darker the hotter. Below: heat of the 512 pieces of the 2 MiB hottest after the first walk.";
-    drawn("hotness", title, description, HEAD + 2 * HEIGHT, |root| {
+    let rows = picture.memory.iter().map(Vec::len).max().unwrap_or(1);
+    let bytes = rows as u64 * u64::from(picture.pages_per_row) * 4096;
+    let memory = Scale::of_bytes(bytes);
+    let row = units::bytes(u64::from(picture.pages_per_row) * 4096);
+    let all = panel(&picture.memory, rows, seconds, memory.of(bytes as f64), format!("address ({})", memory.unit));
+    let all = all(&format!("All memory: hottest {row}"));
+    let place = picture.block.map_or_else(String::new, |page| format!(" at page {page}"));
+    let block = panel(&picture.pieces, 512, seconds, 512.0, "piece of 4 KiB".to_owned());
+    let block = block(&format!("The 2 MiB{place}, hottest after the first walk: hottest piece"));
+    let cells: [Cells; 2] = [all.cells(), block.cells()];
+    drawn_with("hotness", title, description, HEAD + 2 * HEIGHT, (&cells, Papers::Light), |root| {
         root.fill(&PAPER).map_err(failed)?;
         let (head, body) = root.split_vertically(HEAD);
         key(&head, title)?;
         let (upper, lower) = body.split_vertically(HEIGHT);
-        let rows = picture.memory.iter().map(Vec::len).max().unwrap_or(1);
-        let bytes = rows as u64 * u64::from(picture.pages_per_row) * 4096;
-        let memory = Scale::of_bytes(bytes);
-        let row = units::bytes(u64::from(picture.pages_per_row) * 4096);
-        let all = panel(&picture.memory, rows, seconds, memory.of(bytes as f64), format!("address ({})", memory.unit));
-        all(&format!("All memory: hottest {row}")).draw(&upper)?;
-        let place = picture.block.map_or_else(String::new, |page| format!(" at page {page}"));
-        let block = panel(&picture.pieces, 512, seconds, 512.0, "piece of 4 KiB".to_owned());
-        block(&format!("The 2 MiB{place}, hottest after the first walk: hottest piece")).draw(&lower)
+        all.draw(&upper, 0)?;
+        block.draw(&lower, 1)
     })
 }
 
@@ -70,7 +74,7 @@ fn panel(columns: &[Vec<f32>], rows: usize, seconds: f64, top: f64, y_name: Stri
     let columns = grid.into_iter().map(|column| column.into_iter().map(f64::from).collect()).collect();
     move |title| {
         let title = format!("{title}: {} uses", units::count(hottest.round() as u64));
-        Shades { title, ends, columns, step, y_name, line: None }
+        Shades { title, ends, columns, step, y_name, rows_join: true, line: None }
     }
 }
 

@@ -36,6 +36,8 @@ pub(crate) fn figures(courses: &[Named]) -> anyhow::Result<Vec<Figure>> {
         let answer = "Nothing was recorded: no run came to its end.".to_owned();
         return Ok(vec![Figure { id, question, answer, legend, svg: None }]);
     }
+    let lines = courses.iter().filter(|course| course.seed == 1).count();
+    let most = MOST_POINTS.min(MOST_POINTS_OF_ALL / lines.max(1));
     let height = 480 * workloads.len() as u32;
     let svg = drawn(id, question, &answer, height, |root| {
         for (workload, area) in workloads.iter().zip(root.split_evenly((workloads.len(), 1))) {
@@ -54,13 +56,13 @@ pub(crate) fn figures(courses: &[Named]) -> anyhow::Result<Vec<Figure>> {
                 x_labels: 12,
                 y_labels: 4,
                 x_format: &|value| short(*value),
-                y_format: &|value| format!("{:.0} %", value * 100.0),
+                y_format: &|value| short(*value * 100.0),
                 x_name: "accesses of the program (million)",
-                y_name: "",
+                y_name: "served fast (%)",
             }
             .draw(&mut chart)?;
             for course in shown {
-                let step = course.points.len().div_ceil(MOST_POINTS).max(1);
+                let step = course.points.len().div_ceil(most).max(1);
                 let points = course.points.iter().step_by(step).copied();
                 chart.draw_series(LineSeries::new(points, ink(&course.manager).stroke_width(4))).map_err(failed)?;
             }

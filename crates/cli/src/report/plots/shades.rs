@@ -1,11 +1,17 @@
 //! Shaded cells over time: one drawing for whatever is counted by a coordinate and by time.
 //!
-//! In: counts by column of time and row, and what they are. Out: a figure. Must not: know what is counted.
+//! In: counts by column of time and row, and what they are. Out: a figure. Must not: know what is counted, or let a page grow with the
+//! number of panels beyond [`MOST_PANELS`] and [`MOST_BYTES`].
 
 use plotters::prelude::*;
 use plotters::series::LineSeries;
 
+use super::raster::{Cells, Papers, place};
 use super::*;
+
+/// Bytes of the pictures of a figure at most. With more, cells are taken together until they fit: a page of three figures of pictures
+/// stays below 1 MB with everything else on it.
+pub(super) const MOST_BYTES: usize = 200_000;
 
 /// Room for the labels left of a panel's cells.
 pub(super) const LABELS: u32 = 170;
@@ -24,6 +30,8 @@ pub(super) struct Shades {
     pub step: f64,
     /// What rows are.
     pub y_name: String,
+    /// Whether neighbouring rows may be drawn as one where a page would grow too large.
+    pub rows_join: bool,
     /// A row for each column, drawn as a line through the middle of its cells.
     pub line: Option<Vec<f64>>,
 }
@@ -35,7 +43,7 @@ pub(super) struct Shades {
 pub(super) fn shades(
     id: &'static str,
     question: &'static str,
-    answer: String,
+    mut answer: String,
     counted: &str,
     panels: &[Shades],
 ) -> anyhow::Result<Figure> {
@@ -44,17 +52,40 @@ pub(super) fn shades(
         let answer = "Nothing was recorded: the run ended before the first point was taken.".to_owned();
         return Ok(Figure { id, question, answer, legend: Vec::new(), svg: None });
     }
+    let panels = shown(panels, "drawings", &mut answer);
+    let mut cells: Vec<Cells> = panels.iter().map(Shades::cells).collect();
+    let mut halvings = 0;
+    while bytes(&cells)? > MOST_BYTES && cells.iter().any(|cells| cells.levels.len() > 1) {
+        // A row of bins is a bin, which does not join with its neighbour; one of addresses does.
+        cells = panels.iter().zip(&cells).map(|(panel, cells)| cells.halved(panel.rows_join)).collect();
+        halvings += 1;
+    }
+    if halvings > 0 {
+        answer += &format!(" Each {} columns are drawn as one, by the most in them.", 1_u32 << halvings);
+    }
     let height = HEIGHT * panels.len() as u32;
-    let svg = drawn(id, question, &answer, height, |root| {
-        for (panel, area) in panels.iter().zip(root.split_evenly((panels.len(), 1))) {
-            panel.draw(&area)?;
+    let svg = drawn_with(id, question, &answer, height, (&cells, Papers::LightAndDark), |root| {
+        for (number, (panel, area)) in panels.iter().zip(root.split_evenly((panels.len(), 1))).enumerate() {
+            panel.draw(&area, number)?;
         }
         Ok(())
     })?;
-    let label = |count: f64| format!("{} {counted}", units::count(count.round() as u64));
-    let highest = if panels.len() == 1 { label(most) } else { format!("the panel's most {counted}") };
-    let legend = vec![Legend::area(HEAT[0], label(0.0)), Legend::area(HEAT[HEAT.len() - 1], highest)];
+    let mut legend = vec![Legend::area(HEAT[0], format!("0 {counted}"))];
+    for (level, colour) in HEAT.iter().enumerate().skip(1) {
+        let share = level as f64 / (HEAT.len() - 1) as f64;
+        let label = match panels {
+            [only] => format!("up to {}", units::count((only.most().ln_1p() * share).exp_m1().round() as u64)),
+            _ if level == HEAT.len() - 1 => format!("the panel's most {counted}"),
+            _ => format!("step {level} of {}, logarithmic", HEAT.len() - 1),
+        };
+        legend.push(Legend::area(*colour, label));
+    }
     Ok(Figure { id, question, answer, legend, svg })
+}
+
+/// Bytes that the pictures take in a page, for light and dark paper.
+fn bytes(cells: &[Cells]) -> anyhow::Result<usize> {
+    cells.iter().map(|cells| Ok(2 * cells.png(false)?.len().div_ceil(3) * 4)).sum()
 }
 
 impl Shades {
@@ -62,14 +93,32 @@ impl Shades {
         self.columns.iter().flatten().copied().fold(0.0, f64::max)
     }
 
-    /// Draws the panel; a shade is a share of its highest count, on a scale of logarithms.
+    fn rows(&self) -> usize {
+        self.columns.iter().map(Vec::len).max().unwrap_or(1).max(1)
+    }
+
+    /// The cells with their levels: a level is a share of the panel's highest count, on a scale of logarithms.
+    pub(super) fn cells(&self) -> Cells {
+        let (most, rows) = (self.most(), self.rows());
+        let steps = (HEAT.len() - 1) as f64;
+        let level = |count: f64| if most > 0.0 { (steps * count.ln_1p() / most.ln_1p()).ceil() as usize } else { 0 };
+        let column = |counts: &Vec<f64>| -> Vec<Option<usize>> {
+            (0..rows).rev().map(|row| counts.get(row).map(|count| level(*count))).collect()
+        };
+        Cells {
+            across: std::iter::once(0.0).chain(self.ends.iter().copied()).collect(),
+            down: (0..=rows).map(|row| row as f64).collect(),
+            levels: self.columns.iter().map(column).collect(),
+        }
+    }
+
+    /// Draws the panel around the place of the picture `number`.
     ///
     /// # Errors
     /// When it cannot be drawn.
-    pub(super) fn draw(&self, area: &Drawing<'_>) -> anyhow::Result<()> {
-        let most = self.most();
+    pub(super) fn draw(&self, area: &Drawing<'_>, number: usize) -> anyhow::Result<()> {
         let seconds = self.ends.last().copied().unwrap_or(1.0);
-        let rows = self.columns.iter().map(Vec::len).max().unwrap_or(1);
+        let top = self.rows() as f64 * self.step;
         let time = Scale::of_time(seconds);
         let mut chart = ChartBuilder::on(area)
             .caption(&self.title, text())
@@ -77,32 +126,18 @@ impl Shades {
             .margin_right(40)
             .x_label_area_size(84)
             .y_label_area_size(LABELS)
-            .build_cartesian_2d(0.0..time.of(seconds), 0.0..rows as f64 * self.step)
+            .build_cartesian_2d(0.0..time.of(seconds), 0.0..top)
             .map_err(failed)?;
         let x_name = format!("time since the start, at full size ({})", time.unit);
         let format = |value: &f64| short(*value);
         Mesh { x_labels: 12, y_labels: 6, x_format: &format, y_format: &format, x_name: &x_name, y_name: &self.y_name }
             .draw(&mut chart)?;
-        let steps = (HEAT.len() - 1) as f64;
-        let shade = |count: f64| if most > 0.0 { (steps * count.ln_1p() / most.ln_1p()).ceil() as usize } else { 0 };
-        let mut left = 0.0;
-        for (column, end) in self.columns.iter().zip(&self.ends) {
-            let right = time.of(*end);
-            // Neighbours of one shade are one rectangle: the page stays small.
-            let mut from = 0;
-            while from < column.len() {
-                let colour = shade(column[from]);
-                let to = (from..column.len()).find(|&row| shade(column[row]) != colour).unwrap_or(column.len());
-                let corners = [(left, from as f64 * self.step), (right, to as f64 * self.step)];
-                let cell = Rectangle::new(corners, HEAT[colour.min(HEAT.len() - 1)].filled());
-                chart.draw_series([cell]).map_err(failed)?;
-                from = to;
-            }
-            left = right;
-        }
+        let all = Rectangle::new([(0.0, 0.0), (time.of(seconds), top)], place(number).filled());
+        chart.draw_series([all]).map_err(failed)?;
         if let Some(line) = &self.line {
+            let step = self.ends.len().div_ceil(MOST_POINTS / 2).max(1);
             let points = self.ends.iter().zip(line).map(|(end, row)| (time.of(*end), (row + 0.5) * self.step));
-            chart.draw_series(LineSeries::new(points, RESIDENT.stroke_width(4))).map_err(failed)?;
+            chart.draw_series(LineSeries::new(points.step_by(step), RESIDENT.stroke_width(4))).map_err(failed)?;
         }
         Ok(())
     }

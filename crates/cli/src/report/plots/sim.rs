@@ -121,7 +121,7 @@ fn bars(cells: &[Cell], summary: &Summary) -> anyhow::Result<Figure> {
             y_labels: 0,
             x_format: &|value| short(*value),
             y_format: &|_| String::new(),
-            x_name: "run time over all fast",
+            x_name: "run time over that with all memory fast (ratio)",
             y_name: "",
         }
         .draw(&mut chart)?;
@@ -153,13 +153,21 @@ struct Panel {
     lines: Vec<(RGBColor, Vec<(f64, f64)>)>,
 }
 
-fn hit_ratios(question: &'static str, answer: String, legend: Vec<Legend>, panels: &[Panel]) -> anyhow::Result<Figure> {
+fn hit_ratios(
+    question: &'static str,
+    mut answer: String,
+    legend: Vec<Legend>,
+    panels: &[Panel],
+) -> anyhow::Result<Figure> {
     let id = "hit-ratio";
     let points = || panels.iter().flat_map(|panel| &panel.lines).flat_map(|(_, points)| points);
     if points().next().is_none() {
         let answer = "Nothing was recorded: the run ended before the first point was taken.".to_owned();
         return Ok(Figure { id, question, answer, legend: Vec::new(), svg: None });
     }
+    let panels = shown(panels, "settings", &mut answer);
+    let lines: usize = panels.iter().map(|panel| panel.lines.len()).sum();
+    let most = MOST_POINTS.min(MOST_POINTS_OF_ALL / lines.max(1));
     let height = 420 * panels.len() as u32;
     let svg = drawn(id, question, &answer, height, |root| {
         for (panel, area) in panels.iter().zip(root.split_evenly((panels.len(), 1))) {
@@ -179,13 +187,13 @@ fn hit_ratios(question: &'static str, answer: String, legend: Vec<Legend>, panel
                 x_labels: 12,
                 y_labels: 4,
                 x_format: &|value| short(*value),
-                y_format: &|value| short(*value),
+                y_format: &|value| short(*value * 100.0),
                 x_name: &x_name,
-                y_name: "",
+                y_name: "served fast (%)",
             }
             .draw(&mut chart)?;
             for (ink, points) in &panel.lines {
-                let step = points.len().div_ceil(MOST_POINTS).max(1);
+                let step = points.len().div_ceil(most).max(1);
                 let drawn = points.iter().step_by(step).map(|(seconds, value)| (time.of(*seconds), *value));
                 chart.draw_series(LineSeries::new(drawn, ink.stroke_width(4))).map_err(failed)?;
             }
@@ -207,7 +215,8 @@ fn bin_shades(series: &Series, title: String) -> Option<Shades> {
         ends: series.rows.iter().map(|row| row.seconds).collect(),
         columns: series.rows.iter().map(|row| bins.iter().map(|&column| value(row, column)).collect()).collect(),
         step: 1.0,
-        y_name: "bin".to_owned(),
+        y_name: "bin (twice as hot each)".to_owned(),
+        rows_join: false,
         line: threshold.first().map(|&column| series.rows.iter().map(|row| value(row, column)).collect()),
     })
 }
@@ -217,7 +226,9 @@ fn bins(histograms: Vec<Shades>) -> anyhow::Result<Option<Figure>> {
         return Ok(None);
     }
     let question = "How many pages did each bin of the histogram hold, and where was the threshold?";
-    let answer = "Pages by bin (upwards: a bin up is twice as hot) and time, on a scale of logarithms.".to_owned();
+    let answer =
+        "Pages by bin (upwards: a bin up is twice as hot) and time, a shade for each step of a scale of logarithms."
+            .to_owned();
     let mut figure = shades("bins", question, answer, "pages", &histograms)?;
     figure.legend.push(Legend::line(RESIDENT, "bin of the hot threshold"));
     Ok(Some(figure))
@@ -234,12 +245,13 @@ fn heat_shades(map: &HeatMap, title: String) -> Shades {
         columns: map.rows.iter().map(|row| row[..used].iter().copied().map(f64::from).collect()).collect(),
         step: memory.of((map.pages_per_column * 4096) as f64),
         y_name: format!("address ({})", memory.unit),
+        rows_join: true,
         line: None,
     }
 }
 
 fn heat(maps: Vec<Shades>) -> anyhow::Result<Figure> {
     let answer =
-        "Accesses by address (upwards) and full-size time (to the right), on a scale of logarithms.".to_owned();
+        "Accesses by address (upwards) and full-size time (to the right), a shade for each step of a scale of logarithms.".to_owned();
     shades("heat", "Where did the program work, and when?", answer, "accesses seen", &maps)
 }

@@ -24,7 +24,7 @@ fn chart<'a, 'b>(
     area: &'a Drawing<'b>,
     name: &str,
     (width, top): (f64, f64),
-    x_name: &str,
+    (x_name, y_name): (&str, &str),
 ) -> anyhow::Result<Chart<'a, 'b>> {
     let mut chart = ChartBuilder::on(area)
         .caption(name, text())
@@ -38,9 +38,9 @@ fn chart<'a, 'b>(
         x_labels: 5,
         y_labels: 5,
         x_format: &|value| short(*value),
-        y_format: &|value| format!("{} %", short(*value)),
+        y_format: &|value| short(*value),
         x_name,
-        y_name: "",
+        y_name,
     }
     .draw(&mut chart)?;
     Ok(chart)
@@ -64,7 +64,8 @@ pub(crate) fn curves(advice: &[Advice], max_slowdown: f64) -> anyhow::Result<Fig
     let rows = advice.len().div_ceil(COLUMNS).max(1);
     let svg = drawn(id, question, &answer, 440 * rows as u32, |root| {
         for (advice, area) in advice.iter().zip(root.split_evenly((rows, COLUMNS))) {
-            let mut chart = chart(&area, &advice.machine.name, (100.0, TOP * 100.0), "fast memory (% of resident)")?;
+            let mut chart =
+                chart(&area, &advice.machine.name, (100.0, TOP * 100.0), ("fast memory (% of resident)", "loss (%)"))?;
             let line = |of: fn(&Point) -> f64| -> Vec<(f64, f64)> {
                 advice.curve.iter().map(|point| (point.fast_share * 100.0, of(point).min(TOP) * 100.0)).collect()
             };
@@ -105,7 +106,8 @@ pub(crate) fn courses(of: &[Course<'_>], max_slowdown: f64, title: &str) -> anyh
             let all = || course.paper.iter().chain(course.measured);
             let seconds = all().map(|interval| interval.seconds).fold(1.0, f64::max);
             let top = all().map(|interval| interval.saved_share).fold(4.0 * max_slowdown, f64::max) * 105.0;
-            let mut chart = chart(area, course.name, (seconds, top), "seconds")?;
+            let mut chart =
+                chart(area, course.name, (seconds, top), ("time (s)", "share of peak, or of run time (%)"))?;
             let line = |of: &[Interval], what: fn(&Interval) -> f64| -> Vec<(f64, f64)> {
                 of.iter().map(|interval| (interval.seconds, (what(interval) * 100.0).min(top))).collect()
             };

@@ -5,6 +5,7 @@ use crate::report::example;
 
 /// What is wrong with a drawing, if anything.
 fn fault(svg: &str) -> Option<String> {
+    let svg = &without_pictures(svg);
     for word in ["NaN", "inf", "\"-1\" height"] {
         if svg.contains(word) {
             return Some(format!("{word} in it"));
@@ -66,12 +67,26 @@ fn throttled_time_is_shaded_and_named() {
 }
 
 #[test]
-fn the_heat_map_stays_below_a_megabyte_whatever_it_holds() {
+fn the_heat_map_is_a_picture_for_each_paper_and_stays_small_whatever_it_holds() {
     let mut report = example::managed();
     report.heat_map = example::noise();
     let svg = figures(&report).unwrap().remove(2).svg.unwrap();
-    assert!(svg.len() < 1_000_000, "{} bytes", svg.len());
-    assert!(svg.matches("<rect").count() > 1_000, "the map is still there");
+    assert!(svg.len() < 200_000, "{} bytes", svg.len());
+    assert!(svg.len() > 5_000, "{} bytes: the map is still there", svg.len());
+    for paper in ["<image class=\"light\"", "<image class=\"dark\""] {
+        assert_eq!(svg.matches(paper).count(), 1);
+    }
+    assert!(css().contains("image.dark { display: none; }") && css().contains("image.light { display: none; }"));
+}
+
+#[test]
+fn letters_have_eleven_pixels_where_a_plot_is_narrowest_and_their_font_is_said_once() {
+    assert!(f64::from(TEXT_SIZE) / 1.24 * f64::from(LEAST_WIDTH) / f64::from(WIDTH) >= 11.0);
+    assert!(css().contains(&format!("min-width: {LEAST_WIDTH}px")));
+    for figure in figures(&example::managed()).unwrap() {
+        let svg = figure.svg.unwrap();
+        assert!(svg.matches("<text").count() > 3 && svg.matches("font-size").count() == 1, "{}", figure.id);
+    }
 }
 
 #[test]
@@ -84,8 +99,11 @@ fn no_two_inks_are_alike() {
 
 #[test]
 fn axes_choose_units_with_short_labels() {
-    assert_eq!(Scale::of_bytes(3 << 30).label(1.5), "1.5 GiB");
-    assert_eq!(Scale::of_bytes(1000 << 20).label(250.0), "250 MiB");
+    assert_eq!(
+        (Scale::of_bytes(3 << 30).unit, short(Scale::of_bytes(3 << 30).of(1.5 * 1073741824.0))),
+        ("GiB", "1.5".to_owned())
+    );
+    assert_eq!(Scale::of_bytes(1000 << 20).unit, "MiB");
     assert_eq!(Scale::of_bytes(0).unit, "B");
     assert_eq!(Scale::of_bytes(u64::MAX).unit, "TiB");
     assert_eq!((Scale::of_time(599.0).unit, Scale::of_time(601.0).unit, Scale::of_time(1e6).unit), ("s", "min", "h"));
@@ -110,6 +128,7 @@ fn the_picture_of_heat_has_its_title_key_and_axes_in_it() {
     {
         assert!(svg.contains(text), "{text} is not in it");
     }
-    assert!(svg.matches("<rect").count() < 45_000, "{}", svg.matches("<rect").count());
+    assert_eq!(svg.matches("<image").count(), 2, "it stands by itself, on light paper");
+    assert!(svg.matches("<rect").count() < 20, "{}", svg.matches("<rect").count());
     assert!(hotness_picture(&terrace_sim::hotness::HeatPicture::default(), "").unwrap().is_none());
 }

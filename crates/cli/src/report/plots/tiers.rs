@@ -49,9 +49,9 @@ pub(super) fn fast_and_slow(report: &Report) -> anyhow::Result<Figure> {
             x_labels: 12,
             y_labels: 6,
             x_format: &|value| short(*value),
-            y_format: &|value| memory.label(*value),
+            y_format: &|value| short(*value),
             x_name: &x_name,
-            y_name: "",
+            y_name: &format!("memory of the program ({})", memory.unit),
         }
         .draw(&mut chart)?;
         let series = |value: fn(&Point) -> u64| -> Vec<(f64, f64)> {
@@ -143,9 +143,9 @@ fn rate_panel(
         x_labels: 12,
         y_labels: 4,
         x_format: &|value| short(*value),
-        y_format: &|value| format!("{} /s", short(*value)),
+        y_format: &|value| short(*value),
         x_name,
-        y_name: "",
+        y_name: "pages a second",
     }
     .draw(&mut chart)?;
     shade_brakes(&mut chart, points, time, end, top)?;
