@@ -64,9 +64,27 @@ const COMMANDS: &[(&str, Way)] = &[
     ("sim run", Here(&["--workload", "gups", "--size", "4MiB", "--operations", "2000"])),
     ("size advise", Needs(RIGHTS)),
     ("size build", Here(&["--records", "20", "--out", "@/db"])),
+    (
+        "size forecast",
+        Here(&[
+            "--workload",
+            "gups",
+            "--size",
+            "4MiB",
+            "--operations",
+            "20000",
+            "--policies",
+            "tpp",
+            "--fast",
+            "50%",
+            "--groups",
+            "2",
+        ]),
+    ),
     ("size microbench", Here(&["--executor", "model", "--vector", VECTOR])),
     ("size query", Here(&["--db", "@/database", "--vector", VECTOR])),
     ("size tune", Needs(RIGHTS)),
+    ("size vector", Here(&["--workload", "gups", "--size", "4MiB", "--operations", "200000"])),
     ("status", Daemon(&[])),
     ("sweep", Here(&["@/sweep.toml", "--output", "@/sweep.csv"])),
     ("topology", Here(&[])),
@@ -79,8 +97,18 @@ const COMMANDS: &[(&str, Way)] = &[
 ];
 
 /// Those whose results carry what made them, as far as they are run here.
-const STAMPED: [&str; 8] =
-    ["reproduce", "sim compare", "sim hotness", "sim run", "size build", "size microbench", "size query", "sweep"];
+const STAMPED: [&str; 10] = [
+    "reproduce",
+    "sim compare",
+    "sim hotness",
+    "sim run",
+    "size build",
+    "size forecast",
+    "size microbench",
+    "size query",
+    "size vector",
+    "sweep",
+];
 
 const OWN: &str = "[paper]\nprefix = \"T\"\nname = \"own\"\ntitle = \"Own\"\nagree = \"20%\"\n\
      [settings.gups]\nworkload = \"gups\"\nsize = \"16GiB\"\nfast = \"1:3\"\nthreads = 2\nmachine = \"optane-6252\"\npages = \"4KiB\"\n\

@@ -93,6 +93,86 @@ fn the_microbench_says_what_it_did() {
 }
 
 #[test]
+fn a_forecast_names_size_and_policy_and_is_the_same_every_time() {
+    let words = [
+        "size",
+        "forecast",
+        "--workload",
+        "hot-cold",
+        "--size",
+        "8MiB",
+        "--operations",
+        "300000",
+        "--scale",
+        "64",
+        "--pages",
+        "4k",
+        "--policies",
+        "tpp",
+        "--fast",
+        "50%,90%",
+        "--sample",
+        "512",
+        "--groups",
+        "3",
+        "--json",
+    ];
+    let said = json(&words);
+    let policies = said["policies"].as_array().unwrap();
+    let names: Vec<_> = policies.iter().map(|policy| policy["policy"].as_str().unwrap()).collect();
+    assert_eq!(names, ["first-touch", "tpp"]);
+    assert!(names.contains(&said["policy"].as_str().unwrap()));
+    assert_eq!((said["sample_one_in"].as_u64(), said["groups"].as_u64()), (Some(4), Some(3)));
+    for point in policies.iter().flat_map(|policy| policy["curve"].as_array().unwrap()) {
+        let [low, loss, high, probability] =
+            ["loss_low", "loss", "loss_high", "probability_over_target"].map(|key| point[key].as_f64().unwrap());
+        assert!(low <= loss && loss <= high && (0.0..=1.0).contains(&probability), "{point}");
+    }
+    let careful = said["fast_share"].as_f64().unwrap();
+    assert!(careful >= said["fast_share_expected"].as_f64().unwrap());
+    assert!(said["probability_over_target"].as_f64().unwrap() <= 0.02);
+    let losses = |value: &Value| value["policies"].clone();
+    assert_eq!(losses(&json(&words)), losses(&said));
+    misuse(&["size", "forecast", "--workload", "gups", "--fast", "100%"], "--fast");
+    misuse(&["size", "forecast", "--workload", "gups", "--policies", "all-fast"], "--policies");
+    misuse(&["size", "forecast", "--workload", "gups", "--size", "8MiB", "--cores", "2"], "the MMU cannot be modelled");
+    misuse(&["size", "forecast", "--trace", "/nowhere/at/all"], "/nowhere/at/all");
+    // A machine of one's own, and one with nonsense.
+    let place = tempfile::tempdir().unwrap();
+    let own = place.path().join("own.toml");
+    let text =
+        std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../machines/optane-6252.toml")).unwrap();
+    std::fs::write(&own, &text).unwrap();
+    let of_file = json(&[&words[..], &["--machine", own.to_str().unwrap()]].concat());
+    assert_eq!(losses(&of_file), losses(&said));
+    std::fs::write(&own, "name = 7").unwrap();
+    misuse(&["size", "forecast", "--workload", "gups", "--machine", own.to_str().unwrap()], "does not read");
+}
+
+/// The commands of "From nothing to a purchase" in docs/sizing.md, on a small program.
+#[test]
+fn a_planner_comes_from_nothing_to_a_purchase() {
+    let place = tempfile::tempdir().unwrap();
+    let database = place.path().join("db.parquet");
+    let database = database.to_str().unwrap();
+    let program = ["--workload", "hot-cold", "--size", "8MiB", "--operations", "300000", "--machine", "cxl-pond"];
+    // What it does, and what that takes if all of its memory is used alike.
+    let vector = terrace(&[&["size", "vector"][..], &program].concat());
+    assert!(vector.status.success(), "{}", String::from_utf8_lossy(&vector.stderr));
+    let vector = String::from_utf8(vector.stdout).unwrap();
+    json(&["size", "build", "--machine", "cxl-pond", "--records", "300", "--out", database, "--json"]);
+    let query = ["size", "query", "--machine", "cxl-pond", "--db", database, "--vector", vector.trim(), "--json"];
+    assert!(json(&query)["fast_share"].as_f64().unwrap() > 0.0);
+    // What it takes as it is used, under which policy, and whether a run of its own agrees.
+    let sizes = ["--policies", "tpp", "--fast", "30%,60%,90%", "--groups", "2", "--json"];
+    let forecast = json(&[&["size", "forecast"][..], &program, &sizes].concat());
+    let (policy, share) = (forecast["policy"].as_str().unwrap(), forecast["fast_share"].as_f64().unwrap());
+    let fast = format!("{:.0}%", share * 100.0);
+    let tried = json(&[&["sim", "run"][..], &program, &["--policy", policy, "--fast", &fast, "--json"]].concat());
+    assert!(tried["slowdown_vs_all_fast"].as_f64().unwrap() >= 0.9);
+}
+
+#[test]
 fn bad_input_is_refused_before_anything_is_started() {
     let place = tempfile::tempdir().unwrap();
     let file = |name: &str, bytes: &[u8]| {

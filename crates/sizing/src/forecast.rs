@@ -15,8 +15,8 @@
 
 use terrace_core::policy::Policy;
 use terrace_machine::scale::Scale;
-use terrace_sim::run::run_alone;
-use terrace_sim::{FastSize, Pages, Report, SimConfig, SimError, Source};
+use terrace_sim::run::{RunRequest, machines_at_once, run_together};
+use terrace_sim::{FastSize, Pages, SimConfig, SimError, Source};
 
 use crate::aet::Reuses;
 use crate::student;
@@ -47,11 +47,8 @@ pub struct Played {
     pub moved_pages: u64,
 }
 
-/// Plays the tape with this share of its pages fast, on the machine of `config`, whose scale is the program's own.
-///
-/// # Errors
-/// When the configuration is out of range, or a sample of this size would need a machine smaller than any.
-pub fn play(config: &SimConfig, tape: &Tape, share: f64, policy: Box<dyn Policy>) -> Result<Played, SimError> {
+/// The machine of `config`, whose scale is the program's own, for this share of the tape's pages.
+fn machine_for(config: &SimConfig, tape: &Tape, share: f64) -> Result<SimConfig, SimError> {
     let mut config = config.clone();
     let factor = config.scale.factor().saturating_mul(tape.sample().one_in());
     config.scale = Scale::new(factor).ok_or_else(|| SimError::Parameter {
@@ -64,13 +61,7 @@ pub fn play(config: &SimConfig, tape: &Tape, share: f64, policy: Box<dyn Policy>
     if config.scale != Scale::FULL && config.pages == Pages::Huge {
         config.pages = Pages::Folded;
     }
-    let report: Report = run_alone(&config, tape, policy)?;
-    Ok(Played {
-        seconds: report.seconds,
-        idle_seconds: tape.idle_seconds() / f64::from(config.scale.factor()),
-        slow_share: 1.0 - report.fast_hit_share,
-        moved_pages: report.promoted_pages + report.demoted_pages,
-    })
+    Ok(config)
 }
 
 /// A loss with its error.
@@ -237,21 +228,52 @@ impl Request {
         cell.of.map_or((ALL_FAST, 1.0), |(policy, share)| (self.policies[policy].as_str(), self.shares[share]))
     }
 
-    /// Plays a cell; each group has a seed of its own.
+    /// The cells of [`Request::cells`] in their order, cut into parts that [`Request::play`] takes: each is of one group, and as many as fit into memory at once.
+    pub fn parts(&self, tapes: &[Tape], groups: usize) -> Vec<Vec<Cell>> {
+        let each = 1 + self.policies.len() * self.shares.len();
+        let cells = self.cells(groups);
+        let of_group = |(group, cells): (usize, &[Cell])| -> Vec<Vec<Cell>> {
+            let at_once = machines_at_once(tapes[group % tapes.len()].footprint());
+            cells.chunks(at_once).map(<[Cell]>::to_vec).collect()
+        };
+        cells.chunks_exact(each).enumerate().flat_map(of_group).collect()
+    }
+
+    /// Plays cells of one group, each under its policy, which `build` makes: the tape is played once for all of them. Each group has a seed of
+    /// its own.
     ///
     /// # Errors
-    /// As [`play`].
-    pub fn play(
+    /// When the configuration is out of range, a sample of this size would need a machine smaller than any, or `build` fails.
+    pub fn play<E: From<SimError>>(
         &self,
         config: &SimConfig,
         tapes: &[Tape],
-        cell: Cell,
-        policy: Box<dyn Policy>,
-    ) -> Result<Played, SimError> {
+        cells: &[Cell],
+        build: impl Fn(&str) -> Result<Box<dyn Policy>, E>,
+    ) -> Result<Vec<Played>, E> {
+        let Some(group) = cells.first().map(|cell| cell.group) else { return Ok(Vec::new()) };
+        let tape = &tapes[group % tapes.len()];
         let mut config = config.clone();
-        config.seed = config.seed.wrapping_add(cell.group as u64);
-        let tape = &tapes[cell.group % tapes.len()];
-        play(&config, tape, self.of(cell).1, policy)
+        config.seed = config.seed.wrapping_add(group as u64);
+        let mut requests = Vec::with_capacity(cells.len());
+        for cell in cells {
+            let (name, share) = self.of(*cell);
+            requests.push(RunRequest::new(machine_for(&config, tape, share)?, build(name)?));
+        }
+        let idle_seconds =
+            tape.idle_seconds() / f64::from(config.scale.factor().saturating_mul(tape.sample().one_in()));
+        run_together(requests, tape)
+            .into_iter()
+            .map(|report| {
+                let report = report?;
+                Ok(Played {
+                    seconds: report.seconds,
+                    idle_seconds,
+                    slow_share: 1.0 - report.fast_hit_share,
+                    moved_pages: report.promoted_pages + report.demoted_pages,
+                })
+            })
+            .collect()
     }
 
     /// The curves, of all cells played, in the order of [`Request::cells`].

@@ -13,6 +13,7 @@ use terrace_sim::lockstep::Lockstep;
 use terrace_sim::record::Record;
 use terrace_sim::{SimError, Source};
 use terrace_trace::{AccessSource, Change, Pages};
+use terrace_workloads::traced::FIRST_ADDRESS;
 use terrace_workloads::{AccessSink, Parameters, Region, run_traced};
 
 use crate::sample::Sample;
@@ -216,17 +217,21 @@ const MOST_USES: u64 = 1 << 27;
 struct Recorder {
     tapes: Vec<Tape>,
     one_in: u32,
+    /// The place that is numbered zero. The simulator takes low numbers for dense ones, and would have a page for each below a workload's first
+    /// address divided by `one_in`.
+    first_place: u64,
     /// What each thread computed so far.
     computed: Vec<u64>,
     kept: u64,
 }
 
 impl Recorder {
-    fn new(name: &str, one_in: u32, groups: u32) -> Recorder {
+    fn new(name: &str, one_in: u32, groups: u32, first_page: u64) -> Recorder {
         let sample = |group| Sample::new(one_in, group).expect("the caller has fewer groups than pages in a stratum");
         Recorder {
             tapes: (0..groups.min(one_in)).map(|group| Tape::new(name, sample(group))).collect(),
             one_in,
+            first_place: first_page / u64::from(one_in),
             computed: Vec::new(),
             kept: 0,
         }
@@ -244,7 +249,13 @@ impl Recorder {
                 self.kept += 1;
                 if self.kept <= MOST_USES {
                     let cycles = tape.owed(thread, self.computed[thread]);
-                    tape.push(Use::new(place, access.line() as u8, access.wait(), thread as u16, cycles));
+                    tape.push(Use::new(
+                        place - self.first_place,
+                        access.line() as u8,
+                        access.wait(),
+                        thread as u16,
+                        cycles,
+                    ));
                 }
             }
         }
@@ -259,9 +270,10 @@ impl Recorder {
     }
 
     fn range(&mut self, first: u64, count: u64, event: impl Fn(u64, u64) -> Event) {
+        let first_place = self.first_place;
         self.event(|sample| {
             let (first, count) = sample.range(first, count);
-            (count > 0).then(|| event(first, count))
+            (count > 0).then(|| event(first - first_place, count))
         });
     }
 
@@ -299,7 +311,7 @@ impl AccessSink for Recorder {
 /// # Errors
 /// When the workload cannot be built, its own check of its answer fails, or it makes more accesses than can be kept.
 pub fn of_workload(name: &str, parameters: &Parameters, one_in: u32, groups: u32) -> Result<Vec<Tape>, TapeError> {
-    let mut recorder = Recorder::new(name, one_in, groups);
+    let mut recorder = Recorder::new(name, one_in, groups, FIRST_ADDRESS / PAGE_BYTES);
     run_traced(name, parameters, &mut recorder)?;
     recorder.finish()
 }
@@ -309,7 +321,7 @@ pub fn of_workload(name: &str, parameters: &Parameters, one_in: u32, groups: u32
 /// # Errors
 /// When the trace cannot be read, tells of regions alone, or has more accesses than can be kept.
 pub fn of_trace(name: &str, source: &mut dyn AccessSource, one_in: u32, groups: u32) -> Result<Vec<Tape>, TapeError> {
-    let mut recorder = Recorder::new(name, one_in, groups);
+    let mut recorder = Recorder::new(name, one_in, groups, 0);
     let mut batch = vec![terrace_trace::Access::default(); 2048];
     loop {
         let count = source.fill(&mut batch)?;
@@ -351,6 +363,10 @@ mod tests {
         assert_eq!(parts.iter().map(Tape::len).sum::<usize>(), whole.len());
         let pages: u64 = parts.iter().map(|tape| tape.footprint().pages()).sum();
         assert_eq!(pages, whole.footprint().pages());
+        // Numbers from zero on: the simulator has a page for each number below the largest.
+        for tape in parts.iter().chain([&whole]) {
+            assert!(tape.accessed().all(|page| page < 2048), "{}", tape.sample().one_in());
+        }
         // Each has a quarter of the computing, to within what its last accesses leave open.
         let cycles = |tape: &Tape| tape.uses.iter().map(|one| u64::from(one.cycles)).sum::<u64>() as f64;
         for tape in &parts {

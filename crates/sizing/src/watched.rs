@@ -321,10 +321,10 @@ fn stretch(pages: Vec<u64>, stands_for: f64, threads: f64, cycles: f64) -> Stret
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::forecast::{ALL_FAST, NO_MIGRATION, play};
+    use crate::forecast::{Cell, NO_MIGRATION, Played, Request};
     use terrace_core::units::Bytes;
     use terrace_policies::Settings;
-    use terrace_sim::{FastSize, SimConfig, Source};
+    use terrace_sim::{FastSize, SimConfig, SimError, Source};
 
     /// Forty windows of a second; of 4,096 pages, which stand for as many, each fourth is seen in every window and the rest never again.
     fn marks(cpu: f64) -> Marks {
@@ -344,6 +344,29 @@ mod tests {
         config
     }
 
+    /// Half of the pages fast without moves.
+    fn request() -> Request {
+        Request { shares: vec![0.5], policies: vec![NO_MIGRATION.to_owned()], target: 0.05 }
+    }
+
+    fn played(machine: &Machine, tapes: &[Tape], cells: &[Cell]) -> Vec<Played> {
+        let build = |name: &str| Ok::<_, SimError>(terrace_policies::build(name, Settings::default()).unwrap());
+        request().play(&config(machine), tapes, cells, build).unwrap()
+    }
+
+    #[test]
+    fn what_is_played_together_is_what_is_played_alone() {
+        let machine = Machine::preset("cxl-pond").unwrap();
+        let tapes = marks(1.0).tapes("marks", &machine, Intensity::EXPECTED);
+        let parts = request().parts(&tapes, tapes.len());
+        assert_eq!(parts.concat(), request().cells(tapes.len()));
+        for part in &parts {
+            assert!(part.len() == 2 && part.iter().all(|cell| cell.group == part[0].group), "{part:?}");
+            let alone: Vec<Played> = part.iter().flat_map(|cell| played(&machine, &tapes, &[*cell])).collect();
+            assert_eq!(played(&machine, &tapes, part), alone);
+        }
+    }
+
     #[test]
     fn a_tape_of_marks_takes_as_long_as_the_program_did() {
         let machine = Machine::preset("optane-6252").unwrap();
@@ -351,9 +374,8 @@ mod tests {
             let tapes = marks(cpu).tapes("marks", &machine, intensity);
             assert_eq!(tapes.len(), GROUPS as usize);
             assert_eq!(tapes.iter().map(|tape| tape.footprint().pages()).sum::<u64>(), 4096);
-            for tape in &tapes {
-                let policy = terrace_policies::build(ALL_FAST, Settings::default()).unwrap();
-                let played = play(&config(&machine), tape, 1.0, policy).unwrap();
+            for group in 0..tapes.len() {
+                let played = played(&machine, &tapes, &[Cell { group, of: None }])[0];
                 let seconds = played.seconds * f64::from(GROUPS);
                 assert!((seconds / 80.0 - 1.0).abs() < 0.1, "{cpu} {intensity:?}: two passes took {seconds} s");
                 let idle = played.idle_seconds * f64::from(GROUPS);
@@ -367,11 +389,8 @@ mod tests {
         let machine = Machine::preset("cxl-pond").unwrap();
         let loss = |intensity| {
             let tapes = marks(1.0).tapes("marks", &machine, intensity);
-            let run = |policy: &str, share| {
-                let policy = terrace_policies::build(policy, Settings::default()).unwrap();
-                play(&config(&machine), &tapes[0], share, policy).unwrap().seconds
-            };
-            run(NO_MIGRATION, 0.5) / run(ALL_FAST, 1.0) - 1.0
+            let played = played(&machine, &tapes, &request().cells(1));
+            played[1].seconds / played[0].seconds - 1.0
         };
         let [least, expected, most] = [Intensity::LEAST, Intensity::EXPECTED, Intensity::MOST].map(loss);
         assert!(least <= expected + 1e-3 && expected < most, "{least} {expected} {most}");

@@ -27,6 +27,13 @@ pub(crate) enum SizeCommand {
     /// Runs or watches the program in the memory it has, moves nothing, and prints the expected loss against the size of fast
     /// memory, with what is known at least and at most.
     Advise(Box<SizeAdviseArguments>),
+    /// Forecast what less fast memory would cost a workload or a recorded program, under each policy.
+    ///
+    /// Plays the policies themselves on samples of its pages, at a dozen sizes, on a modelled machine. The answer is the least size that exceeds the target
+    /// with a probability of at most 2 %, and the policy that keeps it; to move nothing is always a candidate.
+    Forecast(Box<SizeForecastArguments>),
+    /// The configuration of a workload or a recorded program, as `query` and `microbench` take it.
+    Vector(Box<SizeVectorArguments>),
 }
 
 /// Where predictions come from.
@@ -100,6 +107,63 @@ pub(crate) struct SizeQueryArguments {
     pub max_slowdown: String,
     #[command(flatten)]
     pub database: DatabaseArguments,
+    /// Print one JSON object.
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct SizeForecastArguments {
+    /// The workload (`terrace workload list` names them).
+    #[arg(long, value_name = "NAME", required_unless_present = "trace", conflicts_with = "trace")]
+    pub workload: Option<String>,
+    /// A recorded program instead of a workload (`terrace record` makes a trace).
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["operations", "workload_settings"])]
+    pub trace: Option<PathBuf>,
+    /// The largest footprint of a trace that is taken.
+    #[arg(long, default_value = "16GiB", value_name = "SIZE")]
+    pub max_footprint: String,
+    /// Most time that may be lost.
+    #[arg(long, default_value = "5%", value_name = "SHARE")]
+    pub max_slowdown: String,
+    /// Policies, with commas between; first-touch, which moves nothing, is always among them.
+    #[arg(long, default_value = "tpp,flexmem,terrace", value_name = "NAMES", value_delimiter = ',')]
+    pub policies: Vec<String>,
+    /// Sizes of fast memory, as shares of the footprint, with commas between; twelve from 5% to 98% unless given.
+    #[arg(long, value_name = "SHARES", value_delimiter = ',')]
+    pub fast: Vec<String>,
+    /// Pages of each sample, at least: fewer are quicker and less exact.
+    #[arg(long, default_value_t = 2048, value_name = "PAGES", value_parser = clap::value_parser!(u32).range(64..))]
+    pub sample: u32,
+    /// Samples that have no page in common, from whose differences errors follow; seeds where a sample has every page.
+    #[arg(long, default_value_t = 4, value_name = "N", value_parser = clap::value_parser!(u16).range(2..=16))]
+    pub groups: u16,
+    /// Seed of everything random.
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    pub seed: u64,
+    #[command(flatten)]
+    pub model: super::ModelArguments,
+    /// Print one JSON object.
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct SizeVectorArguments {
+    /// The workload (`terrace workload list` names them).
+    #[arg(long, value_name = "NAME", required_unless_present = "trace", conflicts_with = "trace")]
+    pub workload: Option<String>,
+    /// A recorded program instead of a workload (`terrace record` makes a trace).
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["operations", "workload_settings"])]
+    pub trace: Option<PathBuf>,
+    /// The largest footprint of a trace that is taken.
+    #[arg(long, default_value = "16GiB", value_name = "SIZE")]
+    pub max_footprint: String,
+    /// Seed of everything random.
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    pub seed: u64,
+    #[command(flatten)]
+    pub model: super::ModelArguments,
     /// Print one JSON object.
     #[arg(long)]
     pub json: bool,

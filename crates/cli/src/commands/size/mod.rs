@@ -13,11 +13,13 @@ use crate::options::misuse;
 
 mod advise;
 mod build;
+mod forecast;
 mod microbench;
 mod native;
 mod query;
 pub(crate) mod store;
 mod tune;
+mod vector;
 
 pub(super) fn run(command: &SizeCommand) -> anyhow::Result<ExitCode> {
     match command {
@@ -26,6 +28,8 @@ pub(super) fn run(command: &SizeCommand) -> anyhow::Result<ExitCode> {
         SizeCommand::Query(arguments) => query::run(arguments),
         SizeCommand::Tune(arguments) => tune::run(arguments),
         SizeCommand::Advise(arguments) => advise::run(arguments),
+        SizeCommand::Forecast(arguments) => forecast::run(arguments),
+        SizeCommand::Vector(arguments) => vector::run(arguments),
     }
 }
 
