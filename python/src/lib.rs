@@ -7,6 +7,7 @@ use pyo3::prelude::*;
 
 mod lists;
 mod policy;
+mod reproduce;
 mod simulate;
 mod sweep;
 mod trace;
@@ -21,6 +22,8 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(lists::machines, module)?)?;
     module.add_function(wrap_pyfunction!(lists::policies, module)?)?;
     module.add_function(wrap_pyfunction!(lists::workloads, module)?)?;
+    module.add_function(wrap_pyfunction!(reproduce::experiments, module)?)?;
+    module.add_function(wrap_pyfunction!(reproduce::reproduce, module)?)?;
     module.add_function(wrap_pyfunction!(trace::open_trace, module)?)?;
     module.add_function(wrap_pyfunction!(trace::trace_header, module)?)?;
     module.add_function(wrap_pyfunction!(trace::write_trace, module)?)?;

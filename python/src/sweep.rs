@@ -1,4 +1,4 @@
-//! A sweep by its parts, so that Python can deal them out to processes: bounds by group, rows by cell, the journal, the table.
+//! A sweep by its parts, so that Python can deal them out to processes: rows by group, the journal, the table.
 //!
 //! In: a specification. Out: rows as JSON texts, and a table. Must not: hand out a part of one specification, trace or build for another's.
 
@@ -14,6 +14,8 @@ use crate::watch::{raised, work};
 
 /// Everything fast and everything slow, in seconds.
 type Seconds = (f64, f64);
+/// A group and cells of it.
+type Batch = (usize, Vec<usize>);
 
 /// A dict, given as JSON, as the TOML that a sweep's file would be.
 #[pyfunction]
@@ -69,33 +71,34 @@ impl Sweep {
         self.whole.fingerprint().to_string()
     }
 
-    fn group_of(&self, cell: usize) -> usize {
-        self.whole.group_of(cell)
+    /// How many cells and bounds the journal has.
+    fn done(&self) -> PyResult<usize> {
+        let journal = self.journal()?;
+        Ok(journal.cells() + journal.all_bounds())
     }
 
-    fn missing_bounds(&self) -> PyResult<Vec<usize>> {
-        Ok(self.whole.missing_bounds(self.journal()?))
-    }
-
-    fn missing_cells(&self) -> PyResult<Vec<usize>> {
-        Ok(self.whole.missing_cells(self.journal()?))
+    /// What is missing, as groups with cells of theirs, for `cores` cores.
+    fn batches(&self, cores: usize) -> PyResult<Vec<Batch>> {
+        Ok(self.whole.batches(self.journal()?, cores))
     }
 
     /// The bounds of a group that the journal has.
     fn bounds(&self, group: usize) -> PyResult<Option<Seconds>> {
-        Ok(self.journal()?.bounds(group).map(|found| (found.all_fast_seconds, found.all_slow_seconds)))
+        Ok(self.journal()?.bounds(group).map(seconds))
     }
 
-    /// Computes the bounds of a group.
-    fn bounds_of(&self, py: Python<'_>, group: usize) -> PyResult<Seconds> {
-        let found = py.detach(|| self.whole.bounds_of(group)).map_err(|error| raised(&error))?;
-        Ok((found.all_fast_seconds, found.all_slow_seconds))
-    }
-
-    /// Computes the row of a cell.
-    fn row(&self, py: Python<'_>, cell: usize, bounds: Seconds) -> PyResult<String> {
-        let row = py.detach(|| self.whole.row(cell, &known(bounds)));
-        row.map(|row| row.to_string()).map_err(|error| raised(&error))
+    /// Computes rows of cells of a group, and its bounds where they are not known.
+    #[pyo3(signature = (group, cells, bounds))]
+    fn rows_of(
+        &self,
+        py: Python<'_>,
+        group: usize,
+        cells: Vec<usize>,
+        bounds: Option<Seconds>,
+    ) -> PyResult<(Seconds, Vec<String>)> {
+        let found = py.detach(|| self.whole.rows_of(group, &cells, bounds.map(known)));
+        let (bounds, rows) = found.map_err(|error| raised(&error))?;
+        Ok((seconds(bounds), rows.iter().map(Value::to_string).collect()))
     }
 
     fn add_bounds(&self, group: usize, bounds: Seconds) -> PyResult<()> {
@@ -113,6 +116,11 @@ impl Sweep {
         work(py, progress.as_ref(), |watch| self.whole.run(journal, watch))
     }
 
+    /// Lets go of the journal, which stays in its file: an exception that is kept would otherwise keep its lock.
+    fn close(&mut self) {
+        self.journal = None;
+    }
+
     /// Writes the table and removes the journal; the rows as JSON.
     fn finish(&mut self) -> PyResult<String> {
         let rows = self.whole.rows(self.journal()?).map_err(|error| raised(&error))?;
@@ -121,6 +129,10 @@ impl Sweep {
         self.whole.finish(journal, Path::new(&output)).map_err(|error| raised(&error))?;
         Ok(Value::from(rows).to_string())
     }
+}
+
+fn seconds(bounds: Bounds) -> Seconds {
+    (bounds.all_fast_seconds, bounds.all_slow_seconds)
 }
 
 fn known((all_fast_seconds, all_slow_seconds): Seconds) -> Bounds {

@@ -48,7 +48,7 @@ pub(crate) fn raised(error: &Error) -> PyErr {
 }
 
 /// An error with what caused it, as the command prints it.
-fn causes(error: &dyn std::error::Error) -> String {
+pub(crate) fn causes(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {
@@ -74,14 +74,26 @@ fn came_through(payload: Box<dyn Any + Send>) -> PyErr {
     }
 }
 
-/// Does a job without the GIL. `told` is called now and then with runs done and runs there are.
+/// Does a job of simulations without the GIL.
 ///
 /// # Errors
-/// What the job found, what a policy or `told` raised, or `KeyboardInterrupt`.
+/// What the job found, and as [`beside`].
 pub(crate) fn work<T: Send>(
     py: Python<'_>,
     told: Option<&Py<PyAny>>,
     job: impl FnOnce(&Watch) -> Result<T, Error> + Send,
+) -> PyResult<T> {
+    beside(py, told, job)?.map_err(|error| raised(&error))
+}
+
+/// Does a job without the GIL. `told` is called now and then, and at the end, with runs done and runs there are.
+///
+/// # Errors
+/// What a policy or `told` raised, or `KeyboardInterrupt`.
+pub(crate) fn beside<T: Send>(
+    py: Python<'_>,
+    told: Option<&Py<PyAny>>,
+    job: impl FnOnce(&Watch) -> T + Send,
 ) -> PyResult<T> {
     let watch = Watch::default();
     py.detach(|| {
@@ -109,15 +121,12 @@ pub(crate) fn work<T: Send>(
                     }
                 }
             };
-            match (interrupted, done) {
-                (Some(error), _) => Err(error),
-                (None, Ok(found)) => {
-                    let found = found.map_err(|error| raised(&error))?;
-                    Python::attach(|py| look(py, told, watch))?;
-                    Ok(found)
-                }
-                (None, Err(payload)) => Err(came_through(payload)),
+            if let Some(error) = interrupted {
+                return Err(error);
             }
+            let found = done.map_err(came_through)?;
+            Python::attach(|py| look(py, told, watch))?;
+            Ok(found)
         })
     })
 }

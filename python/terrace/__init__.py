@@ -14,11 +14,12 @@ from ._lists import machines, policies, workloads
 from ._native import COMMIT as __commit__
 from ._native import VERSION as __version__
 from ._policy import Event, Policy, Room, Scan
+from ._reproduce import experiments, reproduce
 from ._simulate import Comparison, compare, run
 from ._sweep import sweep
 from ._trace import open_trace, read_trace, trace_header, write_trace
 
 __all__ = [
-    "Comparison", "Event", "Policy", "Room", "Scan", "compare", "machines", "open_trace", "plot", "policies", "read_trace", "run", "sweep",
-    "trace_header", "workloads", "write_trace", "__commit__", "__version__",
+    "Comparison", "Event", "Policy", "Room", "Scan", "compare", "experiments", "machines", "open_trace", "plot", "policies", "read_trace",
+    "reproduce", "run", "sweep", "trace_header", "workloads", "write_trace", "__commit__", "__version__",
 ]

@@ -16,6 +16,8 @@ import pandas as pd
 from . import _native
 
 Path = Union[str, "os.PathLike[str]"]
+Bounds = tuple[float, float]
+
 
 def sweep(
     specification: Union[Path, Mapping[str, Any]],
@@ -48,11 +50,16 @@ def sweep(
     whole = _native.Sweep(text, named, folder)
     with tempfile.TemporaryDirectory() as scratch:
         whole.open(os.fspath(output) if output is not None else os.path.join(scratch, "table.jsonl"))
-        if client is None:
-            whole.run(progress)
-        else:
-            _on_dask(whole, (text, named, folder, whole.fingerprint), client, progress)
-        return pd.DataFrame(json.loads(whole.finish()))
+        try:
+            if client is None:
+                whole.run(progress)
+            else:
+                _on_dask(whole, (text, named, folder, whole.fingerprint), client, progress)
+            rows = whole.finish()
+        finally:
+            # A traceback that someone keeps holds this frame, and with it the journal's lock.
+            whole.close()
+        return pd.DataFrame(json.loads(rows))
 
 
 def _on_dask(whole: Any, part: tuple[str, str, str, str], client: Any, progress: Optional[Callable[[int, int], None]]) -> None:
@@ -61,28 +68,24 @@ def _on_dask(whole: Any, part: tuple[str, str, str, str], client: Any, progress:
     except ImportError as missing:
         raise ImportError("client: Dask is not installed; pip install 'terrace[dask]'") from missing
 
-    def collect(client: Any, work: Callable[..., Any], numbers: list[int], given: Callable[[int], tuple[Any, ...]],
-                take: Callable[[int, Any], None]) -> None:
-        futures = {
-            client.submit(work, part, number, *given(number), pure=False): number for number in numbers
+    def run(client: Any) -> None:
+        cores = sum(client.nthreads().values())
+        batches = {
+            client.submit(_rows, part, group, cells, whole.bounds(group), pure=False): (group, cells) for group, cells in whole.batches(cores)
         }
         try:
-            for future in as_completed(list(futures)):
-                take(futures[future], future.result())
+            for future in as_completed(list(batches)):
+                bounds, rows = future.result()
+                group, cells = batches[future]
+                whole.add_bounds(group, bounds)
+                for cell, row in zip(cells, rows):
+                    whole.add_row(cell, row)
                 if progress is not None:
-                    nonlocal done
-                    done += 1
-                    progress(done, whole.cells + whole.groups)
+                    progress(whole.done(), whole.cells + whole.groups)
         except BaseException:
-            client.cancel(list(futures))
+            client.cancel(list(batches))
             raise
 
-    def run(client: Any) -> None:
-        collect(client, _bounds, whole.missing_bounds(), lambda group: (), whole.add_bounds)
-        known = lambda cell: (whole.bounds(whole.group_of(cell)),)  # noqa: E731
-        collect(client, _row, whole.missing_cells(), known, whole.add_row)
-
-    done = whole.cells + whole.groups - len(whole.missing_cells()) - len(whole.missing_bounds())
     if isinstance(client, Client):
         run(client)
     elif client == "local":
@@ -104,9 +107,5 @@ def _same(part: tuple[str, str, str, str]) -> Any:
     return here
 
 
-def _bounds(part: tuple[str, str, str, str], group: int) -> tuple[float, float]:
-    return _same(part).bounds_of(group)
-
-
-def _row(part: tuple[str, str, str, str], cell: int, bounds: tuple[float, float]) -> str:
-    return _same(part).row(cell, bounds)
+def _rows(part: tuple[str, str, str, str], group: int, cells: list[int], bounds: Optional[Bounds]) -> tuple[Bounds, list[str]]:
+    return _same(part).rows_of(group, cells, bounds)

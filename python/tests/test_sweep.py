@@ -49,17 +49,16 @@ def test_a_dict_is_a_specification_and_no_output_is_needed():
 def test_a_sweep_that_was_stopped_goes_on(specification, whole, tmp_path):
     path = tmp_path / "half.jsonl"
 
-    class Enough(Exception):
-        pass
-
     from terrace import _native
 
     part = _native.Sweep(specification.read_text(), str(specification), str(tmp_path))
     part.open(str(path))
-    for group in part.missing_bounds():
-        part.add_bounds(group, part.bounds_of(group))
-    for cell in (20, 3, 7):
-        part.add_row(cell, part.row(cell, part.bounds(part.group_of(cell))))
+    for group, cells in part.batches(2)[1:3]:
+        bounds, rows = part.rows_of(group, cells[:3], None)
+        part.add_bounds(group, bounds)
+        for cell, row in zip(cells, rows):
+            part.add_row(cell, row)
+    assert 0 < part.done() < CELLS
     del part
     assert not path.exists()
     terrace.sweep(specification, path)
@@ -117,3 +116,61 @@ def test_a_scheduler_and_two_workers_of_which_one_is_killed_give_the_same_bytes(
             if process.poll() is None:
                 process.kill()
             process.wait()
+
+
+@pytest.fixture
+def cluster():
+    """A client of two processes on this machine."""
+    distributed = pytest.importorskip("distributed")
+    with distributed.LocalCluster(n_workers=2, processes=True, threads_per_worker=1, dashboard_address=None) as workers:
+        with distributed.Client(workers) as client:
+            yield client
+
+
+def test_a_worker_of_another_build_is_refused(cluster, specification, whole, tmp_path):
+    def pretend(commit):
+        """Makes the worker one of another commit."""
+        from terrace import _native
+
+        own = _native.Sweep
+
+        class Other:
+            def __init__(self, *given):
+                self.fingerprint = own(*given).fingerprint.replace(commit, "0" * 40)
+
+        _native.Sweep = Other
+
+    assert terrace.__commit__ in terrace._native.Sweep(specification.read_text(), str(specification), str(tmp_path)).fingerprint
+    path = tmp_path / "dask.jsonl"
+    cluster.run(pretend, terrace.__commit__)
+    with pytest.raises(RuntimeError, match="another build of Terrace"):
+        terrace.sweep(specification, path, client=cluster)
+    assert not path.exists()
+    cluster.restart()
+    terrace.sweep(specification, path, client=cluster)
+    assert path.read_bytes() == whole
+
+
+def test_a_thousand_cells_killed_halfway_go_on_elsewhere_to_the_same_bytes(cluster, tmp_path):
+    specification = tmp_path / "thousand.toml"
+    specification.write_text(
+        'machines = ["cxl-170"]\npolicies = ["tpp", "first-touch", "flexmem"]\nworkloads = ["gups"]\nfast = ["20%", "30%", "40%", "50%", "60%"]\n'
+        'seeds = 50\nsize = "4MiB"\nscale = 1024\noperations = 20000\n[settings]\n"flexmem.beta" = [0.2, 0.4]\n'
+    )
+    whole, half = tmp_path / "whole.jsonl", tmp_path / "half.jsonl"
+    assert len(terrace.sweep(specification, whole)) == 1000
+    journal = tmp_path / "half.jsonl.partial"
+    program = "import sys, terrace; terrace.sweep(sys.argv[1], sys.argv[2])"
+    process = subprocess.Popen([sys.executable, "-c", program, str(specification), str(half)])
+    until = time.monotonic() + 120
+    while not journal.exists() or journal.read_bytes().count(b'"cell"') < 500:
+        assert time.monotonic() < until and process.poll() is None, "it was to be killed halfway"
+        time.sleep(0.01)
+    process.kill()
+    process.wait()
+    kept = journal.read_bytes().count(b'"cell"')
+    assert 500 <= kept < 1000 and not half.exists()
+    told = []
+    terrace.sweep(specification, half, client=cluster, progress=lambda done, total: told.append(done))
+    assert told[0] > 500, "what was finished is not computed again"
+    assert half.read_bytes() == whole.read_bytes()

@@ -1,4 +1,4 @@
-//! Comparisons and sweeps of simulations: what the command `terrace` and the Python package share, so that both give the same cells.
+//! Comparisons and sweeps of simulations, and what makes a reproduction: what the command `terrace` and the Python package share, so that both give the same cells.
 //!
 //! In: arguments as the command line has them, or a sweep's specification. Out: cells, rows with what made them, tables. Must not: print,
 //! or draw a bar: a caller's [`Progress`] receives each run.
@@ -9,6 +9,7 @@ pub mod compare;
 mod error;
 pub mod options;
 pub mod provenance;
+pub mod reproduction;
 pub mod rows;
 pub mod sweep;
 

@@ -9,14 +9,14 @@ use std::time::Instant;
 
 use anyhow::Context;
 use serde_json::{Value, json};
-use terrace_machine::preset::Machine;
-use terrace_reproduce::{Case, Document, Error, Experiments, Options, PageSource, Plan, Row, Runs, SCHEMA_VERSION};
+use terrace_reproduce::{Document, Error, Experiments, Options, PageSource, Plan, Row, Runs, SCHEMA_VERSION};
 
 use super::size::store;
 use crate::args::ReproduceArguments;
 use crate::options::{Misuse, misuse};
 use crate::provenance::{self, Provenance};
 use crate::report::units;
+use terrace_study::reproduction::Reproduction;
 use terrace_study::sweep::{Journal, partial};
 
 /// Runs that are computed between two looks at which rows are whole: enough that those of one program stand together.
@@ -156,12 +156,13 @@ fn scale(arguments: &ReproduceArguments) -> u32 {
     if arguments.quick { terrace_reproduce::QUICK_SCALE } else { arguments.scale }
 }
 
+fn reproduction(arguments: &ReproduceArguments) -> Reproduction {
+    let experiments = arguments.experiments.as_deref();
+    Reproduction::new(scale(arguments), arguments.seed, arguments.seeds, arguments.settings.clone(), experiments)
+}
+
 fn options(arguments: &ReproduceArguments) -> Options {
-    Options {
-        scale: scale(arguments),
-        seeds: (0..arguments.seeds).map(|more| arguments.seed.wrapping_add(more)).collect(),
-        set: arguments.settings.clone(),
-    }
+    reproduction(arguments).options
 }
 
 fn runs(plan: &Plan<'_>) -> anyhow::Result<Runs> {
@@ -183,50 +184,7 @@ fn stamped(arguments: &ReproduceArguments, rows: &[&Row], document: &Document) -
 }
 
 fn stamped_rows(arguments: &ReproduceArguments, rows: &[&Row], document: &Document) -> anyhow::Result<Vec<Value>> {
-    rows.iter().zip(&document.rows).map(|(row, result)| Ok(made(arguments, row).stamp(result)?)).collect()
-}
-
-/// What makes a row: where its runs agree on machine, program and policy, these too.
-fn made(arguments: &ReproduceArguments, row: &Row) -> Provenance {
-    let mut words = vec!["reproduce".to_owned(), row.id.clone()];
-    let mut option = |name: &str, value: String| words.extend([format!("--{name}"), value]);
-    option("scale", scale(arguments).to_string());
-    option("seed", arguments.seed.to_string());
-    option("seeds", arguments.seeds.to_string());
-    arguments.settings.iter().for_each(|text| option("set", text.clone()));
-    if let Some(path) = &arguments.experiments {
-        let path = std::path::absolute(path).unwrap_or_else(|_| path.clone());
-        option("experiments", path.to_string_lossy().into_owned());
-    }
-    words.push("--json".to_owned());
-    let mut made = Provenance::of(&provenance::command(words));
-    made.seed = Some(arguments.seed);
-    made.machine = only(row, |case| case.setting.machine.clone());
-    if let Some(machine) = made.machine.as_deref().and_then(|name| Machine::preset(name).ok()) {
-        made = made.on(&machine);
-    }
-    made.workload = only(row, |case| case.setting.workload.clone());
-    made.threads = only(row, |case| case.setting.threads);
-    made.size_bytes = only(row, |case| case.setting.size.get());
-    made.workload_settings = only(row, |case| case.setting.options.clone()).unwrap_or_default();
-    made.pages = only(row, |case| if case.setting.huge { "huge" } else { "small" }.to_owned());
-    made.policy = only(row, |case| case.policy.clone());
-    for case in &row.cases {
-        let mut given = case.policy_settings.clone();
-        let others = arguments.settings.iter().filter_map(|text| text.split_once('='));
-        given.extend(others.filter_map(|(key, value)| {
-            let key = key.trim().strip_prefix(&case.policy)?.strip_prefix('.')?;
-            Some((key.to_owned(), value.trim().to_owned()))
-        }));
-        made.settings.extend(provenance::settings(&case.policy, &given));
-    }
-    made
-}
-
-/// What all runs of a row have in common, if they have.
-fn only<T: PartialEq>(row: &Row, of: impl Fn(&Case) -> T) -> Option<T> {
-    let first = of(row.cases.first()?);
-    row.cases.iter().all(|case| of(case) == first).then_some(first)
+    Ok(reproduction(arguments).stamped_rows(rows, document)?)
 }
 
 /// What was asked for and does not exist is misuse, exit code 2.

@@ -3,13 +3,13 @@
 //! In: a specification. Out: the bytes of a table with a row a cell, and on the way a journal of what is finished. Must not: compute a
 //! finished cell twice, or give other bytes after an interruption or by how its cells were dealt out.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use rayon::prelude::*;
 use serde_json::Value;
 use terrace_sim::compare::{Cell, Job};
-use terrace_sim::run::{Bounds, RunRequest, bounding, bounds, machines_at_once, parts, run_together};
+use terrace_sim::run::{Bounds, RunRequest, bounding, machines_at_once, parts, run_together};
 use terrace_sim::{Report, SimError};
 
 mod journal;
@@ -71,24 +71,27 @@ impl Sweep {
         Journal::open(&partial(output), &self.fingerprint)
     }
 
-    /// The groups whose bounds are still needed.
-    pub fn missing_bounds(&self, journal: &Journal) -> Vec<usize> {
-        let wanted = (0..self.groups()).filter(|group| journal.bounds(*group).is_none());
-        wanted.filter(|group| self.plan.cells_of(*group).any(|cell| !journal.has(cell))).collect()
-    }
-
     /// The cells that are not finished.
     pub fn missing_cells(&self, journal: &Journal) -> Vec<usize> {
         (0..self.cells()).filter(|cell| !journal.has(*cell)).collect()
     }
 
-    /// Everything fast and everything slow, of a group: they depend on neither policy nor size.
-    ///
-    /// # Errors
-    /// When the simulation fails.
-    pub fn bounds_of(&self, group: usize) -> Result<Bounds> {
-        let run = &self.plan.groups[group].run;
-        bounds(&run.config, run.source.as_ref()).map_err(failed)
+    /// What is missing, as groups with cells of theirs to hand to [`Sweep::rows_of`]: few, so that a program runs once for many cells, and enough for
+    /// `cores`.
+    pub fn batches(&self, journal: &Journal, cores: usize) -> Vec<(usize, Vec<usize>)> {
+        let mut groups: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+        for cell in self.missing_cells(journal) {
+            groups.entry(self.group_of(cell)).or_default().push(cell);
+        }
+        let parts = parts(groups.len(), cores.max(1));
+        let mut batches = Vec::new();
+        for (group, cells) in groups {
+            // A batch whose group has no bounds yet runs them along.
+            let most = machines_at_once(self.plan.groups[group].run.config.footprint).saturating_sub(2).max(1);
+            let size = cells.len().div_ceil(parts).min(most);
+            batches.extend(cells.chunks(size).map(|cells| (group, cells.to_vec())));
+        }
+        batches
     }
 
     /// The rows of some cells of a group, for which its program runs once, and the group's bounds, which are run along where they are not
@@ -128,31 +131,13 @@ impl Sweep {
         Ok((bounds, rows))
     }
 
-    /// The row of a cell, from its group's bounds.
-    ///
-    /// # Errors
-    /// As [`Sweep::rows_of`].
-    pub fn row(&self, cell: usize, known: &Bounds) -> Result<Value> {
-        Ok(self.rows_of(self.group_of(cell), &[cell], Some(*known))?.1.remove(0))
-    }
-
     /// Runs what is missing, on all cores.
     ///
     /// # Errors
-    /// As [`Sweep::row`], when the journal cannot be written, and when `progress` asked to stop. What was finished is in the journal.
+    /// As [`Sweep::rows_of`], when the journal cannot be written, and when `progress` asked to stop. What was finished is in the journal.
     pub fn run(&self, journal: &Journal, progress: &dyn Progress) -> Result<()> {
         progress.begin(self.cells() + self.groups(), journal.cells() + journal.all_bounds());
-        let missing = self.missing_cells(journal);
-        let groups: BTreeSet<usize> = missing.iter().map(|cell| self.group_of(*cell)).collect();
-        let parts = parts(groups.len(), rayon::current_num_threads());
-        let mut batches = Vec::new();
-        for group in groups {
-            let cells: Vec<usize> = missing.iter().copied().filter(|cell| self.group_of(*cell) == group).collect();
-            // A batch whose group has no bounds yet runs them along.
-            let most = machines_at_once(self.plan.groups[group].run.config.footprint).saturating_sub(2).max(1);
-            let size = cells.len().div_ceil(parts).min(most);
-            batches.extend(cells.chunks(size).map(|cells| (group, cells.to_vec())));
-        }
+        let batches = self.batches(journal, rayon::current_num_threads());
         batches.into_par_iter().try_for_each(|(group, cells)| {
             unless_stopped(progress)?;
             let known = journal.bounds(group);

@@ -196,7 +196,6 @@ pub(super) struct Plan {
     pub(super) groups: Vec<Settled>,
     /// Group by group.
     pub(super) cells: Vec<CellPlan>,
-    in_a_group: usize,
 }
 
 impl Plan {
@@ -249,12 +248,7 @@ impl Plan {
                 }
             }
         }
-        Ok(Plan { groups, cells, in_a_group })
-    }
-
-    /// The cells of a group, by number.
-    pub(super) fn cells_of(&self, group: usize) -> std::ops::Range<usize> {
-        group * self.in_a_group..(group + 1) * self.in_a_group
+        Ok(Plan { groups, cells })
     }
 
     /// What a journal must be of to be continued: this specification, these traces and machines, this build.
@@ -291,8 +285,8 @@ mod tests {
         let plan = Plan::new(&found).unwrap();
         // Two seeds, two sizes, three settings of one policy and none of the other.
         assert_eq!((plan.groups.len(), plan.cells.len()), (2, 2 * 2 * (3 + 1)));
-        assert_eq!(plan.cells_of(1), 8..16);
-        assert_eq!(plan.cells[8].group, 1);
+        // Group by group.
+        assert_eq!((plan.cells[7].group, plan.cells[8].group, plan.cells[15].group), (0, 1, 1));
         assert_ne!(plan.fingerprint(GOOD), plan.fingerprint(&GOOD.replace("0.2", "0.3")));
     }
 
