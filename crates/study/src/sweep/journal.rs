@@ -230,6 +230,20 @@ mod tests {
     }
 
     #[test]
+    fn a_row_comes_back_to_the_last_bit() {
+        let place = tempfile::tempdir().unwrap();
+        let journal = Journal::open(&place.path().join("journal"), &json!({ "sweep": "a" })).unwrap();
+        // The first came back as 1.3745060636879285 once.
+        let figures = [1.374_506_063_687_928_3, 0.1 + 0.2, 1.0 / 3.0, f64::MIN_POSITIVE, f64::MAX];
+        for (cell, figure) in figures.iter().enumerate() {
+            journal.add_cell(cell, &json!({ "figure": figure })).unwrap();
+        }
+        for (row, figure) in journal.rows(figures.len()).unwrap().iter().zip(figures) {
+            assert_eq!(row["figure"].as_f64().unwrap().to_bits(), figure.to_bits());
+        }
+    }
+
+    #[test]
     fn damage_and_other_sweeps_are_not_taken() {
         let place = tempfile::tempdir().unwrap();
         let (path, of) = (place.path().join("journal"), json!({ "sweep": "a" }));
