@@ -6,8 +6,8 @@
 In: the program `terrace` (TERRACE, or target/release/terrace). Out: one JSON file in DIR with every time, and the table that is printed. Nothing
 is asserted about time; cells that differ end the script with 1.
 
-Ten policies on one program: the sweep runs the program once a core for all of them, the loop three times for each (the run and its two bounds;
-what first touch gains besides). Rounds are balanced: loop, sweep, sweep, loop.
+Ten policies on one program: the sweep runs the program once a core for all of them, the loop once a core for each (with the two bounds and
+first touch). Rounds are balanced: loop, sweep, sweep, loop.
 """
 
 import argparse
