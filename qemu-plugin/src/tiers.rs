@@ -92,6 +92,7 @@ impl Tiers {
             rates: Rates {
                 frequency_hertz: processor.frequency_hertz,
                 parallelism: processor.memory_parallelism,
+                stream_parallelism: processor.stream_parallelism,
                 cache_hit_ns: processor.cache.hit_ns,
             },
             work: ThreadWork::default(),
