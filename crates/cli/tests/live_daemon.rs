@@ -260,7 +260,7 @@ fn proof_mode_takes_turns() {
     let before = daemon.class("front");
     // Two windows of ten seconds in turn leave it alone. What it needs meanwhile comes back, and is counted meanwhile.
     std::fs::write(&sign, "").unwrap();
-    wait_until(PATIENCE, "it has read all and found it right", || program.stdout().contains("right"));
+    program.wait_for_output("right", PATIENCE);
     let faults = |class: &Value| class["major_faults"].as_u64().unwrap();
     let mut after = daemon.class("front");
     wait_until(PATIENCE, "what came back is counted", || {

@@ -67,7 +67,7 @@ fn the_exit_code_is_the_program_s() {
 fn signals_are_passed_on() {
     let script = "trap 'echo told; exit 9' TERM; echo ready; while :; do sleep 0.05; done";
     let mut running = Running::start(terrace().args(["run", "--quiet"]).args(EAGER).args(["--", "sh", "-c", script]));
-    wait_until(PATIENCE, "the program is ready", || running.stdout().contains("ready"));
+    running.wait_for_output("ready", PATIENCE);
     running.signal(Signal::TERM);
     let done = running.finish(PATIENCE);
     assert_eq!((done.code, done.stdout.as_str()), (9, "ready\ntold\n"), "{}", done.stderr);
@@ -78,7 +78,7 @@ fn signals_are_passed_on() {
         "-c",
         "echo ready; exec sleep 100",
     ]));
-    wait_until(PATIENCE, "the program is ready", || running.stdout().contains("ready"));
+    running.wait_for_output("ready", PATIENCE);
     running.signal(Signal::HUP);
     assert_eq!(running.finish(PATIENCE).code, 129);
 }
@@ -206,7 +206,7 @@ fn observing_for_a_while_lets_the_program_go_on() {
     // Signals reach it in that time as well.
     let script = "trap 'exit 7' TERM; echo ready; while :; do sleep 0.05; done";
     let mut running = Running::start(terrace().args(arguments).arg(script));
-    wait_until(PATIENCE, "the report is written", || running.stdout().contains("schema_version"));
+    running.wait_for_output("schema_version", PATIENCE);
     running.signal(Signal::TERM);
     assert_eq!(running.finish(PATIENCE).code, 7);
 }

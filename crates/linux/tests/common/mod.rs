@@ -24,22 +24,34 @@ pub(crate) fn run_live_tests<H, S: PartialEq + Debug>(
     }
     let Some(_held) = ready() else { return ExitCode::SUCCESS };
     let filter = arguments.iter().find(|argument| !argument.starts_with('-'));
-    let mut failed = 0;
-    for (name, test) in tests {
-        if filter.is_some_and(|filter| !name.contains(filter.as_str())) {
-            continue;
-        }
-        let (before, began) = (state(), Instant::now());
+    let passes = |test: &fn()| {
+        let before = state();
         let ended = std::panic::catch_unwind(test);
         let after = state();
         if after != before {
             println!("left behind: {after:?} instead of {before:?}");
         }
-        let good = ended.is_ok() && after == before;
+        ended.is_ok() && after == before
+    };
+    let (mut failed, mut flaky) = (0, 0);
+    for (name, test) in tests {
+        if filter.is_some_and(|filter| !name.contains(filter.as_str())) {
+            continue;
+        }
+        let began = Instant::now();
+        // The machine's other work can make a live test fail. One that fails runs once more; that it failed first is told and counted.
+        let first = passes(test);
+        let good = first || passes(test);
         failed += u32::from(!good);
-        println!("test {name} ... {} ({:.2} s)", if good { "ok" } else { "FAILED" }, began.elapsed().as_secs_f64());
+        flaky += u32::from(good && !first);
+        let outcome = match (first, good) {
+            (true, _) => "ok",
+            (false, true) => "ok at the second try (FLAKY: the first failed as told above)",
+            (false, false) => "FAILED",
+        };
+        println!("test {name} ... {outcome} ({:.2} s)", began.elapsed().as_secs_f64());
     }
-    println!("test result: {failed} failed");
+    println!("test result: {failed} failed, {flaky} flaky");
     ExitCode::from(u8::from(failed > 0))
 }
 
