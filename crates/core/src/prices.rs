@@ -3,7 +3,8 @@
 //! In: nothing. Out: [`Prices`], which a driver passes to a policy at the start and when they change, and [`ProcessorCounts`], which it
 //! passes with each scan and each wake-up. Must not: judge. The policy decides whether a move is worth its price.
 //!
-//! Only a driver that knows its machine provides them: the simulator from the machine's description. Live drivers have neither yet.
+//! The simulator takes both from the machine's description. Live, prices are measured at the start (linux, `move_cost.rs`) where pages move
+//! between nodes, and of the counts only how busy the processors are is known.
 
 use crate::units::TierId;
 

@@ -314,7 +314,7 @@ impl Running {
             kernel_lists: None,
             life_cycle,
             max_overhead: class.watching_share(),
-            page_out_interrupt: machine.move_cost.page_out.map(|interval| interval.median),
+            move_cost: machine.move_cost,
         });
         // The selectors say which processes belong to the class, not the parents.
         manager.follow_children(false);
@@ -602,7 +602,7 @@ impl Running {
             return;
         }
         let mut tuner = LiveTuner::new(TunerConfig::new(self.class.max_slowdown, Mode::Measured));
-        tuner.begin(MoveCost { refault: loss_shows.then(|| self.refault_cost()), page_out });
+        tuner.begin(MoveCost { refault: loss_shows.then(|| self.refault_cost()), page_out, ..MoveCost::default() });
         self.tuner = Some(tuner);
         // Show it at once.
         self.heat_at = None;

@@ -39,7 +39,7 @@ pub struct Machine {
     pub zram: Option<u32>,
     /// Used where the user sets no rate: bytes a second.
     pub default_rate: Option<Bytes>,
-    /// What moves to and from swap cost, as measured just now.
+    /// What moves cost, as measured just now.
     pub move_cost: MoveCost,
     /// What was odd about the machine.
     pub notes: Vec<String>,
@@ -141,7 +141,11 @@ impl Machine {
             Some(swap) if moves => move_cost::page_out(&tiers, swap, STALL_DEADLINE)?,
             _ => None,
         };
-        let move_cost = MoveCost { refault, page_out };
+        let (between_nodes, measured_pages) = match moves {
+            true => move_cost::between_nodes(&tiers, STALL_DEADLINE)?,
+            false => (None, 0),
+        };
+        let move_cost = MoveCost { refault, page_out, between_nodes, measured_pages };
         let default_rate = match (tiers.swap_tier(), tiers.tiers().len()) {
             (_, 1) => None,
             (Some(_), _) => Some(SWAP_RATE),

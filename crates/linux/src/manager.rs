@@ -31,9 +31,11 @@ use crate::intake::Intake;
 use crate::kernel_lists::KernelLists;
 use crate::kernel_module::Slot;
 use crate::life_cycle::LifeCycle;
+use crate::move_cost::MoveCost;
 use crate::movers::{MoveResult, Mover, PageMove};
 use crate::observer::{NoTap, Observer};
 use crate::process::{MemoryRange, Process, ProcessError, RangeOptions};
+use crate::processors::ProcessorUse;
 use crate::topology::{TierKind, TierMap};
 use crate::trackers::places::{Places, pause_after};
 use crate::trackers::{Target, TrackError, Tracker};
@@ -60,8 +62,8 @@ pub struct ManagerParts {
     pub life_cycle: Option<LifeCycle>,
     /// Share of the programs' processor time that watching them may cost, above 0 and up to 1.
     pub max_overhead: f64,
-    /// What a page-out takes of each thread of theirs that runs, if that was measured.
-    pub page_out_interrupt: Option<Duration>,
+    /// What moves cost, as far as that was measured.
+    pub move_cost: MoveCost,
 }
 
 struct Space {
@@ -146,6 +148,8 @@ pub struct Manager {
     moving: MovingAccount,
     /// What watching had cost at the last reading, and when the price of page-outs was measured.
     watched: Duration,
+    /// How busy the processors were then.
+    processors: Option<ProcessorUse>,
     priced_at: Time,
     /// What moves had cost then.
     priced_for: Duration,
@@ -186,11 +190,12 @@ impl Manager {
         } else {
             watching.set_prices(WatchPrices { touch_ns: 0.0, touch_huge_ns: 0.0, ..WatchPrices::ASSUMED });
         }
-        Manager {
+        let mut manager = Manager {
             watching,
             watches_fully: false,
-            moving: MovingAccount::new(parts.page_out_interrupt),
+            moving: MovingAccount::new(parts.move_cost.interrupt().map(|interval| interval.median)),
             watched: Duration::ZERO,
+            processors: None,
             priced_at: Time::ZERO,
             priced_for: Duration::ZERO,
             nodes: movable_nodes(&parts.tiers),
@@ -217,7 +222,9 @@ impl Manager {
             held: false,
             allowance: None,
             spent_in_turn: Duration::ZERO,
-        }
+        };
+        manager.tell_prices();
+        manager
     }
 
     /// The time of this manager's clock. It starts at one hour, so that "a while ago" is never before the origin.
@@ -298,6 +305,11 @@ impl Manager {
     /// What moves have cost the programs so far, but for the pages that came back.
     pub fn moving_cost(&self) -> Duration {
         self.moving.total()
+    }
+
+    /// What moves cost, as measured last.
+    pub fn move_cost(&self) -> MoveCost {
+        self.parts.move_cost
     }
 
     /// Changes the share of the programs' processor time that watching them may cost.

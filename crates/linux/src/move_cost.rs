@@ -1,7 +1,7 @@
-//! What moves to and from swap cost a program on this machine, measured on pages of this process.
+//! What moves cost a program on this machine, measured on pages of this process.
 //!
-//! In: the tiers. Out: the cost of a refault, and what a page-out takes of a thread that runs on another processor meanwhile. Must not: touch
-//! another process, or guess where nothing could be measured.
+//! In: the tiers. Out: the cost of a refault, what a page-out takes of a thread that runs on another processor meanwhile, and what a move
+//! between nodes costs the mover and such a thread. Must not: touch another process, or guess where nothing could be measured.
 //!
 //! Why page-outs cost a program that does not touch the pages: the kernel writes a dirty page out only after it has flushed the TLBs of all
 //! processors on which the address space runs, so that each page-out interrupts them and leaves their TLBs empty. How dear that is differs
@@ -11,11 +11,13 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use terrace_core::prices::Prices;
 use terrace_core::units::{PAGE_BYTES, TierId, Vpn};
 
 use crate::movers::{MoveResult, Mover, Movers, PageMove};
 use crate::process::{Process, ProcessError};
-use crate::topology::TierMap;
+use crate::sys::placement::prefer_memory_from;
+use crate::topology::{Tier, TierKind, TierMap};
 
 /// What moves cost, as measured.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -24,6 +26,46 @@ pub struct MoveCost {
     pub refault: Option<Duration>,
     /// What one page-out takes of each thread that runs meanwhile; `None` without swap, and where it could not be measured.
     pub page_out: Option<Interval>,
+    /// What a move between the two fastest tiers of nodes costs; `None` with fewer of them, and where it could not be measured.
+    pub between_nodes: Option<NodeMove>,
+    /// Pages of Terrace itself that were moved between nodes to find out: the kernel counts them too.
+    pub measured_pages: u64,
+}
+
+/// What moving a page of 4 KiB between two tiers of nodes costs: the mean of there and back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NodeMove {
+    /// Processor time of the mover, copy included.
+    pub mover: Duration,
+    /// Of it the copy, as one core reads a page of the slower tier and writes one of the faster.
+    pub copy: Duration,
+    /// What it takes of each thread that runs meanwhile; `None` on a single processor, and where the thread did not run.
+    pub interrupt: Option<Interval>,
+}
+
+impl MoveCost {
+    /// What a move takes of each running thread of a program: where pages go to swap a page-out, else a move between nodes.
+    pub fn interrupt(&self) -> Option<Interval> {
+        self.page_out.or_else(|| self.between_nodes?.interrupt)
+    }
+
+    /// The prices by which a policy weighs a move between nodes, if they were measured. What was not measured (a huge page's fixed part, splits,
+    /// page walks) is as assumed; the distance is that of the firmware's table (HMAT) where it has one.
+    pub fn prices(&self, tiers: &TierMap) -> Option<Prices> {
+        let measured = self.between_nodes?;
+        let nanos = |time: Duration| time.as_nanos() as f64;
+        let flush_ns = measured.interrupt.map_or(Prices::ASSUMED.flush_small_ns, |interval| nanos(interval.median));
+        let latency = |tier: Option<&Tier>| tier.and_then(|tier| tier.read_latency_ns).map(f64::from);
+        let farther = latency(tiers.tiers().get(1)).zip(latency(tiers.tiers().first())).map(|(slow, fast)| slow - fast);
+        Some(Prices {
+            move_small_ns: nanos(measured.mover.saturating_sub(measured.copy)),
+            copy_ns: nanos(measured.copy),
+            flush_ns: flush_ns.max(Prices::ASSUMED.flush_ns),
+            flush_small_ns: flush_ns,
+            farther_ns: farther.filter(|more| *more > 0.0).unwrap_or(Prices::ASSUMED.farther_ns),
+            ..Prices::ASSUMED
+        })
+    }
 }
 
 /// A median, and an interval of it.
@@ -79,6 +121,50 @@ pub fn page_out(tiers: &TierMap, swap: TierId, deadline: Duration) -> Result<Opt
     Ok(beside_a_thread(|round| pages.out(round).iter().filter(|result| result.done == 1).count()))
 }
 
+/// What a move between the two fastest tiers costs, where both consist of nodes: pages of this process go to the slower and back, next to a
+/// thread that runs all the time. Takes some 70 ms. With it, how many pages moved; they are all back afterwards, but for those that the
+/// kernel would not move. `None` where that is more than half of the rounds, or none of this process's memory came from the fast node.
+///
+/// # Errors
+/// When this process cannot be read.
+pub fn between_nodes(tiers: &TierMap, deadline: Duration) -> Result<(Option<NodeMove>, u64), ProcessError> {
+    let [fast, slow, ..] = tiers.tiers() else { return Ok((None, 0)) };
+    let (TierKind::Nodes { nodes }, TierKind::Nodes { .. }) = (&fast.kind, &slow.kind) else { return Ok((None, 0)) };
+    let mut pages = OwnPages::on_nodes(tiers, slow.id, deadline, nodes)?;
+    let (mut moved, mut times) = (0, Vec::new());
+    let mut there_and_back = |round: usize| {
+        let began = thread_cpu();
+        let done = |results: Vec<MoveResult>| results.iter().map(|result| u64::from(result.done)).sum::<u64>();
+        let pages = done(pages.out(round)) + done(pages.back(round));
+        moved += pages;
+        if pages as usize >= LEAST_PAGES {
+            times.push(thread_cpu().saturating_sub(began) / pages as u32);
+        }
+        pages as usize
+    };
+    let interrupt = if others_can_be_interrupted() {
+        beside_a_thread(&mut there_and_back)
+    } else {
+        (0..ROUNDS).for_each(|round| _ = there_and_back(round));
+        None
+    };
+    if times.len() < ROUNDS / 2 {
+        return Ok((None, moved));
+    }
+    times.sort_unstable();
+    let mover = times[times.len() / 2];
+    let copied: u64 = (0..ROUNDS).flat_map(|round| pages.out(round)).map(|result| u64::from(result.done)).sum();
+    let copy = pages.time_of_copy().min(mover);
+    let back: u64 = (0..ROUNDS).flat_map(|round| pages.back(round)).map(|result| u64::from(result.done)).sum();
+    Ok((Some(NodeMove { mover, copy, interrupt }), moved + copied + back))
+}
+
+/// Processor time of this thread so far.
+fn thread_cpu() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
 /// Whether there is more than one processor: on a single one nothing runs during a page-out.
 pub fn others_can_be_interrupted() -> bool {
     std::thread::available_parallelism().is_ok_and(|processors| processors.get() > 1)
@@ -90,31 +176,96 @@ struct OwnPages<'a> {
     /// Bytes before the first page.
     skip: usize,
     first: u64,
+    /// Which of them take part.
+    takes_part: Vec<bool>,
     me: Process,
     mover: Movers,
     tiers: &'a TierMap,
-    swap: TierId,
+    slower: TierId,
 }
 
 impl<'a> OwnPages<'a> {
     fn new(tiers: &'a TierMap, swap: TierId, deadline: Duration) -> Result<OwnPages<'a>, ProcessError> {
-        let memory = half_noise((PAGES + 1) * PAGE_BYTES as usize);
+        Self::of(half_noise((PAGES + 1) * PAGE_BYTES as usize), tiers, swap, deadline)
+    }
+
+    fn of(
+        memory: Vec<u8>,
+        tiers: &'a TierMap,
+        slower: TierId,
+        deadline: Duration,
+    ) -> Result<OwnPages<'a>, ProcessError> {
         let first = (memory.as_ptr() as u64).div_ceil(PAGE_BYTES);
         let skip = (first * PAGE_BYTES - memory.as_ptr() as u64) as usize;
         let me = Process::open(std::process::id())?;
-        Ok(OwnPages { memory, skip, first, me, mover: Movers::for_tiers(tiers, deadline), tiers, swap })
+        let (mover, takes_part) = (Movers::for_tiers(tiers, deadline), vec![true; PAGES]);
+        Ok(OwnPages { memory, skip, first, takes_part, me, mover, tiers, slower })
     }
 
-    /// Puts the pages of a round out.
+    /// Those of them that came from the fast tier's nodes; what lies elsewhere would not move, and cost next to nothing.
+    fn on_nodes(
+        tiers: &'a TierMap,
+        slower: TierId,
+        deadline: Duration,
+        fast: &[u32],
+    ) -> Result<OwnPages<'a>, ProcessError> {
+        // A thread of its own asks for the node: the policy of this one is inherited by the program that it starts.
+        let memory = std::thread::scope(|scope| {
+            let filled = scope.spawn(|| {
+                if let Some(Err(error)) = fast.first().map(|node| prefer_memory_from(*node)) {
+                    tracing::debug!(%error, "memory of a node cannot be asked for");
+                }
+                half_noise((PAGES + 1) * PAGE_BYTES as usize)
+            });
+            filled.join().unwrap_or_default()
+        });
+        let mut pages = Self::of(memory, tiers, slower, deadline)?;
+        let addresses: Vec<u64> = (0..PAGES as u64).map(|page| (pages.first + page) * PAGE_BYTES).collect();
+        let mut places = vec![-1; PAGES];
+        // Without an answer none takes part.
+        let _ = crate::sys::move_pages(std::process::id(), &addresses, None, &mut places);
+        pages.takes_part =
+            places.iter().map(|node| fast.iter().any(|fast| i64::from(*fast) == i64::from(*node))).collect();
+        Ok(pages)
+    }
+
+    /// Moves the pages of a round to the slower tier.
     fn out(&mut self, round: usize) -> Vec<MoveResult> {
+        self.carry(round, TierId::FAST, self.slower)
+    }
+
+    /// Moves them back.
+    fn back(&mut self, round: usize) -> Vec<MoveResult> {
+        self.carry(round, self.slower, TierId::FAST)
+    }
+
+    fn carry(&mut self, round: usize, from: TierId, to: TierId) -> Vec<MoveResult> {
         let pages = PAGES / ROUNDS;
-        let moves: Vec<PageMove> = (0..pages)
-            .map(|offset| Vpn(self.first + (round * pages + offset) as u64))
-            .map(|vpn| PageMove { vpn, pages: 1, from: TierId::FAST, to: self.swap })
+        let moves: Vec<PageMove> = (round * pages..(round + 1) * pages)
+            .filter(|page| self.takes_part[*page])
+            .map(|page| PageMove { vpn: Vpn(self.first + page as u64), pages: 1, from, to })
             .collect();
         let mut results = Vec::new();
         self.mover.execute(&self.me, &moves, self.tiers, &mut results);
         results
+    }
+
+    /// What copying one of the pages from where they lie now takes a core: the median over the pages.
+    fn time_of_copy(&self) -> Duration {
+        let mut page = vec![0u8; PAGE_BYTES as usize];
+        let mut times: Vec<Duration> = self.memory[self.skip..]
+            .chunks_exact(page.len())
+            .zip(&self.takes_part)
+            .filter(|(_, takes_part)| **takes_part)
+            .map(|(source, _)| {
+                let began = Instant::now();
+                page.copy_from_slice(std::hint::black_box(source));
+                std::hint::black_box(&mut page);
+                began.elapsed()
+            })
+            .collect();
+        times.sort_unstable();
+        times.get(times.len() / 2).copied().unwrap_or_default()
     }
 }
 

@@ -18,6 +18,8 @@ pub struct ProcessorUse {
     /// Processor time of the kernel's reclaim threads that were asked for; none where the kernel does not list a thread's children (CONFIG_PROC_CHILDREN),
     /// which distributions' kernels do.
     pub reclaim: Duration,
+    /// Processors that are online; no sum.
+    pub online: u32,
 }
 
 impl ProcessorUse {
@@ -33,7 +35,9 @@ impl ProcessorUse {
         let waited = std::fs::read_to_string(root.join("proc/pressure/cpu")).ok();
         let waited = waited.and_then(|text| stall(&text, "some", "total=")).map(Duration::from_micros);
         let reclaim = seconds(reclaim.iter().filter_map(|pid| thread(root, *pid)).map(|(_, ticks)| ticks).sum());
-        Some(ProcessorUse { busy: seconds(user + nice + system + irq + softirq), waited, reclaim })
+        let each = text.lines().filter(|line| line.strip_prefix("cpu").is_some_and(|rest| !rest.starts_with(' ')));
+        let online = each.count().max(1) as u32;
+        Some(ProcessorUse { busy: seconds(user + nice + system + irq + softirq), waited, reclaim, online })
     }
 
     /// What changed since an earlier reading.
@@ -43,6 +47,7 @@ impl ProcessorUse {
             busy: self.busy.saturating_sub(before.busy),
             waited: self.waited.zip(before.waited).map(|(now, before)| now.saturating_sub(before)),
             reclaim: self.reclaim.saturating_sub(before.reclaim),
+            online: self.online,
         }
     }
 }
@@ -104,6 +109,7 @@ mod tests {
         let found = ProcessorUse::read(root.path(), &threads).unwrap();
         assert_eq!(found.busy, Duration::from_secs_f64(163.0 / hertz));
         assert_eq!(found.waited, Some(Duration::from_millis(2500)));
+        assert_eq!(found.online, 1);
         assert_eq!(found.reclaim, Duration::from_secs_f64(53.0 / hertz));
         assert_eq!(ProcessorUse::read(root.path(), &[]).unwrap().reclaim, Duration::ZERO);
         let none = found.since(&found);

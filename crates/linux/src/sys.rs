@@ -930,6 +930,18 @@ pub mod placement {
     /// # Errors
     /// When there is no such node, or the thread may not use it.
     pub fn take_memory_from(node: u32) -> io::Result<()> {
+        set_policy(libc::MPOL_BIND, node)
+    }
+
+    /// New memory of this thread comes from this node as long as it has some, from now on (set_mempolicy(2) with MPOL_PREFERRED).
+    ///
+    /// # Errors
+    /// As [`take_memory_from`].
+    pub fn prefer_memory_from(node: u32) -> io::Result<()> {
+        set_policy(libc::MPOL_PREFERRED, node)
+    }
+
+    fn set_policy(mode: libc::c_int, node: u32) -> io::Result<()> {
         const BITS: usize = u64::BITS as usize;
         /// MAX_NUMNODES of the largest kernels (CONFIG_NODES_SHIFT 10).
         const NODES: usize = 1024;
@@ -937,7 +949,7 @@ pub mod placement {
         let Some(word) = mask.get_mut(node as usize / BITS) else { return Err(io::ErrorKind::InvalidInput.into()) };
         *word |= 1 << (node as usize % BITS);
         // SAFETY: the mask is an array of NODES bits that lives through the call; the kernel reads one bit less than the argument says.
-        let result = unsafe { libc::syscall(libc::SYS_set_mempolicy, libc::MPOL_BIND, mask.as_ptr(), NODES + 1) };
+        let result = unsafe { libc::syscall(libc::SYS_set_mempolicy, mode, mask.as_ptr(), NODES + 1) };
         if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
 

@@ -57,6 +57,7 @@ pub(super) fn managed() -> Report {
             promoted: 2_110,
             failed: 1_234,
             failed_by_cause: counts(&[("stayed", 1_100), ("EBUSY", 134)]),
+            measuring: 0,
             moved_by_reason: counts(&[("cold", 391_220), ("hot", 2_110)]),
         },
         refaults: 20_418,

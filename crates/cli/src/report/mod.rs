@@ -133,6 +133,9 @@ pub(crate) struct MovedPages {
     pub failed: u64,
     /// Those by errno or cause.
     pub failed_by_cause: BTreeMap<String, u64>,
+    /// Pages of Terrace itself that were moved between nodes to measure what that costs; the kernel counts them as well.
+    #[serde(default)]
+    pub measuring: u64,
     /// Moves by reason.
     pub moved_by_reason: BTreeMap<String, u64>,
 }

@@ -175,7 +175,7 @@ pub(crate) fn run_with(plan: &Plan, mut hook: Option<&mut dyn RunHook>) -> anyho
         kernel_lists,
         life_cycle: machine.life_cycle,
         max_overhead: plan.max_overhead(),
-        page_out_interrupt: machine.move_cost.page_out.map(|interval| interval.median),
+        move_cost: machine.move_cost,
     };
     let mut manager = Manager::new(parts);
     if let Some(hook) = &mut hook {

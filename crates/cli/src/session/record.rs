@@ -210,6 +210,15 @@ impl Recorder {
         if !plan.moves && !plan.observes() {
             notes.push("dry run: nothing was moved; what would have moved is counted by the cause dry_run".to_owned());
         }
+        if let Some(cost) = manager.move_cost().between_nodes {
+            let micros = |time: Duration| time.as_secs_f64() * 1e6;
+            let (mover, copy) = (micros(cost.mover), micros(cost.copy));
+            let thread =
+                cost.interrupt.map_or("not measured".to_owned(), |found| format!("{:.2} µs", micros(found.median)));
+            notes.push(format!(
+                "a page moved between nodes takes {mover:.2} µs of a processor, {copy:.2} µs of it the copy, and of each thread that runs {thread}"
+            ));
+        }
         if engine.policy_name() != "age" {
             notes.push(format!("no age histogram: the policy {} keeps no ages", engine.policy_name()));
         }
@@ -258,6 +267,7 @@ impl Recorder {
                 promoted: ledger.promoted(),
                 failed: ledger.failed().values().sum(),
                 failed_by_cause: ledger.failed().iter().map(|(cause, pages)| (cause.name(), *pages)).collect(),
+                measuring: manager.move_cost().measured_pages,
                 moved_by_reason: by_reason(ledger.moved()),
             },
             refaults: ledger.refaults(),

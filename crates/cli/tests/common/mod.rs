@@ -105,7 +105,7 @@ impl Running {
         read(&self.stderr)
     }
 
-    /// Waits until its stdout has this. A command that ends without it is not waited for: what it said of the reason is told.
+    /// Waits until its stdout has this. A command that ends without it is not waited for: its stderr is shown.
     #[track_caller]
     pub(crate) fn wait_for_output(&mut self, text: &str, limit: Duration) {
         let began = Instant::now();
@@ -333,7 +333,7 @@ pub(crate) fn run_live_tests(program: &str, tests: &[LiveTest]) -> ExitCode {
             continue;
         }
         let began = Instant::now();
-        // The machine's other work can make a live test fail. One that fails runs once more; that it failed first is told and counted.
+        // The machine's other work can make a live test fail. One that fails runs once more; the first failure is printed and counted.
         let first = passes(test);
         let good = first || passes(test);
         failed += u32::from(!good);

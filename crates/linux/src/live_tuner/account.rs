@@ -88,12 +88,12 @@ pub(super) mod tests {
             low: Duration::from_micros(8),
             high: Duration::from_micros(14),
         };
-        MoveCost { refault: Some(Duration::from_micros(9)), page_out: Some(out) }
+        MoveCost { refault: Some(Duration::from_micros(9)), page_out: Some(out), ..MoveCost::default() }
     }
 
     fn processors(busy: f64, waited: Option<f64>) -> Option<ProcessorUse> {
         let [busy, reclaim] = [busy, 0.0].map(Duration::from_secs_f64);
-        Some(ProcessorUse { busy, waited: waited.map(Duration::from_secs_f64), reclaim })
+        Some(ProcessorUse { busy, waited: waited.map(Duration::from_secs_f64), reclaim, online: 2 })
     }
 
     /// A second of a program with one thread that runs all the time, and a processor to spare.

@@ -10,12 +10,14 @@ use std::time::Duration;
 use terrace_core::engine::Input;
 use terrace_core::governor::Pressure;
 use terrace_core::plan::{Action, Failure, Outcome};
+use terrace_core::prices::ProcessorCounts;
 use terrace_core::units::{Bytes, TierId, Time};
 
 use super::Manager;
 use crate::move_cost;
 use crate::movers::STALL_DEADLINE;
 use crate::pressure::PressureReading;
+use crate::processors::ProcessorUse;
 use crate::topology::nodes::available_memory;
 use crate::topology::{Tier, TierKind};
 
@@ -29,7 +31,7 @@ const COMPACT_FROM: Bytes = Bytes::mib(16);
 const COMPACT_INTERVAL: Duration = Duration::from_secs(10);
 /// The compression ratio of a few pages says nothing: from this much stored data on it counts.
 const COMPRESSION_TELLS_FROM: Bytes = Bytes::mib(16);
-/// How often what a page-out costs is measured again: 60 ms of a processor, a ten-thousandth of the time.
+/// How often what moves cost is measured again: 60 to 130 ms of a processor, two ten-thousandths of the time at most.
 const PRICE_INTERVAL: Duration = Duration::from_secs(600);
 /// Processes that are asked how long they waited for a processor while something moves.
 const MOST_ASKED: usize = 64;
@@ -79,6 +81,7 @@ impl Manager {
         }
         self.read_room();
         self.price_again(now);
+        self.read_processors(window);
         let cores = self.watching.cores();
         let pids: Vec<u32> = self.spaces.values().map(|space| space.process.pid()).take(MOST_ASKED).collect();
         let moved = self.moving.read(Path::new("/"), window, cores, pids.into_iter());
@@ -147,30 +150,67 @@ impl Manager {
         }
     }
 
-    /// Enters what a plan cost.
-    pub(super) fn account_for(&mut self, cpu: Duration, outcomes: &[Outcome]) {
-        let pages = |outcome: &Outcome| u64::from(outcome.done);
-        let out = |outcome: &&Outcome| matches!(outcome.item.action, Action::MoveTo(to) if to > outcome.item.from);
-        let moved = outcomes.iter().map(pages).sum();
-        self.moving.carried_out(cpu, outcomes.iter().filter(out).map(pages).sum(), moved);
+    /// Passes to the policy how busy the processors are, where it weighs moves between nodes: a mover on one that idles takes time from nobody.
+    fn read_processors(&mut self, window: Duration) {
+        if self.parts.move_cost.between_nodes.is_none() {
+            return;
+        }
+        let Some(now) = ProcessorUse::read(Path::new("/"), &[]) else { return };
+        let Some(before) = self.processors.replace(now) else { return };
+        let in_use = now.since(&before).busy.as_secs_f64() / (window.as_secs_f64().max(1e-3) * f64::from(now.online));
+        let cores = self.watching.cores().round().max(1.0) as u32;
+        let counts = ProcessorCounts { cores, in_use: in_use.clamp(0.0, 1.0), ..ProcessorCounts::default() };
+        self.drain_engine(Input::Processor(counts));
     }
 
-    /// Measures what a page-out takes of a running thread again, where pages go to swap and some have moved since it was last measured.
+    /// Enters what a plan cost. A page that goes to slower memory interrupts the program's processors, and so does one that comes from a
+    /// slower node; one that comes from swap was mapped nowhere.
+    pub(super) fn account_for(&mut self, cpu: Duration, outcomes: &[Outcome]) {
+        let pages = |outcome: &Outcome| u64::from(outcome.done);
+        let swap = self.parts.tiers.swap_tier();
+        let interrupts = |outcome: &&Outcome| matches!(outcome.item.action, Action::MoveTo(to) if to > outcome.item.from || Some(outcome.item.from) != swap);
+        let moved = outcomes.iter().map(pages).sum();
+        self.moving.carried_out(cpu, outcomes.iter().filter(interrupts).map(pages).sum(), moved);
+    }
+
+    /// Passes the prices of moves between nodes to the policy, where they were measured.
+    pub(super) fn tell_prices(&mut self) {
+        if let Some(prices) = self.parts.move_cost.prices(&self.parts.tiers) {
+            let now = self.now();
+            self.parts.engine.handle(now, Input::Prices(prices));
+        }
+    }
+
+    /// Measures again what moves cost, where some have moved since that was last measured.
     fn price_again(&mut self, now: Time) {
         if self.priced_at == Time::ZERO {
             self.priced_at = now;
         }
         let moved = self.moving.total();
-        let due = now.since(self.priced_at) >= PRICE_INTERVAL && moved > self.priced_for;
-        let Some(swap) = self.parts.tiers.swap_tier().filter(|_| due && self.parts.page_out_interrupt.is_some()) else {
+        if now.since(self.priced_at) < PRICE_INTERVAL || moved <= self.priced_for {
             return;
-        };
+        }
         (self.priced_at, self.priced_for) = (now, moved);
-        match move_cost::page_out(&self.parts.tiers, swap, STALL_DEADLINE) {
-            Ok(Some(interval)) => self.moving.set_interrupt(interval.median),
-            // Too few pages left, as where swap is full: what was measured before stands.
-            Ok(None) => {}
-            Err(error) => tracing::warn!(%error, "what a page-out costs could not be measured again"),
+        let cost = self.parts.move_cost;
+        // Too few pages moved, as where swap is full: what was measured before stands.
+        if let Some(swap) = self.parts.tiers.swap_tier().filter(|_| cost.page_out.is_some()) {
+            match move_cost::page_out(&self.parts.tiers, swap, STALL_DEADLINE) {
+                Ok(found) => self.parts.move_cost.page_out = found.or(cost.page_out),
+                Err(error) => tracing::warn!(%error, "what a page-out costs could not be measured again"),
+            }
+        }
+        if cost.between_nodes.is_some() {
+            match move_cost::between_nodes(&self.parts.tiers, STALL_DEADLINE) {
+                Ok((found, pages)) => {
+                    self.parts.move_cost.between_nodes = found.or(cost.between_nodes);
+                    self.parts.move_cost.measured_pages += pages;
+                    self.tell_prices();
+                }
+                Err(error) => tracing::warn!(%error, "what a move between nodes costs could not be measured again"),
+            }
+        }
+        if let Some(interval) = self.parts.move_cost.interrupt() {
+            self.moving.set_interrupt(interval.median);
         }
     }
 }

@@ -1,6 +1,6 @@
 //! What moving costs the programs, as it happens: the manager's account of it.
 //!
-//! In: what a page-out takes of a running thread (`move_cost.rs`), the processor time of each batch of moves, how busy the processors are and how
+//! In: what a page-out, or a move between nodes, takes of a running thread (`move_cost.rs`), the processor time of each batch of moves, how busy the processors are and how
 //! long the programs' threads waited for one. Out: the price of a page-out now, and the cost of all moves so far. Must not: judge it; the
 //! governor does.
 //!
@@ -31,13 +31,13 @@ const QUIET: u32 = 8;
 /// See the module's header.
 #[derive(Clone, Debug)]
 pub(super) struct MovingAccount {
-    /// What a page-out takes of each thread that runs.
+    /// What a page-out, or a move between nodes, takes of each thread that runs.
     interrupt: Duration,
     /// The mover's own time a page that goes out.
     fixed: Duration,
     /// Share of the mover's time that is taken from somebody.
     taken: f64,
-    /// Since the last reading: the mover's time, and pages that went out.
+    /// Since the last reading: the mover's time, and pages whose move interrupts the programs.
     mover: Duration,
     out: u64,
     before: Option<Reading>,
@@ -64,7 +64,7 @@ pub(super) struct Moved {
 }
 
 impl MovingAccount {
-    /// With what a page-out takes of a running thread, if that was measured; on a single processor nothing runs meanwhile.
+    /// With what a move takes of a running thread, if that was measured; on a single processor nothing runs meanwhile.
     pub(super) fn new(interrupt: Option<Duration>) -> MovingAccount {
         let assumed = if crate::move_cost::others_can_be_interrupted() { ASSUMED_INTERRUPT } else { Duration::ZERO };
         MovingAccount {
@@ -84,7 +84,7 @@ impl MovingAccount {
         self.interrupt = interrupt;
     }
 
-    /// A batch was carried out: the mover's processor time, pages that went to slower memory, and pages that moved at all.
+    /// A batch was carried out: the mover's processor time, pages whose move interrupts the programs, and pages that moved at all.
     pub(super) fn carried_out(&mut self, cpu: Duration, out: u64, moved: u64) {
         self.mover += cpu;
         self.out += out;

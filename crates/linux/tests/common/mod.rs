@@ -39,7 +39,7 @@ pub(crate) fn run_live_tests<H, S: PartialEq + Debug>(
             continue;
         }
         let began = Instant::now();
-        // The machine's other work can make a live test fail. One that fails runs once more; that it failed first is told and counted.
+        // The machine's other work can make a live test fail. One that fails runs once more; the first failure is printed and counted.
         let first = passes(test);
         let good = first || passes(test);
         failed += u32::from(!good);

@@ -10,6 +10,7 @@ use terrace_core::policy::{FastGoal, Policy};
 use terrace_core::units::{Bytes, PAGE_BYTES, Time, Vpn};
 use terrace_core::watching::DEFAULT_MAX_OVERHEAD;
 use terrace_linux::manager::ManagerParts;
+use terrace_linux::move_cost::MoveCost;
 use terrace_linux::movers::Movers;
 use terrace_linux::process::RangeOptions;
 use terrace_linux::topology::TierMap;
@@ -44,7 +45,7 @@ pub(crate) fn parts(
         kernel_lists: None,
         life_cycle: None,
         max_overhead: DEFAULT_MAX_OVERHEAD,
-        page_out_interrupt: None,
+        move_cost: MoveCost::default(),
     }
 }
 
