@@ -8,15 +8,17 @@
 //! with the machine (in a virtual one an interrupt is an exit) and with the program; here a thread goes through as many pages as a second-level
 //! TLB has entries, which has it refill the most after each flush.
 
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use terrace_core::prices::Prices;
-use terrace_core::units::{PAGE_BYTES, TierId, Vpn};
+use terrace_core::units::{Bytes, PAGE_BYTES, TierId, Vpn};
 
 use crate::movers::{MoveResult, Mover, Movers, PageMove};
 use crate::process::{Process, ProcessError};
-use crate::sys::placement::prefer_memory_from;
+use crate::sys::placement::{ask_for_small_pages, prefer_memory_from};
+use crate::topology::nodes::free_memory;
 use crate::topology::{Tier, TierKind, TierMap};
 
 /// What moves cost, as measured.
@@ -87,6 +89,8 @@ const ROUNDS: usize = 8;
 const LEAST_PAGES: usize = 32;
 /// Longest that the thread is watched undisturbed, before and after each round.
 const UNDISTURBED: Duration = Duration::from_millis(4);
+/// Free memory of a slower node that is taken for room; less is left to the programs.
+const ROOM: Bytes = Bytes::mib(64);
 /// Pages that the watched thread goes through: entries of a second-level TLB (1,024 to 2,048 on processors of the last ten years).
 const HOT_PAGES: usize = 1024;
 
@@ -123,19 +127,24 @@ pub fn page_out(tiers: &TierMap, swap: TierId, deadline: Duration) -> Result<Opt
 
 /// What a move between the two fastest tiers costs, where both consist of nodes: pages of this process go to the slower and back, next to a
 /// thread that runs all the time. Takes some 70 ms. With it, how many pages moved; they are all back afterwards, but for those that the
-/// kernel would not move. `None` where that is more than half of the rounds, or none of this process's memory came from the fast node.
+/// kernel would not move. `None` where that is more than half of the rounds, none of this process's memory came from the fast node, or the
+/// slower ones are full.
 ///
 /// # Errors
 /// When this process cannot be read.
 pub fn between_nodes(tiers: &TierMap, deadline: Duration) -> Result<(Option<NodeMove>, u64), ProcessError> {
     let [fast, slow, ..] = tiers.tiers() else { return Ok((None, 0)) };
-    let (TierKind::Nodes { nodes }, TierKind::Nodes { .. }) = (&fast.kind, &slow.kind) else { return Ok((None, 0)) };
+    let (TierKind::Nodes { nodes }, TierKind::Nodes { nodes: slower }) = (&fast.kind, &slow.kind) else {
+        return Ok((None, 0));
+    };
+    if !slower.iter().any(|node| free_memory(Path::new("/"), *node) >= Some(ROOM)) {
+        return Ok((None, 0));
+    }
     let mut pages = OwnPages::on_nodes(tiers, slow.id, deadline, nodes)?;
     let (mut moved, mut times) = (0, Vec::new());
     let mut there_and_back = |round: usize| {
         let began = thread_cpu();
-        let done = |results: Vec<MoveResult>| results.iter().map(|result| u64::from(result.done)).sum::<u64>();
-        let pages = done(pages.out(round)) + done(pages.back(round));
+        let pages = done(&pages.out(round)) + done(&pages.back(round));
         moved += pages;
         if pages as usize >= LEAST_PAGES {
             times.push(thread_cpu().saturating_sub(began) / pages as u32);
@@ -153,10 +162,15 @@ pub fn between_nodes(tiers: &TierMap, deadline: Duration) -> Result<(Option<Node
     }
     times.sort_unstable();
     let mover = times[times.len() / 2];
-    let copied: u64 = (0..ROUNDS).flat_map(|round| pages.out(round)).map(|result| u64::from(result.done)).sum();
-    let copy = pages.time_of_copy().min(mover);
-    let back: u64 = (0..ROUNDS).flat_map(|round| pages.back(round)).map(|result| u64::from(result.done)).sum();
-    Ok((Some(NodeMove { mover, copy, interrupt }), moved + copied + back))
+    moved += done(&pages.out(0));
+    let copy = pages.time_of_copy(0).min(mover);
+    moved += done(&pages.back(0));
+    Ok((Some(NodeMove { mover, copy, interrupt }), moved))
+}
+
+/// Pages that moved.
+fn done(results: &[MoveResult]) -> u64 {
+    results.iter().map(|result| u64::from(result.done)).sum()
 }
 
 /// Processor time of this thread so far.
@@ -186,7 +200,7 @@ struct OwnPages<'a> {
 
 impl<'a> OwnPages<'a> {
     fn new(tiers: &'a TierMap, swap: TierId, deadline: Duration) -> Result<OwnPages<'a>, ProcessError> {
-        Self::of(half_noise((PAGES + 1) * PAGE_BYTES as usize), tiers, swap, deadline)
+        Self::of(half_noise_in_small_pages((PAGES + 1) * PAGE_BYTES as usize), tiers, swap, deadline)
     }
 
     fn of(
@@ -215,7 +229,7 @@ impl<'a> OwnPages<'a> {
                 if let Some(Err(error)) = fast.first().map(|node| prefer_memory_from(*node)) {
                     tracing::debug!(%error, "memory of a node cannot be asked for");
                 }
-                half_noise((PAGES + 1) * PAGE_BYTES as usize)
+                half_noise_in_small_pages((PAGES + 1) * PAGE_BYTES as usize)
             });
             filled.join().unwrap_or_default()
         });
@@ -250,12 +264,14 @@ impl<'a> OwnPages<'a> {
         results
     }
 
-    /// What copying one of the pages from where they lie now takes a core: the median over the pages.
-    fn time_of_copy(&self) -> Duration {
+    /// What copying one of a round's pages from where they lie now takes a core: the median over the pages.
+    fn time_of_copy(&self, round: usize) -> Duration {
         let mut page = vec![0u8; PAGE_BYTES as usize];
         let mut times: Vec<Duration> = self.memory[self.skip..]
             .chunks_exact(page.len())
             .zip(&self.takes_part)
+            .skip(round * PAGES / ROUNDS)
+            .take(PAGES / ROUNDS)
             .filter(|(_, takes_part)| **takes_part)
             .map(|(source, _)| {
                 let began = Instant::now();
@@ -272,6 +288,19 @@ impl<'a> OwnPages<'a> {
 /// Memory compressible about 2:1, as ordinary data is: half of each page is noise.
 pub fn half_noise(bytes: usize) -> Vec<u8> {
     let mut memory = vec![0u8; bytes];
+    fill_with_half_noise(&mut memory);
+    memory
+}
+
+/// The same in small pages, which move one by one.
+fn half_noise_in_small_pages(bytes: usize) -> Vec<u8> {
+    let mut memory = vec![0u8; bytes];
+    ask_for_small_pages(&mut memory);
+    fill_with_half_noise(&mut memory);
+    memory
+}
+
+fn fill_with_half_noise(memory: &mut [u8]) {
     let mut state = 0x9e37_79b9_7f4a_7c15u64;
     for chunk in memory.chunks_exact_mut(PAGE_BYTES as usize) {
         for byte in &mut chunk[..PAGE_BYTES as usize / 2] {
@@ -279,7 +308,6 @@ pub fn half_noise(bytes: usize) -> Vec<u8> {
             *byte = (state >> 56) as u8;
         }
     }
-    memory
 }
 
 /// Rounds of `out`, which returns how many pages went, next to a thread that runs all the time.

@@ -955,13 +955,22 @@ pub mod placement {
 
     /// Asks for huge pages behind these values, best before they are touched. What the kernel cannot give stays small.
     pub fn ask_for_huge_pages<T: Copy>(values: &mut [T]) {
+        advise(values, libc::MADV_HUGEPAGE);
+    }
+
+    /// Has the pages behind these values stay small. Those touched before stay what they are.
+    pub fn ask_for_small_pages<T: Copy>(values: &mut [T]) {
+        advise(values, libc::MADV_NOHUGEPAGE);
+    }
+
+    fn advise<T: Copy>(values: &mut [T], advice: libc::c_int) {
         const PAGE: usize = 4096;
         let start = (values.as_ptr() as usize).next_multiple_of(PAGE);
         let end = (values.as_ptr() as usize + size_of_val(values)) & !(PAGE - 1);
         if end > start {
             // SAFETY: whole pages within memory that is borrowed mutably; the advice changes how they are mapped, never what
             // they hold.
-            unsafe { libc::madvise(start as *mut libc::c_void, end - start, libc::MADV_HUGEPAGE) };
+            unsafe { libc::madvise(start as *mut libc::c_void, end - start, advice) };
         }
     }
 
