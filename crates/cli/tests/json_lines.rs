@@ -62,7 +62,25 @@ const COMMANDS: &[(&str, Way)] = &[
     ("sim hotness", Here(&["--workload", "gups", "--size", "8MiB", "--operations", "200000", "--window", "100ms"])),
     ("sim machines", Here(&[])),
     ("sim run", Here(&["--workload", "gups", "--size", "4MiB", "--operations", "2000"])),
-    ("size advise", Needs(RIGHTS)),
+    (
+        "size advise",
+        Here(&[
+            "--workload",
+            "gups",
+            "--size",
+            "4MiB",
+            "--operations",
+            "20000",
+            "--machines",
+            "cxl-pond",
+            "--policies",
+            "tpp",
+            "--fast",
+            "50%",
+            "--groups",
+            "2",
+        ]),
+    ),
     ("size build", Here(&["--records", "20", "--out", "@/db"])),
     (
         "size forecast",
@@ -97,11 +115,12 @@ const COMMANDS: &[(&str, Way)] = &[
 ];
 
 /// Those whose results carry what made them, as far as they are run here.
-const STAMPED: [&str; 10] = [
+const STAMPED: [&str; 11] = [
     "reproduce",
     "sim compare",
     "sim hotness",
     "sim run",
+    "size advise",
     "size build",
     "size forecast",
     "size microbench",

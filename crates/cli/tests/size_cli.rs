@@ -149,6 +149,37 @@ fn a_forecast_names_size_and_policy_and_is_the_same_every_time() {
     misuse(&["size", "forecast", "--workload", "gups", "--machine", own.to_str().unwrap()], "does not read");
 }
 
+/// The interface others rely on: the careful size, its policy, its probability and its curve, by the same forecast as `size forecast`.
+#[test]
+fn advice_is_the_forecast_machine_by_machine() {
+    let program =
+        ["--workload", "hot-cold", "--size", "8MiB", "--operations", "300000", "--scale", "64", "--pages", "4k"];
+    let sizes = ["--policies", "tpp", "--fast", "50%,90%", "--sample", "512", "--groups", "3", "--json"];
+    let of = |command: &str, machines: &[&str]| json(&[&["size", command][..], &program, machines, &sizes].concat());
+    let advice = of("advise", &["--machines", "cxl-pond,zram-vm"]);
+    let machines = advice["machines"].as_array().unwrap();
+    assert_eq!(machines.len(), 2);
+    for said in machines {
+        let name = said["machine"].as_str().unwrap();
+        let forecast = of("forecast", &["--machine", name]);
+        for key in ["fast_share", "fast_share_expected", "policy", "probability_over_target", "policies"] {
+            assert_eq!(said[key], forecast[key], "{name}: {key}");
+        }
+        assert_eq!(said["curve"].as_array().unwrap().len(), 2);
+        assert!(said["fast_share"].as_f64().unwrap() >= said["fast_share_expected"].as_f64().unwrap());
+        assert!(said["probability_over_target"].as_f64().unwrap() <= 0.02);
+    }
+    assert_eq!((advice["basis"].as_str(), &advice["not_enough_seen"]), (Some("accesses"), &Value::Null));
+    let words = [&["size", "advise", "--machines", "cxl-pond"][..], &program, &sizes[..8]].concat();
+    let text = String::from_utf8(terrace(&words).stdout).unwrap();
+    let header = text.lines().find(|line| line.trim_start().starts_with("machine")).unwrap();
+    assert!(header.find("carefully").unwrap() < header.find("expected").unwrap(), "{text}");
+    misuse(&["size", "advise", "--workload", "gups", "--pid", "1"], "cannot be used with");
+    misuse(&["size", "advise", "--size", "8MiB", "--", "true"], "cannot be used with");
+    misuse(&["size", "advise", "--workload", "gups", "--machines", "no-such-machine"], "no-such-machine");
+    misuse(&["size", "advise"], "required");
+}
+
 /// The commands of "From nothing to a purchase" in docs/sizing.md, on a small program.
 #[test]
 fn a_planner_comes_from_nothing_to_a_purchase() {

@@ -178,6 +178,33 @@ fn least_share(curve: &[Point], good: impl Fn(&Point) -> bool) -> f64 {
     }
 }
 
+/// Curves of the same policies and sizes where what the program did is known within bounds: made of the least that it can have been, of what is expected,
+/// and of the most. A point's interval is from the least of all to the most of all, and its probability is that of the worst of them.
+pub fn within_bounds(least: &[Curve], expected: &[Curve], most: &[Curve], target: f64) -> Vec<Curve> {
+    let widened = |point: &Point, others: [Option<&Point>; 2]| {
+        let others = || others.into_iter().flatten();
+        Point {
+            loss_low: others().map(|other| other.loss_low).fold(point.loss_low, f64::min),
+            loss_high: others().map(|other| other.loss_high).fold(point.loss_high, f64::max),
+            probability_over_target: others()
+                .map(|other| other.probability_over_target)
+                .fold(point.probability_over_target, f64::max),
+            ..*point
+        }
+    };
+    let at = |curve: &'_ [Curve], place: usize, share: f64| -> Option<Point> {
+        curve.get(place)?.curve.iter().find(|point| point.fast_share == share).copied()
+    };
+    let curve = |(place, curve): (usize, &Curve)| {
+        let points = curve.curve.iter().map(|point| {
+            let bounds = [least, most].map(|bound| at(bound, place, point.fast_share));
+            widened(point, [bounds[0].as_ref(), bounds[1].as_ref()])
+        });
+        Curve::new(&curve.policy, target, points.collect())
+    };
+    expected.iter().enumerate().map(curve).collect()
+}
+
 /// The curve that needs least fast memory, carefully, then as expected; of equal ones that which loses less at its size, and of those the first.
 pub fn best(curves: &[Curve]) -> Option<&Curve> {
     let key = |curve: &&Curve| {
@@ -347,9 +374,8 @@ mod tests {
         assert!((estimate.loss - 0.1).abs() < 1e-9, "a tenth of the second in which it works: {}", estimate.loss);
     }
 
-    #[test]
-    fn the_careful_size_holds_from_there_up_and_the_answer_names_the_policy() {
-        let point = |fast_share, loss, probability_over_target| Point {
+    fn point(fast_share: f64, loss: f64, probability_over_target: f64) -> Point {
+        Point {
             fast_share,
             loss,
             loss_low: loss,
@@ -358,7 +384,28 @@ mod tests {
             slow_share: 0.0,
             slow_share_by_recency: 0.0,
             moves_a_page: 0.0,
+        }
+    }
+
+    #[test]
+    fn what_is_known_within_bounds_is_careful_by_the_worst_and_expected_between() {
+        let of = |losses: [(f64, f64); 2]| {
+            let [small, large] = losses;
+            vec![Curve::new("tpp", 0.05, vec![point(0.3, small.0, small.1), point(0.6, large.0, large.1)])]
         };
+        let (least, expected) = (of([(0.0, 0.0), (0.0, 0.0)]), of([(0.02, 0.0), (0.01, 0.0)]));
+        let most = of([(0.4, 1.0), (0.04, 0.01)]);
+        let [curve] = within_bounds(&least, &expected, &most, 0.05).try_into().unwrap();
+        assert_eq!((curve.fast_share, curve.fast_share_expected), (0.6, 0.3));
+        assert_eq!(curve.probability_over_target, 0.01);
+        let Point { loss, loss_low, loss_high, .. } = curve.curve[0];
+        assert_eq!((loss_low, loss, loss_high), (0.0, 0.02, 0.4));
+        // Without bounds it is what it was.
+        assert_eq!(within_bounds(&[], &expected, &[], 0.05), expected);
+    }
+
+    #[test]
+    fn the_careful_size_holds_from_there_up_and_the_answer_names_the_policy() {
         let dips = vec![point(0.2, 0.01, 0.0), point(0.4, 0.2, 1.0), point(0.6, 0.04, 0.1), point(0.8, 0.01, 0.01)];
         let tpp = Curve::new("tpp", 0.05, dips);
         assert_eq!((tpp.fast_share, tpp.fast_share_expected), (0.8, 0.6));

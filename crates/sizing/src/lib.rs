@@ -8,7 +8,7 @@
 //! accesses, migrations and arithmetic; [`model`] or [`simulated`] run that at every size of fast memory, which is a record;
 //! [`sampling`] chooses which records a [`database`] has, [`journal`] keeps a build that was interrupted; [`index`] finds the
 //! nearest. The tuner that acts on it interval by interval is `terrace_tuning`; [`sim_driver`] drives it in the simulator.
-//! [`advise`] turns a profile of a program that has only fast memory into bounds for machines. [`forecast`] plays the engine itself, under any policy and
+//! [`advise`] says what a size saves in money. [`forecast`] plays the engine itself, under any policy and
 //! size, on what a run with everything fast did with a [`sample`] of its pages: a [`tape`] of its accesses, or one made of what was seen of them
 //! ([`watched`]). [`aet`] is the cheap answer that checks it.
 //!

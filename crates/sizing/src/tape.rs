@@ -25,13 +25,13 @@ pub struct Use {
     cycles: u32,
     thread: u16,
     line: u8,
-    wait: u8,
+    wait: Wait,
 }
 
 impl Use {
     /// An access of a thread to a page; the thread computed `cycles` before it.
     pub const fn new(page: u64, line: u8, wait: Wait, thread: u16, cycles: u32) -> Use {
-        Use { page, line: line & 63, wait: wait as u8, thread, cycles }
+        Use { page, line: line & 63, wait, thread, cycles }
     }
 }
 
@@ -46,11 +46,7 @@ impl Record for Use {
     }
     #[inline(always)]
     fn wait(&self) -> Wait {
-        match self.wait {
-            0 => Wait::Load,
-            1 => Wait::Dependent,
-            _ => Wait::Store,
-        }
+        self.wait
     }
     #[inline(always)]
     fn thread(&self) -> usize {

@@ -151,17 +151,29 @@ impl Intensity {
     }
 }
 
-/// A page of the sample: when it was first seen with memory, and the windows in which it was accessed, one bit each.
+/// A page of the sample: when it was first seen with memory, the windows in which it was accessed, one bit each, and when it was gone again.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct History {
     born: u32,
     seen: Vec<u64>,
+    gone: Option<u32>,
 }
 
 impl History {
     /// Of a page that has had memory since this window.
     pub const fn born(window: u32) -> History {
-        History { born: window, seen: Vec::new() }
+        History { born: window, seen: Vec::new(), gone: None }
+    }
+
+    /// It has no memory any more since this window, which is later than the one in which it was born.
+    pub const fn gone(mut self, window: u32) -> History {
+        self.gone = Some(window);
+        self
+    }
+
+    /// Windows in which it had memory, of so many: at least one.
+    fn lived(&self, windows: u32) -> u32 {
+        self.gone.unwrap_or(windows).min(windows).saturating_sub(self.born).max(1)
     }
 
     /// It was accessed in this window.
@@ -195,6 +207,37 @@ pub struct Marks {
     pub pages: Vec<History>,
 }
 
+/// Why marks allow no forecast.
+#[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
+pub enum NotEnough {
+    /// A page that is used now and then cannot be told from one that always is.
+    #[error("{seen} windows of {seconds:.1} s were seen, and it takes {LEAST_WINDOWS}: watch it for longer")]
+    Windows {
+        /// Windows there are.
+        seen: u32,
+        /// Their length.
+        seconds: f64,
+    },
+    /// What is lost is a share of what it computes.
+    #[error(
+        "it computed for {0:.2} s while it was watched, and it takes {LEAST_CPU_SECONDS} s: watch it while it has work to do"
+    )]
+    Idle(f64),
+    /// There is nothing that could be slow.
+    #[error(
+        "{0} of its pages were seen, and it takes {LEAST_PAGES}: it needs no advice, or was not looked at while it ran"
+    )]
+    Pages(usize),
+}
+
+/// The windows, the CPU time and the pages below which nothing is said: in ten windows the rate of a page that was seen in all of them is known to a
+/// factor of some three; half a second is fifty ticks of the kernel's clock; and groups of 16 pages say nothing of each other.
+pub const LEAST_WINDOWS: u32 = 10;
+/// See [`LEAST_WINDOWS`].
+pub const LEAST_CPU_SECONDS: f64 = 0.5;
+/// See [`LEAST_WINDOWS`].
+pub const LEAST_PAGES: usize = 16 * GROUPS as usize;
+
 /// Groups into which the sample is parted.
 pub const GROUPS: u32 = 4;
 /// Accesses of a tape of marks, about, at most: more would not say more of windows of a second.
@@ -211,6 +254,22 @@ impl Marks {
     /// Windows that were seen.
     pub fn windows(&self) -> u32 {
         self.cpu_seconds.len() as u32
+    }
+
+    /// Whether enough was seen for a forecast.
+    ///
+    /// # Errors
+    /// What is missing.
+    pub fn enough(&self) -> Result<(), NotEnough> {
+        let cpu: f64 = self.cpu_seconds.iter().sum();
+        match () {
+            () if self.windows() < LEAST_WINDOWS => {
+                Err(NotEnough::Windows { seen: self.windows(), seconds: self.window_seconds })
+            }
+            () if cpu.is_nan() || cpu < LEAST_CPU_SECONDS => Err(NotEnough::Idle(cpu)),
+            () if self.pages.len() < LEAST_PAGES => Err(NotEnough::Pages(self.pages.len())),
+            () => Ok(()),
+        }
     }
 
     /// The tapes of all groups, for a machine whose processor the program ran on, or one like it. Empty if nothing was seen.
@@ -252,15 +311,24 @@ impl Marks {
         for pass in 0..times {
             for window in 0..windows {
                 let (mut rare, mut frequent) = (Vec::new(), Vec::new());
-                if pass == 0 {
-                    // A page is born by an access, whether or not a mark showed it. Which came first nobody saw: here those of lower addresses.
+                for (page, _) in pages.iter().filter(|(_, history)| history.gone == Some(window)) {
+                    tape.happened(Event::Unmapped { first: *page, count: 1 });
+                }
+                // A page is born by an access, whether or not a mark showed it. Which came first nobody saw: here those of lower addresses. One that
+                // went is born again where the program goes on doing the same.
+                let is_born = |history: &History| history.born == window && (pass == 0 || history.gone.is_some());
+                let mut born = pages.iter().filter(|(_, history)| is_born(history)).peekable();
+                if born.peek().is_some() {
                     tape.happened(Event::StandsFor(1));
-                    for (page, _) in pages.iter().filter(|(_, history)| history.born == window) {
-                        tape.push(Use::new(*page, 0, Wait::Load, 0, 0));
+                }
+                for (page, _) in born {
+                    if pass > 0 {
+                        tape.happened(Event::Mapped { first: *page, count: 1, file: false });
                     }
+                    tape.push(Use::new(*page, 0, Wait::Load, 0, 0));
                 }
                 for (page, history) in &pages {
-                    let lived = windows - history.born.min(windows - 1);
+                    let lived = history.lived(windows);
                     if !history.was_seen(window) {
                         continue;
                     }
@@ -402,6 +470,45 @@ mod tests {
         let machine = Machine::preset("cxl-pond").unwrap();
         assert!(Marks::default().tapes("none", &machine, Intensity::EXPECTED).is_empty());
         assert!(marks(0.0).tapes("idle", &machine, Intensity::EXPECTED).is_empty());
+    }
+
+    #[test]
+    fn too_few_windows_no_work_and_no_pages_are_not_enough() {
+        let enough = marks(1.0);
+        assert_eq!(enough.enough(), Ok(()));
+        let short = Marks { cpu_seconds: vec![1.0; 9], ..enough.clone() };
+        assert_eq!(short.enough(), Err(NotEnough::Windows { seen: 9, seconds: 1.0 }));
+        assert_eq!(marks(0.0).enough(), Err(NotEnough::Idle(0.0)));
+        assert_eq!(
+            marks(0.01).enough().unwrap_err().to_string().split(" while").next(),
+            Some("it computed for 0.40 s")
+        );
+        let small = Marks { pages: enough.pages[..63].to_vec(), ..enough };
+        assert_eq!(small.enough(), Err(NotEnough::Pages(63)));
+    }
+
+    #[test]
+    fn memory_that_is_given_back_leaves_room_for_what_comes_later() {
+        let machine = Machine::preset("cxl-pond").unwrap();
+        let of = |born: u32, gone: Option<u32>| {
+            let mut history = History::born(born);
+            (born..gone.unwrap_or(40)).for_each(|window| history.saw(window));
+            if let Some(window) = gone { history.gone(window) } else { history }
+        };
+        let mut marks = marks(1.0);
+        marks.pages = vec![of(0, Some(20)); 512];
+        marks.pages.extend(vec![of(20, None); 512]);
+        marks.pages.extend(vec![of(0, None); 512]);
+        let tapes = marks.tapes("moves on", &machine, Intensity::EXPECTED);
+        // Of each group's 384 pages 128 are gone before the others come; the program goes on the same way, and then has all of them.
+        for tape in &tapes {
+            assert!((256..=384).contains(&tape.footprint().pages()), "{:?}", tape.footprint());
+        }
+        let one = Marks { cpu_seconds: vec![1.0; 60], ..marks };
+        let tapes = one.tapes("moves on", &machine, Intensity::EXPECTED);
+        assert!(tapes.iter().all(|tape| tape.footprint().pages() == 256), "it is not repeated");
+        let played = played(&machine, &tapes, &request().cells(1));
+        assert!(played.iter().all(|played| played.seconds.is_finite() && played.seconds > 0.0), "{played:?}");
     }
 
     #[test]

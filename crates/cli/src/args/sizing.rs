@@ -112,10 +112,11 @@ pub(crate) struct SizeQueryArguments {
     pub json: bool,
 }
 
-#[derive(Debug, Args)]
-pub(crate) struct SizeForecastArguments {
+/// A program that is simulated or was recorded, and what it is played on.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct ProgramArguments {
     /// The workload (`terrace workload list` names them).
-    #[arg(long, value_name = "NAME", required_unless_present = "trace", conflicts_with = "trace")]
+    #[arg(long, value_name = "NAME", conflicts_with = "trace")]
     pub workload: Option<String>,
     /// A recorded program instead of a workload (`terrace record` makes a trace).
     #[arg(long, value_name = "FILE", conflicts_with_all = ["operations", "workload_settings"])]
@@ -123,6 +124,32 @@ pub(crate) struct SizeForecastArguments {
     /// The largest footprint of a trace that is taken.
     #[arg(long, default_value = "16GiB", value_name = "SIZE")]
     pub max_footprint: String,
+    /// Seed of everything random.
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    pub seed: u64,
+    #[command(flatten)]
+    pub model: super::ModelArguments,
+}
+
+impl ProgramArguments {
+    /// A run of it with everything fast, under a policy that moves nothing.
+    pub(crate) fn all_fast(&self, policy: &str) -> super::OneRunArguments {
+        super::OneRunArguments {
+            workload: self.workload.clone(),
+            trace: self.trace.clone(),
+            max_footprint: self.max_footprint.clone(),
+            policy: policy.to_owned(),
+            fast: "100%".to_owned(),
+            seed: self.seed,
+            beside: super::BesideArguments { beside: None, every: 1 },
+            model: self.model.clone(),
+        }
+    }
+}
+
+/// What a forecast chooses between, and on how much of the program it is made.
+#[derive(Debug, Args)]
+pub(crate) struct CandidateArguments {
     /// Most time that may be lost.
     #[arg(long, default_value = "5%", value_name = "SHARE")]
     pub max_slowdown: String,
@@ -138,32 +165,25 @@ pub(crate) struct SizeForecastArguments {
     /// Samples that have no page in common, from whose differences errors follow; seeds where a sample has every page.
     #[arg(long, default_value_t = 4, value_name = "N", value_parser = clap::value_parser!(u16).range(2..=16))]
     pub groups: u16,
-    /// Seed of everything random.
-    #[arg(long, default_value_t = 1, value_name = "N")]
-    pub seed: u64,
+}
+
+#[derive(Debug, Args)]
+#[command(group = clap::ArgGroup::new("program").required(true).args(["workload", "trace"]))]
+pub(crate) struct SizeForecastArguments {
     #[command(flatten)]
-    pub model: super::ModelArguments,
+    pub program: ProgramArguments,
+    #[command(flatten)]
+    pub candidates: CandidateArguments,
     /// Print one JSON object.
     #[arg(long)]
     pub json: bool,
 }
 
 #[derive(Debug, Args)]
+#[command(group = clap::ArgGroup::new("program").required(true).args(["workload", "trace"]))]
 pub(crate) struct SizeVectorArguments {
-    /// The workload (`terrace workload list` names them).
-    #[arg(long, value_name = "NAME", required_unless_present = "trace", conflicts_with = "trace")]
-    pub workload: Option<String>,
-    /// A recorded program instead of a workload (`terrace record` makes a trace).
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["operations", "workload_settings"])]
-    pub trace: Option<PathBuf>,
-    /// The largest footprint of a trace that is taken.
-    #[arg(long, default_value = "16GiB", value_name = "SIZE")]
-    pub max_footprint: String,
-    /// Seed of everything random.
-    #[arg(long, default_value_t = 1, value_name = "N")]
-    pub seed: u64,
     #[command(flatten)]
-    pub model: super::ModelArguments,
+    pub program: ProgramArguments,
     /// Print one JSON object.
     #[arg(long)]
     pub json: bool,
@@ -213,15 +233,56 @@ pub(crate) struct SizeTuneArguments {
     pub command: Vec<OsString>,
 }
 
+/// What describes a program that is simulated or recorded, and means nothing of one that is watched.
+const OF_A_SIMULATED_PROGRAM: [&str; 18] = [
+    "max_footprint",
+    "size",
+    "threads",
+    "scale",
+    "pages",
+    "cores",
+    "counters",
+    "counter_layout",
+    "counter_width",
+    "counter_sync",
+    "page_tables",
+    "tlb_flush",
+    "operations",
+    "workload_settings",
+    "groups",
+    "seed",
+    "workload",
+    "trace",
+];
+
+/// What describes how a program is watched.
+const OF_A_WATCHED_PROGRAM: [&str; 6] = ["window", "tracker", "duration", "pid", "name", "command"];
+
+/// `--machine` of a command about one machine, for one about several; and options of one way to know a program refused beside the other.
+fn of_several_machines(option: clap::Arg) -> clap::Arg {
+    let name = option.get_id().as_str().to_owned();
+    if name == "machine" {
+        return option
+            .long("machines")
+            .visible_alias("machine")
+            .default_value("all")
+            .value_name("NAMES")
+            .help("Machines, of `terrace sim machines`, or files of some, with commas between; or all");
+    }
+    if OF_A_SIMULATED_PROGRAM.contains(&name.as_str()) {
+        return option.conflicts_with_all(OF_A_WATCHED_PROGRAM);
+    }
+    option
+}
+
 #[derive(Debug, Args)]
-#[command(group = clap::ArgGroup::new("target").required(true).args(["pid", "name", "command"]))]
+#[command(group = clap::ArgGroup::new("target").required(true).args(["pid", "name", "command", "workload", "trace"]))]
+#[command(mut_args(of_several_machines))]
 pub(crate) struct SizeAdviseArguments {
-    /// Most time that may be lost.
-    #[arg(long, default_value = "5%", value_name = "SHARE")]
-    pub max_slowdown: String,
-    /// Machines, of `terrace sim machines`, with commas between; all unless given.
-    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
-    pub machines: Vec<String>,
+    #[command(flatten)]
+    pub program: ProgramArguments,
+    #[command(flatten)]
+    pub candidates: CandidateArguments,
     /// What a gigabyte of fast and of slow memory costs, in any currency.
     #[arg(long, default_value = "4:2", value_name = "FAST:SLOW")]
     pub prices: String,
@@ -246,7 +307,7 @@ pub(crate) struct SizeAdviseArguments {
     /// Print one JSON object on stdout, after the program's own output.
     #[arg(long)]
     pub json: bool,
-    /// The program and its arguments.
+    /// Start and watch this program, with its arguments.
     #[arg(trailing_var_arg = true, value_name = "CMD")]
     pub command: Vec<OsString>,
 }

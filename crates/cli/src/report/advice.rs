@@ -1,111 +1,157 @@
 //! Advice on how much fast memory a program needs: the figures of `terrace size advise`, as JSON, as a table and in words.
 //!
-//! In: what was seen of a program, machines, a target and prices. Out: a curve a machine and what follows of it. Must not: claim
-//! more than the marks of pages say.
+//! In: curves of a program on machines, or why there are none; a target and prices. Out: what to buy. Must not: claim more than was seen.
 
 use serde_json::json;
 use terrace_machine::preset::Machine;
-use terrace_sizing::advise::{Point, Profile, cost_saved, least_share};
+use terrace_sizing::advise::cost_saved;
+use terrace_sizing::forecast::{CAREFUL, Curve, Point, best};
 
 use super::units;
+use crate::session::profile::Profile;
 
-/// A curve and what follows of it.
+/// What a program needs on a machine.
 pub(crate) struct Advice {
-    pub machine: Machine,
-    pub curve: Vec<Point>,
-    /// Least shares for the target: expected, and if the most is true.
-    pub share: f64,
-    pub careful_share: f64,
-    pub cost_saved: f64,
-    pub careful_cost_saved: f64,
+    pub machine: String,
+    /// A curve a policy; none where not enough was seen.
+    pub policies: Vec<Curve>,
+    /// The one that needs least fast memory.
+    pub chosen: Option<Curve>,
+    /// Share of the cost that is saved: carefully, and as expected.
+    cost_saved: Option<[f64; 2]>,
 }
 
 impl Advice {
-    /// What the profile says for a machine: `max_slowdown` is the loss that is accepted, `prices` those of fast and slow memory.
-    pub(crate) fn new(machine: Machine, profile: &Profile, max_slowdown: f64, prices: (f64, f64)) -> Advice {
-        let curve = profile.curve(&machine);
-        let share = least_share(&curve, max_slowdown, |point| point.loss);
-        let careful_share = least_share(&curve, max_slowdown, |point| point.loss_high);
-        let saved = |share| cost_saved(&machine, share, prices.0, prices.1);
-        let (cost_saved, careful_cost_saved) = (saved(share), saved(careful_share));
-        Advice { machine, curve, share, careful_share, cost_saved, careful_cost_saved }
+    /// Of the curves of all policies; `prices` are those of fast and slow memory.
+    pub(crate) fn new(machine: &Machine, policies: Vec<Curve>, prices: (f64, f64)) -> Advice {
+        let chosen = best(&policies).cloned();
+        let saved = |share| cost_saved(machine, share, prices.0, prices.1);
+        let cost_saved = chosen.as_ref().map(|curve| [curve.fast_share, curve.fast_share_expected].map(saved));
+        Advice { machine: machine.name.clone(), policies, chosen, cost_saved }
+    }
+
+    /// Points of the curve of the policy that was chosen.
+    pub(crate) fn curve(&self) -> &[Point] {
+        self.chosen.as_ref().map_or(&[], |chosen| &chosen.curve)
+    }
+
+    /// The careful size, if one is known.
+    pub(crate) fn careful(&self) -> Option<f64> {
+        self.chosen.as_ref().map(|chosen| chosen.fast_share)
     }
 }
 
+/// Where the figures are from.
+pub(crate) enum Basis {
+    /// Pages' accessed bits in a run that was watched; and why that is not enough, if it is not.
+    Marks { profile: Profile, not_enough: Option<String> },
+    /// Every access of a sample of pages, of a workload or a recorded program.
+    Accesses { program: String, played: String, resident_bytes: u64 },
+}
+
 /// Advice for all machines, and what it is about.
-pub(crate) struct Advices<'a> {
+pub(crate) struct Advices {
     pub of: Vec<Advice>,
-    pub profile: &'a Profile,
+    pub basis: Basis,
     pub max_slowdown: f64,
     /// What as much of fast and of slow memory costs.
     pub prices: (f64, f64),
 }
 
-/// The columns of the table: what is expected, and what holds in the worst case.
-pub(crate) const COLUMNS: [&str; 6] = [
+/// The columns of the table: what to buy by comes first.
+pub(crate) const COLUMNS: [&str; 7] = [
     "machine",
-    "fast memory",
-    "fast memory at worst",
-    "cost saved",
-    "cost saved at worst",
-    "loss with half of it fast (least to most)",
+    "fast memory, carefully",
+    "fast memory, as expected",
+    "policy",
+    "cost saved, carefully",
+    "cost saved, as expected",
+    "loss at the careful size (least to most)",
 ];
 
-impl Advices<'_> {
+impl Advices {
     /// As `--json` prints it.
     pub(crate) fn as_json(&self) -> serde_json::Value {
-        let machines: Vec<_> = self
-            .of
-            .iter()
-            .map(|advice| {
-                json!({
-                    "machine": advice.machine.name, "fast_share": advice.share, "fast_share_careful": advice.careful_share,
-                    "cost_saved_share": advice.cost_saved, "cost_saved_share_careful": advice.careful_cost_saved,
-                    "curve": advice.curve,
-                })
+        let machine = |advice: &Advice| {
+            let chosen = advice.chosen.as_ref();
+            json!({
+                "machine": advice.machine, "fast_share": advice.careful(),
+                "fast_share_expected": chosen.map(|curve| curve.fast_share_expected),
+                "policy": chosen.map(|curve| &curve.policy),
+                "probability_over_target": chosen.map(|curve| curve.probability_over_target),
+                "cost_saved_share": advice.cost_saved.map(|[careful, _]| careful),
+                "cost_saved_share_expected": advice.cost_saved.map(|[_, expected]| expected),
+                "curve": advice.curve(), "policies": advice.policies,
             })
-            .collect();
+        };
+        let (basis, profile, resident_bytes, not_enough) = match &self.basis {
+            Basis::Marks { profile, not_enough } => {
+                ("marks", Some(profile), profile.pages() * 4096, not_enough.as_ref())
+            }
+            Basis::Accesses { resident_bytes, .. } => ("accesses", None, *resident_bytes, None),
+        };
         let (fast, slow) = self.prices;
         json!({
-            "max_slowdown": self.max_slowdown, "profile": self.profile, "resident_bytes": self.profile.pages() * 4096,
-            "price_fast": fast, "price_slow": slow, "machines": machines,
+            "max_slowdown": self.max_slowdown, "basis": basis, "seen": self.seen(), "not_enough_seen": not_enough, "profile": profile,
+            "resident_bytes": resident_bytes, "price_fast": fast, "price_slow": slow,
+            "machines": self.of.iter().map(machine).collect::<Vec<_>>(),
         })
     }
 
-    /// What was seen, in a sentence.
+    /// What it rests on, in a sentence.
     pub(crate) fn seen(&self) -> String {
-        format!(
-            "{} resident, seen in {} windows of {}; nothing was moved, losses are predicted",
-            units::bytes(self.profile.pages() * 4096),
-            self.profile.windows,
-            units::seconds(self.profile.window_seconds)
-        )
+        match &self.basis {
+            Basis::Marks { profile, .. } => format!(
+                "{} resident, seen in {} windows of {}, by accessed bits: whether a page was used in a window, not how often; nothing was moved, losses are predicted",
+                units::bytes(profile.pages() * 4096),
+                profile.windows,
+                units::seconds(profile.window_seconds)
+            ),
+            Basis::Accesses { program, played, resident_bytes } => {
+                format!("{program}, {} resident; {played}", units::bytes(*resident_bytes))
+            }
+        }
     }
 
     /// What the table says.
     pub(crate) fn meaning(&self) -> String {
         let (fast, slow) = self.prices;
-        format!(
-            "Least fast memory for a loss of {}, as expected, and at worst: if every touch of a page reads all of it, and pages in use all the time take all the time. Fast memory costs {fast}, slow memory {slow}.",
-            percent(self.max_slowdown)
-        )
+        let target = percent(self.max_slowdown);
+        match &self.basis {
+            Basis::Marks { not_enough: Some(why), .. } => {
+                format!("Not enough seen: {why}. Until then leave all of it fast.")
+            }
+            Basis::Marks { not_enough: None, .. } => format!(
+                "Buy by \"carefully\": a loss above {target} has a probability of at most {}, also if every use of a page reads all of it and pages in use all the time take all the time. Fast memory costs {fast}, slow memory {slow}.",
+                percent(CAREFUL)
+            ),
+            Basis::Accesses { .. } => format!(
+                "Buy by \"carefully\": a loss above {target} has a probability of at most {}. Fast memory costs {fast}, slow memory {slow}.",
+                percent(CAREFUL)
+            ),
+        }
     }
 
     /// A row a machine.
-    pub(crate) fn rows(&self) -> Vec<[String; 6]> {
+    pub(crate) fn rows(&self) -> Vec<[String; 7]> {
         let row = |advice: &Advice| {
-            let half = advice.curve.get(49);
+            let unknown = || "not known".to_owned();
+            let (Some(chosen), Some([careful, expected])) = (&advice.chosen, advice.cost_saved) else {
+                let mut row = [(); 7].map(|()| unknown());
+                row[0].clone_from(&advice.machine);
+                return row;
+            };
+            let at = chosen.curve.iter().find(|point| point.fast_share == chosen.fast_share);
             [
-                advice.machine.name.clone(),
-                units::percent(advice.share),
-                units::percent(advice.careful_share),
-                percent(advice.cost_saved),
-                percent(advice.careful_cost_saved),
-                half.map_or_else(
-                    || "not known: it was idle".to_owned(),
-                    |half| {
-                        format!("{} ({} to {})", percent(half.loss), percent(half.loss_low), percent(half.loss_high))
-                    },
+                advice.machine.clone(),
+                units::percent(chosen.fast_share),
+                units::percent(chosen.fast_share_expected),
+                chosen.policy.clone(),
+                percent(careful),
+                percent(expected),
+                at.map_or_else(
+                    || "none: all of it is fast".to_owned(),
+                    |at| format!("{} ({} to {})", percent(at.loss), percent(at.loss_low), percent(at.loss_high)),
                 ),
             ]
         };
@@ -115,14 +161,35 @@ impl Advices<'_> {
     /// As a terminal shows it.
     pub(crate) fn text(&self) -> String {
         let mut out = format!("{}\n{}\n", self.seen(), self.meaning());
-        let mut row = |cells: [String; 6]| {
-            let [name, share, careful, saved, careful_saved, at_half] = cells;
-            out += &format!("  {name:<14}{share:>12}{careful:>10}{saved:>12}{careful_saved:>10}   {at_half}\n");
+        if self.of.iter().all(|advice| advice.chosen.is_none()) {
+            return out;
+        }
+        let mut row = |cells: [String; 7]| {
+            let [name, careful, expected, policy, saved, saved_expected, at] = cells;
+            out += &format!(
+                "  {name:<14}{careful:>10}{expected:>10}  {policy:<12}{saved:>11}{saved_expected:>10}   {at}\n"
+            );
         };
-        let [name, share, _, saved, _, at_half] = COLUMNS;
-        row([name, share, "at worst", saved, "at worst", at_half].map(str::to_owned));
+        let loss = "loss there (least to most)";
+        row(["machine", "carefully", "expected", "policy", "cost saved", "expected", loss].map(str::to_owned));
         self.rows().into_iter().for_each(row);
         out
+    }
+
+    /// The answer, in a sentence.
+    pub(crate) fn headline(&self) -> String {
+        let known: Vec<f64> = self.of.iter().filter_map(Advice::careful).collect();
+        let (least, most) = (known.iter().copied().fold(1.0, f64::min), known.iter().copied().fold(0.0, f64::max));
+        match (self.of.as_slice(), known.as_slice()) {
+            (_, []) => "Not enough was seen to say how much of it has to be fast memory.".to_owned(),
+            ([only], [share]) => format!("{} of it has to be fast memory on {}.", units::percent(*share), only.machine),
+            _ if least == most => format!("{} of it has to be fast memory.", units::percent(least)),
+            _ => format!(
+                "{} to {} of it has to be fast memory, by the machine.",
+                units::percent(least),
+                units::percent(most)
+            ),
+        }
     }
 }
 
@@ -134,12 +201,54 @@ fn percent(share: f64) -> String {
 mod tests {
     use super::*;
 
-    #[test]
-    fn an_idle_program_has_rows_and_no_losses() {
+    fn machine() -> Machine {
+        Machine::preset("cxl-pond").unwrap()
+    }
+
+    fn advices(policies: Vec<Curve>, not_enough: Option<String>) -> Advices {
         let profile = Profile { windows: 30, window_seconds: 1.0, pages_by_windows: vec![1000], ..Profile::default() };
-        let machine = Machine::preset("cxl-pond").unwrap();
-        let of = vec![Advice::new(machine, &profile, 0.05, (4.0, 2.0))];
-        let text = Advices { of, profile: &profile, max_slowdown: 0.05, prices: (4.0, 2.0) }.text();
-        assert!(text.contains("not known: it was idle"), "{text}");
+        let of = vec![Advice::new(&machine(), policies, (4.0, 2.0))];
+        Advices { of, basis: Basis::Marks { profile, not_enough }, max_slowdown: 0.05, prices: (4.0, 2.0) }
+    }
+
+    #[test]
+    fn where_not_enough_was_seen_there_is_a_reason_and_no_number() {
+        let advices = advices(Vec::new(), Some("it computed for 0.00 s".to_owned()));
+        let text = advices.text();
+        assert!(text.contains("Not enough seen: it computed for 0.00 s") && !text.contains("cxl-pond"), "{text}");
+        let json = advices.as_json();
+        let said = &json["machines"][0];
+        assert_eq!(json["not_enough_seen"], "it computed for 0.00 s");
+        for key in ["fast_share", "fast_share_expected", "policy", "probability_over_target", "cost_saved_share"] {
+            assert!(said[key].is_null(), "{key}: {said}");
+        }
+        assert_eq!(said["curve"].as_array().map(Vec::len), Some(0));
+        assert!(advices.headline().starts_with("Not enough") && advices.rows()[0][1] == "not known");
+    }
+
+    #[test]
+    fn the_careful_size_comes_first_and_names_its_policy() {
+        let point = |fast_share, loss, probability_over_target| Point {
+            fast_share,
+            loss,
+            loss_low: 0.0,
+            loss_high: 2.0 * loss,
+            probability_over_target,
+            slow_share: 0.1,
+            slow_share_by_recency: 0.1,
+            moves_a_page: 0.0,
+        };
+        let curve = |policy: &str, probability| {
+            Curve::new(policy, 0.05, vec![point(0.3, 0.04, probability), point(0.7, 0.01, 0.0)])
+        };
+        let advices = advices(vec![curve("first-touch", 0.3), curve("tpp", 0.01)], None);
+        let said = &advices.as_json()["machines"][0];
+        assert_eq!((said["fast_share"].as_f64(), said["policy"].as_str()), (Some(0.3), Some("tpp")));
+        assert_eq!(said["probability_over_target"], 0.01);
+        assert_eq!(said["curve"].as_array().map(Vec::len), Some(2));
+        assert!((said["cost_saved_share"].as_f64().unwrap() - 0.35).abs() < 1e-9);
+        let row = &advices.rows()[0];
+        assert_eq!((row[1].as_str(), row[3].as_str(), row[6].as_str()), ("30 %", "tpp", "4.0 % (0.0 % to 8.0 %)"));
+        assert_eq!(advices.headline(), "30 % of it has to be fast memory on cxl-pond.");
     }
 }

@@ -75,7 +75,7 @@ pub(crate) fn write_comparison(
 ///
 /// # Errors
 /// When a file cannot be written.
-pub(crate) fn write_advice(directory: &Path, json: &serde_json::Value, advice: &Advices<'_>) -> anyhow::Result<()> {
+pub(crate) fn write_advice(directory: &Path, json: &serde_json::Value, advice: &Advices) -> anyhow::Result<()> {
     let curves = plots::sizing::curves(&advice.of, advice.max_slowdown)?;
     files::write_pair(directory, json, &html::sim::advice_page(advice, &curves))
 }

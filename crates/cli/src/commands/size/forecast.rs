@@ -15,70 +15,117 @@ use terrace_sizing::tape::{self, Tape, TapeError};
 use terrace_study::Error;
 use terrace_study::options::{OneRun, Own, PolicySettings, Trace, failed, workload_source};
 
-use crate::args::{BesideArguments, OneRunArguments, SizeForecastArguments};
+use crate::args::{CandidateArguments, ProgramArguments, SizeForecastArguments};
 use crate::options::{Misuse, footprint, misuse};
 use crate::provenance::Provenance;
 use crate::report::units;
 
+/// What is to be chosen between: sizes, policies with their settings, the target.
+pub(super) struct Candidates {
+    pub request: Request,
+    pub settings: PolicySettings,
+}
+
+impl Candidates {
+    pub(super) fn parse(raw: &CandidateArguments, settings: &[String]) -> anyhow::Result<Candidates> {
+        let target = super::max_slowdown(&raw.max_slowdown)?;
+        let request = Request { shares: shares(&raw.fast)?, policies: policies(&raw.policies)?, target };
+        let settings = PolicySettings::parse(settings, &request.policies, &Own::new())?;
+        Ok(Candidates { request, settings })
+    }
+
+    /// Plays every cell on all cores: a curve a policy.
+    pub(super) fn curves(&self, config: &SimConfig, tapes: &[Tape], groups: usize) -> anyhow::Result<Vec<Curve>> {
+        let play = |cells: &Vec<Cell>| -> Result<Vec<Played>, Error> {
+            self.request.play(config, tapes, cells, |name| self.settings.build(name)).map_err(|error| match error {
+                Error::Simulation(error) => failed(error),
+                other => other,
+            })
+        };
+        let parts = self.request.parts(tapes, groups);
+        let played = parts.par_iter().map(play).collect::<Result<Vec<_>, _>>()?.concat();
+        Ok(self.request.curves(&played, tapes))
+    }
+}
+
+/// A program that is simulated or was recorded: what it did with its pages, and the terms on which that is played.
+pub(super) struct Program {
+    pub one: OneRun,
+    pub tapes: Vec<Tape>,
+    pub groups: u16,
+}
+
+impl Program {
+    pub(super) fn prepare(
+        raw: &ProgramArguments,
+        of: &CandidateArguments,
+        candidates: &Candidates,
+    ) -> anyhow::Result<Program> {
+        let policies = &candidates.request.policies;
+        let mut one = OneRun::prepare(&raw.all_fast(NO_MIGRATION), policies, candidates.settings.clone())?;
+        // Page tables cannot be thinned out: a sample of pages has no walk of its own.
+        if one.config.mmu.take().is_some() {
+            return Err(Misuse(
+                "the MMU cannot be modelled on a sample of pages: leave out its options, --pages 2m, and policies that read its counters"
+                    .to_owned(),
+            )
+            .into());
+        }
+        if one.config.pages == Pages::Traced {
+            one.config.pages = Pages::Small;
+        }
+        let tapes = tapes(raw, of, one_in(one.source.footprint(), of.sample))?;
+        if tapes.iter().all(Tape::is_empty) {
+            return Err(misuse("--sample", &of.sample.to_string(), "no access is to a page of the sample"));
+        }
+        Ok(Program { one, tapes, groups: of.groups })
+    }
+
+    /// Pages and accesses that are played.
+    pub(super) fn sampled(&self) -> (u64, usize) {
+        (self.tapes.iter().map(pages_of).sum(), self.tapes.iter().map(Tape::len).sum())
+    }
+
+    /// What is played, for people.
+    pub(super) fn played(&self) -> String {
+        let groups = u64::from(self.groups);
+        let played = match self.one_in() {
+            1 => format!("all pages with {}", units::counted(groups, "seed", "seeds")),
+            ways => format!("{} of one in {ways} of the pages", units::counted(groups, "sample", "samples")),
+        };
+        let accesses = units::count(self.sampled().1 as u64);
+        format!("played on {played}, {accesses} accesses; predicted by a model, not measured")
+    }
+
+    /// How many pages each page of a sample stands for.
+    pub(super) fn one_in(&self) -> u32 {
+        self.tapes.first().map_or(1, |tape| tape.sample().one_in())
+    }
+}
+
 pub(super) fn run(arguments: &SizeForecastArguments) -> anyhow::Result<ExitCode> {
-    let target = super::max_slowdown(&arguments.max_slowdown)?;
-    let request = Request { shares: shares(&arguments.fast)?, policies: policies(&arguments.policies)?, target };
-    let settings = PolicySettings::parse(&arguments.model.settings, &request.policies, &Own::new())?;
-    let raw = one_run(arguments);
-    let mut one = OneRun::prepare(&raw, &request.policies, settings.clone())?;
-    // Page tables cannot be thinned out: a sample of pages has no walk of its own.
-    if one.config.mmu.take().is_some() {
-        return Err(Misuse(
-            "size forecast: the MMU cannot be modelled on a sample of pages: leave out its options, --pages 2m, and policies that read its counters"
-                .to_owned(),
-        )
-        .into());
-    }
-    if one.config.pages == Pages::Traced {
-        one.config.pages = Pages::Small;
-    }
-    let one_in = one_in(one.source.footprint(), arguments.sample);
-    let tapes = tapes(arguments, one_in)?;
-    if tapes.iter().all(Tape::is_empty) {
-        return Err(misuse("--sample", &arguments.sample.to_string(), "no access is to a page of the sample"));
-    }
-    let curves = curves(&request, &one.config, &tapes, usize::from(arguments.groups), &settings)?;
+    let candidates = Candidates::parse(&arguments.candidates, &arguments.program.model.settings)?;
+    let target = candidates.request.target;
+    let program = Program::prepare(&arguments.program, &arguments.candidates, &candidates)?;
+    let curves = candidates.curves(&program.one.config, &program.tapes, usize::from(program.groups))?;
     let chosen = best(&curves).ok_or_else(|| Misuse("--policies: expected at least one".to_owned()))?;
     if arguments.json {
-        let made = Provenance { command: Provenance::here().command, policy: None, ..one.made.clone() };
+        let made = Provenance { command: Provenance::here().command, policy: None, ..program.one.made.clone() };
+        let (pages, accesses) = program.sampled();
         super::super::print_json(&made.stamp(&json!({
             "max_slowdown": target, "fast_share": chosen.fast_share, "fast_share_expected": chosen.fast_share_expected,
             "policy": chosen.policy, "probability_over_target": chosen.probability_over_target,
-            "sample_one_in": one_in, "groups": arguments.groups, "sample_pages": tapes.iter().map(pages_of).sum::<u64>(),
-            "accesses": tapes.iter().map(Tape::len).sum::<usize>(), "policies": curves,
+            "sample_one_in": program.one_in(), "groups": program.groups, "sample_pages": pages,
+            "accesses": accesses, "policies": curves,
         }))?)?;
     } else {
-        super::super::print_text(&text(&curves, chosen, &tapes, arguments.groups, target))?;
+        super::super::print_text(&text(&curves, chosen, &program, target))?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
 fn pages_of(tape: &Tape) -> u64 {
     terrace_sim::Source::footprint(tape).pages()
-}
-
-/// Plays every cell on all cores.
-pub(super) fn curves(
-    request: &Request,
-    config: &SimConfig,
-    tapes: &[Tape],
-    groups: usize,
-    settings: &PolicySettings,
-) -> anyhow::Result<Vec<Curve>> {
-    let play = |cells: &Vec<Cell>| -> Result<Vec<Played>, Error> {
-        request.play(config, tapes, cells, |name| settings.build(name)).map_err(|error| match error {
-            Error::Simulation(error) => failed(error),
-            other => other,
-        })
-    };
-    let parts = request.parts(tapes, groups);
-    let played = parts.par_iter().map(play).collect::<Result<Vec<_>, _>>()?.concat();
-    Ok(request.curves(&played, tapes))
 }
 
 /// The sizes asked for, in order, each once; those of a usual curve if none is.
@@ -99,7 +146,7 @@ fn shares(texts: &[String]) -> anyhow::Result<Vec<f64>> {
 }
 
 /// The policies asked for, after the one that moves nothing.
-pub(super) fn policies(names: &[String]) -> anyhow::Result<Vec<String>> {
+fn policies(names: &[String]) -> anyhow::Result<Vec<String>> {
     let mut all = vec![NO_MIGRATION.to_owned()];
     for name in names {
         if name == ALL_FAST {
@@ -118,29 +165,16 @@ fn one_in(footprint: Bytes, pages: u32) -> u32 {
     if ways < 2 { 1 } else { 1 << ways.ilog2() }
 }
 
-fn one_run(arguments: &SizeForecastArguments) -> OneRunArguments {
-    OneRunArguments {
-        workload: arguments.workload.clone(),
-        trace: arguments.trace.clone(),
-        max_footprint: arguments.max_footprint.clone(),
-        policy: NO_MIGRATION.to_owned(),
-        fast: "100%".to_owned(),
-        seed: arguments.seed,
-        beside: BesideArguments { beside: None, every: 1 },
-        model: arguments.model.clone(),
-    }
-}
-
-fn tapes(arguments: &SizeForecastArguments, one_in: u32) -> anyhow::Result<Vec<Tape>> {
-    let groups = u32::from(arguments.groups);
+fn tapes(program: &ProgramArguments, of: &CandidateArguments, one_in: u32) -> anyhow::Result<Vec<Tape>> {
+    let groups = u32::from(of.groups);
     let failed = |error: TapeError| match error {
-        TapeError::TooMany(_) => misuse("--sample", &arguments.sample.to_string(), error),
+        TapeError::TooMany(_) => misuse("--sample", &of.sample.to_string(), error),
         other => other.into(),
     };
-    match (&arguments.trace, &arguments.workload) {
-        (Some(path), _) => of_trace(path, &arguments.max_footprint, one_in, groups, failed),
+    match (&program.trace, &program.workload) {
+        (Some(path), _) => of_trace(path, &program.max_footprint, one_in, groups, failed),
         (None, Some(name)) => {
-            let source = workload_source(name, &arguments.model, arguments.seed)?;
+            let source = workload_source(name, &program.model, program.seed)?;
             tape::of_workload(&source.name, &source.parameters, one_in, groups).map_err(failed)
         }
         (None, None) => Err(Misuse("--workload or --trace: expected one of them".to_owned()).into()),
@@ -160,9 +194,8 @@ fn of_trace(
     tape::of_trace(&name, &mut reader, one_in, groups).map_err(failed)
 }
 
-fn text(curves: &[Curve], chosen: &Curve, tapes: &[Tape], groups: u16, target: f64) -> String {
+fn text(curves: &[Curve], chosen: &Curve, program: &Program, target: f64) -> String {
     let percent = |share: f64| format!("{:.1} %", share * 100.0);
-    let one_in = tapes.first().map_or(1, |tape| tape.sample().one_in());
     let mut out = match chosen.fast_share < 1.0 {
         true => format!(
             "{} of its memory fast under {}: a loss above {} has a probability of {}\n",
@@ -173,12 +206,7 @@ fn text(curves: &[Curve], chosen: &Curve, tapes: &[Tape], groups: u16, target: f
         ),
         false => format!("no size below all of it keeps a loss of {} under any of the policies\n", percent(target)),
     };
-    let played = match one_in {
-        1 => format!("all pages with {}", units::counted(u64::from(groups), "seed", "seeds")),
-        _ => format!("{} of one in {one_in} of the pages", units::counted(u64::from(groups), "sample", "samples")),
-    };
-    let accesses = units::count(tapes.iter().map(Tape::len).sum::<usize>() as u64);
-    out += &format!("played on {played}, {accesses} accesses; predicted by a model, not measured\n");
+    out += &format!("{}\n", program.played());
     for curve in curves {
         out += &format!(
             "  {:<14} {:>5} carefully, {:>5} as expected\n",

@@ -17,7 +17,7 @@ use terrace_sizing::forecast::NO_MIGRATION;
 use terrace_sizing::sim_driver::vector_between;
 use terrace_study::options::{OneRun, Own, failed};
 
-use crate::args::{BesideArguments, OneRunArguments, SizeVectorArguments};
+use crate::args::SizeVectorArguments;
 use crate::options::misuse;
 use crate::provenance::Provenance;
 use crate::report::units;
@@ -47,19 +47,7 @@ impl Tuning for Watcher {
 }
 
 pub(super) fn run(arguments: &SizeVectorArguments) -> anyhow::Result<ExitCode> {
-    let mut one = OneRun::parse(
-        &OneRunArguments {
-            workload: arguments.workload.clone(),
-            trace: arguments.trace.clone(),
-            max_footprint: arguments.max_footprint.clone(),
-            policy: NO_MIGRATION.to_owned(),
-            fast: "100%".to_owned(),
-            seed: arguments.seed,
-            beside: BesideArguments { beside: None, every: 1 },
-            model: arguments.model.clone(),
-        },
-        &Own::new(),
-    )?;
+    let mut one = OneRun::parse(&arguments.program.all_fast(NO_MIGRATION), &Own::new())?;
     one.config.footprint = Bytes::of_pages((one.config.footprint.pages() as f64 * ROOM).ceil() as u64);
     one.config.fast = FastSize::Share(1.0);
     let ends = Arc::new(Mutex::new(Ends::default()));
@@ -73,7 +61,7 @@ pub(super) fn run(arguments: &SizeVectorArguments) -> anyhow::Result<ExitCode> {
         let resident_bytes = (report.footprint_bytes * u64::from(scale.factor())) as f64;
         Some((ConfigVector { resident_bytes, ..vector }, seconds))
     });
-    let option = if arguments.trace.is_some() { "--trace" } else { "--workload" };
+    let option = if arguments.program.trace.is_some() { "--trace" } else { "--workload" };
     let Some((vector, seconds)) = vector else {
         let why = format!(
             "too short for a vector: expected a run of {LOOK:?} or more at full size, by more --operations or a longer trace"

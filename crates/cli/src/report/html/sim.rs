@@ -127,22 +127,12 @@ fn is_level(duel: &Duel) -> bool {
 }
 
 /// The page of `terrace size advise`: the table as printed, and the curves.
-pub(crate) fn advice_page(advice: &Advices<'_>, curves: &Figure) -> String {
-    let shares = advice.of.iter().map(|advice| advice.share);
-    let (least, most) = (shares.clone().fold(1.0, f64::min), shares.fold(0.0, f64::max));
-    let headline = match advice.of.as_slice() {
-        [only] => format!("{} of it has to be fast memory on {}.", units::percent(only.share), only.machine.name),
-        _ => format!(
-            "{} to {} of it has to be fast memory, by the machine.",
-            units::percent(least),
-            units::percent(most)
-        ),
-    };
+pub(crate) fn advice_page(advice: &Advices, curves: &Figure) -> String {
     let rows = advice.rows().into_iter().map(Vec::from).collect();
     let table = data_table("Least fast memory by machine", &COLUMNS, rows);
     let body =
         format!("<p>{}</p>\n<p>{}</p>\n{table}{}", escape(&advice.seen()), escape(&advice.meaning()), figure(curves));
-    page("advice on fast memory", &headline, &body)
+    page("advice on fast memory", &advice.headline(), &body)
 }
 
 fn page(title: &str, headline: &str, body: &str) -> String {

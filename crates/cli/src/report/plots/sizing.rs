@@ -7,7 +7,7 @@ use plotters::prelude::*;
 use plotters::series::LineSeries;
 
 use super::*;
-use terrace_sizing::advise::Point;
+use terrace_sizing::forecast::Point;
 use terrace_tuning::Interval;
 
 use crate::report::advice::Advice;
@@ -65,9 +65,9 @@ pub(crate) fn curves(advice: &[Advice], max_slowdown: f64) -> anyhow::Result<Fig
     let svg = drawn(id, question, &answer, 440 * rows as u32, |root| {
         for (advice, area) in advice.iter().zip(root.split_evenly((rows, COLUMNS))) {
             let mut chart =
-                chart(&area, &advice.machine.name, (100.0, TOP * 100.0), ("fast memory (% of resident)", "loss (%)"))?;
+                chart(&area, &advice.machine, (100.0, TOP * 100.0), ("fast memory (% of resident)", "loss (%)"))?;
             let line = |of: fn(&Point) -> f64| -> Vec<(f64, f64)> {
-                advice.curve.iter().map(|point| (point.fast_share * 100.0, of(point).min(TOP) * 100.0)).collect()
+                advice.curve().iter().map(|point| (point.fast_share * 100.0, of(point).min(TOP) * 100.0)).collect()
             };
             // A line that leaves the drawing ends there; only a band may run along its edge.
             let mut expected = line(|point| point.loss);
@@ -75,6 +75,9 @@ pub(crate) fn curves(advice: &[Advice], max_slowdown: f64) -> anyhow::Result<Fig
             expected.drain(..inside.saturating_sub(1));
             let mut band = line(|point| point.loss_high);
             band.extend(line(|point| point.loss_low).into_iter().rev());
+            if band.is_empty() {
+                continue;
+            }
             chart.draw_series([Polygon::new(band, SLOW.filled())]).map_err(failed)?;
             let target = [(0.0, max_slowdown.min(TOP) * 100.0), (100.0, max_slowdown.min(TOP) * 100.0)];
             chart.draw_series(LineSeries::new(target, REFAULTS.stroke_width(2))).map_err(failed)?;
