@@ -89,12 +89,7 @@ impl Tiers {
             sampling: ring.map(|ring| Sampling { ring, others: others() }),
             cache: Cache::new(Bytes::new(options.cache_bytes), processor.cache.ways),
             tlb: Tlb::new(&processor.tlb, Scale::FULL),
-            rates: Rates {
-                frequency_hertz: processor.frequency_hertz,
-                parallelism: processor.memory_parallelism,
-                stream_parallelism: processor.stream_parallelism,
-                cache_hit_ns: processor.cache.hit_ns,
-            },
+            rates: Rates::of(&processor),
             work: ThreadWork::default(),
             traffic: [Traffic::default(); TIERS],
             stretch: Counts::default(),

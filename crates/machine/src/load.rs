@@ -10,7 +10,7 @@
 
 use terrace_core::units::TierId;
 
-use crate::preset::{Channel, Tier};
+use crate::preset::{Channel, Processor, Tier};
 
 /// How an access waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,6 +73,18 @@ pub struct Rates {
     pub stream_parallelism: f64,
     /// Nanoseconds of a cache hit.
     pub cache_hit_ns: f64,
+}
+
+impl Rates {
+    /// Those of a machine's processor.
+    pub fn of(processor: &Processor) -> Rates {
+        Rates {
+            frequency_hertz: processor.frequency_hertz,
+            parallelism: processor.memory_parallelism,
+            stream_parallelism: processor.stream_parallelism,
+            cache_hit_ns: processor.cache.hit_ns,
+        }
+    }
 }
 
 /// What a stretch amounted to.

@@ -79,12 +79,7 @@ pub fn seconds(benchmark: &Benchmark, machine: &Machine) -> f64 {
         tier.read /= slices;
         tier.written /= slices;
     }
-    let rates = Rates {
-        frequency_hertz: processor.frequency_hertz,
-        parallelism: processor.memory_parallelism,
-        stream_parallelism: processor.stream_parallelism,
-        cache_hit_ns: processor.cache.hit_ns,
-    };
+    let rates = Rates::of(processor);
     // The threads are alike, so that one stands for all: as many times the work, run side by side on the cores there are.
     let alike = vec![work; benchmark.threads.max(1) as usize];
     let stretch = solve_among(&machine.tiers, &traffic, &alike, &rates, f64::from(threads));

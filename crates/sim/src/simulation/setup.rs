@@ -96,10 +96,9 @@ impl Simulation {
             policy,
         );
         let rates = Rates {
-            frequency_hertz: machine.processor.frequency_hertz,
             parallelism: config.parallelism(),
             stream_parallelism: config.stream_parallelism(),
-            cache_hit_ns: machine.processor.cache.hit_ns,
+            ..Rates::of(&machine.processor)
         };
         let mut simulation = Simulation {
             hot: Hot::new(&config, Memory::new(capacity, compressed), memory_mode),
