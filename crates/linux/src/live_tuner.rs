@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use terrace_core::engine::{Engine, Input};
 use terrace_core::units::{TierId, Time};
-use terrace_tuning::{Action, LiveWindow, Predictor, Tuner, TunerConfig, Window};
+use terrace_tuning::{Action, Coverage, LiveWindow, Prediction, Predictor, Tuner, TunerConfig, Window};
 
 use self::account::Passed;
 use crate::manager::Manager;
@@ -73,6 +73,7 @@ impl PageOutPrice {
 pub struct LiveTuner {
     tuner: Tuner,
     predictor: Option<Box<dyn Predictor>>,
+    coverage: Coverage,
     costs: MoveCost,
     price: PageOutPrice,
     /// The recent cost of a page-out to the processes, including waits for processors, in seconds; at first as measured.
@@ -119,6 +120,7 @@ impl LiveTuner {
         LiveTuner {
             tuner: Tuner::new(config),
             predictor: None,
+            coverage: Coverage::default(),
             costs: MoveCost::default(),
             price: PageOutPrice::None,
             page_out_seconds: None,
@@ -277,9 +279,27 @@ impl LiveTuner {
         manager.space_rounds(self.space(seconds, reading.rounds - before.rounds));
         self.held_share = 1.0 - window.saved_share;
         let prediction = self.predictor.as_mut().and_then(|predictor| predictor.predict(manager.engine(), &seen));
+        let prediction = prediction.map(|prediction| self.judged(prediction));
         let share = self.tuner.decide(&window, prediction.as_ref());
         self.due = now + self.pause(began.elapsed());
         Some(share)
+    }
+
+    /// A prediction, not trusted where the database has records like too few of the windows so far.
+    fn judged(&mut self, prediction: Prediction) -> Prediction {
+        let was_enough = self.coverage.share().is_none() || self.coverage.is_enough();
+        self.coverage.count(prediction.covered);
+        let trusted = self.coverage.is_enough();
+        if let Some(share) = self.coverage.share().filter(|_| trusted != was_enough) {
+            let what = if trusted { "used again" } else { "not used: what is observed decides" };
+            tracing::warn!("the database has records like {:.0} % of the windows so far, and is {what}", share * 100.0);
+        }
+        Prediction { trusted, ..prediction }
+    }
+
+    /// How much of the run the database that is asked, if one is, has records like.
+    pub fn coverage(&self) -> Coverage {
+        self.coverage
     }
 
     /// Page-outs cost more than their interruptions where processors are short: as much as they were seen to.
@@ -411,6 +431,20 @@ mod tests {
         // A window of them is a loss now.
         let loss = Passed { moved_out: 1000, ..second() }.loss(&live.costs()).unwrap();
         assert!(loss.moving > 0.02 && loss.low == 0.0, "{loss:?}");
+    }
+
+    #[test]
+    fn a_database_is_trusted_where_it_covers_nine_windows_of_ten() {
+        let mut live = LiveTuner::new(TunerConfig::new(0.05, Mode::Paper));
+        let curve = terrace_tuning::Curve::of_losses([0.0; terrace_tuning::curve::SIZES]);
+        let mut trusted = |covered| {
+            let asked = Prediction { curve: curve.clone(), covered, trusted: true };
+            live.judged(asked).trusted
+        };
+        assert!(trusted(true) && trusted(true), "all of two");
+        assert!(!trusted(false), "two of three");
+        assert!((0..6).all(|_| !trusted(true)), "up to eight of nine");
+        assert!(trusted(true) && live.coverage().share() == Some(0.9));
     }
 
     #[test]

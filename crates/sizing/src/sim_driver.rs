@@ -101,7 +101,10 @@ impl SimDriver {
         let held = self.held / length.as_secs_f64().max(f64::MIN_POSITIVE) / self.full_pages.max(1) as f64;
         // A vector that cannot be a program's has no prediction: the next interval has another.
         let answer = self.index.query(&vector.over_interval(length.as_secs_f64()), NEIGHBOURS).ok();
-        let prediction = answer.map(|answer| Prediction { curve: answer.curve, covered: answer.uncovered.is_none() });
+        let prediction = answer.map(|answer| {
+            // The paper's tuner goes by whatever record is nearest.
+            Prediction { curve: answer.curve, covered: answer.uncovered.is_none(), trusted: true }
+        });
         let window = Window {
             end: after.now,
             length,

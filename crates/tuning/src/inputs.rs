@@ -78,6 +78,36 @@ pub struct Prediction {
     pub curve: Curve,
     /// Whether the database has records like this window at all.
     pub covered: bool,
+    /// Whether it may be gone by: live a database that has records like too few of the windows may not.
+    pub trusted: bool,
+}
+
+/// Below this coverage predictions do not hold: what a database says of windows that are none of its own is no knowledge.
+pub const LEAST_COVERAGE: f64 = 0.9;
+
+/// How many of the windows that a database was asked about are like its records.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Coverage {
+    asked: u64,
+    covered: u64,
+}
+
+impl Coverage {
+    /// It was asked about a window more.
+    pub fn count(&mut self, covered: bool) {
+        self.asked += 1;
+        self.covered += u64::from(covered);
+    }
+
+    /// The share of the windows; `None` if it was never asked.
+    pub fn share(&self) -> Option<f64> {
+        (self.asked > 0).then(|| self.covered as f64 / self.asked as f64)
+    }
+
+    /// Whether it may be gone by: it covers [`LEAST_COVERAGE`] of the windows so far.
+    pub fn is_enough(&self) -> bool {
+        self.share().is_some_and(|share| share >= LEAST_COVERAGE)
+    }
 }
 
 /// What is known of a window of running processes where nothing counts accesses by tier.
@@ -202,6 +232,10 @@ pub struct Interval {
     pub action: Action,
     /// Whether the database has records like this window; `None` where none is asked.
     pub in_coverage: Option<bool>,
+    /// Whether what it predicted was gone by; `None` where none is asked.
+    pub database_used: Option<bool>,
+    /// Share of the full size that the program grew by in the window.
+    pub grown_share: f64,
 }
 
 /// A run under a tuner, summed up.
@@ -221,6 +255,24 @@ pub struct Summary {
     pub loss_p95: Option<f64>,
     /// The target.
     pub max_slowdown: f64,
+}
+
+/// The program grows as long as it does so by more than this share of its size in a window.
+const GROWTH: f64 = 0.01;
+/// Windows of a steady state, at least.
+const LEAST_STEADY: usize = 4;
+
+/// The share saved once the program's size and the limit are steady: the mean over time of the later half of the windows since it last grew by more than a
+/// hundredth in one, the first half being the way down. What a program has not touched yet is no saving there. `None` where that are fewer than four windows.
+pub fn steady_saving(intervals: &[Interval]) -> Option<f64> {
+    let grew = intervals.iter().rposition(|interval| interval.grown_share > GROWTH).map_or(0, |place| place + 1);
+    let since = &intervals[grew..];
+    let steady = &since[since.len() / 2..];
+    let seconds: f64 = steady.iter().map(|interval| interval.window_seconds).sum();
+    if steady.len() < LEAST_STEADY || seconds <= 0.0 {
+        return None;
+    }
+    Some(steady.iter().map(|interval| interval.saved_share * interval.window_seconds).sum::<f64>() / seconds)
 }
 
 /// The least of these losses that 95 of 100 do not exceed; `None` without any.

@@ -168,8 +168,10 @@ impl Tuner {
         }
     }
 
-    /// Takes in a window, with what a database predicts for it if one was asked, and decides. Returns the share from now on.
-    pub fn decide(&mut self, window: &Window, prediction: Option<&Prediction>) -> f64 {
+    /// Takes in a window, with what a database predicts for it if one was asked, and decides. Returns the share from now on. A prediction that is not
+    /// trusted is entered and not gone by: what is observed decides then in either mode, and where nothing is observed everything is to be fast.
+    pub fn decide(&mut self, window: &Window, asked: Option<&Prediction>) -> f64 {
+        let prediction = asked.filter(|prediction| prediction.trusted);
         let seconds = window.length.as_secs_f64();
         let began = *self
             .began
@@ -184,7 +186,8 @@ impl Tuner {
             };
             self.learn(window, prediction);
             if self.windows > 1 {
-                let share = self.next_share(window, prediction).clamp(self.config.least_share, 1.0);
+                let distrusted = asked.is_some() && prediction.is_none();
+                let share = self.next_share(window, prediction, distrusted).clamp(self.config.least_share, 1.0);
                 action = match share - self.share {
                     change if change < -1e-9 => Action::Shrunk,
                     change if change > 1e-9 && window.loss_by_limit().is_some_and(|loss| self.is_broken(loss)) => {
@@ -209,7 +212,9 @@ impl Tuner {
             ratio_high,
             fast_share: self.share,
             action,
-            in_coverage: prediction.map(|prediction| prediction.covered),
+            in_coverage: asked.map(|prediction| prediction.covered),
+            database_used: asked.map(|prediction| prediction.trusted),
+            grown_share: window.growth_share + window.followed_share,
         });
         self.share
     }
@@ -264,10 +269,11 @@ impl Tuner {
         (low, self.ratios.iter().copied().fold(0.0, f64::max))
     }
 
-    fn next_share(&mut self, window: &Window, prediction: Option<&Prediction>) -> f64 {
+    fn next_share(&mut self, window: &Window, prediction: Option<&Prediction>, distrusted: bool) -> f64 {
         let curve = prediction.map(|prediction| &prediction.curve);
-        match (self.config.mode, window.loss_by_limit()) {
-            (Mode::Measured, Some(loss)) => {
+        let by_observation = self.config.mode == Mode::Measured || distrusted;
+        match window.loss_by_limit() {
+            Some(loss) if by_observation => {
                 let needed = (window.used_share + 2.0 * window.growth_share + MARGIN).min(1.0);
                 // What was given back is not taken again before it could be used.
                 if window.left_room && self.cooldown == 0 && needed.max(self.wall()) < self.share {
@@ -281,6 +287,7 @@ impl Tuner {
                 }
                 self.measured(loss, curve, window).max(self.payable(window)) + window.growth_share
             }
+            None if distrusted => 1.0,
             _ => curve.map_or(self.share, |curve| curve.least_share(self.config.max_slowdown)),
         }
     }

@@ -197,7 +197,7 @@ pub(crate) struct SizeTuneArguments {
     /// Time between decisions, at least 500ms.
     #[arg(long, default_value = "2500ms", value_name = "TIME")]
     pub every: String,
-    /// As in the paper: by a performance database alone, not by observation.
+    /// As in the paper: by a performance database, not by observation, as long as it has records like nine of ten intervals.
     #[arg(long)]
     pub paper: bool,
     /// With --paper: the performance database (`terrace size build` makes one). Without it one is built for the machine, in memory.
@@ -213,6 +213,9 @@ pub(crate) struct SizeTuneArguments {
     /// much memory free, by `vm.min_free_kbytes`, which is put back at the end; it takes from every program).
     #[arg(long, default_value = "pages", value_name = "HOW", value_parser = ["pages", "watermarks"])]
     pub hold: String,
+    /// What is measured: the loss, by windows managed and left alone.
+    #[command(flatten)]
+    pub proof: super::ProofArguments,
     /// How accesses are observed: auto, or a tracker's name from `terrace doctor`.
     #[arg(long, default_value = "auto", value_name = "NAME")]
     pub tracker: String,

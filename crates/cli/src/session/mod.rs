@@ -243,8 +243,13 @@ fn manage(
     loop {
         let mut until = point_at.min(end);
         if let Some(hook) = &mut hook {
-            hook.look(manager);
-            until = until.min(hook.due());
+            // In a window of a proof that is left alone nothing moves, and there is nothing to decide.
+            if proof.as_ref().is_some_and(|proof| !proof.manages()) {
+                hook.leave_alone(manager);
+            } else {
+                hook.look(manager);
+                until = until.min(hook.due());
+            }
         }
         if let Some(proof) = &mut proof {
             for news in proof.look(manager) {

@@ -8,9 +8,10 @@
 //! given: then so much of fast memory is kept free as would be if the program were at its limit, and the kernel demotes.
 
 use serde::Serialize;
-use terrace_core::engine::Engine;
+use terrace_core::engine::{Engine, Input};
 use terrace_core::policy::FastGoal;
 use terrace_core::units::{Bytes, TierId, Time};
+use terrace_linux::live_proof::ProofState;
 use terrace_linux::live_tuner::{INPUTS, LiveTuner, PageOutPrice, loss_shows};
 use terrace_linux::manager::Manager;
 use terrace_linux::move_cost::MoveCost;
@@ -19,7 +20,7 @@ use terrace_linux::watermarks::Watermarks;
 use terrace_policies::age::idle_time;
 use terrace_sizing::sim_driver::FIXED_THRESHOLD;
 use terrace_sizing::{ConfigVector, Index};
-use terrace_tuning::{Interval, LiveWindow, Mode, Prediction, Predictor, Summary};
+use terrace_tuning::{Interval, LiveWindow, Mode, Prediction, Predictor, Summary, steady_saving};
 
 /// Someone who looks at a run at times of his own choice, and may change how much fast memory it keeps.
 pub(crate) trait RunHook {
@@ -32,6 +33,8 @@ pub(crate) trait RunHook {
     fn due(&self) -> Time;
     /// Looks.
     fn look(&mut self, manager: &mut Manager);
+    /// The program is left alone for now: what was seen so far is no window.
+    fn leave_alone(&mut self, _manager: &mut Manager) {}
 }
 
 /// What a tuned run came to: `terrace size tune --json`.
@@ -61,10 +64,60 @@ pub(crate) struct TuneReport {
     pub records: Option<usize>,
     /// With `--paper`: the share of the intervals that the database has records like.
     pub coverage: Option<f64>,
+    /// With `--paper`: intervals in which the database was asked and not gone by, as it covered too few so far.
+    pub database_unused_intervals: Option<usize>,
+    /// Share of what the program has that was saved once neither it grew nor the limit fell; `None` where there was no such time, for the reason beside it.
+    pub resident_saved_share_steady: Option<f64>,
+    pub not_steady: Option<&'static str>,
+    #[serde(flatten)]
+    pub measured: Measured,
 }
 
-/// Below this coverage predictions do not hold: what a database says of windows that are none of its own is no knowledge.
-pub(crate) const LEAST_COVERAGE: f64 = 0.9;
+/// The loss by experiment: how much longer the program takes managed than left alone, window against window by coin.
+#[derive(Debug, Default, PartialEq, Serialize)]
+pub(crate) struct Measured {
+    /// 0.05 is 5 % longer; negative if it is faster.
+    pub measured_loss: Option<f64>,
+    /// Its interval, 90 % over all looks together.
+    pub measured_loss_low: Option<f64>,
+    /// Its upper end.
+    pub measured_loss_high: Option<f64>,
+    /// The metric, and windows that were compared.
+    pub measured_by: Option<String>,
+    pub measured_windows: u64,
+    /// Why a figure is missing, if one is.
+    pub not_measured: Option<String>,
+}
+
+impl Measured {
+    /// What a proof came to, if there was one.
+    pub(crate) fn of(proof: Option<&ProofState>) -> Measured {
+        let Some(proof) = proof else {
+            let why =
+                "no --metric was given, so that nothing was compared; --metric auto takes what the processor counts";
+            return Measured { not_measured: Some(why.to_owned()), ..Measured::default() };
+        };
+        // A program that is a quarter faster takes a fifth less time.
+        let longer = |gain: f64| 1.0 / (1.0 + gain) - 1.0;
+        let not_measured = match (proof.gain, proof.gain_low, &proof.error) {
+            (_, Some(_), _) => None,
+            (Some(_), None, _) => Some(format!(
+                "an interval takes six pairs of windows, and there were {}; see --metric-window",
+                proof.windows / 2
+            )),
+            (None, _, Some(error)) => Some(format!("the metric could not be read: {error}")),
+            (None, _, None) => Some("it ended before a pair of windows was over; see --metric-window".to_owned()),
+        };
+        Measured {
+            measured_loss: proof.gain.map(longer),
+            measured_loss_low: proof.gain_high.map(longer),
+            measured_loss_high: proof.gain_low.map(longer),
+            measured_by: Some(proof.metric.clone()),
+            measured_windows: proof.windows,
+            not_measured,
+        }
+    }
+}
 
 /// What a live run's vector is made of: there are no counters of accesses by tier in most virtual machines.
 const ESTIMATED: &str =
@@ -112,7 +165,8 @@ impl Predictor for DatabasePredictor {
             pages.blocks().map(|(block, _)| pages.block_pages(block).iter().filter(used).count() as u64).sum();
         // A window in which nothing was accessed is no program's, and has no prediction.
         let answer = self.index.query(&self.vector(touched, window), 1).ok()?;
-        Some(Prediction { covered: answer.uncovered.is_none(), curve: answer.curve })
+        // Whether it is trusted goes by all windows, which the live tuner counts.
+        Some(Prediction { covered: answer.uncovered.is_none(), trusted: true, curve: answer.curve })
     }
 }
 
@@ -150,13 +204,15 @@ impl Steering {
 
 impl RunHook for Steering {
     fn begin(&mut self, costs: MoveCost, tiers: &TierMap) -> anyhow::Result<()> {
-        if self.live.tuner().config().mode == Mode::Measured && !loss_shows(tiers) {
+        let shows = loss_shows(tiers);
+        if self.live.tuner().config().mode == Mode::Measured && !shows {
             anyhow::bail!(
                 "the slow tier is memory that programs use in place, where what it costs them cannot be observed without counters: \
                  take compressed swap (--tier-slow zram:2GiB), or go by a performance database (--paper)"
             );
         }
-        self.live.begin(costs);
+        // Without faults there is nothing to price: no loss is then observed, instead of none at all.
+        self.live.begin(if shows { costs } else { MoveCost { refault: None, ..costs } });
         Ok(())
     }
 
@@ -176,10 +232,22 @@ impl RunHook for Steering {
         }
         self.live.bring_back(manager);
     }
+
+    fn leave_alone(&mut self, manager: &mut Manager) {
+        if self.live.brings_back() {
+            manager.tell(Input::Drain(false));
+        }
+        self.live.interrupt();
+    }
 }
 
 /// What a tuned run came to.
-pub(crate) fn report(steering: &Steering, footprint_bytes: u64, database: Option<(String, usize)>) -> TuneReport {
+pub(crate) fn report(
+    steering: &Steering,
+    footprint_bytes: u64,
+    database: Option<(String, usize)>,
+    proof: Option<&ProofState>,
+) -> TuneReport {
     let live = &steering.live;
     let tuner = live.tuner();
     let mut summary = tuner.summary();
@@ -191,6 +259,7 @@ pub(crate) fn report(steering: &Steering, footprint_bytes: u64, database: Option
     }
     let costs = live.costs();
     let micros = |time: std::time::Duration| time.as_secs_f64() * 1e6;
+    let steady = steady_saving(tuner.intervals());
     TuneReport {
         saved_bytes_mean: (summary.saved_share_mean * footprint_bytes as f64) as u64,
         summary,
@@ -201,14 +270,43 @@ pub(crate) fn report(steering: &Steering, footprint_bytes: u64, database: Option
         page_out_microseconds: costs.page_out.map(|cost| [cost.low, cost.median, cost.high].map(micros)),
         held_by: if steering.watermarks.is_some() { "watermarks" } else { "pages" },
         intervals: tuner.intervals().to_vec(),
-        coverage: coverage(tuner.intervals()),
+        coverage: live.coverage().share(),
+        database_unused_intervals: database.as_ref().map(|_| unused(tuner.intervals())),
+        resident_saved_share_steady: steady,
+        not_steady: steady.is_none().then_some(NOT_STEADY),
+        measured: Measured::of(proof),
         records: database.as_ref().map(|(_, records)| *records),
         machine: database.map(|(machine, _)| machine),
     }
 }
 
-/// The share of the intervals that a database was asked about and has records like; `None` if none was asked.
-fn coverage(intervals: &[Interval]) -> Option<f64> {
-    let asked: Vec<bool> = intervals.iter().filter_map(|interval| interval.in_coverage).collect();
-    (!asked.is_empty()).then(|| asked.iter().filter(|covered| **covered).count() as f64 / asked.len() as f64)
+/// Why there is no saving in steady state.
+const NOT_STEADY: &str =
+    "fewer than eight intervals since the program last grew by more than 1 % in one: let it run for longer";
+
+/// Intervals in which a database was asked and not gone by.
+fn unused(intervals: &[Interval]) -> usize {
+    intervals.iter().filter(|interval| interval.database_used == Some(false)).count()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_loss_that_was_not_measured_says_why_and_one_that_was_has_its_interval() {
+        let none = Measured::of(None);
+        assert!(none.measured_loss.is_none() && none.not_measured.unwrap().contains("no --metric was given"));
+        let begun = ProofState { metric: "cpu".to_owned(), ..ProofState::default() };
+        let why = |state: &ProofState| Measured::of(Some(state)).not_measured.unwrap();
+        assert!(why(&begun).contains("before a pair of windows"));
+        assert!(why(&ProofState { error: Some("No such file".to_owned()), ..begun.clone() }).contains("No such file"));
+        let few = ProofState { gain: Some(-0.2), windows: 4, ..begun.clone() };
+        assert!(why(&few).contains("there were 2") && Measured::of(Some(&few)).measured_loss == Some(0.25));
+        let known = ProofState { gain_low: Some(-0.5), gain_high: Some(0.25), windows: 14, ..few };
+        let measured = Measured::of(Some(&known));
+        assert_eq!((measured.measured_loss_low.unwrap() * 100.0).round(), -20.0);
+        assert_eq!((measured.measured_loss_high, measured.not_measured), (Some(1.0), None));
+        assert_eq!((measured.measured_by.as_deref(), measured.measured_windows), (Some("cpu"), 14));
+    }
 }

@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use super::*;
 use crate::curve::SIZES;
-use crate::inputs::leaves_room;
+use crate::inputs::{Coverage, leaves_room, steady_saving};
 
 /// A database's answer: half of all that is withheld, as for a program that uses all its memory alike.
 fn even() -> Prediction {
     let curve = Curve::of_losses(std::array::from_fn(|place| 0.5 * (1.0 - (place + 1) as f64 / SIZES as f64)));
-    Prediction { curve, covered: true }
+    Prediction { curve, covered: true, trusted: true }
 }
 
 /// The window of this number of a program that uses all of its share, nothing observed.
@@ -341,4 +341,62 @@ fn without_an_observation_it_goes_by_the_database_and_an_idle_program_is_left_al
     };
     assert_eq!(tuner.decide(&window, Some(&even())), 1.0);
     assert_eq!(tuner.intervals()[0].action, Action::Waited);
+}
+
+#[test]
+fn a_database_that_covers_too_little_is_entered_and_not_gone_by() {
+    let distrusted = Prediction { covered: false, trusted: false, ..even() };
+    let paper = TunerConfig::new(0.05, Mode::Paper);
+    // By it the share would be 0.9; what is observed decides instead, as if none had been asked.
+    let loss = |_, share: f64| Some(0.02 * (1.0 - share));
+    let observed = play(TunerConfig::new(0.05, Mode::Measured), 12, loss);
+    let tuner = play_with(Some(&distrusted), paper, 12, loss);
+    assert_eq!(tuner.share(), observed.share());
+    assert!(tuner.share() < 0.9, "{}", tuner.share());
+    assert!(tuner.intervals().iter().all(|interval| {
+        interval.in_coverage == Some(false)
+            && interval.database_used == Some(false)
+            && interval.predicted_loss != Some(0.05)
+    }));
+    // Where nothing is observed either, nothing is known, and what was withheld on trust is given back.
+    let mut tuner = play_with(Some(&even()), paper, 3, |_, _| None);
+    assert_eq!(tuner.share(), 0.9);
+    tuner.decide(&quiet(4, 0.9), Some(&distrusted));
+    assert_eq!((tuner.share(), tuner.intervals()[3].action), (1.0, Action::Grew));
+}
+
+#[test]
+fn nine_windows_of_ten_are_coverage_enough() {
+    let mut coverage = Coverage::default();
+    assert!(coverage.share().is_none() && !coverage.is_enough());
+    coverage.count(false);
+    (0..8).for_each(|_| coverage.count(true));
+    assert!(!coverage.is_enough());
+    coverage.count(true);
+    assert!(coverage.is_enough() && coverage.share() == Some(0.9));
+}
+
+#[test]
+fn the_steady_saving_has_neither_growth_nor_the_way_down_in_it() {
+    let mut tuner = Tuner::new(TunerConfig::new(0.05, Mode::Measured));
+    let window = |number: u64, saved_share, followed_share| Window {
+        saved_share,
+        followed_share,
+        loss: Some(Loss::of_size(0.0)),
+        ..quiet(number, 1.0)
+    };
+    // It grows for three windows, of which most is saved as it is not touched yet; then it takes four windows down to 0.3, and stays.
+    for (number, (saved, grown)) in
+        [(0.9, 0.5), (0.5, 0.4), (0.2, 0.1), (0.0, 0.0), (0.1, 0.005), (0.2, 0.0), (0.3, 0.0)].into_iter().enumerate()
+    {
+        tuner.decide(&window(number as u64 + 1, saved, grown), None);
+    }
+    assert_eq!(steady_saving(tuner.intervals()), None, "two windows are no steady state");
+    (8..=11).for_each(|number| {
+        tuner.decide(&window(number, 0.3, 0.0), None);
+    });
+    let steady = steady_saving(tuner.intervals()).unwrap();
+    assert!((steady - 0.3).abs() < 1e-9, "{steady}");
+    tuner.decide(&window(12, 0.6, 0.3), None);
+    assert_eq!(steady_saving(tuner.intervals()), None, "it grew again");
 }

@@ -14,14 +14,14 @@ use terrace_linux::live_tuner::LiveTuner;
 use terrace_linux::process::RangeOptions;
 use terrace_linux::topology::{TierKind, Topology};
 use terrace_linux::watermarks::Watermarks;
-use terrace_tuning::{Mode, TunerConfig};
+use terrace_tuning::{LEAST_COVERAGE, Mode, TunerConfig};
 
 use super::store;
 use crate::args::{DatabaseArguments, ManageArguments, SizeTuneArguments, WatchArguments};
-use crate::options::{ManageOptions, duration, misuse};
+use crate::options::{ManageOptions, ProofOptions, duration, misuse};
 use crate::provenance::Provenance;
 use crate::report::units;
-use crate::session::tuning::{DatabasePredictor, LEAST_COVERAGE, TuneReport, report as report_of};
+use crate::session::tuning::{DatabasePredictor, TuneReport, report as report_of};
 use crate::session::{Plan, Steering, TargetSpec, run_with};
 
 /// Below it a window holds too few rounds of marks.
@@ -36,6 +36,11 @@ pub(super) fn run(arguments: &SizeTuneArguments) -> anyhow::Result<ExitCode> {
         return Err(misuse("--every", &arguments.every, "expected 500ms or more: a window needs some rounds of marks"));
     }
     let mut plan = plan(arguments)?;
+    plan.proof = ProofOptions::parse(&arguments.proof, plan.moves)?;
+    if let Some(metric) = arguments.proof.metric.as_ref().filter(|_| arguments.hold == "watermarks") {
+        let why = "by --hold watermarks the kernel demotes in windows that are left alone, too, so that nothing is compared: use --hold pages";
+        return Err(misuse("--metric", metric, why));
+    }
     // As much of the time may go to pages that come back as the target allows; the tuner stays below it.
     plan.max_slowdown = max_slowdown;
     let mut config = TunerConfig::new(max_slowdown, if arguments.paper { Mode::Paper } else { Mode::Measured });
@@ -50,7 +55,7 @@ pub(super) fn run(arguments: &SizeTuneArguments) -> anyhow::Result<ExitCode> {
     let watermarks = if arguments.hold == "watermarks" { Some(watermarks(&arguments.tier_slow)?) } else { None };
     let mut tuner = Steering::new(live, watermarks);
     let (code, run) = run_with(&plan, Some(&mut tuner))?;
-    let report = report_of(&tuner, run.target.peak_footprint_bytes, database);
+    let report = report_of(&tuner, run.target.peak_footprint_bytes, database, run.proof.as_ref());
     // The watermarks go back before anything is shown of a run that is over.
     drop(tuner);
     if report.intervals.is_empty() {
@@ -182,11 +187,32 @@ fn closing_lines(report: &TuneReport, footprint: u64) -> String {
         ),
         _ => "slowdown: unknown\n".to_owned(),
     };
+    text += &match (report.resident_saved_share_steady, report.not_steady) {
+        (Some(share), _) => format!("in steady state: {} of what it has, growth apart\n", percent(share)),
+        (None, why) => format!("in steady state: not known, {}\n", why.unwrap_or_default()),
+    };
+    let measured = &report.measured;
+    let by = measured.measured_by.as_deref().unwrap_or_default();
+    if let Some(loss) = measured.measured_loss {
+        let interval = measured.measured_loss_low.zip(measured.measured_loss_high);
+        let interval =
+            interval.map_or_else(String::new, |(low, high)| format!(" ({} to {})", percent(low), percent(high)));
+        let windows = measured.measured_windows;
+        text += &format!(
+            "measured by {by}: {} longer managed than left alone{interval}, in {windows} windows\n",
+            percent(loss)
+        );
+    }
+    if let Some(why) = &measured.not_measured {
+        text += &format!("not measured: {why}\n");
+    }
     if let Some(coverage) = report.coverage.filter(|coverage| *coverage < LEAST_COVERAGE) {
         text += &format!(
-            "the database has records like {} of the intervals only: its predictions do not hold for this program; leave out --paper to \
-             be tuned by what is observed\n",
-            percent(coverage)
+            "the database has records like {} of the intervals only, so that in {} of {} it was not used: what was observed decided there, or \
+             all stayed fast\n",
+            percent(coverage),
+            report.database_unused_intervals.unwrap_or(0),
+            report.intervals.len()
         );
     }
     text + &format!(
