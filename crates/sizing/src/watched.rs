@@ -171,7 +171,7 @@ impl History {
         self
     }
 
-    /// Windows in which it had memory, of so many: at least one.
+    /// Windows in which it had memory, of `windows`: at least one.
     fn lived(&self, windows: u32) -> u32 {
         self.gone.unwrap_or(windows).min(windows).saturating_sub(self.born).max(1)
     }

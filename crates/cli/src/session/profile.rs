@@ -41,12 +41,12 @@ impl Profile {
     }
 }
 
-/// A page stands for no more than so many.
+/// The most pages that a page stands for.
 const MOST_ONE_IN: u32 = 1 << 20;
 
 /// Histories of a sample of pages.
 struct Sampled {
-    /// At most so many.
+    /// The most histories that are kept.
     most: usize,
     one_in: u32,
     live: BTreeMap<u64, History>,
@@ -85,7 +85,7 @@ impl Sampled {
         }
     }
 
-    /// So many pages are about to be looked at: of more than twice what is kept no history is begun in vain.
+    /// `pages` are about to be looked at: of more than twice what is kept no history is begun in vain.
     fn expects(&mut self, pages: u64) {
         while pages / u64::from(self.one_in) > 2 * self.most as u64 && self.one_in < MOST_ONE_IN {
             self.thin_out();
@@ -123,7 +123,7 @@ pub(crate) struct Profiler {
 }
 
 impl Profiler {
-    /// A profiler with windows of this length, that keeps the histories of at most so many pages.
+    /// A profiler with windows of this length, that keeps the histories of at most `most_pages` pages.
     pub(crate) fn new(window: Duration, most_pages: usize) -> Profiler {
         Profiler {
             window,
