@@ -19,7 +19,7 @@ build: needs ## build the command terrace and the daemon terraced into target/re
 	@$(CARGO) build --release --locked -p terrace-cli -p terrace-daemon
 
 .PHONY: demo
-demo: build ## manage a real program and print what that saved and cost
+demo: needs ## manage a real program and print what that saved and cost
 	@scripts/needs demo
 	@scripts/demo
 
