@@ -8,6 +8,7 @@
 //! One observation's way: tracker → `Intake` (address to page, `intake.rs`) → engine → plan → `Manager::carry_out` (page to address) →
 //! mover → outcome → engine.
 
+mod ends;
 mod host;
 mod moving;
 mod stats;
@@ -74,6 +75,8 @@ struct Space {
     ranges: Vec<MemoryRange>,
     /// Whether the user was warned that some of it is not managed.
     told: bool,
+    /// Its memory is gone and it is not: nothing is asked of it until it exits.
+    without_memory: bool,
     major_faults: u64,
     cpu_ticks: u64,
     /// Its number with the kernel module, if the policy orders the kernel's lists.
@@ -84,7 +87,7 @@ impl Space {
     /// These ranges without those that a NUMA memory policy placed. Asked for only when the mappings changed: a policy that
     /// is set on a part of a range splits it, and one for a whole new range is there when the range is first seen.
     fn without_placed(&mut self, mapped: &[MemoryRange], nodes: &BTreeSet<u32>) -> Vec<MemoryRange> {
-        if nodes.len() < 2 {
+        if nodes.len() < 2 || mapped.is_empty() {
             return mapped.to_vec();
         }
         let placed = match self.process.placed_by_policy(nodes) {
@@ -174,6 +177,8 @@ pub struct Manager {
     allowance: Option<Allowance>,
     /// Processor time of the current turn that was entered into the allowance already.
     spent_in_turn: Duration,
+    /// Errors about processes that are there, since the last complete round.
+    unexplained: u32,
 }
 
 /// How often children are looked for while no scan does it.
@@ -222,6 +227,7 @@ impl Manager {
             held: false,
             allowance: None,
             spent_in_turn: Duration::ZERO,
+            unexplained: 0,
         };
         manager.tell_prices();
         manager
@@ -251,6 +257,7 @@ impl Manager {
                 mapped: Vec::new(),
                 ranges: Vec::new(),
                 told: false,
+                without_memory: false,
                 major_faults: stat.major_faults,
                 cpu_ticks: stat.user_ticks + stat.system_ticks,
                 slot,
@@ -475,36 +482,6 @@ impl Manager {
         }
     }
 
-    /// Releases processes that exited.
-    fn drop_exited(&mut self) {
-        // One call asks after all of them: a pidfd is readable once its process has exited.
-        let mut fds: Vec<PollFd<'_>> =
-            self.spaces.values().map(|space| PollFd::from_borrowed_fd(space.process.pidfd(), PollFlags::IN)).collect();
-        let asked = poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
-        let exited: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
-        let gone: Vec<SpaceId> = match asked {
-            Ok(_) => self.spaces.keys().zip(exited).filter(|(_, exited)| *exited).map(|(id, _)| *id).collect(),
-            Err(_) => self.spaces.iter().filter(|(_, space)| !space.process.is_alive()).map(|(id, _)| *id).collect(),
-        };
-        for space in gone {
-            self.let_go(space);
-        }
-    }
-
-    fn let_go(&mut self, space: SpaceId) {
-        let gone = self.spaces.remove(&space);
-        if let (Some(life), Some(gone)) = (&mut self.parts.life_cycle, &gone) {
-            life.forget(gone.process.pid());
-        }
-        if let (Some(lists), Some(slot)) = (&self.parts.kernel_lists, gone.and_then(|space| space.slot))
-            && let Err(error) = lists.forget(slot)
-        {
-            tracing::debug!(%error, "a process's number was given back already");
-        }
-        self.parts.tracker.forget(space);
-        self.drain_engine(Input::Exited(space));
-    }
-
     /// Takes up new children, and follows what the processes mapped and unmapped.
     fn follow(&mut self) {
         self.followed = self.now();
@@ -520,8 +497,16 @@ impl Manager {
         let spaces: Vec<SpaceId> = self.spaces.keys().copied().collect();
         for id in spaces {
             let Some(space) = self.spaces.get_mut(&id) else { continue };
-            // A process that exits right now has no ranges; the next turn of the loop releases it.
-            let Ok(mapped) = space.process.ranges(self.parts.ranges) else { continue };
+            let mapped = match space.process.ranges(self.parts.ranges) {
+                Ok(mapped) => mapped,
+                Err(ProcessError::Gone { .. }) => {
+                    space.without_memory = true;
+                    Vec::new()
+                }
+                Err(_) => continue,
+            };
+            // Where another thread than the first, which has ended, executes a program, there is memory again.
+            space.without_memory &= mapped.is_empty();
             if mapped == space.mapped {
                 continue;
             }
@@ -551,9 +536,11 @@ impl Manager {
         self.parts.tracker.watch_within(grant.within);
         let targets = targets(&self.spaces);
         let mut intake = Intake::new(&mut self.parts.engine, observer, now);
-        self.parts.tracker.scan(now, &targets, &self.parts.tiers, grant.share, &mut intake)?;
+        let scanned = self.parts.tracker.scan(now, &targets, &self.parts.tiers, grant.share, &mut intake);
         let mut round = ScanReport { share: grant.share, ..intake.round };
         let mut bill = ScanBill { share: grant.share, ..intake.bill };
+        // Those after a target that ended have their turn in the next round.
+        self.outlive_round(scanned)?;
         round.walk = began.elapsed();
         bill.own = thread_cpu().saturating_sub(cpu);
         self.watching.on_scan(self.now(), &bill);
@@ -576,14 +563,17 @@ impl Manager {
         let targets = targets(&self.spaces);
         let mut intake = Intake::new(&mut self.parts.engine, observer, now);
         // The tracker has a turn as well, at no share of the blocks: it takes up threads that began unseen.
-        self.parts.tracker.scan(now, &targets, &self.parts.tiers, 0.0, &mut intake)?;
-        let walked = self.places.walk(&targets, &self.parts.tiers, &mut intake);
-        walked.map_err(|source| TrackError::Call {
-            tracker: self.parts.tracker.name(),
-            call: "reading /proc/PID/pagemap".to_owned(),
-            source,
-        })?;
+        let scanned = self.parts.tracker.scan(now, &targets, &self.parts.tiers, 0.0, &mut intake);
+        let walked = scanned.and_then(|()| {
+            let walked = self.places.walk(&targets, &self.parts.tiers, &mut intake);
+            walked.map(drop).map_err(|source| TrackError::Call {
+                tracker: self.parts.tracker.name(),
+                call: "reading /proc/PID/pagemap".to_owned(),
+                source,
+            })
+        });
         self.stats.hint_faults += intake.hint_faults;
+        self.outlive_round(walked)?;
         self.places_at = Some(now + pause_after(thread_cpu().saturating_sub(began)));
         Ok(())
     }
@@ -628,10 +618,10 @@ impl Manager {
         let targets = targets(&self.spaces);
         let mut observer = NoTap;
         let mut intake = Intake::new(&mut self.parts.engine, &mut observer, now);
-        self.parts.tracker.events(now, &targets, &mut intake)?;
+        let taken = self.parts.tracker.events(now, &targets, &mut intake);
         self.stats.hint_faults += intake.hint_faults;
         self.stats.lost_events = self.parts.tracker.lost();
-        Ok(())
+        self.outlive(taken)
     }
 
     /// Passes on what the policy says of the kernel's own lists, and notes what the module has done by it.
@@ -756,7 +746,8 @@ fn thread_cpu() -> Duration {
 
 /// The processes as a tracker is given them. A function of the map alone, so that the tracker and the engine stay free to change.
 fn targets(spaces: &BTreeMap<SpaceId, Space>) -> Vec<Target<'_>> {
-    spaces.iter().map(|(&space, held)| Target { space, process: &held.process, ranges: &held.ranges }).collect()
+    let there = spaces.iter().filter(|(_, held)| !held.without_memory);
+    there.map(|(&space, held)| Target { space, process: &held.process, ranges: &held.ranges }).collect()
 }
 
 /// The parts of `before` that `after` no longer covers. Both by address, without overlaps.

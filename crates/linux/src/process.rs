@@ -112,6 +112,12 @@ impl Process {
         Stat::read(self.pid).is_ok_and(|stat| stat.start_time == self.start_time && !matches!(stat.state, 'Z' | 'X'))
     }
 
+    /// Whether it still has memory of its own. A process loses it some time before it exits, and one whose first thread has ended shows
+    /// none while its other threads run.
+    pub fn has_memory(&self) -> bool {
+        self.stat().is_ok_and(|stat| stat.mapped > Bytes::ZERO)
+    }
+
     /// Its counters now.
     ///
     /// # Errors
@@ -190,6 +196,8 @@ pub struct Stat {
     pub start_time: u64,
     /// Resident memory.
     pub resident: Bytes,
+    /// Mapped memory. Zero once the kernel has taken the memory away: of a zombie, and of a process that is about to be one.
+    pub mapped: Bytes,
 }
 
 impl Stat {
@@ -238,6 +246,7 @@ fn parse_stat(text: &str) -> Option<Stat> {
         system_ticks: number(15)?,
         start_time: number(22)?,
         resident: Bytes::of_pages(number(24)?),
+        mapped: Bytes::new(number(23)?),
     })
 }
 
@@ -363,7 +372,7 @@ mod tests {
         let stat = parse_stat(text).unwrap();
         assert_eq!((stat.command.as_str(), stat.state), ("a) R (b", 'S'));
         assert_eq!((stat.minor_faults, stat.major_faults, stat.start_time), (100, 7, 98765));
-        assert_eq!(stat.resident, Bytes::of_pages(250));
+        assert_eq!((stat.resident, stat.mapped), (Bytes::of_pages(250), Bytes::new(1_000_000)));
     }
 
     #[test]
@@ -398,7 +407,7 @@ VmFlags: rd wr mr mw me lo ac
     #[test]
     fn this_process_is_alive_and_pid_zero_is_not() {
         let me = Process::open(std::process::id()).unwrap();
-        assert!(me.is_alive());
+        assert!(me.is_alive() && me.has_memory());
         assert!(!me.ranges(RangeOptions::default()).unwrap().is_empty());
         assert!(matches!(Process::open(0), Err(ProcessError::Gone { .. })));
         assert!(matches!(Process::open(u32::MAX), Err(ProcessError::Gone { .. })));

@@ -340,7 +340,11 @@ impl Tracker for Damon {
         let pids: Vec<u32> = targets.iter().map(|target| target.process.pid()).collect();
         let fresh = self.pids != pids;
         if fresh {
-            self.start(&pids)?;
+            // A pid that is gone is an invalid one to DAMON.
+            self.start(&pids).map_err(|error| match targets.iter().find(|target| !target.process.is_alive()) {
+                Some(gone) => TrackError::Gone { pid: gone.process.pid() },
+                None => error,
+            })?;
         }
         let physical = match self.operations {
             Operations::Physical if !fresh => Some(self.regions(0)?),

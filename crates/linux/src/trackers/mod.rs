@@ -110,6 +110,17 @@ pub enum TrackError {
     },
 }
 
+impl TrackError {
+    /// Whether it says that a process, or its memory, is no longer there. Then it tells of a target's end, and nothing of the tracker.
+    pub fn is_no_such_process(&self) -> bool {
+        match self {
+            TrackError::Gone { .. } => true,
+            TrackError::Call { source, .. } => source.raw_os_error() == Some(libc::ESRCH),
+            TrackError::Unavailable { .. } => false,
+        }
+    }
+}
+
 /// What a tracker is tried on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProofKind {
