@@ -108,6 +108,10 @@ sbom: ## list what the programs are made of: target/terrace.cdx.json (CycloneDX)
 hostile: needs ## a thousand hostile connections for ten minutes beside root's orders and scrapes (needs root)
 	@TERRACE_HOSTILE_SECONDS=$${TERRACE_HOSTILE_SECONDS:-600} $(CARGO) test --locked -p terrace-cli --test live_access -- a_thousand_hostile
 
+.PHONY: soak
+soak: needs ## the daemon under a storm for SOAK_SECONDS (7200): nothing of its own grows (needs root; SOAK_PROFILE=release, SOAK_OUTPUT=FILE.csv)
+	@TERRACE_SOAK_SECONDS=$${SOAK_SECONDS:-7200} TERRACE_SOAK_OUTPUT=$$(realpath -m -- $${SOAK_OUTPUT:+"$$SOAK_OUTPUT"} 2>/dev/null) $(CARGO) test --locked --workspace --profile $${SOAK_PROFILE:-dev} --test live_soak
+
 .PHONY: bench
 bench: build ## measure this machine: hot and cold memory, redis, peers (needs root; takes most of an hour)
 	@python3 benchmarks/run.py all

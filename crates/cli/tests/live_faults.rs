@@ -10,12 +10,12 @@ mod common;
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
-use common::daemon::{Daemon, EAGER, MIB, class, ends_well, named, workload};
-use common::{PATIENCE, Running, read, run_live_tests, status_bytes, wait_until, zram_of};
+use common::daemon::{Daemon, EAGER, MIB, cgroup_root, class, ends_well, named, workload};
+use common::{PATIENCE, Running, run_live_tests, status_bytes, wait_until, zram_of};
 use serde_json::Value;
 use terrace_daemon::protocol::Verb;
 
@@ -219,20 +219,6 @@ fn a_hostile_socket_disturbs_nobody() {
     });
     ends_well(program, "front");
     daemon.end();
-}
-
-/// A place in a cgroup hierarchy where groups can be made: version 2, else any of version 1.
-fn cgroup_root() -> Option<PathBuf> {
-    let mounts = read(Path::new("/proc/mounts"));
-    let of = |kind: &str| {
-        let lines = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>());
-        lines.filter(|fields| fields[2] == kind).map(|fields| PathBuf::from(fields[1])).collect::<Vec<_>>()
-    };
-    let roots = of("cgroup2").into_iter().chain(of("cgroup").into_iter().filter(|path| path.ends_with("pids")));
-    roots.into_iter().find(|root| {
-        let trial = root.join(format!("terrace-trial-{}", std::process::id()));
-        std::fs::create_dir(&trial).is_ok() && std::fs::remove_dir(&trial).is_ok()
-    })
 }
 
 fn cgroups_come_go_and_are_moved_into() {

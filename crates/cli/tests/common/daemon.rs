@@ -154,6 +154,20 @@ impl Drop for Daemon {
     }
 }
 
+/// A place in a cgroup hierarchy where groups can be made: version 2, else any of version 1.
+pub(crate) fn cgroup_root() -> Option<PathBuf> {
+    let mounts = read(Path::new("/proc/mounts"));
+    let of = |kind: &str| {
+        let lines = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>());
+        lines.filter(|fields| fields[2] == kind).map(|fields| PathBuf::from(fields[1])).collect::<Vec<_>>()
+    };
+    let roots = of("cgroup2").into_iter().chain(of("cgroup").into_iter().filter(|path| path.ends_with("pids")));
+    roots.into_iter().find(|root| {
+        let trial = root.join(format!("terrace-trial-{}", std::process::id()));
+        std::fs::create_dir(&trial).is_ok() && std::fs::remove_dir(&trial).is_ok()
+    })
+}
+
 /// The daemon's program, built from what is there now: it is another package's, so that cargo does not build it for these tests.
 pub(crate) fn terraced() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
