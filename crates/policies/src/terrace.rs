@@ -80,9 +80,6 @@ const NEWBORNS_KNOWN: u64 = 1000;
 const BATCH: u64 = 64;
 /// Accesses a program overlaps where nobody counts its waits: between a pointer chase (1) and streams (8).
 const USUAL_OVERLAP: f64 = 4.0;
-/// Nanoseconds of a core between two accesses to memory where nobody counts them: those of a program that waits for memory a quarter of its
-/// time, 100 ns a load and four at once.
-const UNCOUNTED_ACCESS_NS: f64 = 100.0;
 
 /// See the module's header.
 pub struct Terrace {
@@ -97,8 +94,6 @@ pub struct Terrace {
     random: SplitMix64,
     prices: Option<Prices>,
     counts: ProcessorCounts,
-    /// Whether the processor ever counted accesses to memory.
-    counted: bool,
     stores: Stores,
     /// Nanoseconds gained by an access that fast memory serves, and accesses a mark stands for.
     gain_ns: f64,
@@ -144,7 +139,6 @@ impl Terrace {
             random: SplitMix64::new(0x7e44_ace0),
             prices: None,
             counts: ProcessorCounts::default(),
-            counted: false,
             stores: Stores::default(),
             gain_ns: Prices::ASSUMED.farther_ns / USUAL_OVERLAP,
             touch: 1.0,
@@ -228,10 +222,6 @@ impl Terrace {
         self.pace.walk_took(report.walk);
         if report.accessed > 0 && self.counts.memory_accesses > 0 {
             self.touch = self.counts.memory_accesses as f64 / report.accessed as f64;
-        } else if report.accessed > 0 && self.counts.cores > 0 && !self.counted {
-            // A mark stands for one access at least, and for as many as the program is taken to have made while it ran.
-            let ran_ns = self.pace.interval().as_nanos() as f64 * f64::from(self.counts.cores) * report.share;
-            self.touch = (ran_ns / UNCOUNTED_ACCESS_NS / report.accessed as f64).max(1.0);
         }
     }
 
@@ -250,7 +240,6 @@ impl Terrace {
 
     fn processor(&mut self, counts: &ProcessorCounts) {
         self.counts = *counts;
-        self.counted |= counts.memory_accesses > 0;
         self.stores.count(counts.memory_accesses);
         let latency = &counts.latency_ns;
         if self.options.loaded && counts.slow_accesses > 0 {

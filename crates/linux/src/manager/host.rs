@@ -158,7 +158,7 @@ impl Manager {
         let Some(now) = ProcessorUse::read(Path::new("/"), &[]) else { return };
         let Some(before) = self.processors.replace(now) else { return };
         let in_use = now.since(&before).busy.as_secs_f64() / (window.as_secs_f64().max(1e-3) * f64::from(now.online));
-        let cores = self.watching.cores().round() as u32;
+        let cores = self.watching.cores().round().max(1.0) as u32;
         let counts = ProcessorCounts { cores, in_use: in_use.clamp(0.0, 1.0), ..ProcessorCounts::default() };
         self.drain_engine(Input::Processor(counts));
     }

@@ -87,27 +87,6 @@ fn pages_in_use_are_found_by_accessed_bits_alone() {
     assert_eq!(fast_of(&rig, 100..150), 50);
 }
 
-/// Live, nobody counts accesses to memory: what a mark stands for is taken from how long the program ran.
-#[test]
-fn without_counts_a_mark_is_worth_what_the_program_ran() {
-    let promoted = |cores: u32| {
-        let mut rig = quarter(&[("signals", "accessed-bits")]);
-        // An exchange costs what 8,000 accesses gain.
-        let dear = Prices { move_small_ns: 50_000.0, ..Prices::ASSUMED };
-        rig.engine.handle(rig.now, terrace_core::engine::Input::Prices(dear));
-        for _ in 0..20 {
-            rig.scan(0, |vpn| (100..150).contains(&vpn));
-            let counts = ProcessorCounts { cores, ..ProcessorCounts::default() };
-            rig.engine.handle(rig.now, terrace_core::engine::Input::Processor(counts));
-            let report = ScanReport { pages: 256, accessed: 50, walk: Duration::ZERO, share: 1.0 };
-            rig.engine.handle(rig.now, terrace_core::engine::Input::ScanDone(report));
-            rig.pass(Duration::from_secs(1));
-        }
-        fast_of(&rig, 100..150)
-    };
-    assert_eq!((promoted(0), promoted(1)), (0, 50));
-}
-
 #[test]
 fn a_block_that_was_not_walked_is_not_taken_for_idle() {
     let mut rig = rig(&[("signals", "accessed-bits")], 64);
