@@ -18,6 +18,7 @@ fn main() -> ExitCode {
             ("the_micro_benchmark_performs_what_was_asked_for", the_micro_benchmark_performs_what_was_asked_for),
             ("a_program_that_ends_before_the_first_interval", a_program_that_ends_before_the_first_interval),
             ("a_tuned_program_ends_with_a_report", a_tuned_program_ends_with_a_report),
+            ("a_tuned_program_is_compared_with_itself", a_tuned_program_is_compared_with_itself),
             ("advice_of_a_few_seconds_is_none", advice_of_a_few_seconds_is_none),
             ("advice_looks_at_every_page_in_every_window", advice_looks_at_every_page_in_every_window),
         ],
@@ -145,10 +146,47 @@ fn a_tuned_program_ends_with_a_report() {
         let [low, median, high] = [0, 1, 2].map(|place| number(&report, &format!("/page_out_microseconds/{place}")));
         assert!(low <= median && median <= high && high > 0.0, "{report}");
     }
+    // Nothing was compared, and that is said; a saving in steady state or why there is none.
+    for key in ["measured_loss", "measured_loss_low", "measured_loss_high", "coverage"] {
+        assert!(report[key].is_null(), "{key}: {report}");
+    }
+    assert!(report["not_measured"].as_str().unwrap().contains("no --metric was given"), "{report}");
+    assert_ne!(report["resident_saved_share_steady"].is_null(), report["not_steady"].is_null(), "{report}");
     let intervals = report["intervals"].as_array().unwrap();
     assert!(intervals.len() >= 4, "{} decisions in 8 s", intervals.len());
     let least = intervals.iter().map(|interval| number(interval, "/fast_share")).fold(1.0, f64::min);
     assert!(least < 1.0, "a program with cold memory is tuned: {report}");
+}
+
+/// With a metric the loss is measured by windows managed and left alone; a database that is like none of the windows is not gone by.
+fn a_tuned_program_is_compared_with_itself() {
+    let program = std::env::current_exe().unwrap();
+    let terrace = program.parent().unwrap().parent().unwrap().join("terrace");
+    let place = tempfile::tempdir().unwrap();
+    let file = place.path().join("report.json");
+    let words =
+        ["size", "tune", "--tier-slow", "zram:256MiB", "--every", "500ms", "--quiet", "--paper", "--metric", "cpu"];
+    let more = ["--metric-window", "2s", "--json-file", file.to_str().unwrap(), "--", terrace.to_str().unwrap()];
+    let work = ["workload", "hot-cold", "--size", "64MiB", "--duration", "40s"];
+    let done = run(&[&words[..], &more, &work].concat());
+    assert_eq!(done.code, 0, "{}", done.stderr);
+    let report: Value = serde_json::from_str(&std::fs::read_to_string(file).unwrap()).unwrap();
+    assert_eq!(report["measured_by"], "cpu");
+    assert!(number(&report, "/measured_windows") >= 2.0 && number(&report, "/measured_loss") > -1.0, "{report}");
+    match number(&report, "/measured_windows") >= 12.0 {
+        true => {
+            let [low, loss, high] =
+                ["/measured_loss_low", "/measured_loss", "/measured_loss_high"].map(|key| number(&report, key));
+            assert!(low <= loss && loss <= high && report["not_measured"].is_null(), "{report}");
+        }
+        // On a machine that is busy a window may be lost.
+        false => assert!(report["not_measured"].as_str().unwrap().contains("six pairs"), "{report}"),
+    }
+    assert!(number(&report, "/coverage") < 0.9, "{report}");
+    let intervals = report["intervals"].as_array().unwrap();
+    let unused = intervals.iter().filter(|interval| interval["database_used"] == Value::Bool(false)).count();
+    assert_eq!(number(&report, "/database_unused_intervals"), unused as f64);
+    assert!(unused > 0 && done.stderr.contains("not used"), "{}", done.stderr);
 }
 
 /// The interface others rely on where not enough was seen: a reason, and no number.

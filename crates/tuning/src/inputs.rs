@@ -261,18 +261,56 @@ pub struct Summary {
 const GROWTH: f64 = 0.01;
 /// Windows of a steady state, at least.
 const LEAST_STEADY: usize = 4;
+/// The limit falls as long as the later half of those windows saves more than this above the earlier.
+const FALL: f64 = 0.02;
+
+/// Why a run has no steady state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NotSteady {
+    /// Too few windows.
+    Short,
+    /// More was saved from window to window until the end.
+    Falling,
+}
+
+impl NotSteady {
+    /// For people.
+    pub const fn why(self) -> &'static str {
+        match self {
+            NotSteady::Short => {
+                "fewer than eight intervals since the program last grew by more than 1 % in one: let it run for longer"
+            }
+            NotSteady::Falling => "the limit was still falling at the end: let it run for longer",
+        }
+    }
+}
 
 /// The share saved once the program's size and the limit are steady: the mean over time of the later half of the windows since it last grew by more than a
-/// hundredth in one, the first half being the way down. What a program has not touched yet is no saving there. `None` where that are fewer than four windows.
-pub fn steady_saving(intervals: &[Interval]) -> Option<f64> {
+/// hundredth in one, the first half being the way down. What a program has not touched yet is no saving there.
+///
+/// # Errors
+/// Why there is none.
+pub fn steady_saving(intervals: &[Interval]) -> Result<f64, NotSteady> {
     let grew = intervals.iter().rposition(|interval| interval.grown_share > GROWTH).map_or(0, |place| place + 1);
     let since = &intervals[grew..];
     let steady = &since[since.len() / 2..];
-    let seconds: f64 = steady.iter().map(|interval| interval.window_seconds).sum();
-    if steady.len() < LEAST_STEADY || seconds <= 0.0 {
-        return None;
+    let mean = |of: &[Interval]| {
+        let (saved, seconds) = of.iter().fold((0.0, 0.0), |(saved, seconds), interval| {
+            (saved + interval.saved_share * interval.window_seconds, seconds + interval.window_seconds)
+        });
+        (seconds > 0.0).then(|| saved / seconds)
+    };
+    let (earlier, later) = steady.split_at(steady.len() / 2);
+    match (mean(steady), mean(earlier), mean(later)) {
+        (Some(all), Some(earlier), Some(later)) if steady.len() >= LEAST_STEADY => {
+            if later - earlier > FALL {
+                Err(NotSteady::Falling)
+            } else {
+                Ok(all)
+            }
+        }
+        _ => Err(NotSteady::Short),
     }
-    Some(steady.iter().map(|interval| interval.saved_share * interval.window_seconds).sum::<f64>() / seconds)
 }
 
 /// The least of these losses that 95 of 100 do not exceed; `None` without any.

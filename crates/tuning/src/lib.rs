@@ -15,8 +15,8 @@ pub mod tuner;
 
 pub use curve::Curve;
 pub use inputs::{
-    Action, Coverage, Interval, LEAST_COVERAGE, LiveWindow, Loss, MARGIN, Mode, Prediction, Predictor, Summary,
-    TunerConfig, Window, leaves_room, percentile_95, steady_saving,
+    Action, Coverage, Interval, LEAST_COVERAGE, LiveWindow, Loss, MARGIN, Mode, NotSteady, Prediction, Predictor,
+    Summary, TunerConfig, Window, leaves_room, percentile_95, steady_saving,
 };
 pub use trial::{Arm, Gain, Trial, TrialConfig};
 pub use tuner::Tuner;

@@ -20,7 +20,7 @@ use terrace_linux::watermarks::Watermarks;
 use terrace_policies::age::idle_time;
 use terrace_sizing::sim_driver::FIXED_THRESHOLD;
 use terrace_sizing::{ConfigVector, Index};
-use terrace_tuning::{Interval, LiveWindow, Mode, Prediction, Predictor, Summary, steady_saving};
+use terrace_tuning::{Interval, LiveWindow, Mode, NotSteady, Prediction, Predictor, Summary, steady_saving};
 
 /// Someone who looks at a run at times of his own choice, and may change how much fast memory it keeps.
 pub(crate) trait RunHook {
@@ -272,17 +272,13 @@ pub(crate) fn report(
         intervals: tuner.intervals().to_vec(),
         coverage: live.coverage().share(),
         database_unused_intervals: database.as_ref().map(|_| unused(tuner.intervals())),
-        resident_saved_share_steady: steady,
-        not_steady: steady.is_none().then_some(NOT_STEADY),
+        resident_saved_share_steady: steady.ok(),
+        not_steady: steady.err().map(NotSteady::why),
         measured: Measured::of(proof),
         records: database.as_ref().map(|(_, records)| *records),
         machine: database.map(|(machine, _)| machine),
     }
 }
-
-/// Why there is no saving in steady state.
-const NOT_STEADY: &str =
-    "fewer than eight intervals since the program last grew by more than 1 % in one: let it run for longer";
 
 /// Intervals in which a database was asked and not gone by.
 fn unused(intervals: &[Interval]) -> usize {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::curve::SIZES;
-use crate::inputs::{Coverage, leaves_room, steady_saving};
+use crate::inputs::{Coverage, NotSteady, leaves_room, steady_saving};
 
 /// A database's answer: half of all that is withheld, as for a program that uses all its memory alike.
 fn even() -> Prediction {
@@ -391,12 +391,17 @@ fn the_steady_saving_has_neither_growth_nor_the_way_down_in_it() {
     {
         tuner.decide(&window(number as u64 + 1, saved, grown), None);
     }
-    assert_eq!(steady_saving(tuner.intervals()), None, "two windows are no steady state");
+    assert_eq!(steady_saving(tuner.intervals()), Err(NotSteady::Short), "two windows are no steady state");
     (8..=11).for_each(|number| {
         tuner.decide(&window(number, 0.3, 0.0), None);
     });
     let steady = steady_saving(tuner.intervals()).unwrap();
     assert!((steady - 0.3).abs() < 1e-9, "{steady}");
-    tuner.decide(&window(12, 0.6, 0.3), None);
-    assert_eq!(steady_saving(tuner.intervals()), None, "it grew again");
+    // On its way down it is none either, however long that takes.
+    (12..=40).for_each(|number| {
+        tuner.decide(&window(number, 0.3 + 0.01 * (number - 11) as f64, 0.0), None);
+    });
+    assert_eq!(steady_saving(tuner.intervals()), Err(NotSteady::Falling));
+    tuner.decide(&window(41, 0.6, 0.3), None);
+    assert_eq!(steady_saving(tuner.intervals()), Err(NotSteady::Short), "it grew again");
 }
