@@ -14,8 +14,9 @@ use std::path::Path;
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
-use common::daemon::{Daemon, EAGER, MIB, cgroup_root, class, ends_well, named, workload};
-use common::{PATIENCE, Running, run_live_tests, status_bytes, wait_until, zram_of};
+use common::daemon::{Daemon, EAGER, MIB, cgroup_root, class, ends_well, named, terraced, workload};
+use common::{PATIENCE, Running, read, run_live_tests, status_bytes, wait_until, zram_of};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use terrace_daemon::protocol::Verb;
 
@@ -32,6 +33,11 @@ fn main() -> ExitCode {
             ("a_slow_tier_that_is_switched_off_stops_nothing", a_slow_tier_that_is_switched_off_stops_nothing),
             ("a_rival_that_comes_later_is_reported", a_rival_that_comes_later_is_reported),
             ("a_kvm_guest_is_seen_by_what_sees_it_or_refused", a_kvm_guest_is_seen_by_what_sees_it_or_refused),
+            (
+                "a_cgroup_killed_whole_leaves_no_swap_to_the_next_daemon",
+                a_cgroup_killed_whole_leaves_no_swap_to_the_next_daemon,
+            ),
+            ("a_container_with_pids_of_its_own_gets_no_swap", a_container_with_pids_of_its_own_gets_no_swap),
             ("data_survive_kills_of_the_daemon", data_survive_kills_of_the_daemon),
         ],
     )
@@ -469,4 +475,66 @@ fn data_survive_kills_of_the_daemon() {
         longest.as_secs_f64(),
         checked + 1
     );
+}
+
+fn a_cgroup_killed_whole_leaves_no_swap_to_the_next_daemon() {
+    let Some(root) = cgroup_root() else {
+        println!("SKIPPED a_cgroup_killed_whole_leaves_no_swap_to_the_next_daemon: no cgroup can be made here");
+        return;
+    };
+    let classes = class("front", "front", "");
+    let mut first = Daemon::start(&classes);
+    let program = workload("front", "64MiB", 45, &[]);
+    wait_until(PATIENCE, "a part is in slow memory", || first.figure("front", "slow_bytes") > 20 * MIB);
+    let device = zram_of(first.pid()).unwrap();
+    // As a container is: daemon and guard in one group, which is killed. The guard first, so that it has no moment to act in.
+    let group = root.join(format!("terrace-killed-{}", std::process::id()));
+    std::fs::create_dir(&group).unwrap();
+    let threads = std::fs::read_dir(format!("/proc/{}/task", first.pid())).unwrap().flatten();
+    let children: String = threads.map(|thread| read(&thread.path().join("children"))).collect();
+    let guard: u32 = children.split_ascii_whitespace().map(|pid| pid.parse().unwrap()).find(is_guard).unwrap();
+    for pid in [guard, first.pid()] {
+        std::fs::write(group.join("cgroup.procs"), pid.to_string()).unwrap();
+    }
+    if group.join("cgroup.kill").exists() {
+        std::fs::write(group.join("cgroup.kill"), "1").unwrap();
+    } else {
+        for pid in [guard, first.pid()] {
+            kill_process(Pid::from_raw(pid as i32).unwrap(), Signal::KILL).unwrap();
+        }
+    }
+    first.child.wait().unwrap();
+    wait_until(PATIENCE, "the group is empty", || std::fs::remove_dir(&group).is_ok());
+    assert_eq!(zram_of(first.pid()), Some(device.clone()), "nobody is there to remove it");
+    let next = Daemon::start(&classes);
+    assert_eq!(zram_of(first.pid()), None, "{}", next.log());
+    let notes = next.ask(Verb::Status {})["notes"].to_string();
+    assert!(notes.contains(&format!("removed /dev/{device}")), "{notes}");
+    ends_well(program, "front");
+    next.end();
+}
+
+fn is_guard(pid: &u32) -> bool {
+    read(Path::new(&format!("/proc/{pid}/cmdline"))).contains("__guard")
+}
+
+fn a_container_with_pids_of_its_own_gets_no_swap() {
+    let (before, place) = (common::zram_devices(), tempfile::tempdir().unwrap());
+    let (own, file) = (place.path().display(), place.path().join("terrace.toml"));
+    let text = format!(
+        "[daemon]\nsocket = \"{own}/socket\"\n[memory]\nslow = \"zram:64MiB\"\n[metrics]\nlisten = \"unix:{own}/metrics\"\n"
+    );
+    std::fs::write(&file, text).unwrap();
+    let mut command = Command::new("unshare");
+    command.args(["--pid", "--fork", "--mount-proc"]).arg(terraced()).arg("--config").arg(&file);
+    let output = command.env_remove("TERRACE_LOG").env_remove("JOURNAL_STREAM").output().unwrap();
+    let told = String::from_utf8(output.stderr).unwrap();
+    if told.starts_with("unshare: ") {
+        println!("SKIPPED a_container_with_pids_of_its_own_gets_no_swap: {}", told.trim());
+        return;
+    }
+    let reasons: Vec<&str> = told.lines().filter(|line| line.contains("--pid=host")).collect();
+    println!("    {}", reasons.join("\n    "));
+    assert!(!output.status.success() && reasons.len() == 1 && told.ends_with(&format!("{}\n", reasons[0])), "{told}");
+    assert_eq!(common::zram_devices(), before);
 }

@@ -20,7 +20,7 @@ use crate::topology::declared::{DeclaredTier, SlowTier, zram_is_there};
 use crate::topology::{Tier, TierKind, TierMap, Topology, TopologyError};
 use crate::trackers::pair::with_refaults;
 use crate::trackers::{Tracker, accessed_bits, walker};
-use crate::zram::{ZramError, ZramOptions, ZramSwap, belongs_to_a_run};
+use crate::zram::{ZramError, ZramOptions, ZramSwap, belongs_to_a_run, has_pids_of_machine, leftovers};
 
 /// What is wanted of the machine.
 #[derive(Clone, Debug)]
@@ -122,6 +122,10 @@ impl Machine {
             // A dry run changes nothing: it plans for the tier that a real one would set up.
             topology.tiers.push(planned_zram(topology.tiers.len(), size));
         } else if let Some(size) = resolved.zram_to_set_up {
+            if !has_pids_of_machine() {
+                return Err(ZramError::OwnPids.into());
+            }
+            topology.notes.extend(remove_leftovers());
             let guard = Guard::start()?;
             let swap = ZramSwap::set_up(&ZramOptions::of_size(size), Some(&guard))?;
             topology.add_swap_device(root, &swap.device())?;
@@ -285,6 +289,24 @@ fn zram_number(tiers: &TierMap) -> Option<u32> {
         TierKind::Swap { device, .. } => device.strip_prefix("/dev/zram")?.parse().ok(),
         TierKind::Nodes { .. } => None,
     }
+}
+
+/// Removes compressed swap whose Terrace was killed together with its guard: a cgroup that is killed takes both. Returns a line for each.
+fn remove_leftovers() -> Vec<String> {
+    let removed = leftovers().into_iter().map(|leftover| {
+        let (device, owner) = (leftover.zram.device(), leftover.owner);
+        match leftover.remove() {
+            Ok(()) => format!(
+                "removed {}, the compressed swap that a killed Terrace (pid {owner}) had left",
+                device.display()
+            ),
+            Err(error) => {
+                tracing::warn!(%error, "the compressed swap of a killed Terrace (pid {owner}) is still there");
+                format!("{} of a killed Terrace (pid {owner}) is still there: {error}", device.display())
+            }
+        }
+    });
+    removed.collect()
 }
 
 #[cfg(test)]

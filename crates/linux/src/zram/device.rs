@@ -12,7 +12,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::thread::sleep;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use terrace_core::units::{Bytes, PAGE_BYTES};
 
@@ -37,6 +37,12 @@ pub enum ZramError {
         /// What was tried.
         step: String,
     },
+    /// The guard would end with this process.
+    #[error(
+        "no compressed swap is set up from a pid namespace of its own (a container): killed whole, it takes the undo guard along, and the swap stays; \
+         give it the host's pids (podman run --pid=host, hostPID: true), or slow memory that is there already"
+    )]
+    OwnPids,
     /// The size makes no sense.
     #[error("a compressed swap of {size} is not possible: give at least {least}, such as zram:2GiB")]
     Size {
@@ -223,7 +229,38 @@ pub struct Leftover {
     pub remedy: String,
 }
 
-/// Compressed swap areas labelled by a Terrace whose process is gone. Removing one is [`ZramIdentity::take_away`].
+/// The inode of the pid namespace that the machine booted with (`PROC_PID_INIT_INO` of linux/proc_ns.h).
+const FIRST_PIDS: &str = "pid:[4026531836]";
+
+/// Whether pids here are those of the whole machine. Elsewhere the kernel kills everything at once when the namespace's first process ends, a
+/// guard too, and a label's pid says nothing of whether its Terrace lives.
+pub fn has_pids_of_machine() -> bool {
+    // Where it cannot be read there is one namespace only.
+    std::fs::read_link("/proc/self/ns/pid").map_or(true, |link| link.as_os_str() == FIRST_PIDS)
+}
+
+/// How long a leftover is tried for: its own guard may be at work on it, and the kernel refuses a second swapoff meanwhile.
+const PERSISTENCE: Duration = Duration::from_secs(20);
+
+impl Leftover {
+    /// Removes it. That it is gone already, by its own guard or another Terrace, is no error.
+    ///
+    /// # Errors
+    /// As [`ZramIdentity::take_away`], after some tries.
+    pub fn remove(&self) -> Result<(), ZramError> {
+        let is_there = || self.zram.directory().exists() && diskseq(self.zram.id) == self.zram.diskseq;
+        let began = Instant::now();
+        loop {
+            match self.zram.take_away() {
+                Err(error) if is_there() && began.elapsed() > PERSISTENCE => return Err(error),
+                Err(_) if is_there() => sleep(Duration::from_millis(100)),
+                _ => return Ok(()),
+            }
+        }
+    }
+}
+
+/// Compressed swap areas labelled by a Terrace whose process is gone. Removing one is [`Leftover::remove`].
 pub fn leftovers() -> Vec<Leftover> {
     let Ok(entries) = std::fs::read_dir("/sys/block") else { return Vec::new() };
     let mut found: Vec<Leftover> = entries

@@ -17,7 +17,7 @@ use crate::pressure::ZramUse;
 use crate::sys;
 use crate::topology::swap::{SwapArea, read_swaps};
 
-pub use device::{Leftover, ZramError, ZramIdentity, belongs_to_a_run, leftovers};
+pub use device::{Leftover, ZramError, ZramIdentity, belongs_to_a_run, has_pids_of_machine, leftovers};
 use device::{make_swap, path_text, step};
 
 /// Compressors from best to worst for a swap tier: speed counts more than density, a refault waits for it.
