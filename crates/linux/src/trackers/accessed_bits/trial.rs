@@ -18,9 +18,12 @@ use crate::trackers::{Event, Sink, Target, TrackError, Tracker};
 
 /// Pages of the private mapping on which loading is checked and the cost measured: 8 MiB.
 const TRIAL_PAGES: usize = 1024;
-/// How often the page tables are compared with pagemap before they count as read wrong: between the two readings the kernel may move a page
-/// (compaction) or page it out. Tables that are read wrong differ each time.
+/// How often the page tables are compared with pagemap before they count as read wrong, with longer and longer pauses, 85 ms in all: between
+/// the two readings the kernel may move pages (compaction) or page them out, the more on a machine that is short of memory.
 const ATTEMPTS: u32 = 5;
+const FIRST_PAUSE: Duration = Duration::from_millis(1);
+/// Share of the touched pages whose frames must agree. Tables that are read wrong agree in none.
+const AGREE: f64 = 0.95;
 /// Rounds by which prices are measured: 3 ms in all.
 const ROUNDS: usize = 9;
 /// Prime to the number of pages, and far from a whole number of table lines.
@@ -56,14 +59,22 @@ impl AccessedBits {
         }
         let wrong = |what: &str| Err(unavailable(format!("{what}: the page tables of this kernel read wrong")));
         let mut attempts = 1;
-        while !self.agrees_with_pagemap(start).map_err(failed("/proc/self/pagemap"))? {
-            if attempts == ATTEMPTS {
-                return wrong("the frames differ from those in /proc/self/pagemap");
+        loop {
+            let agree = self.agrees_with_pagemap(start).map_err(failed("/proc/self/pagemap"))?;
+            if agree >= AGREE {
+                break;
             }
+            if attempts == ATTEMPTS {
+                return wrong(&format!("{:.0} % of the frames are those in /proc/self/pagemap", agree * 100.0));
+            }
+            std::thread::sleep(FIRST_PAUSE * 4u32.pow(attempts - 1));
             attempts += 1;
             self.scan(Time::ZERO, &targets, &tiers, 1.0, &mut seen)?;
         }
-        if (0..TRIAL_PAGES).any(|page| seen.ptes[page].tier().is_some() != (page % 2 == 0)) {
+        // What was touched may have been paged out since; what was not has no memory.
+        let (touched, others): (Vec<_>, Vec<_>) = (0..TRIAL_PAGES).partition(|page| page % 2 == 0);
+        let shown = |pages: &[usize]| pages.iter().filter(|page| seen.ptes[**page].tier().is_some()).count();
+        if shown(&others) > 0 || (shown(&touched) as f64) < AGREE * touched.len() as f64 {
             return wrong("pages that were touched and pages that were not are not told apart");
         }
         // Pages faulted on another CPU a moment ago may still wait in its folio batch, and MADV_COLD passes over those
@@ -157,20 +168,26 @@ impl AccessedBits {
         Ok(Some(WatchPrices { read_ns: median(reads), clear_ns: median(clears), touch_ns, touch_huge_ns: touch_ns }))
     }
 
-    /// Compares the frames of the trial mapping, still in the window, with what the kernel says. Without the right to
-    /// see frames (CAP_SYS_ADMIN) the kernel says 0, and only presence is compared.
-    fn agrees_with_pagemap(&mut self, start: Vpn) -> std::io::Result<bool> {
+    /// Share of the pages with memory, by the window or by the kernel, whose frames are the same in both. Without the right to see frames
+    /// (CAP_SYS_ADMIN) the kernel says 0, and only presence is compared.
+    fn agrees_with_pagemap(&mut self, start: Vpn) -> std::io::Result<f64> {
         let mut told = vec![crate::pagemap::PagemapEntry(0); TRIAL_PAGES];
         crate::pagemap::Pagemap::open(std::process::id())?.entries(start, &mut told)?;
         let blocks = TRIAL_PAGES / BLOCK_PAGES as usize;
         let mask = self.tables.physical_address_mask();
-        Ok((0..blocks).all(|slot| {
-            Head::of(self.tables.head(slot)) == Head::Table
-                && self.tables.table(slot).iter().zip(&told[slot * BLOCK_PAGES as usize..]).all(|(entry, told)| {
-                    let frame = (entry & 1 == 1).then_some((entry & mask) >> 12);
-                    frame.is_some() == told.present() && told.frame().is_none_or(|told| frame == Some(told))
-                })
-        }))
+        let (mut touched, mut agree) = (0, 0);
+        for slot in 0..blocks {
+            if Head::of(self.tables.head(slot)) != Head::Table {
+                return Ok(0.0);
+            }
+            for (entry, told) in self.tables.table(slot).iter().zip(&told[slot * BLOCK_PAGES as usize..]) {
+                let frame = (entry & 1 == 1).then_some((entry & mask) >> 12);
+                let same = frame.is_some() == told.present() && told.frame().is_none_or(|told| frame == Some(told));
+                touched += u32::from(frame.is_some() || told.present());
+                agree += u32::from(same && frame.is_some());
+            }
+        }
+        Ok(f64::from(agree) / f64::from(touched.max(1)))
     }
 }
 
