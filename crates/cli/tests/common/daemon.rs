@@ -169,6 +169,7 @@ pub(crate) fn cgroup_root() -> Option<PathBuf> {
 }
 
 /// The daemon's program, built from what is there now: it is another package's, so that cargo does not build it for these tests.
+/// With the features of the whole workspace, so that after `make test` has built all there is nothing left to build.
 pub(crate) fn terraced() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     BUILT.get_or_init(|| {
@@ -179,7 +180,7 @@ pub(crate) fn terraced() -> &'static Path {
             other => other,
         };
         let mut cargo = Command::new(env!("CARGO"));
-        cargo.args(["build", "--quiet", "--locked", "-p", "terrace-daemon", "--bin", "terraced", "--profile", profile]);
+        cargo.args(["build", "--quiet", "--locked", "--workspace", "--bin", "terraced", "--profile", profile]);
         cargo.arg("--target-dir").arg(folder.parent().unwrap()).current_dir(env!("CARGO_MANIFEST_DIR"));
         assert!(cargo.status().unwrap().success(), "terraced was not built: {cargo:?}");
         folder.join("terraced")
