@@ -5,6 +5,7 @@
 
 use pyo3::prelude::*;
 
+mod advise;
 mod lists;
 mod policy;
 mod reproduce;
@@ -19,6 +20,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("COMMIT", terrace_study::provenance::COMMIT)?;
     module.add_function(wrap_pyfunction!(simulate::compare, module)?)?;
     module.add_function(wrap_pyfunction!(simulate::run, module)?)?;
+    module.add_function(wrap_pyfunction!(advise::advise, module)?)?;
     module.add_function(wrap_pyfunction!(lists::machines, module)?)?;
     module.add_function(wrap_pyfunction!(lists::policies, module)?)?;
     module.add_function(wrap_pyfunction!(lists::workloads, module)?)?;

@@ -39,7 +39,7 @@ pub(crate) struct Model {
 }
 
 impl Model {
-    fn checked(self) -> Result<ModelArguments, Error> {
+    pub(crate) fn checked(self) -> Result<ModelArguments, Error> {
         if !["thp", "4k", "2m"].contains(&self.pages.as_str()) {
             return Err(misuse("--pages", &self.pages, "expected thp, 4k or 2m"));
         }

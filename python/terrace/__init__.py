@@ -10,6 +10,7 @@ raises `OSError`; a simulation that fails raises `RuntimeError`.
 """
 
 from . import plot
+from ._advise import Advice, advise
 from ._lists import machines, policies, workloads
 from ._native import COMMIT as __commit__
 from ._native import VERSION as __version__
@@ -20,6 +21,6 @@ from ._sweep import sweep
 from ._trace import open_trace, read_trace, trace_header, write_trace
 
 __all__ = [
-    "Comparison", "Event", "Policy", "Room", "Scan", "compare", "experiments", "machines", "open_trace", "plot", "policies", "read_trace",
+    "Advice", "Comparison", "Event", "Policy", "Room", "Scan", "advise", "compare", "experiments", "machines", "open_trace", "plot", "policies", "read_trace",
     "reproduce", "run", "sweep", "trace_header", "workloads", "write_trace", "__commit__", "__version__",
 ]

@@ -104,8 +104,7 @@ impl GuestRecording {
     pub(crate) fn begin(options: GuestOptions, cpus: usize) -> Result<GuestRecording, String> {
         let output = &options.output;
         let cache_bytes = cache_bytes(options.cache_bytes);
-        let memory = GuestMemory::open(&options.memory, options.layout)
-            .map_err(|error| format!("the guest's memory {:?}: {error}", options.memory))?;
+        let memory = GuestMemory::of(&options.programs)?;
         let stream = Stream::begin(output, 2, cache_bytes).map_err(|error| format!("{}: {error}", output.display()))?;
         let clocks = (0..cpus).map(|_| Clock::default()).collect();
         Ok(GuestRecording { stream, memory, options, clocks, known: Mutex::default() })
@@ -190,7 +189,8 @@ impl GuestRecording {
         self.flush(cpu);
         (cpu.known, cpu.current) = ((task, space), None);
         let Some(tables) = self.memory.tables(space) else { return };
-        let Some(who) = self.memory.identity(task).filter(|who| self.options.labels.contains(&who.label)) else {
+        let Some(who) = self.memory.identity(task).filter(|who| self.options.programs.labels.contains(&who.label))
+        else {
             return;
         };
         let mut known = self.known();
@@ -271,6 +271,7 @@ impl GuestRecording {
 mod tests {
     use super::*;
     use crate::memory::tests::{LAYOUT, Made};
+    use crate::options::ProgramOptions;
 
     const LABEL: u32 = 500;
     const HEAP: u64 = 0x5555_5560_0000;
@@ -287,12 +288,14 @@ mod tests {
             let recording = GuestRecording::begin(
                 GuestOptions {
                     output: output.clone(),
-                    memory: made.files.clone(),
                     cache_bytes,
                     period: 1,
                     instruction_nanos: 8,
-                    labels: u64::from(LABEL)..u64::from(LABEL) + 2,
-                    layout: LAYOUT,
+                    programs: ProgramOptions {
+                        memory: made.files.clone(),
+                        labels: u64::from(LABEL)..u64::from(LABEL) + 2,
+                        layout: LAYOUT,
+                    },
                 },
                 2,
             )

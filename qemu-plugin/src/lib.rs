@@ -1,7 +1,7 @@
 //! The plugin: QEMU loads it, and from then on it sees every access to memory.
 //!
 //! In: QEMU's callbacks, and arguments (`options`). Out: a recording of a program (user mode, `record`) or of programs in a guest
-//! (system mode, `guest`, `memory`), or counts by memory tier of a guest and samples for it (system mode, `tiers`, `samples`).
+//! (system mode, `guest`, `memory`), or counts by memory tier of a guest or of programs in it and samples for it (system mode, `tiers`, `whose`, `samples`).
 //! Must not: change what is emulated.
 //!
 //! A program is recorded by `terrace record`, one in a guest by `terrace lab record`, a guest counted by `terrace lab compare`; all start
@@ -20,6 +20,7 @@ mod record;
 mod samples;
 mod stream;
 mod tiers;
+mod whose;
 
 #[cfg(not(test))]
 mod glue {
@@ -45,7 +46,7 @@ mod glue {
     enum Work {
         Record { recording: Recording, cpus: Vec<Mutex<Option<Box<Cpu>>>> },
         Guest { recording: Box<GuestRecording>, cpus: Vec<Mutex<Option<Box<guest::Cpu>>>> },
-        Tiers(Box<Mutex<Tiers>>),
+        Tiers { tiers: Box<Mutex<Tiers>>, tells_programs: bool },
     }
 
     static WORK: OnceLock<Work> = OnceLock::new();
@@ -116,8 +117,9 @@ mod glue {
                     BeginError::Samples(error) => format!("{samples}: {error}"),
                     BeginError::Machine(error) => error.to_string(),
                     BeginError::OneTier => "the machine has one tier: expected two".to_owned(),
+                    BeginError::Memory(error) => error,
                 })?;
-                Ok(Work::Tiers(Box::new(Mutex::new(tiers))))
+                Ok(Work::Tiers { tells_programs: tiers.tells_programs(), tiers: Box::new(Mutex::new(tiers)) })
             }
             (Options::Record(_), true) => Err("mode=record is for programs (qemu-x86_64)".to_owned()),
             (Options::Guest(_), false) => Err("mode=guest is for guests (qemu-system-x86_64)".to_owned()),
@@ -133,7 +135,7 @@ mod glue {
         // SAFETY: the block is valid during this callback; indices stay below its count.
         unsafe {
             let kernel = api::qemu_plugin_tb_vaddr(block) >= USER_END;
-            if matches!(WORK.get(), Some(Work::Guest { .. })) {
+            if matches!(WORK.get(), Some(Work::Guest { .. } | Work::Tiers { tells_programs: true, .. })) {
                 let data = api::qemu_plugin_tb_n_insns(block) << 1 | usize::from(kernel);
                 let data = std::ptr::without_provenance_mut(data);
                 api::qemu_plugin_register_vcpu_tb_exec_cb(block, on_block, api::NO_REGISTERS, data);
@@ -177,18 +179,33 @@ mod glue {
     }
 
     extern "C" fn on_block(cpu: c_uint, data: *mut c_void) {
-        if let Some(Work::Guest { recording, .. }) = WORK.get() {
-            let data = data.addr();
-            recording.block(cpu as usize, (data >> 1) as u64, data & 1 != 0);
+        let data = data.addr();
+        match WORK.get() {
+            Some(Work::Guest { recording, .. }) => recording.block(cpu as usize, (data >> 1) as u64, data & 1 != 0),
+            Some(Work::Tiers { tiers, .. }) => {
+                if let Some(whose) = locked(tiers).watched() {
+                    whose.block(data & 1 != 0);
+                }
+            }
+            _ => {}
         }
     }
 
     extern "C" fn on_switch(cpu: c_uint, _: MemoryInfo, address: u64, offset: *mut c_void) {
-        if let Some(Work::Guest { recording, cpus }) = WORK.get() {
-            let Some(slot) = cpus.get(cpu as usize) else { return };
-            let mut slot = locked(slot);
-            let state = slot.get_or_insert_with(|| Box::new(recording.cpu()));
-            recording.switch(cpu as usize, state, address.wrapping_sub(offset.addr() as u64));
+        let task = address.wrapping_sub(offset.addr() as u64);
+        match WORK.get() {
+            Some(Work::Guest { recording, cpus }) => {
+                let Some(slot) = cpus.get(cpu as usize) else { return };
+                let mut slot = locked(slot);
+                let state = slot.get_or_insert_with(|| Box::new(recording.cpu()));
+                recording.switch(cpu as usize, state, task);
+            }
+            Some(Work::Tiers { tiers, .. }) => {
+                if let Some(whose) = locked(tiers).watched() {
+                    whose.switch(task);
+                }
+            }
+            _ => {}
         }
     }
 
@@ -212,11 +229,9 @@ mod glue {
                     unsafe { (api::qemu_plugin_mem_size_shift(info), api::qemu_plugin_mem_is_store(info)) };
                 recording.access(cpu as usize, state, address, size, write);
             }
-            Some(Work::Tiers(tiers)) => {
+            Some(Work::Tiers { tiers, .. }) => {
                 let mut tiers = locked(tiers);
-                if !tiers.wants(address) {
-                    return;
-                }
+                let Some(of) = tiers.wants(address) else { return };
                 // SAFETY: asked during the access's own callback, where both are valid.
                 unsafe {
                     let hardware = api::qemu_plugin_get_hwaddr(info, address);
@@ -224,7 +239,7 @@ mod glue {
                         return;
                     }
                     let physical = api::qemu_plugin_hwaddr_phys_addr(hardware);
-                    tiers.access(address, physical, api::qemu_plugin_mem_is_store(info));
+                    tiers.access(of, address, physical, api::qemu_plugin_mem_is_store(info));
                 }
             }
             None => {}
@@ -249,7 +264,7 @@ mod glue {
                     }
                 }
             }
-            Some(Work::Tiers(tiers)) => locked(tiers).end_stretch(),
+            Some(Work::Tiers { tiers, .. }) => locked(tiers).end_stretch(),
             None => {}
         }
     }

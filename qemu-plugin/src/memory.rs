@@ -10,6 +10,8 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
+use crate::options::ProgramOptions;
+
 /// Where x86-64 kernels that do not randomise their own addresses (nokaslr) map all physical memory
 /// (Documentation/arch/x86/x86_64/mm.rst, four levels).
 const DIRECT_MAP: u64 = 0xffff_8880_0000_0000;
@@ -73,6 +75,15 @@ impl GuestMemory {
             Ok((file, bytes))
         };
         Ok(GuestMemory { nodes: files.iter().map(open).collect::<io::Result<_>>()?, layout })
+    }
+
+    /// That of a guest whose programs are told apart.
+    ///
+    /// # Errors
+    /// With what cannot be opened, and why.
+    pub(crate) fn of(programs: &ProgramOptions) -> Result<GuestMemory, String> {
+        GuestMemory::open(&programs.memory, programs.layout)
+            .map_err(|error| format!("the guest's memory {:?}: {error}", programs.memory))
     }
 
     fn read(&self, physical: u64, into: &mut [u8]) -> Option<()> {

@@ -35,18 +35,14 @@ pub(crate) struct RecordOptions {
 pub(crate) struct GuestOptions {
     /// Where the recording goes.
     pub(crate) output: PathBuf,
-    /// The files that are the guest's memory, node by node.
-    pub(crate) memory: Vec<PathBuf>,
     /// Bytes of a cache in front of the recorder, for each processor; 0 is none.
     pub(crate) cache_bytes: u64,
     /// Every how many-th access is written down.
     pub(crate) period: u64,
     /// Time of an instruction.
     pub(crate) instruction_nanos: u64,
-    /// Values of `loginuid` that are recorded.
-    pub(crate) labels: Range<u64>,
-    /// Where the guest's kernel keeps what.
-    pub(crate) layout: Layout,
+    /// Who is recorded.
+    pub(crate) programs: ProgramOptions,
 }
 
 /// Counting.
@@ -66,6 +62,19 @@ pub(crate) struct TierOptions {
     pub(crate) machine: String,
     /// Memory that the guest shares, for samples.
     pub(crate) samples: Option<PathBuf>,
+    /// Only what these programs access counts, in a guest of one processor; without it whatever accesses the addresses.
+    pub(crate) programs: Option<ProgramOptions>,
+}
+
+/// How programs of a guest are told from others.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ProgramOptions {
+    /// The files that are the guest's memory, node by node.
+    pub(crate) memory: Vec<PathBuf>,
+    /// Values of `loginuid`.
+    pub(crate) labels: Range<u64>,
+    /// Where the guest's kernel keeps what.
+    pub(crate) layout: Layout,
 }
 
 impl Options {
@@ -89,20 +98,10 @@ impl Options {
             }),
             "guest" => Options::Guest(GuestOptions {
                 output: taken.text("out")?.into(),
-                memory: taken.numbered("memory")?,
                 cache_bytes: taken.number("cache", Some(0))?,
                 period: taken.number("period", Some(1))?.max(1),
                 instruction_nanos: taken.number("instruction", None)?,
-                labels: taken.number("labels_from", None)?..taken.number("labels_to", None)?,
-                layout: Layout {
-                    task_flags: taken.number("task_flags", None)?,
-                    task_mm: taken.number("task_mm", None)?,
-                    task_pid: taken.number("task_pid", None)?,
-                    task_tgid: taken.number("task_tgid", None)?,
-                    task_comm: taken.number("task_comm", None)?,
-                    task_loginuid: taken.number("task_loginuid", None)?,
-                    mm_pgd: taken.number("mm_pgd", None)?,
-                },
+                programs: taken.programs()?,
             }),
             "tiers" => Options::Tiers(TierOptions {
                 output: taken.text("out")?.into(),
@@ -112,6 +111,7 @@ impl Options {
                 cache_bytes: taken.number("cache", None)?,
                 machine: taken.text("machine")?,
                 samples: taken.text("samples").ok().map(PathBuf::from),
+                programs: if taken.pairs.contains_key("memory0") { Some(taken.programs()?) } else { None },
             }),
             other => return Err(format!("mode={other}: expected record, guest or tiers")),
         };
@@ -129,6 +129,22 @@ struct Taken<'a> {
 impl Taken<'_> {
     fn text(&mut self, key: &str) -> Result<String, String> {
         self.pairs.remove(key).map(str::to_owned).ok_or_else(|| format!("{key}: is missing"))
+    }
+
+    fn programs(&mut self) -> Result<ProgramOptions, String> {
+        Ok(ProgramOptions {
+            memory: self.numbered("memory")?,
+            labels: self.number("labels_from", None)?..self.number("labels_to", None)?,
+            layout: Layout {
+                task_flags: self.number("task_flags", None)?,
+                task_mm: self.number("task_mm", None)?,
+                task_pid: self.number("task_pid", None)?,
+                task_tgid: self.number("task_tgid", None)?,
+                task_comm: self.number("task_comm", None)?,
+                task_loginuid: self.number("task_loginuid", None)?,
+                mm_pgd: self.number("mm_pgd", None)?,
+            },
+        })
     }
 
     /// Paths key0, key1 and so on: one at least.
@@ -166,18 +182,27 @@ mod tests {
         let expected = RecordOptions { output: "/x".into(), cache_bytes: 4096, period: 1 };
         assert_eq!(parse("mode=record,out=/x,cache=4096").unwrap(), Options::Record(expected));
         match parse("mode=tiers,out=/x,fast=0x20000000,cache=1,machine=cxl-170,from=16,to=32").unwrap() {
-            Options::Tiers(options) => assert_eq!((options.fast_bytes, options.addresses), (0x2000_0000, 16..32)),
+            Options::Tiers(options) => {
+                assert_eq!((options.fast_bytes, options.addresses, options.programs), (0x2000_0000, 16..32, None));
+            }
             other => panic!("{other:?}"),
         }
         let offsets = "task_flags=1,task_mm=2,task_pid=3,task_tgid=4,task_comm=5,task_loginuid=6,mm_pgd=7";
         let text = format!("mode=guest,out=/x,memory0=/a,memory1=/b,instruction=8,labels_from=3,labels_to=5,{offsets}");
         match parse(&text).unwrap() {
             Options::Guest(options) => {
-                assert_eq!((options.memory, options.labels), (vec!["/a".into(), "/b".into()], 3..5));
-                assert_eq!((options.layout.task_loginuid, options.layout.mm_pgd), (6, 7));
+                let programs = options.programs;
+                assert_eq!((programs.memory, programs.labels), (vec!["/a".into(), "/b".into()], 3..5));
+                assert_eq!((programs.layout.task_loginuid, programs.layout.mm_pgd), (6, 7));
             }
             other => panic!("{other:?}"),
         }
+        let tiers = "mode=tiers,out=/x,fast=1,cache=1,machine=cxl-170,memory0=/a,labels_from=3,labels_to=5";
+        match parse(&format!("{tiers},{offsets}")).unwrap() {
+            Options::Tiers(options) => assert_eq!(options.programs.map(|programs| programs.labels), Some(3..5)),
+            other => panic!("{other:?}"),
+        }
+        assert!(parse(tiers).unwrap_err().contains("task_flags"));
     }
 
     #[test]
@@ -189,8 +214,8 @@ mod tests {
             ("mode=record,out=/x,fast=1", "fast"),
             ("mode=record,out=/x,period=many", "period=many"),
             ("mode=record,/x", "key=value"),
-            ("mode=guest,out=/x", "memory0"),
-            ("mode=guest,out=/x,memory0=/a", "instruction"),
+            ("mode=guest,out=/x", "instruction"),
+            ("mode=guest,out=/x,instruction=8", "memory0"),
         ] {
             let error = parse(text).unwrap_err();
             assert!(error.contains(says), "{text}: {error}");

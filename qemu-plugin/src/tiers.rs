@@ -1,6 +1,6 @@
 //! Counts a guest's accesses by the tier that serves them, through a modelled cache and TLBs.
 //!
-//! In: accesses by physical and virtual address. Out: a line of JSON per interval of accesses: how many there were, how many
+//! In: accesses by physical and virtual address, and by process where programs are told apart (`whose`). Out: a line of JSON per interval of accesses: how many there were, how many
 //! missed the cache and were served by each tier, and how long they take on the modelled machine. Must not: call into QEMU, or
 //! know which program is managed how.
 //!
@@ -20,8 +20,10 @@ use terrace_machine::preset::{Machine, PresetError};
 use terrace_machine::scale::Scale;
 use terrace_machine::tlb::{Tlb, Translation};
 
-use crate::options::TierOptions;
+use crate::memory::GuestMemory;
+use crate::options::{ProgramOptions, TierOptions};
 use crate::samples::{Kind, SampleRing};
+use crate::whose::Whose;
 
 /// The tiers told apart here.
 const TIERS: usize = 2;
@@ -41,6 +43,18 @@ pub(crate) struct Counts {
     pub(crate) nanos: f64,
 }
 
+/// An odd number that spreads small ones over 32 bits: 2^32 over the golden ratio.
+const SPREAD: u32 = 0x9e37_79b9;
+
+/// Of whom an access is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Of {
+    /// Of a process that counts, by its number.
+    Counted(u32),
+    /// Of anything else.
+    Others,
+}
+
 /// The model and its counts.
 pub(crate) struct Tiers {
     options: TierOptions,
@@ -53,6 +67,7 @@ pub(crate) struct Tiers {
     stretch: Counts,
     output: BufWriter<File>,
     sampling: Option<Sampling>,
+    whose: Option<Whose>,
 }
 
 /// Samples, and the cache of what is not counted.
@@ -72,6 +87,8 @@ pub(crate) enum BeginError {
     Machine(PresetError),
     /// It has one tier of memory.
     OneTier,
+    /// The guest's memory cannot be read.
+    Memory(String),
 }
 
 impl Tiers {
@@ -85,7 +102,11 @@ impl Tiers {
         let processor = machine.processor;
         let ring = options.samples.as_deref().map(SampleRing::begin).transpose().map_err(BeginError::Samples)?;
         let others = || Cache::new(Bytes::new(options.cache_bytes), processor.cache.ways);
+        let whose = |programs: &ProgramOptions| {
+            GuestMemory::of(programs).map(|memory| Whose::new(memory, programs.labels.clone()))
+        };
         Ok(Tiers {
+            whose: options.programs.as_ref().map(whose).transpose().map_err(BeginError::Memory)?,
             sampling: ring.map(|ring| Sampling { ring, others: others() }),
             cache: Cache::new(Bytes::new(options.cache_bytes), processor.cache.ways),
             tlb: Tlb::new(&processor.tlb, Scale::FULL),
@@ -99,10 +120,28 @@ impl Tiers {
         })
     }
 
-    /// Whether accesses to this virtual address are of interest.
+    /// Whether accesses are told apart by who makes them, for which [`Tiers::watched`] has to hear of the processor.
+    pub(crate) fn tells_programs(&self) -> bool {
+        self.whose.is_some()
+    }
+
+    /// What hears of blocks of code and of switches between tasks.
     #[inline]
-    pub(crate) fn wants(&self, address: u64) -> bool {
-        self.sampling.is_some() || self.options.addresses.contains(&address)
+    pub(crate) fn watched(&mut self) -> Option<&mut Whose> {
+        self.whose.as_mut()
+    }
+
+    /// What an access to this virtual address is to [`Tiers::access`], if it is of interest.
+    #[inline]
+    pub(crate) fn wants(&mut self, address: u64) -> Option<Of> {
+        let process = match &mut self.whose {
+            None => self.options.addresses.contains(&address).then_some(0),
+            Some(whose) => whose.process(),
+        };
+        match process {
+            Some(process) => Some(Of::Counted(process)),
+            None => self.sampling.is_some().then_some(Of::Others),
+        }
     }
 
     #[inline]
@@ -112,16 +151,17 @@ impl Tiers {
 
     /// One access. QEMU's "physical address" is one of its own numbering: the first node's memory comes first in it.
     #[inline]
-    pub(crate) fn access(&mut self, address: u64, physical: u64, write: bool) {
-        if !self.options.addresses.contains(&address) {
+    pub(crate) fn access(&mut self, of: Of, address: u64, physical: u64, write: bool) {
+        let Of::Counted(process) = of else {
             self.uncounted(address, physical, write);
             return;
-        }
+        };
         let tier = self.tier(physical);
         self.stretch.accesses += 1;
         self.stretch.in_tier[tier] += 1;
-        // The page's number in the low 31 bits of the virtual one: what is counted spans less than 8 TiB.
-        let page = (address >> 12) as u32 & 0x7fff_ffff;
+        // The page's number in the low 31 bits of the virtual one: what a process maps spans less than 8 TiB, or begins at a third, at two thirds and at
+        // the end of the addresses. Processes are set apart as by address space identifiers.
+        let page = ((address >> 12) as u32).wrapping_add(process.wrapping_mul(SPREAD)) & 0x7fff_ffff;
         match self.tlb.translate(page, false) {
             Translation::First => {}
             Translation::Second => self.work.stall_ns += self.machine.processor.tlb.second_hit_ns,
@@ -214,9 +254,13 @@ mod tests {
             cache_bytes,
             machine: "cxl-170".to_owned(),
             samples: None,
+            programs: None,
         })
         .unwrap_or_else(|error| panic!("{error:?}"));
-        accesses.for_each(|(physical, write)| tiers.access(physical, physical, write));
+        accesses.for_each(|(physical, write)| {
+            let of = tiers.wants(physical).unwrap();
+            tiers.access(of, physical, physical, write);
+        });
         tiers.end_stretch();
         let text = std::fs::read_to_string(&output).unwrap();
         std::fs::remove_file(&output).unwrap();

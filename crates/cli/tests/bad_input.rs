@@ -229,3 +229,17 @@ fn workloads_and_their_options_are_known() {
         refused(2, &["workload", "hot-cold", option, given], &[expected]);
     }
 }
+
+#[test]
+fn a_comparison_in_the_lab_is_checked_before_a_guest_is_booted() {
+    let compare = ["lab", "compare"];
+    let refused = |code, words: &[&str], says: &[&str]| refused(code, &[&compare as &[&str], words].concat(), says);
+    refused(2, &[], &["required arguments"]);
+    refused(2, &["--set", "hot=10%", "--", "true"], &["--set", "is for workloads"]);
+    refused(2, &["--seeds", "2", "--program", "true"], &["--seeds", "is for workloads"]);
+    refused(2, &["--workload", "gups", "--file", "/etc/hostname:/x"], &["--file", "is for programs"]);
+    refused(2, &["--file", "/nowhere:/x", "--", "true"], &["--file /nowhere:/x"]);
+    refused(2, &["--program", "  ", "--workload", "gups"], &["--program", "expected a program"]);
+    refused(127, &["--", "no-such-program"], &["no-such-program", "no such program"]);
+    refused(2, &["--fast", "120MiB", "--workload", "gups"], &["--fast 120MiB", "up to the footprint, 64.0 MiB"]);
+}

@@ -97,3 +97,33 @@ fn memtierd_sees_the_program_by_damon_and_moves_its_pages() {
     // What memtierd and bpftrace access themselves is not taken for the program's.
     assert!((number("none", "accesses") / number("memtierd", "accesses") - 1.0).abs() < 0.001, "{rows:#?}");
 }
+
+#[test]
+fn a_program_of_the_host_is_brought_along_and_counted_with_its_children() {
+    let Some((plugin, terrace)) = ready("a_program_of_the_host_is_brought_along") else { return };
+    // A shell that starts the program twice, one after the other: each has some 8 MiB.
+    let work = "BEGIN { for (pass = 0; pass < 3; pass++) for (i = 0; i < 40000; i++) a[i] += i; print a[7] }";
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), work).unwrap();
+    let file = format!("{}:/work.awk", file.path().display());
+    let output = Command::new(&terrace)
+        .args(["lab", "compare", "--kernel", KERNEL, "--fast", "50%", "--managers", "none", "--json", "--file", &file])
+        .args(["--", "sh", "-c", "awk -f /work.awk && awk -f /work.awk"])
+        .env("TERRACE_QEMU_PLUGIN", &plugin)
+        .env("TERRACE_BINARY", &terrace)
+        .output()
+        .unwrap();
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{told}");
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let row = &report["rows"][0];
+    assert_eq!(row["workload"], "sh -c 'awk -f /work.awk && awk -f /work.awk'");
+    assert!(row["seed"].is_null() && row["workload_settings"] == serde_json::json!({}), "{row}");
+    let number = |key: &str| row[key].as_f64().unwrap();
+    let footprint = number("size_bytes") / f64::from(1 << 20);
+    assert!((2.0..64.0).contains(&footprint), "measured: {footprint} MiB");
+    assert_eq!(number("fast_bytes") * 2.0, number("size_bytes"));
+    // Two awks, with six passes over 40,000 elements: a shell alone has far less.
+    assert!(number("accesses") > 1e7, "{row}");
+    assert!((0.0..1.0).contains(&number("fast_hit_share")) && number("fast_bytes_mean") > 0.0, "{row}");
+}

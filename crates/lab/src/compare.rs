@@ -1,15 +1,18 @@
 //! Who manages tiered memory best: the same program in the same guest, once under each manager, every access counted by the plugin.
 //!
-//! In: a [`Job`]: kernel, workload, fast memory, manager, seed. Out: a [`Row`] and its [`Course`]. Must not: give one manager another
+//! In: a [`Job`]: kernel, workload or program, fast memory, manager, seed. Out: a [`Row`] and its [`Course`]. Must not: give one manager another
 //! guest than the next: only what turns it on differs.
 //!
 //! Fast memory is what huge pages that nobody can move leave free of node 0. The guest's files lie on node 1, and a managing process
-//! (Terrace) has its own memory there (numactl), so that node 0 belongs to the program under every manager. The program's mappings lie in an address range of their own (`ulimit -s unlimited`, without randomization), by
-//! which the plugin tells its accesses from all others. Time is by instructions, so a row comes out the same each time.
+//! (Terrace) has its own memory there (numactl), so that node 0 belongs to the program under every manager. Time is by instructions, so a row comes out
+//! the same each time.
+//!
+//! A workload's mappings lie in an address range of their own (`ulimit -s unlimited`, without randomization), by which the plugin tells its accesses
+//! from all others. A program of the host's may have a heap and children: it carries a label, by which the plugin tells it as in [`crate::record`].
 
 use std::fs;
 use std::ops::Range;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde_json::Value;
@@ -22,6 +25,7 @@ pub use crate::manager::Manager;
 use crate::manager::{COUNTED_INSTRUCTION, Measure};
 use crate::memtierd;
 use crate::plugin;
+use crate::record::{FIRST_LABEL, SAID_BYTES, ToldApart};
 use crate::scenario::{GuestFile, Scenario, Step};
 
 /// The program's mappings: with an unlimited stack the kernel maps downwards from a sixth of the address space (from 0x155555556000 on 6.1.0-56,
@@ -40,25 +44,98 @@ const SAMPLE_MEMORY: Bytes = Bytes::mib(2);
 /// USER_HZ, the unit of CPU time in /proc, is 100 on every x86 kernel.
 const TICKS: f64 = 100.0;
 
+/// What is run under every manager.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Subject {
+    /// A workload (`terrace workload list`).
+    Workload {
+        /// Its name.
+        name: String,
+        /// How much it does, in its own operations; `None` leaves it to the workload.
+        operations: Option<u64>,
+        /// Its options, KEY=VALUE.
+        settings: Vec<String>,
+        /// Its seed.
+        seed: u64,
+    },
+    /// A program of the host's, with its children.
+    Program(Program),
+}
+
+impl Subject {
+    /// Its name in rows.
+    pub fn name(&self) -> &str {
+        match self {
+            Subject::Workload { name, .. } => name,
+            Subject::Program(program) => &program.shown,
+        }
+    }
+
+    /// The seed, where it has one.
+    pub fn seed(&self) -> Option<u64> {
+        match self {
+            Subject::Workload { seed, .. } => Some(*seed),
+            Subject::Program(_) => None,
+        }
+    }
+
+    fn files(&self) -> Vec<GuestFile> {
+        match self {
+            Subject::Workload { .. } => Vec::new(),
+            Subject::Program(program) => program.guest_files(),
+        }
+    }
+}
+
+/// A program of the host's that is brought along.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Program {
+    /// The command, for people.
+    pub shown: String,
+    /// The command as the guest's shell takes it, beginning with the program's path there.
+    pub line: String,
+    /// Files of the host and their paths in the guest; programs bring their libraries along.
+    pub files: Vec<(PathBuf, String)>,
+}
+
+impl Program {
+    fn guest_files(&self) -> Vec<GuestFile> {
+        let file = |(host, guest): &(PathBuf, String)| GuestFile {
+            host: host.to_string_lossy().into_owned(),
+            guest: guest.clone(),
+            build: None,
+        };
+        self.files.iter().map(file).collect()
+    }
+
+    /// Writes what starts it. The shell that takes the label has not begun a program yet, and its accesses are not counted.
+    fn starter(&self) -> String {
+        format!(
+            "mkdir -p {FOLDER}\ncat >{STARTER} <<'end of {STARTER}'\ncd {FOLDER}\n\
+             (read -r me rest </proc/self/stat\necho $me >/tmp/pid.new && mv /tmp/pid.new /tmp/pid\n\
+             echo {FIRST_LABEL} >/proc/self/loginuid || exit 125\nexec {}) </dev/null\nexit $?\nend of {STARTER}\n",
+            self.line
+        )
+    }
+}
+
+/// Where a program starts, and the file that starts it.
+const FOLDER: &str = "/compared";
+const STARTER: &str = "/tmp/starter";
+
 /// One run.
 #[derive(Clone, Debug)]
 pub struct Job {
     /// The kernel's version.
     pub kernel: String,
-    /// The workload (`terrace workload list`).
-    pub workload: String,
+    /// What runs.
+    pub subject: Subject,
     /// Its footprint.
     pub size: Bytes,
-    /// How much it does, in its own operations; `None` leaves it to the workload.
-    pub operations: Option<u64>,
-    /// Its options, KEY=VALUE.
-    pub workload_settings: Vec<String>,
     /// Fast memory.
     pub fast: Bytes,
     /// Who manages.
     pub manager: Manager,
-    /// Seed of the workload.
-    pub seed: u64,
     /// The modelled machine whose cache, TLBs and latencies count.
     pub machine: String,
     /// The modelled cache.
@@ -74,12 +151,18 @@ pub struct Row {
     pub manager: String,
     /// Terrace's policy, with the settings that were asked for, or memtierd's configuration where one was; `null` for others.
     pub policy: Option<String>,
-    /// The workload.
+    /// The workload, or the command.
     pub workload: String,
     /// The kernel's release.
     pub kernel: String,
-    /// The seed.
-    pub seed: u64,
+    /// The seed; a program has none.
+    pub seed: Option<u64>,
+    /// The footprint: the workload's, or the most that the program and its children had of their own (anonymous) memory.
+    pub size_bytes: u64,
+    /// Fast memory that there was room for.
+    pub fast_bytes: u64,
+    /// The modelled cache.
+    pub modelled_cache_bytes: u64,
     /// Share of the program's accesses that missed the modelled cache and were served by node 0.
     pub fast_hit_share: f64,
     /// The same for the last half of the program's accesses, when a manager has had time to act.
@@ -134,6 +217,14 @@ impl Lab {
         let folder = folder.map_err(file_error(&std::env::temp_dir()))?;
         let output = folder.path().join("tiers.jsonl");
         let mut plugin_option = job.plugin_option(&plugin, &output, scenario.machine.fast);
+        let told = match &job.subject {
+            Subject::Workload { .. } => None,
+            Subject::Program(_) => {
+                let kernel = self.cache.kernel(&job.kernel, self.refresh)?;
+                Some(ToldApart::new(&scenario.machine, &kernel, 1)?)
+            }
+        };
+        plugin_option += &told.as_ref().map(ToldApart::plugin_option).unwrap_or_default();
         let mut qemu = Vec::new();
         if matches!(job.manager, Manager::Terrace { .. }) {
             let samples = folder.path().join("samples");
@@ -151,14 +242,16 @@ impl Lab {
         qemu.extend(["-plugin".to_owned(), plugin_option]);
         // What else lies on node 0 could be moved out of it by some managers, who would then have more of it than others.
         let manager = job.manager.label().replace(['/', ':'], "-");
-        let keep_as = format!("{}-{manager}-{}", job.workload, job.seed);
+        let seed = job.subject.seed().map(|seed| format!("-{seed}")).unwrap_or_default();
+        let keep_as = format!("{}-{manager}{seed}", file_name(job.subject.name()));
         let bpftrace = matches!(job.manager, Manager::Memtierd { .. });
-        let extras = Extras { qemu, files_node: Some(1), keep_as, bpftrace, memory: Vec::new() };
+        let memory = told.as_ref().map(ToldApart::memory_files).unwrap_or_default();
+        let extras = Extras { qemu, files_node: Some(1), keep_as, bpftrace, memory };
         let report = self.run_with(&scenario, None, &extras)?;
         if !report.passed {
             let tail = report.console_tail.unwrap_or_default();
             return Err(LabError::Guest {
-                what: format!("{} under {} failed", job.workload, job.manager.name()),
+                what: format!("{} under {} failed", job.subject.name(), job.manager.name()),
                 tail,
             });
         }
@@ -166,6 +259,52 @@ impl Lab {
         let counted = count(&text).map_err(|error| LabError::Invalid(error.to_string()))?;
         Ok((job.row(&report, &counted), counted.course))
     }
+
+    /// The most memory of their own (anonymous) that a program and its children have at one time, in whole MiB: of a look each 0.1 s of the guest's
+    /// time, in a guest where nobody manages.
+    ///
+    /// # Errors
+    /// When QEMU or a package is missing, when the guest does not come to its end, or the program fails in it.
+    pub fn footprint_of(&self, program: &Program, kernel: &str, time_limit: Duration) -> Result<Bytes, LabError> {
+        let machine = Machine { fast: Bytes::gib(1), slow: Bytes::mib(1536), cpus: 1, ..Machine::default() };
+        let run = program.starter()
+            + &format!(
+                "(sh {STARTER} >/tmp/workload 2>&1; echo $? >/tmp/exit) &\n\
+                 while [ ! -s /tmp/exit ]; do anonymous_now {FIRST_LABEL}; sleep 0.1; done\n\
+                 most_of /tmp/anonymous footprint\ntail -c {SAID_BYTES} /tmp/workload\nexit $(cat /tmp/exit)\n"
+            );
+        let scenario = Scenario {
+            name: "footprint".to_owned(),
+            description: "how much memory a program has".to_owned(),
+            kernels: vec![kernel.to_owned()],
+            module_sources: Vec::new(),
+            huge_pages: Some("never".to_owned()),
+            numa_balancing: Some(0),
+            modules: Vec::new(),
+            kernel_arguments: "norandmaps".to_owned(),
+            instruction_nanoseconds: COUNTED_INSTRUCTION,
+            time_limit,
+            files: program.guest_files(),
+            steps: vec![Step { name: "run".to_owned(), run, may_fail: false }],
+            assertions: vec!["exists(footprint)".to_owned()],
+            figures: std::collections::BTreeMap::new(),
+            machine,
+        };
+        let extras = Extras { keep_as: format!("{}-footprint", file_name(&program.shown)), ..Extras::default() };
+        let report = self.run_with(&scenario, None, &extras)?;
+        if !report.passed {
+            let what = format!("{} failed in a guest without a manager", program.shown);
+            return Err(LabError::Guest { what, tail: report.console_tail.unwrap_or_default() });
+        }
+        let kib = report.values.get("footprint").and_then(Value::as_u64).unwrap_or(0);
+        Ok(Bytes::mib(kib.div_ceil(1 << 10)))
+    }
+}
+
+/// A name of a command that a folder can have.
+fn file_name(shown: &str) -> String {
+    let plain = |letter: char| if letter.is_ascii_alphanumeric() || "_.".contains(letter) { letter } else { '-' };
+    shown.chars().take(60).map(plain).collect()
 }
 
 impl Job {
@@ -181,7 +320,7 @@ impl Job {
         match machine.fast + machine.slow <= LARGEST_GUEST {
             true => Ok(machine),
             false => Err(LabError::Invalid(format!(
-                "a workload of {} needs a guest of {}: at most {LARGEST_GUEST} can be counted",
+                "a program of {} needs a guest of {}: at most {LARGEST_GUEST} can be counted",
                 self.size,
                 machine.fast + machine.slow
             ))),
@@ -190,8 +329,10 @@ impl Job {
 
     /// The addresses by which the plugin recognises the program's accesses.
     fn addresses(&self) -> Range<u64> {
-        match self.manager {
-            Manager::Memtierd { .. } => ADDRESSES_BESIDE_GO,
+        match (&self.subject, &self.manager) {
+            // Known by its label, wherever its memory is.
+            (Subject::Program(_), _) => 0..0,
+            (_, Manager::Memtierd { .. }) => ADDRESSES_BESIDE_GO,
             _ => ADDRESSES,
         }
     }
@@ -219,8 +360,9 @@ impl Job {
         };
         let mut files = vec![numactl];
         files.extend(self.manager.files()?);
+        files.extend(self.subject.files());
         Ok(Scenario {
-            name: format!("compare-{}-{}", self.workload, self.manager.name()),
+            name: format!("compare-{}-{}", file_name(self.subject.name()), self.manager.name()),
             description: "one run of a comparison".to_owned(),
             kernels: vec![self.kernel.clone()],
             module_sources: self.manager.modules(),
@@ -233,7 +375,11 @@ impl Job {
             time_limit: self.time_limit,
             files,
             steps: vec![Step { name: "run".to_owned(), run: self.script(&machine)?, may_fail: false }],
-            assertions: vec!["exists(workload.verified)".to_owned()],
+            assertions: match self.subject {
+                Subject::Workload { .. } => vec!["exists(workload.verified)".to_owned()],
+                // Its exit code is the step's.
+                Subject::Program(_) => Vec::new(),
+            },
             figures: std::collections::BTreeMap::new(),
             machine,
         })
@@ -243,23 +389,31 @@ impl Job {
     fn script(&self, machine: &Machine) -> Result<String, LabError> {
         let interleaved = if self.manager == Manager::Interleave { "numactl --interleave=all " } else { "" };
         let enters = self.manager.enters();
-        let operations = self.operations.map(|number| format!(" --operations {number}")).unwrap_or_default();
         let set = |settings: &[String]| settings.iter().map(|setting| format!(" --set {setting}")).collect::<String>();
-        let program = format!(
-            "terrace workload {} --size {} --seed {}{operations}{}",
-            self.workload,
-            self.size.get(),
-            self.seed,
-            set(&self.workload_settings)
-        );
         let mut text = format!("leave_free 0 {} || exit 1\n", self.fast.get() >> 10);
         let measure = Measure::of(self.size);
         text += &self.manager.before(measure);
-        text += &format!(
-            "cpu_now cpu_before\nvmstat_now before\n\
-             (ulimit -s unlimited; {enters}{interleaved}{program} >/tmp/workload 2>&1; echo $? >/tmp/exit) &\n\
-             pid=$(pid_of 'terrace workload') || {{ cat /tmp/workload; exit 1; }}\n"
-        );
+        text += &match &self.subject {
+            Subject::Workload { name, operations, settings, seed } => {
+                let operations = operations.map(|number| format!(" --operations {number}")).unwrap_or_default();
+                let size = self.size.get();
+                let given = set(settings);
+                format!(
+                    "cpu_now cpu_before\nvmstat_now before\n\
+                     (ulimit -s unlimited; {enters}{interleaved}terrace workload {name} --size {size} --seed {seed}{operations}{given} \
+                     >/tmp/workload 2>&1; echo $? >/tmp/exit) &\n\
+                     pid=$(pid_of 'terrace workload') || {{ cat /tmp/workload; exit 1; }}\n\
+                     pids() {{ echo $pid; }}\n"
+                )
+            }
+            Subject::Program(program) => format!(
+                "{}cpu_now cpu_before\nvmstat_now before\n\
+                 ({enters}{interleaved}sh {STARTER} >/tmp/workload 2>&1; echo $? >/tmp/exit) &\n\
+                 pid=$(begun {STARTER}) || {{ cat /tmp/workload; exit 1; }}\n\
+                 pids() {{ labelled {FIRST_LABEL}; }}\n",
+                program.starter()
+            ),
+        };
         text += &match &self.manager {
             Manager::Damon => {
                 format!("damon_tiering {} {} || exit 1\n", machine.fast.get(), (machine.fast + machine.slow).get())
@@ -286,7 +440,7 @@ impl Job {
         };
         // The program's part of node 0 is read every second, under every manager.
         text += "looks=0\nwhile [ ! -s /tmp/exit ]; do\n\
-                 sleep 0.1; looks=$((looks + 1)); [ $((looks % 10)) -ne 0 ] || fast_now $pid\n\
+                 sleep 0.1; looks=$((looks + 1)); [ $((looks % 10)) -ne 0 ] || fast_now $(pids)\n\
                  done\nfast_result program_fast\n";
         text += match &self.manager {
             Manager::Damon => "damon_result damon\n",
@@ -294,7 +448,11 @@ impl Job {
             Manager::Terrace { .. } => "wait $manager || exit $?\n",
             _ => "",
         };
-        text += "vmstat_now after\ncpu_now cpu_after\ncat /tmp/workload\ntail -n 1 /tmp/workload >$OUT/workload.json\n";
+        text += "vmstat_now after\ncpu_now cpu_after\n";
+        text += &match self.subject {
+            Subject::Workload { .. } => "cat /tmp/workload\ntail -n 1 /tmp/workload >$OUT/workload.json\n".to_owned(),
+            Subject::Program(_) => format!("tail -c {SAID_BYTES} /tmp/workload\n"),
+        };
         Ok(text + "exit $(cat /tmp/exit)\n")
     }
 
@@ -326,9 +484,12 @@ impl Job {
         Row {
             manager: self.manager.name(),
             policy: self.manager.asked(),
-            workload: self.workload.clone(),
+            workload: self.subject.name().to_owned(),
             kernel: report.release.clone(),
-            seed: self.seed,
+            seed: self.subject.seed(),
+            size_bytes: self.size.get(),
+            fast_bytes: self.fast.get(),
+            modelled_cache_bytes: self.cache.get(),
             fast_hit_share: share(counted.fast, counted.slow),
             fast_hit_share_late: share(counted.late_fast, counted.late_slow),
             modelled_seconds: counted.seconds,
@@ -413,13 +574,15 @@ mod tests {
     fn job(manager: &str) -> Job {
         Job {
             kernel: "6.12".to_owned(),
-            workload: "gups".to_owned(),
+            subject: Subject::Workload {
+                name: "gups".to_owned(),
+                operations: Some(1000),
+                settings: vec!["hot=10%".to_owned()],
+                seed: 7,
+            },
             size: Bytes::mib(64),
-            operations: Some(1000),
-            workload_settings: vec!["hot=10%".to_owned()],
             fast: fast_of_share(Bytes::mib(64), 0.3),
             manager: Manager::parse(manager).unwrap(),
-            seed: 7,
             machine: "cxl-170".to_owned(),
             cache: Bytes::mib(1),
             time_limit: Duration::from_secs(60),
@@ -445,6 +608,27 @@ mod tests {
             assert!(text.contains(line) && !nothing.contains(line), "{manager}: {text}");
             assert_eq!(job(manager).machine().unwrap(), job("none").machine().unwrap());
         }
+    }
+
+    #[test]
+    fn a_program_is_brought_along_and_known_by_its_label_under_every_manager() {
+        let program = Program {
+            shown: "sqlite3 x 'select 1'".to_owned(),
+            line: "/usr/bin/sqlite3 x 'select 1'".to_owned(),
+            files: vec![("/usr/bin/sqlite3".into(), "/usr/bin/sqlite3".to_owned())],
+        };
+        for manager in ["none", "interleave", "numa_balancing=2", "damon", "terrace:age"] {
+            let job = Job { subject: Subject::Program(program.clone()), ..job(manager) };
+            let scenario = job.scenario().unwrap();
+            assert!(scenario.files.iter().any(|file| file.guest == "/usr/bin/sqlite3"), "{scenario:?}");
+            let script = &scenario.steps[0].run;
+            assert!(script.contains("exec /usr/bin/sqlite3 x 'select 1') </dev/null"), "{script}");
+            assert!(script.contains(&format!("echo {FIRST_LABEL} >/proc/self/loginuid")), "{script}");
+            assert!(script.contains(&format!("pids() {{ labelled {FIRST_LABEL}; }}")), "{script}");
+            assert!(!script.contains("terrace workload"), "{script}");
+            assert!(job.addresses().is_empty(), "no address counts for it");
+        }
+        assert_eq!(file_name("a/b 'c'"), "a-b--c-");
     }
 
     #[test]

@@ -26,9 +26,9 @@ use crate::plugin;
 use crate::scenario::{GuestFile, Scenario, Step};
 
 /// The label of the first program; those after it follow. No login of a guest that has none gets there.
-const FIRST_LABEL: u32 = 0x7465_0000;
+pub(crate) const FIRST_LABEL: u32 = 0x7465_0000;
 /// Bytes of what a program says that come back, from its end.
-const SAID_BYTES: u32 = 16 << 10;
+pub(crate) const SAID_BYTES: u32 = 16 << 10;
 
 /// Members of the kernel's structures that the plugin reads, as it calls them.
 const MEMBERS: [(&str, &str, &str); 7] = [
@@ -110,25 +110,17 @@ impl Lab {
         let plugin = plugin::plugin()?;
         let scenario = job.scenario()?;
         let kernel = self.cache.kernel(&job.kernel, self.refresh)?;
-        let layout = layout(&kernel)?;
-        // Kept open while the guest runs: QEMU and the plugin in it open them by the number that they inherit.
-        let memory = job.machine.nodes().into_iter().map(memory_file).collect::<Result<Vec<_>, _>>()?;
-        let memory: Vec<PathBuf> = memory.iter().map(path_of).collect();
-        let labels = [FIRST_LABEL, FIRST_LABEL + job.programs.len() as u32];
-        let mut option = format!(
-            "file={},mode=guest,out={},cache={},period={},instruction={COUNTED_INSTRUCTION},labels_from={},labels_to={}{layout}",
+        let told = ToldApart::new(&job.machine, &kernel, job.programs.len() as u32)?;
+        let option = format!(
+            "file={},mode=guest,out={},cache={},period={},instruction={COUNTED_INSTRUCTION}{}",
             escaped(&plugin),
             escaped(&job.output),
             job.cache.get(),
             job.period,
-            labels[0],
-            labels[1],
+            told.plugin_option(),
         );
-        for (node, path) in memory.iter().enumerate() {
-            option += &format!(",memory{node}={}", escaped(path));
-        }
         let qemu = vec!["-plugin".to_owned(), option];
-        let extras = Extras { qemu, memory, ..Extras::default() };
+        let extras = Extras { qemu, memory: told.memory_files(), ..Extras::default() };
         let report = self.run_with(&scenario, None, &extras)?;
         if !report.passed {
             let what = "the guest could not start the programs".to_owned();
@@ -204,6 +196,40 @@ impl RecordJob {
             text += &format!("(printf '#'; tail -c {SAID_BYTES} said{index}) >$OUT/said{index}.txt\n");
         }
         text + "cat /sys/kernel/mm/transparent_hugepage/enabled >$OUT/huge_pages.txt\necho \"[$exits]\" >$OUT/exits.json\n"
+    }
+}
+
+/// A guest whose programs the plugin tells apart: by its memory, which it reads, and by labels.
+pub(crate) struct ToldApart {
+    /// Kept open while the guest runs: QEMU and the plugin in it open them by the number that they inherit.
+    memory: Vec<File>,
+    labels: u32,
+    layout: String,
+}
+
+impl ToldApart {
+    /// Makes the memory of a guest in which `labels` programs are told apart.
+    ///
+    /// # Errors
+    /// When the kernel has no type information, or there is no memory.
+    pub(crate) fn new(machine: &Machine, kernel: &Kernel, labels: u32) -> Result<ToldApart, LabError> {
+        let layout = layout(kernel)?;
+        let memory = machine.nodes().into_iter().map(memory_file).collect::<Result<Vec<_>, _>>()?;
+        Ok(ToldApart { memory, labels, layout })
+    }
+
+    /// What QEMU is to take for the nodes' memory.
+    pub(crate) fn memory_files(&self) -> Vec<PathBuf> {
+        self.memory.iter().map(path_of).collect()
+    }
+
+    /// What the plugin has to know, to follow its other arguments.
+    pub(crate) fn plugin_option(&self) -> String {
+        let ToldApart { labels, layout, .. } = self;
+        let memory = self.memory_files();
+        let memory = memory.iter().enumerate().map(|(node, path)| format!(",memory{node}={}", escaped(path)));
+        let memory: String = memory.collect();
+        format!(",labels_from={FIRST_LABEL},labels_to={}{layout}{memory}", FIRST_LABEL + labels)
     }
 }
 

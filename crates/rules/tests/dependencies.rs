@@ -23,7 +23,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("sim", &["core", "policies", "machine", "workloads", "trace"]),
     ("sizing", &["core", "machine", "workloads", "trace", "sim", "tuning"]),
     ("reproduce", &["core", "files", "policies", "tuning", "machine", "workloads", "sim", "sizing"]),
-    ("study", &["core", "files", "policies", "machine", "workloads", "trace", "sim", "reproduce"]),
+    ("study", &["core", "files", "policies", "machine", "workloads", "trace", "sim", "sizing", "reproduce"]),
     ("lab", &["core", "files"]),
     ("daemon", &["core", "files", "policies", "tuning", "linux", "bpf"]),
     ("rules", &[]),

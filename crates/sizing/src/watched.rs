@@ -27,6 +27,28 @@ use crate::tape::{Event, Tape, Use};
 /// Cache lines of a page.
 const LINES: f64 = (PAGE_BYTES / LINE_BYTES) as f64;
 
+/// What was seen of all pages, summed up.
+#[derive(Clone, Debug, Default, PartialEq, serde::Serialize)]
+pub struct Profile {
+    /// Windows in which marks were looked at.
+    pub windows: u32,
+    /// Length of a window, seconds.
+    pub window_seconds: f64,
+    /// Pages that were seen accessed in 0, 1, 2, ... windows.
+    pub pages_by_windows: Vec<u64>,
+    /// CPU seconds of the program, over all windows.
+    pub cpu_seconds: f64,
+    /// Threads that ran, on average, at least one.
+    pub threads: f64,
+}
+
+impl Profile {
+    /// Resident pages, at the last look.
+    pub fn pages(&self) -> u64 {
+        self.pages_by_windows.iter().sum()
+    }
+}
+
 /// Accesses of a stretch of time, in no order.
 struct Stretch {
     /// Pages, each as often as it is accessed.

@@ -148,3 +148,59 @@ pub struct SimCompareArguments {
     #[arg(long, value_name = "DIR")]
     pub report: Option<PathBuf>,
 }
+
+/// A program that is simulated or was recorded, and what it is played on.
+#[derive(Clone, Debug, Args)]
+pub struct ProgramArguments {
+    /// The workload (`terrace workload list` names them).
+    #[arg(long, value_name = "NAME", conflicts_with = "trace")]
+    pub workload: Option<String>,
+    /// A recorded program instead of a workload (`terrace record` makes a trace).
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["operations", "workload_settings"])]
+    pub trace: Option<PathBuf>,
+    /// The largest footprint of a trace that is taken.
+    #[arg(long, default_value = "16GiB", value_name = "SIZE")]
+    pub max_footprint: String,
+    /// Seed of everything random.
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    pub seed: u64,
+    /// What it shares with a comparison.
+    #[command(flatten)]
+    pub model: ModelArguments,
+}
+
+impl ProgramArguments {
+    /// A run of it with everything fast, under a policy that moves nothing.
+    pub fn all_fast(&self, policy: &str) -> OneRunArguments {
+        OneRunArguments {
+            workload: self.workload.clone(),
+            trace: self.trace.clone(),
+            max_footprint: self.max_footprint.clone(),
+            policy: policy.to_owned(),
+            fast: "100%".to_owned(),
+            seed: self.seed,
+            beside: BesideArguments { beside: None, every: 1 },
+            model: self.model.clone(),
+        }
+    }
+}
+
+/// What a forecast chooses between, and on how much of the program it is made.
+#[derive(Clone, Debug, Args)]
+pub struct CandidateArguments {
+    /// Most time that may be lost.
+    #[arg(long, default_value = "5%", value_name = "SHARE")]
+    pub max_slowdown: String,
+    /// Policies, with commas between; first-touch, which moves nothing, is always among them.
+    #[arg(long, default_value = "tpp,flexmem,terrace", value_name = "NAMES", value_delimiter = ',')]
+    pub policies: Vec<String>,
+    /// Sizes of fast memory, as shares of the footprint, with commas between; twelve from 5% to 98% unless given.
+    #[arg(long, value_name = "SHARES", value_delimiter = ',')]
+    pub fast: Vec<String>,
+    /// Pages of each sample, at least: fewer are quicker and less exact.
+    #[arg(long, default_value_t = 2048, value_name = "PAGES", value_parser = clap::value_parser!(u32).range(64..))]
+    pub sample: u32,
+    /// Samples that have no page in common, from whose differences errors follow; seeds where a sample has every page.
+    #[arg(long, default_value_t = 4, value_name = "N", value_parser = clap::value_parser!(u16).range(2..=16))]
+    pub groups: u16,
+}

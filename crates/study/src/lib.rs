@@ -4,9 +4,12 @@
 //! or draw a bar: a caller's [`Progress`] receives each run.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+pub mod advice;
 pub mod arguments;
 pub mod compare;
 mod error;
+pub mod figures;
+pub mod forecast;
 pub mod options;
 pub mod provenance;
 pub mod reproduction;

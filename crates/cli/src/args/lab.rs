@@ -181,8 +181,14 @@ pub(crate) struct LabCompareArguments {
     #[arg(long, default_value = "6.12", value_name = "VERSION")]
     pub kernel: String,
     /// Workloads, with commas between (`terrace workload list` names them).
-    #[arg(long, value_name = "NAMES", required = true, value_delimiter = ',')]
+    #[arg(long, value_name = "NAMES", required_unless_present_any = ["programs", "command"], value_delimiter = ',')]
     pub workload: Vec<String>,
+    /// A program of this host with its arguments as for a shell, compared as well. It is brought along with its libraries. May be given several times.
+    #[arg(long = "program", value_name = "'CMD ARGS'")]
+    pub programs: Vec<String>,
+    /// A file that the guest gets too, with its path there, such as words.txt:/words.txt. May be given several times.
+    #[arg(long = "file", value_name = "HOST:GUEST")]
+    pub files: Vec<String>,
     /// Fast memory: a share of the footprint (30%) or an amount.
     #[arg(long, default_value = "30%", value_name = "AMOUNT")]
     pub fast: String,
@@ -196,9 +202,9 @@ pub(crate) struct LabCompareArguments {
     /// The first of these seeds; the others follow it.
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=u64::from(u32::MAX)))]
     pub first_seed: u64,
-    /// Footprint of the workload.
-    #[arg(long, default_value = "64MiB", value_name = "BYTES")]
-    pub size: String,
+    /// Footprint. Without it a workload has 64MiB, and a program is run once more, to see the most that it has.
+    #[arg(long, value_name = "BYTES")]
+    pub size: Option<String>,
     /// Amount of work, in the workload's own operations; by default the workload's own amount.
     #[arg(long, value_name = "N")]
     pub operations: Option<u64>,
@@ -232,4 +238,7 @@ pub(crate) struct LabCompareArguments {
     /// Write report.json and report.html into this directory.
     #[arg(long, value_name = "DIR")]
     pub report: Option<PathBuf>,
+    /// A program of this host and its arguments, compared as well: its children count with it.
+    #[arg(last = true, value_name = "CMD")]
+    pub command: Vec<OsString>,
 }

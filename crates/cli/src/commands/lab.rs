@@ -3,6 +3,7 @@
 //! In: a machine, or scenario files. Out: reports on stdout; exit code 1 if something was not as it must. Must not: judge, which
 //! is the work of `terrace-lab`, or leave a guest running.
 
+mod brought;
 mod compare;
 mod record;
 

@@ -23,7 +23,8 @@ pub(crate) struct Comparison {
 pub(crate) struct Named {
     pub manager: String,
     pub workload: String,
-    pub seed: u64,
+    /// A program has none.
+    pub seed: Option<u64>,
     /// Millions of accesses so far, and the share of the memory accesses since the point before that the fast node served.
     pub points: Course,
 }
@@ -31,19 +32,18 @@ pub(crate) struct Named {
 /// How the runs were made.
 #[derive(Clone, Debug, serde::Serialize)]
 pub(crate) struct Settings {
-    pub size_bytes: u64,
-    pub fast_bytes: u64,
     pub modelled_machine: String,
-    pub modelled_cache_bytes: u64,
     pub workload_settings: Vec<String>,
     pub operations: Option<u64>,
     pub qemu: String,
 }
 
 /// The columns of the table.
-pub(crate) const COLUMNS: [&str; 11] = [
-    "workload",
+pub(crate) const COLUMNS: [&str; 13] = [
+    "program",
     "seed",
+    "footprint",
+    "fast memory",
     "manager",
     "fast share",
     "late",
@@ -55,11 +55,24 @@ pub(crate) const COLUMNS: [&str; 11] = [
     "kernel CPU",
 ];
 
+/// Letters of a command that a table and a caption show.
+const SHOWN: usize = 32;
+
+/// A command as a table and a caption show it; rows have all of it.
+pub(crate) fn shortened(command: &str) -> String {
+    match command.chars().count() > SHOWN {
+        true => command.chars().take(SHOWN - 1).chain(['…']).collect(),
+        false => command.to_owned(),
+    }
+}
+
 /// A row's cells.
 pub(crate) fn cells(row: &Row) -> [String; COLUMNS.len()] {
     [
-        row.workload.clone(),
-        row.seed.to_string(),
+        shortened(&row.workload),
+        row.seed.map_or_else(|| "-".to_owned(), |seed| seed.to_string()),
+        units::bytes(row.size_bytes),
+        units::bytes(row.fast_bytes),
         manager(row),
         units::percent(row.fast_hit_share),
         units::percent(row.fast_hit_share_late),
@@ -74,15 +87,16 @@ pub(crate) fn cells(row: &Row) -> [String; COLUMNS.len()] {
 
 /// What the figures are, and are not.
 pub(crate) fn meaning(comparison: &Comparison) -> String {
-    let settings = &comparison.settings;
+    let mut caches: Vec<u64> = comparison.rows.iter().map(|row| row.modelled_cache_bytes).collect();
+    caches.sort_unstable();
+    caches.dedup();
+    let caches: Vec<String> = caches.into_iter().map(units::bytes).collect();
     format!(
         "fast share: of the program's accesses that missed a modelled cache of {}, those that the fast node served, counted one by one; \
          late: in the last half of its accesses. modelled: what its accesses take on {} without computing, faults and moves. \
-         had: the program's memory on the fast node, mean of a look each second. CPU: emulated, to be compared within this table only. Footprint {}, fast memory {}.",
-        units::bytes(settings.modelled_cache_bytes),
-        settings.modelled_machine,
-        units::bytes(settings.size_bytes),
-        units::bytes(settings.fast_bytes),
+         had: the program's memory on the fast node, mean of a look each second. CPU: emulated, to be compared within this table only.",
+        caches.join(" or "),
+        comparison.settings.modelled_machine,
     )
 }
 
@@ -94,9 +108,9 @@ pub(crate) fn manager(row: &Row) -> String {
 /// A run that has just ended.
 pub(crate) fn progress(row: &Row) -> String {
     format!(
-        "{} seed {} under {}: {} of the memory accesses fast ({} late), {} modelled",
-        row.workload,
-        row.seed,
+        "{}{} under {}: {} of the memory accesses fast ({} late), {} modelled",
+        shortened(&row.workload),
+        row.seed.map(|seed| format!(" seed {seed}")).unwrap_or_default(),
         manager(row),
         units::percent(row.fast_hit_share),
         units::percent(row.fast_hit_share_late),

@@ -4,7 +4,6 @@
 //! docs/reference/report.md), report.html and the lines a person sees at the end. Must not: compute a figure that was
 //! not measured, or mix estimates with measurements without saying so.
 
-pub(crate) mod advice;
 pub(crate) mod comparison;
 mod files;
 mod heat;
@@ -15,7 +14,6 @@ mod places;
 mod plots;
 pub(crate) mod sim;
 pub(crate) mod text;
-pub(crate) mod units;
 
 #[cfg(test)]
 mod example;
@@ -23,6 +21,7 @@ mod example;
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+pub(crate) use terrace_study::figures as units;
 
 pub(crate) use files::write_report;
 pub(crate) use places::Places;

@@ -9,10 +9,10 @@ use terrace_reproduce::{Limit, Plan, Runs};
 use terrace_sim::Report;
 use terrace_sim::compare::{Cell, Course as RunCourse, Summary};
 
-use super::advice::Advices;
 use super::plots::sizing::Course;
 use super::{files, html, plots};
 use crate::provenance::Provenance;
+use terrace_study::advice::Advices;
 
 /// Writes report.json and report.html of one run.
 ///

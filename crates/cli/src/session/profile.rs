@@ -8,38 +8,15 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use serde::Serialize;
 use terrace_core::random::mix;
 use terrace_core::units::{BLOCK_PAGES, TierId, Time};
 use terrace_linux::manager::Manager;
 use terrace_linux::move_cost::MoveCost;
 use terrace_linux::topology::TierMap;
 use terrace_policies::age::idle_time;
-use terrace_sizing::watched::{History, Marks};
+use terrace_sizing::watched::{History, Marks, Profile};
 
 use super::RunHook;
-
-/// What was seen of all pages, summed up.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub(crate) struct Profile {
-    /// Windows in which marks were looked at.
-    pub windows: u32,
-    /// Length of a window, seconds.
-    pub window_seconds: f64,
-    /// Pages that were seen accessed in 0, 1, 2, ... windows.
-    pub pages_by_windows: Vec<u64>,
-    /// CPU seconds of the program, over all windows.
-    pub cpu_seconds: f64,
-    /// Threads that ran, on average, at least one.
-    pub threads: f64,
-}
-
-impl Profile {
-    /// Resident pages, at the last look.
-    pub(crate) fn pages(&self) -> u64 {
-        self.pages_by_windows.iter().sum()
-    }
-}
 
 /// The most pages that a page stands for.
 const MOST_ONE_IN: u32 = 1 << 20;

@@ -4,9 +4,11 @@
 
 use std::process::ExitCode;
 
-use terrace_core::units::{Bytes, parse_share};
+use terrace_core::units::Bytes;
 use terrace_sizing::ConfigVector;
 use terrace_sizing::vector::{DIMENSIONS, NAMES};
+
+pub(crate) use terrace_study::forecast::max_slowdown;
 
 use crate::args::SizeCommand;
 use crate::options::misuse;
@@ -30,14 +32,6 @@ pub(super) fn run(command: &SizeCommand) -> anyhow::Result<ExitCode> {
         SizeCommand::Advise(arguments) => advise::run(arguments),
         SizeCommand::Forecast(arguments) => forecast::run(arguments),
         SizeCommand::Vector(arguments) => vector::run(arguments),
-    }
-}
-
-/// `--max-slowdown`: above 0 and at most 1.
-pub(crate) fn max_slowdown(text: &str) -> anyhow::Result<f64> {
-    match parse_share(text) {
-        Ok(share) if share > 0.0 && share <= 1.0 => Ok(share),
-        _ => Err(misuse("--max-slowdown", text, "expected a share above 0% and at most 100%, such as 5%")),
     }
 }
 
@@ -95,15 +89,6 @@ mod tests {
         ] {
             let error = vector(text).unwrap_err();
             assert!(error.is::<Misuse>() && error.to_string().contains(says), "{text}: {error}");
-        }
-    }
-
-    #[test]
-    fn a_target_is_a_share() {
-        assert_eq!(max_slowdown("5%").unwrap(), 0.05);
-        assert_eq!(max_slowdown("1").unwrap(), 1.0);
-        for text in ["0", "0%", "-5%", "101%", "2", "much", "NaN"] {
-            assert!(max_slowdown(text).unwrap_err().is::<Misuse>(), "{text}");
         }
     }
 }

@@ -6,9 +6,9 @@ use terrace_sim::Report;
 use terrace_sim::compare::{Cell, DRAW, Duel, Geomean, Summary};
 
 use super::{TEMPLATE, data_table, escape, fact_table, figure, plots};
-use crate::report::advice::{Advices, COLUMNS};
 use crate::report::plots::Figure;
 use crate::report::units;
+use terrace_study::advice::{Advices, COLUMNS};
 
 /// The page of one run.
 pub(crate) fn run_page(report: &Report, figures: &[Figure]) -> String {

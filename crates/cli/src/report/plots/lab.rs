@@ -6,7 +6,7 @@ use plotters::prelude::*;
 use plotters::series::LineSeries;
 
 use super::*;
-use crate::report::comparison::Named;
+use crate::report::comparison::{Named, shortened};
 
 /// Inks of managers, in the order they appear; after the last the first comes again.
 const INKS_OF_MANAGERS: [RGBColor; 8] = [AXIS, OCCUPIED, SLOW, BRAKED, REFAULTS, FAST, PROMOTED, RESIDENT];
@@ -29,6 +29,7 @@ pub(crate) fn figures(courses: &[Named]) -> anyhow::Result<Vec<Figure>> {
         let number = managers.iter().position(|known| *known == manager).unwrap_or(0);
         INKS_OF_MANAGERS[number % INKS_OF_MANAGERS.len()]
     };
+    let first_seed = courses.iter().filter_map(|course| course.seed).min().unwrap_or(1);
     let (id, question) = ("fast-share", "How many memory accesses did the fast node serve, over the run?");
     let answer = "Runs of the first seed, each point a stretch of about a million accesses.".to_owned();
     let legend = managers.iter().map(|manager| Legend::line(ink(manager), *manager)).collect();
@@ -36,16 +37,17 @@ pub(crate) fn figures(courses: &[Named]) -> anyhow::Result<Vec<Figure>> {
         let answer = "Nothing was recorded: no run came to its end.".to_owned();
         return Ok(vec![Figure { id, question, answer, legend, svg: None }]);
     }
-    let lines = courses.iter().filter(|course| course.seed == 1).count();
+    let first = |course: &Named| course.seed.is_none_or(|seed| seed == first_seed);
+    let lines = courses.iter().filter(|course| first(course)).count();
     let most = MOST_POINTS.min(MOST_POINTS_OF_ALL / lines.max(1));
     let height = 480 * workloads.len() as u32;
     let svg = drawn(id, question, &answer, height, |root| {
         for (workload, area) in workloads.iter().zip(root.split_evenly((workloads.len(), 1))) {
             let shown: Vec<&Named> =
-                courses.iter().filter(|course| course.workload == *workload && course.seed == 1).collect();
+                courses.iter().filter(|course| course.workload == *workload && first(course)).collect();
             let end = shown.iter().filter_map(|course| course.points.last()).map(|(at, _)| *at).fold(0.0, f64::max);
             let mut chart = ChartBuilder::on(&area)
-                .caption(workload, text())
+                .caption(shortened(workload), text())
                 .margin(10)
                 .margin_right(40)
                 .x_label_area_size(84)

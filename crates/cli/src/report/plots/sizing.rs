@@ -10,7 +10,7 @@ use super::*;
 use terrace_sizing::forecast::Point;
 use terrace_tuning::Interval;
 
-use crate::report::advice::Advice;
+use terrace_study::advice::Advice;
 
 /// Columns of drawings.
 const COLUMNS: usize = 3;

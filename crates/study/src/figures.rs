@@ -6,17 +6,17 @@
 use terrace_core::units::{Bytes, PAGE_BYTES};
 
 /// "1.1 GiB".
-pub(crate) fn bytes(amount: u64) -> String {
+pub fn bytes(amount: u64) -> String {
     Bytes::new(amount).to_string()
 }
 
 /// The memory of `pages` pages of 4 KiB.
-pub(crate) fn pages(count: u64) -> String {
+pub fn pages(count: u64) -> String {
     bytes(count.saturating_mul(PAGE_BYTES))
 }
 
 /// "1,234,567".
-pub(crate) fn count(number: u64) -> String {
+pub fn count(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::with_capacity(digits.len() + digits.len() / 3);
     for (place, digit) in digits.chars().enumerate() {
@@ -29,12 +29,12 @@ pub(crate) fn count(number: u64) -> String {
 }
 
 /// "1 page", "2 pages": a count with its noun.
-pub(crate) fn counted(number: u64, singular: &str, plural: &str) -> String {
+pub fn counted(number: u64, singular: &str, plural: &str) -> String {
     format!("{} {}", count(number), if number == 1 { singular } else { plural })
 }
 
 /// A span, in the unit that reads best: "180 µs", "12 ms", "1.3 s", "2 min 5 s", "3 h 20 min".
-pub(crate) fn seconds(span: f64) -> String {
+pub fn seconds(span: f64) -> String {
     if !span.is_finite() {
         return "unknown".to_owned();
     }
@@ -67,17 +67,17 @@ pub(crate) fn seconds(span: f64) -> String {
 }
 
 /// "54 %", "0.8 %"; the share is 0 to 1.
-pub(crate) fn percent(share: f64) -> String {
+pub fn percent(share: f64) -> String {
     if share.is_finite() { format!("{} %", significant(share * 100.0)) } else { "unknown".to_owned() }
 }
 
 /// `part` of `whole` as a share, 0 where there is no whole.
-pub(crate) fn share_of(part: u64, whole: u64) -> f64 {
+pub fn share_of(part: u64, whole: u64) -> f64 {
     if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
 }
 
 /// A number with a digit after the point only where it tells something.
-pub(crate) fn significant(number: f64) -> String {
+pub fn significant(number: f64) -> String {
     match number.abs() {
         size if size.fract() == 0.0 && size < 1e6 => count_of(number),
         size if size < 0.095 => format!("{number:.2}"),

@@ -1,17 +1,30 @@
-//! Advice on how much fast memory a program needs: the figures of `terrace size advise`, as JSON, as a table and in words.
+//! Advice on how much fast memory a program needs, on every machine there is a model of: what `terrace size advise` and the Python package share.
 //!
-//! In: curves of a program on machines, or why there are none; a target and prices. Out: what to buy. Must not: claim more than was seen.
+//! In: a workload or a recorded program, or marks of one that was watched; a target and prices. Out: for each machine the careful size, the expected one, the
+//! policy that keeps them, the curve with its band, what is saved; as JSON, as a table and in words. Must not: watch anything, or claim more than was seen.
+//!
+//! The forecast is that of [`crate::forecast`]. Where every access is known it rests on them. Of a program that was watched only marks are known: the
+//! forecast is then made three times, with the least that marks can mean, with what is expected and with the most (`terrace_sizing::watched`), and the careful
+//! size holds in the worst of the three.
 
 use serde_json::json;
+use terrace_core::units::Bytes;
 use terrace_machine::preset::Machine;
+use terrace_sim::{FastSize, SimConfig};
 use terrace_sizing::advise::cost_saved;
-use terrace_sizing::forecast::{CAREFUL, Curve, Point, best};
+use terrace_sizing::forecast::{CAREFUL, Curve, Point, best, within_bounds};
+use terrace_sizing::watched::{Intensity, Marks, Profile};
 
-use super::units;
-use crate::session::profile::Profile;
+use crate::arguments::{CandidateArguments, ProgramArguments};
+use crate::error::{Result, misuse};
+use crate::forecast::{Candidates, Program};
+use crate::options::machine;
+use crate::provenance::Provenance;
+use crate::{Progress, figures};
 
 /// What a program needs on a machine.
-pub(crate) struct Advice {
+pub struct Advice {
+    /// Its name.
     pub machine: String,
     /// A curve a policy; none where not enough was seen.
     pub policies: Vec<Curve>,
@@ -23,7 +36,7 @@ pub(crate) struct Advice {
 
 impl Advice {
     /// Of the curves of all policies; `prices` are those of fast and slow memory.
-    pub(crate) fn new(machine: &Machine, policies: Vec<Curve>, prices: (f64, f64)) -> Advice {
+    pub fn new(machine: &Machine, policies: Vec<Curve>, prices: (f64, f64)) -> Advice {
         let chosen = best(&policies).cloned();
         let saved = |share| cost_saved(machine, share, prices.0, prices.1);
         let cost_saved = chosen.as_ref().map(|curve| [curve.fast_share, curve.fast_share_expected].map(saved));
@@ -31,35 +44,50 @@ impl Advice {
     }
 
     /// Points of the curve of the policy that was chosen.
-    pub(crate) fn curve(&self) -> &[Point] {
+    pub fn curve(&self) -> &[Point] {
         self.chosen.as_ref().map_or(&[], |chosen| &chosen.curve)
     }
 
     /// The careful size, if one is known.
-    pub(crate) fn careful(&self) -> Option<f64> {
+    pub fn careful(&self) -> Option<f64> {
         self.chosen.as_ref().map(|chosen| chosen.fast_share)
     }
 }
 
 /// Where the figures are from.
-pub(crate) enum Basis {
+pub enum Basis {
     /// Pages' accessed bits in a run that was watched; and why that is not enough, if it is not.
-    Marks { profile: Profile, not_enough: Option<String> },
+    Marks {
+        /// What was seen of all pages.
+        profile: Profile,
+        /// Why that is not enough.
+        not_enough: Option<String>,
+    },
     /// Every access of a sample of pages, of a workload or a recorded program.
-    Accesses { program: String, played: String, resident_bytes: u64 },
+    Accesses {
+        /// Its name.
+        program: String,
+        /// What was played, in words.
+        played: String,
+        /// Of the program at full size.
+        resident_bytes: u64,
+    },
 }
 
 /// Advice for all machines, and what it is about.
-pub(crate) struct Advices {
+pub struct Advices {
+    /// Machine by machine.
     pub of: Vec<Advice>,
+    /// What it rests on.
     pub basis: Basis,
+    /// The share of its time that the program may lose.
     pub max_slowdown: f64,
     /// What as much of fast and of slow memory costs.
     pub prices: (f64, f64),
 }
 
 /// The columns of the table: what to buy by comes first.
-pub(crate) const COLUMNS: [&str; 7] = [
+pub const COLUMNS: [&str; 7] = [
     "machine",
     "fast memory, carefully",
     "fast memory, as expected",
@@ -69,9 +97,128 @@ pub(crate) const COLUMNS: [&str; 7] = [
     "loss at the careful size (least to most)",
 ];
 
+/// What advice is asked to be, checked: machines, candidates, prices.
+pub struct Asked {
+    /// Sizes, policies, target.
+    pub candidates: Candidates,
+    /// The machines, in the order they were named.
+    pub machines: Vec<Machine>,
+    /// What as much of fast and of slow memory costs.
+    pub prices: (f64, f64),
+}
+
+impl Asked {
+    /// Reads it: `--machine` as names or files with commas between, or `all`; `--prices` as FAST:SLOW.
+    ///
+    /// # Errors
+    /// What is wrong: misuse.
+    pub fn parse(program: &ProgramArguments, candidates: &CandidateArguments, prices_of: &str) -> Result<Asked> {
+        Ok(Asked {
+            candidates: Candidates::parse(candidates, &program.model.settings)?,
+            machines: names(&program.model.machine).into_iter().map(machine).collect::<Result<_>>()?,
+            prices: prices(prices_of)?,
+        })
+    }
+
+    /// Advice for a workload or a recorded program, and what made it but for the command.
+    ///
+    /// # Errors
+    /// What is wrong: misuse. A trace that cannot be read, a simulation that fails or is to stop.
+    pub fn of_accesses(
+        self,
+        raw: &ProgramArguments,
+        of: &CandidateArguments,
+        progress: &dyn Progress,
+    ) -> Result<(Advices, Provenance)> {
+        let mut raw = raw.clone();
+        // What it does depends on no machine: it is read once, on the first.
+        raw.model.machine = names(&raw.model.machine)[0].to_owned();
+        let program = Program::prepare(&raw, of, &self.candidates)?;
+        progress.begin(self.machines.len(), 0);
+        let curves_on = |machine: &Machine| {
+            let config = SimConfig { machine: machine.clone(), ..program.one.config.clone() };
+            let groups = usize::from(program.groups);
+            let curves = self.candidates.curves(&config, &program.tapes, groups, progress)?;
+            progress.step();
+            Ok(curves)
+        };
+        let curves = self.machines.iter().map(curves_on).collect::<Result<Vec<_>>>()?;
+        let basis = Basis::Accesses {
+            program: program.one.source.name(),
+            played: program.played(),
+            resident_bytes: program.one.config.footprint.get() * u64::from(program.one.config.scale.factor()),
+        };
+        let made = Provenance {
+            command: String::new(),
+            policy: None,
+            machine: None,
+            machine_hash: None,
+            ..program.one.made.clone()
+        };
+        Ok((self.advices(basis, curves), made))
+    }
+
+    /// Advice for a program that was watched; without a number where not enough was seen.
+    ///
+    /// # Errors
+    /// When a simulation fails or is to stop.
+    pub fn of_marks(self, marks: &Marks, profile: Profile, progress: &dyn Progress) -> Result<Advices> {
+        let not_enough = marks.enough().err().map(|error| error.to_string());
+        let curves_on = |machine: &Machine| match not_enough {
+            None => self.within_marks(marks, machine, progress),
+            Some(_) => Ok(Vec::new()),
+        };
+        let curves = self.machines.iter().map(curves_on).collect::<Result<Vec<_>>>()?;
+        Ok(self.advices(Basis::Marks { profile, not_enough }, curves))
+    }
+
+    /// The curves within what marks leave open.
+    fn within_marks(&self, marks: &Marks, machine: &Machine, progress: &dyn Progress) -> Result<Vec<Curve>> {
+        let of = |intensity| {
+            let tapes = marks.tapes("watched", machine, intensity);
+            // What the size is does not matter here: that of each tape takes its place.
+            let mut config = SimConfig::new(machine.clone(), Bytes::of_pages(1), FastSize::Share(1.0));
+            // What sets a mark has passed the caches already, or may have; and translation is in the CPU time.
+            (config.cache, config.tlb) = (false, false);
+            self.candidates.curves(&config, &tapes, tapes.len(), progress)
+        };
+        let [least, expected, most] = [Intensity::LEAST, Intensity::EXPECTED, Intensity::MOST].map(of);
+        Ok(within_bounds(&least?, &expected?, &most?, self.candidates.request.target))
+    }
+
+    fn advices(self, basis: Basis, curves: Vec<Vec<Curve>>) -> Advices {
+        let each = self.machines.iter().zip(curves);
+        Advices {
+            of: each.map(|(machine, curves)| Advice::new(machine, curves, self.prices)).collect(),
+            basis,
+            max_slowdown: self.candidates.request.target,
+            prices: self.prices,
+        }
+    }
+}
+
+/// `--prices FAST:SLOW`, for the same amount of memory.
+fn prices(text: &str) -> Result<(f64, f64)> {
+    let parsed = text
+        .split_once(':')
+        .and_then(|(fast, slow)| Some((fast.trim().parse::<f64>().ok()?, slow.trim().parse::<f64>().ok()?)));
+    match parsed {
+        Some((fast, slow)) if fast > 0.0 && slow >= 0.0 && fast.is_finite() && slow.is_finite() => Ok((fast, slow)),
+        _ => Err(misuse("--prices", text, "expected FAST:SLOW, what a gigabyte of each costs, such as 4:2")),
+    }
+}
+
+/// Names or files of machines with commas between, or `all`.
+fn names(text: &str) -> Vec<&str> {
+    match text {
+        "all" => Machine::preset_names(),
+        names => names.split(',').map(str::trim).collect(),
+    }
+}
+
 impl Advices {
     /// As `--json` prints it.
-    pub(crate) fn as_json(&self) -> serde_json::Value {
+    pub fn as_json(&self) -> serde_json::Value {
         let machine = |advice: &Advice| {
             let chosen = advice.chosen.as_ref();
             json!({
@@ -99,22 +246,22 @@ impl Advices {
     }
 
     /// What it rests on, in a sentence.
-    pub(crate) fn seen(&self) -> String {
+    pub fn seen(&self) -> String {
         match &self.basis {
             Basis::Marks { profile, .. } => format!(
                 "{} resident, seen in {} windows of {}, by accessed bits: whether a page was used in a window, not how often; nothing was moved, losses are predicted",
-                units::bytes(profile.pages() * 4096),
+                figures::bytes(profile.pages() * 4096),
                 profile.windows,
-                units::seconds(profile.window_seconds)
+                figures::seconds(profile.window_seconds)
             ),
             Basis::Accesses { program, played, resident_bytes } => {
-                format!("{program}, {} resident; {played}", units::bytes(*resident_bytes))
+                format!("{program}, {} resident; {played}", figures::bytes(*resident_bytes))
             }
         }
     }
 
     /// What the table says.
-    pub(crate) fn meaning(&self) -> String {
+    pub fn meaning(&self) -> String {
         let (fast, slow) = self.prices;
         let target = percent(self.max_slowdown);
         match &self.basis {
@@ -133,7 +280,7 @@ impl Advices {
     }
 
     /// A row a machine.
-    pub(crate) fn rows(&self) -> Vec<[String; 7]> {
+    pub fn rows(&self) -> Vec<[String; 7]> {
         let row = |advice: &Advice| {
             let unknown = || "not known".to_owned();
             let (Some(chosen), Some([careful, expected])) = (&advice.chosen, advice.cost_saved) else {
@@ -144,8 +291,8 @@ impl Advices {
             let at = chosen.curve.iter().find(|point| point.fast_share == chosen.fast_share);
             [
                 advice.machine.clone(),
-                units::percent(chosen.fast_share),
-                units::percent(chosen.fast_share_expected),
+                figures::percent(chosen.fast_share),
+                figures::percent(chosen.fast_share_expected),
                 chosen.policy.clone(),
                 percent(careful),
                 percent(expected),
@@ -159,7 +306,7 @@ impl Advices {
     }
 
     /// As a terminal shows it.
-    pub(crate) fn text(&self) -> String {
+    pub fn text(&self) -> String {
         let mut out = format!("{}\n{}\n", self.seen(), self.meaning());
         if self.of.iter().all(|advice| advice.chosen.is_none()) {
             return out;
@@ -177,17 +324,19 @@ impl Advices {
     }
 
     /// The answer, in a sentence.
-    pub(crate) fn headline(&self) -> String {
+    pub fn headline(&self) -> String {
         let known: Vec<f64> = self.of.iter().filter_map(Advice::careful).collect();
         let (least, most) = (known.iter().copied().fold(1.0, f64::min), known.iter().copied().fold(0.0, f64::max));
         match (self.of.as_slice(), known.as_slice()) {
             (_, []) => "Not enough was seen to say how much of it has to be fast memory.".to_owned(),
-            ([only], [share]) => format!("{} of it has to be fast memory on {}.", units::percent(*share), only.machine),
-            _ if least == most => format!("{} of it has to be fast memory.", units::percent(least)),
+            ([only], [share]) => {
+                format!("{} of it has to be fast memory on {}.", figures::percent(*share), only.machine)
+            }
+            _ if least == most => format!("{} of it has to be fast memory.", figures::percent(least)),
             _ => format!(
                 "{} to {} of it has to be fast memory, by the machine.",
-                units::percent(least),
-                units::percent(most)
+                figures::percent(least),
+                figures::percent(most)
             ),
         }
     }
