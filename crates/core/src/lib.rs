@@ -15,6 +15,7 @@ pub mod observation;
 pub mod pages;
 pub mod plan;
 pub mod policy;
+pub mod prefetch;
 pub mod prices;
 pub mod random;
 pub mod reclaim;

@@ -8,7 +8,7 @@
 //! victim. Two ways are exact LRU; with more, the victim is some way not used since the bits were last cleared, and never
 //! the one used last.
 
-use safe_arch::prefetch_t0;
+use terrace_core::prefetch::prefetch;
 
 /// Most ways a table can have: the keys of one set fill one host cache line.
 pub const MAX_WAYS: u32 = 16;
@@ -109,7 +109,7 @@ impl Associative {
     /// Asks the host to bring the set into its cache: worth it where the table is larger than the host's second level.
     #[inline(always)]
     pub fn prefetch(&self, key: u64) {
-        prefetch_t0(&self.sets[self.set_of(key)]);
+        prefetch(&self.sets[self.set_of(key)]);
     }
 
     /// Looks `key` up in `set`, fills it in on a miss, and marks it dirty if asked to.

@@ -8,7 +8,7 @@
 
 use std::collections::BTreeMap;
 
-use safe_arch::prefetch_t0;
+use terrace_core::prefetch::prefetch;
 use terrace_core::units::{Bytes, PageId, Vpn};
 use terrace_machine::load::Wait;
 use terrace_machine::mmu::tables::FIRST_FRAME;
@@ -378,7 +378,7 @@ fn words(plan: &BenchPlan, trace: &[u32], probe: &mut dyn Probe) -> Bench {
         let start = probe.cpu_seconds();
         for (at, &page) in trace.iter().enumerate() {
             if let Some(&ahead) = trace.get(at + AHEAD) {
-                prefetch_t0(&words[ahead as usize]);
+                prefetch(&words[ahead as usize]);
             }
             words[page as usize] += 1;
         }
@@ -411,7 +411,7 @@ fn dense_counts(plan: &BenchPlan, trace: &[u32], probe: &mut dyn Probe) -> Bench
         let start = probe.cpu_seconds();
         for (at, &page) in trace.iter().enumerate() {
             if let Some(&ahead) = trace.get(at + AHEAD) {
-                prefetch_t0(&counts[ahead as usize]);
+                prefetch(&counts[ahead as usize]);
             }
             counts[page as usize] += 1;
         }

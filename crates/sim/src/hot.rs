@@ -12,9 +12,9 @@
 mod replay;
 mod streams;
 
-use safe_arch::prefetch_t0;
 use terrace_core::observation::Access;
 use terrace_core::policy::SamplePeriods;
+use terrace_core::prefetch::prefetch;
 use terrace_core::units::TierId;
 use terrace_machine::cache::{Cache, LINE_BYTES, LineUse, Missed, PAGE_LINES};
 use terrace_machine::load::{ThreadWork, Traffic, Wait};
@@ -578,7 +578,7 @@ impl Hot {
                 if let Some(line) = miss.writeback(piece.uses[miss.at() & (PIECE - 1)].line())
                     && let Some(word) = words.get((line / PAGE_LINES) as usize)
                 {
-                    prefetch_t0(word);
+                    prefetch(word);
                 }
             }
             for (turn, miss) in piece.missed[..missed].iter().enumerate() {
@@ -742,7 +742,7 @@ fn ask_for<R: Record>(words: &[PageWord], base: u64, records: &[R], at: usize) {
     if let Some(access) = records.get(at)
         && let Some(word) = words.get(access.page().wrapping_sub(base) as usize)
     {
-        prefetch_t0(word);
+        prefetch(word);
     }
 }
 

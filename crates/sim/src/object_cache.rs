@@ -6,7 +6,7 @@
 //! Dense numbers make the index an array: LRU keeps eight bytes an object, CLOCK and FIFO one byte an object and four a
 //! resident one. Objects are asked for twelve requests ahead.
 
-use safe_arch::prefetch_t0;
+use terrace_core::prefetch::prefetch;
 
 const AHEAD: usize = 12;
 const NONE: u32 = u32::MAX;
@@ -101,7 +101,7 @@ impl Lru {
         let root = self.links.len() as u32 - 1;
         for (at, &object) in objects.iter().enumerate() {
             if let Some(&ahead) = objects.get(at + AHEAD) {
-                prefetch_t0(&self.links[ahead as usize]);
+                prefetch(&self.links[ahead as usize]);
             }
             let link = self.links[object as usize];
             if self.links[root as usize].older == object {
@@ -151,7 +151,7 @@ impl Ring {
     fn request(&mut self, objects: &[u32]) {
         for (at, &object) in objects.iter().enumerate() {
             if let Some(&ahead) = objects.get(at + AHEAD) {
-                prefetch_t0(&self.state[ahead as usize]);
+                prefetch(&self.state[ahead as usize]);
             }
             let state = &mut self.state[object as usize];
             if *state != 0 {

@@ -263,7 +263,7 @@ impl<T: Scalar> Array<T> {
     #[inline(always)]
     pub(crate) fn expect(&self, index: usize) {
         if let Some(cell) = self.storage.get(self.skip + index) {
-            safe_arch::prefetch_t0(cell);
+            terrace_core::prefetch::prefetch(cell);
         }
     }
 

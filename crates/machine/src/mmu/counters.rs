@@ -142,9 +142,9 @@ impl Counters {
         if slot != NONE {
             let at = slot as usize * ENTRIES + page as usize % ENTRIES;
             match &self.values {
-                Values::Eight(values) => safe_arch::prefetch_t0(&values[at]),
-                Values::Sixteen(values) => safe_arch::prefetch_t0(&values[at]),
-                Values::SixtyFour(values) => safe_arch::prefetch_t0(&values[at]),
+                Values::Eight(values) => terrace_core::prefetch::prefetch(&values[at]),
+                Values::Sixteen(values) => terrace_core::prefetch::prefetch(&values[at]),
+                Values::SixtyFour(values) => terrace_core::prefetch::prefetch(&values[at]),
             }
         }
     }

@@ -261,7 +261,7 @@ impl Tables {
     pub fn prefetch(&self, page: u32) -> Option<u64> {
         let table = self.leaves.get((page >> BLOCK_SHIFT) as usize).copied().filter(|&leaf| leaf != NONE)?;
         let step = Step { table, index: pte_index(page) };
-        safe_arch::prefetch_t0(&self.entries[table as usize * ENTRIES + step.index as usize]);
+        terrace_core::prefetch::prefetch(&self.entries[table as usize * ENTRIES + step.index as usize]);
         Some(self.line(step).0)
     }
 

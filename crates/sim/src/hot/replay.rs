@@ -6,8 +6,8 @@
 //! It stands beside the loop of `hot` instead of in it: walks and counters go through the same cache as data, access by access, so its stages
 //! cannot run one after the other over a piece, which is what makes that loop fast.
 
-use safe_arch::prefetch_t0;
 use terrace_core::observation::Access;
+use terrace_core::prefetch::prefetch;
 use terrace_core::units::TierId;
 use terrace_machine::cache::{Cache, Filtered, LINE_BYTES, PAGE_LINES};
 use terrace_machine::load::Wait;
@@ -78,7 +78,7 @@ impl Hot {
             if let Some(ahead) = batch.get(index + AHEAD) {
                 let page = ahead.page().wrapping_sub(self.base);
                 if let Some(word) = words.get(page as usize) {
-                    prefetch_t0(word);
+                    prefetch(word);
                 }
                 if let Some(cache) = &self.cache {
                     cache.prefetch(page.wrapping_mul(PAGE_LINES) + u64::from(ahead.line()));
