@@ -5,7 +5,7 @@
 //!
 //! [`config`] is the configuration, [`daemon`] the loop, [`class`] a running class, [`bargain`] its claims and how it applies a grant.
 //! [`table`] and [`watcher`] decide which process belongs to which class. [`bins`] is the histogram of its pages by policy score.
-//! [`control`] with [`protocol`], and [`http`] with [`access`] and [`metrics`], answer from [`shared`] in the form of [`view`]. [`rights`]
+//! [`control`] with [`protocol`], and [`http`] with [`access`] and [`metrics`], answer from [`shared`] in the form of [`view`]; [`otlp`] sends it. [`rights`]
 //! decides who may do what, [`client`] sends requests, [`heartbeat`] detects a hung loop. [`tell`] prints clap's messages for the daemon
 //! and the command.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
@@ -23,6 +23,7 @@ pub mod heartbeat;
 pub mod heat;
 pub mod http;
 pub mod metrics;
+pub mod otlp;
 pub mod proof;
 pub mod protocol;
 mod reload;

@@ -99,6 +99,11 @@ fn run(arguments: &Arguments) -> anyhow::Result<()> {
     if let Some(http) = &http {
         tracing::info!(address = http.address, "metrics and the web interface are served");
     }
+    if let Some(collector) = &config.otlp {
+        tracing::info!(%collector, "metrics are sent as OTLP");
+        terrace_daemon::otlp::start(collector.clone(), config.otlp_interval, Arc::clone(&shared))
+            .context("cannot start the thread that sends metrics")?;
+    }
     let daemon = Daemon::new(arguments.config.clone(), !arguments.dry_run, shared, orders, waker, keys)?;
     if let Err(error) = lock_own_memory() {
         tracing::warn!(%error, "memory cannot be locked (LimitMEMLOCK, CAP_IPC_LOCK): under pressure the daemon may be slow");

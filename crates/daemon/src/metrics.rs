@@ -1,6 +1,6 @@
-//! Metrics in Prometheus's text format, version 0.0.4.
+//! Metrics, and their form in Prometheus's text format, version 0.0.4. `otlp` sends the same as OpenTelemetry.
 //!
-//! In: the published state. Out: text. Must not: label by pid or by anything else without a limit. Labels are tiers, classes, reasons and
+//! In: the published state. Out: families of series, or text. Must not: label by pid or by anything else without a limit. Labels are tiers, classes, reasons and
 //! causes, all limited by the configuration or the program.
 //!
 //! Base units, and `_total` on counters, as Prometheus's naming guide asks. docs/reference/daemon.md lists every name, and a test compares
@@ -14,44 +14,72 @@ use terrace_core::units::PAGE_BYTES;
 use crate::view::Status;
 
 /// The type of a metric.
-#[derive(Clone, Copy)]
-enum Kind {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
     Gauge,
     Counter,
 }
 
-struct Text(String);
-
 /// One series: its labels, and its value.
-type Series<'a> = (Vec<(&'a str, &'a str)>, f64);
+pub(crate) type Series<'a> = (Vec<(&'a str, &'a str)>, f64);
 
-impl Text {
-    fn family<'a>(&mut self, name: &str, kind: Kind, help: &str, series: impl IntoIterator<Item = Series<'a>>) {
+/// All series of one name.
+pub(crate) struct Family<'a> {
+    pub(crate) name: &'static str,
+    pub(crate) kind: Kind,
+    pub(crate) help: &'static str,
+    pub(crate) series: Vec<Series<'a>>,
+}
+
+#[derive(Default)]
+struct Families<'a>(Vec<Family<'a>>);
+
+impl<'a> Families<'a> {
+    fn family(
+        &mut self,
+        name: &'static str,
+        kind: Kind,
+        help: &'static str,
+        series: impl IntoIterator<Item = Series<'a>>,
+    ) {
+        self.0.push(Family { name, kind, help, series: series.into_iter().collect() });
+    }
+}
+
+fn write_text(families: &[Family<'_>]) -> String {
+    let mut out = String::with_capacity(16 << 10);
+    for Family { name, kind, help, series } in families {
         let kind = match kind {
             Kind::Gauge => "gauge",
             Kind::Counter => "counter",
         };
-        let _ = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}");
+        let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} {kind}");
         for (labels, value) in series {
-            self.0.push_str(name);
+            out.push_str(name);
             for (index, (label, value)) in labels.iter().enumerate() {
                 let value = visible(value).replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
-                let _ = write!(self.0, "{}{label}=\"{value}\"", if index == 0 { '{' } else { ',' });
+                let _ = write!(out, "{}{label}=\"{value}\"", if index == 0 { '{' } else { ',' });
             }
             if !labels.is_empty() {
-                self.0.push('}');
+                out.push('}');
             }
-            let _ = writeln!(self.0, " {value}");
+            let _ = writeln!(out, " {value}");
         }
     }
+    out
 }
 
 /// The states of a class, one series each.
 pub const STATES: [&str; 8] = ["waiting", "running", "held", "stopped", "paused", "draining", "drained", "failed"];
 
-/// The metrics of a status.
+/// The metrics of a status as text.
 pub fn text(status: &Status) -> String {
-    let mut out = Text(String::with_capacity(16 << 10));
+    write_text(&families(status))
+}
+
+/// The metrics of a status.
+pub(crate) fn families(status: &Status) -> Vec<Family<'_>> {
+    let mut out = Families::default();
     let one = |value: f64| [(Vec::new(), value)];
     out.family(
         "terrace_build_info",
@@ -141,16 +169,20 @@ pub fn text(status: &Status) -> String {
 
 /// The time since the loop last turned: the one metric that the loop itself cannot publish.
 pub fn loop_age(age: std::time::Duration) -> String {
-    let mut out = Text(String::new());
+    write_text(&[loop_age_family(age)])
+}
+
+/// The same as a family.
+pub(crate) fn loop_age_family<'a>(age: std::time::Duration) -> Family<'a> {
     let help = "Time since the daemon's loop last turned.";
-    out.family("terrace_loop_age_seconds", Kind::Gauge, help, [(Vec::new(), age.as_secs_f64())]);
-    out.0
+    let series = vec![(Vec::new(), age.as_secs_f64())];
+    Family { name: "terrace_loop_age_seconds", kind: Kind::Gauge, help, series }
 }
 
 /// A metric of each class: its name, its meaning, and its value.
-type Family = (&'static str, &'static str, fn(&crate::view::Class) -> Option<f64>);
+type OfClass = (&'static str, &'static str, fn(&crate::view::Class) -> Option<f64>);
 
-fn classes(out: &mut Text, status: &Status) {
+fn classes<'a>(out: &mut Families<'a>, status: &'a Status) {
     let classes = |of: fn(&crate::view::Class) -> Option<f64>| {
         status.classes.iter().filter_map(move |class| Some((vec![("class", class.name.as_str())], of(class)?)))
     };
@@ -160,7 +192,7 @@ fn classes(out: &mut Text, status: &Status) {
         })
     });
     out.family("terrace_class_state", Kind::Gauge, "1 for the current state of the class, 0 for the others.", states);
-    let gauges: [Family; 22] = [
+    let gauges: [OfClass; 22] = [
         ("terrace_class_processes", "Processes under management.", |class| Some(class.processes as f64)),
         ("terrace_class_footprint_bytes", "Memory in use.", |class| Some(class.footprint_bytes as f64)),
         ("terrace_class_fast_bytes", "Of that in fast memory.", |class| Some(class.fast_bytes as f64)),
@@ -215,7 +247,7 @@ fn classes(out: &mut Text, status: &Status) {
     for (name, help, of) in gauges {
         out.family(name, Kind::Gauge, help, classes(of));
     }
-    let counters: [Family; 10] = [
+    let counters: [OfClass; 10] = [
         ("terrace_class_cpu_seconds_total", "Processor time spent on the class.", |class| Some(class.cpu_seconds)),
         ("terrace_class_watching_seconds_total", "Its time lost to tracking.", |class| Some(class.watching_seconds)),
         ("terrace_class_moving_seconds_total", "Its time lost to moves.", |class| Some(class.moving_seconds)),

@@ -94,6 +94,21 @@ pub enum Listen {
     Unix(PathBuf),
 }
 
+/// An OpenTelemetry collector.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Collector {
+    /// `host:port`.
+    pub authority: String,
+    /// The path that takes metrics.
+    pub path: String,
+}
+
+impl fmt::Display for Collector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "http://{}{}", self.authority, self.path)
+    }
+}
+
 /// Fast memory for all classes together.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum FastBudget {
@@ -198,6 +213,10 @@ pub struct Config {
     pub listen: Listen,
     /// The mode of that socket, if it is a Unix socket.
     pub socket_mode: u32,
+    /// The collector that metrics are sent to, if there is one.
+    pub otlp: Option<Collector>,
+    /// How often.
+    pub otlp_interval: Duration,
     /// Who has which right, there and on the control socket.
     pub access: AccessConfig,
     /// The classes, in the order in which processes are assigned.
@@ -372,6 +391,8 @@ impl Config {
             period: reader.duration("budget.period", Duration::from_millis(200)),
             listen,
             socket_mode: reader.text("metrics.socket_mode", socket_mode_of),
+            otlp: reader.text("metrics.otlp", collector_of),
+            otlp_interval: reader.duration("metrics.otlp_interval", Duration::from_secs(1)),
             access,
             classes: Config::classes(reader),
             tree: ReadFrom::default(),
@@ -625,6 +646,34 @@ fn socket_mode_of(text: &str) -> Result<u32, String> {
         Ok(mode) if mode <= 0o777 && text.bytes().all(|byte| byte.is_ascii_digit()) => Ok(mode),
         _ => Err(format!("{text:?} is not a file mode in octal digits, such as 600")),
     }
+}
+
+/// As OpenTelemetry's OTEL_EXPORTER_OTLP_ENDPOINT: without a path it is that of metrics, without a port it is 4318.
+fn collector_of(text: &str) -> Result<Option<Collector>, String> {
+    if text == "none" {
+        return Ok(None);
+    }
+    if text.starts_with("https://") {
+        return Err(format!(
+            "{text:?}: only http is spoken; let a collector on this machine pass the metrics on by TLS"
+        ));
+    }
+    let wrong = || format!("{text:?} is neither none nor an address such as http://127.0.0.1:4318");
+    let rest = text.strip_prefix("http://").ok_or_else(wrong)?;
+    let (authority, path) = rest.find('/').map_or((rest, ""), |at| rest.split_at(at));
+    let plain = |text: &str| text.bytes().all(|byte| byte.is_ascii_graphic());
+    // The colons of an IPv6 address stand in brackets.
+    let port = authority.rsplit_once(':').filter(|(_, port)| !port.ends_with(']'));
+    let (host, port) = port.unwrap_or((authority, "4318"));
+    if host.is_empty()
+        || host.contains(['@', '?', '#'])
+        || !plain(rest)
+        || !port.parse::<u16>().is_ok_and(|port| port > 0)
+    {
+        return Err(wrong());
+    }
+    let path = if path.len() <= 1 { "/v1/metrics" } else { path };
+    Ok(Some(Collector { authority: format!("{host}:{port}"), path: path.to_owned() }))
 }
 
 fn listen_of(text: &str, guarded: bool) -> Result<Listen, String> {

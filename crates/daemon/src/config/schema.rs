@@ -164,6 +164,13 @@ pub const KEYS: &[KeyInfo] = &[
         "\"none\"",
         "The private key of that certificate (PEM), in a file that others may not read. A reload reads the file again; another path needs a restart.",
     ),
+    fixed(
+        "metrics.otlp",
+        "none, or http://HOST:PORT",
+        "\"none\"",
+        "An OpenTelemetry collector to which the metrics of /metrics are sent as well: OTLP over HTTP, as JSON. Without a path it is /v1/metrics. If the collector does not answer, the log says so once and the daemon goes on.",
+    ),
+    fixed("metrics.otlp_interval", "a time of 1s or more", "\"60s\"", "How often they are sent."),
     key(
         "class.NAME.match",
         SELECTORS,
