@@ -31,6 +31,7 @@ test: needs ## run all tests; those that need root or a kernel feature skip else
 lint: needs ## formatting, clippy and the documentation, warnings denied; the documents' links
 	@scripts/links
 	@scripts/site --check
+	@scripts/gallery --check
 	@scripts/picture --check
 	@$(CARGO) fmt --all --check
 	@$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
