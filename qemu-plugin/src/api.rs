@@ -51,10 +51,13 @@ pub(crate) const READS_AND_WRITES: c_uint = 3;
 pub(crate) type OnTranslation = extern "C" fn(PluginId, *mut Block);
 pub(crate) type OnAccess = extern "C" fn(c_uint, MemoryInfo, u64, *mut c_void);
 pub(crate) type OnBlock = extern "C" fn(c_uint, *mut c_void);
+/// Number and eight arguments of a system call, in user mode.
+pub(crate) type OnSystemCall = extern "C" fn(PluginId, c_uint, i64, u64, u64, u64, u64, u64, u64, u64, u64);
 pub(crate) type OnExit = extern "C" fn(PluginId, *mut c_void);
 
 unsafe extern "C" {
     pub(crate) fn qemu_plugin_register_vcpu_tb_trans_cb(id: PluginId, callback: OnTranslation);
+    pub(crate) fn qemu_plugin_register_vcpu_syscall_cb(id: PluginId, callback: OnSystemCall);
     pub(crate) fn qemu_plugin_register_atexit_cb(id: PluginId, callback: OnExit, data: *mut c_void);
     pub(crate) fn qemu_plugin_tb_n_insns(block: *const Block) -> usize;
     pub(crate) fn qemu_plugin_tb_vaddr(block: *const Block) -> u64;

@@ -1,6 +1,6 @@
 //! The plugin: QEMU loads it, and from then on it sees every access to memory.
 //!
-//! In: QEMU's callbacks, and arguments (`options`). Out: a recording of a program (user mode, `record`) or of programs in a guest
+//! In: QEMU's callbacks, and arguments (`options`). Out: a recording of a program (user mode, `record`, `started`) or of programs in a guest
 //! (system mode, `guest`, `memory`), or counts by memory tier of a guest or of programs in it and samples for it (system mode, `tiers`, `whose`, `samples`).
 //! Must not: change what is emulated.
 //!
@@ -18,6 +18,7 @@ mod memory;
 mod options;
 mod record;
 mod samples;
+mod started;
 mod stream;
 mod tiers;
 mod whose;
@@ -35,6 +36,7 @@ mod glue {
     use crate::guest::{self, GuestRecording, switched_stack};
     use crate::options::Options;
     use crate::record::{Cpu, Recording};
+    use crate::started::Started;
     use crate::tiers::{BeginError, Tiers};
 
     /// Virtual CPUs at most: in user mode each thread is one.
@@ -44,7 +46,7 @@ mod glue {
 
     /// What the plugin does in this process.
     enum Work {
-        Record { recording: Recording, cpus: Vec<Mutex<Option<Box<Cpu>>>> },
+        Record { recording: Recording, started: Option<Started>, cpus: Vec<Mutex<Option<Box<Cpu>>>> },
         Guest { recording: Box<GuestRecording>, cpus: Vec<Mutex<Option<Box<guest::Cpu>>>> },
         Tiers { tiers: Box<Mutex<Tiers>>, tells_programs: bool },
     }
@@ -77,9 +79,12 @@ mod glue {
                 if WORK.set(work).is_err() {
                     return fail("it is loaded twice");
                 }
-                // SAFETY: `id` is ours, and both functions have the types that version 1 calls.
+                // SAFETY: `id` is ours, and the functions have the types that version 1 calls.
                 unsafe {
                     api::qemu_plugin_register_vcpu_tb_trans_cb(id, on_translation);
+                    if matches!(WORK.get(), Some(Work::Record { started: Some(_), .. })) {
+                        api::qemu_plugin_register_vcpu_syscall_cb(id, on_system_call);
+                    }
                     api::qemu_plugin_register_atexit_cb(id, on_exit, std::ptr::null_mut());
                 }
                 0
@@ -103,7 +108,8 @@ mod glue {
             (Options::Record(options), false) => {
                 let recording =
                     Recording::begin(&options).map_err(|error| format!("{}: {error}", options.output.display()))?;
-                Ok(Work::Record { recording, cpus: (0..CPUS).map(|_| Mutex::new(None)).collect() })
+                let started = options.started.map(Started::new);
+                Ok(Work::Record { recording, started, cpus: (0..CPUS).map(|_| Mutex::new(None)).collect() })
             }
             (Options::Guest(options), true) => {
                 let recording = Box::new(GuestRecording::begin(options, CPUS)?);
@@ -211,7 +217,7 @@ mod glue {
 
     extern "C" fn on_access(cpu: c_uint, info: MemoryInfo, address: u64, _: *mut c_void) {
         match WORK.get() {
-            Some(Work::Record { recording, cpus }) => {
+            Some(Work::Record { recording, cpus, .. }) => {
                 let Some(slot) = cpus.get(cpu as usize) else { return };
                 let mut slot = locked(slot);
                 let state = slot.get_or_insert_with(|| Box::new(recording.cpu(u64::from(cpu))));
@@ -246,9 +252,27 @@ mod glue {
         }
     }
 
+    extern "C" fn on_system_call(
+        _: PluginId,
+        _: c_uint,
+        number: i64,
+        first: u64,
+        second: u64,
+        _: u64,
+        _: u64,
+        _: u64,
+        _: u64,
+        _: u64,
+        _: u64,
+    ) {
+        if let Some(Work::Record { started: Some(started), .. }) = WORK.get() {
+            started.system_call(number, [first, second]);
+        }
+    }
+
     extern "C" fn on_exit(_: PluginId, _: *mut c_void) {
         match WORK.get() {
-            Some(Work::Record { recording, cpus }) => {
+            Some(Work::Record { recording, cpus, .. }) => {
                 for slot in cpus {
                     if let Some(cpu) = locked(slot).as_mut() {
                         recording.flush(cpu);

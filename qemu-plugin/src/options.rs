@@ -28,6 +28,8 @@ pub(crate) struct RecordOptions {
     pub(crate) cache_bytes: u64,
     /// Every how many-th access is written down.
     pub(crate) period: u64,
+    /// A file that is there, to which the paths of programs go that the program starts.
+    pub(crate) started: Option<PathBuf>,
 }
 
 /// Recording in a guest.
@@ -95,6 +97,7 @@ impl Options {
                 output: taken.text("out")?.into(),
                 cache_bytes: taken.number("cache", Some(0))?,
                 period: taken.number("period", Some(1))?.max(1),
+                started: taken.text("started").ok().map(PathBuf::from),
             }),
             "guest" => Options::Guest(GuestOptions {
                 output: taken.text("out")?.into(),
@@ -179,8 +182,8 @@ mod tests {
 
     #[test]
     fn arguments_become_options() {
-        let expected = RecordOptions { output: "/x".into(), cache_bytes: 4096, period: 1 };
-        assert_eq!(parse("mode=record,out=/x,cache=4096").unwrap(), Options::Record(expected));
+        let expected = RecordOptions { output: "/x".into(), cache_bytes: 4096, period: 1, started: Some("/y".into()) };
+        assert_eq!(parse("mode=record,out=/x,cache=4096,started=/y").unwrap(), Options::Record(expected));
         match parse("mode=tiers,out=/x,fast=0x20000000,cache=1,machine=cxl-170,from=16,to=32").unwrap() {
             Options::Tiers(options) => {
                 assert_eq!((options.fast_bytes, options.addresses, options.programs), (0x2000_0000, 16..32, None));

@@ -92,7 +92,9 @@ mod tests {
     #[test]
     fn a_recording_is_a_head_and_chunks_of_words() {
         let path = std::env::temp_dir().join(format!("terrace-plugin-{}", std::process::id()));
-        let recording = Recording::begin(&RecordOptions { output: path.clone(), cache_bytes: 0, period: 1 }).unwrap();
+        let recording =
+            Recording::begin(&RecordOptions { output: path.clone(), cache_bytes: 0, period: 1, started: None })
+                .unwrap();
         let mut cpu = recording.cpu(5);
         recording.access(&mut cpu, 0x1000, 3, true);
         recording.flush(&mut cpu);

@@ -249,6 +249,10 @@ fn json_is_one_line_of_stdout_and_says_what_made_it() {
                 stamped.insert(*name);
                 assert!(value["command"].as_str().unwrap().starts_with(&format!("terrace {name} ")), "{line}");
                 assert_eq!(value["version"], env!("CARGO_PKG_VERSION"), "{name}");
+                // What plays several policies has the settings of each.
+                let several = matches!(*name, "size advise" | "size forecast");
+                let settings = value["settings"].as_object().unwrap();
+                assert!(!several || settings.keys().any(|key| key.starts_with("tpp.")), "{name}: {settings:?}");
             }
             for row in ["cells", "rows"].iter().filter_map(|key| value[*key].as_array()).flatten() {
                 assert!(missing.len() > 10 || keys.iter().all(|key| row.get(*key).is_some()), "{name}: {row}");

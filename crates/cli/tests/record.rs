@@ -125,6 +125,12 @@ fn a_program_is_compared_at_four_sizes_and_one_that_dies_is_not() {
     assert_eq!(result["cells"].as_array().unwrap().len(), 12);
     assert!(result["accesses"].as_u64().unwrap() > 1_000_000 && result["answer"].is_string(), "{result}");
     assert!(page.join("report.html").exists());
+    assert_eq!(result["started"], serde_json::json!([]), "awk starts nothing");
+    let words = ["compare", "--json", "--policies", "tpp", "--fast", "50%", "--", "sh", "-c", "cat /dev/null; exit 0"];
+    let shell = terrace(&plugin, &words);
+    let stderr = String::from_utf8_lossy(&shell.stderr).into_owned();
+    assert!(stderr.contains("sh started other programs") && stderr.contains("not recorded: cat;"), "{stderr}");
+    assert!(object(&shell)["started"][0].as_str().unwrap().ends_with("/cat"));
     let died = terrace(&plugin, &["compare", "--", "sh", "-c", "kill -SEGV $$"]);
     let stderr = String::from_utf8_lossy(&died.stderr).into_owned();
     assert_eq!(died.status.code(), Some(1), "{stderr}");

@@ -15,6 +15,7 @@ use crate::arguments::{CandidateArguments, ProgramArguments};
 use crate::error::{Error, Misuse, Result, misuse};
 use crate::figures;
 use crate::options::{OneRun, Own, PolicySettings, Trace, failed, footprint, workload_source};
+use crate::provenance::Provenance;
 use crate::{Progress, unless_stopped};
 
 /// What is to be chosen between: sizes, policies with their settings, the target.
@@ -94,6 +95,9 @@ impl Program {
         if tapes.iter().all(Tape::is_empty) {
             return Err(misuse("--sample", &of.sample.to_string(), "no access is to a page of the sample"));
         }
+        // What was played are all of them.
+        one.made.settings =
+            policies.iter().flat_map(|policy| candidates.settings.made(Provenance::of(""), policy).settings).collect();
         Ok(Program { one, tapes, groups: of.groups })
     }
 

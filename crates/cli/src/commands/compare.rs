@@ -40,6 +40,9 @@ pub(super) fn run(arguments: &CompareArguments) -> anyhow::Result<ExitCode> {
     let stdout = Stdio::from(std::io::stderr().as_fd().try_clone_to_owned()?);
     let recorded = tools.record(&arguments.command, &kept, cache, arguments.period, stdout)?;
     came_to_its_end(&name.to_string_lossy(), recorded.status, recorded.held.summary.accesses)?;
+    if let Some(lacks) = recorded.lacks(&name.to_string_lossy()) {
+        eprintln!("terrace: {lacks}");
+    }
     let comparison = matrix::compare(&terms(arguments, &kept), &Own::new(), &Bar::default())?;
     let verdicts = verdicts(&comparison.cells, &arguments.fast);
     let answer = answer(&verdicts, max_slowdown);
@@ -169,6 +172,7 @@ fn with_answer(mut json: Value, recorded: &Recorded, verdicts: &[Verdict], answe
     json["verdicts"] = json!(verdicts);
     json["answer"] = answer.into();
     json["accesses"] = recorded.held.summary.accesses.into();
+    json["started"] = json!(recorded.started);
     json["recording_seconds"] = recorded.wall.as_secs_f64().into();
     json
 }
@@ -210,7 +214,11 @@ fn text(
     for Verdict { fast, policies, loss, bound_loss } in verdicts {
         let level = if policies.len() > 1 { " (level, within 1 %)" } else { "" };
         let from = bound_loss.map_or_else(String::new, |bound| {
-            format!(", {} above the bound", percent((1.0 + loss) / (1.0 + bound) - 1.0))
+            let above = (1.0 + loss) / (1.0 + bound) - 1.0;
+            match above.abs() <= DRAW {
+                true => ", level with the bound".to_owned(),
+                false => format!(", {} above the bound", percent(above)),
+            }
         });
         line(format!("  {fast:>8}  {}{level}: loses {}{from}", policies.join(", "), percent(*loss)));
     }

@@ -3,6 +3,7 @@
 //! In: a program. Out: a trace of what it did under QEMU's user mode with the plugin, and how much slower that was; or with --hook
 //! the flags that make a program record itself. Must not: run a compiler, or replace a file that is something else.
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{BufReader, BufWriter};
@@ -13,6 +14,7 @@ use std::process::{Command, ExitCode, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
+use terrace_core::text::visible;
 use terrace_core::units::Bytes;
 use terrace_files::Output;
 use terrace_lab::plugin;
@@ -37,7 +39,7 @@ fn record(arguments: &RecordArguments) -> anyhow::Result<ExitCode> {
     let native = if arguments.once { None } else { Some(native(&arguments.command)?) };
     let done = tools.record(&arguments.command, &arguments.output, cache, arguments.period, Stdio::inherit())?;
     let slowdown = native.map(|native| done.wall.as_secs_f64() / native.as_secs_f64().max(1e-6));
-    show(arguments, &done.held, done.wall, slowdown)?;
+    show(arguments, &done, slowdown)?;
     Ok(exit_code(done.status))
 }
 
@@ -54,14 +56,37 @@ pub(super) struct Recorded {
     /// What the trace holds.
     pub held: Info,
     pub wall: Duration,
+    /// Other programs that it started, by their paths: they ran natively, and are not in the trace.
+    pub started: Vec<String>,
 }
+
+impl Recorded {
+    /// What the trace lacks, if it lacks anything.
+    pub(super) fn lacks(&self, name: &str) -> Option<String> {
+        let mut names: Vec<&str> =
+            self.started.iter().filter_map(|path| Path::new(path).file_name()?.to_str()).collect();
+        names.dedup();
+        (!names.is_empty()).then(|| {
+            format!(
+                "{name} started other programs, which ran but were not recorded: {}; `terrace lab record` and `terrace lab compare` see them too",
+                visible(&names.join(", "))
+            )
+        })
+    }
+}
+
+/// Most of the list of started programs that is read.
+const LONGEST_STARTED: u64 = 1 << 20;
 
 impl Tools {
     /// # Errors
     /// When the program cannot be recorded, or QEMU or the plugin is missing, with what to do.
     pub(super) fn find(command: &[OsString]) -> anyhow::Result<Tools> {
         let program = program::find(&command[0])?;
-        refuse_script(&program)?;
+        refuse_script(&program).map_err(|error| match no_script(&command[0]) {
+            Some(other) => anyhow::anyhow!("{error}; or name {}, which is a program", other.display()),
+            None => error,
+        })?;
         plugin::check(QEMU, PACKAGE)?;
         Ok(Tools { program, plugin: plugin::plugin()? })
     }
@@ -75,13 +100,16 @@ impl Tools {
         period: u64,
         stdout: Stdio,
     ) -> anyhow::Result<Recorded> {
-        let Pipe { path: pipe, reader, until_the_end, folder: _folder } = Pipe::new()?;
+        let Pipe { path: pipe, reader, until_the_end, folder } = Pipe::new()?;
+        let started = folder.path().join("started");
+        terrace_files::write(&started, "").with_context(|| started.display().to_string())?;
         let text = |path: &Path| path.display().to_string().replace(',', ",,");
         let option = format!(
-            "file={},mode=record,out={},cache={},period={period}",
+            "file={},mode=record,out={},cache={},period={period},started={}",
             text(&self.plugin),
             text(&pipe),
-            cache.get()
+            cache.get(),
+            text(&started)
         );
         let mut output = Output::create_file(trace).with_context(|| trace.display().to_string())?;
         let began = Instant::now();
@@ -116,7 +144,10 @@ impl Tools {
         }
         let held = info(BufReader::new(output.read_back()?))?;
         output.finish().with_context(|| trace.display().to_string())?;
-        Ok(Recorded { status, held, wall: ended - began })
+        let started = terrace_files::read_to_string(&started, LONGEST_STARTED)?;
+        let started: BTreeSet<&str> = started.lines().collect();
+        let started = started.into_iter().map(str::to_owned).collect();
+        Ok(Recorded { status, held, wall: ended - began, started })
     }
 }
 
@@ -164,6 +195,14 @@ pub(super) fn refuse_script(program: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// The next program of this name along PATH that is no script: what a version manager's script stands before, such as python3.
+fn no_script(name: &std::ffi::OsStr) -> Option<PathBuf> {
+    let bare = !name.as_encoded_bytes().contains(&b'/');
+    let folders = std::env::var_os("PATH").filter(|_| bare)?;
+    let candidates = std::env::split_paths(&folders).map(|folder| folder.join(name));
+    candidates.into_iter().find(|path| program::check(path.as_os_str()).is_ok() && refuse_script(path).is_ok())
+}
+
 /// How long the program takes by itself.
 pub(super) fn native(command: &[OsString]) -> anyhow::Result<Duration> {
     eprintln!("terrace: running the program natively first, to tell the slowdown (--once leaves that out)");
@@ -177,13 +216,17 @@ pub(super) fn native(command: &[OsString]) -> anyhow::Result<Duration> {
     Ok(began.elapsed())
 }
 
-fn show(arguments: &RecordArguments, held: &Info, wall: Duration, slowdown: Option<f64>) -> anyhow::Result<()> {
+fn show(arguments: &RecordArguments, done: &Recorded, slowdown: Option<f64>) -> anyhow::Result<()> {
+    let (held, wall) = (&done.held, done.wall);
+    if let Some(lacks) = done.lacks(&arguments.command[0].to_string_lossy()) {
+        eprintln!("terrace: {lacks}");
+    }
     let accesses = held.summary.accesses;
     if arguments.json {
         return super::print_json(&serde_json::json!({
             "trace": arguments.output, "accesses": accesses, "writes": held.summary.writes,
             "unique_pages": held.touched_pages, "threads": held.summary.threads, "trace_bytes": held.bytes,
-            "wall_seconds": wall.as_secs_f64(), "slowdown": slowdown,
+            "wall_seconds": wall.as_secs_f64(), "slowdown": slowdown, "started": done.started,
         }));
     }
     let rate = accesses as f64 / wall.as_secs_f64() / 1e6;
