@@ -80,14 +80,30 @@ rpm: build ## make the RPM packages (needs rpmbuild: apt install rpm)
 image: build ## make the container image, an OCI layout in a tar (podman load, skopeo copy oci-archive:)
 	@scripts/package image
 
+# Programs that depend on no library: they run on any distribution with a kernel that is new enough.
+STATIC_RUSTFLAGS := -C target-feature=+crt-static
+
+.PHONY: static
+static: build ## make a tar.gz of programs for x86-64 that need no library (builds them a second time)
+	@rustup -q target add x86_64-unknown-linux-gnu
+	@RUSTFLAGS="$(STATIC_RUSTFLAGS)" $(CARGO) build --release --locked --target x86_64-unknown-linux-gnu -p terrace-cli -p terrace-daemon --features terrace-cli/static,terrace-daemon/static
+	@scripts/package static
+
+.PHONY: aarch64
+aarch64: build ## make a tar.gz of programs for aarch64, built here by cross compilation, that need no library
+	@scripts/needs aarch64
+	@rustup -q target add aarch64-unknown-linux-gnu
+	@CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc RUSTFLAGS="$(STATIC_RUSTFLAGS)" $(CARGO) build --release --locked --target aarch64-unknown-linux-gnu -p terrace-cli -p terrace-daemon --no-default-features
+	@scripts/package aarch64
+
 .PHONY: chart
 chart: ## pack the Helm chart
 	@scripts/package chart
 
 .PHONY: release
-release: build ## make all packages, SBOM, changes and checksums into target/release-artifacts; the version is Cargo.toml's
+release: build $(RELEASE_ALSO) ## make all packages, SBOM, changes and checksums into target/release-artifacts (RELEASE_ALSO='static aarch64' for those as well)
 	@scripts/needs package
-	@scripts/package release
+	@RELEASE_ALSO="$(RELEASE_ALSO)" scripts/package release
 
 .PHONY: package-test
 package-test: ## install the packages of target/release-artifacts into fresh roots, and render the chart (needs root)
