@@ -12,12 +12,14 @@ mod lab;
 mod laboratory;
 mod service;
 mod sizing;
+mod spec;
 
 pub(crate) use groups::command;
 pub(crate) use lab::*;
 pub(crate) use laboratory::*;
 pub(crate) use service::*;
 pub(crate) use sizing::*;
+pub(crate) use spec::*;
 
 /// What can be a pid: the kernel's PID_MAX_LIMIT is 2^22 (proc_sys_kernel(5), pid_max).
 const PIDS: std::ops::RangeInclusive<u32> = 1..=(1 << 22);
@@ -192,9 +194,9 @@ pub(crate) struct TopologyArguments {
 #[derive(Debug, Args)]
 pub(crate) struct RunArguments {
     #[command(flatten)]
-    pub manage: ManageArguments,
+    pub spec: SpecArguments<ToManage>,
     #[command(flatten)]
-    pub proof: ProofArguments,
+    pub output: ReportArguments,
     /// The program and its arguments.
     #[arg(required = true, trailing_var_arg = true, value_name = "CMD")]
     pub command: Vec<OsString>,
@@ -204,9 +206,9 @@ pub(crate) struct RunArguments {
 #[command(group = clap::ArgGroup::new("target").required(true).args(["pid", "name"]))]
 pub(crate) struct AttachArguments {
     #[command(flatten)]
-    pub manage: ManageArguments,
+    pub spec: SpecArguments<ToManage>,
     #[command(flatten)]
-    pub proof: ProofArguments,
+    pub output: ReportArguments,
     /// The process.
     #[arg(long, value_parser = pid)]
     pub pid: Option<u32>,
@@ -222,7 +224,9 @@ pub(crate) struct AttachArguments {
 #[command(group = clap::ArgGroup::new("target").required(true).args(["pid", "name", "command"]))]
 pub(crate) struct ObserveArguments {
     #[command(flatten)]
-    pub watch: WatchArguments,
+    pub spec: SpecArguments<ToWatch>,
+    #[command(flatten)]
+    pub output: ReportArguments,
     /// Watch this process instead of starting a program.
     #[arg(long, value_parser = pid)]
     pub pid: Option<u32>,
@@ -237,24 +241,9 @@ pub(crate) struct ObserveArguments {
     pub command: Vec<OsString>,
 }
 
-/// Options of every command that watches a program.
-#[derive(Debug, Args)]
-pub(crate) struct WatchArguments {
-    /// How accesses are observed: auto, or a tracker's name from `terrace doctor`.
-    #[arg(long, default_value = "auto", value_name = "NAME")]
-    pub tracker: String,
-    /// Time between scans, such as 500ms; by default the policy adapts it.
-    #[arg(long, value_name = "TIME")]
-    pub interval: Option<String>,
-    /// Share of the program's CPU time that tracking may cost; scans become rarer and smaller to stay within it.
-    #[arg(long, default_value = "1%", value_name = "SHARE")]
-    pub max_overhead: String,
-    /// Manage private file mappings as well.
-    #[arg(long)]
-    pub files: bool,
-    /// Manage shared memory as well.
-    #[arg(long)]
-    pub shared: bool,
+/// Where the results of a run go.
+#[derive(Clone, Debug, Default, Args)]
+pub(crate) struct ReportArguments {
     /// Write report.json and report.html into this directory.
     #[arg(long, value_name = "DIR")]
     pub report: Option<PathBuf>,
@@ -270,49 +259,6 @@ pub(crate) struct WatchArguments {
     /// Show the memory by idle time and by address on the whole terminal while it runs.
     #[arg(long, conflicts_with = "quiet")]
     pub live: bool,
-}
-
-/// Options of every command that moves pages.
-#[derive(Debug, Args)]
-pub(crate) struct ManageArguments {
-    #[command(flatten)]
-    pub watch: WatchArguments,
-    /// The policy that decides (`terrace policies` lists them).
-    #[arg(long, default_value = "age", value_name = "NAME")]
-    pub policy: String,
-    /// A setting of the policy, such as idle=20s. May be given several times.
-    #[arg(long = "set", value_name = "KEY=VALUE")]
-    pub settings: Vec<String>,
-    /// Fast memory to keep: a share of the footprint (50%), an amount (2GiB), or min: as little as it needs.
-    #[arg(long, default_value = "min", value_name = "AMOUNT")]
-    pub fast: String,
-    /// Where cold pages go: auto, node:1, zram:2GiB (set up for the run), swap:/dev/NAME, or none.
-    #[arg(long, default_value = "auto", value_name = "TIER")]
-    pub tier_slow: String,
-    /// Most bytes per second that may change tier, such as 200MiB.
-    #[arg(long, value_name = "BYTES")]
-    pub rate: Option<String>,
-    /// How long a page stays where it is after a move; four times longer after each ping-pong [default: 10s with swap, else 1s].
-    #[arg(long, value_name = "TIME")]
-    pub cooldown: Option<String>,
-    /// Share of its time that the program may lose to refaults, moves and tracking before page-outs stop.
-    #[arg(long, default_value = "2%", value_name = "SHARE")]
-    pub max_slowdown: String,
-    /// Decide, but move nothing; report what would have moved.
-    #[arg(long)]
-    pub dry_run: bool,
-}
-
-/// Options of the commands that prove in place what they do.
-#[derive(Debug, Args)]
-pub(crate) struct ProofArguments {
-    /// Prove by this measure of the program that managing it does no harm: auto, instructions, cpu, file:PATH, command:WORDS,
-    /// http://HOST/PATH#NAME or redis://HOST:PORT. gauge= or cost= stands before what does not count work.
-    #[arg(long, value_name = "METRIC")]
-    pub metric: Option<String>,
-    /// Length of the windows in which the program is managed or left alone, by coin.
-    #[arg(long, default_value = "30s", value_name = "TIME", requires = "metric")]
-    pub metric_window: String,
 }
 
 #[cfg(test)]

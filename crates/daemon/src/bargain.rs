@@ -8,7 +8,8 @@ use terrace_core::governor::SpaceLimits;
 use terrace_core::policy::FastGoal;
 use terrace_core::units::{Bytes, Quantity};
 
-use crate::config::{Class, Goal};
+use crate::config::Class;
+use crate::spec::Goal;
 
 /// A grant of the arbiter.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -64,7 +65,7 @@ pub struct Orders {
 
 /// The current floor, in pages.
 pub fn floor(class: &Class, footprint: u64) -> u64 {
-    match (class.goal, class.floor) {
+    match (class.spec.goal, class.floor) {
         (Goal::NeverSlow, _) => footprint,
         (_, floor) => floor.of(Bytes::of_pages(footprint)).pages(),
     }
@@ -72,7 +73,7 @@ pub fn floor(class: &Class, footprint: u64) -> u64 {
 
 /// The most fast memory it may have, in pages.
 fn ceiling(class: &Class) -> u64 {
-    match class.goal {
+    match class.spec.goal {
         Goal::NeverFast => 0,
         _ => class.ceiling.map_or(u64::MAX, Bytes::pages),
     }
@@ -88,7 +89,7 @@ pub fn claims(class: &Class, standing: &Standing, bandwidth: u64, cpu: u64) -> C
     let weight = class.weight;
     let footprint = standing.footprint;
     let active = standing.active.min(footprint);
-    let (using, wanted) = match (class.goal, standing.tuned) {
+    let (using, wanted) = match (class.spec.goal, standing.tuned) {
         // A class with a target claims what it uses: less would break the target, and it needs no more.
         (Goal::Tuned, share) => {
             let needed = share_of(footprint, share.unwrap_or(1.0));
@@ -120,7 +121,7 @@ pub fn claims(class: &Class, standing: &Standing, bandwidth: u64, cpu: u64) -> C
 pub fn orders(class: &Class, standing: &Standing, grant: &Grant) -> Orders {
     let footprint = standing.footprint;
     let granted = grant.fast;
-    let goal = match class.goal {
+    let goal = match class.spec.goal {
         Goal::Tuned => FastGoal::Pages(share_of(footprint, standing.tuned.unwrap_or(1.0)).min(granted)),
         Goal::Least if standing.fast <= granted => FastGoal::Least,
         Goal::Least => FastGoal::Pages(granted),
@@ -130,7 +131,7 @@ pub fn orders(class: &Class, standing: &Standing, grant: &Grant) -> Orders {
         Goal::NeverSlow => FastGoal::Pages(u64::MAX),
         Goal::NeverFast => FastGoal::Pages(0),
     };
-    let floor = match class.goal {
+    let floor = match class.spec.goal {
         Goal::NeverSlow => u64::MAX,
         _ => floor(class, footprint),
     };

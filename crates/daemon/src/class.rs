@@ -10,30 +10,29 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use terrace_core::arbiter::Activity;
-use terrace_core::engine::{Engine, EngineConfig, Input};
+use terrace_core::engine::Input;
 use terrace_core::governor::GovernorConfig;
 use terrace_core::ledger::Route;
 use terrace_core::plan::Reason;
-use terrace_core::policy::{FastGoal, Setup};
-use terrace_core::units::{Bytes, Quantity, SpaceId, TierId};
+use terrace_core::policy::FastGoal;
+use terrace_core::units::{Bytes, SpaceId, TierId};
 use terrace_linux::life_cycle::LifeCycle;
 use terrace_linux::live_proof::LiveProof;
 use terrace_linux::live_tuner::{INPUTS, LiveTuner};
 use terrace_linux::machine::Machine;
-use terrace_linux::manager::{Manager, ManagerParts};
+use terrace_linux::manager::Manager;
 use terrace_linux::move_cost::{Interval, MoveCost};
-use terrace_linux::process::RangeOptions;
 use terrace_linux::trackers::TrackError;
 use terrace_linux::usage::{lock_own_memory, unlock_own_memory};
-use terrace_policies::Settings;
 use terrace_tuning::{Action, Interval as Decision, Mode, TunerConfig};
 
 use crate::bargain::{self, Claims, Grant, Orders, Standing, differs};
 use crate::bins;
-use crate::config::{Class, Goal};
+use crate::config::Class;
 use crate::heat::HeatTap;
 use crate::proof;
 use crate::shared::Pictures;
+use crate::spec::{Found, Goal, RunSpec};
 use crate::view;
 
 /// The state of a class.
@@ -154,23 +153,28 @@ impl Running {
 
     /// Whether a new configuration can be applied while the class runs. Settings of the engine or the trackers cannot.
     pub fn can_become(&self, class: &Class) -> bool {
-        let made_of = |class: &Class| {
-            let seen = (class.tracker.clone(), class.files, class.shared, class.cooldown);
-            (class.policy.clone(), class.settings.clone(), class.max_slowdown.to_bits(), class.is_tuned(), seen)
+        let old = &self.class.spec;
+        // What is left of a new specification once everything is as before that can change while pages are managed.
+        let rest = |new: &RunSpec| RunSpec {
+            goal: if new.goal == Goal::Tuned { new.goal } else { Goal::Least },
+            max_overhead: 0.0,
+            metric: None,
+            proof_window: None,
+            ..new.clone()
         };
-        made_of(&self.class) == made_of(class)
+        rest(old) == rest(&class.spec)
     }
 
     /// Applies a new configuration of the class.
     pub fn become_class(&mut self, class: Class) {
-        if self.class.proof != class.proof || self.class.metric != class.metric {
+        if self.class.spec.proof() != class.spec.proof() {
             (self.proof, self.no_proof) = proof::begin(&class);
             if matches!(self.state, State::Held | State::Stopped) {
                 self.set_state(State::Running);
             }
         }
         if let Some(manager) = &mut self.manager {
-            manager.set_max_overhead(class.watching_share());
+            manager.set_max_overhead(class.spec.watching_share());
         }
         self.class = class;
         self.told = None;
@@ -193,7 +197,7 @@ impl Running {
         machine: &Machine,
         wanted: Option<&str>,
     ) -> Result<(), String> {
-        if let (Goal::NeverFast, Some(swap)) = (self.class.goal, machine.tiers.swap_tier()) {
+        if let (Goal::NeverFast, Some(swap)) = (self.class.spec.goal, machine.tiers.swap_tier()) {
             let tier = &machine.tiers.tier(swap).name;
             let why = format!(
                 "goal never-fast cannot be kept: the slow tier {tier} is swap, and a page there must come to fast memory to be used"
@@ -251,8 +255,7 @@ impl Running {
 
     fn start(&mut self, machine: &Machine, wanted: Option<&str>, kvm_guest: bool) -> Result<(), String> {
         let class = &self.class;
-        let policy = terrace_policies::build(&class.policy, Settings::from_pairs(class.settings.clone()));
-        let mut policy = policy.map_err(|error| error.to_string())?;
+        let policy = class.spec.build_policy().map_err(|error| error.to_string())?;
         let profile = policy.profile();
         if profile.kernel.lists.is_some() {
             return Err("lists=kernel: the kernel's lists can be ordered by one program at a time, which is terrace run or attach".to_owned());
@@ -260,7 +263,7 @@ impl Running {
         let locked = unlock_own_memory();
         // Before the tracker starts: it loses events that nobody reads.
         let life_cycle = LifeCycle::for_needs(profile.needs());
-        let wanted_by_name = class.tracker.as_deref().or(wanted);
+        let wanted_by_name = class.spec.tracker.as_deref().or(wanted);
         let found = first_that_works(&trackers_for(wanted_by_name, kvm_guest), |name| {
             let (tracker, needs, reasons) = machine.tracker(&profile.needs, name).map_err(|error| error.to_string())?;
             // The walker can do without KVM's bits; `join` refuses a guest for a tracker that the operator named.
@@ -274,8 +277,7 @@ impl Running {
         {
             tracing::debug!(%error, "memory is not locked");
         }
-        let (tracker, needs, reasons) = found?;
-        policy.configure(Setup { granted: Some(needs), ..Setup::default() });
+        let (tracker, granted, reasons) = found?;
         for reason in reasons {
             tracing::debug!(class = class.name, "{reason}");
         }
@@ -293,29 +295,9 @@ impl Running {
         self.tracker = Some(tracker.name().to_owned());
         self.sees_virtual_machines = tracker.sees_virtual_machines();
         self.move_cost = machine.move_cost;
-        let config = EngineConfig {
-            tiers: machine.tiers.tiers().iter().map(|tier| tier.capacity_bytes.pages()).collect(),
-            goal: FastGoal::Pages(u64::MAX),
-            governor: GovernorConfig {
-                max_slowdown: class.max_slowdown,
-                ..class
-                    .cooldown
-                    .map_or_else(|| machine.governor(), |cooldown| machine.governor().with_cooldown(cooldown))
-            },
-        };
-        let mut manager = Manager::new(ManagerParts {
-            engine: Engine::new(config, policy),
-            tracker,
-            mover: machine.mover(),
-            tiers: machine.tiers.clone(),
-            zram: machine.zram,
-            zram_is_ours: machine.held.has_zram(),
-            ranges: RangeOptions { files: class.files, shared: class.shared },
-            kernel_lists: None,
-            life_cycle,
-            max_overhead: class.watching_share(),
-            move_cost: machine.move_cost,
-        });
+        let found = Found { policy, tracker, granted, life_cycle, kernel_lists: None };
+        // Its fast memory comes by grants of the arbiter.
+        let mut manager = class.spec.manager(machine, found, FastGoal::Pages(u64::MAX));
         // The selectors say which processes belong to the class, not the parents.
         manager.follow_children(false);
         if class.is_tuned() {
@@ -444,7 +426,7 @@ impl Running {
                     Some("refaults") => format!(
                         "page-outs stop: refaults cost {:.1} % of the time, {:.1} % are allowed",
                         engine.governor().stall_share() * 100.0,
-                        self.class.max_slowdown * 100.0
+                        self.class.spec.max_slowdown * 100.0
                     ),
                     Some(cause) => format!("page-outs stop: {cause}"),
                     None => "page-outs resume".to_owned(),
@@ -503,8 +485,9 @@ impl Running {
             false if frozen => State::Stopped,
             false => State::Held,
         };
-        let allowed = self.class.max_slowdown * 100.0;
-        lines.extend(news.iter().map(|news| ("state", proof::told(news, &self.class.metric.text, allowed))));
+        let metric = self.class.spec.metric.as_ref().map_or("", |metric| metric.text.as_str());
+        let allowed = self.class.spec.max_slowdown * 100.0;
+        lines.extend(news.iter().map(|news| ("state", proof::told(news, metric, allowed))));
         if self.state != next {
             match next {
                 State::Running => lines.push(("state", format!("proof: managed for {window} s"))),
@@ -521,7 +504,7 @@ impl Running {
         let Some(manager) = &self.manager else { return 0 };
         let pages = manager.engine().pages();
         let fast = pages.used_in_all(TierId::FAST);
-        Bytes::of_pages(match self.class.goal {
+        Bytes::of_pages(match self.class.spec.goal {
             Goal::NeverSlow => pages.footprint_of_all() - fast,
             Goal::NeverFast => fast,
             _ => 0,
@@ -601,7 +584,7 @@ impl Running {
         if !self.class.is_tuned() {
             return;
         }
-        let mut tuner = LiveTuner::new(TunerConfig::new(self.class.max_slowdown, Mode::Measured));
+        let mut tuner = LiveTuner::new(TunerConfig::new(self.class.spec.max_slowdown, Mode::Measured));
         tuner.begin(MoveCost { refault: loss_shows.then(|| self.refault_cost()), page_out, ..MoveCost::default() });
         self.tuner = Some(tuner);
         // Show it at once.
@@ -625,7 +608,7 @@ impl Running {
                 "{:.1} % slower in the last {:.1} s, {:.1} % are allowed: its share of fast memory grows from {:.0} to {:.0} %",
                 last.observed_loss.unwrap_or_default() * 100.0,
                 last.window_seconds,
-                self.class.max_slowdown * 100.0,
+                self.class.spec.max_slowdown * 100.0,
                 before * 100.0,
                 share * 100.0
             )
@@ -671,7 +654,7 @@ impl Running {
     fn tuned(&self) -> view::Tuned {
         let summary = self.tuner.as_ref().map(|tuner| tuner.tuner().summary());
         view::Tuned {
-            max_slowdown: self.class.max_slowdown,
+            max_slowdown: self.class.spec.max_slowdown,
             fast_share: self.tuner.as_ref().map_or(1.0, |tuner| tuner.tuner().share()),
             loss: summary.as_ref().and_then(|summary| summary.loss),
             loss_p95: summary.as_ref().and_then(|summary| summary.loss_p95),
@@ -691,8 +674,8 @@ impl Running {
             name: self.class.name.clone(),
             state: self.state.name().to_owned(),
             reason: self.reason(),
-            policy: self.class.policy.clone(),
-            goal: goal_text(self.class.goal),
+            policy: self.class.spec.policy.clone(),
+            goal: self.class.spec.goal.to_string(),
             tracker: self.tracker.clone(),
             weight: self.class.weight,
             ceiling_bytes: self.class.ceiling.map(Bytes::get),
@@ -752,7 +735,7 @@ impl Running {
         view.round_seconds = stats.round_time.as_secs_f64();
         view.longest_move_call_seconds = stats.longest_move_call.as_secs_f64();
         view.lost_events = stats.lost_events;
-        let promise = match self.class.goal {
+        let promise = match self.class.spec.goal {
             Goal::NeverSlow => Some("never-slow"),
             Goal::NeverFast => Some("never-fast"),
             _ => None,
@@ -761,7 +744,7 @@ impl Running {
             promise: promise.to_owned(),
             violating_bytes: self.misplaced(),
             worst_bytes: self.contract_worst,
-            own_moves_against_it: match self.class.goal {
+            own_moves_against_it: match self.class.spec.goal {
                 Goal::NeverSlow => ledger.demoted(),
                 _ => ledger.promoted(),
             },
@@ -798,19 +781,6 @@ fn first_that_works<T, E: std::fmt::Display>(
         );
     }
     Err(reasons.join("; "))
-}
-
-/// The goal as configured.
-fn goal_text(goal: Goal) -> String {
-    match goal {
-        Goal::Least => "least".to_owned(),
-        Goal::Tuned => "tuned".to_owned(),
-        Goal::Best => "best".to_owned(),
-        Goal::NeverSlow => "never-slow".to_owned(),
-        Goal::NeverFast => "never-fast".to_owned(),
-        Goal::Fixed(Quantity::Share(share)) => format!("{}%", share * 100.0),
-        Goal::Fixed(Quantity::Bytes(bytes)) => bytes.to_string(),
-    }
 }
 
 /// A reason in words.

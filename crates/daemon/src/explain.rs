@@ -11,8 +11,8 @@ use terrace_core::units::{Bytes, SpaceId, TierId, Time, Vpn};
 use terrace_linux::processes::Facts;
 
 use crate::class::{Running, State, told};
-use crate::config::Goal;
 use crate::protocol::{Code, Response};
+use crate::spec::Goal;
 use crate::table::{Place, Table};
 use crate::view::{Explanation, PageExplanation, Refused, SCHEMA_VERSION, TierBytes};
 
@@ -151,7 +151,7 @@ fn because(page: &PageExplanation, running: &Running, engine: &Engine, last: Opt
     let word = match () {
         () if page.pinned => Some("the kernel refused to move it, for good".to_owned()),
         () if running.state != State::Running => Some("its class is not being managed now, so it stays".to_owned()),
-        () if matches!(running.class.goal, Goal::NeverSlow) => {
+        () if matches!(running.class.spec.goal, Goal::NeverSlow) => {
             Some("its class must never be in slow memory".to_owned())
         }
         () if governor.throttle().is_some() => {

@@ -21,7 +21,6 @@ use terrace_core::policy::{Cadence, FastGoal, ScanReport};
 use terrace_core::units::{BLOCK_PAGES, Bytes, SpaceId, TierId, Time, Vpn};
 use terrace_daemon::bargain::{self, Grant, Standing};
 use terrace_daemon::config::{Class, Config, Source};
-use terrace_policies::Settings;
 use terrace_workloads::random::Random;
 
 const SLOW: TierId = TierId(1);
@@ -84,11 +83,11 @@ impl Tenant {
             goal: FastGoal::Pages(u64::MAX),
             governor: GovernorConfig {
                 rate: Some(RATE),
-                max_slowdown: class.max_slowdown,
+                max_slowdown: class.spec.max_slowdown,
                 ..GovernorConfig::default()
             },
         };
-        let policy = terrace_policies::build(&class.policy, Settings::from_pairs(class.settings.clone())).unwrap();
+        let policy = class.spec.build_policy().unwrap();
         Tenant {
             class,
             engine: Engine::new(config, policy),

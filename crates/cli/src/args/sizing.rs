@@ -152,19 +152,12 @@ pub(crate) struct SizeTuneArguments {
     /// With --paper: the machine that stands for this one, of `terrace sim machines`; zram-vm unless given.
     #[arg(long, value_name = "NAME", requires = "paper")]
     pub machine: Option<String>,
-    /// Where cold pages go: auto, node:1, zram:2GiB (set up for the run), swap:/dev/NAME.
-    #[arg(long, default_value = "auto", value_name = "TIER")]
-    pub tier_slow: String,
     /// What holds the limit: pages (Terrace demotes the coldest pages of the program, and only of it) or watermarks (the kernel keeps so
     /// much memory free, by `vm.min_free_kbytes`, which is put back at the end; it takes from every program).
     #[arg(long, default_value = "pages", value_name = "HOW", value_parser = ["pages", "watermarks"])]
     pub hold: String,
-    /// What is measured: the loss, by windows managed and left alone.
     #[command(flatten)]
-    pub proof: super::ProofArguments,
-    /// How accesses are observed: auto, or a tracker's name from `terrace doctor`.
-    #[arg(long, default_value = "auto", value_name = "NAME")]
-    pub tracker: String,
+    pub spec: super::SpecArguments<super::ToTune>,
     /// Write report.json and report.html of the run into this directory.
     #[arg(long, value_name = "DIR")]
     pub report: Option<PathBuf>,
@@ -238,9 +231,8 @@ pub(crate) struct SizeAdviseArguments {
     /// Time over which it is counted whether a page was accessed, at least 1s.
     #[arg(long, default_value = "1s", value_name = "TIME")]
     pub window: String,
-    /// How accesses are observed: auto, or a tracker's name from `terrace doctor`.
-    #[arg(long, default_value = "auto", value_name = "NAME")]
-    pub tracker: String,
+    #[command(flatten)]
+    pub spec: super::SpecArguments<super::ToAdvise>,
     /// Watch this process instead of starting a program.
     #[arg(long, value_parser = pid)]
     pub pid: Option<u32>,

@@ -12,38 +12,44 @@ use terrace_linux::topology::Topology;
 
 use super::named;
 use crate::args::{AttachArguments, ObserveArguments, RunArguments};
-use crate::options::{ManageOptions, ProofOptions, WatchOptions, duration};
-use crate::session::{Plan, TargetSpec};
+use crate::options::duration;
+use crate::session::{Plan, TargetSpec, observing};
 
 pub(super) fn run(arguments: &RunArguments) -> anyhow::Result<ExitCode> {
-    let options = ManageOptions::parse(&arguments.manage, memory()?)?;
-    let proof = ProofOptions::parse(&arguments.proof, options.moves)?;
+    let spec = arguments.spec.spec(memory()?)?;
     let target = TargetSpec::Command(arguments.command.clone());
-    crate::session::run(&Plan { proof, ..Plan::manage(target, options, None) })
+    let goal_text = arguments.spec.text("fast").to_owned();
+    crate::session::run(&Plan { target, spec, goal_text, output: arguments.output.clone(), duration: None })
 }
 
 pub(super) fn attach(arguments: &AttachArguments) -> anyhow::Result<ExitCode> {
-    let options = ManageOptions::parse(&arguments.manage, memory()?)?;
-    let proof = ProofOptions::parse(&arguments.proof, options.moves)?;
-    let limit = arguments.duration.as_deref().map(|text| duration("--duration", text)).transpose()?;
+    let spec = arguments.spec.spec(memory()?)?;
+    let duration = arguments.duration.as_deref().map(|text| duration("--duration", text)).transpose()?;
     // Asked before anything is set up, so that a pid that is gone changes nothing.
     let pid =
         named::process(arguments.pid, arguments.name.as_deref())?.context("neither --pid nor --name was given")?;
-    check(pid, options.watch.ranges)?;
-    crate::session::run(&Plan { proof, ..Plan::manage(TargetSpec::Pid(pid), options, limit) })
+    check(pid, spec.ranges)?;
+    let goal_text = arguments.spec.text("fast").to_owned();
+    crate::session::run(&Plan {
+        target: TargetSpec::Pid(pid),
+        spec,
+        goal_text,
+        output: arguments.output.clone(),
+        duration,
+    })
 }
 
 pub(super) fn observe(arguments: &ObserveArguments) -> anyhow::Result<ExitCode> {
-    let options = WatchOptions::parse(&arguments.watch)?;
+    let spec = arguments.spec.over(observing())?;
     let limit = arguments.duration.as_deref().map(|text| duration("--duration", text)).transpose()?;
     let target = match named::process(arguments.pid, arguments.name.as_deref())? {
         Some(pid) => {
-            check(pid, options.ranges)?;
+            check(pid, spec.ranges)?;
             TargetSpec::Pid(pid)
         }
         None => TargetSpec::Command(arguments.command.clone()),
     };
-    crate::session::run(&Plan::observe(target, options, limit))
+    crate::session::run(&Plan::observe(target, spec, arguments.output.clone(), limit)?)
 }
 
 /// Whether there is anything to manage in a process.

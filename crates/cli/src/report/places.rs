@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use terrace_files::Output;
 
-use crate::options::OutputOptions;
+use crate::args::ReportArguments;
 
 /// Places that can be written to. Dropping it removes the directories that it made and that are still empty.
 #[derive(Debug, Default)]
@@ -23,7 +23,7 @@ impl Places {
     ///
     /// # Errors
     /// When they cannot; the error names option and path.
-    pub(crate) fn prepare(output: &OutputOptions) -> anyhow::Result<Places> {
+    pub(crate) fn prepare(output: &ReportArguments) -> anyhow::Result<Places> {
         let mut places = Places::default();
         if let Some(directory) = &output.report {
             places.try_directory(directory).with_context(|| {
@@ -76,8 +76,8 @@ fn try_file(file: &Path) -> io::Result<()> {
 mod tests {
     use super::*;
 
-    fn output(report: Option<&Path>, json_file: Option<&Path>) -> OutputOptions {
-        OutputOptions {
+    fn output(report: Option<&Path>, json_file: Option<&Path>) -> ReportArguments {
+        ReportArguments {
             report: report.map(Path::to_owned),
             json: false,
             json_file: json_file.map(Path::to_owned),

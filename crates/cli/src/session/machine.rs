@@ -6,42 +6,26 @@
 use std::time::Duration;
 
 use anyhow::Context;
-use terrace_core::governor::GovernorConfig;
 use terrace_core::policy::Needs;
+use terrace_daemon::spec::RunSpec;
 use terrace_linux::doctor::choose_any;
 use terrace_linux::life_cycle::LifeCycle;
 use terrace_linux::machine::{Held, Machine as Ready, MachineError, Wanted};
-use terrace_linux::move_cost::MoveCost;
-use terrace_linux::movers::Mover;
 use terrace_linux::rights::Rights;
-use terrace_linux::topology::TierMap;
 use terrace_linux::topology::declared::SlowTier;
 use terrace_linux::trackers::Tracker;
 
-use super::Plan;
 use crate::options::misuse;
 
-/// A machine made ready.
+/// A machine made ready, with a tracker for one run.
 pub(crate) struct Machine {
-    pub parts: Parts,
-    pub held: Held,
-    pub facts: Facts,
-    /// Allocations and frees, if the policy wants to know of them and the kernel tells.
-    pub life_cycle: Option<LifeCycle>,
-    /// How moves are governed, unless the user says otherwise.
-    pub governor: GovernorConfig,
-    /// What moves cost, as measured just now.
-    pub move_cost: MoveCost,
+    pub ready: Ready,
+    pub tracker: Box<dyn Tracker>,
     /// Which of the policy's needs the tracker serves.
     pub granted: Needs,
-}
-
-/// What the manager is made of.
-pub(crate) struct Parts {
-    pub tiers: TierMap,
-    pub tracker: Box<dyn Tracker>,
-    pub mover: Box<dyn Mover>,
-    pub zram: Option<u32>,
+    /// Allocations and frees, if the policy wants to know of them and the kernel tells.
+    pub life_cycle: Option<LifeCycle>,
+    pub facts: Facts,
 }
 
 /// What the report says of the machine.
@@ -53,11 +37,11 @@ pub(crate) struct Facts {
 }
 
 impl Machine {
-    /// Makes the machine ready for a plan and the first of these needs that it can serve.
-    pub(crate) fn prepare(plan: &Plan, any: &[Needs]) -> anyhow::Result<Machine> {
-        let wanted = Wanted::Slow(&plan.slow);
+    /// Makes the machine ready for a run and the first of these needs that it can serve.
+    pub(crate) fn prepare(spec: &RunSpec, any: &[Needs]) -> anyhow::Result<Machine> {
+        let wanted = Wanted::Slow(&spec.slow);
         let understood = |error| match error {
-            MachineError::Wanted(error) => misuse("--tier-slow", &slow_text(&plan.slow), error),
+            MachineError::Wanted(error) => misuse("--tier-slow", &slow_text(&spec.slow), error),
             other => other.into(),
         };
         let movable = Ready::could_move(&wanted).map_err(understood)?;
@@ -65,14 +49,13 @@ impl Machine {
         let life_cycle = any.first().and_then(|needs| LifeCycle::for_needs(*needs));
         // Then the tracker: it changes nothing, and without one there is no point in the rest.
         let (tracker, granted, tracker_reasons) =
-            choose_any(any, plan.watch.tracker.as_deref()).map_err(|error| with_rights(error.into()))?;
-        if plan.moves && movable && !Rights::of_this_process().holds(MOVING) {
+            choose_any(any, spec.tracker.as_deref()).map_err(|error| with_rights(error.into()))?;
+        if spec.moves && movable && !Rights::of_this_process().holds(MOVING) {
             return Err(with_rights(anyhow::anyhow!("pages of another program cannot be moved without {MOVING}")));
         }
-        let ready = Ready::prepare(&wanted, plan.moves).map_err(understood)?;
+        let mut ready = Ready::prepare(&wanted, spec.moves).map_err(understood)?;
         let (tracker, mut tracker_reasons) = ready.complete(tracker, tracker_reasons);
-        let (mover, governor) = (ready.mover(), ready.governor());
-        let Ready { tiers, zram, move_cost, mut notes, held, .. } = ready;
+        let mut notes = std::mem::take(&mut ready.notes);
         let life_cycle = match life_cycle {
             Some((Some(cycle), line)) => {
                 tracker_reasons.push(line);
@@ -84,23 +67,15 @@ impl Machine {
             }
             None => None,
         };
-        let facts =
-            Facts { tracker: tracker.name().to_owned(), tracker_reasons, notes, refault_cost: move_cost.refault };
-        Ok(Machine {
-            parts: Parts { tiers, tracker, mover, zram },
-            held,
-            facts,
-            life_cycle,
-            governor,
-            move_cost,
-            granted,
-        })
+        let refault_cost = ready.move_cost.refault;
+        let facts = Facts { tracker: tracker.name().to_owned(), tracker_reasons, notes, refault_cost };
+        Ok(Machine { ready, tracker, granted, life_cycle, facts })
     }
+}
 
-    /// Undoes what was set up.
-    pub(crate) fn release(held: Held) -> anyhow::Result<()> {
-        held.release().context("the compressed swap could not be taken away; its guard goes on trying")
-    }
+/// Undoes what was set up.
+pub(crate) fn release(held: Held) -> anyhow::Result<()> {
+    held.release().context("the compressed swap could not be taken away; its guard goes on trying")
 }
 
 /// process_madvise(2) and move_pages(2) on another process ask for it, even of the same user.

@@ -5,24 +5,21 @@
 //!
 //! In: validated options. Out: a [`Report`] and the exit code. Must not: leave anything behind on the machine, whatever fails.
 
-use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::os::fd::AsFd;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context;
-use terrace_core::engine::{Engine, EngineConfig};
-use terrace_core::governor::GovernorConfig;
-use terrace_core::policy::{FastGoal, Setup};
 use terrace_core::text::visible_lines;
 use terrace_core::units::{Bytes, Time};
+use terrace_daemon::spec::{Found, RunSpec};
 use terrace_linux::kernel_lists::{KernelLists, ListSettings};
 use terrace_linux::live_proof::LiveProof;
-use terrace_linux::manager::{Manager, ManagerParts, Woken};
-use terrace_policies::Settings;
+use terrace_linux::manager::{Manager, Woken};
+use terrace_linux::topology::declared::SlowTier;
 
-use crate::options::{ManageOptions, ProofOptions, WatchOptions};
+use crate::args::{ReportArguments, checked};
 use crate::provenance::Provenance;
 use crate::report::{Places, Report};
 
@@ -35,7 +32,7 @@ mod record;
 mod target;
 pub(crate) mod tuning;
 
-use machine::{Machine, Parts};
+use machine::Machine;
 pub(crate) use program::NotStarted;
 use record::Recorder;
 use target::Target;
@@ -46,79 +43,34 @@ pub(crate) use tuning::{RunHook, Steering};
 #[derive(Debug)]
 pub(crate) struct Plan {
     pub target: TargetSpec,
-    pub watch: WatchOptions,
-    pub policy: String,
-    pub settings: BTreeMap<String, String>,
-    pub goal: FastGoal,
+    /// How the program is watched, and how its pages move.
+    pub spec: RunSpec,
+    /// The goal in the user's words.
     pub goal_text: String,
-    pub slow: terrace_linux::topology::declared::SlowTier,
-    pub rate: Option<Bytes>,
-    pub cooldown: Option<Duration>,
-    pub max_slowdown: f64,
-    pub moves: bool,
+    /// Where the results go.
+    pub output: ReportArguments,
     /// Stop after this long.
     pub duration: Option<Duration>,
-    /// Prove in place that it does no harm.
-    pub proof: Option<ProofOptions>,
+}
+
+/// The specification of a run that only watches: one tier, so there is nowhere to move to, and the policy that keeps ages.
+pub(crate) fn observing() -> RunSpec {
+    RunSpec { slow: SlowTier::None, moves: false, ..RunSpec::default() }
 }
 
 impl Plan {
-    /// A run that manages.
-    pub(crate) fn manage(target: TargetSpec, options: ManageOptions, duration: Option<Duration>) -> Plan {
-        let ManageOptions { watch, policy, settings, goal, goal_text, slow, rate, cooldown, max_slowdown, moves } =
-            options;
-        Plan {
-            target,
-            watch,
-            policy,
-            settings,
-            goal,
-            goal_text,
-            slow,
-            rate,
-            cooldown,
-            max_slowdown,
-            moves,
-            duration,
-            proof: None,
-        }
-    }
-
-    /// A run that only looks: one tier, so there is nowhere to move to, and the policy that keeps ages.
-    pub(crate) fn observe(target: TargetSpec, watch: WatchOptions, duration: Option<Duration>) -> Plan {
-        let mut settings = BTreeMap::new();
-        if let Some(interval) = watch.interval {
-            settings.insert("interval".to_owned(), format!("{}ms", interval.as_millis()));
-            settings.insert("adaptive".to_owned(), "off".to_owned());
-        }
-        Plan {
-            target,
-            watch,
-            policy: "age".to_owned(),
-            settings,
-            goal: FastGoal::Least,
-            goal_text: "none".to_owned(),
-            slow: terrace_linux::topology::declared::SlowTier::None,
-            rate: None,
-            cooldown: None,
-            max_slowdown: 0.02,
-            moves: false,
-            duration,
-            proof: None,
-        }
-    }
-
-    /// Share of the program's processor time that watching may cost: what the user allows, and where pages move no more than half of what may be
-    /// lost in all, so that the other half is left for the moves.
-    fn max_overhead(&self) -> f64 {
-        match self.observes() {
-            true => self.watch.max_overhead,
-            false => self.watch.max_overhead.min(self.max_slowdown / 2.0),
-        }
-    }
-
-    fn observes(&self) -> bool {
-        self.slow == terrace_linux::topology::declared::SlowTier::None
+    /// A run that only watches, by a specification over [`observing`].
+    ///
+    /// # Errors
+    /// An option makes no sense.
+    pub(crate) fn observe(
+        target: TargetSpec,
+        spec: RunSpec,
+        output: ReportArguments,
+        duration: Option<Duration>,
+    ) -> anyhow::Result<Plan> {
+        let spec = checked(spec, Bytes::new(u64::MAX))?;
+        Ok(Plan { target, spec, goal_text: "none".to_owned(), output, duration })
     }
 }
 
@@ -135,52 +87,30 @@ pub(crate) fn run(plan: &Plan) -> anyhow::Result<ExitCode> {
 /// # Errors
 /// As [`run`].
 pub(crate) fn run_with(plan: &Plan, mut hook: Option<&mut dyn RunHook>) -> anyhow::Result<(ExitCode, Report)> {
-    let mut policy = terrace_policies::build(&plan.policy, Settings::from_pairs(plan.settings.clone()))?;
+    let policy = plan.spec.build_policy()?;
     // Refuse what can be refused before changing the machine, and before the program runs in vain.
     if let TargetSpec::Command(command) = &plan.target {
         program::check(command.first().map_or(OsStr::new(""), |name| name))?;
     }
     let mut proof = proving::begin(plan)?;
-    let places = Places::prepare(&plan.watch.output)?;
-    if plan.watch.output.live {
+    let places = Places::prepare(&plan.output)?;
+    if plan.output.live {
         live::LiveView::check()?;
     }
-    let machine = Machine::prepare(plan, &policy.profile().needs)?;
-    policy.configure(Setup { granted: Some(machine.granted), ..Setup::default() });
-    let Parts { tiers, tracker, mover, zram } = machine.parts;
-    let kernel_lists = match policy.profile().kernel.lists.filter(|_| plan.moves) {
+    let profile = policy.profile();
+    let Machine { ready, tracker, granted, life_cycle, facts } = Machine::prepare(&plan.spec, &profile.needs)?;
+    let kernel_lists = match profile.kernel.lists.filter(|_| plan.spec.moves) {
         Some(lists) => {
-            let started = ListSettings::of(&lists, &tiers).and_then(|settings| KernelLists::start(&settings));
+            let started = ListSettings::of(&lists, &ready.tiers).and_then(|settings| KernelLists::start(&settings));
             Some(started.map_err(|reason| anyhow::anyhow!("{reason}"))?)
         }
         None => None,
     };
-    let governor = match plan.cooldown {
-        Some(cooldown) => machine.governor.with_cooldown(cooldown),
-        None => machine.governor,
-    };
-    let config = EngineConfig {
-        tiers: tiers.tiers().iter().map(|tier| tier.capacity_bytes.pages()).collect(),
-        goal: plan.goal,
-        governor: GovernorConfig { rate: plan.rate.or(governor.rate), max_slowdown: plan.max_slowdown, ..governor },
-    };
-    let parts = ManagerParts {
-        engine: Engine::new(config, policy),
-        tracker,
-        mover,
-        tiers,
-        zram,
-        zram_is_ours: machine.held.has_zram(),
-        ranges: plan.watch.ranges,
-        kernel_lists,
-        life_cycle: machine.life_cycle,
-        max_overhead: plan.max_overhead(),
-        move_cost: machine.move_cost,
-    };
-    let mut manager = Manager::new(parts);
+    let found = Found { policy, tracker, granted, life_cycle, kernel_lists };
+    let mut manager = plan.spec.manager(&ready, found, plan.spec.fast_goal());
     if let Some(hook) = &mut hook {
         manager.watch_fully();
-        hook.begin(machine.move_cost, manager.tiers())?;
+        hook.begin(ready.move_cost, manager.tiers())?;
     }
     let mut target = Target::start(&plan.target)?;
     let mut recorder = Recorder::new(manager.now(), plan);
@@ -188,12 +118,12 @@ pub(crate) fn run_with(plan: &Plan, mut hook: Option<&mut dyn RunHook>) -> anyho
     if broke.is_err() {
         eprintln!("terrace: management stopped; the program goes on without it");
     }
-    let mut report = recorder.finish(plan, &manager, &mut target, &machine.facts)?;
+    let mut report = recorder.finish(plan, &manager, &mut target, &facts)?;
     report.proof = proof.as_ref().map(|proof| proof.state());
     drop(proof);
     // The compressed swap goes before the report is shown: what it says of the end is then true.
     drop(manager);
-    let released = Machine::release(machine.held);
+    let released = machine::release(ready.held);
     // Write the report whatever else failed: a second run would not give the same one.
     let written = write(plan, &report);
     drop(places);
@@ -274,7 +204,7 @@ fn manage(
 }
 
 fn write(plan: &Plan, report: &Report) -> anyhow::Result<()> {
-    let (output, observed) = (&plan.watch.output, plan.observes());
+    let (output, observed) = (&plan.output, plan.spec.observes());
     if !output.quiet {
         use crate::commands::print_text;
         use crate::render::Screen;
@@ -286,7 +216,7 @@ fn write(plan: &Plan, report: &Report) -> anyhow::Result<()> {
             eprint!("{}", visible_lines(&closing_lines(report, observed, &Screen::of(std::io::stderr()))));
         }
     }
-    let made = Provenance::here().on_this_machine().under(&plan.policy, &plan.settings);
+    let made = Provenance::here().on_this_machine().under(&plan.spec.policy, &plan.spec.settings);
     let json = match &plan.target {
         TargetSpec::Command(command) => made.running(command).stamp(report)?,
         TargetSpec::Pid(_) => made.stamp(report)?,

@@ -13,25 +13,23 @@ use crate::report::units::{percent, seconds};
 
 /// The proof that was asked for.
 pub(super) fn begin(plan: &Plan) -> anyhow::Result<Option<LiveProof>> {
-    let Some(options) = &plan.proof else { return Ok(None) };
+    let Some((metric, window)) = plan.spec.proof() else { return Ok(None) };
     // Another order in each run, or one that a program's own rhythm meets would be met again; the report names it.
     let seed = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_nanos() as u64 >> 10;
     // A program that is only just started has written nothing yet; one that runs has.
     let patience = match plan.target {
-        TargetSpec::Command(_) => options.window,
+        TargetSpec::Command(_) => window,
         TargetSpec::Pid(_) => Duration::ZERO,
     };
-    let metric = options.metric.clone();
-    let text = metric.text.clone();
-    LiveProof::new(metric, options.window, plan.max_slowdown, seed, patience)
+    LiveProof::new(metric.clone(), window, plan.spec.max_slowdown, seed, patience)
         .map(Some)
-        .with_context(|| format!("--metric {text}"))
+        .with_context(|| format!("--metric {metric}"))
 }
 
 /// Tells a person what happened.
 pub(super) fn tell(plan: &Plan, news: &News) {
-    let metric = plan.proof.as_ref().map_or("", |proof| proof.metric.text.as_str());
-    eprintln!("terrace: {}", visible(&line(metric, plan.max_slowdown, news)));
+    let metric = plan.spec.metric.as_ref().map_or("", |metric| metric.text.as_str());
+    eprintln!("terrace: {}", visible(&line(metric, plan.spec.max_slowdown, news)));
 }
 
 fn line(metric: &str, allowed: f64, news: &News) -> String {

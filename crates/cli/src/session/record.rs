@@ -80,8 +80,8 @@ impl Recorder {
             pids: BTreeMap::new(),
             ages: Vec::new(),
             ages_at: Time::ZERO,
-            progress: !plan.watch.output.quiet && !plan.watch.output.live && std::io::stderr().is_terminal(),
-            live: plan.watch.output.live.then(LiveView::enter),
+            progress: !plan.output.quiet && !plan.output.live && std::io::stderr().is_terminal(),
+            live: plan.output.live.then(LiveView::enter),
             throttled: BTreeMap::new(),
             cpu_at_start: own_cpu(),
             target_cpu: 0.0,
@@ -207,7 +207,7 @@ impl Recorder {
                 "{lost} records of births and deaths were lost; those pages were found at the next look at places"
             ));
         }
-        if !plan.moves && !plan.observes() {
+        if !plan.spec.moves && !plan.spec.observes() {
             notes.push("dry run: nothing was moved; what would have moved is counted by the cause dry_run".to_owned());
         }
         if let Some(cost) = manager.move_cost().between_nodes {
@@ -255,8 +255,8 @@ impl Recorder {
             },
             tracker: facts.tracker.clone(),
             tracker_reasons: facts.tracker_reasons.clone(),
-            policy: plan.policy.clone(),
-            policy_settings: plan.settings.clone(),
+            policy: plan.spec.policy.clone(),
+            policy_settings: plan.spec.settings.clone(),
             fast_goal: plan.goal_text.clone(),
             tiers: self.tier_reports(manager, seconds),
             fast_bytes_saved_mean: (self.sums.saved / seconds).max(0.0) as u64,

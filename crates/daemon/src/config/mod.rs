@@ -12,18 +12,14 @@ pub mod schema;
 pub mod selector;
 mod show;
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use terrace_core::arbiter::Claim;
-use terrace_core::governor::GovernorConfig;
 use terrace_core::units::{Bytes, Quantity};
-use terrace_linux::metric::{self, Metric};
 use terrace_linux::topology::declared::{DeclaredTier, SlowTier, TierMemory, parse_declared};
-use terrace_policies::{Settings, SettingsError};
 
 use self::node::{Place, Table};
 use self::reader::Reader;
@@ -31,6 +27,7 @@ pub use self::selector::Selector;
 pub use self::show::{default_file, explain, show, similar};
 use crate::access::AccessConfig;
 use crate::rights::Grants;
+use crate::spec::{Goal, RunSpec, options};
 
 /// The default path of the configuration.
 pub const DEFAULT_PATH: &str = "/etc/terrace/terrace.toml";
@@ -118,23 +115,6 @@ pub enum FastBudget {
     Quantity(Quantity),
 }
 
-/// The goal of a class.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Goal {
-    /// As little fast memory as possible.
-    Least,
-    /// The least fast memory with a slowdown of at most `max_slowdown`, measured and held by a tuner.
-    Tuned,
-    /// As much as it can use.
-    Best,
-    /// This much and no more.
-    Fixed(Quantity),
-    /// No page in slow memory.
-    NeverSlow,
-    /// No page in fast memory.
-    NeverFast,
-}
-
 /// One class of workloads.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Class {
@@ -144,34 +124,14 @@ pub struct Class {
     pub selectors: Vec<Selector>,
     /// Where several classes match a process, the lowest order wins.
     pub order: i64,
-    /// The policy.
-    pub policy: String,
-    /// Its settings.
-    pub settings: BTreeMap<String, String>,
-    /// The goal.
-    pub goal: Goal,
+    /// How its processes are watched, and how their pages move.
+    pub spec: RunSpec,
     /// Fast memory that it keeps: an amount, or a share of its footprint.
     pub floor: Quantity,
     /// Fast memory that it never exceeds.
     pub ceiling: Option<Bytes>,
-    /// How its accesses are observed; `None` for `memory.tracker`.
-    pub tracker: Option<String>,
     /// Its weight when budgets are shared.
     pub weight: u32,
-    /// Share of its time that refaults, moves and watching may cost, 0 to 1. With the goal `tuned`, the slowdown to hold.
-    pub max_slowdown: f64,
-    /// Share of its processor time that watching it may cost, 0 to 1.
-    pub max_overhead: f64,
-    /// How long a page stays after a move; `None` for the default of the slow tier.
-    pub cooldown: Option<Duration>,
-    /// Whether private file mappings are managed as well.
-    pub files: bool,
-    /// Whether shared memory is managed as well.
-    pub shared: bool,
-    /// Length of the windows of proof mode, if it is on.
-    pub proof: Option<Duration>,
-    /// What proof mode measures.
-    pub metric: Metric,
 }
 
 /// The whole configuration, checked.
@@ -354,14 +314,6 @@ impl Config {
             "poll" => Ok(Events::Poll),
             other => Err(format!("{other:?} is not a way to detect processes")),
         };
-        let rate = |text: &str| match text {
-            "auto" => Ok(None),
-            other => match other.parse::<Bytes>() {
-                Ok(rate) if rate >= Bytes::mib(1) => Ok(Some(rate)),
-                Ok(_) => Err(format!("{other:?} is less than 1MiB per second, too little to move anything")),
-                Err(error) => Err(error.to_string()),
-            },
-        };
         let mut access = access(reader);
         let listen = listen(reader, &access);
         let group = reader.text("daemon.group", |text| match text.is_empty() {
@@ -379,13 +331,15 @@ impl Config {
             exclude: reader.selectors("daemon.exclude"),
             slow: reader.text("memory.slow", |text| text.parse().map_err(|error| format!("{error}"))),
             tiers: reader.text("memory.tiers", tiers),
-            tracker: reader.text("memory.tracker", known_tracker),
+            tracker: reader.text("memory.tracker", options::tracker),
             fast: reader.text("budget.fast", |text| match text {
                 "all" => Ok(FastBudget::All),
-                other => some(other).map(FastBudget::Quantity),
+                other => {
+                    options::amount_to_run_in(other, "all, a share (50%) or an amount (8GiB)").map(FastBudget::Quantity)
+                }
             }),
             reserve: reader.quantity("budget.reserve"),
-            bandwidth: reader.text("budget.bandwidth", rate),
+            bandwidth: reader.text("budget.bandwidth", options::rate),
             cpu: reader.share("budget.cpu"),
             cpu_burst: reader.duration("budget.cpu_burst", Duration::ZERO),
             period: reader.duration("budget.period", Duration::from_millis(200)),
@@ -445,10 +399,10 @@ impl Config {
     /// The keys that differ and whose change needs a restart ([`schema::KeyInfo::restart`]).
     pub fn needs_restart(&self, new: &Config) -> Vec<&'static str> {
         let text = |config: &Config, info: &schema::KeyInfo| {
-            node::get(&config.tree.0, info.key).map_or_else(|| info.default.to_owned(), |node| node.value.to_string())
+            node::get(&config.tree.0, &info.key).map_or_else(|| info.default.to_string(), |node| node.value.to_string())
         };
-        let changed = schema::KEYS.iter().filter(|info| info.restart && text(self, info) != text(new, info));
-        changed.map(|info| info.key).collect()
+        let changed = schema::keys().iter().filter(|info| info.restart && text(self, info) != text(new, info));
+        changed.map(|info| info.key.as_ref()).collect()
     }
 
     /// Keeps the values in force for keys that need a restart, so that the next reload reports them again.
@@ -457,38 +411,19 @@ impl Config {
     /// The values in force contradict the new ones.
     pub fn until_restart(&self, in_force: &Config) -> Result<Config, ConfigErrors> {
         let mut tree = self.tree.0.clone();
-        for info in schema::KEYS.iter().filter(|info| info.restart) {
-            node::put(&mut tree, info.key, node::get(&in_force.tree.0, info.key).cloned());
+        for info in schema::keys().iter().filter(|info| info.restart) {
+            node::put(&mut tree, &info.key, node::get(&in_force.tree.0, &info.key).cloned());
         }
         Config::of_tree(tree)
-    }
-}
-
-fn known_tracker(text: &str) -> Result<Option<String>, String> {
-    match text {
-        "auto" => Ok(None),
-        name if terrace_linux::doctor::names().contains(&name) => Ok(Some(name.to_owned())),
-        other => {
-            Err(format!("unknown tracker {other:?}; known trackers: {}", terrace_linux::doctor::names().join(", ")))
-        }
     }
 }
 
 impl Class {
     /// Whether a tuner chooses its size.
     pub fn is_tuned(&self) -> bool {
-        self.goal == Goal::Tuned
-    }
-
-    /// Share of its processor time that watching it may cost: at most half of its maximum slowdown, so that the other half is left for
-    /// moves.
-    pub fn watching_share(&self) -> f64 {
-        self.max_overhead.min(self.max_slowdown / 2.0)
+        self.spec.goal == Goal::Tuned
     }
 }
-
-/// The policy whose page ages a target is measured by.
-const TUNED_POLICY: &str = "age";
 
 fn class(reader: &mut Reader<'_>, name: String) -> Class {
     let key = |part: &str| format!("class.{name}.{part}");
@@ -500,28 +435,12 @@ fn class(reader: &mut Reader<'_>, name: String) -> Class {
             "it matches no process; write match = [{ exe = \"/usr/bin/x*\" }] or the like",
         );
     }
-    let policy = reader.text(&key("policy"), |text| Ok(text.to_owned()));
-    let settings = reader.settings(&key("set"));
-    check_policy(reader, &name, &policy, &settings);
-    let goal = reader.text(&key("goal"), |text| match text {
-        "least" => Ok(Goal::Least),
-        "tuned" => Ok(Goal::Tuned),
-        "best" => Ok(Goal::Best),
-        "never-slow" => Ok(Goal::NeverSlow),
-        "never-fast" => Ok(Goal::NeverFast),
-        other => some(other).map(Goal::Fixed),
-    });
+    let spec = reader.spec(&name);
     let floor = reader.quantity(&key("floor"));
     let ceiling = reader.text(&key("ceiling"), |text| match text {
         "none" => Ok(None),
         other => other.parse().map(Some).map_err(|error| format!("{error}")),
     });
-    if goal == Goal::Tuned && policy != TUNED_POLICY {
-        reader.complain(
-            &key("goal"),
-            format!("goal tuned needs the page ages of policy {TUNED_POLICY}; this class has policy {policy}"),
-        );
-    }
     if let (Quantity::Bytes(floor), Some(ceiling)) = (floor, ceiling)
         && floor > ceiling
     {
@@ -530,71 +449,12 @@ fn class(reader: &mut Reader<'_>, name: String) -> Class {
     Class {
         selectors,
         order: reader.integer(&key("order"), i64::MIN..=i64::MAX),
-        policy,
-        settings,
-        goal,
+        spec,
         floor,
         ceiling,
-        tracker: reader.text(&key("tracker"), known_tracker),
         weight: reader.integer(&key("weight"), 1..=i64::from(Claim::MAX_WEIGHT)) as u32,
-        max_slowdown: reader.share(&key("max_slowdown")),
-        max_overhead: reader.share(&key("max_overhead")),
-        cooldown: reader.text(&key("cooldown"), |text| match text {
-            "usual" => Ok(None),
-            other => match reader::span(other, Duration::from_millis(1))? {
-                cooldown if cooldown > GovernorConfig::LONGEST_COOLDOWN => {
-                    Err(format!("{other:?} is longer than 10min"))
-                }
-                cooldown => Ok(Some(cooldown)),
-            },
-        }),
-        files: reader.flag(&key("files")),
-        shared: reader.flag(&key("shared")),
-        proof: reader.text(&key("proof"), |text| match text {
-            "off" => Ok(None),
-            other => reader::span(other, Duration::from_secs(10)).map(Some),
-        }),
-        metric: reader.text(&key("metric"), service_metric),
         name,
     }
-}
-
-/// A metric that a service may read. It runs as root, so it starts nothing that a key names.
-fn service_metric(text: &str) -> Result<Metric, String> {
-    let metric: Metric = text.parse().map_err(|error| format!("{text:?}: {error}"))?;
-    match metric.source {
-        metric::Source::Command(_) | metric::Source::Page { authority: None, .. } => Err(format!(
-            "{text:?}: the service starts no commands, curl neither; let a program write the number into a file"
-        )),
-        _ => Ok(metric),
-    }
-}
-
-/// Builds the policy once, so that a wrong name or setting is reported now and not when the first process arrives.
-fn check_policy(reader: &mut Reader<'_>, name: &str, policy: &str, settings: &BTreeMap<String, String>) {
-    let (policy_key, set_key) = (format!("class.{name}.policy"), format!("class.{name}.set"));
-    match terrace_policies::build(policy, Settings::from_pairs(settings.clone())) {
-        Ok(policy) => {
-            if let Some(why) = terrace_policies::only_simulated(policy.profile().needs()) {
-                reader.complain(&policy_key, format!("{why}; `terrace policies` says which work live"));
-            }
-        }
-        Err(SettingsError::UnknownPolicy { name, known }) => {
-            reader.complain(&policy_key, format!("unknown policy {name:?}; known policies: {known}"));
-        }
-        Err(SettingsError::UnknownKey { policy, key, known }) => {
-            reader.complain_within(&set_key, &key, format!("policy {policy} has no such setting; it has {known}"));
-        }
-        Err(SettingsError::BadValue { key, text, wanted }) => {
-            reader.complain_within(&set_key, &key, format!("{text:?} is not {wanted}"));
-        }
-    }
-}
-
-/// An amount of memory large enough to run in.
-fn some(text: &str) -> Result<Quantity, String> {
-    let quantity: Quantity = text.parse().map_err(|error| format!("{error}"))?;
-    quantity.above_nothing().map_err(|why| format!("{text:?}: {why}"))
 }
 
 fn tiers(text: &str) -> Result<Option<Vec<DeclaredTier>>, String> {

@@ -6,13 +6,15 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use terrace_core::units::{Quantity, parse_duration, parse_share};
+use terrace_core::units::{Quantity, parse_share};
 
 use super::ConfigError;
 use super::node::{Node, Place, Table, Value};
 use super::schema;
 use super::selector::{Selector, SelectorParts};
 use crate::rights::Principal;
+use crate::spec::options::{OPTIONS, Set, span};
+use crate::spec::{RunSpec, with_expected, with_value};
 
 /// See the module's header.
 pub(super) struct Reader<'a> {
@@ -48,7 +50,14 @@ impl<'a> Reader<'a> {
         if let Some(node) = self.node(key) {
             match read(&node.value) {
                 Ok(value) => return value,
-                Err(problem) => self.complain_at(&node.place, key, format!("{problem}; expected {}", info.takes)),
+                Err(problem) => {
+                    let given = match &node.value {
+                        Value::Text(text) => text.clone(),
+                        other => other.to_string(),
+                    };
+                    let problem = with_value(&with_expected(&problem, info.takes), &given);
+                    self.complain_at(&node.place, key, problem);
+                }
             }
         }
         let default = super::node::parse("default", &format!("value = {}", info.default));
@@ -82,7 +91,35 @@ impl<'a> Reader<'a> {
     }
 
     pub(super) fn share(&mut self, key: &str) -> f64 {
-        self.text(key, share)
+        self.text(key, |text| match parse_share(text) {
+            Ok(share) if share > 0.0 => Ok(share),
+            Ok(_) => Err(format!("{text:?} is not above 0%")),
+            Err(error) => Err(error.to_string()),
+        })
+    }
+
+    /// Everything of a class that a run has as well.
+    pub(super) fn spec(&mut self, class: &str) -> RunSpec {
+        let mut spec = RunSpec::default();
+        for info in OPTIONS.iter().filter(|info| info.is_key()) {
+            let key = format!("class.{class}.{}", info.key());
+            // A wrong value is reported by `value`, which then reads the default.
+            let cell = std::cell::RefCell::new(&mut spec);
+            match info.set {
+                Set::Text(set) => self.text(&key, |text| set(&mut cell.borrow_mut(), text)),
+                Set::Flag(set) => set(&mut cell.borrow_mut(), self.flag(&key)),
+                Set::Settings(set) => set(&mut cell.borrow_mut(), self.settings(&key)),
+            }
+        }
+        for problem in spec.complete() {
+            let key = format!("class.{class}.{}", problem.option);
+            let told = with_value(&problem.problem, &problem.given);
+            match &problem.setting {
+                Some(setting) => self.complain_within(&key, setting, told),
+                None => self.complain(&key, told),
+            }
+        }
+        spec
     }
 
     pub(super) fn quantity(&mut self, key: &str) -> Quantity {
@@ -235,7 +272,7 @@ impl<'a> Reader<'a> {
                     (before == prefix.join(".")).then_some(name)
                 });
                 let sections: BTreeSet<&str> =
-                    schema::KEYS.iter().filter_map(|info| info.key.split('.').next()).collect();
+                    schema::keys().iter().filter_map(|info| info.key.split('.').next()).collect();
                 let near = match prefix.is_empty() {
                     true => schema::nearest(last[0], sections.into_iter()),
                     false => schema::nearest(last[0], siblings),
@@ -257,25 +294,4 @@ impl<'a> Reader<'a> {
 fn is_class_name(name: &str) -> bool {
     let allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-' || byte == b'_';
     (1..=32).contains(&name.len()) && name.bytes().all(allowed)
-}
-
-/// A share above 0 %.
-pub(super) fn share(text: &str) -> Result<f64, String> {
-    match parse_share(text) {
-        Ok(share) if share > 0.0 => Ok(share),
-        Ok(_) => Err(format!("{text:?} is not above 0%")),
-        Err(error) => Err(error.to_string()),
-    }
-}
-
-/// A duration with a lower limit.
-pub(super) fn span(text: &str, least: Duration) -> Result<Duration, String> {
-    /// One year: a longer time is a typing error, and far from the limits of the clock's arithmetic.
-    const LONGEST: Duration = Duration::from_secs(365 * 86_400);
-    match parse_duration(text) {
-        Ok(span) if span < least => Err(format!("{text:?} is too short")),
-        Ok(span) if span > LONGEST => Err(format!("{text:?} is longer than a year")),
-        Ok(span) => Ok(span),
-        Err(error) => Err(error.to_string()),
-    }
 }

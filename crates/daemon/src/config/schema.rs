@@ -1,29 +1,46 @@
 //! The keys of the configuration in one table. Defaults, `terrace config explain`, the default file and the check for unknown keys come
 //! from it.
 //!
-//! In: nothing. Out: [`KEYS`]. Must not: read values; `reader` does.
+//! In: the options of a run, which are keys of a class. Out: [`keys`]. Must not: read values; `reader` does.
+
+use std::borrow::Cow;
+use std::sync::LazyLock;
+
+use crate::spec::options::{OPTIONS, OptionInfo};
 
 /// Information about one key.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct KeyInfo {
     /// Its full name; `NAME` stands for the name of a class.
-    pub key: &'static str,
+    pub key: Cow<'static, str>,
     /// The values it takes.
     pub takes: &'static str,
     /// Its default as TOML, empty if it has none.
-    pub default: &'static str,
+    pub default: Cow<'static, str>,
     /// What it means.
-    pub meaning: &'static str,
+    pub meaning: Cow<'static, str>,
     /// Whether a change needs a restart. All other changes take effect on reload.
     pub restart: bool,
 }
 
 const fn key(key: &'static str, takes: &'static str, default: &'static str, meaning: &'static str) -> KeyInfo {
-    KeyInfo { key, takes, default, meaning, restart: false }
+    KeyInfo {
+        key: Cow::Borrowed(key),
+        takes,
+        default: Cow::Borrowed(default),
+        meaning: Cow::Borrowed(meaning),
+        restart: false,
+    }
 }
 
 const fn fixed(key: &'static str, takes: &'static str, default: &'static str, meaning: &'static str) -> KeyInfo {
-    KeyInfo { key, takes, default, meaning, restart: true }
+    KeyInfo {
+        key: Cow::Borrowed(key),
+        takes,
+        default: Cow::Borrowed(default),
+        meaning: Cow::Borrowed(meaning),
+        restart: true,
+    }
 }
 
 /// The value of a list of selectors.
@@ -33,8 +50,32 @@ const SELECTORS: &str =
 /// The value of a list of principals.
 const PRINCIPALS: &str = "a list such as [\"user:alice\", \"group:ops\", \"token:/PATH\"]";
 
+/// The key of a class for an option of a run.
+fn of_option(info: &OptionInfo) -> KeyInfo {
+    let meaning = match info.for_class {
+        "" => Cow::Borrowed(info.meaning),
+        more => Cow::Owned(format!("{} {more}", info.meaning)),
+    };
+    KeyInfo {
+        key: Cow::Owned(format!("class.NAME.{}", info.key())),
+        takes: info.takes,
+        default: Cow::Owned(info.default_as_toml()),
+        meaning,
+        restart: false,
+    }
+}
+
 /// All keys.
-pub const KEYS: &[KeyInfo] = &[
+pub fn keys() -> &'static [KeyInfo] {
+    static KEYS: LazyLock<Vec<KeyInfo>> = LazyLock::new(|| {
+        let options = OPTIONS.iter().filter(|info| info.is_key()).map(of_option);
+        OF_THE_SERVICE.iter().cloned().chain(options).collect()
+    });
+    &KEYS
+}
+
+/// The keys that are no options of a run.
+const OF_THE_SERVICE: &[KeyInfo] = &[
     fixed(
         "daemon.socket",
         "a path",
@@ -183,30 +224,11 @@ pub const KEYS: &[KeyInfo] = &[
         "100",
         "A process that matches several classes belongs to the one with the lowest order; with equal order, to the first by name.",
     ),
-    key("class.NAME.policy", "a name from `terrace policies`", "\"age\"", "The policy that decides which pages move."),
-    key(
-        "class.NAME.set",
-        "a table of settings",
-        "{}",
-        "Settings of the policy, as with `--set`, such as { idle = \"20s\" }.",
-    ),
-    key(
-        "class.NAME.goal",
-        "least, tuned, best, never-slow, never-fast, a share (50%) or an amount (2GiB)",
-        "\"least\"",
-        "How much fast memory the class should have. least: as little as it needs. tuned: the least with a slowdown of at most max_slowdown (policy age), found and held by a tuner, as with `terrace size tune`. best: as much as it can use. never-slow: no page in slow memory. never-fast: no page in fast memory. A share or an amount: that much and no more.",
-    ),
     key(
         "class.NAME.floor",
         "a share of its footprint, or an amount",
         "\"0\"",
         "Fast memory that the class always keeps, whatever other classes need.",
-    ),
-    key(
-        "class.NAME.tracker",
-        "auto, or a name from `terrace doctor`",
-        "\"auto\"",
-        "How accesses of the class are observed. auto is the value of memory.tracker; if the first process of the class is a KVM guest, it is walker, damon or idle-pages, which see a guest's accesses.",
     ),
     key(
         "class.NAME.ceiling",
@@ -215,38 +237,6 @@ pub const KEYS: &[KeyInfo] = &[
         "Fast memory that the class never exceeds by promotion.",
     ),
     key("class.NAME.weight", "1 to 10000", "100", "Weight of the class when budgets are divided."),
-    key(
-        "class.NAME.max_slowdown",
-        "a share above 0%",
-        "\"2%\"",
-        "Share of its time that refaults, moves and tracking may cost before page-outs stop. With goal tuned: the most it may be slower than with everything in fast memory.",
-    ),
-    key(
-        "class.NAME.max_overhead",
-        "a share above 0%",
-        "\"1%\"",
-        "Share of its processor time that tracking may cost, at most half of max_slowdown. Scans become rarer and smaller to stay within it.",
-    ),
-    key(
-        "class.NAME.cooldown",
-        "usual, or a time up to 10min",
-        "\"usual\"",
-        "How long a page stays where it is after a move; four times longer after each ping-pong. usual is 10s with swap, else 1s.",
-    ),
-    key("class.NAME.files", "true or false", "false", "Manage private file mappings as well."),
-    key("class.NAME.shared", "true or false", "false", "Manage shared memory as well."),
-    key(
-        "class.NAME.proof",
-        "off, or a time of 10s or more",
-        "\"off\"",
-        "Proof mode: the class is managed in some windows of this length and left unmanaged in others, by coin. The difference is measured, and management rests if it harms.",
-    ),
-    key(
-        "class.NAME.metric",
-        "auto, instructions, cpu, file:PATH, http://HOST/PATH#NAME or redis://HOST:PORT; gauge= or cost= before it",
-        "\"auto\"",
-        "What proof mode measures. auto is instructions, or cpu where the machine counts none.",
-    ),
 ];
 
 /// Removed keys, and what replaces them.
@@ -274,7 +264,7 @@ pub fn find(key: &str) -> Option<&'static KeyInfo> {
         parts[1] = "NAME";
     }
     let general = parts.join(".");
-    KEYS.iter().find(|info| info.key == general)
+    keys().iter().find(|info| info.key == general)
 }
 
 /// The known name nearest to a wrong one, if one is near enough.
@@ -294,7 +284,7 @@ pub fn nearest<'a>(wrong: &str, known: impl Iterator<Item = &'a str>) -> Option<
 /// The keys as a table of docs/reference/daemon.md.
 pub fn reference_table() -> String {
     let mut text = "| key | takes | default | meaning |\n|---|---|---|---|\n".to_owned();
-    for KeyInfo { key, takes, default, meaning, restart } in KEYS {
+    for KeyInfo { key, takes, default, meaning, restart } in keys() {
         let default = if default.is_empty() { "must be given".to_owned() } else { format!("`{default}`") };
         let restart = if *restart { " *Restart.*" } else { "" };
         text += &format!("| `{key}` | {takes} | {default} | {meaning}{restart} |\n");

@@ -5,7 +5,7 @@
 use std::fmt::Write;
 
 use super::node::{Table, Value, quoted};
-use super::schema::{KEYS, KeyInfo, REMOVED, SELECTOR_KEYS, find, nearest};
+use super::schema::{KeyInfo, REMOVED, SELECTOR_KEYS, find, keys, nearest};
 
 /// How wide comments get.
 const WIDTH: usize = 100;
@@ -14,8 +14,8 @@ const WIDTH: usize = 100;
 pub fn show(tree: &Table) -> String {
     let mut text = String::new();
     let mut section = "";
-    for info in KEYS.iter().filter(|info| !info.key.starts_with("class.")) {
-        let (name, key) = info.key.split_once('.').unwrap_or(("", info.key));
+    for info in keys().iter().filter(|info| !info.key.starts_with("class.")) {
+        let (name, key) = info.key.split_once('.').unwrap_or(("", &info.key));
         if name != section {
             section = name;
             let _ = writeln!(text, "{}[{section}]", if text.is_empty() { "" } else { "\n" });
@@ -28,8 +28,8 @@ pub fn show(tree: &Table) -> String {
     };
     for class in classes {
         let _ = writeln!(text, "\n[class.{}]", quoted(&class));
-        for info in KEYS.iter().filter(|info| info.key.starts_with("class.")) {
-            let key = info.key.rsplit('.').next().unwrap_or(info.key);
+        for info in keys().iter().filter(|info| info.key.starts_with("class.")) {
+            let key = info.key.rsplit('.').next().unwrap_or(&info.key);
             line(&mut text, tree, &["class", &class, key], key, info);
         }
     }
@@ -37,7 +37,7 @@ pub fn show(tree: &Table) -> String {
 }
 
 fn line(text: &mut String, tree: &Table, path: &[&str], key: &str, info: &KeyInfo) {
-    let (mut value, mut place) = (info.default.to_owned(), "default".to_owned());
+    let (mut value, mut place) = (info.default.to_string(), "default".to_owned());
     let mut table = tree;
     for (depth, part) in path.iter().enumerate() {
         let Some(node) = table.get(*part) else { break };
@@ -58,8 +58,8 @@ pub fn default_file() -> String {
          # `terrace config check` finds mistakes, `terrace reload` puts changes into force.\n",
     );
     let mut section = "";
-    for info in KEYS {
-        let (name, key) = info.key.rsplit_once('.').unwrap_or(("", info.key));
+    for info in keys() {
+        let (name, key) = info.key.rsplit_once('.').unwrap_or(("", &info.key));
         let class = name == "class.NAME";
         if name != section {
             section = name;
@@ -70,12 +70,13 @@ pub fn default_file() -> String {
             let _ = writeln!(text, "\n{heading}");
         }
         text.push('\n');
-        comment(&mut text, info.meaning);
+        comment(&mut text, &info.meaning);
         comment(
             &mut text,
             &format!("Takes {}.{}", info.takes, if info.restart { " A change needs a restart." } else { "" }),
         );
-        let value = if info.key == "class.NAME.match" { "[{ exe = \"/usr/sbin/nginx\" }]" } else { info.default };
+        let value =
+            if info.key == "class.NAME.match" { "[{ exe = \"/usr/sbin/nginx\" }]" } else { info.default.as_ref() };
         let _ = writeln!(text, "{}{key} = {value}", if class { "#" } else { "" });
     }
     text
@@ -85,12 +86,15 @@ pub fn default_file() -> String {
 pub fn explain(key: &str) -> Option<String> {
     let info = find(key)?;
     let mut text = format!("{}\n", info.key);
-    for part in wrapped(info.meaning) {
+    for part in wrapped(&info.meaning) {
         let _ = writeln!(text, "  {part}");
     }
     let _ = writeln!(text, "takes    {}", info.takes);
-    let _ =
-        writeln!(text, "default  {}", if info.default.is_empty() { "none: it must be given" } else { info.default });
+    let _ = writeln!(
+        text,
+        "default  {}",
+        if info.default.is_empty() { "none: it must be given" } else { info.default.as_ref() }
+    );
     let _ = writeln!(
         text,
         "change   {}",
@@ -110,12 +114,12 @@ pub fn similar(key: &str) -> String {
     if let Some((_, instead)) = REMOVED.iter().find(|(name, _)| *name == key) {
         return (*instead).to_owned();
     }
-    let near = nearest(key, KEYS.iter().map(|info| info.key));
+    let near = nearest(key, keys().iter().map(|info| info.key.as_ref()));
     let last = key.rsplit('.').next().unwrap_or(key);
-    let same_end = KEYS.iter().map(|info| info.key).find(|known| known.rsplit('.').next() == Some(last));
+    let same_end = keys().iter().map(|info| info.key.as_ref()).find(|known| known.rsplit('.').next() == Some(last));
     match near.or(same_end) {
         Some(known) => format!("did you mean {known}?"),
-        None => format!("there are: {}", KEYS.iter().map(|info| info.key).collect::<Vec<_>>().join(", ")),
+        None => format!("there are: {}", keys().iter().map(|info| info.key.as_ref()).collect::<Vec<_>>().join(", ")),
     }
 }
 

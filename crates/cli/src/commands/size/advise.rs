@@ -6,16 +6,17 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
+use terrace_daemon::spec::RunSpec;
 use terrace_sizing::watched::GROUPS;
 use terrace_study::Unwatched;
 use terrace_study::advice::{Advices, Asked};
 
-use crate::args::{SizeAdviseArguments, WatchArguments};
+use crate::args::{ReportArguments, SizeAdviseArguments};
 use crate::commands::named;
-use crate::options::{WatchOptions, duration, misuse};
+use crate::options::{duration, misuse};
 use crate::provenance::Provenance;
 use crate::session::profile::Profiler;
-use crate::session::{Plan, RunHook, TargetSpec, run_with};
+use crate::session::{Plan, RunHook, TargetSpec, observing, run_with};
 
 pub(super) fn run(arguments: &SizeAdviseArguments) -> anyhow::Result<ExitCode> {
     let asked = Asked::parse(&arguments.program, &arguments.candidates, &arguments.prices)?;
@@ -50,19 +51,10 @@ fn of_a_program(arguments: &SizeAdviseArguments, asked: Asked) -> anyhow::Result
         ));
     }
     let limit = arguments.duration.as_deref().map(|text| duration("--duration", text)).transpose()?;
-    let watch = WatchOptions::parse(&WatchArguments {
-        tracker: arguments.tracker.clone(),
-        interval: Some("500ms".to_owned()),
-        // A measuring run: every page counts in every round, whatever it costs.
-        max_overhead: "100%".to_owned(),
-        files: false,
-        shared: false,
-        report: None,
-        json: false,
-        json_file: None,
-        quiet: true,
-        live: false,
-    })?;
+    // A measuring run: every page counts in every round, whatever it costs.
+    let base = RunSpec { interval: Some(Duration::from_millis(500)), max_overhead: 1.0, ..observing() };
+    let spec = arguments.spec.over(base)?;
+    let output = ReportArguments { quiet: true, ..ReportArguments::default() };
     let target = match named::process(arguments.pid, arguments.name.as_deref())? {
         Some(pid) => TargetSpec::Pid(pid),
         None => TargetSpec::Command(arguments.command.clone()),
@@ -70,9 +62,9 @@ fn of_a_program(arguments: &SizeAdviseArguments, asked: Asked) -> anyhow::Result
     // Twice as many as asked for: a sample is thinned out by halves.
     let mut profiler = Profiler::new(window, (arguments.candidates.sample * GROUPS * 2) as usize);
     let hook: &mut dyn RunHook = &mut profiler;
-    let mut plan = Plan::observe(target, watch, limit);
+    let mut plan = Plan::observe(target, spec, output, limit)?;
     // Every page in every round: one that was not looked at in a window would count as not accessed in it.
-    plan.settings.insert("share".to_owned(), "100%".to_owned());
+    plan.spec.settings.insert("share".to_owned(), "100%".to_owned());
     let (code, _) = run_with(&plan, Some(hook))?;
     if profiler.profile().windows == 0 {
         let what = arguments.command.first().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
@@ -81,6 +73,7 @@ fn of_a_program(arguments: &SizeAdviseArguments, asked: Asked) -> anyhow::Result
         return Err(misuse("CMD", &what, why));
     }
     let advice = asked.of_marks(&profiler.marks(), profiler.profile().clone(), &Unwatched)?;
-    let made = Provenance::here().on_this_machine().running(&arguments.command).under(&plan.policy, &plan.settings);
+    let made =
+        Provenance::here().on_this_machine().running(&arguments.command).under(&plan.spec.policy, &plan.spec.settings);
     Ok((code, advice, made))
 }

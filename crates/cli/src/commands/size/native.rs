@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use terrace_core::units::{PAGE_BYTES, TierId, Vpn};
+use terrace_daemon::spec::RunSpec;
 use terrace_linux::move_cost::half_noise;
 use terrace_linux::movers::{MoveResult, Mover, PageMove};
 use terrace_linux::pagemap::{Pagemap, Residence};
@@ -24,8 +25,9 @@ use terrace_linux::topology::{TierKind, TierMap};
 use terrace_sizing::Benchmark;
 use terrace_sizing::simulated::Performed;
 
-use crate::session::machine::Machine;
-use crate::session::{Plan, TargetSpec};
+use crate::args::checked;
+use crate::options::misuse;
+use crate::session::machine::{Machine, release};
 
 use worker::{Common, Done, Movable, Worker};
 
@@ -60,40 +62,14 @@ pub(super) struct Native {
 /// # Errors
 /// When there is no slow tier that pages can be moved to, or not enough of it.
 pub(super) fn perform(benchmark: &Benchmark, tier_slow: &str) -> anyhow::Result<Native> {
-    let plan = plan(tier_slow)?;
-    let machine = Machine::prepare(&plan, &[terrace_core::policy::Needs { scans: true, ..Default::default() }])?;
-    let done = run(benchmark, &machine.parts.tiers, machine.parts.mover);
-    machine.held.release()?;
+    let slow = tier_slow.parse().map_err(|error| misuse("--tier-slow", tier_slow, error))?;
+    // What watching costs is measured, and bounded by max_slowdown.
+    let spec = RunSpec { slow, max_overhead: 1.0, ..RunSpec::default() };
+    let spec = checked(spec, crate::commands::manage::memory()?)?;
+    let machine = Machine::prepare(&spec, &[terrace_core::policy::Needs { scans: true, ..Default::default() }])?;
+    let done = run(benchmark, &machine.ready.tiers, machine.ready.mover());
+    release(machine.ready.held)?;
     done
-}
-
-fn plan(tier_slow: &str) -> anyhow::Result<Plan> {
-    let memory = crate::commands::manage::memory()?;
-    let raw = crate::args::ManageArguments {
-        watch: crate::args::WatchArguments {
-            tracker: "auto".to_owned(),
-            interval: None,
-            // It is measured by what it costs, and that is bounded by max_slowdown.
-            max_overhead: "100%".to_owned(),
-            files: false,
-            shared: false,
-            report: None,
-            json: false,
-            json_file: None,
-            quiet: true,
-            live: false,
-        },
-        policy: "age".to_owned(),
-        settings: Vec::new(),
-        fast: "min".to_owned(),
-        tier_slow: tier_slow.to_owned(),
-        rate: None,
-        cooldown: None,
-        max_slowdown: "2%".to_owned(),
-        dry_run: false,
-    };
-    let options = crate::options::ManageOptions::parse(&raw, memory)?;
-    Ok(Plan::manage(TargetSpec::Pid(std::process::id()), options, None))
 }
 
 /// Pages by what is done with them, as numbers in the memory.

@@ -8,17 +8,17 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context;
-use terrace_core::policy::FastGoal;
 use terrace_core::text::visible_lines;
+use terrace_core::units::Quantity;
+use terrace_daemon::spec::{Goal, RunSpec};
 use terrace_linux::live_tuner::LiveTuner;
-use terrace_linux::process::RangeOptions;
 use terrace_linux::topology::{TierKind, Topology};
 use terrace_linux::watermarks::Watermarks;
 use terrace_tuning::{LEAST_COVERAGE, Mode, TunerConfig};
 
 use super::store;
-use crate::args::{DatabaseArguments, ManageArguments, SizeTuneArguments, WatchArguments};
-use crate::options::{ManageOptions, ProofOptions, duration, misuse};
+use crate::args::{DatabaseArguments, ReportArguments, SizeTuneArguments};
+use crate::options::{duration, misuse};
 use crate::provenance::Provenance;
 use crate::report::units;
 use crate::session::tuning::{DatabasePredictor, TuneReport, report as report_of};
@@ -35,14 +35,11 @@ pub(super) fn run(arguments: &SizeTuneArguments) -> anyhow::Result<ExitCode> {
     if every < LEAST_INTERVAL {
         return Err(misuse("--every", &arguments.every, "expected 500ms or more: a window needs some rounds of marks"));
     }
-    let mut plan = plan(arguments)?;
-    plan.proof = ProofOptions::parse(&arguments.proof, plan.moves)?;
-    if let Some(metric) = arguments.proof.metric.as_ref().filter(|_| arguments.hold == "watermarks") {
+    let plan = plan(arguments, max_slowdown)?;
+    if let Some(metric) = plan.spec.metric.as_ref().filter(|_| arguments.hold == "watermarks") {
         let why = "by --hold watermarks the kernel demotes in windows that are left alone, too, so that nothing is compared: use --hold pages";
-        return Err(misuse("--metric", metric, why));
+        return Err(misuse("--metric", &metric.text, why));
     }
-    // As much of the time may go to pages that come back as the target allows; the tuner stays below it.
-    plan.max_slowdown = max_slowdown;
     let mut config = TunerConfig::new(max_slowdown, if arguments.paper { Mode::Paper } else { Mode::Measured });
     config.interval = every;
     let mut live = LiveTuner::new(config);
@@ -52,7 +49,8 @@ pub(super) fn run(arguments: &SizeTuneArguments) -> anyhow::Result<ExitCode> {
         database = Some((machine.name.clone(), index.database().len()));
         live = live.predicting(Box::new(DatabasePredictor::new(index, machine.processor.frequency_hertz)));
     }
-    let watermarks = if arguments.hold == "watermarks" { Some(watermarks(&arguments.tier_slow)?) } else { None };
+    let watermarks =
+        if arguments.hold == "watermarks" { Some(watermarks(arguments.spec.text("tier-slow"))?) } else { None };
     let mut tuner = Steering::new(live, watermarks);
     let (code, run) = run_with(&plan, Some(&mut tuner))?;
     let report = report_of(&tuner, run.target.peak_footprint_bytes, database, run.proof.as_ref());
@@ -65,7 +63,8 @@ pub(super) fn run(arguments: &SizeTuneArguments) -> anyhow::Result<ExitCode> {
         );
         return Err(misuse("CMD", &arguments.command[0].to_string_lossy(), text));
     }
-    let made = Provenance::here().on_this_machine().running(&arguments.command).under(&plan.policy, &plan.settings);
+    let made =
+        Provenance::here().on_this_machine().running(&arguments.command).under(&plan.spec.policy, &plan.spec.settings);
     let json = made.stamp(&report)?;
     if let Some(file) = &arguments.json_file {
         let text = serde_json::to_string_pretty(&json)? + "\n";
@@ -127,37 +126,26 @@ fn kernel_demotes(root: &Path) -> anyhow::Result<()> {
     }
 }
 
-fn plan(arguments: &SizeTuneArguments) -> anyhow::Result<Plan> {
-    let memory = crate::commands::manage::memory()?;
-    let raw = ManageArguments {
-        watch: WatchArguments {
-            tracker: arguments.tracker.clone(),
-            // Half a second: five rounds a window, and no longer when a program is idle.
-            interval: Some("500ms".to_owned()),
-            // The target covers it: half of max_slowdown at most, see `Plan::max_overhead`.
-            max_overhead: "100%".to_owned(),
-            files: false,
-            shared: false,
-            report: arguments.report.clone(),
-            json: false,
-            json_file: None,
-            quiet: true,
-            live: false,
-        },
+fn plan(arguments: &SizeTuneArguments, max_slowdown: f64) -> anyhow::Result<Plan> {
+    let base = RunSpec {
         policy: POLICY.to_owned(),
-        settings: Vec::new(),
-        fast: "100%".to_owned(),
-        tier_slow: arguments.tier_slow.clone(),
-        rate: None,
-        cooldown: None,
-        max_slowdown: arguments.max_slowdown.clone(),
-        dry_run: false,
+        // Half a second: five rounds a window, and no longer when a program is idle.
+        interval: Some(Duration::from_millis(500)),
+        // The target covers it: half of max_slowdown at most, see `RunSpec::watching_share`.
+        max_overhead: 1.0,
+        goal: Goal::Fixed(Quantity::Share(1.0)),
+        // As much of the time may go to pages that come back as the target allows; the tuner stays below it.
+        max_slowdown,
+        ..RunSpec::default()
     };
-    let mut options = ManageOptions::parse(&raw, memory)?;
-    options.watch.ranges = RangeOptions { files: false, shared: false };
-    options.goal = FastGoal::Share(1.0);
-    options.goal_text = format!("tuned to a loss of {}", arguments.max_slowdown);
-    Ok(Plan::manage(TargetSpec::Command(arguments.command.clone()), options, None))
+    let spec = arguments.spec.spec_over(base, crate::commands::manage::memory()?)?;
+    Ok(Plan {
+        target: TargetSpec::Command(arguments.command.clone()),
+        spec,
+        goal_text: format!("tuned to a loss of {}", arguments.max_slowdown),
+        output: ReportArguments { report: arguments.report.clone(), quiet: true, ..ReportArguments::default() },
+        duration: None,
+    })
 }
 
 fn closing_lines(report: &TuneReport, footprint: u64) -> String {

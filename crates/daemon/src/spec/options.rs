@@ -1,0 +1,506 @@
+//! The options of a run in one table: the flags of `terrace run`, `attach` and `observe`, and the keys of a class.
+//!
+//! Help, manual pages, completions, the configuration's schema, its default file and docs/reference are generated from it. A new option is a
+//! row here and a field of [`RunSpec`].
+//!
+//! In: a value as text, flag or settings. Out: a field of a [`RunSpec`], or what was expected. Must not: compare options with each other;
+//! [`RunSpec::complete`] does.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use terrace_core::governor::GovernorConfig;
+use terrace_core::units::{Bytes, Quantity, parse_duration, parse_share};
+use terrace_linux::metric::{self, Metric};
+
+use super::{Goal, RunSpec};
+
+/// Where an option is offered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Offered {
+    /// As a flag and as a key of a class.
+    Everywhere,
+    /// As a flag only: the service has it for the whole machine, or not at all.
+    Flag,
+    /// As a key of a class only.
+    Key,
+}
+
+/// What an option is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Topic {
+    /// How a program is watched.
+    Watch,
+    /// How its pages move.
+    Move,
+    /// How a proof is made that this does no harm.
+    Proof,
+}
+
+/// How a value becomes part of a specification. An error says what was expected, or quotes the value.
+#[derive(Clone, Copy, Debug)]
+pub enum Set {
+    /// A text.
+    Text(fn(&mut RunSpec, &str) -> Result<(), String>),
+    /// A flag; in a configuration true or false.
+    Flag(fn(&mut RunSpec, bool)),
+    /// Settings of the policy; on the command line KEY=VALUE.
+    Settings(fn(&mut RunSpec, BTreeMap<String, String>)),
+}
+
+/// One option.
+#[derive(Clone, Copy, Debug)]
+pub struct OptionInfo {
+    /// Its name: the flag without its two hyphens; as the key of a class with underscores.
+    pub name: &'static str,
+    /// What it is about.
+    pub topic: Topic,
+    /// Where it is offered.
+    pub offered: Offered,
+    /// The value's name in help texts.
+    pub value_name: &'static str,
+    /// The values it takes.
+    pub takes: &'static str,
+    /// Its default, where it takes a text.
+    pub default: &'static str,
+    /// What it means.
+    pub meaning: &'static str,
+    /// What else it means for a class.
+    pub for_class: &'static str,
+    /// How a value is read.
+    pub set: Set,
+}
+
+use Offered::{Everywhere, Flag, Key};
+use Topic::{Move, Proof, Watch};
+
+/// All options of a run.
+pub const OPTIONS: &[OptionInfo] = &[
+    OptionInfo {
+        name: "policy",
+        topic: Move,
+        offered: Everywhere,
+        value_name: "NAME",
+        takes: "a name from `terrace policies`",
+        default: "age",
+        meaning: "The policy that decides which pages move (`terrace policies` lists them).",
+        for_class: "",
+        set: Set::Text(|spec, text| {
+            spec.policy = text.to_owned();
+            Ok(())
+        }),
+    },
+    OptionInfo {
+        name: "set",
+        topic: Move,
+        offered: Everywhere,
+        value_name: "KEY=VALUE",
+        takes: "a table of settings",
+        default: "",
+        meaning: "A setting of the policy, such as idle=20s. May be given several times.",
+        for_class: "As a key: all settings, such as { idle = \"20s\" }.",
+        set: Set::Settings(|spec, settings| spec.settings = settings),
+    },
+    OptionInfo {
+        name: "fast",
+        topic: Move,
+        offered: Flag,
+        value_name: "AMOUNT",
+        takes: "a share (50%), an amount (2GiB), or min",
+        default: "min",
+        meaning: "Fast memory to keep: a share of the footprint (50%), an amount (2GiB), or min: as little as it needs.",
+        for_class: "",
+        set: Set::Text(|spec, text| {
+            spec.goal = match text {
+                "min" => Goal::Least,
+                text => Goal::Fixed(amount_to_run_in(text, "a share (50%), an amount (2GiB), or min")?),
+            };
+            Ok(())
+        }),
+    },
+    OptionInfo {
+        name: "goal",
+        topic: Move,
+        offered: Key,
+        value_name: "GOAL",
+        takes: Goal::TAKES,
+        default: "least",
+        meaning: "How much fast memory the class should have. least: as little as it needs. tuned: the least with a slowdown of at most max_slowdown (policy age), found and held by a tuner, as with `terrace size tune`. best: as much as it can use. never-slow: no page in slow memory. never-fast: no page in fast memory. A share or an amount: that much and no more.",
+        for_class: "",
+        set: Set::Text(|spec, text| text.parse().map(|goal| spec.goal = goal)),
+    },
+    OptionInfo {
+        name: "tier-slow",
+        topic: Move,
+        offered: Flag,
+        value_name: "TIER",
+        takes: "auto, node:1, zram:2GiB, swap:/dev/NAME or none",
+        default: "auto",
+        meaning: "Where cold pages go: auto, node:1, zram:2GiB (set up for the run), swap:/dev/NAME, or none.",
+        for_class: "",
+        set: Set::Text(|spec, text| {
+            spec.slow = text.parse().map_err(|error| format!("{error}"))?;
+            Ok(())
+        }),
+    },
+    OptionInfo {
+        name: "rate",
+        topic: Move,
+        offered: Flag,
+        value_name: "BYTES",
+        takes: "auto, or bytes per second",
+        default: "auto",
+        meaning: "Most bytes per second that may change tier, such as 200MiB. auto is 256MiB to and from compressed swap, 1GiB between nodes.",
+        for_class: "",
+        set: Set::Text(|spec, text| rate(text).map(|rate| spec.rate = rate)),
+    },
+    OptionInfo {
+        name: "tracker",
+        topic: Watch,
+        offered: Everywhere,
+        value_name: "NAME",
+        takes: "auto, or a name from `terrace doctor`",
+        default: "auto",
+        meaning: "How accesses are observed: auto, or a tracker's name from `terrace doctor`.",
+        for_class: "auto is the value of memory.tracker; if the first process of the class is a KVM guest, it is walker, damon or idle-pages, which see a guest's accesses.",
+        set: Set::Text(|spec, text| tracker(text).map(|tracker| spec.tracker = tracker)),
+    },
+    OptionInfo {
+        name: "interval",
+        topic: Watch,
+        offered: Everywhere,
+        value_name: "TIME",
+        takes: "auto, or a time of 50ms or more",
+        default: "auto",
+        meaning: "Time between scans, such as 500ms. With auto the policy adapts it.",
+        for_class: "",
+        set: Set::Text(|spec, text| interval(text).map(|interval| spec.interval = interval)),
+    },
+    OptionInfo {
+        name: "max-overhead",
+        topic: Watch,
+        offered: Everywhere,
+        value_name: "SHARE",
+        takes: "a share above 0%",
+        default: "1%",
+        meaning: "Share of the program's CPU time that tracking may cost, where pages move at most half of max_slowdown. Scans become rarer and smaller to stay within it.",
+        for_class: "",
+        set: Set::Text(|spec, text| {
+            share(text, "without tracking nothing is known of the pages").map(|share| spec.max_overhead = share)
+        }),
+    },
+    OptionInfo {
+        name: "max-slowdown",
+        topic: Move,
+        offered: Everywhere,
+        value_name: "SHARE",
+        takes: "a share above 0%",
+        default: "2%",
+        meaning: "Share of its time that the program may lose to refaults, moves and tracking before page-outs stop.",
+        for_class: "With goal tuned: the most it may be slower than with everything in fast memory.",
+        set: Set::Text(|spec, text| {
+            share(text, "every page-out may cost a refault").map(|share| spec.max_slowdown = share)
+        }),
+    },
+    OptionInfo {
+        name: "cooldown",
+        topic: Move,
+        offered: Everywhere,
+        value_name: "TIME",
+        takes: "usual, or a time up to 10min",
+        default: "usual",
+        meaning: "How long a page stays where it is after a move; four times longer after each ping-pong. usual is 10s with swap, else 1s.",
+        for_class: "",
+        set: Set::Text(|spec, text| cooldown(text).map(|cooldown| spec.cooldown = cooldown)),
+    },
+    OptionInfo {
+        name: "files",
+        topic: Watch,
+        offered: Everywhere,
+        value_name: "",
+        takes: "true or false",
+        default: "",
+        meaning: "Manage private file mappings as well.",
+        for_class: "",
+        set: Set::Flag(|spec, on| spec.ranges.files = on),
+    },
+    OptionInfo {
+        name: "shared",
+        topic: Watch,
+        offered: Everywhere,
+        value_name: "",
+        takes: "true or false",
+        default: "",
+        meaning: "Manage shared memory as well.",
+        for_class: "",
+        set: Set::Flag(|spec, on| spec.ranges.shared = on),
+    },
+    OptionInfo {
+        name: "dry-run",
+        topic: Move,
+        offered: Flag,
+        value_name: "",
+        takes: "true or false",
+        default: "",
+        meaning: "Decide, but move nothing; report what would have moved.",
+        for_class: "",
+        set: Set::Flag(|spec, on| spec.moves = !on),
+    },
+    OptionInfo {
+        name: "metric",
+        topic: Proof,
+        offered: Flag,
+        value_name: "METRIC",
+        takes: "none, or a metric",
+        default: "none",
+        meaning: "Prove by this measure of the program that managing it does no harm: auto, instructions, cpu, file:PATH, command:WORDS, http://HOST/PATH#NAME or redis://HOST:PORT. gauge= or cost= stands before what does not count work.",
+        for_class: "",
+        set: Set::Text(|spec, text| {
+            spec.metric = match text {
+                "none" => None,
+                text => Some(text.parse().map_err(|error| format!("{error}"))?),
+            };
+            Ok(())
+        }),
+    },
+    OptionInfo {
+        name: "metric-window",
+        topic: Proof,
+        offered: Flag,
+        value_name: "TIME",
+        takes: "a time of 2s or more",
+        default: "30s",
+        meaning: "Length of the windows in which the program is managed or left alone, by coin.",
+        for_class: "",
+        set: Set::Text(|spec, text| window(text).map(|window| spec.proof_window = Some(window))),
+    },
+    OptionInfo {
+        name: "proof",
+        topic: Proof,
+        offered: Key,
+        value_name: "TIME",
+        takes: "off, or a time of 10s or more",
+        default: "off",
+        meaning: "Proof mode: the class is managed in some windows of this length and left unmanaged in others, by coin. The difference is measured, and management rests if it harms.",
+        for_class: "",
+        set: Set::Text(|spec, text| {
+            spec.proof_window = match text {
+                "off" => None,
+                text => Some(span(text, Duration::from_secs(10))?),
+            };
+            Ok(())
+        }),
+    },
+    OptionInfo {
+        name: "metric",
+        topic: Proof,
+        offered: Key,
+        value_name: "METRIC",
+        takes: "auto, instructions, cpu, file:PATH, http://HOST/PATH#NAME or redis://HOST:PORT; gauge= or cost= before it",
+        default: "auto",
+        meaning: "What proof mode measures. auto is instructions, or cpu where the machine counts none.",
+        for_class: "",
+        set: Set::Text(|spec, text| metric_of_service(text).map(|metric| spec.metric = Some(metric))),
+    },
+];
+
+impl OptionInfo {
+    /// Whether it is a flag.
+    pub fn is_flag(&self) -> bool {
+        self.offered != Key
+    }
+
+    /// Whether it is a key of a class.
+    pub fn is_key(&self) -> bool {
+        self.offered != Flag
+    }
+
+    /// The last part of its key.
+    pub fn key(&self) -> String {
+        self.name.replace('-', "_")
+    }
+
+    /// Sets its default.
+    pub fn set_default(&self, spec: &mut RunSpec) {
+        match self.set {
+            Set::Text(set) => {
+                set(spec, self.default).unwrap_or_else(|why| panic!("the default of {}: {why}", self.name))
+            }
+            Set::Flag(set) => set(spec, false),
+            Set::Settings(set) => set(spec, BTreeMap::new()),
+        }
+    }
+
+    /// Its default as TOML.
+    pub fn default_as_toml(&self) -> String {
+        match self.set {
+            Set::Text(_) => format!("{:?}", self.default),
+            Set::Flag(_) => "false".to_owned(),
+            Set::Settings(_) => "{}".to_owned(),
+        }
+    }
+}
+
+/// An amount of memory large enough to run in.
+///
+/// # Errors
+/// What was expected: `expected`, or more of it.
+pub fn amount_to_run_in(text: &str, expected: &str) -> Result<Quantity, String> {
+    let quantity: Quantity = text.parse().map_err(|_| format!("expected {expected}"))?;
+    quantity.above_nothing().map_err(|why| format!("{why}: no program runs with less"))
+}
+
+/// A tracker's name; `None` is auto.
+///
+/// # Errors
+/// There is no such tracker.
+pub fn tracker(text: &str) -> Result<Option<String>, String> {
+    let names = terrace_linux::doctor::names();
+    match text {
+        "auto" => Ok(None),
+        name if names.contains(&name) => Ok(Some(name.to_owned())),
+        other => Err(format!("unknown tracker {other:?}; expected auto, {}", names.join(", "))),
+    }
+}
+
+/// Bytes a second that may change tier; `None` is auto.
+///
+/// # Errors
+/// What was expected.
+pub fn rate(text: &str) -> Result<Option<Bytes>, String> {
+    match text {
+        "auto" => Ok(None),
+        text => match text.parse::<Bytes>() {
+            Ok(rate) if rate >= Bytes::mib(1) => Ok(Some(rate)),
+            Ok(_) => Err("expected 1MiB (a second) or more; with less nothing moves".to_owned()),
+            Err(error) => Err(error.to_string()),
+        },
+    }
+}
+
+/// A share above 0 %; `because` says why there is no less.
+fn share(text: &str, because: &str) -> Result<f64, String> {
+    match parse_share(text) {
+        Ok(share) if share > 0.0 => Ok(share),
+        Ok(_) => Err(format!("expected more than 0%: {because}")),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+/// A time longer than zero and of `least` or more, and at most a year: a longer time is a typing error, and far from the limits of the
+/// clock's arithmetic.
+///
+/// # Errors
+/// What was expected.
+pub fn span(text: &str, least: Duration) -> Result<Duration, String> {
+    const LONGEST: Duration = Duration::from_secs(365 * 86_400);
+    match parse_duration(text) {
+        Ok(span) if span.is_zero() && !least.is_zero() => {
+            Err("expected a time longer than zero, such as 60s".to_owned())
+        }
+        Ok(span) if span < least => Err(format!("{text:?} is too short")),
+        Ok(span) if span > LONGEST => Err(format!("{text:?} is longer than a year")),
+        Ok(span) => Ok(span),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+/// Shortest time between scans.
+const LEAST_INTERVAL: Duration = Duration::from_millis(50);
+
+fn interval(text: &str) -> Result<Option<Duration>, String> {
+    match text {
+        "auto" => Ok(None),
+        text => match span(text, Duration::from_nanos(1))? {
+            interval if interval < LEAST_INTERVAL => Err(
+                "expected 50ms or more; below that the marks cannot be trusted and clearing them costs more than it tells"
+                    .to_owned(),
+            ),
+            interval => Ok(Some(interval)),
+        },
+    }
+}
+
+/// A page that keeps coming back stays 64 times as long, which must fit what is stored of a page.
+fn cooldown(text: &str) -> Result<Option<Duration>, String> {
+    match text {
+        "usual" => Ok(None),
+        text => match span(text, Duration::from_nanos(1))? {
+            cooldown if cooldown > GovernorConfig::LONGEST_COOLDOWN => {
+                Err("expected 10min or less: a page that keeps coming back stays 64 times as long".to_owned())
+            }
+            cooldown => Ok(Some(cooldown)),
+        },
+    }
+}
+
+/// The least window of a proof: readings a tenth of a second late must not be a tenth of it.
+const LEAST_WINDOW: Duration = Duration::from_secs(2);
+
+fn window(text: &str) -> Result<Duration, String> {
+    match span(text, Duration::from_nanos(1))? {
+        window if window < LEAST_WINDOW => {
+            Err("expected 2s or more: in shorter windows a measure is mostly noise".to_owned())
+        }
+        window => Ok(window),
+    }
+}
+
+/// A metric that a service may read. It runs as root, so it starts nothing that a key names.
+fn metric_of_service(text: &str) -> Result<Metric, String> {
+    let metric: Metric = text.parse().map_err(|error| format!("{text:?}: {error}"))?;
+    match metric.source {
+        metric::Source::Command(_) | metric::Source::Page { authority: None, .. } => Err(format!(
+            "{text:?}: the service starts no commands, curl neither; let a program write the number into a file"
+        )),
+        _ => Ok(metric),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(name: &str, text: &str) -> String {
+        let info = OPTIONS.iter().find(|info| info.name == name).unwrap();
+        let Set::Text(set) = info.set else { panic!("{name} takes no text") };
+        set(&mut RunSpec::default(), text).unwrap_err()
+    }
+
+    #[test]
+    fn fast_memory_is_a_share_an_amount_or_min() {
+        assert_eq!("50%".parse::<Goal>(), Ok(Goal::Fixed(Quantity::Share(0.5))));
+        assert_eq!("2GiB".parse::<Goal>(), Ok(Goal::Fixed(Quantity::Bytes(Bytes::gib(2)))));
+        for (text, says) in [("0", "1MiB or more"), ("0%", "more than 0%"), ("lots", "expected a share (50%)")] {
+            assert!(refused("fast", text).contains(says), "{text}");
+        }
+    }
+
+    #[test]
+    fn times_have_bounds() {
+        assert_eq!(cooldown("20ms").unwrap(), Some(Duration::from_millis(20)));
+        for (text, says) in [("0s", "longer than zero"), ("11min", "10min or less"), ("soon", "not a duration")] {
+            assert!(refused("cooldown", text).contains(says), "{text}");
+        }
+        assert!(refused("interval", "1ms").contains("50ms or more"));
+        assert!(refused("metric-window", "1s").contains("2s or more"));
+        assert!(refused("proof", "9s").contains("too short"));
+    }
+
+    #[test]
+    fn a_name_is_offered_once_in_each_place() {
+        for place in [OptionInfo::is_flag, OptionInfo::is_key] {
+            let mut names: Vec<&str> = OPTIONS.iter().filter(|info| place(info)).map(|info| info.name).collect();
+            names.sort_unstable();
+            let all = names.len();
+            names.dedup();
+            assert_eq!(names.len(), all);
+        }
+    }
+
+    #[test]
+    fn the_service_starts_no_command_for_a_metric() {
+        assert!(metric_of_service("command:echo 1").unwrap_err().contains("starts no commands"));
+        assert!(metric_of_service("cpu").is_ok());
+    }
+}
