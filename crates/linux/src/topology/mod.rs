@@ -47,6 +47,12 @@ pub struct Topology {
 /// Why the topology could not be found, or cannot be as it was asked for.
 #[derive(Debug, thiserror::Error)]
 pub enum TopologyError {
+    /// The kernel's pages are of another size.
+    #[error("the pages of this kernel have {kib} KiB; Terrace manages pages of 4 KiB only: boot a kernel with those")]
+    PageSize {
+        /// The size, in KiB.
+        kib: usize,
+    },
     /// A file could not be read.
     #[error("{path}: {source}")]
     Read {
@@ -92,12 +98,22 @@ pub enum TopologyError {
     },
 }
 
+/// On arm64 kernels come with pages of 16 and 64 KiB, too; figures by page, and places in /proc/PID/pagemap, would all be wrong there.
+fn check_page_size(bytes: usize) -> Result<(), TopologyError> {
+    if bytes as u64 == terrace_core::units::PAGE_BYTES {
+        Ok(())
+    } else {
+        Err(TopologyError::PageSize { kib: bytes >> 10 })
+    }
+}
+
 impl Topology {
     /// Finds the tiers of the machine whose /proc and /sys lie below `root`: "/", or a fixture.
     ///
     /// # Errors
-    /// When /proc/meminfo or a node's meminfo cannot be read. Everything else that is missing is noted instead.
+    /// When the kernel's pages are not of 4 KiB, or /proc/meminfo or a node's meminfo cannot be read. Everything else that is missing is noted instead.
     pub fn discover(root: &Path) -> Result<Topology, TopologyError> {
+        check_page_size(rustix::param::page_size())?;
         let mut notes = Vec::new();
         let nodes = nodes::read_nodes(root, &mut notes)?;
         let memory_tiers = nodes::read_memory_tiers(root);
@@ -325,5 +341,20 @@ impl TierMap {
     /// Whether some present pages are in another tier than the fastest, so that a frame number has information.
     pub fn has_several_node_tiers(&self) -> bool {
         !self.frames.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_kernels_with_pages_of_4_kib_are_managed() {
+        assert!(check_page_size(4096).is_ok());
+        let refused = check_page_size(64 << 10).unwrap_err().to_string();
+        assert!(
+            refused.starts_with("the pages of this kernel have 64 KiB") && refused.contains("4 KiB only"),
+            "{refused}"
+        );
     }
 }
