@@ -14,7 +14,7 @@ mod service;
 mod sizing;
 mod spec;
 
-pub(crate) use groups::command;
+pub(crate) use groups::{command, with_nearest};
 pub(crate) use lab::*;
 pub(crate) use laboratory::*;
 pub(crate) use service::*;

@@ -28,7 +28,7 @@ fn main() -> ExitCode {
     let parsed = args::command().try_get_matches().and_then(|given| args::Arguments::from_arg_matches(&given));
     let arguments = match parsed {
         Ok(arguments) => arguments,
-        Err(told) => return terrace_daemon::tell::tell(&told),
+        Err(told) => return terrace_daemon::tell::tell(&args::with_nearest(told)),
     };
     start_log(arguments.verbose);
     match commands::run(arguments.command) {

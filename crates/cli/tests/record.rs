@@ -126,6 +126,12 @@ fn a_program_is_compared_at_four_sizes_and_one_that_dies_is_not() {
     assert!(result["accesses"].as_u64().unwrap() > 1_000_000 && result["answer"].is_string(), "{result}");
     assert!(page.join("report.html").exists());
     assert_eq!(result["started"], serde_json::json!([]), "awk starts nothing");
+    // A person gets a page without asking.
+    let mut plain = Command::new(env!("CARGO_BIN_EXE_terrace"));
+    plain.args(["compare", "--policies", "tpp", "--fast", "50%", "--", "awk", "BEGIN { print 1 }"]);
+    let plain = plain.env("TERRACE_QEMU_PLUGIN", &plugin).current_dir(folder.path()).output().unwrap();
+    assert!(plain.status.success() && String::from_utf8_lossy(&plain.stderr).contains("compare-report/report.html"));
+    assert!(folder.path().join("compare-report/report.html").exists());
     let words = ["compare", "--json", "--policies", "tpp", "--fast", "50%", "--", "sh", "-c", "cat /dev/null; exit 0"];
     let shell = terrace(&plugin, &words);
     let stderr = String::from_utf8_lossy(&shell.stderr).into_owned();

@@ -2,7 +2,9 @@
 //!
 //! In: the grammar. Out: the grammar with that help. Must not: describe a subcommand; its own summary is printed.
 
-use clap::{Command, CommandFactory};
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{Command, CommandFactory, Error};
+use terrace_daemon::config::schema::nearest;
 
 /// A group of subcommands.
 struct Group {
@@ -44,6 +46,19 @@ pub(crate) fn command() -> Command {
     command.help_template(template)
 }
 
+/// clap's message about a command that does not exist, with the nearest one where clap finds none, as in `terrace rnu`.
+pub(crate) fn with_nearest(mut told: Error) -> Error {
+    let known = GROUPS.iter().flat_map(|group| group.commands).copied();
+    let near = match (told.kind(), told.get(ContextKind::InvalidSubcommand)) {
+        (ErrorKind::InvalidSubcommand, Some(ContextValue::String(wrong))) => nearest(wrong, known),
+        _ => None,
+    };
+    if let (Some(near), None) = (near, told.get(ContextKind::SuggestedSubcommand)) {
+        told.insert(ContextKind::SuggestedSubcommand, ContextValue::Strings(vec![near.to_owned()]));
+    }
+    told
+}
+
 fn template(command: &Command) -> String {
     let mut text = "{about-with-newline}\n{usage-heading} {usage}\n".to_owned();
     let width = GROUPS.iter().flat_map(|group| group.commands).map(|name| name.len()).max().unwrap_or(0);
@@ -70,6 +85,16 @@ mod tests {
         known.sort_unstable();
         grouped.sort_unstable();
         assert_eq!(grouped, known);
+    }
+
+    #[test]
+    fn a_command_with_letters_in_the_wrong_order_is_answered_with_the_right_one() {
+        for (wrong, right) in [("rnu", "'run'"), ("obsrve", "'observe'"), ("attahc", "'attach'"), ("tpo", "'top'")] {
+            let told = with_nearest(command().try_get_matches_from(["terrace", wrong]).unwrap_err()).to_string();
+            assert!(told.contains(right), "{wrong}: {told}");
+        }
+        let told = with_nearest(command().try_get_matches_from(["terrace", "fly"]).unwrap_err()).to_string();
+        assert!(!told.contains("similar"), "{told}");
     }
 
     #[test]

@@ -392,7 +392,7 @@ pub(crate) struct CompareArguments {
     /// Print one JSON object.
     #[arg(long)]
     pub json: bool,
-    /// Write report.json and report.html into this directory.
+    /// Write report.json and report.html into this directory; by default compare-report, and with --json none.
     #[arg(long, value_name = "DIR")]
     pub report: Option<PathBuf>,
     /// The program and its arguments.

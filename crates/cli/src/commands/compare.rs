@@ -24,6 +24,9 @@ use crate::report::units;
 /// Knows the future: no policy can do better.
 const BOUND: &str = terrace_policies::clairvoyant::INFO.name;
 
+/// Where the page goes unless `--report` says.
+const PAGE: &str = "compare-report";
+
 pub(super) fn run(arguments: &CompareArguments) -> anyhow::Result<ExitCode> {
     let max_slowdown = super::size::max_slowdown(&arguments.max_slowdown)?;
     let cache = cache_size(arguments.cache.as_deref())?;
@@ -47,9 +50,12 @@ pub(super) fn run(arguments: &CompareArguments) -> anyhow::Result<ExitCode> {
     let verdicts = verdicts(&comparison.cells, &arguments.fast);
     let answer = answer(&verdicts, max_slowdown);
     let json = with_answer(comparison.as_json(Provenance::here())?, &recorded, &verdicts, &answer);
-    if let Some(directory) = &arguments.report {
+    // A person gets a page without asking for it; a script gets what it asks for.
+    let page = arguments.report.clone().or_else(|| (!arguments.json).then(|| PAGE.into()));
+    if let Some(directory) = &page {
         let Comparison { cells, summary, courses, .. } = &comparison;
         crate::report::sim::write_comparison(directory, &json, cells, summary, courses)?;
+        eprintln!("terrace: page: {}", directory.join("report.html").display());
     }
     match arguments.json {
         true => super::print_json(&json)?,

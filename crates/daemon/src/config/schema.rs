@@ -275,7 +275,8 @@ pub fn nearest<'a>(wrong: &str, known: impl Iterator<Item = &'a str>) -> Option<
         return None;
     }
     known
-        .map(|name| (strsim::levenshtein(wrong, name), name))
+        // Two letters in the wrong order are one mistake.
+        .map(|name| (strsim::osa_distance(wrong, name), name))
         .filter(|(far, name)| *far <= name.len().div_ceil(3))
         .min()
         .map(|(_, name)| name)
