@@ -226,11 +226,22 @@ fn text(
                 false => format!(", {} above the bound", percent(above)),
             }
         });
-        line(format!("  {fast:>8}  {}{level}: loses {}{from}", policies.join(", "), percent(*loss)));
+        let best = if all_level(policies, cells) { "all policies".to_owned() } else { policies.join(", ") };
+        line(format!("  {fast:>8}  {best}{level}: loses {}{from}", percent(*loss)));
     }
     line(format!("\n{answer}."));
-    line(format!("The bound is {BOUND}, which knows what the program will use."));
+    if verdicts.iter().all(|verdict| all_level(&verdict.policies, cells)) {
+        line(format!("At these sizes it hardly matters on {} where the pages of this program lie.", arguments.machine));
+    }
+    if verdicts.iter().any(|verdict| verdict.bound_loss.is_some()) {
+        line(format!("The bound is {BOUND}, which knows what the program will use."));
+    }
     out
+}
+
+/// Whether all of several policies are level.
+fn all_level(level: &[String], cells: &[Cell]) -> bool {
+    level.len() > 1 && level.len() == rivals(cells).len()
 }
 
 #[cfg(test)]
@@ -275,6 +286,7 @@ mod tests {
         assert!((found[0].bound_loss.unwrap() - 0.1).abs() < 1e-9 && found[1].bound_loss.is_none());
         assert_eq!(answer(&found, 0.05), "50% of fast memory is enough for a loss of 5.0 %: age loses 3.0 %");
         assert!(answer(&found, 0.01).starts_with("None of these sizes"));
+        assert!(!all_level(&found[0].policies, &cells) && all_level(&found[1].policies, &cells));
     }
 
     #[test]
