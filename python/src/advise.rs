@@ -6,14 +6,11 @@ use std::path::PathBuf;
 
 use pyo3::prelude::*;
 use terrace_study::advice::Asked;
-use terrace_study::arguments::{CandidateArguments, ProgramArguments};
+use terrace_study::arguments::{CandidateArguments, GROUPS, LEAST_SAMPLE, ProgramArguments};
 use terrace_study::{Error, misuse};
 
 use crate::simulate::Model;
 use crate::watch::{raised, work};
-
-/// Fewer pages say nothing.
-const LEAST_SAMPLE: u32 = 64;
 
 /// Advice; its JSON.
 #[pyfunction]
@@ -42,8 +39,9 @@ pub(crate) fn advise(
     if sample < LEAST_SAMPLE {
         return Err(refuse(misuse("--sample", &sample.to_string(), format!("expected {LEAST_SAMPLE} or more"))));
     }
-    if !(2..=16).contains(&groups) {
-        return Err(refuse(misuse("--groups", &groups.to_string(), "expected 2 to 16")));
+    if !GROUPS.contains(&groups) {
+        let why = format!("expected {} to {}", GROUPS.start(), GROUPS.end());
+        return Err(refuse(misuse("--groups", &groups.to_string(), why)));
     }
     let model = model.checked().map_err(refuse)?;
     let program = ProgramArguments { workload, trace, max_footprint, seed, model };

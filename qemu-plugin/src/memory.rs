@@ -77,7 +77,7 @@ impl GuestMemory {
         Ok(GuestMemory { nodes: files.iter().map(open).collect::<io::Result<_>>()?, layout })
     }
 
-    /// That of a guest whose programs are told apart.
+    /// That of a guest whose programs are distinguished.
     ///
     /// # Errors
     /// With what cannot be opened, and why.

@@ -1,6 +1,6 @@
 //! Counts a guest's accesses by the tier that serves them, through a modelled cache and TLBs.
 //!
-//! In: accesses by physical and virtual address, and by process where programs are told apart (`whose`). Out: a line of JSON per interval of accesses: how many there were, how many
+//! In: accesses by physical and virtual address, and by process where programs are distinguished (`whose`). Out: a line of JSON per interval of accesses: how many there were, how many
 //! missed the cache and were served by each tier, and how long they take on the modelled machine. Must not: call into QEMU, or
 //! know which program is managed how.
 //!
@@ -120,7 +120,7 @@ impl Tiers {
         })
     }
 
-    /// Whether accesses are told apart by who makes them, for which [`Tiers::watched`] has to hear of the processor.
+    /// Whether accesses are distinguished by who makes them, for which [`Tiers::watched`] has to hear of the processor.
     pub(crate) fn tells_programs(&self) -> bool {
         self.whose.is_some()
     }

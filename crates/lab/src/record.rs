@@ -208,7 +208,7 @@ pub(crate) struct ToldApart {
 }
 
 impl ToldApart {
-    /// Makes the memory of a guest in which `labels` programs are told apart.
+    /// Makes the memory of a guest in which `labels` programs are distinguished.
     ///
     /// # Errors
     /// When the kernel has no type information, or there is no memory.

@@ -185,6 +185,11 @@ impl ProgramArguments {
     }
 }
 
+/// Least pages of a sample: fewer say nothing.
+pub const LEAST_SAMPLE: u32 = 64;
+/// How many samples a forecast may have.
+pub const GROUPS: std::ops::RangeInclusive<u16> = 2..=16;
+
 /// What a forecast chooses between, and on how much of the program it is made.
 #[derive(Clone, Debug, Args)]
 pub struct CandidateArguments {
@@ -198,9 +203,9 @@ pub struct CandidateArguments {
     #[arg(long, value_name = "SHARES", value_delimiter = ',')]
     pub fast: Vec<String>,
     /// Pages of each sample, at least: fewer are quicker and less exact.
-    #[arg(long, default_value_t = 2048, value_name = "PAGES", value_parser = clap::value_parser!(u32).range(64..))]
+    #[arg(long, default_value_t = 2048, value_name = "PAGES", value_parser = clap::value_parser!(u32).range(i64::from(LEAST_SAMPLE)..))]
     pub sample: u32,
     /// Samples that have no page in common, from whose differences errors follow; seeds where a sample has every page.
-    #[arg(long, default_value_t = 4, value_name = "N", value_parser = clap::value_parser!(u16).range(2..=16))]
+    #[arg(long, default_value_t = 4, value_name = "N", value_parser = clap::value_parser!(u16).range(i64::from(*GROUPS.start())..=i64::from(*GROUPS.end())))]
     pub groups: u16,
 }

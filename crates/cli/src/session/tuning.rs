@@ -33,7 +33,7 @@ pub(crate) trait RunHook {
     fn due(&self) -> Time;
     /// Looks.
     fn look(&mut self, manager: &mut Manager);
-    /// The program is left alone for now: what was seen so far is no window.
+    /// The program is left alone in this window of a proof: what was seen of it so far is no window of the tuner's.
     fn leave_alone(&mut self, _manager: &mut Manager) {}
 }
 

@@ -19,6 +19,7 @@ use std::time::Duration;
 
 use terrace_core::arbiter::Claim;
 use terrace_core::units::{Bytes, Quantity};
+use terrace_linux::metric;
 use terrace_linux::topology::declared::{DeclaredTier, SlowTier, TierMemory, parse_declared};
 
 use self::node::{Place, Table};
@@ -340,7 +341,7 @@ impl Config {
             }),
             reserve: reader.quantity("budget.reserve"),
             bandwidth: reader.text("budget.bandwidth", options::rate),
-            cpu: reader.share("budget.cpu"),
+            cpu: reader.text("budget.cpu", |text| options::share(text, "Terrace itself needs some")),
             cpu_burst: reader.duration("budget.cpu_burst", Duration::ZERO),
             period: reader.duration("budget.period", Duration::from_millis(200)),
             listen,
@@ -508,6 +509,9 @@ fn socket_mode_of(text: &str) -> Result<u32, String> {
     }
 }
 
+/// What collectors take OTLP over HTTP on (opentelemetry.io, OTLP specification).
+const OTLP_PORT: u16 = 4318;
+
 /// As OpenTelemetry's OTEL_EXPORTER_OTLP_ENDPOINT: without a path it is that of metrics, without a port it is 4318.
 fn collector_of(text: &str) -> Result<Option<Collector>, String> {
     if text == "none" {
@@ -522,18 +526,12 @@ fn collector_of(text: &str) -> Result<Option<Collector>, String> {
     let rest = text.strip_prefix("http://").ok_or_else(wrong)?;
     let (authority, path) = rest.find('/').map_or((rest, ""), |at| rest.split_at(at));
     let plain = |text: &str| text.bytes().all(|byte| byte.is_ascii_graphic());
-    // The colons of an IPv6 address stand in brackets.
-    let port = authority.rsplit_once(':').filter(|(_, port)| !port.ends_with(']'));
-    let (host, port) = port.unwrap_or((authority, "4318"));
-    if host.is_empty()
-        || host.contains(['@', '?', '#'])
-        || !plain(rest)
-        || !port.parse::<u16>().is_ok_and(|port| port > 0)
-    {
+    if authority.contains(['@', '?', '#']) || !plain(rest) {
         return Err(wrong());
     }
+    let authority = metric::authority(authority, OTLP_PORT).map_err(|why| format!("{text:?}: {why}"))?;
     let path = if path.len() <= 1 { "/v1/metrics" } else { path };
-    Ok(Some(Collector { authority: format!("{host}:{port}"), path: path.to_owned() }))
+    Ok(Some(Collector { authority, path: path.to_owned() }))
 }
 
 fn listen_of(text: &str, guarded: bool) -> Result<Listen, String> {

@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use terrace_core::units::{Quantity, parse_share};
+use terrace_core::units::Quantity;
 
 use super::ConfigError;
 use super::node::{Node, Place, Table, Value};
@@ -45,7 +45,7 @@ impl<'a> Reader<'a> {
 
     /// The value of a key, parsed by `read`. An absent or wrong value becomes the schema's default; a wrong one is also reported, with what
     /// was expected.
-    pub(super) fn value<T>(&mut self, key: &str, read: impl Fn(&Value) -> Result<T, String>) -> T {
+    pub(super) fn value<T>(&mut self, key: &str, mut read: impl FnMut(&Value) -> Result<T, String>) -> T {
         let info = schema::find(key).unwrap_or_else(|| panic!("the schema lacks {key}"));
         if let Some(node) = self.node(key) {
             match read(&node.value) {
@@ -65,7 +65,7 @@ impl<'a> Reader<'a> {
         value.unwrap_or_else(|| panic!("the schema's default of {key} cannot be read"))
     }
 
-    pub(super) fn text<T>(&mut self, key: &str, read: impl Fn(&str) -> Result<T, String>) -> T {
+    pub(super) fn text<T>(&mut self, key: &str, mut read: impl FnMut(&str) -> Result<T, String>) -> T {
         self.value(key, |value| match value {
             Value::Text(text) => read(text),
             other => Err(format!("{other} is {}, not a text", other.kind())),
@@ -90,25 +90,16 @@ impl<'a> Reader<'a> {
         self.text(key, |text| span(text, least))
     }
 
-    pub(super) fn share(&mut self, key: &str) -> f64 {
-        self.text(key, |text| match parse_share(text) {
-            Ok(share) if share > 0.0 => Ok(share),
-            Ok(_) => Err(format!("{text:?} is not above 0%")),
-            Err(error) => Err(error.to_string()),
-        })
-    }
-
     /// Everything of a class that a run has as well.
     pub(super) fn spec(&mut self, class: &str) -> RunSpec {
         let mut spec = RunSpec::default();
         for info in OPTIONS.iter().filter(|info| info.is_key()) {
             let key = format!("class.{class}.{}", info.key());
             // A wrong value is reported by `value`, which then reads the default.
-            let cell = std::cell::RefCell::new(&mut spec);
             match info.set {
-                Set::Text(set) => self.text(&key, |text| set(&mut cell.borrow_mut(), text)),
-                Set::Flag(set) => set(&mut cell.borrow_mut(), self.flag(&key)),
-                Set::Settings(set) => set(&mut cell.borrow_mut(), self.settings(&key)),
+                Set::Text(set) => self.text(&key, |text| set(&mut spec, text)),
+                Set::Flag(set) => set(&mut spec, self.flag(&key)),
+                Set::Settings(set) => set(&mut spec, self.settings(&key)),
             }
         }
         for problem in spec.complete() {

@@ -207,7 +207,7 @@ pub const OPTIONS: &[OptionInfo] = &[
         topic: Move,
         offered: Everywhere,
         value_name: "TIME",
-        takes: "usual, or a time up to 10min",
+        takes: "usual, or a time of 1ms to 10min",
         default: "usual",
         meaning: "How long a page stays where it is after a move; four times longer after each ping-pong. usual is 10s with swap, else 1s.",
         for_class: "",
@@ -379,7 +379,10 @@ pub fn rate(text: &str) -> Result<Option<Bytes>, String> {
 }
 
 /// A share above 0 %; `because` says why there is no less.
-fn share(text: &str, because: &str) -> Result<f64, String> {
+///
+/// # Errors
+/// What was expected.
+pub fn share(text: &str, because: &str) -> Result<f64, String> {
     match parse_share(text) {
         Ok(share) if share > 0.0 => Ok(share),
         Ok(_) => Err(format!("expected more than 0%: {because}")),
@@ -421,11 +424,14 @@ fn interval(text: &str) -> Result<Option<Duration>, String> {
     }
 }
 
+/// Shortest time that a page stays.
+const LEAST_COOLDOWN: Duration = Duration::from_millis(1);
+
 /// A page that keeps coming back stays 64 times as long, which must fit what is stored of a page.
 fn cooldown(text: &str) -> Result<Option<Duration>, String> {
     match text {
         "usual" => Ok(None),
-        text => match span(text, Duration::from_nanos(1))? {
+        text => match span(text, LEAST_COOLDOWN)? {
             cooldown if cooldown > GovernorConfig::LONGEST_COOLDOWN => {
                 Err("expected 10min or less: a page that keeps coming back stays 64 times as long".to_owned())
             }
@@ -479,7 +485,9 @@ mod tests {
     #[test]
     fn times_have_bounds() {
         assert_eq!(cooldown("20ms").unwrap(), Some(Duration::from_millis(20)));
-        for (text, says) in [("0s", "longer than zero"), ("11min", "10min or less"), ("soon", "not a duration")] {
+        for (text, says) in
+            [("0s", "longer than zero"), ("500us", "too short"), ("11min", "10min or less"), ("soon", "not a duration")]
+        {
             assert!(refused("cooldown", text).contains(says), "{text}");
         }
         assert!(refused("interval", "1ms").contains("50ms or more"));
