@@ -4,35 +4,20 @@
 #![allow(clippy::unwrap_used, clippy::print_stdout, missing_docs)]
 
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use serde_json::Value;
 
+mod common;
+use common::{misuse, output as terrace};
+
 const VECTOR: &str = "5e8,1e6,100,200,40,16e9,2,24";
-
-fn command(words: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_terrace"));
-    command.args(words);
-    command
-}
-
-fn terrace(words: &[&str]) -> Output {
-    command(words).output().unwrap()
-}
 
 fn json(words: &[&str]) -> Value {
     let output = terrace(words);
     assert!(output.status.success(), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
     serde_json::from_slice(&output.stdout).unwrap()
-}
-
-#[track_caller]
-fn misuse(words: &[&str], says: &str) {
-    let output = terrace(words);
-    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(output.status.code(), Some(2), "{words:?}: {stderr}");
-    assert!(output.stdout.is_empty() && stderr.contains(says), "{words:?}: {says:?} is not in {stderr:?}");
 }
 
 fn build(path: &Path, records: &str) -> Value {
@@ -65,7 +50,7 @@ fn a_build_that_is_killed_goes_on_and_ends_with_the_same_bytes() {
     let (whole, cut) = (place.path().join("whole"), place.path().join("cut"));
     build(&whole, "3000");
     let words = ["size", "build", "--records", "3000", "--out", cut.to_str().unwrap(), "--json"];
-    let mut child = command(&words).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let mut child = common::terrace().args(words).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     let partial = place.path().join("cut.partial");
     // Killed once something is written; if it is over before that is seen, the rest of the test is about nothing.
     while child.try_wait().unwrap().is_none()
@@ -234,7 +219,7 @@ fn a_planner_comes_from_nothing_to_a_purchase() {
             .collect();
         let mut filled: Vec<&str> = filled.iter().map(String::as_str).collect();
         match (filled[0], filled[1]) {
-            ("record", _) => recorded(&mut command(&filled), &trace),
+            ("record", _) => recorded(common::terrace().args(&filled), &trace),
             ("trace", "info") => {
                 filled.push("--json");
                 assert!(json(&filled)["summary"]["accesses"].as_u64().unwrap() > 1000);

@@ -28,7 +28,8 @@ pub(crate) const GUARD_LIMIT: Duration = Duration::from_secs(30);
 pub(crate) fn terrace() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_terrace"));
     // Logs of the environment's choosing would be taken for messages.
-    command.env_remove("TERRACE_LOG").stdin(Stdio::null());
+    // A terminal's width would be the help's.
+    command.env_remove("TERRACE_LOG").env("COLUMNS", "100").stdin(Stdio::null());
     command
 }
 
@@ -52,6 +53,55 @@ pub(crate) fn misuse(words: &[&str], says: &str) {
     let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(2), "{words:?}: {stderr}");
     assert!(output.stdout.is_empty() && stderr.contains(says), "{words:?}: {says:?} is not in {stderr:?}");
+}
+
+/// Command lines and what a person sees of them: the text of a snapshot. PLACE in a line is a directory of this transcript's own.
+pub(crate) struct Transcript {
+    place: tempfile::TempDir,
+    /// Each line as typed, its output and its exit code.
+    pub(crate) text: String,
+}
+
+impl Transcript {
+    pub(crate) fn new() -> Transcript {
+        Transcript { place: tempfile::tempdir().unwrap(), text: String::new() }
+    }
+
+    /// A file in PLACE.
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.place.path().join(name)
+    }
+
+    /// Runs `terrace` with these words and keeps what it prints. Words stand one blank apart; '' is an empty one.
+    pub(crate) fn run(&mut self, line: &str) -> Finished {
+        let place = self.place.path().to_str().unwrap();
+        let words: Vec<String> = line
+            .split(' ')
+            .map(|word| if word == "''" { String::new() } else { word.replace("PLACE", place) })
+            .collect();
+        let done = run(&words.iter().map(String::as_str).collect::<Vec<_>>());
+        let code = if done.code == 0 { String::new() } else { format!("[exit code {}]\n", done.code) };
+        let text = format!("$ terrace {line}\n{}{}{code}\n", done.stdout, done.stderr);
+        self.text.push_str(&text.replace(place, "PLACE"));
+        done
+    }
+
+    /// Runs a line that is refused with this exit code: nothing on stdout, one reason on stderr, no panic.
+    #[track_caller]
+    pub(crate) fn refused(&mut self, code: i32, line: &str) {
+        let done = self.run(line);
+        is_refusal(&done, code, line);
+    }
+}
+
+/// What holds for every refusal: the exit code, nothing on stdout, one reason on stderr, no panic.
+#[track_caller]
+pub(crate) fn is_refusal(done: &Finished, code: i32, line: &str) {
+    assert_eq!((done.code, done.signal), (code, None), "{line}: {}", done.stderr);
+    assert_eq!(done.stdout, "", "{line}: stdout is for data");
+    let reasons = done.stderr.lines().filter(|line| line.starts_with("terrace: ") || line.starts_with("error: "));
+    assert_eq!(reasons.count(), 1, "{line}: one reason: {}", done.stderr);
+    assert!(!done.stderr.contains("panicked") && !done.stderr.contains("RUST_BACKTRACE"), "{}", done.stderr);
 }
 
 /// A run that is over.
