@@ -22,6 +22,7 @@ use terrace_linux::doctor::rivals;
 use terrace_linux::live_tuner::loss_shows;
 use terrace_linux::machine::{Machine, Wanted};
 use terrace_linux::pressure::{ZramUse, available_memory};
+use terrace_linux::process_events::ProcessEvents;
 use terrace_linux::processes::Facts;
 use terrace_linux::topology::TierKind;
 use terrace_linux::topology::presence::Presence;
@@ -113,7 +114,7 @@ struct Own {
 
 impl Daemon {
     /// Sets up the machine and starts to watch processes; [`Daemon::run`] starts to manage. Without `moves` it sets up and moves nothing:
-    /// each move counts as failed with the cause `dry_run`.
+    /// each move counts as failed with the cause `dry_run`. `events` are process events that another process opened.
     ///
     /// # Errors
     /// The configuration, the tiers or the slow tier are not usable. Nothing is left behind then.
@@ -124,6 +125,7 @@ impl Daemon {
         orders: Orders,
         waker: UnixStream,
         keys: Arc<Keys>,
+        events: Option<ProcessEvents>,
     ) -> anyhow::Result<Daemon> {
         let sources = config::read_files(&path, false)?;
         let config = Config::of(&sources)?;
@@ -133,7 +135,7 @@ impl Daemon {
         };
         let machine = Machine::prepare(&wanted, moves)?;
         let never = [Some(std::process::id()), machine.held.guard_pid()];
-        let watcher = Watcher::new(&config, never.into_iter().flatten())?;
+        let watcher = Watcher::new(&config, never.into_iter().flatten(), events)?;
         let now = Instant::now();
         let presence = Presence::of(Path::new("/"), &machine.tiers);
         let daemon = Daemon {

@@ -10,11 +10,12 @@
 //! process that is locked in memory. Without POST, bodies and keep-alive little code remains. The hard parts use maintained crates:
 //! `httparse`, also used by hyper, parses the head, and rustls does TLS (see [`crate::access`]). `serve.rs` handles the connections.
 
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
+use rustix::io::Errno;
 use terrace_files::SocketFile;
 
 use crate::access::{Access, Keys, token_of};
@@ -82,26 +83,36 @@ impl Rendered {
 }
 
 impl Http {
-    /// Starts to serve, unless the configuration says off. `mode` and `group` apply to a Unix socket.
+    /// Starts to serve, unless the configuration says off. `mode` and `group` apply to a Unix socket. A socket that another process opened
+    /// (`passed`) must be at the configured address.
     ///
     /// # Errors
-    /// The address is in use or not permitted.
+    /// The address is in use or not permitted, or the socket passed is another.
     pub fn start(
         listen: &Listen,
+        passed: Option<TcpListener>,
         mode: u32,
         group: Option<u32>,
         keys: Arc<Keys>,
         shared: Arc<Shared>,
     ) -> anyhow::Result<Option<Http>> {
         let scheme = if keys.now().tls.is_some() { "https" } else { "http" };
+        if let (Some(other), Listen::Off | Listen::Unix(_)) = (&passed, listen) {
+            anyhow::bail!(
+                "a socket at {} was passed to the daemon, but metrics.listen is no such address: set it, or remove the socket unit",
+                other.local_addr()?
+            );
+        }
         let (listener, file, address) = match listen {
-            Listen::Off => return Ok(None),
             Listen::Tcp(address) => {
-                let listener = TcpListener::bind(address)
-                    .with_context(|| format!("metrics.listen = \"{address}\": cannot listen on the address"))?;
+                let listener = match passed {
+                    Some(listener) => as_configured(listener, *address)?,
+                    None => bind(*address)?,
+                };
                 let address = format!("{scheme}://{}", listener.local_addr()?);
                 (Listener::Tcp(listener), None, address)
             }
+            Listen::Off => return Ok(None),
             Listen::Unix(path) => {
                 let (listener, file) = serve::bind(path, mode, group)
                     .with_context(|| format!("metrics.listen = \"unix:{}\"", path.display()))?;
@@ -113,6 +124,33 @@ impl Http {
         serve::start("http", listener, state, PATIENCE, serve::waker()?)?;
         Ok(Some(Http { _file: file, address }))
     }
+}
+
+/// Listens on an address.
+///
+/// # Errors
+/// It is in use, or not permitted.
+pub(crate) fn bind(address: SocketAddr) -> anyhow::Result<TcpListener> {
+    TcpListener::bind(address).map_err(|error| {
+        let forbidden = error.raw_os_error() == Some(Errno::AFNOSUPPORT.raw_os_error());
+        let why = if forbidden {
+            ": the unit's sandbox forbids it, and ExecStartPre=+terraced --hand-over passed no socket: see terraced.service"
+        } else {
+            ""
+        };
+        anyhow::Error::new(error)
+            .context(format!("metrics.listen = \"{address}\": cannot listen on the address{why}"))
+    })
+}
+
+/// A socket that was passed, if it is at the configured address. Port 0 is any port.
+fn as_configured(passed: TcpListener, address: SocketAddr) -> anyhow::Result<TcpListener> {
+    let at = passed.local_addr()?;
+    anyhow::ensure!(
+        at.ip() == address.ip() && (address.port() == 0 || at.port() == address.port()),
+        "metrics.listen = \"{address}\", but the socket that was passed to the daemon is at {at}: write the same address into both"
+    );
+    Ok(passed)
 }
 
 impl Service for ServerState {

@@ -19,6 +19,7 @@ pub mod config;
 pub mod control;
 pub mod daemon;
 mod explain;
+pub mod handover;
 pub mod heartbeat;
 pub mod heat;
 pub mod http;

@@ -23,6 +23,7 @@ use terrace_daemon::access::Keys;
 use terrace_daemon::config::{self, Config, ConfigErrors};
 use terrace_daemon::control::Control;
 use terrace_daemon::daemon::{Daemon, HostEnv, STOP_LIMIT, Signal};
+use terrace_daemon::handover::{self, Passed};
 use terrace_daemon::http::Http;
 use terrace_daemon::shared::Shared;
 use terrace_daemon::tell::tell;
@@ -42,6 +43,9 @@ struct Arguments {
     /// Watch and decide, but move nothing: `terrace classes` then shows how much would move, as cause dry_run.
     #[arg(long)]
     dry_run: bool,
+    /// Open the sockets that the unit's sandbox forbids, give them to systemd, and end: for ExecStartPre=+ of the unit.
+    #[arg(long, conflicts_with = "dry_run")]
+    hand_over: bool,
     /// Log more (twice: debug messages too).
     #[arg(short, long, action = clap::ArgAction::Count)]
     verbose: u8,
@@ -56,8 +60,10 @@ fn main() -> ExitCode {
         Ok(arguments) => arguments,
         Err(told) => return tell(&told),
     };
+    // Before anything else is opened: what is passed are numbers of descriptors.
+    let passed = Passed::receive();
     start_log(arguments.verbose);
-    match run(&arguments) {
+    match run(&arguments, passed) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("terraced: {}", visible_lines(&terrace_daemon::tell::causes(&error)));
@@ -86,15 +92,20 @@ fn start_log(verbose: u8) {
     tracing_subscriber::registry().with(lines.without_time().with_filter(filter())).init();
 }
 
-fn run(arguments: &Arguments) -> anyhow::Result<()> {
+fn run(arguments: &Arguments, passed: anyhow::Result<Passed>) -> anyhow::Result<()> {
     // Check everything that can be refused before changing anything.
     let config = Config::load(&arguments.config)?;
+    if arguments.hand_over {
+        return handover::hand_over(&config);
+    }
+    let passed = passed?;
     let mut host = System::new().context("signals cannot be received")?;
     let (shared, orders, waker) = Shared::new().context("cannot create a socket pair")?;
     let keys = Arc::new(Keys::from_config(&config.access)?);
     let control = Control::start(&config.socket, config.mode, &config.group, Arc::clone(&keys), Arc::clone(&shared))?;
     let group = group_id(&config.group);
-    let http = Http::start(&config.listen, config.socket_mode, group, Arc::clone(&keys), Arc::clone(&shared))?;
+    let http =
+        Http::start(&config.listen, passed.metrics, config.socket_mode, group, Arc::clone(&keys), Arc::clone(&shared))?;
     end_when_told(Arc::clone(&shared)).context("cannot start the thread that ends the daemon")?;
     if let Some(http) = &http {
         tracing::info!(address = http.address, "metrics and the web interface are served");
@@ -104,9 +115,9 @@ fn run(arguments: &Arguments) -> anyhow::Result<()> {
         terrace_daemon::otlp::start(collector.clone(), config.otlp_interval, Arc::clone(&shared))
             .context("cannot start the thread that sends metrics")?;
     }
-    let daemon = Daemon::new(arguments.config.clone(), !arguments.dry_run, shared, orders, waker, keys)?;
+    let daemon = Daemon::new(arguments.config.clone(), !arguments.dry_run, shared, orders, waker, keys, passed.events)?;
     if let Err(error) = lock_own_memory() {
-        tracing::warn!(%error, "memory cannot be locked (LimitMEMLOCK, CAP_IPC_LOCK): under pressure the daemon may be slow");
+        tracing::warn!(%error, "memory cannot be locked (LimitMEMLOCK=infinity, or CAP_IPC_LOCK): under pressure the daemon may be slow");
     }
     host.ready();
     let result = daemon.run(&mut host);

@@ -39,15 +39,19 @@ pub struct Watcher {
 }
 
 impl Watcher {
-    /// Begins to watch.
+    /// Begins to watch, with the process events that another process opened, if there are any.
     ///
     /// # Errors
     /// The configuration demands netlink and it does not work.
-    pub fn new(config: &Config, never: impl IntoIterator<Item = u32>) -> anyhow::Result<Watcher> {
+    pub fn new(
+        config: &Config,
+        never: impl IntoIterator<Item = u32>,
+        passed: Option<ProcessEvents>,
+    ) -> anyhow::Result<Watcher> {
         let every = |poll: Duration| format!("{} s", poll.as_secs_f64());
         let (events, how) = match config.events {
             Events::Poll => (None, format!("poll: /proc is scanned every {}, as configured", every(config.poll))),
-            wanted => match ProcessEvents::open() {
+            wanted => match passed.map_or_else(ProcessEvents::open, Ok) {
                 Ok(events) => (Some(events), "netlink: the kernel reports processes at once".to_owned()),
                 Err(reason) if wanted == Events::Auto => {
                     (None, format!("poll: /proc is scanned every {}, because {reason}", every(config.poll)))

@@ -60,6 +60,14 @@ pub enum ConnectorError {
     /// The kernel is built without it.
     #[error("this kernel has no process connector (CONFIG_PROC_EVENTS)")]
     NoConnector,
+    /// Sockets of this family are forbidden to the process.
+    #[error(
+        "netlink sockets are forbidden to this process (RestrictAddressFamilies), and ExecStartPre=+terraced --hand-over passed none"
+    )]
+    Forbidden,
+    /// Another socket.
+    #[error("it is not a socket of the process connector")]
+    NotConnector,
     /// A call failed.
     #[error("the process connector: {call}: {errno}")]
     Call {
@@ -89,6 +97,7 @@ impl ProcessEvents {
         let failed = |call: &'static str, errno: Errno| match errno {
             Errno::PERM | Errno::ACCESS => ConnectorError::NotPermitted,
             Errno::PROTONOSUPPORT => ConnectorError::NoConnector,
+            Errno::AFNOSUPPORT => ConnectorError::Forbidden,
             errno => ConnectorError::Call { call, errno },
         };
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
@@ -102,6 +111,19 @@ impl ProcessEvents {
         let mut events = ProcessEvents { socket, lost: 0 };
         events.await_answer()?;
         Ok(events)
+    }
+
+    /// Listens with a socket that another process opened and subscribed, by [`ProcessEvents::open`].
+    ///
+    /// # Errors
+    /// It is not a socket of the process connector.
+    pub fn passed(socket: OwnedFd) -> Result<ProcessEvents, ConnectorError> {
+        let is = sockopt::socket_domain(&socket) == Ok(AddressFamily::NETLINK)
+            && sockopt::socket_protocol(&socket) == Ok(Some(CONNECTOR));
+        let flags = rustix::fs::fcntl_getfl(&socket).map_err(|errno| ConnectorError::Call { call: "fcntl", errno })?;
+        rustix::fs::fcntl_setfl(&socket, flags | rustix::fs::OFlags::NONBLOCK)
+            .map_err(|errno| ConnectorError::Call { call: "fcntl", errno })?;
+        if is { Ok(ProcessEvents { socket, lost: 0 }) } else { Err(ConnectorError::NotConnector) }
     }
 
     /// The kernel answers a subscription; a kernel that does not (a namespace that may not listen) sends nothing, ever.

@@ -567,6 +567,42 @@ pub fn swapoff(device: &std::ffi::CStr) -> std::io::Result<()> {
     checked(i64::from(result)).map(|_| ())
 }
 
+/// The descriptors that a service manager passed to this process, with their names (sd_listen_fds(3)): `LISTEN_PID` is this process,
+/// `LISTEN_FDS` counts them from number 3 on, `LISTEN_FDNAMES` has their names. All are sockets, and close-on-exec from now on. Without these
+/// variables there are none. Call it before anything else is opened; there are none the second time.
+///
+/// # Errors
+/// The variables make no sense, or a descriptor is not an open socket. Nothing is taken then.
+pub fn passed_sockets() -> std::io::Result<Vec<(String, std::os::fd::OwnedFd)>> {
+    use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd};
+    use std::sync::atomic::{AtomicBool, Ordering};
+    const FIRST: i32 = 3;
+    static TAKEN: AtomicBool = AtomicBool::new(false);
+
+    let wrong = |text: String| std::io::Error::new(std::io::ErrorKind::InvalidInput, text);
+    let variable = |name: &str| std::env::var(name).ok();
+    let mine = variable("LISTEN_PID").is_some_and(|pid| pid == std::process::id().to_string());
+    let Some(count) = variable("LISTEN_FDS").filter(|_| mine) else { return Ok(Vec::new()) };
+    let end = count.parse().ok().and_then(|count: u16| FIRST.checked_add(i32::from(count)));
+    let end = end.ok_or_else(|| wrong(format!("LISTEN_FDS={count:?} is no count of descriptors")))?;
+    let names = variable("LISTEN_FDNAMES").unwrap_or_default();
+    let mut names = names.split(':').map(str::to_owned);
+    for number in FIRST..end {
+        // SAFETY: it is borrowed for the two calls only, which fail for a number that is not open.
+        let passed = unsafe { BorrowedFd::borrow_raw(number) };
+        rustix::net::sockopt::socket_type(passed)
+            .and_then(|_| rustix::io::fcntl_setfd(passed, rustix::io::FdFlags::CLOEXEC))
+            .map_err(|errno| {
+                wrong(format!("LISTEN_FDS={count}: descriptor {number} is not an open socket: {errno}"))
+            })?;
+    }
+    if TAKEN.swap(true, Ordering::SeqCst) {
+        return Ok(Vec::new());
+    }
+    // SAFETY: the manager passed them to this process, as LISTEN_PID says, for it to own; they are open, and taken once.
+    Ok((FIRST..end).map(|number| (names.next().unwrap_or_default(), unsafe { OwnedFd::from_raw_fd(number) })).collect())
+}
+
 /// Ignores a signal from now on.
 ///
 /// # Errors

@@ -11,6 +11,8 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketType};
 use rustix::process::{Pid, Signal, kill_process_group};
 use terrace_core::text::visible;
 
@@ -29,6 +31,12 @@ pub enum ReadError {
     /// It could not be read at all.
     #[error("{0}")]
     Io(#[from] io::Error),
+    /// This process may open no Internet socket.
+    #[error(
+        "the service has no network: put /usr/share/terrace/systemd/network.conf into /etc/systemd/system/terraced.service.d, then \
+         systemctl daemon-reload and restart"
+    )]
+    NoNetwork,
     /// A command failed.
     #[error("the command {0}")]
     Command(String),
@@ -162,7 +170,7 @@ fn collect(
         fds.extend(complains.then(|| PollFd::from_borrowed_fd(stderr.as_fd(), PollFlags::IN)));
         let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) };
         match poll(&mut fds, Some(&timeout)) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Ok(_) | Err(Errno::INTR) => {}
             Err(error) => return Err(io::Error::from(error).into()),
         }
         let ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
@@ -200,6 +208,15 @@ impl Drop for Group {
 }
 
 fn connect(authority: &str, until: Instant) -> Result<TcpStream, ReadError> {
+    connect_to(authority, until).map_err(|error| if internet_is_forbidden() { ReadError::NoNetwork } else { error })
+}
+
+/// As RestrictAddressFamilies= of systemd forbids it: names are not resolved then, and connecting fails.
+fn internet_is_forbidden() -> bool {
+    rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).err() == Some(Errno::AFNOSUPPORT)
+}
+
+fn connect_to(authority: &str, until: Instant) -> Result<TcpStream, ReadError> {
     let mut last = ReadError::Io(io::Error::new(io::ErrorKind::NotFound, "the host has no address"));
     for address in authority.to_socket_addrs()? {
         let left = until.saturating_duration_since(Instant::now());
