@@ -6,6 +6,9 @@
 //! which less is seen ages nothing. An allocation is an observation: a program that loads its data has intervals too. Watching takes its
 //! share of a processor and no more: the sampling period is steered by the time the sampler says it took, the period of walks by the time
 //! they took.
+//!
+//! Pages are walked every 100 ms, where that share allows it, and an interval ends with a walk. A bit says once what an access did, and
+//! nothing of those after it: a second after the last walk a busy program has used nearly all its pages, and all look the same.
 
 use std::time::Duration;
 
@@ -27,8 +30,6 @@ const LEAST_PERIOD: u32 = 512;
 const MOST_PERIOD: u32 = 1 << 20;
 /// How many times rarer stores are sampled than loads: most retired stores hit a cache.
 const STORES_RARER: u32 = 8;
-/// Between two walks of accessed bits at least.
-const WALKS_APART: Duration = Duration::from_secs(1);
 
 /// See the module's header.
 #[derive(Clone, Debug)]
@@ -95,19 +96,20 @@ impl Pace {
         self.look
     }
 
-    /// Whether the interval is over. Where pages are walked, it ends with the walk.
+    /// Whether the interval is over. Where pages are walked, it ends with a walk.
     pub(super) fn is_over(&mut self, now: Time, units: u64) -> bool {
-        if self.signal == Signal::AccessedBits {
-            return self.walked;
-        }
-        if now < self.look {
+        let looked = match self.signal {
+            Signal::AccessedBits => std::mem::take(&mut self.walked),
+            Signal::Samples | Signal::HintFaults => now >= self.look,
+        };
+        if !looked {
             return false;
         }
         let (elapsed, seen) = (now.since(self.began), self.observations as f64 / units.max(1) as f64);
         let enough = seen >= WANTED || elapsed >= LONGEST && seen >= LEAST;
         let over = self.fixed.is_some() || enough && elapsed >= SHORTEST;
         if !over {
-            self.look = now + SHORTEST;
+            self.look = now + self.apart();
         }
         over
     }
@@ -125,20 +127,21 @@ impl Pace {
     /// The next interval begins.
     pub(super) fn begin(&mut self, now: Time, units: u64) {
         let elapsed = self.elapsed(now);
-        match self.signal {
-            Signal::Samples => self.steer_period(elapsed),
-            Signal::AccessedBits => {
-                let share = Duration::from_secs_f64((self.walk.as_secs_f64() / self.share).min(600.0));
-                self.interval = self.fixed.unwrap_or(share.max(WALKS_APART));
-            }
-            Signal::HintFaults => {}
+        if self.signal == Signal::Samples {
+            self.steer_period(elapsed);
         }
-        if self.signal != Signal::AccessedBits {
-            self.interval = self.fixed.unwrap_or(elapsed.clamp(SHORTEST, LONGEST_PLAN));
-        }
-        (self.began, self.observations, self.walked, self.pages) = (now, 0, false, units);
-        let watched = self.fixed.is_some() || self.signal == Signal::AccessedBits;
-        self.look = now + if watched { self.interval } else { SHORTEST };
+        self.interval = self.fixed.unwrap_or(elapsed.clamp(SHORTEST, LONGEST_PLAN));
+        (self.began, self.observations, self.pages) = (now, 0, units);
+        self.look = now + self.apart();
+    }
+
+    /// From one look to the next: whether the interval is over, or at accessed bits.
+    fn apart(&self) -> Duration {
+        let share = match self.signal {
+            Signal::AccessedBits => Duration::from_secs_f64((self.walk.as_secs_f64() / self.share).min(600.0)),
+            Signal::Samples | Signal::HintFaults => Duration::ZERO,
+        };
+        self.fixed.unwrap_or(share.max(SHORTEST))
     }
 
     fn steer_period(&mut self, elapsed: Duration) {
@@ -231,10 +234,23 @@ mod tests {
     #[test]
     fn walks_are_as_far_apart_as_their_share_demands() {
         let mut pace = pace(Signal::AccessedBits);
-        assert!(!pace.is_over(Time::from_nanos(1 << 40), 1), "until a walk is done");
-        pace.walk_took(Duration::from_millis(50));
-        assert!(pace.is_over(Time::ZERO, 1));
-        pace.begin(Time::ZERO, 100);
-        assert_eq!(pace.interval(), Duration::from_secs(5));
+        let at = |millis: u64| Time::ZERO + Duration::from_millis(millis);
+        let walked = |pace: &mut Pace, millis: u64, seen: u64, took: u64| {
+            (0..seen).for_each(|_| pace.observe());
+            pace.walk_took(Duration::from_millis(took));
+            let over = pace.is_over(at(millis), 1000);
+            if over {
+                pace.begin(at(millis), 1000);
+            }
+            (over, pace.ends())
+        };
+        (0..1000).for_each(|_| pace.observe());
+        assert!(!pace.is_over(at(5000), 1000), "until a walk is done");
+        pace.begin(at(5000), 1000);
+        assert_eq!(walked(&mut pace, 5100, 1000, 1), (true, at(5200)), "100 ms apart at least");
+        assert_eq!(walked(&mut pace, 5200, 1000, 50), (true, at(10_200)), "1 % of a processor");
+        assert_eq!(walked(&mut pace, 10_200, 100, 1), (false, at(10_300)), "a tenth of an observation a page");
+        assert_eq!(walked(&mut pace, 10_300, 25, 1), (true, at(10_400)), "both walks together");
+        assert_eq!(walked(&mut pace, 40_000, 1, 1), (false, at(40_100)), "an idle program ages nothing");
     }
 }
