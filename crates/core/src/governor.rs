@@ -14,7 +14,7 @@ use std::time::Duration;
 use crate::pages::{Page, Pages};
 use crate::plan::{Action, Move, MoveRequest, Reason, Rejection};
 use crate::policy::TierUse;
-use crate::units::{Bytes, SpaceId, TierId, Time};
+use crate::units::{BLOCK_PAGES, Bytes, SpaceId, TierId, Time};
 
 /// Bounds and budgets.
 #[derive(Clone, Debug, PartialEq)]
@@ -217,9 +217,15 @@ impl Governor {
         let mut budget = Budget::new(tiers, fast_limit);
         let mut batch = 0;
         let mut items = Vec::new();
+        let mut whole_until = 0;
         while let Some(together) = exchange(&requests[granted.consumed..]) {
-            if batch >= self.config.batch_pages {
+            // Whole blocks are the cheapest to move, so neither batch nor rate cuts one.
+            let along = granted.consumed < whole_until;
+            if !along && batch >= self.config.batch_pages {
                 break;
+            }
+            if !along && is_whole_block(&requests[granted.consumed..]) && self.bucket.affords(Bytes::of_pages(u64::from(BLOCK_PAGES))) {
+                whole_until = granted.consumed + BLOCK_PAGES as usize;
             }
             items.clear();
             let rejected = together.iter().find_map(|request| match self.judge(now, request, pages, &mut budget) {
@@ -234,7 +240,7 @@ impl Governor {
                 items.iter().rev().for_each(|item| budget.give_back(item, pages));
                 *self.rejections.entry(rejection).or_default() += 1;
                 granted.rejected.push((request, rejection));
-            } else if let Err(ready) = self.bucket.take(now, Bytes::of_pages(size)) {
+            } else if let Err(ready) = self.bucket.take(now, Bytes::of_pages(size), along) {
                 granted.wait_until = Some(ready);
                 break;
             } else {
@@ -455,6 +461,15 @@ fn tick_for(cooldown: Duration) -> Duration {
     }
 }
 
+/// Whether the requests at the front are all pages of one block, in their order.
+fn is_whole_block(requests: &[MoveRequest]) -> bool {
+    let whole = requests.get(..BLOCK_PAGES as usize);
+    whole.is_some_and(|block| {
+        let first = block[0].page;
+        first.offset() == 0 && block.iter().zip(0..).all(|(request, offset)| request.page == first.plus(offset))
+    })
+}
+
 /// The requests at the front that are granted together or not at all; `None` if none are left.
 fn exchange(requests: &[MoveRequest]) -> Option<&[MoveRequest]> {
     let first = requests.first()?;
@@ -557,14 +572,19 @@ impl TokenBucket {
         TokenBucket { rate: rate.map(|rate| rate.get() as f64), tokens: 0.0, filled_at: None }
     }
 
-    /// Takes `amount`, or returns when to try again.
-    fn take(&mut self, now: Time, amount: Bytes) -> Result<(), Time> {
+    /// Whether a second's worth suffices for `amount`.
+    fn affords(&self, amount: Bytes) -> bool {
+        self.rate.is_none_or(|rate| rate >= amount.get() as f64)
+    }
+
+    /// Takes `amount`, or returns when to try again. What goes `along` with the last is taken in any case, and repaid before the next.
+    fn take(&mut self, now: Time, amount: Bytes, along: bool) -> Result<(), Time> {
         let Some(rate) = self.rate else { return Ok(()) };
         let depth = rate / 20.0;
         let elapsed = self.filled_at.map_or(1.0, |then| now.since(then).as_secs_f64());
         self.tokens = (self.tokens + elapsed * rate).min(depth);
         self.filled_at = Some(now);
-        if self.tokens > 0.0 {
+        if along || self.tokens > 0.0 {
             self.tokens -= amount.get() as f64;
             Ok(())
         } else {
@@ -715,6 +735,29 @@ mod tests {
         }
         let ratio = Bytes::of_pages(moved).get() as f64 / (rate.get() as f64 * 10.0);
         assert!((0.95..=1.05).contains(&ratio), "moved {ratio:.3} of what the rate allows");
+    }
+
+    #[test]
+    fn neither_batch_nor_rate_cuts_a_whole_block() {
+        let config = GovernorConfig { rate: Some(Bytes::mib(16)), batch_pages: 700, ..GovernorConfig::default() };
+        let mut governor = Governor::new(config);
+        let mut pages = fast_pages(2048);
+        let requests = demotions(2048);
+        let tiers = tiers(&pages, 1 << 20);
+        let (mut now, mut at, mut batches) = (Time::ZERO, 0, Vec::new());
+        while at < requests.len() {
+            let granted = governor.admit(now, &requests[at..], &mut pages, &tiers, None);
+            at += granted.consumed;
+            batches.extend((granted.consumed > 0).then_some(granted.consumed));
+            now = granted.wait_until.unwrap_or(now + Duration::from_millis(1));
+        }
+        assert!(batches.iter().all(|batch| batch % 512 == 0), "{batches:?}");
+        // 8 MiB at 16 MiB/s, but for the bucket's content at the start and the debt at the end.
+        assert!((350..650).contains(&now.since(Time::ZERO).as_millis()), "{now:?}");
+        // What is not a whole block is cut as before.
+        let mut governor = Governor::new(GovernorConfig { batch_pages: 100, ..GovernorConfig::default() });
+        let mut pages = fast_pages(2048);
+        assert_eq!(governor.admit(Time::ZERO, &requests[1..], &mut pages, &tiers, None).moves.len(), 100);
     }
 
     #[test]

@@ -133,7 +133,7 @@ fn run(
         sum.system += system_after.saturating_sub(system);
         sum.asked += part.iter().map(|item| u64::from(item.pages)).sum::<u64>();
         sum.moved += results.iter().map(|result| u64::from(result.done)).sum::<u64>();
-        sum.cost.add(cost);
+        sum.cost.add(&cost);
     }
     if process.is_alive() { Ok(()) } else { Err("the child ended early".into()) }
 }

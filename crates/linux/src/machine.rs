@@ -145,11 +145,18 @@ impl Machine {
             Some(swap) if moves => move_cost::page_out(&tiers, swap, STALL_DEADLINE)?,
             _ => None,
         };
+        let (page_out_mover, block_out) = match tiers.swap_tier() {
+            Some(swap) if moves => (
+                move_cost::page_out_mover(&tiers, swap, STALL_DEADLINE)?,
+                move_cost::block_out(&tiers, swap, STALL_DEADLINE)?,
+            ),
+            _ => (None, None),
+        };
         let (between_nodes, measured_pages) = match moves {
             true => move_cost::between_nodes(&tiers, STALL_DEADLINE)?,
             false => (None, 0),
         };
-        let move_cost = MoveCost { refault, page_out, between_nodes, measured_pages };
+        let move_cost = MoveCost { refault, page_out, page_out_mover, block_out, between_nodes, measured_pages };
         let default_rate = match (tiers.swap_tier(), tiers.tiers().len()) {
             (_, 1) => None,
             (Some(_), _) => Some(SWAP_RATE),

@@ -33,7 +33,7 @@ use crate::kernel_lists::KernelLists;
 use crate::kernel_module::Slot;
 use crate::life_cycle::LifeCycle;
 use crate::move_cost::MoveCost;
-use crate::movers::{MoveResult, Mover, PageMove};
+use crate::movers::{MoveResult, Mover, PageMove, Went};
 use crate::observer::{NoTap, Observer};
 use crate::process::{MemoryRange, Process, ProcessError, RangeOptions};
 use crate::processors::ProcessorUse;
@@ -198,7 +198,10 @@ impl Manager {
         let mut manager = Manager {
             watching,
             watches_fully: false,
-            moving: MovingAccount::new(parts.move_cost.interrupt().map(|interval| interval.median)),
+            moving: MovingAccount::new(
+                parts.move_cost.interrupt().map(|interval| interval.median),
+                parts.move_cost.block_out.and_then(|price| price.program).map(|interval| interval.median),
+            ),
             watched: Duration::ZERO,
             processors: None,
             priced_at: Time::ZERO,
@@ -667,8 +670,8 @@ impl Manager {
                 }
                 Output::Move(plan) => {
                     let began = thread_cpu();
-                    let outcomes = self.carry_out(&plan);
-                    self.account_for(thread_cpu().saturating_sub(began), &outcomes);
+                    let (outcomes, went) = self.carry_out(&plan);
+                    self.account_for(thread_cpu().saturating_sub(began), &went, &outcomes);
                     let now = self.now();
                     self.parts.engine.handle(now, Input::Moved(&outcomes));
                     if let Some(allowance) = &mut self.allowance {
@@ -692,16 +695,17 @@ impl Manager {
     }
 
     /// Page ids to addresses, addresses to the mover, results to outcomes: one for each move, in order.
-    fn carry_out(&mut self, plan: &Plan) -> Vec<Outcome> {
+    fn carry_out(&mut self, plan: &Plan) -> (Vec<Outcome>, Went) {
         let mut outcomes = Vec::with_capacity(plan.moves.len());
+        let mut went = Went::default();
         let mut at = 0;
         while at < plan.moves.len() {
             let run = self.same_space(&plan.moves[at..]);
             let moves = &plan.moves[at..at + run];
-            self.carry_out_in_one_space(moves, &mut outcomes);
+            went.add(&self.carry_out_in_one_space(moves, &mut outcomes));
             at += run;
         }
-        outcomes
+        (outcomes, went)
     }
 
     /// How many moves from the front belong to one space.
@@ -711,7 +715,7 @@ impl Manager {
         moves.iter().take_while(|item| space_of(item) == first).count()
     }
 
-    fn carry_out_in_one_space(&mut self, moves: &[Move], outcomes: &mut Vec<Outcome>) {
+    fn carry_out_in_one_space(&mut self, moves: &[Move], outcomes: &mut Vec<Outcome>) -> Went {
         let pages = self.parts.engine.pages();
         let space = pages.block(moves[0].page.block()).and_then(|block| self.spaces.get(&block.space));
         let wanted: Option<Vec<PageMove>> = moves
@@ -726,7 +730,7 @@ impl Manager {
             // The process went while its plan was made; or the policy wants pages split, which no live mover does.
             let failure = if space.is_none() { Failure::Gone } else { Failure::Errno(libc::EINVAL) };
             outcomes.extend(moves.iter().map(|&item| Outcome { item, done: 0, failure: Some(failure) }));
-            return;
+            return Went::default();
         };
         self.results.clear();
         let cost = self.parts.mover.execute(&space.process, &wanted, &self.parts.tiers, &mut self.results);
@@ -735,6 +739,7 @@ impl Manager {
         self.stats.longest_move_call = self.stats.longest_move_call.max(cost.longest_call);
         let answered = moves.iter().zip(&self.results);
         outcomes.extend(answered.map(|(&item, result)| Outcome { item, done: result.done, failure: result.failure }));
+        cost.went
     }
 }
 

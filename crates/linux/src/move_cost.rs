@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use terrace_core::prices::Prices;
-use terrace_core::units::{Bytes, PAGE_BYTES, TierId, Vpn};
+use terrace_core::units::{BLOCK_PAGES, Bytes, PAGE_BYTES, TierId, Vpn};
 
 use crate::movers::{MoveResult, Mover, Movers, PageMove};
 use crate::process::{Process, ProcessError};
@@ -28,10 +28,23 @@ pub struct MoveCost {
     pub refault: Option<Duration>,
     /// What one page-out takes of each thread that runs meanwhile; `None` without swap, and where it could not be measured.
     pub page_out: Option<Interval>,
+    /// The mover's processor time for such a page.
+    pub page_out_mover: Option<Duration>,
+    /// What a whole block that goes out as one huge page costs; `None` where none went whole.
+    pub block_out: Option<BlockPrice>,
     /// What a move between the two fastest tiers of nodes costs; `None` with fewer of them, and where it could not be measured.
     pub between_nodes: Option<NodeMove>,
     /// Pages of Terrace itself that were moved between nodes to find out: the kernel counts them too.
     pub measured_pages: u64,
+}
+
+/// What a block of 2 MiB costs that goes to swap as one huge page.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BlockPrice {
+    /// Processor time of the mover for each 4 KiB of it, collapsing included where it was not huge before.
+    pub mover: Duration,
+    /// What the block takes of each thread that runs meanwhile; `None` on a single processor, and where the thread did not run.
+    pub program: Option<Interval>,
 }
 
 /// What moving a page of 4 KiB between two tiers of nodes costs: the mean of there and back.
@@ -122,7 +135,64 @@ pub fn page_out(tiers: &TierMap, swap: TierId, deadline: Duration) -> Result<Opt
         return Ok(None);
     }
     let mut pages = OwnPages::new(tiers, swap, deadline)?;
-    Ok(beside_a_thread(|round| pages.out(round).iter().filter(|result| result.done == 1).count()))
+    Ok(beside_a_thread(|round| done(&pages.out(round)) as usize))
+}
+
+/// The mover's processor time for a page that goes out alone: the median of rounds without a thread beside it. `None` where too few left.
+///
+/// # Errors
+/// When this process cannot be read.
+pub fn page_out_mover(tiers: &TierMap, swap: TierId, deadline: Duration) -> Result<Option<Duration>, ProcessError> {
+    let mut pages = OwnPages::new(tiers, swap, deadline)?;
+    let times = (0..ROUNDS).filter_map(|round| {
+        let began = thread_cpu();
+        let left = done(&pages.out(round)) as usize;
+        (left >= LEAST_PAGES).then(|| thread_cpu().saturating_sub(began) / left as u32)
+    });
+    Ok(median(times.collect()))
+}
+
+/// What a whole block costs that goes out as one huge page, on blocks and a thread of this process: 100 ms. `None` where in more than half
+/// of the rounds the block did not go whole: the kernel is older than 6.1, has no free huge page, or splits them for this swap.
+///
+/// # Errors
+/// When this process cannot be read.
+pub fn block_out(tiers: &TierMap, swap: TierId, deadline: Duration) -> Result<Option<BlockPrice>, ProcessError> {
+    let block = BLOCK_PAGES as usize * PAGE_BYTES as usize;
+    let memory = half_noise((ROUNDS + 1) * block);
+    let first = (memory.as_ptr() as u64).next_multiple_of(block as u64) / PAGE_BYTES;
+    let me = Process::open(std::process::id())?;
+    let (mut mover, mut times) = (Movers::for_tiers(tiers, deadline), Vec::new());
+    let mut out = |round: usize| {
+        let pages = (0..u64::from(BLOCK_PAGES)).map(|page| Vpn(first + round as u64 * u64::from(BLOCK_PAGES) + page));
+        let moves: Vec<PageMove> =
+            pages.map(|vpn| PageMove { vpn, pages: 1, from: TierId::FAST, to: swap }).collect();
+        let began = thread_cpu();
+        let went = mover.execute(&me, &moves, tiers, &mut Vec::new()).went;
+        let whole = went.huge + went.collapsed == u64::from(BLOCK_PAGES);
+        if whole {
+            times.push(thread_cpu().saturating_sub(began) / BLOCK_PAGES);
+        }
+        if whole { BLOCK_PAGES as usize } else { 0 }
+    };
+    let each = if others_can_be_interrupted() {
+        beside_a_thread(&mut out)
+    } else {
+        (0..ROUNDS).for_each(|round| _ = out(round));
+        None
+    };
+    let program = each.map(|each| Interval {
+        median: each.median * BLOCK_PAGES,
+        low: each.low * BLOCK_PAGES,
+        high: each.high * BLOCK_PAGES,
+    });
+    Ok(median(times).map(|mover| BlockPrice { mover, program }))
+}
+
+/// The median; `None` if more than half of the rounds failed.
+fn median(mut times: Vec<Duration>) -> Option<Duration> {
+    times.sort_unstable();
+    (times.len() >= ROUNDS / 2).then(|| times[times.len() / 2])
 }
 
 /// What a move between the two fastest tiers costs, where both consist of nodes: pages of this process go to the slower and back, next to a

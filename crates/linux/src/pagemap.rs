@@ -9,7 +9,7 @@ use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 
-use terrace_core::units::{PAGE_BYTES, Vpn};
+use terrace_core::units::{BLOCK_PAGES, PAGE_BYTES, Vpn};
 
 use crate::sys::{self, PageRegion, PageScan};
 
@@ -150,6 +150,22 @@ impl Pagemap {
     pub fn without_scan(mut self) -> Pagemap {
         self.scan = false;
         self
+    }
+
+    /// Whether the 2 MiB block at `first` is mapped by one entry. Without `PAGEMAP_SCAN` (Linux 6.7) nobody can say: then never.
+    ///
+    /// # Errors
+    /// As the ioctl.
+    pub fn is_huge(&mut self, first: Vpn) -> io::Result<bool> {
+        let mut huge = false;
+        if self.scan {
+            let end = Vpn(first.0 + u64::from(BLOCK_PAGES));
+            self.runs(first, end, |start, pages, residence| {
+                let whole = start == first && pages == u64::from(BLOCK_PAGES);
+                huge = whole && residence == Residence::PresentHuge;
+            })?;
+        }
+        Ok(huge)
     }
 
     /// Reads the raw entries of `out.len()` pages from `first` on. Pages past the end of the address space are absent.

@@ -64,6 +64,17 @@ const OLDEST_STAMP: u16 = 0x7fff;
 const KNOWN: u8 = 1;
 const HEAT_ONE: f64 = 65535.0;
 
+/// A block goes whole when at most one in so many of its pages is not cold yet.
+const ROUNDED: u32 = 16;
+
+/// A page that leaves fast memory with the next plan.
+struct Leaving {
+    /// Whether others of its block stay: whole blocks go first, since they are the cheapest.
+    parts: bool,
+    rank: usize,
+    id: PageId,
+}
+
 /// See the module's header.
 pub struct Age {
     idle: Duration,
@@ -208,6 +219,37 @@ impl Age {
         page.heat <= self.cold && idle_stamps_of(page, known_until) >= idle_stamps
     }
 
+    /// A block of which nearly all pages leave goes whole, if its few others were idle for half as long as is asked of them: as one huge page
+    /// it costs a fraction of what its parts cost. `leaving` from `from` on are its pages that leave.
+    fn round_up(
+        &self,
+        block: BlockId,
+        known_until: u16,
+        idle_stamps: u16,
+        pages: &Pages,
+        leaving: &mut Vec<Leaving>,
+        from: usize,
+    ) {
+        let count = (leaving.len() - from) as u32;
+        if !(BLOCK_PAGES - BLOCK_PAGES / ROUNDED..BLOCK_PAGES).contains(&count) {
+            return;
+        }
+        let whole = pages.block_pages(block).iter().all(|page| {
+            page.tier() == Some(TierId::FAST)
+                && !page.moving()
+                && !page.pinned()
+                && page.policy_bits() == KNOWN
+                && idle_stamps_of(page, known_until) >= idle_stamps / 2
+        });
+        if whole {
+            leaving.truncate(from);
+            leaving.extend((0..BLOCK_PAGES).map(|offset| {
+                let id = block.first_page().plus(offset);
+                Leaving { parts: true, rank: self.rank(&pages[id], known_until, idle_stamps), id }
+            }));
+        }
+    }
+
     /// Coldest first: over the limit even a page in use a moment ago must go, but idle pages go before it.
     fn rank(&self, page: &Page, known_until: u16, idle_stamps: u16) -> usize {
         let lately = idle_stamps_of(page, known_until) < idle_stamps;
@@ -273,10 +315,11 @@ impl Policy for Age {
         };
         let mut left_to_come = census.hot_slow.min(capacity.fast_room() + leaving.saturating_sub(excess));
         let mut cut = census.fast.cut(leaving.min(requests.left() as u64));
-        let mut coldest: Vec<(usize, PageId)> = Vec::new();
+        let mut coldest: Vec<Leaving> = Vec::new();
         for (block, info) in pages.blocks() {
             let known_until = self.known_until(block, stamp_now, idle_stamps);
             let step = if info.huge { BLOCK_PAGES } else { 1 };
+            let before = coldest.len();
             for id in (0..BLOCK_PAGES).step_by(step as usize).map(|offset| block.first_page().plus(offset)) {
                 let page = &pages[id];
                 let Some(tier) = page.tier() else { continue };
@@ -291,14 +334,23 @@ impl Policy for Age {
                 } else if page.policy_bits() == KNOWN {
                     let rank = self.rank(page, known_until, idle_stamps);
                     if cut.take(rank, u64::from(step)) {
-                        coldest.push((rank, id));
+                        coldest.push(Leaving { parts: true, rank, id });
                     }
                 }
             }
+            if capacity.fast_limit.is_none() && !info.huge {
+                self.round_up(block, known_until, idle_stamps, pages, &mut coldest, before);
+            }
+            let own = &mut coldest[before..];
+            if own.len() as u32 * step == BLOCK_PAGES {
+                // As warm as its warmest page, so that it stays together in the order.
+                let rank = own.iter().map(|leaving| leaving.rank).max().unwrap_or(0);
+                own.iter_mut().for_each(|leaving| (leaving.parts, leaving.rank) = (false, rank));
+            }
         }
         // Stable, so that pages of equal rank stay in address order and move in runs.
-        coldest.sort_by_key(|(rank, _)| *rank);
-        for (_, id) in coldest {
+        coldest.sort_by_key(|leaving| (leaving.parts, leaving.rank));
+        for Leaving { id, .. } in coldest {
             let known_until = self.known_until(id.block(), stamp_now, idle_stamps);
             let cold = self.is_cold(&pages[id], known_until, idle_stamps);
             requests.move_to(id, TierId::FAST.below(), if cold { Reason::Cold } else { Reason::OverLimit });
@@ -514,6 +566,56 @@ mod tests {
             512,
             "the reading says that they were idle all the time"
         );
+    }
+
+    /// The order in which pages leave, idle for the given seconds each, when half a minute has passed.
+    fn order_of_leaving(idle_for: impl Fn(u32) -> u64) -> Vec<u32> {
+        let mut policy = Age::new(&mut Settings::default().for_policy(&INFO)).unwrap();
+        let mut pages = Pages::new();
+        let at = |second| Time::ZERO + Duration::from_secs(1000 + second);
+        pages.map(SPACE, Vpn(0)..Vpn(1024));
+        for second in (0..=30).step_by(2) {
+            for block in 0..2 {
+                let touched = |page: u32| second + idle_for(block * 512 + page) <= 30;
+                let pte = |page| PteState::placed(TierId::FAST).with_accessed(touched(page));
+                let ptes: Vec<PteState> = (0..512).map(pte).collect();
+                let first = pages.find(SPACE, Vpn(u64::from(block) * 512)).unwrap();
+                (0..512).for_each(|page| _ = pages.set_tier(first.plus(page), Some(TierId::FAST)));
+                let window = Some(Duration::from_secs(2));
+                let scan = ScanBatch { first, ptes: &ptes, window, cleared: true };
+                policy.observe(at(second), Observations::Scan(scan), &mut pages);
+            }
+        }
+        let tiers = [TierUse { used: 1024, capacity: 2048 }, TierUse { used: 0, capacity: 2048 }];
+        let room = CapacityView { tiers: &tiers, fast_limit: None, footprint: 1024, backoff: 1.0 };
+        let mut requests = MoveRequests::with_limit(4096);
+        policy.plan(at(30), &room, &mut pages, &mut requests);
+        requests.into_vec().iter().map(|request| request.page.0).collect()
+    }
+
+    #[test]
+    fn a_whole_block_leaves_before_the_parts_of_one_and_stays_together() {
+        // Every second page of block 0 is in use; block 1 was idle for longer the higher the address.
+        let order = order_of_leaving(|page| match page {
+            0..512 => 30 * u64::from(page % 2),
+            _ => 24 + u64::from(page) / 256,
+        });
+        assert_eq!(order[..512], (512..1024).collect::<Vec<u32>>());
+        assert_eq!(order[512..], (1..512).step_by(2).collect::<Vec<u32>>());
+    }
+
+    #[test]
+    fn a_block_is_rounded_up_for_a_few_pages_that_are_half_way_there() {
+        // Sixteen pages of each block were used later than the others: in block 0 eight seconds ago, in block 1 just now.
+        let order = order_of_leaving(|page| match page {
+            0..16 => 8,
+            512..528 => 0,
+            _ => 30,
+        });
+        assert_eq!(order[..512], (0..512).collect::<Vec<u32>>());
+        assert_eq!(order[512..], (528..1024).collect::<Vec<u32>>());
+        // Of more than one in sixteen none goes before its time.
+        assert_eq!(order_of_leaving(|page| if page % 8 == 0 { 8 } else { 30 }).len(), 1024 - 128);
     }
 
     #[test]

@@ -59,6 +59,12 @@ pub(super) fn managed() -> Report {
             failed_by_cause: counts(&[("stayed", 1_100), ("EBUSY", 134)]),
             measuring: 0,
             moved_by_reason: counts(&[("cold", 391_220), ("hot", 2_110)]),
+            by_unit: MovedByUnit {
+                single: 61_492,
+                huge: 0,
+                collapsed: 329_728,
+                apart: counts(&[("shared with another process", 1_024)]),
+            },
         },
         refaults: 20_418,
         ping_pong_pages: 913,

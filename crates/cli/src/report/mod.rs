@@ -137,6 +137,22 @@ pub(crate) struct MovedPages {
     pub measuring: u64,
     /// Moves by reason.
     pub moved_by_reason: BTreeMap<String, u64>,
+    /// Those that went to slower memory, by what the kernel unmapped at once.
+    #[serde(default)]
+    pub by_unit: MovedByUnit,
+}
+
+/// Pages of 4 KiB that went to slower memory. What is unmapped at once interrupts the program once.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct MovedByUnit {
+    /// One by one.
+    pub single: u64,
+    /// As huge pages of the program.
+    pub huge: u64,
+    /// As whole blocks that were made one huge page first.
+    pub collapsed: u64,
+    /// Of the single pages those that made up whole blocks, by the reason why they were not made one.
+    pub apart: BTreeMap<String, u64>,
 }
 
 /// What being managed cost the program, in its own time. Counted, and priced by what was measured at the start.

@@ -220,6 +220,7 @@ fn summary(report: &Report, width: usize) -> String {
     if !is_observation(report) {
         lines.push(("saved", saved_text(report)));
         lines.push(("moved", moved_text(report)));
+        lines.extend(units_text(report).map(|text| ("went", text)));
         if report.moved_pages.failed > 0 {
             lines.push(("not moved", failed_text(report)));
         }
@@ -342,6 +343,26 @@ fn moved_text(report: &Report) -> String {
         units::count(report.refaults),
         units::count(report.ping_pong_pages),
     )
+}
+
+/// What went as whole blocks, and what did not though it could have; `None` where nothing went to slower memory.
+fn units_text(report: &Report) -> Option<String> {
+    let by_unit = &report.moved_pages.by_unit;
+    let (whole, single) = (by_unit.huge + by_unit.collapsed, by_unit.single);
+    let mut text = match (whole, single) {
+        (0, 0) => return None,
+        (whole, 0) => format!("all {} as whole blocks of 2 MiB", units::pages(whole)),
+        (0, single) => format!("all {} as single pages", units::pages(single)),
+        (whole, single) => {
+            format!("{} as whole blocks of 2 MiB, {} as single pages", units::pages(whole), units::pages(single))
+        }
+    };
+    let apart: Vec<String> =
+        by_unit.apart.iter().map(|(why, pages)| format!("{}: {why}", units::pages(*pages))).collect();
+    if !apart.is_empty() {
+        text += &format!("; whole blocks that went as single pages: {}", apart.join(", "));
+    }
+    Some(text)
 }
 
 fn failed_text(report: &Report) -> String {

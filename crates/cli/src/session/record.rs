@@ -20,7 +20,7 @@ use super::machine::Facts;
 use super::target::Target;
 use super::{Plan, TargetSpec};
 use crate::report::{
-    AgeBin, CostReport, HeatMap, HeatRow, ManagerReport, MovedPages, Point, Report, SCHEMA_VERSION, TargetReport,
+    AgeBin, CostReport, HeatMap, HeatRow, ManagerReport, MovedByUnit, MovedPages, Point, Report, SCHEMA_VERSION, TargetReport,
     TierReport,
 };
 
@@ -269,6 +269,12 @@ impl Recorder {
                 failed_by_cause: ledger.failed().iter().map(|(cause, pages)| (cause.name(), *pages)).collect(),
                 measuring: manager.move_cost().measured_pages,
                 moved_by_reason: by_reason(ledger.moved()),
+                by_unit: MovedByUnit {
+                    single: stats.went.single,
+                    huge: stats.went.huge,
+                    collapsed: stats.went.collapsed,
+                    apart: stats.went.apart.iter().map(|(why, pages)| (why.name().to_owned(), *pages)).collect(),
+                },
             },
             refaults: ledger.refaults(),
             ping_pong_pages: ledger.ping_pong_pages(),

@@ -9,13 +9,13 @@ use std::time::Duration;
 
 use terrace_core::engine::Input;
 use terrace_core::governor::Pressure;
-use terrace_core::plan::{Action, Failure, Outcome};
+use terrace_core::plan::{Failure, Outcome};
 use terrace_core::prices::ProcessorCounts;
 use terrace_core::units::{Bytes, TierId, Time};
 
 use super::Manager;
 use crate::move_cost;
-use crate::movers::STALL_DEADLINE;
+use crate::movers::{STALL_DEADLINE, Went};
 use crate::pressure::PressureReading;
 use crate::processors::ProcessorUse;
 use crate::topology::nodes::available_memory;
@@ -163,14 +163,11 @@ impl Manager {
         self.drain_engine(Input::Processor(counts));
     }
 
-    /// Enters what a plan cost. A page that goes to slower memory interrupts the program's processors, and so does one that comes from a
-    /// slower node; one that comes from swap was mapped nowhere.
-    pub(super) fn account_for(&mut self, cpu: Duration, outcomes: &[Outcome]) {
-        let pages = |outcome: &Outcome| u64::from(outcome.done);
-        let swap = self.parts.tiers.swap_tier();
-        let interrupts = |outcome: &&Outcome| matches!(outcome.item.action, Action::MoveTo(to) if to > outcome.item.from || Some(outcome.item.from) != swap);
-        let moved = outcomes.iter().map(pages).sum();
-        self.moving.carried_out(cpu, outcomes.iter().filter(interrupts).map(pages).sum(), moved);
+    /// Enters what a plan cost: the mover's processor time, and the pages that went, by what interrupts the program.
+    pub(super) fn account_for(&mut self, cpu: Duration, went: &Went, outcomes: &[Outcome]) {
+        let moved = outcomes.iter().map(|outcome| u64::from(outcome.done)).sum();
+        self.moving.carried_out(cpu, went, moved);
+        self.stats.went.add(went);
     }
 
     /// Passes the prices of moves between nodes to the policy, where they were measured.
@@ -198,6 +195,10 @@ impl Manager {
                 Ok(found) => self.parts.move_cost.page_out = found.or(cost.page_out),
                 Err(error) => tracing::warn!(%error, "what a page-out costs could not be measured again"),
             }
+            match move_cost::block_out(&self.parts.tiers, swap, STALL_DEADLINE) {
+                Ok(found) => self.parts.move_cost.block_out = found.or(cost.block_out),
+                Err(error) => tracing::warn!(%error, "what a whole block costs could not be measured again"),
+            }
         }
         if cost.between_nodes.is_some() {
             match move_cost::between_nodes(&self.parts.tiers, STALL_DEADLINE) {
@@ -210,7 +211,8 @@ impl Manager {
             }
         }
         if let Some(interval) = self.parts.move_cost.interrupt() {
-            self.moving.set_interrupt(interval.median);
+            let block = self.parts.move_cost.block_out.and_then(|price| price.program);
+            self.moving.set_interrupt(interval.median, block.map(|interval| interval.median));
         }
     }
 }

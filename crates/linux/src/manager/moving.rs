@@ -17,11 +17,17 @@
 use std::path::Path;
 use std::time::Duration;
 
+use terrace_core::units::BLOCK_PAGES;
+
+use crate::movers::Went;
 use crate::processors::{self, ProcessorUse};
 use crate::usage::{Who, usage};
 
 /// What a page-out takes of a running thread where it could not be measured: the middle of what two machines of docs/sizing.md showed.
 const ASSUMED_INTERRUPT: Duration = Duration::from_micros(10);
+/// How many interrupts a whole block costs where that could not be measured: its collapse flushes twice, its page-out once, and the
+/// program walks to its neighbours anew (four to six on the machine of docs/block-moves.md).
+const ASSUMED_BLOCK: u32 = 6;
 /// Weight of the latest batch in the mover's time a page.
 const LATEST: f64 = 0.1;
 /// Readings without a move after which the surroundings are no longer read: four seconds of two readings each. A policy that moves
@@ -33,13 +39,17 @@ const QUIET: u32 = 8;
 pub(super) struct MovingAccount {
     /// What a page-out, or a move between nodes, takes of each thread that runs.
     interrupt: Duration,
+    /// What a whole block takes of it.
+    block: Duration,
+    /// What a page of the latest batches took of it: the mean over their kinds.
+    each: Duration,
     /// The mover's own time a page that goes out.
     fixed: Duration,
     /// Share of the mover's time that is taken from somebody.
     taken: f64,
-    /// Since the last reading: the mover's time, and pages whose move interrupts the programs.
+    /// Since the last reading: the mover's time, and what the moves took of each thread that ran.
     mover: Duration,
-    out: u64,
+    interrupts: Duration,
     before: Option<Reading>,
     /// Readings since pages moved.
     quiet: u32,
@@ -65,14 +75,18 @@ pub(super) struct Moved {
 
 impl MovingAccount {
     /// With what a move takes of a running thread, if that was measured; on a single processor nothing runs meanwhile.
-    pub(super) fn new(interrupt: Option<Duration>) -> MovingAccount {
-        let assumed = if crate::move_cost::others_can_be_interrupted() { ASSUMED_INTERRUPT } else { Duration::ZERO };
+    pub(super) fn new(interrupt: Option<Duration>, block: Option<Duration>) -> MovingAccount {
+        let others = crate::move_cost::others_can_be_interrupted();
+        let assumed = |duration| if others { duration } else { Duration::ZERO };
+        let interrupt = interrupt.unwrap_or(assumed(ASSUMED_INTERRUPT));
         MovingAccount {
-            interrupt: interrupt.unwrap_or(assumed),
+            interrupt,
+            block: block.unwrap_or(interrupt * ASSUMED_BLOCK),
+            each: interrupt,
             fixed: Duration::ZERO,
             taken: 1.0,
             mover: Duration::ZERO,
-            out: 0,
+            interrupts: Duration::ZERO,
             before: None,
             quiet: 0,
             total: Duration::ZERO,
@@ -80,14 +94,23 @@ impl MovingAccount {
     }
 
     /// It was measured again.
-    pub(super) fn set_interrupt(&mut self, interrupt: Duration) {
+    pub(super) fn set_interrupt(&mut self, interrupt: Duration, block: Option<Duration>) {
         self.interrupt = interrupt;
+        self.block = block.unwrap_or(interrupt * ASSUMED_BLOCK);
     }
 
-    /// A batch was carried out: the mover's processor time, pages whose move interrupts the programs, and pages that moved at all.
-    pub(super) fn carried_out(&mut self, cpu: Duration, out: u64, moved: u64) {
+    /// A batch was carried out: the mover's processor time, pages whose move interrupts the programs, by kind, and pages that moved at all.
+    pub(super) fn carried_out(&mut self, cpu: Duration, went: &Went, moved: u64) {
         self.mover += cpu;
-        self.out += out;
+        let out = went.pages();
+        let blocks = (went.huge + went.collapsed) as f64 / f64::from(BLOCK_PAGES);
+        let taken = self.interrupt.mul_f64(went.single as f64) + self.block.mul_f64(blocks);
+        self.interrupts += taken;
+        if out > 0 {
+            let seen = taken.as_secs_f64() / out as f64;
+            let known = self.each.as_secs_f64();
+            self.each = Duration::from_secs_f64(known + LATEST * (seen - known));
+        }
         if moved > 0 && out == moved {
             let seen = cpu.as_secs_f64() / out as f64;
             let known = self.fixed.as_secs_f64();
@@ -98,7 +121,7 @@ impl MovingAccount {
 
     /// Reads the surroundings over the last `window`: `cores` are those that the programs ran on, `pids` the programs.
     pub(super) fn read(&mut self, root: &Path, window: Duration, cores: f64, pids: impl Iterator<Item = u32>) -> Moved {
-        let (mover, out) = (std::mem::take(&mut self.mover), std::mem::take(&mut self.out));
+        let (mover, interrupts) = (std::mem::take(&mut self.mover), std::mem::take(&mut self.interrupts));
         self.quiet = if mover.is_zero() { self.quiet + 1 } else { 0 };
         if self.quiet >= QUIET || (mover.is_zero() && self.before.is_none()) {
             // Nothing moves, so nothing needs to be known of the processors.
@@ -116,13 +139,13 @@ impl MovingAccount {
         let taken =
             self.before.replace(now).map_or(Some(1.0), |before| taken(&before, &now, window, mover, processors));
         self.taken = taken.unwrap_or(self.taken);
-        let cost = mover.mul_f64(self.taken) + (self.interrupt * u32::try_from(out).unwrap_or(u32::MAX)).mul_f64(cores);
+        let cost = mover.mul_f64(self.taken) + interrupts.mul_f64(cores);
         self.total += cost;
         Moved { cost, page_out: self.page_out(cores) }
     }
 
     fn page_out(&self, cores: f64) -> Duration {
-        self.fixed.mul_f64(self.taken) + self.interrupt.mul_f64(cores)
+        self.fixed.mul_f64(self.taken) + self.each.mul_f64(cores)
     }
 
     /// What all moves so far cost the programs.
@@ -181,8 +204,8 @@ mod tests {
 
     #[test]
     fn a_page_out_costs_each_thread_that_runs_its_interrupt() {
-        let mut account = MovingAccount::new(Some(Duration::from_micros(4)));
-        account.carried_out(MS * 10, 1000, 1000);
+        let mut account = MovingAccount::new(Some(Duration::from_micros(4)), Some(Duration::from_micros(20)));
+        account.carried_out(MS * 10, &Went { single: 1000, ..Went::default() }, 1000);
         let root = tempfile::tempdir().unwrap();
         let moved = account.read(root.path(), MS * 500, 2.0, std::iter::empty());
         // Without a second reading all of the mover's 10 us a page count.
@@ -192,5 +215,17 @@ mod tests {
         let idle = account.read(root.path(), MS * 500, 0.0, std::iter::empty());
         assert_eq!(idle.cost, Duration::ZERO, "nothing moved since");
         assert_eq!(idle.page_out, Duration::from_micros(10), "and a program that sleeps is not interrupted");
+    }
+
+    #[test]
+    fn a_whole_block_costs_what_it_was_measured_to_and_not_512_pages() {
+        let mut account = MovingAccount::new(Some(Duration::from_micros(4)), Some(Duration::from_micros(20)));
+        let went = Went { single: 100, huge: 512, collapsed: 512, ..Went::default() };
+        account.carried_out(Duration::ZERO, &went, 1124);
+        account.carried_out(Duration::from_nanos(1), &Went::default(), 0);
+        let root = tempfile::tempdir().unwrap();
+        let moved = account.read(root.path(), MS * 500, 1.0, std::iter::empty());
+        assert_eq!(moved.cost.as_micros(), 100 * 4 + 2 * 20);
+        assert!(moved.page_out < Duration::from_micros(4), "{:?}: a page of a block is cheaper", moved.page_out);
     }
 }

@@ -8,6 +8,7 @@ use std::time::Duration;
 use terrace_core::policy::ScanReport;
 
 use crate::kernel_lists::Counts;
+use crate::movers::Went;
 use crate::pressure::PressureReading;
 
 /// Figures of the run so far.
@@ -25,6 +26,8 @@ pub struct ManagerStats {
     pub longest_move_call: Duration,
     /// Calls that moved pages.
     pub move_calls: u64,
+    /// Pages that went to slower memory, by what was unmapped at once.
+    pub went: Went,
     /// Major faults of the managed processes since they are managed.
     pub major_faults: u64,
     /// CPU time of the managed processes since they are managed, clock ticks.

@@ -3,16 +3,19 @@
 //! In: pages by address and where they should go. Out: what really happened, read back from the kernel. Must
 //! not: choose pages, retry on its own, or count a request as a move.
 
+mod blocks;
 pub mod dry_run;
 mod low_priority;
 pub mod move_pages;
 pub mod process_madvise;
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use terrace_core::plan::Failure;
 use terrace_core::units::{TierId, Vpn};
 
+pub use blocks::Apart;
 pub use dry_run::DryRun;
 pub use move_pages::MovePages;
 pub use process_madvise::ProcessMadvise;
@@ -42,8 +45,42 @@ pub struct MoveResult {
     pub failure: Option<Failure>,
 }
 
+/// Pages that went to slower memory, by what the kernel unmapped at once. Each unit interrupts the processors that run the program once.
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct Went {
+    /// Pages that went one by one.
+    pub single: u64,
+    /// Pages of huge pages that went whole.
+    pub huge: u64,
+    /// Pages of blocks that were made one huge page first, and went whole.
+    pub collapsed: u64,
+    /// Of the single pages those that made up whole blocks, by the reason why they were not collapsed.
+    pub apart: BTreeMap<Apart, u64>,
+    /// Wall time of collapsing.
+    #[serde(skip)]
+    pub collapsing: Duration,
+}
+
+impl Went {
+    /// All of them.
+    pub fn pages(&self) -> u64 {
+        self.single + self.huge + self.collapsed
+    }
+
+    /// Adds what another batch took.
+    pub fn add(&mut self, other: &Went) {
+        self.single += other.single;
+        self.huge += other.huge;
+        self.collapsed += other.collapsed;
+        self.collapsing += other.collapsing;
+        for (why, pages) in &other.apart {
+            *self.apart.entry(*why).or_default() += pages;
+        }
+    }
+}
+
 /// What a batch cost.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MoveCost {
     /// Wall time of the calls.
     pub elapsed: Duration,
@@ -51,6 +88,8 @@ pub struct MoveCost {
     pub longest_call: Duration,
     /// System calls made.
     pub calls: u64,
+    /// Pages whose move interrupts the program, by kind.
+    pub went: Went,
 }
 
 impl MoveCost {
@@ -62,10 +101,11 @@ impl MoveCost {
     }
 
     /// Adds what another batch cost.
-    pub fn add(&mut self, other: MoveCost) {
+    pub fn add(&mut self, other: &MoveCost) {
         self.elapsed += other.elapsed;
         self.longest_call = self.longest_call.max(other.longest_call);
         self.calls += other.calls;
+        self.went.add(&other.went);
     }
 }
 
@@ -195,7 +235,7 @@ impl Mover for Movers {
         for run in moves.chunk_by(|one, next| (one.from, one.to) == (next.from, next.to)) {
             let before = results.len();
             match self.find(tiers, &run[0]) {
-                Some(index) => cost.add(self.movers[index].execute(process, run, tiers, results)),
+                Some(index) => cost.add(&self.movers[index].execute(process, run, tiers, results)),
                 // Nothing carries pages this way: said plainly, and not held against the page.
                 None => results.extend(run.iter().map(|_| MoveResult::none(Failure::Errno(libc::EOPNOTSUPP)))),
             }

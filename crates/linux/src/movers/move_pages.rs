@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 use terrace_core::plan::Failure;
 use terrace_core::units::{Bytes, TierId};
 
+use super::process_madvise::by_unit;
 use super::{BatchSize, MoveCost, MoveResult, Mover, PageMove};
 use crate::process::Process;
 use crate::sys;
@@ -235,7 +236,9 @@ impl Mover for MovePages {
                     sys::move_pages(process.pid(), addresses, nodes, status)
                 };
                 self.choose(&mut kernel, &rest[..count], tiers, &mut destinations, &mut cost);
+                let before = results.len();
                 self.carry(&mut kernel, &rest[..count], nodes, results, &mut cost);
+                cost.went.add(&by_unit(&rest[..count], &results[before..]));
                 self.batch.learn(pages, cost.longest_call);
                 cost.longest_call = cost.longest_call.max(longest_before);
                 rest = &rest[count..];
