@@ -173,7 +173,7 @@ impl Engine {
                     self.policy.observe(now, Observations::Events(&missing), &mut self.pages);
                 }
             }
-            Input::Pressure(pressure) => self.governor.on_pressure(&pressure),
+            Input::Pressure(pressure) => self.ask |= self.governor.on_pressure(&pressure),
             Input::Capacity(tier, pages) => self.capacity[tier.index()] = pages,
             Input::Goal(goal) => {
                 self.goal = goal;
@@ -358,7 +358,7 @@ impl Engine {
         }
         self.cut = requests.left() == 0;
         self.granted_of_list = false;
-        self.requests = requests.into_vec().into();
+        self.requests = self.governor.probe(requests.into_vec(), &self.pages).into();
     }
 
     /// Updates the pages' tiers from a scan, and finds refaulted pages.

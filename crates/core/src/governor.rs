@@ -4,12 +4,16 @@
 //! not: rank pages, or admit a request that breaks a limit.
 //!
 //! Bounds: capacity of the destination, the limit of fast memory, a rate (token bucket), floors and ceilings per space, and a cooldown for
-//! ping-ponging pages. Feedback: page-outs stop while refaults, moves and tracking cost the program more than its budget, and when the slow
-//! tier is nearly full or does not compress. The idle time that a policy should wait for grows while ping-pongs cost more than half the
+//! ping-ponging pages. Feedback: page-outs are paced so that refaults, moves and tracking together cost the program no more than its budget, they
+//! begin with a probe (`pace.rs`), and they stop while refaults and tracking alone cost more, and when the slow tier is nearly full or does not compress. The idle time that a policy should wait for grows while ping-pongs cost more than half the
 //! budget, and shrinks again below a quarter of it.
+
+mod pace;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
+
+use self::pace::{Pace, Short};
 
 use crate::pages::{Page, Pages};
 use crate::plan::{Action, Move, MoveRequest, Reason, Rejection};
@@ -32,6 +36,11 @@ pub struct GovernorConfig {
     pub max_slowdown: f64,
     /// The cost of one refault to the program. 5 us is a random 4 KiB fault on lz4 zram, as measured (docs/performance.md).
     pub refault_cost: Duration,
+    /// Share of ten seconds of the program's time that may be spent at the start, before it was earned, 0 to 1: for cold memory that is there
+    /// when management begins.
+    pub invest: f64,
+    /// Whether cold pages leave as a probe first. For tiers whose pages the program must wait for when it wants them back.
+    pub probe: bool,
     /// Page-outs stop while the slow tier stores data in more than 1/this of its size: compression then saves little.
     pub least_compression: f64,
 }
@@ -45,6 +54,8 @@ impl Default for GovernorConfig {
             ping_pong_window: Duration::from_secs(20),
             max_slowdown: 0.02,
             refault_cost: Duration::from_micros(5),
+            invest: 0.0,
+            probe: false,
             least_compression: 1.2,
         }
     }
@@ -84,6 +95,10 @@ pub struct Pressure {
     pub moving: Duration,
     /// The current cost of a page-out, charged for refaulted pages.
     pub page_out_cost: Duration,
+    /// What one more page costs that leaves alone, and a whole block; zero where that is unknown: then page-outs are not paced.
+    pub single_out_cost: Duration,
+    /// See `single_out_cost`.
+    pub block_out_cost: Duration,
     /// The cost of tracking in the interval.
     pub watching: Duration,
     /// Cores that the program uses; less than one counts as one.
@@ -94,7 +109,7 @@ pub struct Pressure {
     pub compression: Option<f64>,
 }
 
-/// Why page-outs are stopped.
+/// Why page-outs are stopped, or wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Throttle {
@@ -102,6 +117,10 @@ pub enum Throttle {
     Refaults,
     /// The slow tier hardly compresses its data.
     Compression,
+    /// Page-outs wait until the program can afford the next: their own price used the budget up.
+    Moves,
+    /// The same, used up by being watched.
+    Watching,
 }
 
 impl Throttle {
@@ -110,7 +129,14 @@ impl Throttle {
         match self {
             Throttle::Refaults => "refaults",
             Throttle::Compression => "compression",
+            Throttle::Moves => "price_of_moves",
+            Throttle::Watching => "watching",
         }
+    }
+
+    /// Whether requests are refused meanwhile; otherwise they wait.
+    const fn refuses(self) -> bool {
+        matches!(self, Throttle::Refaults | Throttle::Compression)
     }
 }
 
@@ -136,12 +162,11 @@ pub struct Governor {
     limits: BTreeMap<SpaceId, SpaceLimits>,
     total_limits: Option<SpaceLimits>,
     bucket: TokenBucket,
+    pace: Pace,
     throttle: Option<Throttle>,
     stall: f64,
-    /// Cost of moves that is not charged yet, in seconds.
+    /// Cost of moves whose pages have not come back, in seconds.
     invested: f64,
-    /// How long pressure was reported up to now.
-    managed: Duration,
     backoff: f64,
     demoted: f64,
     ping_pong_pages: f64,
@@ -150,13 +175,8 @@ pub struct Governor {
 
 /// Half-life of the stall estimate: long enough to ignore one burst, short enough to stop a wrong decision.
 const STALL_HALF_LIFE: Duration = Duration::from_secs(2);
-/// Mean time over which the cost of a move is charged while its page stays away: as long as the program was managed up to now, since the
-/// best forecast is that it will run about as long again. A young program thus pays for few moves, and a short one never pays for an
-/// investment that only a long run repays.
-const REPAID_IN_AT_LEAST: Duration = Duration::from_secs(10);
-/// And at most this long. Cold memory leaves once: 1.5 GiB at 10 us a page are 3.9 s, 1.3 % of five minutes. That is below the usual
-/// 2 %, so it need not leave in portions.
-const REPAID_IN_AT_MOST: Duration = Duration::from_secs(300);
+/// How long page-outs wait until they ask again whether the program can afford them: prices and costs are read twice a second.
+const PATIENCE: Duration = Duration::from_millis(250);
 /// Half-life of the ping-pong ratio.
 const MISTAKE_HALF_LIFE: Duration = Duration::from_secs(30);
 /// Below this share of ping-pongs among the demotions, refaults mean that the program changed, not that idle times are too short.
@@ -173,6 +193,7 @@ impl Governor {
         let bucket = TokenBucket::new(config.rate);
         Governor {
             tick: tick_for(config.cooldown),
+            pace: Pace::new(config.invest, config.probe),
             config,
             limits: BTreeMap::new(),
             total_limits: None,
@@ -180,7 +201,6 @@ impl Governor {
             throttle: None,
             stall: 0.0,
             invested: 0.0,
-            managed: Duration::ZERO,
             backoff: 1.0,
             demoted: 0.0,
             ping_pong_pages: 0.0,
@@ -224,7 +244,10 @@ impl Governor {
             if !along && batch >= self.config.batch_pages {
                 break;
             }
-            if !along && is_whole_block(&requests[granted.consumed..]) && self.bucket.affords(Bytes::of_pages(u64::from(BLOCK_PAGES))) {
+            if !along
+                && is_whole_block(&requests[granted.consumed..])
+                && self.bucket.affords(Bytes::of_pages(u64::from(BLOCK_PAGES)))
+            {
                 whole_until = granted.consumed + BLOCK_PAGES as usize;
             }
             items.clear();
@@ -236,6 +259,12 @@ impl Governor {
                 Err(rejection) => Some((*request, rejection)),
             });
             let size = items.iter().map(|item| u64::from(item.pages)).sum();
+            let leaving: u64 = items.iter().filter(|item| leaves(item)).map(|item| u64::from(item.pages)).sum();
+            if rejected.is_none() && leaving > 0 && !along && !self.pace.affords() {
+                items.iter().rev().for_each(|item| budget.give_back(item, pages));
+                granted.wait_until = Some(now + PATIENCE);
+                break;
+            }
             if let Some((request, rejection)) = rejected {
                 items.iter().rev().for_each(|item| budget.give_back(item, pages));
                 *self.rejections.entry(rejection).or_default() += 1;
@@ -244,6 +273,9 @@ impl Governor {
                 granted.wait_until = Some(ready);
                 break;
             } else {
+                if leaving > 0 {
+                    self.pace.promise(leaving, along || granted.consumed < whole_until);
+                }
                 for item in items.drain(..) {
                     for offset in 0..item.pages {
                         pages[item.page.plus(offset)].set_moving(true);
@@ -285,7 +317,7 @@ impl Governor {
             return Ok(item);
         }
         if to > from {
-            if self.throttle.is_some() {
+            if self.throttle.is_some_and(Throttle::refuses) {
                 return Err(Rejection::Throttled);
             }
             if self.is_cooling_down(now, page) {
@@ -369,11 +401,13 @@ impl Governor {
         page.moved_at = self.tick_of(now);
     }
 
-    /// Takes the cost of the moves up to now.
-    pub fn on_pressure(&mut self, pressure: &Pressure) {
+    /// Takes the cost of the moves up to now. Returns whether the policy should be asked again, for pages that a probe left out.
+    pub fn on_pressure(&mut self, pressure: &Pressure) -> bool {
         if pressure.window.is_zero() {
-            return;
+            return false;
         }
+        let short = self.pace.short();
+        let renewed = self.pace.on_pressure(pressure, self.config.refault_cost, self.config.max_slowdown);
         let seconds = pressure.window.as_secs_f64();
         // A program's time is that of all its cores.
         let time = seconds * pressure.cores.max(1.0);
@@ -384,7 +418,7 @@ impl Governor {
             Some(share) if pressure.refaults > 0 => cost.max(share.min(2.0 * cost)),
             _ => cost,
         };
-        let seen = seen + (pressure.watching.as_secs_f64() + self.charge_moves(pressure)) / time;
+        let seen = seen + (pressure.watching.as_secs_f64() + self.wasted(pressure)) / time;
         self.stall = self.stall * keep + seen * (1.0 - keep);
 
         let keep = 0.5f64.powf(seconds / MISTAKE_HALF_LIFE.as_secs_f64());
@@ -408,21 +442,33 @@ impl Governor {
         } else if self.throttle == Some(Throttle::Refaults) && self.stall > self.config.max_slowdown / 2.0 {
             Some(Throttle::Refaults)
         } else {
-            None
+            match short {
+                // What came back is paid for already; until it is earned again page-outs only wait.
+                Some(Short::Refaults | Short::Moves) => Some(Throttle::Moves),
+                Some(Short::Watching) => Some(Throttle::Watching),
+                None => None,
+            }
         };
+        renewed
     }
 
-    /// The cost of moves that is due now, in seconds. A page that stays away repays its page-out over time; the page-out of a refaulted
-    /// page was wasted and is due at once.
-    fn charge_moves(&mut self, pressure: &Pressure) -> f64 {
+    /// The cost of page-outs that were in vain, in seconds: of pages that came back. All others are paid out of the budget when they are made.
+    fn wasted(&mut self, pressure: &Pressure) -> f64 {
         self.invested += pressure.moving.as_secs_f64();
         let back = (pressure.refaults as f64 * pressure.page_out_cost.as_secs_f64()).min(self.invested);
         self.invested -= back;
-        self.managed += pressure.window;
-        let repaid_in = self.managed.clamp(REPAID_IN_AT_LEAST, REPAID_IN_AT_MOST);
-        let due = self.invested * (1.0 - (-pressure.window.as_secs_f64() / repaid_in.as_secs_f64()).exp());
-        self.invested -= due;
-        back + due
+        back
+    }
+
+    /// Leaves of a policy's requests what the probe allows.
+    pub fn probe(&mut self, requests: Vec<MoveRequest>, pages: &Pages) -> Vec<MoveRequest> {
+        self.pace.thin(requests, pages.footprint_of_all(), |request| {
+            if pages.block(request.page.block()).is_none() {
+                return 1;
+            }
+            let unit = pages.unit(request.page);
+            u64::from(unit.end.0 - unit.start.0)
+        })
     }
 
     /// Share of ping-pongs among the demotions of the last minute or so, 0 to 1.
@@ -468,6 +514,11 @@ fn is_whole_block(requests: &[MoveRequest]) -> bool {
         let first = block[0].page;
         first.offset() == 0 && block.iter().zip(0..).all(|(request, offset)| request.page == first.plus(offset))
     })
+}
+
+/// Whether this takes a page to slower memory.
+fn leaves(item: &Move) -> bool {
+    matches!(item.action, Action::MoveTo(to) if to > item.from)
 }
 
 /// The requests at the front that are granted together or not at all; `None` if none are left.
@@ -839,7 +890,7 @@ mod tests {
         let second = Duration::from_secs(1);
         let settled = |pressure: Pressure| {
             let mut governor = Governor::new(GovernorConfig::default());
-            (0..60).for_each(|_| governor.on_pressure(&pressure));
+            (0..60).for_each(|_| _ = governor.on_pressure(&pressure));
             (governor.stall_share(), governor.throttle())
         };
         // 1 % of refaults, 0.9 % of tracking: within 2 %.
@@ -860,37 +911,29 @@ mod tests {
     }
 
     #[test]
-    fn cold_memory_that_leaves_once_is_charged_over_minutes_and_in_full() {
-        let second = Duration::from_secs(1);
-        let quiet = Pressure { window: second, ..Pressure::default() };
+    fn page_outs_wait_for_the_budget_and_are_not_refused() {
+        let mut pages = fast_pages(4096);
         let mut governor = Governor::new(GovernorConfig::default());
-        (0..300).for_each(|_| governor.on_pressure(&quiet));
-        let wave = Pressure { window: second, moving: Duration::from_millis(390), ..Pressure::default() };
-        (0..10).for_each(|_| governor.on_pressure(&wave));
-        assert_eq!(governor.throttle(), None, "3.9 s once");
-        let mut charged = 0.0;
-        for _ in 0..3600 {
-            governor.on_pressure(&quiet);
-            charged += governor.stall_share();
-        }
-        assert!((3.5..=4.0).contains(&charged), "{charged} s");
-        (0..60).for_each(|_| governor.on_pressure(&wave));
-        assert_eq!(governor.throttle(), Some(Throttle::Refaults), "39 % for a minute is no investment");
-    }
-
-    #[test]
-    fn a_young_program_does_not_pay_for_what_only_a_long_run_repays() {
-        let second = Duration::from_secs(1);
+        let tiers = tiers(&pages, 1 << 20);
+        let priced = Pressure {
+            window: Duration::from_secs(1),
+            single_out_cost: Duration::from_micros(10),
+            block_out_cost: Duration::from_micros(50),
+            ..Pressure::default()
+        };
+        governor.on_pressure(&priced);
+        // Every second page, so that no block is whole: 20 ms at 10 us.
+        let apart: Vec<MoveRequest> = demotions(4096).into_iter().step_by(2).collect();
+        let granted = governor.admit(Time::ZERO, &apart, &mut pages, &tiers, None);
+        assert_eq!((granted.moves.len(), granted.rejected.len()), (2001, 0));
+        assert!(granted.wait_until.is_some());
+        governor.on_pressure(&Pressure { moving: Duration::from_millis(20), ..priced });
+        assert_eq!(governor.throttle(), Some(Throttle::Moves), "the reason is the true one");
+        // Whole blocks cost a hundredth: all of them go.
+        let mut pages = fast_pages(4096);
         let mut governor = Governor::new(GovernorConfig::default());
-        let wave = Pressure { window: second, moving: Duration::from_millis(390), ..Pressure::default() };
-        let mut spent = 0.0;
-        for _ in 0..28 {
-            let moving = if governor.throttle().is_none() { wave.moving } else { Duration::ZERO };
-            governor.on_pressure(&Pressure { moving, ..wave });
-            spent += moving.as_secs_f64();
-        }
-        // 2 % charged, as much not charged yet, and the waves that the estimate learns of late; repaid over five minutes it would be 6 s.
-        assert!((0.39..2.2).contains(&spent), "{spent} s of the first 28");
+        governor.on_pressure(&priced);
+        assert_eq!(governor.admit(Time::ZERO, &demotions(4096), &mut pages, &tiers, None).moves.len(), 4096);
     }
 
     #[test]

@@ -179,6 +179,7 @@ impl Machine {
             rate: self.default_rate,
             refault_cost: self.move_cost.refault.unwrap_or(usual.refault_cost),
             // Between nodes a mistake costs slower accesses and a copy, not a fault.
+            probe: self.tiers.swap_tier().is_some(),
             cooldown: if self.tiers.swap_tier().is_some() { usual.cooldown } else { NODE_REST },
             ..usual
         }

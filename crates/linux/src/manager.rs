@@ -198,10 +198,7 @@ impl Manager {
         let mut manager = Manager {
             watching,
             watches_fully: false,
-            moving: MovingAccount::new(
-                parts.move_cost.interrupt().map(|interval| interval.median),
-                parts.move_cost.block_out.and_then(|price| price.program).map(|interval| interval.median),
-            ),
+            moving: MovingAccount::new(&parts.move_cost),
             watched: Duration::ZERO,
             processors: None,
             priced_at: Time::ZERO,

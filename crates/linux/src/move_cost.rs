@@ -165,8 +165,7 @@ pub fn block_out(tiers: &TierMap, swap: TierId, deadline: Duration) -> Result<Op
     let (mut mover, mut times) = (Movers::for_tiers(tiers, deadline), Vec::new());
     let mut out = |round: usize| {
         let pages = (0..u64::from(BLOCK_PAGES)).map(|page| Vpn(first + round as u64 * u64::from(BLOCK_PAGES) + page));
-        let moves: Vec<PageMove> =
-            pages.map(|vpn| PageMove { vpn, pages: 1, from: TierId::FAST, to: swap }).collect();
+        let moves: Vec<PageMove> = pages.map(|vpn| PageMove { vpn, pages: 1, from: TierId::FAST, to: swap }).collect();
         let began = thread_cpu();
         let went = mover.execute(&me, &moves, tiers, &mut Vec::new()).went;
         let whole = went.huge + went.collapsed == u64::from(BLOCK_PAGES);

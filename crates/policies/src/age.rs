@@ -3,6 +3,9 @@
 //! In: walks of accessed bits, a rotating share of the blocks at a time. Out: requests to demote what is cold and to
 //! promote what is hot. Must not: forget abruptly; halving all counts at once is what makes other policies thrash. Nor may it take a page for
 //! idle that nobody looked at: where a budget for watching clears fewer blocks, a page's idle time ends where the reading of its block ends.
+//! Nor, without a limit to keep, what a growing program has written and not used since: it may be about to serve it.
+//!
+//! Pages leave whole blocks first: those are a hundred times cheaper for the program (docs/block-moves.md).
 //!
 //! Source: our own, after what experience with idle-age policies (intel/memtierd `age`) and with abrupt cooling
 //! (Jenga, arXiv 2510.22869) teaches. Every reading of a page with a window of w seconds makes its heat
@@ -17,6 +20,7 @@
 //! | `interval`, `share` | 1 s, 1/4 | every mark is cleared every 4 s; clears cost both sides a hundred times a reading |
 //! | `ahead` | 1/4 | when so much of a block's slow part came back in one round, the rest is fetched ahead of use |
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use terrace_core::observation::{Observation, Observations, ScanBatch};
@@ -60,11 +64,17 @@ pub const INFO: PolicyInfo = PolicyInfo {
 /// Stamps count quarters of a second; they wrap after 4.5 hours, so older ones are pulled along.
 const STAMP: Duration = Duration::from_millis(250);
 const OLDEST_STAMP: u16 = 0x7fff;
-/// Policy bit: the page has been seen with memory behind it.
-const KNOWN: u8 = 1;
+/// What is known of a page, in its policy bits: nothing; that memory is behind it; that it was read once after a window, in which its birth shows; and that
+/// it was used after that.
+const UNKNOWN: u8 = 0;
+const BORN: u8 = 1;
+const READ: u8 = 2;
+const USED: u8 = 3;
+/// A program grows fast while its memory grew by more than this share within the idle time.
+const GROWTH: f64 = 0.05;
 const HEAT_ONE: f64 = 65535.0;
 
-/// A block goes whole when at most one in so many of its pages is not cold yet.
+/// A block goes whole when at most one in sixteen of its pages is not cold yet.
 const ROUNDED: u32 = 16;
 
 /// A page that leaves fast memory with the next plan.
@@ -93,6 +103,10 @@ pub struct Age {
     returned: Vec<(BlockId, u32)>,
     cold_pages: u64,
     idle_wanted: Duration,
+    /// The footprint, in pages, at the plans of the last idle time.
+    footprints: VecDeque<(Time, u64)>,
+    /// What must be known of a page for it to be cold.
+    least_known: u8,
 }
 
 impl Age {
@@ -125,6 +139,8 @@ impl Age {
             returned: Vec::new(),
             cold_pages: 0,
             idle_wanted: idle,
+            footprints: VecDeque::new(),
+            least_known: BORN,
         })
     }
 
@@ -156,17 +172,22 @@ impl Age {
         let decay = scan.window.map(|window| Decay::over(window, self.half_life));
         for (page, pte) in pages.run_mut(scan.first, scan.ptes.len()).iter_mut().zip(scan.ptes) {
             if pte.tier().is_none() {
-                page.set_policy_bits(0);
+                page.set_policy_bits(UNKNOWN);
                 continue;
             }
-            if page.policy_bits() != KNOWN {
+            if page.policy_bits() == UNKNOWN {
                 // Newly touched: as hot as a page can be said to be after one touch, and not idle yet.
-                page.set_policy_bits(KNOWN);
+                page.set_policy_bits(BORN);
                 page.stamp = stamp_now;
                 page.heat = self.cold;
             }
             if let Some(decay) = decay {
                 page.heat = decay.apply(page.heat, pte.accessed());
+                match page.policy_bits() {
+                    BORN => page.set_policy_bits(READ),
+                    READ if pte.accessed() => page.set_policy_bits(USED),
+                    _ => {}
+                }
                 if pte.accessed() {
                     page.stamp = stamp_now;
                 }
@@ -219,6 +240,16 @@ impl Age {
         page.heat <= self.cold && idle_stamps_of(page, known_until) >= idle_stamps
     }
 
+    /// Whether the program's memory grew fast within the idle time.
+    fn grows(&mut self, now: Time, footprint: u64) -> bool {
+        self.footprints.push_back((now, footprint));
+        while self.footprints.get(1).is_some_and(|(at, _)| now.since(*at) >= self.idle_wanted) {
+            self.footprints.pop_front();
+        }
+        let least = self.footprints.iter().map(|(_, pages)| *pages).min().unwrap_or(footprint);
+        footprint as f64 > least as f64 * (1.0 + GROWTH)
+    }
+
     /// A block of which nearly all pages leave goes whole, if its few others were idle for half as long as is asked of them: as one huge page
     /// it costs a fraction of what its parts cost. `leaving` from `from` on are its pages that leave.
     fn round_up(
@@ -238,7 +269,7 @@ impl Age {
             page.tier() == Some(TierId::FAST)
                 && !page.moving()
                 && !page.pinned()
-                && page.policy_bits() == KNOWN
+                && page.policy_bits() >= self.least_known
                 && idle_stamps_of(page, known_until) >= idle_stamps / 2
         });
         if whole {
@@ -300,6 +331,9 @@ impl Policy for Age {
         }
         self.request_ahead(pages, requests);
         self.idle_wanted = self.idle.mul_f64(capacity.backoff);
+        // While a program is loading what it will serve, that nobody used a page yet does not make it cold. With a limit somebody has to go.
+        let growing = self.grows(now, capacity.footprint) && capacity.fast_limit.is_none();
+        self.least_known = if growing { USED } else { BORN };
         let stamp_now = stamp(now);
         let idle_stamps = (self.idle_wanted.as_millis() / STAMP.as_millis()).min(u128::from(OLDEST_STAMP)) as u16;
         let census = Census::take(self, pages, stamp_now, idle_stamps);
@@ -331,7 +365,7 @@ impl Policy for Age {
                         requests.move_to(id, TierId::FAST, Reason::Hot);
                         left_to_come = left_to_come.saturating_sub(u64::from(step));
                     }
-                } else if page.policy_bits() == KNOWN {
+                } else if page.policy_bits() >= self.least_known {
                     let rank = self.rank(page, known_until, idle_stamps);
                     if cut.take(rank, u64::from(step)) {
                         coldest.push(Leaving { parts: true, rank, id });
@@ -381,7 +415,7 @@ impl Policy for Age {
 /// How long a page has been idle, to a quarter of a second; `None` for a page that this policy has not seen with memory
 /// behind it. More than 2.2 hours is shown as that.
 pub fn idle_time(page: &Page, now: Time) -> Option<Duration> {
-    (page.policy_bits() == KNOWN).then(|| STAMP * u32::from(stamp(now).wrapping_sub(page.stamp)))
+    (page.policy_bits() != UNKNOWN).then(|| STAMP * u32::from(stamp(now).wrapping_sub(page.stamp)))
 }
 
 /// How long a page had been idle by `until`, in stamps; one that was touched since is not idle.
@@ -397,7 +431,7 @@ fn stamp(now: Time) -> u16 {
 }
 
 fn touch(page: &mut Page, now: Time, heat: u16) {
-    page.set_policy_bits(KNOWN);
+    page.set_policy_bits(USED);
     page.stamp = stamp(now);
     page.heat = page.heat.max(heat);
 }
@@ -443,7 +477,7 @@ impl Census {
                 }
                 if tier > TierId::FAST {
                     census.hot_slow += u64::from(page.heat >= policy.hot);
-                } else if page.policy_bits() == KNOWN {
+                } else if page.policy_bits() >= policy.least_known {
                     census.fast.add(policy.rank(page, known_until, idle_stamps), 1);
                     census.cold += u64::from(policy.is_cold(page, known_until, idle_stamps));
                 }
@@ -457,6 +491,7 @@ impl Census {
 mod tests {
     use super::*;
     use crate::settings::Settings;
+    use std::collections::BTreeSet;
     use terrace_core::engine::{Engine, EngineConfig, Input, Output};
     use terrace_core::governor::GovernorConfig;
     use terrace_core::observation::PteState;
@@ -521,6 +556,38 @@ mod tests {
         let engine = run(FastGoal::Least, 60, |vpn, _| vpn % 4 == 0);
         assert_eq!(engine.pages().used(SPACE, TierId::FAST), 512, "a quarter is hot");
         assert_eq!(engine.ledger().refaults(), 0);
+    }
+
+    #[test]
+    fn what_a_growing_program_has_only_written_is_not_cold_until_it_stops_growing() {
+        let mut policy = Age::new(&mut Settings::default().for_policy(&INFO)).unwrap();
+        let mut pages = Pages::new();
+        let at = |second| Time::ZERO + Duration::from_secs(1000 + second);
+        pages.map(SPACE, Vpn(0)..Vpn(40 * 512));
+        let mut leaving = Vec::new();
+        for second in (0..=70).step_by(2) {
+            // A block a second until the fortieth; the first block is used once more while it grows, and block 1 all the time.
+            for block in 0..second.min(40) {
+                let born = second == block + 1 || second == block + 2;
+                let used = born || block == 1 || (block == 0 && second == 6);
+                let first = pages.find(SPACE, Vpn(block * 512)).unwrap();
+                (0..512).for_each(|page| _ = pages.set_tier(first.plus(page), Some(TierId::FAST)));
+                let ptes = vec![PteState::placed(TierId::FAST).with_accessed(used); 512];
+                let window = (!born).then_some(Duration::from_secs(2));
+                let scan = ScanBatch { first, ptes: &ptes, window, cleared: true };
+                policy.observe(at(second), Observations::Scan(scan), &mut pages);
+            }
+            let footprint = second.min(40) * 512;
+            let tiers = [TierUse { used: footprint, capacity: 1 << 20 }, TierUse { used: 0, capacity: 1 << 20 }];
+            let room = CapacityView { tiers: &tiers, fast_limit: None, footprint, backoff: 1.0 };
+            let mut requests = MoveRequests::with_limit(1 << 16);
+            policy.plan(at(second), &room, &mut pages, &mut requests);
+            let blocks: BTreeSet<u32> = requests.into_vec().iter().map(|request| request.page.block().0).collect();
+            leaving.push((second, blocks));
+        }
+        let of = |second| &leaving.iter().find(|(at, _)| *at == second).unwrap().1;
+        assert_eq!(*of(40), BTreeSet::from([0]), "used again, then idle: that one is cold");
+        assert_eq!(of(70).len(), 39, "and everything but block 1 when the growth is over");
     }
 
     #[test]

@@ -20,8 +20,8 @@ use super::machine::Facts;
 use super::target::Target;
 use super::{Plan, TargetSpec};
 use crate::report::{
-    AgeBin, CostReport, HeatMap, HeatRow, ManagerReport, MovedByUnit, MovedPages, Point, Report, SCHEMA_VERSION, TargetReport,
-    TierReport,
+    AgeBin, CostReport, HeatMap, HeatRow, ManagerReport, MovedByUnit, MovedPages, Point, Report, SCHEMA_VERSION,
+    TargetReport, TierReport,
 };
 
 /// Most points of the timeline; beyond, every second one is dropped and the step doubles.

@@ -95,6 +95,8 @@ impl Manager {
             refaults,
             moving: moved.cost,
             page_out_cost: moved.page_out,
+            single_out_cost: moved.single_out,
+            block_out_cost: moved.block_out,
             watching,
             cores,
             stall_share: (reading.stalls_counted && !first).then(|| stalled.as_secs_f64() / window.as_secs_f64()),
@@ -210,9 +212,7 @@ impl Manager {
                 Err(error) => tracing::warn!(%error, "what a move between nodes costs could not be measured again"),
             }
         }
-        if let Some(interval) = self.parts.move_cost.interrupt() {
-            let block = self.parts.move_cost.block_out.and_then(|price| price.program);
-            self.moving.set_interrupt(interval.median, block.map(|interval| interval.median));
-        }
+        let costs = self.parts.move_cost;
+        self.moving.set_prices(&costs);
     }
 }

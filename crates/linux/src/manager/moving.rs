@@ -19,6 +19,7 @@ use std::time::Duration;
 
 use terrace_core::units::BLOCK_PAGES;
 
+use crate::move_cost::MoveCost;
 use crate::movers::Went;
 use crate::processors::{self, ProcessorUse};
 use crate::usage::{Who, usage};
@@ -26,7 +27,7 @@ use crate::usage::{Who, usage};
 /// What a page-out takes of a running thread where it could not be measured: the middle of what two machines of docs/sizing.md showed.
 const ASSUMED_INTERRUPT: Duration = Duration::from_micros(10);
 /// How many interrupts a whole block costs where that could not be measured: its collapse flushes twice, its page-out once, and the
-/// program walks to its neighbours anew (four to six on the machine of docs/block-moves.md).
+/// program walks to its neighbours again (four to six on the machine of docs/block-moves.md).
 const ASSUMED_BLOCK: u32 = 6;
 /// Weight of the latest batch in the mover's time a page.
 const LATEST: f64 = 0.1;
@@ -43,8 +44,10 @@ pub(super) struct MovingAccount {
     block: Duration,
     /// What a page of the latest batches took of it: the mean over their kinds.
     each: Duration,
-    /// The mover's own time a page that goes out.
+    /// The mover's own time a page that goes out: the mean, for a page that goes alone, and for a whole block.
     fixed: Duration,
+    alone: Duration,
+    whole: Duration,
     /// Share of the mover's time that is taken from somebody.
     taken: f64,
     /// Since the last reading: the mover's time, and what the moves took of each thread that ran.
@@ -69,34 +72,42 @@ struct Reading {
 pub(super) struct Moved {
     /// What the moves of that stretch cost the programs.
     pub(super) cost: Duration,
-    /// What a page-out costs now.
+    /// What a page-out costs now: the mean of the latest.
     pub(super) page_out: Duration,
+    /// What one costs that goes alone, and what a whole block costs.
+    pub(super) single_out: Duration,
+    pub(super) block_out: Duration,
 }
 
 impl MovingAccount {
-    /// With what a move takes of a running thread, if that was measured; on a single processor nothing runs meanwhile.
-    pub(super) fn new(interrupt: Option<Duration>, block: Option<Duration>) -> MovingAccount {
-        let others = crate::move_cost::others_can_be_interrupted();
-        let assumed = |duration| if others { duration } else { Duration::ZERO };
-        let interrupt = interrupt.unwrap_or(assumed(ASSUMED_INTERRUPT));
-        MovingAccount {
-            interrupt,
-            block: block.unwrap_or(interrupt * ASSUMED_BLOCK),
-            each: interrupt,
+    /// With what moves were measured to cost; on a single processor nothing runs meanwhile.
+    pub(super) fn new(costs: &MoveCost) -> MovingAccount {
+        let mut account = MovingAccount {
+            interrupt: Duration::ZERO,
+            block: Duration::ZERO,
+            each: Duration::ZERO,
             fixed: Duration::ZERO,
+            alone: costs.page_out_mover.unwrap_or_default(),
+            whole: costs.block_out.map_or(Duration::ZERO, |price| price.mover * BLOCK_PAGES),
             taken: 1.0,
             mover: Duration::ZERO,
             interrupts: Duration::ZERO,
             before: None,
             quiet: 0,
             total: Duration::ZERO,
-        }
+        };
+        account.set_prices(costs);
+        account.each = account.interrupt;
+        account
     }
 
-    /// It was measured again.
-    pub(super) fn set_interrupt(&mut self, interrupt: Duration, block: Option<Duration>) {
-        self.interrupt = interrupt;
-        self.block = block.unwrap_or(interrupt * ASSUMED_BLOCK);
+    /// They were measured again.
+    pub(super) fn set_prices(&mut self, costs: &MoveCost) {
+        let others = crate::move_cost::others_can_be_interrupted();
+        let assumed = if others { ASSUMED_INTERRUPT } else { Duration::ZERO };
+        self.interrupt = costs.interrupt().map_or(assumed, |interval| interval.median);
+        let block = costs.block_out.and_then(|price| price.program).map(|interval| interval.median);
+        self.block = block.unwrap_or(self.interrupt * ASSUMED_BLOCK);
     }
 
     /// A batch was carried out: the mover's processor time, pages whose move interrupts the programs, by kind, and pages that moved at all.
@@ -107,15 +118,16 @@ impl MovingAccount {
         let taken = self.interrupt.mul_f64(went.single as f64) + self.block.mul_f64(blocks);
         self.interrupts += taken;
         if out > 0 {
-            let seen = taken.as_secs_f64() / out as f64;
-            let known = self.each.as_secs_f64();
-            self.each = Duration::from_secs_f64(known + LATEST * (seen - known));
+            learn(&mut self.each, taken.as_secs_f64() / out as f64);
         }
         if moved > 0 && out == moved {
-            let seen = cpu.as_secs_f64() / out as f64;
-            let known = self.fixed.as_secs_f64();
-            let next = if known == 0.0 { seen } else { known + LATEST * (seen - known) };
-            self.fixed = Duration::from_secs_f64(next);
+            learn(&mut self.fixed, cpu.as_secs_f64() / out as f64);
+            match (went.single, blocks) {
+                (single, 0.0) => learn(&mut self.alone, cpu.as_secs_f64() / single as f64),
+                (0, blocks) => learn(&mut self.whole, cpu.as_secs_f64() / blocks),
+                // Of a mixed batch nobody knows which part took how long.
+                _ => {}
+            }
         }
     }
 
@@ -126,7 +138,7 @@ impl MovingAccount {
         if self.quiet >= QUIET || (mover.is_zero() && self.before.is_none()) {
             // Nothing moves, so nothing needs to be known of the processors.
             self.before = None;
-            return Moved { cost: Duration::ZERO, page_out: self.page_out(cores) };
+            return self.priced(Duration::ZERO, cores);
         }
         let mine = usage(Who::Myself);
         let now = Reading {
@@ -141,7 +153,16 @@ impl MovingAccount {
         self.taken = taken.unwrap_or(self.taken);
         let cost = mover.mul_f64(self.taken) + interrupts.mul_f64(cores);
         self.total += cost;
-        Moved { cost, page_out: self.page_out(cores) }
+        self.priced(cost, cores)
+    }
+
+    fn priced(&self, cost: Duration, cores: f64) -> Moved {
+        Moved {
+            cost,
+            page_out: self.page_out(cores),
+            single_out: self.alone.mul_f64(self.taken) + self.interrupt.mul_f64(cores),
+            block_out: self.whole.mul_f64(self.taken) + self.block.mul_f64(cores),
+        }
     }
 
     fn page_out(&self, cores: f64) -> Duration {
@@ -152,6 +173,12 @@ impl MovingAccount {
     pub(super) fn total(&self) -> Duration {
         self.total
     }
+}
+
+/// Moves what is known of a time towards the latest value.
+fn learn(known: &mut Duration, seen: f64) {
+    let before = known.as_secs_f64();
+    *known = Duration::from_secs_f64(if known.is_zero() { seen } else { before + LATEST * (seen - before) });
 }
 
 /// Share of the mover's time that was taken from the programs; `None` if it did not work.
@@ -170,8 +197,16 @@ fn taken(before: &Reading, now: &Reading, window: Duration, mover: Duration, pro
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::move_cost::{BlockPrice, Interval};
 
     const MS: Duration = Duration::from_millis(1);
+
+    /// 4 us of a running thread for a page, 20 us for a whole block.
+    fn costs() -> MoveCost {
+        let each = |micros| Some(Interval { median: Duration::from_micros(micros), ..Interval::default() });
+        let block_out = Some(BlockPrice { mover: Duration::from_micros(2), program: each(20) });
+        MoveCost { page_out: each(4), block_out, ..MoveCost::default() }
+    }
 
     #[test]
     fn a_program_loses_no_more_to_the_mover_than_it_waited() {
@@ -204,7 +239,7 @@ mod tests {
 
     #[test]
     fn a_page_out_costs_each_thread_that_runs_its_interrupt() {
-        let mut account = MovingAccount::new(Some(Duration::from_micros(4)), Some(Duration::from_micros(20)));
+        let mut account = MovingAccount::new(&costs());
         account.carried_out(MS * 10, &Went { single: 1000, ..Went::default() }, 1000);
         let root = tempfile::tempdir().unwrap();
         let moved = account.read(root.path(), MS * 500, 2.0, std::iter::empty());
@@ -219,7 +254,7 @@ mod tests {
 
     #[test]
     fn a_whole_block_costs_what_it_was_measured_to_and_not_512_pages() {
-        let mut account = MovingAccount::new(Some(Duration::from_micros(4)), Some(Duration::from_micros(20)));
+        let mut account = MovingAccount::new(&costs());
         let went = Went { single: 100, huge: 512, collapsed: 512, ..Went::default() };
         account.carried_out(Duration::ZERO, &went, 1124);
         account.carried_out(Duration::from_nanos(1), &Went::default(), 0);

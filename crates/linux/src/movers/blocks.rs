@@ -27,7 +27,7 @@ const ASK_AGAIN: Duration = Duration::from_secs(60);
 /// How long nothing is collapsed after the kernel found no free huge page, or wrote the collapsed ones page by page.
 const PAUSE: Duration = Duration::from_secs(10);
 /// Share of the time that may go into collapsing, and how much of it may be saved up. A block takes half a millisecond; one for which memory is compacted
-/// takes tens, and ten of these in a row use the reserve up.
+/// takes tens, and ten of these in a row use the reserve up. With less than an eighth of it nothing begins.
 const SHARE: f64 = 0.25;
 const RESERVE: Duration = Duration::from_millis(250);
 
@@ -112,8 +112,7 @@ pub(super) fn gather(moves: &[PageMove]) -> Gathered {
     by_address.dedup_by_key(|index| moves[*index as usize].vpn);
     let whole = by_address.chunk_by(|one, other| block_of(*one) == block_of(*other));
     let whole = whole.filter(|block| block.len() == BLOCK_PAGES as usize);
-    let mut blocks: Vec<(Vpn, Vec<u32>)> =
-        whole.map(|block| (moves[block[0] as usize].vpn, block.to_vec())).collect();
+    let mut blocks: Vec<(Vpn, Vec<u32>)> = whole.map(|block| (moves[block[0] as usize].vpn, block.to_vec())).collect();
     blocks.sort_by_key(|(_, block)| block.iter().copied().min());
     let mut taken = vec![false; moves.len()];
     blocks.iter().flat_map(|(_, block)| block).for_each(|index| taken[*index as usize] = true);
@@ -180,7 +179,7 @@ impl Blocks {
         }
         let earned = now.saturating_duration_since(self.filled).mul_f64(SHARE);
         (self.left, self.filled) = ((self.left + earned).min(RESERVE), now);
-        if self.left.is_zero() {
+        if self.left < RESERVE / 8 {
             return Some(Apart::Hurried);
         }
         self.refused.retain(|area| now < area.until);
