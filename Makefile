@@ -129,6 +129,10 @@ hostile: needs ## a thousand hostile connections for ten minutes beside root's o
 soak: needs ## the daemon under a storm for SOAK_SECONDS (7200): nothing of its own grows (needs root; SOAK_PROFILE=release, SOAK_OUTPUT=FILE.csv)
 	@TERRACE_SOAK_SECONDS=$${SOAK_SECONDS:-7200} TERRACE_SOAK_OUTPUT=$$(realpath -m -- $${SOAK_OUTPUT:+"$$SOAK_OUTPUT"} 2>/dev/null) $(CARGO) test --locked --workspace --profile $${SOAK_PROFILE:-dev} --test live_soak
 
+.PHONY: starts
+starts: needs ## STARTS starts (500) of the tracker accessed-bits under a storm, and beside memory full of a misleading word: all are proven (needs root)
+	@TERRACE_STARTS=$${STARTS:-500} $(CARGO) test --locked -p terrace-linux --test live_starts -- --test-threads=1 --nocapture starts_
+
 .PHONY: bench
 bench: build ## measure this machine: hot and cold memory, redis, peers (needs root; takes most of an hour)
 	@python3 benchmarks/run.py all

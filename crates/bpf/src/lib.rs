@@ -13,6 +13,8 @@ mod life_cycle;
 #[cfg(feature = "bpf")]
 mod loader;
 #[cfg(feature = "bpf")]
+mod proof;
+#[cfg(feature = "bpf")]
 pub use life_cycle::LifeCycle;
 #[cfg(feature = "bpf")]
 pub use loader::PageTables;
@@ -31,7 +33,9 @@ pub const HEAD_UNKNOWN: u64 = u64::MAX;
 /// Which of the programs is loaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Variant {
-    /// Called directly with a pid: Linux 6.10 and later.
+    /// Called directly with a pid of this process's own pid namespace: Linux 6.13 and later.
+    ByOwnPid,
+    /// Called directly with a pid of the first pid namespace: Linux 6.10 and later.
     ByPid,
     /// An iterator over the memory areas of a task: Linux 5.17 and later, a little dearer a call.
     ByIterator,
@@ -78,16 +82,9 @@ pub enum BpfError {
     /// The rights do not reach.
     #[error("eBPF is not permitted: it needs root, or CAP_BPF and CAP_PERFMON ({0})")]
     NotPermitted(String),
-    /// Neither program could be loaded.
-    #[error(
-        "the kernel takes neither eBPF program; by pid (6.10 and later): {by_pid}; by iterator (5.17 and later): {by_iterator}"
-    )]
-    NotLoaded {
-        /// Why not the first.
-        by_pid: String,
-        /// Why not the second.
-        by_iterator: String,
-    },
+    /// None of the programs could be loaded.
+    #[error("the kernel takes none of the eBPF programs: {0}")]
+    NotLoaded(String),
     /// A kernel of another time, or built in another way.
     #[error("the kernel describes none of the functions to watch for {what}: {names}")]
     NoFunction {
@@ -105,13 +102,19 @@ pub enum BpfError {
     #[error("no eBPF program could be put to the kernel's functions: {0}")]
     NotAttached(String),
     /// The start of the kernel's map of physical memory was not found.
-    #[error("the kernel's map of physical memory was not found: page tables cannot be followed on this kernel")]
-    NoDirectMap,
-    /// This process does not find itself.
     #[error(
-        "pid {0} is not this process to the kernel: Terrace must run outside of a pid namespace (docker: --pid=host)"
+        "the kernel's map of physical memory was not found: none of its {candidates} possible starts, whole GiB up to {highest:#x}, leads to pages of \
+         this process with random bytes, so page tables cannot be followed"
     )]
-    PidNamespace(u32),
+    NoDirectMap {
+        /// Starts that were tried.
+        candidates: u64,
+        /// The highest of them.
+        highest: u64,
+    },
+    /// This process does not find itself.
+    #[error("the kernel finds no process {0} in this pid namespace for an eBPF program, and that is this process")]
+    NotFoundItself(u32),
     /// The process is gone.
     #[error("process {0} is gone")]
     Gone(u32),

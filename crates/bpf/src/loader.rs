@@ -1,16 +1,18 @@
 //! Loads the programs, runs them, and gives access to what they copied.
 //!
 //! In: the object shipped with the crate. Out: [`PageTables`]. Must not: interpret entries, or hand out a copy while
-//! a program writes to it. Unsafe code: the two system calls that libbpf-rs does not wrap, and the views of the
+//! a program writes to it, or use a map of physical memory that is not proven. Unsafe code: the two system calls that libbpf-rs does not wrap, and the views of the
 //! maps that are shared with the kernel.
 #![allow(unsafe_code)]
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::time::Duration;
 
 use libbpf_rs::{MapCore, ObjectBuilder, PrintLevel, libbpf_sys};
 use memmap2::{MmapOptions, MmapRaw};
 
+use crate::proof::{self, Marks, Proof};
 use crate::{BpfError, SpaceMark, TABLE_ENTRIES, Variant};
 
 static OBJECT: &[u8] = include_bytes!("../object/terrace.bpf.o");
@@ -33,12 +35,24 @@ const DONE: u32 = 1;
 struct Request {
     direct_map: u64,
     address_mask: u64,
+    memory_end: u64,
     space: u64,
+    proof: Proof,
     pid: u32,
     wanted: u32,
     slots: u32,
     outcome: u32,
+    beyond: u32,
+    misled: u32,
 }
+
+/// In the order in which they are tried: the cheapest first, and of two that cost the same the one that works in more places.
+const VARIANTS: [Variant; 3] = [Variant::ByOwnPid, Variant::ByPid, Variant::ByIterator];
+
+/// How often the search is repeated with fresh pages, and the pause before the second; each later one is four times as long. While the
+/// kernel moves a page it is in no table.
+const SEARCHES: u32 = 4;
+const FIRST_PAUSE: Duration = Duration::from_millis(1);
 
 /// Copies of the last-level page tables of a process, as many as there are slots.
 #[derive(Debug)]
@@ -50,6 +64,7 @@ pub struct PageTables {
     slots: usize,
     direct_map: u64,
     address_mask: u64,
+    memory_end: u64,
     request: MmapRaw,
     heads: MmapRaw,
     tables: MmapRaw,
@@ -68,31 +83,41 @@ impl PageTables {
         if !std::path::Path::new("/sys/kernel/btf/vmlinux").exists() {
             return Err(BpfError::NoBtf);
         }
-        let by_pid = match PageTables::load(Variant::ByPid, slots) {
-            Ok(tables) => return tables.find_direct_map(),
-            Err(error) => error,
-        };
-        tracing::debug!("the eBPF program by pid was not taken: {by_pid:#}");
-        match PageTables::load(Variant::ByIterator, slots) {
-            Ok(tables) => tables.find_direct_map(),
-            Err(error) if error.kind() == libbpf_rs::ErrorKind::PermissionDenied => {
-                Err(BpfError::NotPermitted(format!("{error:#}")))
+        let mut refusals = Vec::new();
+        for variant in VARIANTS {
+            match PageTables::open_variant(variant, slots) {
+                Ok(tables) => return Ok(tables),
+                Err(error) => {
+                    tracing::debug!(?variant, "the eBPF program was not taken: {error}");
+                    refusals.push(error);
+                }
             }
-            Err(error) => Err(BpfError::NotLoaded { by_pid: format!("{by_pid:#}"), by_iterator: format!("{error:#}") }),
+        }
+        // A kernel that takes one and cannot be followed by it says most; the last asks for the least.
+        let found =
+            refusals.iter().position(|error| !matches!(error, BpfError::NotLoaded(_) | BpfError::NotPermitted(_)));
+        let last = refusals.len() - 1;
+        match (found, &refusals[last]) {
+            (Some(at), _) => Err(refusals.swap_remove(at)),
+            (None, BpfError::NotPermitted(_)) => Err(refusals.swap_remove(last)),
+            _ => {
+                let reasons: Vec<String> = refusals.iter().map(ToString::to_string).collect();
+                Err(BpfError::NotLoaded(reasons.join("; ")))
+            }
         }
     }
 
-    /// Loads one variant, whatever the kernel would take. For tests and for comparing the two.
+    /// Loads one variant, whatever the kernel would take. For tests and for comparing them.
     ///
     /// # Errors
     /// As [`PageTables::open`].
     pub fn open_variant(variant: Variant, slots: usize) -> Result<PageTables, BpfError> {
         match PageTables::load(variant, slots) {
             Ok(tables) => tables.find_direct_map(),
-            Err(error) => {
-                let reason = format!("{error:#}");
-                Err(BpfError::NotLoaded { by_pid: reason.clone(), by_iterator: reason })
+            Err(error) if error.kind() == libbpf_rs::ErrorKind::PermissionDenied => {
+                Err(BpfError::NotPermitted(format!("{error:#}")))
             }
+            Err(error) => Err(BpfError::NotLoaded(format!("{}: {error:#}", described(variant)))),
         }
     }
 
@@ -111,6 +136,11 @@ impl PageTables {
         self.address_mask
     }
 
+    /// Where the kernel maps physical address 0, as it was found and proven.
+    pub fn direct_map(&self) -> u64 {
+        self.direct_map
+    }
+
     /// Copies the page tables behind the 2 MiB blocks that begin at `blocks` (addresses in `pid`), one a slot; at most
     /// [`PageTables::slots`] of them. Blocks in the order of their addresses are cheapest.
     ///
@@ -118,20 +148,40 @@ impl PageTables {
     /// [`BpfError::Gone`] when the process is gone, or changed its address space under the copying.
     pub fn copy(&mut self, pid: u32, blocks: &[u64]) -> Result<SpaceMark, BpfError> {
         assert!(blocks.len() <= self.slots, "{} blocks do not fit {} slots", blocks.len(), self.slots);
+        let mut done = self.copy_once(pid, blocks)?;
+        if done.beyond != 0 {
+            // Memory that was added since may hold page tables. If it did not grow, what named it was no entry.
+            let end = proof::memory_end()?;
+            if end > self.memory_end {
+                self.memory_end = end;
+                done = self.copy_once(pid, blocks)?;
+            }
+        }
+        if done.outcome == DONE { Ok(SpaceMark(done.space)) } else { Err(BpfError::Gone(pid)) }
+    }
+
+    fn copy_once(&mut self, pid: u32, blocks: &[u64]) -> Result<Request, BpfError> {
         // SAFETY: the map holds `slots` values of eight bytes, is page-aligned, and is written by nobody else: the
         // programs run only within `run`, which this thread calls.
         let heads = unsafe { std::slice::from_raw_parts_mut(self.heads.as_mut_ptr().cast::<u64>(), blocks.len()) };
         heads.copy_from_slice(blocks);
-        let done = self.run(Request {
+        self.run(Request { slots: blocks.len() as u32, ..self.asking(pid, COPY) })
+    }
+
+    fn asking(&self, pid: u32, wanted: u32) -> Request {
+        Request {
             direct_map: self.direct_map,
             address_mask: self.address_mask,
+            memory_end: self.memory_end,
             space: 0,
+            proof: Proof::default(),
             pid,
-            wanted: COPY,
-            slots: blocks.len() as u32,
+            wanted,
+            slots: 0,
             outcome: NOT_RUN,
-        })?;
-        if done.outcome == DONE { Ok(SpaceMark(done.space)) } else { Err(BpfError::Gone(pid)) }
+            beyond: 0,
+            misled: 0,
+        }
     }
 
     /// The entry that maps the block of a slot: 0 nothing, a 2 MiB page, or a page table ([`PageTables::table`]).
@@ -154,6 +204,7 @@ impl PageTables {
         // libbpf writes to stderr by itself; what it says belongs into the log.
         libbpf_rs::set_print(Some((PrintLevel::Info, |_, text| tracing::debug!("libbpf: {}", text.trim_end()))));
         let wanted = match variant {
+            Variant::ByOwnPid => "copy_by_own_pid",
             Variant::ByPid => "copy_by_pid",
             Variant::ByIterator => "copy_by_iterator",
         };
@@ -182,30 +233,43 @@ impl PageTables {
             slots,
             direct_map: 0,
             address_mask: ADDRESS_MASK,
+            memory_end: 0,
             request: shared("request", size_of::<Request>())?,
             heads: shared("heads", slots * 8)?,
             tables: shared("tables", slots * 4096)?,
         })
     }
 
+    /// Looks for the start of the map, each time with fresh pages and fresh bytes, until one is proven.
     fn find_direct_map(mut self) -> Result<PageTables, BpfError> {
         let pid = std::process::id();
-        for bit in ENCRYPTION_BITS {
-            let address_mask = ADDRESS_MASK & !bit;
-            let request =
-                Request { direct_map: 0, address_mask, space: 0, pid, wanted: SEARCH, slots: 0, outcome: NOT_RUN };
-            match self.run(request) {
-                Ok(done) if done.outcome == DONE => {
-                    self.direct_map = done.direct_map;
-                    self.address_mask = address_mask;
-                    return Ok(self);
+        self.memory_end = proof::memory_end()?;
+        let mut highest = 0;
+        for attempt in 0..SEARCHES {
+            if attempt > 0 {
+                std::thread::sleep(FIRST_PAUSE * 4u32.pow(attempt - 1));
+            }
+            let marks = Marks::draw()?;
+            for bit in ENCRYPTION_BITS {
+                self.address_mask = ADDRESS_MASK & !bit;
+                let request = Request { proof: marks.proof(), ..self.asking(pid, SEARCH) };
+                match self.run(request) {
+                    Ok(done) if done.outcome == DONE => {
+                        self.direct_map = done.direct_map;
+                        tracing::debug!(
+                            variant = ?self.variant, attempt, passed_over = done.misled,
+                            "the kernel's map of physical memory is proven at {:#x}; passed_over: wrong starts that led to memory",
+                            done.direct_map
+                        );
+                        return Ok(self);
+                    }
+                    Ok(done) => highest = done.space,
+                    Err(BpfError::Gone(_)) => return Err(BpfError::NotFoundItself(pid)),
+                    Err(error) => return Err(error),
                 }
-                Ok(_) => {}
-                Err(BpfError::Gone(_)) => return Err(BpfError::PidNamespace(pid)),
-                Err(error) => return Err(error),
             }
         }
-        Err(BpfError::NoDirectMap)
+        Err(BpfError::NoDirectMap { candidates: self.memory_end.div_ceil(1 << 30), highest })
     }
 
     /// Puts a request, runs the program once, and returns the request as the program left it.
@@ -214,7 +278,7 @@ impl PageTables {
         // SAFETY: the map holds one `Request`, page-aligned; no program runs now.
         unsafe { shared.write_volatile(request) };
         match self.variant {
-            Variant::ByPid => call_program(self.program.as_fd())?,
+            Variant::ByOwnPid | Variant::ByPid => call_program(self.program.as_fd())?,
             Variant::ByIterator => self.call_iterator(request.pid)?,
         }
         // SAFETY: as above. Volatile, because the kernel wrote it behind the compiler's back.
@@ -238,6 +302,14 @@ impl PageTables {
             Err(error) if error.raw_os_error() == Some(ESRCH) => Err(BpfError::Gone(pid)),
             Err(source) => Err(BpfError::Call { call: "read from the eBPF iterator", source }),
         }
+    }
+}
+
+fn described(variant: Variant) -> &'static str {
+    match variant {
+        Variant::ByOwnPid => "by pid (6.13 and later)",
+        Variant::ByPid => "by pid of the first namespace (6.10 and later)",
+        Variant::ByIterator => "by iterator (5.17 and later)",
     }
 }
 

@@ -11,12 +11,12 @@ use terrace_core::units::{Bytes, PAGE_BYTES};
 use crate::movers::{self, MoverReport};
 use crate::rights::Rights;
 use crate::topology::{Tier, TierMap, Topology, TopologyError};
-use crate::trackers::accessed_bits::AccessedBits;
+use crate::trackers::accessed_bits::{self, AccessedBits};
 use crate::trackers::damon::Damon;
 use crate::trackers::hint_faults::HintFaults;
 use crate::trackers::idle_pages::IdlePages;
 use crate::trackers::page_faults::PageFaults;
-use crate::trackers::prove::{Proof, prove};
+use crate::trackers::prove::{Proof, ProofError, prove};
 use crate::trackers::samples::Samples;
 use crate::trackers::walker::Walker;
 use crate::trackers::write_tracking::WriteTracking;
@@ -300,14 +300,14 @@ fn choose_from(
             }
             _ => {}
         }
-        let mut tracker = match (candidate.open)() {
-            Ok(tracker) => tracker,
+        let (tracker, proof) = match open_and_prove(candidate, tiers) {
+            Ok(tried) => tried,
             Err(error) => {
                 reasons.push(error.to_string());
                 continue;
             }
         };
-        match prove(tracker.as_mut(), tiers) {
+        match proof {
             Ok(proof) => {
                 reasons.push(format!("{name}: chosen, {}", describe(&proof)));
                 return Ok((tracker, reasons));
@@ -322,6 +322,26 @@ fn choose_from(
         ));
     }
     Err(ChooseError::NoneWorks { reasons })
+}
+
+/// A tracker that could be opened, and what its proof says.
+type Tried = (Box<dyn Tracker>, Result<Proof, ProofError>);
+
+/// Opens a tracker and has it prove itself. Accessed bits are tried once more from the start when the proof refuses them, with a fresh search
+/// for the kernel's map of memory and fresh memory: what the machine does meanwhile must not decide for the whole run.
+fn open_and_prove(candidate: &Candidate, tiers: &TierMap) -> Result<Tried, TrackError> {
+    let mut tracker = (candidate.open)()?;
+    let proof = prove(tracker.as_mut(), tiers);
+    match proof {
+        Err(first) if candidate.name == accessed_bits::NAME => {
+            tracing::debug!("{}: {first}; trying once more from the start", candidate.name);
+            drop(tracker);
+            let mut tracker = (candidate.open)()?;
+            let proof = prove(tracker.as_mut(), tiers);
+            Ok((tracker, proof))
+        }
+        proof => Ok((tracker, proof)),
+    }
 }
 
 /// What a tracker showed, in a line.
@@ -347,13 +367,13 @@ fn examine(candidate: &Candidate, tiers: &TierMap) -> TrackerReport {
         cost_ns_per_page: None,
         serves: candidate.serves,
     };
-    let mut tracker = match (candidate.open)() {
-        Ok(tracker) => tracker,
+    let (tracker, proof) = match open_and_prove(candidate, tiers) {
+        Ok(tried) => tried,
         Err(TrackError::Unavailable { reason, .. }) => return TrackerReport { reason, ..report },
         Err(error) => return TrackerReport { reason: error.to_string(), ..report },
     };
     report.available = true;
-    match prove(tracker.as_mut(), tiers) {
+    match proof {
         Ok(proof) => {
             report.proven = true;
             report.reason = describe(&proof);

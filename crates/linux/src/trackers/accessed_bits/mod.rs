@@ -149,11 +149,24 @@ enum Stop {
 
 impl AccessedBits {
     /// Loads the eBPF program, checks what it reads against the kernel's own word on a private mapping, finds out
-    /// how bits can be cleared, and measures what both cost.
+    /// how bits can be cleared, and measures what both cost. What fails is tried once more from the start: with a fresh search for the
+    /// kernel's map of memory, proven by fresh bytes, and a fresh mapping.
     ///
     /// # Errors
     /// When eBPF is not there or not permitted, when what it reads is wrong, or when no bit can be cleared.
     pub fn open() -> Result<AccessedBits, TrackError> {
+        let mut tracker = AccessedBits::open_once().or_else(|first| {
+            tracing::debug!("{first}; trying once more from the start");
+            AccessedBits::open_once()
+        })?;
+        tracker.prices = tracker.measure_prices();
+        if let Some(kdamond) = trial::running_kdamond(std::path::Path::new("/sys/kernel/mm/damon/admin/kdamonds")) {
+            tracing::warn!("{kdamond} runs and clears accessed bits too: huge pages will look idler than they are");
+        }
+        Ok(tracker)
+    }
+
+    fn open_once() -> Result<AccessedBits, TrackError> {
         let tables = PageTables::open(WINDOW_BLOCKS).map_err(|error| unavailable(error.to_string()))?;
         let mut tracker = AccessedBits {
             tables,
@@ -172,12 +185,7 @@ impl AccessedBits {
                 result = tracker.try_on_itself();
             }
         }
-        result?;
-        tracker.prices = tracker.measure_prices();
-        if let Some(kdamond) = trial::running_kdamond(std::path::Path::new("/sys/kernel/mm/damon/admin/kdamonds")) {
-            tracing::warn!("{kdamond} runs and clears accessed bits too: huge pages will look idler than they are");
-        }
-        Ok(tracker)
+        result.map(|()| tracker)
     }
 
     /// Where the time of the rounds so far went.

@@ -18,6 +18,7 @@ use crate::trackers::{Event, Sink, Target, TrackError, Tracker};
 
 /// Pages of the private mapping on which loading is checked and the cost measured: 8 MiB.
 const TRIAL_PAGES: usize = 1024;
+const TRIAL_BLOCKS: usize = TRIAL_PAGES / BLOCK_PAGES as usize;
 /// How often the page tables are compared with pagemap before they count as read wrong, with longer and longer pauses, 85 ms in all: between
 /// the two readings the kernel may move pages (compaction) or page them out, the more on a machine that is short of memory.
 const ATTEMPTS: u32 = 5;
@@ -57,7 +58,11 @@ impl AccessedBits {
             self.spaces.clear();
             self.scan(Time::ZERO, &targets, &tiers, 1.0, &mut seen)?;
         }
-        let wrong = |what: &str| Err(unavailable(format!("{what}: the page tables of this kernel read wrong")));
+        // A refusal names what it rests on.
+        let wrong = |tracker: &AccessedBits, what: &str| {
+            let read = tracker.what_was_read();
+            Err(unavailable(format!("{what}: the page tables of this kernel read wrong ({read})")))
+        };
         let mut attempts = 1;
         loop {
             let agree = self.agrees_with_pagemap(start).map_err(failed("/proc/self/pagemap"))?;
@@ -65,7 +70,7 @@ impl AccessedBits {
                 break;
             }
             if attempts == ATTEMPTS {
-                return wrong(&format!("{:.0} % of the frames are those in /proc/self/pagemap", agree * 100.0));
+                return wrong(self, &format!("{:.0} % of the frames are those in /proc/self/pagemap", agree * 100.0));
             }
             std::thread::sleep(FIRST_PAUSE * 4u32.pow(attempts - 1));
             attempts += 1;
@@ -75,14 +80,14 @@ impl AccessedBits {
         let (touched, others): (Vec<_>, Vec<_>) = (0..TRIAL_PAGES).partition(|page| page % 2 == 0);
         let shown = |pages: &[usize]| pages.iter().filter(|page| seen.ptes[**page].tier().is_some()).count();
         if shown(&others) > 0 || (shown(&touched) as f64) < AGREE * touched.len() as f64 {
-            return wrong("pages that were touched and pages that were not are not told apart");
+            return wrong(self, "pages that were touched and pages that were not are not told apart");
         }
         // Pages faulted on another CPU a moment ago may still wait in its folio batch, and MADV_COLD passes over those
         // (mm/madvise.c takes only pages on the kernel's lists): whatever is still marked now cannot be judged.
         self.scan(Time::ZERO, &targets, &tiers, 1.0, &mut seen)?;
         let waiting: Vec<bool> = seen.ptes.iter().map(|pte| pte.accessed()).collect();
         if waiting.iter().filter(|waits| **waits).count() > MOST_WAITING {
-            return wrong("accessed bits are not cleared");
+            return wrong(self, "accessed bits are not cleared");
         }
         for page in (0..TRIAL_PAGES).step_by(8) {
             memory.read(page);
@@ -99,7 +104,7 @@ impl AccessedBits {
         };
         let as_touched = used.len() >= enough && used.iter().all(|page| page % 8 == 0 || waiting[*page]);
         if !as_touched {
-            return wrong("accessed bits are not set again, or set where nothing was touched");
+            return wrong(self, "accessed bits are not set again, or set where nothing was touched");
         }
         tracing::debug!(?elapsed, clearing = ?self.clearing, program = ?self.tables.variant(), "accessed-bits tried on itself");
         self.cost_ns_per_page = Some(elapsed.as_nanos() as f64 / (TRIAL_PAGES / 2) as f64);
@@ -168,15 +173,20 @@ impl AccessedBits {
         Ok(Some(WatchPrices { read_ns: median(reads), clear_ns: median(clears), touch_ns, touch_huge_ns: touch_ns }))
     }
 
+    /// Where the kernel's map of memory was found, and what maps the blocks of the trial.
+    fn what_was_read(&self) -> String {
+        let heads = (0..TRIAL_BLOCKS).map(|slot| Head::of(self.tables.head(slot)));
+        format!("its map of memory was found and proven at {:#x}; {}", self.tables.direct_map(), told(heads))
+    }
+
     /// Share of the pages with memory, by the window or by the kernel, whose frames are the same in both. Without the right to see frames
     /// (CAP_SYS_ADMIN) the kernel says 0, and only presence is compared.
     fn agrees_with_pagemap(&mut self, start: Vpn) -> std::io::Result<f64> {
         let mut told = vec![crate::pagemap::PagemapEntry(0); TRIAL_PAGES];
         crate::pagemap::Pagemap::open(std::process::id())?.entries(start, &mut told)?;
-        let blocks = TRIAL_PAGES / BLOCK_PAGES as usize;
         let mask = self.tables.physical_address_mask();
         let (mut touched, mut agree) = (0, 0);
-        for slot in 0..blocks {
+        for slot in 0..TRIAL_BLOCKS {
             if Head::of(self.tables.head(slot)) != Head::Table {
                 return Ok(0.0);
             }
@@ -189,6 +199,23 @@ impl AccessedBits {
         }
         Ok(f64::from(agree) / f64::from(touched.max(1)))
     }
+}
+
+/// What maps so many blocks, in words.
+fn told(heads: impl Iterator<Item = Head>) -> String {
+    let (mut table, mut nothing, mut huge, mut changing) = (0, 0, 0, 0);
+    for head in heads {
+        match head {
+            Head::Table => table += 1,
+            Head::Nothing => nothing += 1,
+            Head::Huge => huge += 1,
+            Head::Unknown => changing += 1,
+        }
+    }
+    let of = table + nothing + huge + changing;
+    format!(
+        "of {of} blocks it shows {table} as a page table, {nothing} as nothing, {huge} as huge, {changing} as changing"
+    )
 }
 
 /// What the trial rounds saw.
@@ -220,6 +247,13 @@ pub(super) fn running_kdamond(folder: &std::path::Path) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_refusal_counts_what_the_heads_said() {
+        let heads = [Head::Table, Head::Unknown, Head::Nothing, Head::Huge, Head::Unknown];
+        let line = told(heads.into_iter());
+        assert_eq!(line, "of 5 blocks it shows 1 as a page table, 1 as nothing, 1 as huge, 2 as changing");
+    }
 
     /// The way out where MADV_COLD is refused, on this process. Needs eBPF.
     #[test]
