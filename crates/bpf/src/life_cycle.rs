@@ -6,7 +6,7 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::rc::Rc;
 
 use libbpf_rs::btf::Btf;
@@ -27,6 +27,8 @@ const ZAPS: [(&str, &str); 5] = [
     ("zap_page_range_single", "zapped_single"),
     ("zap_page_range", "zapped_old"),
 ];
+/// Notes whose pids are meant: those of this process's own pid namespace. It is run once, before the others are attached.
+const NOTE: &str = "note_namespace";
 /// Where deaths of whole stretches are seen.
 const UNMAP: &str = "unmap_vmas";
 /// The C source's `struct life_event`: two numbers of eight bytes and two of four.
@@ -116,10 +118,16 @@ impl LifeCycle {
         libbpf_rs::set_print(Some((PrintLevel::Info, |_, text| tracing::debug!("libbpf: {}", text.trim_end()))));
         let mut open = ObjectBuilder::default().open_memory(OBJECT)?;
         for mut program in open.progs_mut() {
-            let wanted = program.name().to_str().is_some_and(|name| chosen.contains_key(name));
+            let wanted =
+                program.name() == NOTE || program.name().to_str().is_some_and(|name| chosen.contains_key(name));
             program.set_autoload(wanted);
         }
         let object = open.load()?;
+        let note = object.progs().find(|program| program.name() == NOTE).ok_or_else(crate::loader::missing)?;
+        crate::loader::call_program(note.as_fd()).map_err(|error| match error {
+            BpfError::Call { source, .. } => libbpf_rs::Error::from(source),
+            other => std::io::Error::other(other.to_string()).into(),
+        })?;
         let mut links = Vec::new();
         for program in object.progs_mut() {
             if program.name().to_str().is_some_and(|name| chosen.contains_key(name)) {

@@ -330,7 +330,7 @@ fn owned(fd: i32, call: &'static str) -> Result<OwnedFd, BpfError> {
 }
 
 /// Runs a program of type syscall once. It takes no context: a syscall program may have none of zero bytes.
-fn call_program(program: BorrowedFd<'_>) -> Result<(), BpfError> {
+pub(crate) fn call_program(program: BorrowedFd<'_>) -> Result<(), BpfError> {
     let mut options = libbpf_sys::bpf_test_run_opts {
         sz: size_of::<libbpf_sys::bpf_test_run_opts>() as libbpf_sys::size_t,
         ..Default::default()

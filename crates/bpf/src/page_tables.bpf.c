@@ -23,6 +23,7 @@ static __always_inline int read_memory(void *to, __u32 bytes, __u64 address)
 }
 
 #include "walk.bpf.h"
+#include "pid.bpf.h"
 
 /* The loader sets the true number of slots. */
 #define SLOTS 128
@@ -77,20 +78,6 @@ struct {
 /* The few kernel types needed, found by name at load time whatever their layout is. */
 struct mm_struct {
 	void *pgd;
-} __attribute__((preserve_access_index));
-
-struct pid_namespace;
-
-/* A process as one pid namespace numbers it. */
-struct upid {
-	int nr;
-	struct pid_namespace *ns;
-} __attribute__((preserve_access_index));
-
-/* As all namespaces number it, the first one first. */
-struct pid {
-	unsigned int level;
-	struct upid numbers[1];
 } __attribute__((preserve_access_index));
 
 struct task_struct {
@@ -217,15 +204,9 @@ int copy_by_pid(void *context)
 static __always_inline __u32 pid_here(struct task_struct *task)
 {
 	struct task_struct *reader = (void *)bpf_get_current_task();
-	struct pid *ours = BPF_CORE_READ(reader, thread_pid);
-	struct pid *theirs = BPF_CORE_READ(task, thread_pid);
-	__u32 level = BPF_CORE_READ(ours, level);
-	__u64 at = bpf_core_field_offset(theirs->numbers) + (__u64)level * bpf_core_type_size(struct upid);
+	struct namespace here = namespace_of(BPF_CORE_READ(reader, thread_pid));
 
-	if (!theirs || BPF_CORE_READ(theirs, level) < level ||
-	    BPF_CORE_READ((struct upid *)((__u64)theirs + at), ns) != BPF_CORE_READ((struct upid *)((__u64)ours + at), ns))
-		return 0;
-	return BPF_CORE_READ((struct upid *)((__u64)theirs + at), nr);
+	return number_in(&here, BPF_CORE_READ(task, thread_pid));
 }
 
 /* Called once for every memory area of the task; the first call does all, and its output ends the reading. */

@@ -18,8 +18,10 @@ fn hash(paths: &[PathBuf]) -> String {
 }
 
 /// The sources of each object in the order of `build-object`, and its name without ending.
-const OBJECTS: [(&[&str], &str); 2] =
-    [(&["walk.bpf.h", "page_tables.bpf.c"], "terrace"), (&["life_cycle.bpf.c"], "life_cycle")];
+const OBJECTS: [(&[&str], &str); 2] = [
+    (&["walk.bpf.h", "pid.bpf.h", "page_tables.bpf.c"], "terrace"),
+    (&["pid.bpf.h", "life_cycle.bpf.c"], "life_cycle"),
+];
 
 /// A line of the note that `build-object` leaves: "source HASH", "object HASH", "compiler NAME".
 fn noted(folder: &Path, object: &str, key: &str) -> String {

@@ -21,7 +21,7 @@ use crate::trackers::samples::Samples;
 use crate::trackers::walker::Walker;
 use crate::trackers::write_tracking::WriteTracking;
 use crate::trackers::{TrackError, Tracker, pair};
-use crate::zram::{Leftover, leftovers};
+use crate::zram::{Leftover, has_pids_of_machine, leftovers};
 
 /// All that `terrace doctor` shows.
 #[derive(Clone, Debug, serde::Serialize)]
@@ -406,7 +406,14 @@ impl Doctor {
         let rights = Rights::of_this_process();
         let rivals = rivals(Path::new("/"), std::process::id());
         let movers = movers::survey(tiers);
-        let advice = advice(&rights, chosen_tracker, &movers, tiers, &rivals, &leftovers());
+        let mut advice = advice(&rights, chosen_tracker, &movers, tiers, &rivals, &leftovers());
+        if !has_pids_of_machine() {
+            advice.push(
+                "this is a pid namespace of its own (a container): its programs can be observed and managed; those outside of it, other Terraces and \
+                 cAdvisors among them, are not seen"
+                    .to_owned(),
+            );
+        }
         let tiers = tiers.tiers().to_vec();
         Doctor { schema_version: 1, kernel: kernel(), rights, trackers, chosen_tracker, movers, tiers, rivals, advice }
     }

@@ -44,10 +44,7 @@ pub enum LifeCycleError {
     #[error("no memory for the trial: {0}")]
     Memory(io::Error),
     /// It missed allocations.
-    #[error(
-        "of {touched} pages that were touched it saw {seen} be born ({share} %); in a pid namespace of its own Terrace sees nobody's",
-        share = seen * 100 / touched
-    )]
+    #[error("of {touched} pages that were touched it saw {seen} be born ({share} %)", share = seen * 100 / touched)]
     Allocations {
         /// Pages that were touched.
         touched: usize,

@@ -76,8 +76,13 @@ pub enum ConnectorError {
         /// What the kernel said.
         errno: Errno,
     },
+    /// The kernel answers in the first pid namespace only (cn_proc.c).
+    #[error(
+        "the process connector tells of processes in the first pid namespace only, and this is another (a container)"
+    )]
+    OwnPids,
     /// Nothing came back.
-    #[error("the process connector does not answer (not the first network or pid namespace?)")]
+    #[error("the process connector does not answer (not the first network or user namespace?)")]
     NoAnswer,
 }
 
@@ -94,6 +99,9 @@ impl ProcessEvents {
     /// # Errors
     /// One line on what is missing and what to do.
     pub fn open() -> Result<ProcessEvents, ConnectorError> {
+        if !crate::zram::has_pids_of_machine() {
+            return Err(ConnectorError::OwnPids);
+        }
         let failed = |call: &'static str, errno: Errno| match errno {
             Errno::PERM | Errno::ACCESS => ConnectorError::NotPermitted,
             Errno::PROTONOSUPPORT => ConnectorError::NoConnector,

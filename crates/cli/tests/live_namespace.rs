@@ -1,0 +1,161 @@
+//! `doctor`, `run`, `attach`, `observe` and `size` in a pid namespace of their own, as in a container with all rights. They need root, zram, a tracker, and
+//! leave to make a namespace.
+//!
+//! In: nothing, or a part of a test's name. Out: one line a test; SKIPPED and the reason where they cannot run. Must not: leave anything behind; the swap
+//! that they move to is made here, outside of the namespace, and taken away again.
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test program: it speaks, and panics are its failures")]
+
+mod common;
+
+use std::path::Path;
+use std::process::{Command, ExitCode, Stdio};
+use std::time::Duration;
+
+use common::{Finished, PATIENCE, Running, run_live_tests, terrace, verified, workload_words};
+use serde_json::Value;
+
+/// A policy in a hurry.
+const EAGER: [&str; 4] = ["--set", "idle=1s", "--interval", "250ms"];
+
+fn main() -> ExitCode {
+    let tried = Command::new("unshare").args(["-pf", "--mount-proc", "true"]).stdin(Stdio::null()).output();
+    let refused = match tried {
+        Ok(output) if output.status.success() => None,
+        Ok(output) => Some(String::from_utf8_lossy(&output.stderr).trim().to_owned()),
+        Err(error) => Some(format!("unshare: {error}")),
+    };
+    if let Some(reason) = refused {
+        println!("SKIPPED live_namespace: needs a pid namespace of its own: {reason}");
+        return ExitCode::SUCCESS;
+    }
+    run_live_tests(
+        "live_namespace",
+        &[
+            ("the_doctor_proves_the_tracker_and_says_what_is_not_seen", the_doctor_proves_the_tracker),
+            ("a_run_moves_pages_of_its_program_to_swap_that_is_there", a_run_moves_pages),
+            ("a_program_of_the_namespace_is_attached_to_by_its_pid_there", a_program_is_attached_to),
+            ("a_program_of_the_namespace_is_observed_by_its_pid_there", a_program_is_observed),
+            ("a_size_is_advised", a_size_is_advised),
+            ("a_process_outside_is_no_process", a_process_outside_is_no_process),
+        ],
+    )
+}
+
+/// Runs a line of the shell, `terrace` and all, as the first process of a pid namespace of its own.
+fn inside(script: &str) -> Finished {
+    let mut command = Command::new("unshare");
+    command.args(["-pf", "--mount-proc", "--kill-child", "sh", "-c", script]);
+    command.env_remove("TERRACE_LOG").env("COLUMNS", "100").stdin(Stdio::null());
+    Running::start(&mut command).finish(2 * PATIENCE)
+}
+
+/// The command's words, for a shell.
+fn words(arguments: &[&str]) -> String {
+    let mut command = terrace();
+    command.args(arguments);
+    let words = std::iter::once(command.get_program()).chain(command.get_args());
+    words.map(|word| format!("'{}'", word.to_str().unwrap())).collect::<Vec<_>>().join(" ")
+}
+
+fn number(report: &Value, pointer: &str) -> f64 {
+    report.pointer(pointer).and_then(Value::as_f64).unwrap_or_else(|| panic!("no number at {pointer}: {report}"))
+}
+
+/// Compressed swap that somebody else set up, as far as Terrace can tell.
+struct Swap(String);
+
+impl Swap {
+    fn set_up() -> Swap {
+        let number = std::fs::read_to_string("/sys/class/zram-control/hot_add").unwrap().trim().to_owned();
+        let swap = Swap(number);
+        std::fs::write(format!("/sys/block/zram{}/disksize", swap.0), "1G").unwrap();
+        swap.tool("mkswap", &["-L", "a-test"]);
+        swap.tool("swapon", &["-p", "32000"]);
+        swap
+    }
+
+    fn device(&self) -> String {
+        format!("/dev/zram{}", self.0)
+    }
+
+    fn tool(&self, program: &str, options: &[&str]) {
+        let output = Command::new(program).args(options).arg(self.device()).output().unwrap();
+        assert!(output.status.success(), "{program}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+}
+
+impl Drop for Swap {
+    fn drop(&mut self) {
+        // What is left behind is found by the look at the machine's state.
+        let _ = Command::new("swapoff").arg(self.device()).output();
+        for _ in 0..100 {
+            let _ = std::fs::write(format!("/sys/block/zram{}/reset", self.0), "1");
+            if std::fs::write("/sys/class/zram-control/hot_remove", &self.0).is_ok() {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+}
+
+fn the_doctor_proves_the_tracker() {
+    let done = inside(&words(&["doctor", "--json"]));
+    assert_eq!(done.code, 0, "{}", done.stderr);
+    let doctor: Value = serde_json::from_str(&done.stdout).unwrap();
+    let tracker = doctor["trackers"].as_array().unwrap().iter().find(|tracker| tracker["name"] == "accessed-bits");
+    let tracker = tracker.unwrap();
+    assert_eq!(tracker["proven"], true, "{tracker}");
+    let advice = doctor["advice"].to_string();
+    assert!(advice.contains("outside of it") && advice.contains("not seen"), "{advice}");
+}
+
+fn a_run_moves_pages() {
+    let swap = Swap::set_up();
+    let program = workload_words("256MiB", 15, 7, &[]);
+    let run = words(&[&["run", "--quiet", "--json"][..], &["--tier-slow", &format!("swap:{}", swap.device())], &EAGER, &["--"]].concat());
+    let done = inside(&format!("{run} {program}"));
+    assert_eq!(done.code, 0, "{}", done.stderr);
+    let report = done.report();
+    assert!(number(&report, "/moved_pages/demoted") > 1000.0, "{report}");
+    let program = done.stdout.lines().rev().nth(1).unwrap_or_default();
+    assert!(verified(program).is_some(), "the program's data: {program}");
+}
+
+fn a_program_is_attached_to() {
+    let swap = Swap::set_up();
+    let program = workload_words("256MiB", 20, 8, &[]);
+    let attach =
+        words(&[&["attach", "--quiet", "--json"][..], &["--tier-slow", &format!("swap:{}", swap.device())], &EAGER, &["--pid"]].concat());
+    // The program's pid is a small number here, and some kernel thread's to the rest of the machine.
+    let done = inside(&format!("{program} >/dev/null & sleep 2; {attach} $!; code=$?; wait; exit $code"));
+    assert_eq!(done.code, 0, "{}", done.stderr);
+    let report = done.report();
+    assert!(number(&report, "/moved_pages/demoted") > 1000.0, "{report}");
+}
+
+fn a_program_is_observed() {
+    let program = workload_words("128MiB", 10, 9, &[]);
+    let observe = words(&["observe", "--quiet", "--json", "--duration", "4s", "--pid"]);
+    let done = inside(&format!("{program} >/dev/null & sleep 2; {observe} $!; code=$?; wait; exit $code"));
+    assert_eq!(done.code, 0, "{}", done.stderr);
+    let report = done.report();
+    assert_eq!(report["tracker"], "accessed-bits", "{report}");
+    assert!(number(&report, "/target/peak_footprint_bytes") > 100e6, "{report}");
+}
+
+fn a_size_is_advised() {
+    let program = workload_words("32MiB", 4, 10, &[]);
+    let advise = words(&["size", "advise", "--"]);
+    let done = inside(&format!("{advise} {program}"));
+    assert_eq!(done.code, 0, "{}", done.stderr);
+    assert!(done.stdout.contains("MiB"), "{}", done.stdout);
+}
+
+fn a_process_outside_is_no_process() {
+    let pid = std::process::id();
+    assert!(pid > 500, "the namespace has no such pid");
+    let done = inside(&words(&["attach", "--pid", &pid.to_string()]));
+    assert_eq!(done.code, 1, "{}", done.stdout);
+    assert!(done.stderr.contains(&format!("process {pid} is gone")), "{}", done.stderr);
+    assert!(Path::new(&format!("/proc/{pid}")).exists());
+}
