@@ -101,7 +101,11 @@ impl PageTables {
             (Some(at), _) => Err(refusals.swap_remove(at)),
             (None, BpfError::NotPermitted(_)) => Err(refusals.swap_remove(last)),
             _ => {
-                let reasons: Vec<String> = refusals.iter().map(ToString::to_string).collect();
+                let reason = |error: &BpfError| match error {
+                    BpfError::NotLoaded(reason) => reason.clone(),
+                    other => other.to_string(),
+                };
+                let reasons: Vec<String> = refusals.iter().map(reason).collect();
                 Err(BpfError::NotLoaded(reasons.join("; ")))
             }
         }

@@ -206,7 +206,7 @@ fn answers(text: &str) -> Option<String> {
 /// The cause of issue "0 % of the frames": memory full of a word that names a leaf.
 #[test]
 fn memory_full_of_one_word_misleads_no_search() {
-    let fills = [0x81, 0x81 | 0x81 << 32, PRESENT, PRESENT | LEAF, 3 * GIB | 0x81, 5 * BLOCK | 0xe7, u64::MAX, 0];
+    let fills = [0x81, 0x81 | 0x81 << 32, PRESENT, PRESENT | LEAF, (3 * GIB) | 0x81, (5 * BLOCK) | 0xe7, u64::MAX, 0];
     for fill in fills {
         for tables_at in [GIB / 2, 5 * GIB, 23 * GIB + BLOCK] {
             let mut model = Model::new(24, FOUR_LEVELS, fill, tables_at, fill ^ tables_at);
@@ -381,7 +381,7 @@ fn copies(model: &Model, changes: &str, addresses: &[u64]) -> Option<Vec<u64>> {
 #[test]
 fn a_block_is_copied_with_the_entry_that_maps_it() {
     let (mut model, address, table) = block(0);
-    let huge = 6 * GIB + 4 * BLOCK | PRESENT | LEAF;
+    let huge = (6 * GIB + 4 * BLOCK) | PRESENT | LEAF;
     let at = model.entry(address + BLOCK, Size::Huge);
     model.word(at, huge);
     let Some(told) = copies(&model, "", &[address, address + BLOCK, address + 2 * BLOCK, address + 600 * GIB]) else {
@@ -408,7 +408,7 @@ fn a_table_that_is_reused_under_the_walk_is_never_believed() {
         (upper, vec![(middle, stranger | PRESENT), (stranger, 0x666)]),
         (
             top_entry,
-            vec![(upper, stranger | PRESENT), (stranger + 8, stranger + PAGE | PRESENT), (stranger + PAGE, 0x666)],
+            vec![(upper, stranger | PRESENT), (stranger + 8, (stranger + PAGE) | PRESENT), (stranger + PAGE, 0x666)],
         ),
     ];
     let mut outcomes = std::collections::BTreeSet::new();

@@ -112,7 +112,10 @@ fn the_doctor_proves_the_tracker() {
 fn a_run_moves_pages() {
     let swap = Swap::set_up();
     let program = workload_words("256MiB", 15, 7, &[]);
-    let run = words(&[&["run", "--quiet", "--json"][..], &["--tier-slow", &format!("swap:{}", swap.device())], &EAGER, &["--"]].concat());
+    let run = words(
+        &[&["run", "--quiet", "--json"][..], &["--tier-slow", &format!("swap:{}", swap.device())], &EAGER, &["--"]]
+            .concat(),
+    );
     let done = inside(&format!("{run} {program}"));
     assert_eq!(done.code, 0, "{}", done.stderr);
     let report = done.report();
@@ -124,8 +127,15 @@ fn a_run_moves_pages() {
 fn a_program_is_attached_to() {
     let swap = Swap::set_up();
     let program = workload_words("256MiB", 20, 8, &[]);
-    let attach =
-        words(&[&["attach", "--quiet", "--json"][..], &["--tier-slow", &format!("swap:{}", swap.device())], &EAGER, &["--pid"]].concat());
+    let attach = words(
+        &[
+            &["attach", "--quiet", "--json"][..],
+            &["--tier-slow", &format!("swap:{}", swap.device())],
+            &EAGER,
+            &["--pid"],
+        ]
+        .concat(),
+    );
     // The program's pid is a small number here, and some kernel thread's to the rest of the machine.
     let done = inside(&format!("{program} >/dev/null & sleep 2; {attach} $!; code=$?; wait; exit $code"));
     assert_eq!(done.code, 0, "{}", done.stderr);
