@@ -200,7 +200,7 @@ int copy_by_pid(void *context)
 	return 0;
 }
 
-/* The pid of a task in the pid namespace of whoever runs this program; 0 if it has none there. */
+/* The pid of a task in the pid namespace of the process that runs this program; 0 if it has none there. */
 static __always_inline __u32 pid_here(struct task_struct *task)
 {
 	struct task_struct *reader = (void *)bpf_get_current_task();

@@ -2,11 +2,11 @@
 /*
  * The walk through page tables, and the search for the kernel's map of physical memory.
  *
- * In: a `struct walk`, and `read_memory`, which whoever includes this defines before: it reads kernel memory in the eBPF
+ * In: a `struct walk`, and `read_memory`, which the including file defines first: it reads kernel memory in the eBPF
  * program, and a model of memory in the test on the host (tests/walk_model.c). Out: where the map begins, the entry that
  * maps a block, and its page table. Must not: believe a word because it looks right.
  *
- * What lies in memory is chosen by whoever uses the machine. Three rules follow:
+ * Other programs choose what lies in memory. Three rules follow:
  * - A start of the map counts only when the walk through it reaches pages of the loader's own with random bytes that
  *   nobody else has.
  * - No address is followed that lies beyond the end of physical memory: what is there may be a device, and reading a device can

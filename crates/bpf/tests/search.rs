@@ -230,7 +230,7 @@ fn mislead(model: &mut Model) {
     let right = model.right() as i64;
     let entries: Vec<u64> = (0..MARKS as u64).map(|mark| model.entry(ADDRESS + mark * BLOCK, Size::Giant)).collect();
     for candidate in (0..gib).filter(|candidate| *candidate != right) {
-        // This start lies so many bytes above the right one: its walk reads that far above where the tables lie.
+        // This start lies `ahead` bytes above the right one, and its walk reads that far above the tables.
         let ahead = ((candidate - right) * GIB as i64) as u64;
         let tables = fake_tables(model, candidate as u64);
         for (mark, entry) in entries.iter().enumerate() {
@@ -392,8 +392,8 @@ fn a_block_is_copied_with_the_entry_that_maps_it() {
     assert_eq!((told[6], told[9]), (0, 0), "nothing below a table, and no table at all");
 }
 
-/// At each read in turn the tables are taken away and their pages written by somebody else. Whenever that is, the block is told as it
-/// was, as gone, or as unknown; never with the other's words.
+/// At each read in turn the tables are freed and their pages written by another program. After each the block reads as it was, as gone, or as
+/// unknown; never with the other program's words.
 #[test]
 fn a_table_that_is_reused_under_the_walk_is_never_believed() {
     let (mut model, address, table) = block(0);

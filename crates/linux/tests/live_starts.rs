@@ -22,7 +22,7 @@ use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
 
-/// A word that whoever takes it for an entry takes for a leaf of 1 GiB, a little below the end of memory: starts of the map that are too low by less
+/// A word that, taken for an entry, is a leaf of 1 GiB a little below the end of memory: starts of the map that are too low by less
 /// than that lead to memory by it.
 fn misleading(total_bytes: u64) -> u64 {
     (total_bytes.saturating_sub(1) >> 30) << 30 | 0x81

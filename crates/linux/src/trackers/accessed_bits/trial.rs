@@ -201,7 +201,7 @@ impl AccessedBits {
     }
 }
 
-/// What maps so many blocks, in words.
+/// Counts what maps the blocks, in words.
 fn told(heads: impl Iterator<Item = Head>) -> String {
     let (mut table, mut nothing, mut huge, mut changing) = (0, 0, 0, 0);
     for head in heads {
