@@ -7,6 +7,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
+mod demo;
 mod groups;
 mod lab;
 mod laboratory;
@@ -14,6 +15,7 @@ mod service;
 mod sizing;
 mod spec;
 
+pub(crate) use demo::*;
 pub(crate) use groups::{command, with_nearest};
 pub(crate) use lab::*;
 pub(crate) use laboratory::*;
@@ -50,6 +52,13 @@ pub(crate) struct Arguments {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
+    /// Show what Terrace does, by the best that works on this machine.
+    ///
+    /// Manages a program (redis-server under load where it is installed, else a workload of Terrace's own); where pages cannot be moved, observes it and says
+    /// how much fast memory it needs; without rights, records a program in QEMU's user mode and compares policies on what it did; without QEMU,
+    /// compares them on a recording that is part of Terrace. The first line says which, why nothing better, and what would enable that. Ends with a
+    /// result and a page.
+    Demo(DemoArguments),
     /// Run a program and manage its memory.
     ///
     /// The program is not changed. Its cold pages leave fast memory, for a slower NUMA node or for compressed swap, which

@@ -35,6 +35,7 @@ const COMMANDS: &[(&str, Way)] = &[
     ("attach", Needs(RIGHTS)),
     ("classes", Daemon(&[])),
     ("compare", Needs("QEMU's user mode and the plugin; tests/record.rs reads it")),
+    ("demo", Here(&["--from", "replay", "--report", "@/demo"])),
     ("doctor", Here(&[])),
     ("drain", Daemon(&[])),
     ("explain", Daemon(&["7"])),

@@ -164,6 +164,13 @@ impl Daemon {
             reading: None,
         };
         daemon.shared.happened("state", None, format!("started; {}", daemon.watcher.how));
+        if let Some(why) = &daemon.machine.no_page_out {
+            daemon.shared.happened(
+                "fault",
+                None,
+                format!("a trial on pages of the daemon: {why}; those of a program in another cgroup may leave"),
+            );
+        }
         if daemon.tiers.len() == 1 {
             daemon.shared.happened("fault", None, "there is one tier only, so nothing can move: see memory.slow");
         }

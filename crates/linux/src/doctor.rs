@@ -110,6 +110,27 @@ pub enum ChooseError {
     },
 }
 
+impl ChooseError {
+    /// The reason that says most in one line: that of the tracker which needs the least of a kernel, else the first that was tried. The others
+    /// are counted.
+    pub fn in_a_line(&self) -> String {
+        let ChooseError::NoneWorks { reasons } = self else { return self.to_string() };
+        let tried: Vec<&str> =
+            reasons.iter().map(String::as_str).filter(|reason| !reason.contains(NOT_TRIED)).collect();
+        let usual = format!("{}: ", crate::trackers::accessed_bits::NAME);
+        match tried.iter().find(|reason| reason.starts_with(&usual)).or(tried.first()) {
+            Some(reason) if tried.len() > 1 => {
+                format!("no tracker works here: {reason}; {} more: `terrace doctor`", tried.len() - 1)
+            }
+            Some(reason) => format!("no tracker works here: {reason}"),
+            None => self.to_string(),
+        }
+    }
+}
+
+/// Marks the line about trackers that were not tried.
+const NOT_TRIED: &str = ": not tried, they do not see";
+
 /// A tracker that could be tried.
 struct Candidate {
     name: &'static str,
@@ -317,9 +338,7 @@ fn choose_from(
     }
     if !others.is_empty() {
         let others = others.join(", ");
-        reasons.push(format!(
-            "{others}: not tried, they do not see what this policy needs; `terrace policies` says what each needs"
-        ));
+        reasons.push(format!("{others}{NOT_TRIED} what this policy needs; `terrace policies` says what each needs"));
     }
     Err(ChooseError::NoneWorks { reasons })
 }
@@ -549,7 +568,7 @@ fn advice(
     advice.extend(rivals.iter().map(|rival| format!("{} ({}): {}", rival.name, rival.state, rival.effect)));
     advice.extend(leftovers.iter().map(|leftover| {
         format!(
-            "{} is compressed swap of a Terrace (pid {}) that is gone: {}",
+            "{} is compressed swap of a Terrace ({}) that is gone: {}",
             leftover.zram.device().display(),
             leftover.owner,
             leftover.remedy
@@ -664,6 +683,22 @@ mod tests {
         let needs = Needs { samples: true, ..Needs::default() };
         let Err(ChooseError::NoneWorks { reasons }) = choose(needs, None) else { panic!("nothing can be chosen") };
         assert_eq!(reasons[0], "samples: not in this test");
+    }
+
+    #[test]
+    fn one_line_names_the_usual_tracker_and_counts_the_others() {
+        let line = |reasons: &[&str]| {
+            ChooseError::NoneWorks { reasons: reasons.iter().map(|reason| (*reason).to_owned()).collect() }.in_a_line()
+        };
+        let all = [
+            "walker: no module",
+            "accessed-bits: not permitted",
+            "damon: no files",
+            "samples: not tried, they do not see it",
+        ];
+        assert_eq!(line(&all), "no tracker works here: accessed-bits: not permitted; 2 more: `terrace doctor`");
+        assert_eq!(line(&["damon: no files"]), "no tracker works here: damon: no files");
+        assert!(line(&["samples: not tried, they do not see it"]).contains("not tried"));
     }
 
     #[test]

@@ -9,6 +9,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod cgroup_events;
+pub mod cgroup_memory;
 pub mod doctor;
 pub mod guard;
 mod intake;

@@ -7,15 +7,18 @@ use std::path::Path;
 use std::time::Duration;
 
 use terrace_core::governor::GovernorConfig;
+use terrace_core::plan::Failure;
 use terrace_core::policy::Needs;
 use terrace_core::units::{Bytes, TierId};
 
+use crate::cgroup_memory::{CgroupMemory, without_swap};
 use crate::doctor::{ChooseError, Chosen, choose_any};
 use crate::guard::{Guard, GuardError};
 use crate::move_cost::{self, MoveCost};
 use crate::movers::move_pages::allowed_nodes;
 use crate::movers::{Mover, Movers};
 use crate::process::ProcessError;
+use crate::rights::Rights;
 use crate::topology::declared::{DeclaredTier, SlowTier, zram_is_there};
 use crate::topology::{Tier, TierKind, TierMap, Topology, TopologyError};
 use crate::trackers::pair::with_refaults;
@@ -47,12 +50,109 @@ pub struct Machine {
     pub held: Held,
     /// Whether pages move; otherwise what would move is only said.
     pub moves: bool,
+    /// Why no page of this process could leave for swap, if none could.
+    pub no_page_out: Option<NoPageOut>,
 }
+
+/// Why no page goes to swap, though there is some: found by pages of this process, before one of a program is asked to leave.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NoPageOut {
+    /// A cgroup allows no more swap.
+    #[error("no page can leave: the cgroup {path} may have no more swap (memory.swap.max, docker run --memory-swap)")]
+    Cgroup {
+        /// Its directory.
+        path: String,
+    },
+    /// The swap is full.
+    #[error("no page can leave: {device} has no room ({free} of {size} is free); add swap, or free some")]
+    Full {
+        /// The swap area.
+        device: String,
+        /// What is left of it.
+        free: Bytes,
+        /// What it can hold.
+        size: Bytes,
+    },
+    /// The call is refused.
+    #[error(
+        "no page can leave: process_madvise is refused ({error}){}",
+        if *has_right { "; CAP_SYS_NICE is held, so a seccomp filter refuses it" } else { ": it needs CAP_SYS_NICE" }
+    )]
+    Refused {
+        /// What the kernel said.
+        error: String,
+        /// Whether this process holds the right to it.
+        has_right: bool,
+    },
+    /// The kernel accepted the advice and did nothing.
+    #[error("no page can leave: the kernel accepts MADV_PAGEOUT and keeps every page of a trial in memory")]
+    Stayed,
+}
+
+impl NoPageOut {
+    /// Finds the cause: a cgroup, a full swap, a refused call.
+    fn found(root: &Path, topology: &Topology, failure: Option<Failure>) -> NoPageOut {
+        if let Some(Failure::Errno(errno)) = failure {
+            let error = std::io::Error::from_raw_os_error(errno).to_string();
+            return NoPageOut::Refused { error, has_right: Rights::of_this_process().holds("CAP_SYS_NICE") };
+        }
+        if let Some(refusal) = NoPageOut::of_process(root, std::process::id()) {
+            return refusal;
+        }
+        let (free, size) = topology
+            .swaps
+            .iter()
+            .fold((Bytes::ZERO, Bytes::ZERO), |(free, size), area| (free + area.free_bytes(), size + area.size_bytes));
+        match topology.swaps.first() {
+            Some(area) if failure == Some(Failure::NoRoom) || free.pages() < LEAST_ROOM => {
+                NoPageOut::Full { device: area.device.clone(), free, size }
+            }
+            _ => NoPageOut::Stayed,
+        }
+    }
+
+    /// Whether a process's cgroup keeps its pages out of swap.
+    pub fn of_process(root: &Path, pid: u32) -> Option<NoPageOut> {
+        let levels = CgroupMemory::read(root).levels(pid);
+        without_swap(&levels).map(|level| NoPageOut::Cgroup { path: level.path.display().to_string() })
+    }
+
+    /// Whether it holds for this process alone, and perhaps not for one in another cgroup.
+    pub fn is_of_own_cgroup(&self) -> bool {
+        matches!(self, NoPageOut::Cgroup { .. })
+    }
+}
+
+/// Pages of swap below which it counts as full: the kernel hands it out in clusters to each processor.
+const LEAST_ROOM: u64 = 256;
 
 /// What was set up, in the order it must be undone.
 pub struct Held {
     zram: Option<ZramSwap>,
     guard: Option<Guard>,
+}
+
+/// What could move on a machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CouldMove {
+    /// There is one tier, and none is to be set up.
+    Nothing,
+    /// Slow memory is there.
+    ToWhatIsThere,
+    /// Compressed swap is to be set up first.
+    ToOwnSwap,
+}
+
+impl CouldMove {
+    /// Whether pages could move at all.
+    pub fn anything(self) -> bool {
+        self != CouldMove::Nothing
+    }
+
+    /// Whether compressed swap is to be set up.
+    pub fn sets_up_zram(self) -> bool {
+        self == CouldMove::ToOwnSwap
+    }
 }
 
 /// Why the machine cannot be made ready. Nothing was changed then, or it was put back.
@@ -122,25 +222,38 @@ impl Machine {
             // A dry run changes nothing: it plans for the tier that a real one would set up.
             topology.tiers.push(planned_zram(topology.tiers.len(), size));
         } else if let Some(size) = resolved.zram_to_set_up {
-            if !has_pids_of_machine() {
-                return Err(ZramError::OwnPids.into());
-            }
             topology.notes.extend(remove_leftovers());
-            let guard = Guard::start()?;
-            let swap = ZramSwap::set_up(&ZramOptions::of_size(size), Some(&guard))?;
-            topology.add_swap_device(root, &swap.device())?;
-            zram = Some(swap.id());
-            held = Held { zram: Some(swap), guard: Some(guard) };
+            match set_up(size) {
+                Ok((swap, guard)) => {
+                    topology.add_swap_device(root, &swap.device())?;
+                    topology.notes.extend(stays_with_a_killed_container(&swap));
+                    zram = Some(swap.id());
+                    held = Held { zram: Some(swap), guard: Some(guard) };
+                }
+                // Swap that is there serves, if slower.
+                Err(refused) => match topology.swaps.first().filter(|area| area.free_bytes() > Bytes::ZERO).cloned() {
+                    Some(area) if matches!(wanted, Wanted::Slow(SlowTier::Auto)) => {
+                        topology.add_swap_tier(&area);
+                        topology
+                            .notes
+                            .push(format!("{} is taken, as no compressed swap can be set up: {refused}", area.device));
+                    }
+                    _ => return Err(refused),
+                },
+            }
         }
         let tiers = topology.tier_map()?;
         if moves {
             within_reach(tiers.tiers(), &allowed_nodes(std::process::id()).map_err(own_status)?)?;
         }
         zram = zram.or_else(|| zram_number(&tiers));
-        let refault = match tiers.swap_tier() {
-            Some(swap) if moves => move_cost::refault(&tiers, swap, STALL_DEADLINE)?,
+        let trial = match tiers.swap_tier() {
+            Some(swap) if moves => Some(move_cost::refault(&tiers, swap, STALL_DEADLINE)?),
             _ => None,
         };
+        let no_page_out =
+            trial.filter(|trial| trial.left == 0).map(|trial| NoPageOut::found(root, &topology, trial.failure));
+        let refault = trial.and_then(|trial| trial.cost);
         let page_out = match tiers.swap_tier() {
             Some(swap) if moves => move_cost::page_out(&tiers, swap, STALL_DEADLINE)?,
             _ => None,
@@ -162,7 +275,7 @@ impl Machine {
             (Some(_), _) => Some(SWAP_RATE),
             (None, _) => Some(NODE_RATE),
         };
-        Ok(Machine { tiers, zram, default_rate, move_cost, notes: topology.notes, held, moves })
+        Ok(Machine { tiers, zram, default_rate, move_cost, notes: topology.notes, held, moves, no_page_out })
     }
 
     /// What a page-out takes of a thread that runs meanwhile, measured now: for tuners, who pay for page-outs out of a target. `None` where
@@ -185,11 +298,11 @@ impl Machine {
         }
     }
 
-    /// Whether anything could move on a machine with this slow memory, without setting anything up.
+    /// What could move on a machine with this slow memory, without setting anything up.
     ///
     /// # Errors
     /// When what is wanted does not fit what is there.
-    pub fn could_move(wanted: &Wanted<'_>) -> Result<bool, MachineError> {
+    pub fn could_move(wanted: &Wanted<'_>) -> Result<CouldMove, MachineError> {
         let root = Path::new("/");
         let mut topology = Topology::discover(root)?;
         topology.swaps.retain(|area| !belongs_to_a_run(&area.device));
@@ -198,7 +311,11 @@ impl Machine {
             Wanted::Tiers(tiers) => topology.with_declared(tiers),
         };
         let resolved = resolved.map_err(MachineError::Wanted)?;
-        Ok(resolved.zram_to_set_up.is_some() || resolved.topology.tiers.len() > 1)
+        Ok(match (resolved.zram_to_set_up, resolved.topology.tiers.len()) {
+            (Some(_), _) => CouldMove::ToOwnSwap,
+            (None, 1) => CouldMove::Nothing,
+            (None, _) => CouldMove::ToWhatIsThere,
+        })
     }
 
     /// A mover for these tiers; where nothing is to move, one that only says what it would do.
@@ -299,18 +416,35 @@ fn zram_number(tiers: &TierMap) -> Option<u32> {
     }
 }
 
+/// Compressed swap of this size, and the guard that undoes it.
+fn set_up(size: Bytes) -> Result<(ZramSwap, Guard), MachineError> {
+    let guard = Guard::start()?;
+    let swap = ZramSwap::set_up(&ZramOptions::of_size(size), Some(&guard))?;
+    Ok((swap, guard))
+}
+
+/// What a container should know: killed whole, it takes the guard along.
+fn stays_with_a_killed_container(swap: &ZramSwap) -> Option<String> {
+    (!has_pids_of_machine()).then(|| {
+        format!(
+            "if this container is killed whole, {} stays until a Terrace of the host removes it, or: {}",
+            swap.device().display(),
+            swap.identity().remedy()
+        )
+    })
+}
+
 /// Removes compressed swap whose Terrace was killed together with its guard: a cgroup that is killed takes both. Returns a line for each.
 fn remove_leftovers() -> Vec<String> {
     let removed = leftovers().into_iter().map(|leftover| {
         let (device, owner) = (leftover.zram.device(), leftover.owner);
         match leftover.remove() {
-            Ok(()) => format!(
-                "removed {}, the compressed swap that a killed Terrace (pid {owner}) had left",
-                device.display()
-            ),
+            Ok(()) => {
+                format!("removed {}, the compressed swap that a killed Terrace ({owner}) had left", device.display())
+            }
             Err(error) => {
-                tracing::warn!(%error, "the compressed swap of a killed Terrace (pid {owner}) is still there");
-                format!("{} of a killed Terrace (pid {owner}) is still there: {error}", device.display())
+                tracing::warn!(%error, "the compressed swap of a killed Terrace ({owner}) is still there");
+                format!("{} of a killed Terrace ({owner}) is still there: {error}", device.display())
             }
         }
     });

@@ -65,6 +65,8 @@ pub struct ManagerParts {
     pub max_overhead: f64,
     /// What moves cost, as far as that was measured.
     pub move_cost: MoveCost,
+    /// Whether memory that the programs' cgroups protect may go to swap, too.
+    pub ignores_protection: bool,
 }
 
 struct Space {
@@ -162,6 +164,8 @@ pub struct Manager {
     wake: Time,
     pressure_at: Time,
     pressure_read: Time,
+    /// When it was last read what cgroups protect.
+    protection_read: Time,
     /// When to look next where pages are; `None` until the policy has said how it wants to look.
     places_at: Option<Time>,
     places: Places,
@@ -213,6 +217,7 @@ impl Manager {
             wake: Time::ZERO,
             pressure_at: Time::ZERO,
             pressure_read: Time::ZERO,
+            protection_read: Time::ZERO,
             round_began: Time::ZERO,
             spacing: Duration::ZERO,
             places_at: None,

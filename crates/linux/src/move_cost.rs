@@ -12,6 +12,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use terrace_core::plan::Failure;
 use terrace_core::prices::Prices;
 use terrace_core::units::{BLOCK_PAGES, Bytes, PAGE_BYTES, TierId, Vpn};
 
@@ -107,11 +108,22 @@ const ROOM: Bytes = Bytes::mib(64);
 /// Pages that the watched thread goes through: entries of a second-level TLB (1,024 to 2,048 on processors of the last ten years).
 const HOT_PAGES: usize = 1024;
 
-/// What a refault costs, on pages of this process; `None` where too few pages left (then the mover will say why).
+/// Pages of this process that were paged out and touched again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Refault {
+    /// What one refault cost; `None` where too few pages left.
+    pub cost: Option<Duration>,
+    /// How many left.
+    pub left: u64,
+    /// Why others did not.
+    pub failure: Option<Failure>,
+}
+
+/// What a refault costs, on pages of this process; and whether any page can leave at all, before one of a program is asked to.
 ///
 /// # Errors
 /// When this process cannot be read.
-pub fn refault(tiers: &TierMap, swap: TierId, deadline: Duration) -> Result<Option<Duration>, ProcessError> {
+pub fn refault(tiers: &TierMap, swap: TierId, deadline: Duration) -> Result<Refault, ProcessError> {
     let mut pages = OwnPages::new(tiers, swap, deadline)?;
     let results: Vec<MoveResult> = (0..ROUNDS).flat_map(|round| pages.out(round)).collect();
     let mut touches: Vec<Duration> = Vec::new();
@@ -122,7 +134,8 @@ pub fn refault(tiers: &TierMap, swap: TierId, deadline: Duration) -> Result<Opti
     }
     touches.sort_unstable();
     // The median of single touches is taken, since on a shared machine the mean counts other programs' time.
-    Ok((touches.len() >= PAGES / 4).then(|| touches[touches.len() / 2]))
+    let cost = (touches.len() >= PAGES / 4).then(|| touches[touches.len() / 2]);
+    Ok(Refault { cost, left: touches.len() as u64, failure: results.iter().find_map(|result| result.failure) })
 }
 
 /// What a page-out takes of a thread that runs meanwhile, on pages and a thread of this process: 60 ms. `None` where there is

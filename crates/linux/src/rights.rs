@@ -5,6 +5,10 @@
 
 use std::io;
 
+mod least;
+
+pub use least::{Job, container_options, kubernetes_line};
+
 /// The capabilities that matter (capabilities(7)): name, number, what it is for.
 const CAPABILITIES: [(&str, u32, &str); 7] = [
     ("CAP_BPF", 39, "the accessed-bits tracker: loading its eBPF program"),

@@ -27,7 +27,7 @@ use terrace_linux::pagemap::{Pagemap, Residence};
 use terrace_linux::process::{Process, RangeOptions};
 use terrace_linux::topology::swap::read_swaps;
 use terrace_linux::topology::{SlowTier, Tier, TierKind, TierMap, Topology};
-use terrace_linux::zram::{ZramError, ZramOptions, ZramSwap, leftovers};
+use terrace_linux::zram::{Owner, ZramError, ZramOptions, ZramSwap, has_pids_of_machine, leftovers};
 
 /// Makes this program a Terrace that holds a zram under guard until it is killed, or until stdin closes.
 const HOLDER_ARGUMENT: &str = "__holder";
@@ -462,13 +462,17 @@ fn zram_goes_and_data_stay_when_terrace_is_killed() {
 }
 
 fn a_leftover_is_told_by_its_label_and_can_be_removed() {
+    if !has_pids_of_machine() {
+        println!("SKIPPED a_leftover_is_told_by_its_label_and_can_be_removed: pids here are not the machine's");
+        return;
+    }
     let mut holder = start_holder(&["without guard"]);
     assert!(leftovers().is_empty(), "its owner lives");
     holder.child.kill().unwrap();
     holder.child.wait().unwrap();
     let found = leftovers();
     assert_eq!(found.len(), 1, "{found:?}");
-    assert_eq!((found[0].owner, found[0].zram.device()), (holder.child.id(), holder.device));
+    assert_eq!((found[0].owner, found[0].zram.device()), (Owner::Pid(holder.child.id()), holder.device));
     println!("    {}", found[0].remedy);
     let advice = Doctor::examine().unwrap().advice;
     assert!(advice.iter().any(|line| line.ends_with(&found[0].remedy)), "the doctor says it: {advice:?}");

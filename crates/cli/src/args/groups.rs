@@ -17,7 +17,7 @@ const GROUPS: &[Group] = &[
     Group {
         title: "Manage a program",
         example: "terrace run --report report -- ./program",
-        commands: &["run", "attach", "observe"],
+        commands: &["demo", "run", "attach", "observe"],
     },
     Group {
         title: "This machine",

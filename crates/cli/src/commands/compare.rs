@@ -6,8 +6,9 @@
 use std::fmt::Write;
 use std::os::fd::AsFd;
 use std::os::unix::process::ExitStatusExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{ExitCode, ExitStatus, Stdio};
+use std::time::Duration;
 
 use anyhow::bail;
 use serde_json::{Value, json};
@@ -15,7 +16,7 @@ use terrace_sim::compare::{Cell, DRAW};
 use terrace_study::compare::{self as matrix, Comparison};
 use terrace_study::options::Own;
 
-use super::record::{Recorded, Tools, cache_size};
+use super::record::{Tools, cache_size};
 use super::sim::compare::Bar;
 use crate::args::{CompareArguments, MmuArguments, ModelArguments, SimCompareArguments};
 use crate::provenance::Provenance;
@@ -28,28 +29,80 @@ const BOUND: &str = terrace_policies::clairvoyant::INFO.name;
 const PAGE: &str = "compare-report";
 
 pub(super) fn run(arguments: &CompareArguments) -> anyhow::Result<ExitCode> {
-    let max_slowdown = super::size::max_slowdown(&arguments.max_slowdown)?;
-    let cache = cache_size(arguments.cache.as_deref())?;
-    // Check everything before the program runs in vain.
+    check(arguments)?;
+    let tools = Tools::find(&arguments.command)?;
+    let recording = record(arguments, &tools)?;
+    let told = replay(arguments, &recording)?;
+    match arguments.json {
+        true => super::print_json(&told.json)?,
+        false => super::print_text(&told.text)?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A trace to compare policies on, and how it was made.
+pub(super) struct Recording {
+    /// The trace.
+    pub trace: PathBuf,
+    /// What it holds.
+    pub accesses: u64,
+    /// Programs that the recorded one started.
+    pub started: Vec<String>,
+    /// How long recording took, if it was made just now.
+    pub wall: Option<Duration>,
+    /// Holds the trace as long as this lives, if nobody asked to keep it.
+    pub _folder: Option<tempfile::TempDir>,
+}
+
+/// A comparison that was made.
+pub(super) struct Told {
+    /// All of it, for programs.
+    pub json: Value,
+    /// The same for people.
+    pub text: String,
+    /// The size that is enough, in a sentence.
+    pub answer: String,
+}
+
+/// Checks everything before the program runs in vain.
+pub(super) fn check(arguments: &CompareArguments) -> anyhow::Result<()> {
+    super::size::max_slowdown(&arguments.max_slowdown)?;
+    cache_size(arguments.cache.as_deref())?;
     super::sim::options::machine(&arguments.machine)?;
     super::sim::options::PolicySettings::parse(&[], &arguments.policies, &Own::new())?;
     arguments.fast.iter().try_for_each(|text| super::sim::options::fast_size(text).map(drop))?;
     crate::options::footprint(&arguments.max_footprint)?;
-    let tools = Tools::find(&arguments.command)?;
-    let folder = tempfile::tempdir()?;
+    Ok(())
+}
+
+/// Records the program, whose own output goes to stderr so that it does not come between the lines of the result.
+pub(super) fn record(arguments: &CompareArguments, tools: &Tools) -> anyhow::Result<Recording> {
+    let cache = cache_size(arguments.cache.as_deref())?;
     let name = Path::new(&arguments.command[0]).file_name().unwrap_or_default();
-    let kept = arguments.output.clone().unwrap_or_else(|| folder.path().join(name));
-    // Its own output does not come between the lines of the result.
+    let (trace, folder) = match &arguments.output {
+        Some(kept) => (kept.clone(), None),
+        None => {
+            let folder = super::temporary_folder()?;
+            (folder.path().join(name), Some(folder))
+        }
+    };
     let stdout = Stdio::from(std::io::stderr().as_fd().try_clone_to_owned()?);
-    let recorded = tools.record(&arguments.command, &kept, cache, arguments.period, stdout)?;
-    came_to_its_end(&name.to_string_lossy(), recorded.status, recorded.held.summary.accesses)?;
+    let recorded = tools.record(&arguments.command, &trace, cache, arguments.period, stdout)?;
+    let accesses = recorded.held.summary.accesses;
+    came_to_its_end(&name.to_string_lossy(), recorded.status, accesses)?;
     if let Some(lacks) = recorded.lacks(&name.to_string_lossy()) {
         eprintln!("terrace: {lacks}");
     }
-    let comparison = matrix::compare(&terms(arguments, &kept), &Own::new(), &Bar::default())?;
+    Ok(Recording { trace, accesses, started: recorded.started, wall: Some(recorded.wall), _folder: folder })
+}
+
+/// Replays a recording under each policy at each size, and writes the page.
+pub(super) fn replay(arguments: &CompareArguments, recording: &Recording) -> anyhow::Result<Told> {
+    let max_slowdown = super::size::max_slowdown(&arguments.max_slowdown)?;
+    let comparison = matrix::compare(&terms(arguments, &recording.trace), &Own::new(), &Bar::default())?;
     let verdicts = verdicts(&comparison.cells, &arguments.fast);
     let answer = answer(&verdicts, max_slowdown);
-    let json = with_answer(comparison.as_json(Provenance::here())?, &recorded, &verdicts, &answer);
+    let json = with_answer(comparison.as_json(Provenance::here())?, recording, &verdicts, &answer);
     // A person gets a page without asking for it; a script gets what it asks for.
     let page = arguments.report.clone().or_else(|| (!arguments.json).then(|| PAGE.into()));
     if let Some(directory) = &page {
@@ -57,11 +110,8 @@ pub(super) fn run(arguments: &CompareArguments) -> anyhow::Result<ExitCode> {
         crate::report::sim::write_comparison(directory, &json, cells, summary, courses)?;
         eprintln!("terrace: page: {}", directory.join("report.html").display());
     }
-    match arguments.json {
-        true => super::print_json(&json)?,
-        false => super::print_text(&text(arguments, &recorded, &comparison.cells, &verdicts, &answer))?,
-    }
-    Ok(ExitCode::SUCCESS)
+    let text = text(arguments, recording.accesses, &comparison.cells, &verdicts, &answer);
+    Ok(Told { json, text, answer })
 }
 
 /// Refuses what would be a comparison of nothing, or of half a program.
@@ -174,12 +224,12 @@ fn answer(verdicts: &[Verdict], max_slowdown: f64) -> String {
     }
 }
 
-fn with_answer(mut json: Value, recorded: &Recorded, verdicts: &[Verdict], answer: &str) -> Value {
+fn with_answer(mut json: Value, recording: &Recording, verdicts: &[Verdict], answer: &str) -> Value {
     json["verdicts"] = json!(verdicts);
     json["answer"] = answer.into();
-    json["accesses"] = recorded.held.summary.accesses.into();
-    json["started"] = json!(recorded.started);
-    json["recording_seconds"] = recorded.wall.as_secs_f64().into();
+    json["accesses"] = recording.accesses.into();
+    json["started"] = json!(recording.started);
+    json["recording_seconds"] = json!(recording.wall.map(|wall| wall.as_secs_f64()));
     json
 }
 
@@ -188,19 +238,13 @@ fn percent(loss: f64) -> String {
     format!("{:.1} %", loss * 100.0)
 }
 
-fn text(
-    arguments: &CompareArguments,
-    recorded: &Recorded,
-    cells: &[Cell],
-    verdicts: &[Verdict],
-    answer: &str,
-) -> String {
+fn text(arguments: &CompareArguments, accesses: u64, cells: &[Cell], verdicts: &[Verdict], answer: &str) -> String {
     let mut out = String::new();
     let mut line = |text: String| writeln!(out, "{text}").expect("writing to a string does not fail");
     let footprint = cells.iter().map(|cell| cell.footprint_bytes).max().unwrap_or(0);
     line(format!(
         "{} accesses, {} of memory; replayed on {}, simulated",
-        units::count(recorded.held.summary.accesses),
+        units::count(accesses),
         units::bytes(footprint),
         arguments.machine
     ));

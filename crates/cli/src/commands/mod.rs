@@ -8,13 +8,14 @@ use crate::args::Command;
 
 mod compare;
 mod config;
+mod demo;
 mod doctor;
 mod generate;
 mod lab;
 pub(crate) mod manage;
 mod named;
 mod policies;
-mod record;
+pub(crate) mod record;
 mod reproduce;
 mod rerun;
 mod service;
@@ -35,6 +36,7 @@ pub(crate) fn run(command: Command) -> anyhow::Result<ExitCode> {
         terrace_linux::sys::allocator::use_huge_pages();
     }
     match command {
+        Command::Demo(arguments) => demo::run(&arguments),
         Command::Run(arguments) => manage::run(&arguments),
         Command::Attach(arguments) => manage::attach(&arguments),
         Command::Observe(arguments) => manage::observe(&arguments),
@@ -65,6 +67,21 @@ pub(crate) fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Rerun(arguments) => rerun::run(&arguments),
         Command::Lab(command) => lab::run(&command),
     }
+}
+
+/// A directory for temporary files, removed when dropped.
+///
+/// # Errors
+/// When none can be made; the error says where one was wanted.
+pub(crate) fn temporary_folder() -> anyhow::Result<tempfile::TempDir> {
+    tempfile::tempdir().map_err(|error| {
+        let place = std::env::temp_dir();
+        anyhow::anyhow!(
+            "no temporary files can be made in {}: {}; TMPDIR names another directory",
+            place.display(),
+            error.kind()
+        )
+    })
 }
 
 /// Prints a value as one JSON object on one line of stdout. Every command with `--json` prints by this.

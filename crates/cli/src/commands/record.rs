@@ -26,7 +26,8 @@ use crate::args::RecordArguments;
 use crate::options::misuse;
 use crate::session::program;
 
-const QEMU: &str = "qemu-x86_64";
+/// QEMU for the processor that programs here are made for.
+const QEMU: &str = if cfg!(target_arch = "aarch64") { "qemu-aarch64" } else { "qemu-x86_64" };
 const PACKAGE: &str = "qemu-user";
 
 pub(super) fn run(arguments: &RecordArguments) -> anyhow::Result<ExitCode> {
@@ -44,13 +45,13 @@ fn record(arguments: &RecordArguments) -> anyhow::Result<ExitCode> {
 }
 
 /// What a recording needs: the program, and the plugin for a QEMU that is there.
-pub(super) struct Tools {
+pub(crate) struct Tools {
     program: PathBuf,
     plugin: PathBuf,
 }
 
 /// A recording that was made.
-pub(super) struct Recorded {
+pub(crate) struct Recorded {
     /// How the program ended.
     pub status: ExitStatus,
     /// What the trace holds.
@@ -81,7 +82,7 @@ const LONGEST_STARTED: u64 = 1 << 20;
 impl Tools {
     /// # Errors
     /// When the program cannot be recorded, or QEMU or the plugin is missing, with what to do.
-    pub(super) fn find(command: &[OsString]) -> anyhow::Result<Tools> {
+    pub(crate) fn find(command: &[OsString]) -> anyhow::Result<Tools> {
         let program = program::find(&command[0])?;
         refuse_script(&program).map_err(|error| match no_script(&command[0]) {
             Some(other) => anyhow::anyhow!("{error}; or name {}, which is a program", other.display()),
@@ -92,7 +93,7 @@ impl Tools {
     }
 
     /// Runs the program once, and writes what it accessed.
-    pub(super) fn record(
+    pub(crate) fn record(
         &self,
         command: &[OsString],
         trace: &Path,
@@ -173,7 +174,7 @@ pub(super) struct Pipe {
 
 impl Pipe {
     pub(super) fn new() -> anyhow::Result<Pipe> {
-        let folder = tempfile::tempdir()?;
+        let folder = super::temporary_folder()?;
         let path = folder.path().join("accesses");
         let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
         rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, mode, 0)?;

@@ -3,18 +3,20 @@
 //! In: a plan. Out: the parts of a manager, and what must be released afterwards. Must not: change anything for a plan that
 //! cannot be carried out; checks come before changes.
 
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Context;
 use terrace_core::policy::Needs;
 use terrace_daemon::spec::RunSpec;
-use terrace_linux::doctor::choose_any;
+use terrace_linux::doctor::{ChooseError, choose_any};
 use terrace_linux::life_cycle::LifeCycle;
-use terrace_linux::machine::{Held, Machine as Ready, MachineError, Wanted};
-use terrace_linux::rights::Rights;
+use terrace_linux::machine::{Held, Machine as Ready, MachineError, NoPageOut, Wanted};
+use terrace_linux::rights::{Job, Rights};
 use terrace_linux::topology::declared::SlowTier;
 use terrace_linux::trackers::Tracker;
 
+use super::refusal::Refusal;
 use crate::options::misuse;
 
 /// A machine made ready, with a tracker for one run.
@@ -37,23 +39,39 @@ pub(crate) struct Facts {
 }
 
 impl Machine {
-    /// Makes the machine ready for a run and the first of these needs that it can serve.
-    pub(crate) fn prepare(spec: &RunSpec, any: &[Needs]) -> anyhow::Result<Machine> {
+    /// Makes the machine ready for a run and the first of these needs that it can serve. `managed` is the process, if it runs already; one that is
+    /// started lives in this process's cgroup.
+    ///
+    /// # Errors
+    /// A [`Refusal`] where machine or rights do not serve it; misuse of `--tier-slow`.
+    pub(crate) fn prepare(spec: &RunSpec, any: &[Needs], managed: Option<u32>) -> anyhow::Result<Machine> {
         let wanted = Wanted::Slow(&spec.slow);
-        let understood = |error| match error {
-            MachineError::Wanted(error) => misuse("--tier-slow", &slow_text(&spec.slow), error),
-            other => other.into(),
-        };
-        let movable = Ready::could_move(&wanted).map_err(understood)?;
         // Before the tracker, which from its start on misses what happens until somebody listens.
         let life_cycle = any.first().and_then(|needs| LifeCycle::for_needs(*needs));
+        let could_move = Ready::could_move(&wanted);
+        let job = match &could_move {
+            Ok(_) if !spec.moves || spec.observes() => Job::Watch,
+            Ok(slow) if slow.sets_up_zram() => Job::MoveToOwnSwap,
+            _ => Job::Move,
+        };
         // Then the tracker: it changes nothing, and without one there is no point in the rest.
         let (tracker, granted, tracker_reasons) =
-            choose_any(any, spec.tracker.as_deref()).map_err(|error| with_rights(error.into()))?;
+            choose_any(any, spec.tracker.as_deref()).map_err(|error| no_tracker(error, job))?;
+        let refused = |error| match error {
+            MachineError::Wanted(error) if spec.slow != SlowTier::Auto => {
+                misuse("--tier-slow", &slow_text(&spec.slow), error)
+            }
+            other => Refusal::of(&other, job).watchable().into(),
+        };
+        let movable = could_move.map_err(refused)?.anything();
         if spec.moves && movable && !Rights::of_this_process().holds(MOVING) {
-            return Err(with_rights(anyhow::anyhow!("pages of another program cannot be moved without {MOVING}")));
+            let why = format!("pages of another program cannot be moved without {MOVING}");
+            return Err(Refusal::of(&why, job).watchable().into());
         }
-        let mut ready = Ready::prepare(&wanted, spec.moves).map_err(understood)?;
+        let mut ready = Ready::prepare(&wanted, spec.moves).map_err(refused)?;
+        if let Some(why) = no_page_out(&ready, managed) {
+            return Err(Refusal::of(&why, job).watchable().into());
+        }
         let (tracker, mut tracker_reasons) = ready.complete(tracker, tracker_reasons);
         let mut notes = std::mem::take(&mut ready.notes);
         let life_cycle = match life_cycle {
@@ -81,23 +99,23 @@ pub(crate) fn release(held: Held) -> anyhow::Result<()> {
 /// process_madvise(2) and move_pages(2) on another process ask for it, even of the same user.
 const MOVING: &str = "CAP_SYS_NICE";
 
-/// An error with what this process may not do, where that may be its cause, and what works all the same.
-fn with_rights(error: anyhow::Error) -> anyhow::Error {
-    let rights = Rights::of_this_process();
-    if rights.missing.is_empty() {
-        return error;
+/// Why no page of the managed process can go to swap.
+fn no_page_out(ready: &Ready, managed: Option<u32>) -> Option<NoPageOut> {
+    ready.tiers.swap_tier().filter(|_| ready.moves)?;
+    match (ready.no_page_out.clone(), managed) {
+        // The cgroup of a process that runs may be another than this one's.
+        (Some(why), Some(pid)) if why.is_of_own_cgroup() => NoPageOut::of_process(Path::new("/"), pid),
+        (None, Some(pid)) => NoPageOut::of_process(Path::new("/"), pid),
+        (why, _) => why,
     }
-    let mut text = format!("{error}\nmissing rights (run as root, or give these capabilities):");
-    for capability in rights.capabilities.iter().filter(|capability| !capability.held) {
-        text += &format!("\n  {}: {}", capability.name, capability.needed_for);
+}
+
+/// That no tracker can serve, as a refusal of the job it was wanted for.
+fn no_tracker(error: ChooseError, job: Job) -> anyhow::Error {
+    match error {
+        ChooseError::Unknown { .. } => error.into(),
+        ChooseError::NoneWorks { .. } => Refusal::of(&error.in_a_line(), job).into(),
     }
-    text += "\nwhat works without them:";
-    for line in &rights.still_works {
-        text += &format!("\n  {line}");
-    }
-    anyhow::anyhow!(
-        text + "\n  terrace topology, terrace doctor, terrace policies, terrace workload\nnothing was started or changed"
-    )
 }
 
 fn slow_text(slow: &SlowTier) -> String {

@@ -29,6 +29,7 @@ pub(crate) mod profile;
 pub(crate) mod program;
 mod proving;
 mod record;
+pub(crate) mod refusal;
 mod target;
 pub(crate) mod tuning;
 
@@ -74,6 +75,16 @@ impl Plan {
     }
 }
 
+/// Whether this machine can serve a run: it is made ready for one, and what that changed is undone.
+///
+/// # Errors
+/// Why it cannot.
+pub(crate) fn probe(spec: &RunSpec) -> anyhow::Result<()> {
+    let needs = spec.build_policy()?.profile().needs;
+    let machine = Machine::prepare(spec, &needs, None)?;
+    machine::release(machine.ready.held)
+}
+
 /// Runs a plan to its end.
 ///
 /// # Errors
@@ -98,7 +109,9 @@ pub(crate) fn run_with(plan: &Plan, mut hook: Option<&mut dyn RunHook>) -> anyho
         live::LiveView::check()?;
     }
     let profile = policy.profile();
-    let Machine { ready, tracker, granted, life_cycle, facts } = Machine::prepare(&plan.spec, &profile.needs)?;
+    let Machine { ready, tracker, granted, life_cycle, facts } =
+        Machine::prepare(&plan.spec, &profile.needs, plan.target.pid())
+            .map_err(|error| refusal::with_alternative(error, &plan.target))?;
     let kernel_lists = match profile.kernel.lists.filter(|_| plan.spec.moves) {
         Some(lists) => {
             let started = ListSettings::of(&lists, &ready.tiers).and_then(|settings| KernelLists::start(&settings));

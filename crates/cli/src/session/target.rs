@@ -30,6 +30,16 @@ pub(crate) enum TargetSpec {
     Pid(u32),
 }
 
+impl TargetSpec {
+    /// The process, if it runs already.
+    pub(crate) fn pid(&self) -> Option<u32> {
+        match self {
+            TargetSpec::Pid(pid) => Some(*pid),
+            TargetSpec::Command(_) => None,
+        }
+    }
+}
+
 /// A program under management.
 pub(crate) struct Target {
     pid: u32,

@@ -418,6 +418,9 @@ fn cannot_run() -> Option<String> {
     if !terrace_linux::topology::declared::zram_is_there(Path::new("/")) {
         return Some("this kernel has no zram (`modprobe zram`)".to_owned());
     }
+    if !terrace_linux::zram::has_pids_of_machine() {
+        return Some("swap of a Terrace is told by its pid, and pids here are not the machine's".to_owned());
+    }
     let doctor: Value = serde_json::from_str(&run(&["doctor", "--json"]).stdout).unwrap();
     doctor["chosen_tracker"].is_null().then(|| "no tracker works here, see `terrace doctor`".to_owned())
 }

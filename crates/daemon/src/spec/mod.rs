@@ -102,6 +102,8 @@ pub struct RunSpec {
     pub cooldown: Option<Duration>,
     /// Which mappings are managed besides anonymous memory.
     pub ranges: RangeOptions,
+    /// Whether memory that the programs' cgroups protect may go to swap, too.
+    pub ignores_protection: bool,
     /// Whether pages move; otherwise what would move is only reported.
     pub moves: bool,
     /// What a proof measures, if there is one.
@@ -138,6 +140,7 @@ impl Default for RunSpec {
             max_overhead: 0.0,
             cooldown: None,
             ranges: RangeOptions::default(),
+            ignores_protection: false,
             moves: true,
             metric: None,
             proof_window: None,
@@ -308,6 +311,7 @@ impl RunSpec {
             life_cycle,
             max_overhead: self.watching_share(),
             move_cost: machine.move_cost,
+            ignores_protection: self.ignores_protection,
         })
     }
 }

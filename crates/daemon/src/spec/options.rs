@@ -236,6 +236,17 @@ pub const OPTIONS: &[OptionInfo] = &[
         set: Set::Flag(|spec, on| spec.ranges.shared = on),
     },
     OptionInfo {
+        name: "ignore-protection",
+        topic: Move,
+        offered: Everywhere,
+        value_name: "",
+        takes: "true or false",
+        default: "",
+        meaning: "Page out memory that `memory.min` and `memory.low` of its cgroup protect, too.",
+        for_class: "",
+        set: Set::Flag(|spec, on| spec.ignores_protection = on),
+    },
+    OptionInfo {
         name: "dry-run",
         topic: Move,
         offered: Flag,

@@ -152,6 +152,7 @@ mod tests {
             life_cycle: None,
             max_overhead: 1.0,
             move_cost: crate::move_cost::MoveCost::default(),
+            ignores_protection: false,
         })
     }
 

@@ -8,12 +8,13 @@ use std::path::Path;
 use std::time::Duration;
 
 use terrace_core::engine::Input;
-use terrace_core::governor::Pressure;
+use terrace_core::governor::{Pressure, SpaceLimits};
 use terrace_core::plan::{Failure, Outcome};
 use terrace_core::prices::ProcessorCounts;
 use terrace_core::units::{Bytes, TierId, Time};
 
 use super::Manager;
+use crate::cgroup_memory::{CgroupMemory, kept};
 use crate::move_cost;
 use crate::movers::{STALL_DEADLINE, Went};
 use crate::pressure::PressureReading;
@@ -33,6 +34,8 @@ const COMPACT_INTERVAL: Duration = Duration::from_secs(10);
 const COMPRESSION_TELLS_FROM: Bytes = Bytes::mib(16);
 /// How often what moves cost is measured again: 60 to 130 ms of a processor, two ten-thousandths of the time at most.
 const PRICE_INTERVAL: Duration = Duration::from_secs(600);
+/// How often it is read what cgroups protect: three small files a cgroup. What an administrator changes counts within this time.
+const PROTECTION_INTERVAL: Duration = Duration::from_secs(2);
 /// Processes that are asked how long they waited for a processor while something moves.
 const MOST_ASKED: usize = 64;
 
@@ -80,6 +83,7 @@ impl Manager {
             self.drain_engine(Input::Capacity(tier, used + reading.swap_free_bytes.pages()));
         }
         self.read_room();
+        self.respect_protection(now);
         self.price_again(now);
         self.read_processors(window);
         let cores = self.watching.cores();
@@ -136,6 +140,27 @@ impl Manager {
             let Some(left) = left.sum::<Option<u64>>() else { continue };
             let used = self.parts.engine.pages().used_in_all(tier);
             self.drain_engine(Input::Capacity(tier, capacity.min(used + left)));
+        }
+    }
+
+    /// Passes to the engine how much of each process must not go to swap: the kernel holds `memory.min` and `memory.low` against reclaim
+    /// under pressure, and not against who pages out by advice. What goes to another node stays charged, and is bounded all the same.
+    fn respect_protection(&mut self, now: Time) {
+        let due = self.protection_read == Time::ZERO || now.since(self.protection_read) >= PROTECTION_INTERVAL;
+        if self.parts.ignores_protection || self.parts.tiers.swap_tier().is_none() || !due {
+            return;
+        }
+        self.protection_read = now;
+        let mut groups = CgroupMemory::read(Path::new("/"));
+        for (id, space) in &self.spaces {
+            let levels = groups.levels(space.process.pid());
+            let Ok(stat) = space.process.stat() else { continue };
+            // Of what is resident only a part is managed; the rest stays anyway.
+            let managed = Bytes::of_pages(self.parts.engine.pages().used(*id, TierId::FAST));
+            let others = stat.resident.saturating_sub(managed);
+            let floor = kept(&levels, stat.resident).saturating_sub(others).pages();
+            let limits = SpaceLimits { floor, ceiling: u64::MAX };
+            self.parts.engine.handle(now, Input::Limits(*id, limits));
         }
     }
 

@@ -196,6 +196,11 @@ impl Topology {
                         self.add_swap_tier(&area);
                         return Ok(Resolved { topology: self, zram_to_set_up: None });
                     }
+                    if !zram_there && area.free_bytes() > Bytes::ZERO {
+                        self.add_swap_tier(&area);
+                        self.notes.push(format!("{} is taken, as this kernel has no zram: a page that comes back from it may take milliseconds", area.device));
+                        return Ok(Resolved { topology: self, zram_to_set_up: None });
+                    }
                     self.notes.push(format!(
                         "{} is active swap, but no compressed one with room: name it as swap:{} to use it",
                         area.device, area.device

@@ -49,7 +49,7 @@ fn parse_swaps(text: &str) -> Vec<SwapArea> {
         .skip(1)
         .filter_map(|line| {
             let fields: Vec<&str> = line.split_ascii_whitespace().collect();
-            let device = fields.first()?.replace("\\040", " ");
+            let device = usual_name(&fields.first()?.replace("\\040", " "), fields.get(1)?);
             Some(SwapArea {
                 compressed: device.starts_with("/dev/zram"),
                 device,
@@ -61,6 +61,15 @@ fn parse_swaps(text: &str) -> Vec<SwapArea> {
         .collect();
     areas.sort_by_key(|area| std::cmp::Reverse(area.priority));
     areas
+}
+
+/// The name of a zram device in this /dev. The kernel prints the path by which it was switched on: one of another mount namespace, as of a container
+/// that is gone, has lost its beginning.
+fn usual_name(device: &str, kind: &str) -> String {
+    let name = device.rsplit('/').next().unwrap_or_default();
+    let number = name.strip_prefix("zram").unwrap_or_default();
+    let is_zram = kind == "partition" && !number.is_empty() && number.bytes().all(|digit| digit.is_ascii_digit());
+    if is_zram { format!("/dev/{name}") } else { device.to_owned() }
 }
 
 #[cfg(test)]
@@ -79,6 +88,13 @@ Filename\t\t\t\tType\t\tSize\t\tUsed\t\tPriority
         assert_eq!(
             areas.iter().map(|area| area.device.as_str()).collect::<Vec<_>>(),
             ["/dev/zram0", "/swap file", "/dev/sda2"]
+        );
+        assert_eq!(
+            parse_swaps("Filename\n/zram1 partition 65532 0 0\n/x/zram2 file 8 0 1\n/x/zram/y partition 8 0 -2\n")
+                .iter()
+                .map(|area| (area.device.clone(), area.compressed))
+                .collect::<Vec<_>>(),
+            [("/x/zram2".to_owned(), false), ("/dev/zram1".to_owned(), true), ("/x/zram/y".to_owned(), false)]
         );
         assert!(areas[0].compressed && !areas[2].compressed);
         assert_eq!(areas[2].free_bytes(), Bytes::kib(8_388_604 - 1024));

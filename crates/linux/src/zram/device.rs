@@ -3,11 +3,13 @@
 //! In: a device's number. Out: its removal, for the run that set it up, the guard, or a later run. Must
 //! not: touch a device that Terrace did not add, in use or not.
 //!
-//! The swap header carries the label `terrace-PID`, so that [`leftovers`] can find a device whose owner was killed. It is written by
+//! The swap header carries the label `terrace-PID`, so that [`leftovers`] can find a device whose owner was killed. A Terrace in a pid namespace of
+//! its own, whose pids mean nothing outside, writes `terrace/` and the namespace's number instead. The header is written by
 //! util-linux's mkswap where it is installed, because it keeps up with the format; the one page it comes to is written here
 //! otherwise, so that a slim container needs no tools.
 
 use std::ffi::CString;
+use std::fmt;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -17,11 +19,14 @@ use std::time::{Duration, Instant};
 use terrace_core::units::{Bytes, PAGE_BYTES};
 
 use crate::pressure::{ZramUse, meminfo_bytes};
+use crate::rights::Rights;
 use crate::sys;
 use crate::topology::swap::{SwapArea, read_swaps};
 
 /// The label of Terrace's swap areas begins with this; the owner's pid follows. A label holds 16 bytes at most.
 const LABEL: &str = "terrace-";
+/// Or with this, and the owner's pid namespace as eight hexadecimal digits.
+const LABEL_OF_NAMESPACE: &str = "terrace/";
 /// Memory that taking pages back must leave free, as a share of what comes back: page tables and the kernel's own.
 const TAKE_BACK_MARGIN: f64 = 0.05;
 
@@ -32,17 +37,14 @@ pub enum ZramError {
     #[error("no compressed swap: /sys/class/zram-control is not there; load it with `modprobe zram` (CONFIG_ZRAM)")]
     NoModule,
     /// It takes root.
-    #[error("{step} is not permitted: setting up compressed swap needs root (CAP_SYS_ADMIN)")]
+    #[error(
+        "{step} is not permitted: setting up compressed swap needs root (CAP_SYS_ADMIN), and in a container a /sys that can be written and its \
+         device cgroup's leave (docker run --privileged)"
+    )]
     NotPermitted {
         /// What was tried.
         step: String,
     },
-    /// The guard would end with this process.
-    #[error(
-        "no compressed swap is set up from a pid namespace of its own (a container): killed whole, it takes the undo guard along, and the swap stays; \
-         give it the host's pids (podman run --pid=host, hostPID: true), or slow memory that is there already"
-    )]
-    OwnPids,
     /// The size makes no sense.
     #[error("a compressed swap of {size} is not possible: give at least {least}, such as zram:2GiB")]
     Size {
@@ -110,6 +112,9 @@ pub struct ZramIdentity {
     pub id: u32,
     /// /sys/block/zramN/diskseq (5.15 and later): counts every disk of this boot, so no two are alike.
     pub diskseq: Option<u64>,
+    /// Whether its file in /dev was made by us: in a container nobody else does it.
+    #[serde(default)]
+    pub own_node: bool,
 }
 
 impl ZramIdentity {
@@ -119,6 +124,13 @@ impl ZramIdentity {
         if !control.exists() {
             return Err(ZramError::NoModule);
         }
+        // Reading hot_add adds a device even where /sys is read-only; who could not remove it must not begin.
+        let hot_remove = control.join("hot_remove");
+        rustix::fs::access(&hot_remove, rustix::fs::Access::WRITE_OK)
+            .map_err(|errno| step(&format!("writing to {}", hot_remove.display()), errno.into()))?;
+        if !Rights::of_this_process().holds("CAP_SYS_ADMIN") {
+            return Err(ZramError::NotPermitted { step: "swapon".to_owned() });
+        }
         let hot_add = control.join("hot_add");
         // Reading the file is what adds a device; only root may.
         let text = std::fs::read_to_string(&hot_add).map_err(|source| step(&hot_add.display().to_string(), source))?;
@@ -126,7 +138,30 @@ impl ZramIdentity {
             step: hot_add.display().to_string(),
             source: io::Error::new(io::ErrorKind::InvalidData, format!("{text:?} is no device number")),
         })?;
-        Ok(ZramIdentity { id, diskseq: diskseq(id) })
+        Ok(ZramIdentity { id, diskseq: diskseq(id), own_node: false })
+    }
+
+    /// Makes its file in /dev where that is missing, as it is in a container whose /dev is no devtmpfs.
+    pub(super) fn make_node(&mut self) -> Result<(), ZramError> {
+        let device = self.device();
+        if device.exists() {
+            return Ok(());
+        }
+        let made = || -> io::Result<()> {
+            let text = std::fs::read_to_string(self.directory().join("dev"))?;
+            let number = |part: Option<&str>| part.and_then(|part| part.trim().parse::<u32>().ok());
+            let mut parts = text.split(':');
+            let (Some(major), Some(minor)) = (number(parts.next()), number(parts.next())) else {
+                return Err(io::Error::new(io::ErrorKind::InvalidData, format!("{text:?} is no device number")));
+            };
+            let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+            let kind = rustix::fs::FileType::BlockDevice;
+            rustix::fs::mknodat(rustix::fs::CWD, &device, kind, mode, rustix::fs::makedev(major, minor))?;
+            Ok(())
+        };
+        made().map_err(|source| step(&format!("mknod {}", device.display()), source))?;
+        self.own_node = true;
+        Ok(())
     }
 
     /// Its device file.
@@ -168,7 +203,13 @@ impl ZramIdentity {
         self.retry_while_busy("reset", || terrace_files::set(&self.directory().join("reset"), "1"))?;
         self.retry_while_busy("hot_remove", || {
             terrace_files::set(Path::new("/sys/class/zram-control/hot_remove"), self.id.to_string())
-        })
+        })?;
+        match self.own_node.then(|| std::fs::remove_file(&device)) {
+            Some(Err(source)) if source.kind() != io::ErrorKind::NotFound => {
+                Err(step(&format!("removing {}", device.display()), source))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Whether memory suffices to take the pages back: what is held must fit into what can be had, counting that
@@ -218,25 +259,96 @@ impl ZramIdentity {
     }
 }
 
+/// Who set a compressed swap area up, by its label.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Owner {
+    /// The Terrace of this pid, of the machine's.
+    Pid(u32),
+    /// A Terrace in the pid namespace of this number.
+    Namespace(u32),
+}
+
+impl fmt::Display for Owner {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Owner::Pid(pid) => write!(out, "pid {pid}"),
+            Owner::Namespace(number) => write!(out, "in pid namespace {number}"),
+        }
+    }
+}
+
+impl Owner {
+    /// This process, as it labels.
+    fn here() -> Owner {
+        match own_pid_namespace() {
+            Some(number) if number != FIRST_PIDS => Owner::Namespace(number),
+            // Where it cannot be read there is one namespace only.
+            _ => Owner::Pid(std::process::id()),
+        }
+    }
+
+    fn label(self) -> String {
+        match self {
+            Owner::Pid(pid) => format!("{LABEL}{pid}"),
+            Owner::Namespace(number) => format!("{LABEL_OF_NAMESPACE}{number:08x}"),
+        }
+    }
+
+    fn of_label(label: &str) -> Option<Owner> {
+        match label.strip_prefix(LABEL_OF_NAMESPACE) {
+            Some(number) => u32::from_str_radix(number, 16).ok().map(Owner::Namespace),
+            None => label.strip_prefix(LABEL)?.parse().ok().map(Owner::Pid),
+        }
+    }
+
+    /// Whether it lives, as seen with the machine's pids; `None` where that cannot be told.
+    fn lives(self) -> Option<bool> {
+        if !has_pids_of_machine() {
+            return None;
+        }
+        Some(match self {
+            Owner::Pid(pid) => Path::new(&format!("/proc/{pid}")).exists(),
+            // Its guard lives as long as the namespace, and undoes what it left.
+            Owner::Namespace(number) => namespaces().any(|other| other == number),
+        })
+    }
+}
+
+/// The pid namespaces in which processes run.
+fn namespaces() -> impl Iterator<Item = u32> {
+    let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    processes.filter_map(|entry| pid_namespace(&entry.path()))
+}
+
+fn own_pid_namespace() -> Option<u32> {
+    pid_namespace(Path::new("/proc/self"))
+}
+
+/// The number of a process's pid namespace.
+fn pid_namespace(process: &Path) -> Option<u32> {
+    let link = std::fs::read_link(process.join("ns/pid")).ok()?;
+    link.to_str()?.strip_prefix("pid:[")?.strip_suffix(']')?.parse().ok()
+}
+
 /// A compressed swap area left by a Terrace that has exited.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Leftover {
     /// The device.
     pub zram: ZramIdentity,
-    /// The pid of the Terrace that set it up.
-    pub owner: u32,
+    /// The Terrace that set it up.
+    pub owner: Owner,
     /// How to remove it by hand.
     pub remedy: String,
 }
 
 /// The inode of the pid namespace that the machine booted with (`PROC_PID_INIT_INO` of linux/proc_ns.h).
-const FIRST_PIDS: &str = "pid:[4026531836]";
+const FIRST_PIDS: u32 = 4_026_531_836;
 
 /// Whether pids here are those of the whole machine. Elsewhere the kernel kills everything at once when the namespace's first process ends, a
 /// guard too, and a label's pid says nothing of whether its Terrace lives.
 pub fn has_pids_of_machine() -> bool {
-    // Where it cannot be read there is one namespace only.
-    std::fs::read_link("/proc/self/ns/pid").map_or(true, |link| link.as_os_str() == FIRST_PIDS)
+    own_pid_namespace().is_none_or(|number| number == FIRST_PIDS)
 }
 
 /// How long a leftover is tried for: its own guard may be at work on it, and the kernel refuses a second swapoff meanwhile.
@@ -271,10 +383,9 @@ pub fn leftovers() -> Vec<Leftover> {
         .flatten()
         .filter_map(|entry| {
             let id = entry.file_name().to_str()?.strip_prefix("zram")?.parse().ok()?;
-            let zram = ZramIdentity { id, diskseq: diskseq(id) };
-            let owner = owner_of_label(&read_label(&zram.device()).ok()??)?;
-            let alive = Path::new(&format!("/proc/{owner}")).exists();
-            (!alive).then(|| Leftover { owner, remedy: zram.remedy(), zram })
+            let zram = ZramIdentity { id, diskseq: diskseq(id), own_node: false };
+            let owner = Owner::of_label(&read_label(&zram.device()).ok()??)?;
+            (owner.lives() == Some(false)).then(|| Leftover { owner, remedy: zram.remedy(), zram })
         })
         .collect();
     found.sort_by_key(|leftover| leftover.zram.id);
@@ -284,7 +395,7 @@ pub fn leftovers() -> Vec<Leftover> {
 /// Whether a swap device was set up by a Terrace for a run of its own, this one or another: it goes when that run ends.
 pub fn belongs_to_a_run(device: &str) -> bool {
     device.starts_with("/dev/zram")
-        && read_label(Path::new(device)).ok().flatten().is_some_and(|label| owner_of_label(&label).is_some())
+        && read_label(Path::new(device)).ok().flatten().is_some_and(|label| Owner::of_label(&label).is_some())
 }
 
 fn diskseq(id: u32) -> Option<u64> {
@@ -293,7 +404,7 @@ fn diskseq(id: u32) -> Option<u64> {
 
 pub(super) fn step(what: &str, source: io::Error) -> ZramError {
     match source.raw_os_error() {
-        Some(libc::EPERM | libc::EACCES) => ZramError::NotPermitted { step: what.to_owned() },
+        Some(libc::EPERM | libc::EACCES | libc::EROFS) => ZramError::NotPermitted { step: what.to_owned() },
         _ => ZramError::Step { step: what.to_owned(), source },
     }
 }
@@ -302,9 +413,9 @@ pub(super) fn path_text(path: &Path) -> CString {
     CString::new(path.as_os_str().as_encoded_bytes()).expect("a path that Terrace made up has no zero byte")
 }
 
-/// Makes the device a swap area, labelled with this process's pid.
+/// Makes the device a swap area, labelled with who it belongs to.
 pub(super) fn make_swap(device: &Path, size: Bytes) -> Result<(), ZramError> {
-    let label = format!("{LABEL}{}", std::process::id());
+    let label = Owner::here().label();
     let tool = ["/usr/sbin/mkswap", "/sbin/mkswap"].into_iter().find(|path| Path::new(path).exists());
     let Some(tool) = tool else { return write_header(device, size, &label) };
     let output = std::process::Command::new(tool)
@@ -355,10 +466,6 @@ fn read_label(device: &Path) -> io::Result<Option<String>> {
     Ok(String::from_utf8(label).ok())
 }
 
-fn owner_of_label(label: &str) -> Option<u32> {
-    label.strip_prefix(LABEL)?.parse().ok()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -370,9 +477,23 @@ mod tests {
         assert_eq!(read_label(file.path()).unwrap(), None, "an empty file is no swap area");
         write_header(file.path(), Bytes::mib(1), "terrace-4194304").unwrap();
         let label = read_label(file.path()).unwrap().unwrap();
-        assert_eq!(owner_of_label(&label), Some(4_194_304));
-        assert_eq!(owner_of_label("data"), None);
-        assert_eq!(owner_of_label("terrace-"), None);
+        assert_eq!(Owner::of_label(&label), Some(Owner::Pid(4_194_304)));
+        assert_eq!(Owner::of_label("data"), None);
+        assert_eq!(Owner::of_label("terrace-"), None);
+    }
+
+    #[test]
+    fn a_label_names_a_namespace_where_pids_mean_nothing_outside() {
+        for owner in
+            [Owner::Pid(1), Owner::Pid(4_194_304), Owner::Namespace(FIRST_PIDS + 1), Owner::Namespace(u32::MAX)]
+        {
+            let label = owner.label();
+            assert!(label.len() <= 16, "{label}");
+            assert_eq!(Owner::of_label(&label), Some(owner));
+        }
+        assert_eq!(Owner::of_label("terrace/"), None);
+        let own = own_pid_namespace().unwrap();
+        assert!(namespaces().any(|other| other == own), "this process runs in it");
     }
 
     #[test]
@@ -392,7 +513,7 @@ mod tests {
 
     #[test]
     fn a_record_of_a_device_that_is_gone_is_done() {
-        let gone = ZramIdentity { id: 987_654, diskseq: Some(1) };
+        let gone = ZramIdentity { id: 987_654, diskseq: Some(1), own_node: false };
         gone.take_away().unwrap();
     }
 }

@@ -17,7 +17,7 @@ use crate::pressure::ZramUse;
 use crate::sys;
 use crate::topology::swap::{SwapArea, read_swaps};
 
-pub use device::{Leftover, ZramError, ZramIdentity, belongs_to_a_run, has_pids_of_machine, leftovers};
+pub use device::{Leftover, Owner, ZramError, ZramIdentity, belongs_to_a_run, has_pids_of_machine, leftovers};
 use device::{make_swap, path_text, step};
 
 /// Compressors from best to worst for a swap tier: speed counts more than density, a refault waits for it.
@@ -65,10 +65,12 @@ impl ZramSwap {
         }
         let swaps = read_swaps(Path::new("/")).map_err(|source| step("/proc/swaps", source))?;
         let priority = options.priority.map_or_else(|| priority_above(&swaps), |wanted| wanted.min(32767));
-        let identity = ZramIdentity::add()?;
+        let mut identity = ZramIdentity::add()?;
+        let node = identity.make_node();
         // From here on, leaving by `?` drops the device and thereby removes it.
         let mut swap =
             ZramSwap { identity, size: options.size, algorithm: String::new(), priority, token: None, active: true };
+        node?;
         if let Some(guard) = guard {
             let undo = Undo::SwapOffZram { zram: swap.identity.clone() };
             swap.token = Some(guard.protect(undo).map_err(|error| ZramError::Unprotected(error.into()))?);

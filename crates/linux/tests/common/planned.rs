@@ -46,6 +46,7 @@ pub(crate) fn parts(
         life_cycle: None,
         max_overhead: DEFAULT_MAX_OVERHEAD,
         move_cost: MoveCost::default(),
+        ignores_protection: false,
     }
 }
 

@@ -15,6 +15,7 @@ use crate::args::{ReportArguments, SizeAdviseArguments};
 use crate::commands::named;
 use crate::options::{duration, misuse};
 use crate::provenance::Provenance;
+use crate::report::Report;
 use crate::session::profile::Profiler;
 use crate::session::{Plan, RunHook, TargetSpec, observing, run_with};
 
@@ -26,7 +27,11 @@ pub(super) fn run(arguments: &SizeAdviseArguments) -> anyhow::Result<ExitCode> {
             let (advice, made) = asked.of_accesses(&arguments.program, &arguments.candidates, &Unwatched)?;
             (ExitCode::SUCCESS, advice, Provenance { command: Provenance::here().command, ..made })
         }
-        false => of_a_program(arguments, asked)?,
+        false => {
+            let output = ReportArguments { quiet: true, ..ReportArguments::default() };
+            let Watched { code, advice, made, .. } = of_a_program(arguments, asked, output)?;
+            (code, advice, made)
+        }
     };
     let json = made.stamp(&advice.as_json())?;
     if let Some(directory) = &arguments.report {
@@ -40,8 +45,24 @@ pub(super) fn run(arguments: &SizeAdviseArguments) -> anyhow::Result<ExitCode> {
     Ok(code)
 }
 
-/// Of a program that is watched.
-fn of_a_program(arguments: &SizeAdviseArguments, asked: Asked) -> anyhow::Result<(ExitCode, Advices, Provenance)> {
+/// A program that was watched, and the advice that follows.
+pub(crate) struct Watched {
+    /// How it ended.
+    pub code: ExitCode,
+    /// What was seen of it.
+    pub report: Report,
+    /// How much fast memory it needs.
+    pub advice: Advices,
+    /// What made the advice.
+    pub made: Provenance,
+}
+
+/// Of a program that is watched; `output` says where what was seen goes.
+pub(crate) fn of_a_program(
+    arguments: &SizeAdviseArguments,
+    asked: Asked,
+    output: ReportArguments,
+) -> anyhow::Result<Watched> {
     let window = duration("--window", &arguments.window)?;
     if window < Duration::from_secs(1) {
         return Err(misuse(
@@ -54,7 +75,6 @@ fn of_a_program(arguments: &SizeAdviseArguments, asked: Asked) -> anyhow::Result
     // A measuring run: every page counts in every round, whatever it costs.
     let base = RunSpec { interval: Some(Duration::from_millis(500)), max_overhead: 1.0, ..observing() };
     let spec = arguments.spec.over(base)?;
-    let output = ReportArguments { quiet: true, ..ReportArguments::default() };
     let target = match named::process(arguments.pid, arguments.name.as_deref())? {
         Some(pid) => TargetSpec::Pid(pid),
         None => TargetSpec::Command(arguments.command.clone()),
@@ -65,7 +85,7 @@ fn of_a_program(arguments: &SizeAdviseArguments, asked: Asked) -> anyhow::Result
     let mut plan = Plan::observe(target, spec, output, limit)?;
     // Every page in every round: one that was not looked at in a window would count as not accessed in it.
     plan.spec.settings.insert("share".to_owned(), "100%".to_owned());
-    let (code, _) = run_with(&plan, Some(hook))?;
+    let (code, report) = run_with(&plan, Some(hook))?;
     if profiler.profile().windows == 0 {
         let what = arguments.command.first().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
         let shown = &arguments.window;
@@ -75,5 +95,5 @@ fn of_a_program(arguments: &SizeAdviseArguments, asked: Asked) -> anyhow::Result
     let advice = asked.of_marks(&profiler.marks(), profiler.profile().clone(), &Unwatched)?;
     let made =
         Provenance::here().on_this_machine().running(&arguments.command).under(&plan.spec.policy, &plan.spec.settings);
-    Ok((code, advice, made))
+    Ok(Watched { code, report, advice, made })
 }

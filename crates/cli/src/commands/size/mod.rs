@@ -13,7 +13,7 @@ pub(crate) use terrace_study::forecast::max_slowdown;
 use crate::args::SizeCommand;
 use crate::options::misuse;
 
-mod advise;
+pub(crate) mod advise;
 mod build;
 mod forecast;
 mod microbench;

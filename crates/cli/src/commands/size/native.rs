@@ -66,7 +66,7 @@ pub(super) fn perform(benchmark: &Benchmark, tier_slow: &str) -> anyhow::Result<
     // What watching costs is measured, and bounded by max_slowdown.
     let spec = RunSpec { slow, max_overhead: 1.0, ..RunSpec::default() };
     let spec = checked(spec, crate::commands::manage::memory()?)?;
-    let machine = Machine::prepare(&spec, &[terrace_core::policy::Needs { scans: true, ..Default::default() }])?;
+    let machine = Machine::prepare(&spec, &[terrace_core::policy::Needs { scans: true, ..Default::default() }], None)?;
     let done = run(benchmark, &machine.ready.tiers, machine.ready.mover());
     release(machine.ready.held)?;
     done
