@@ -2,6 +2,8 @@
 SHELL := /bin/sh
 CARGO ?= cargo
 PYTHON ?= python3
+# rustup puts cargo there, and a shell that was open before does not look.
+export PATH := $(PATH):$(HOME)/.cargo/bin
 TERRACE := target/release/terrace
 
 .DEFAULT_GOAL := help
@@ -19,9 +21,12 @@ build: needs ## build the command terrace and the daemon terraced into target/re
 	@$(CARGO) build --release --locked -p terrace-cli -p terrace-daemon
 
 .PHONY: demo
-demo: needs ## manage a real program and print what that saved and cost
-	@scripts/needs demo
+demo: ## manage a real program and print what that saved and cost; where that is not possible, the next best, which it names
 	@scripts/demo
+
+.PHONY: places
+places: build qemu-plugin ## try what works on the host, in containers and as an ordinary user, and enter it into docs/getting-started.md (needs root)
+	@scripts/places --table docs/getting-started.md
 
 .PHONY: test
 test: needs ## run all tests; those that need root or a kernel feature skip elsewhere and say why
