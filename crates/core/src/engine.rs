@@ -29,6 +29,16 @@ pub enum Input<'a> {
     Mapped(SpaceId, Range<Vpn>),
     /// Pages of a space are gone.
     Unmapped(SpaceId, Range<Vpn>),
+    /// This many pages of a space are no longer there, but go on in another space that shares them, from this page on. Their state and
+    /// history go along. Precedes the [`Input::Unmapped`] or [`Input::Exited`] of the first.
+    Handed {
+        /// The space that loses them, and the first page there.
+        from: (SpaceId, Vpn),
+        /// The space that keeps them, and the first page there.
+        to: (SpaceId, Vpn),
+        /// How many.
+        pages: u64,
+    },
     /// A whole space is gone.
     Exited(SpaceId),
     /// A tracker's observations.
@@ -148,6 +158,7 @@ impl Engine {
                 self.policy.remap(now, Remap::Unmapping(space, range.clone()), &mut self.pages);
                 self.pages.unmap(space, range);
             }
+            Input::Handed { from, to, pages } => self.hand_over(now, from, to, pages),
             Input::Exited(space) => {
                 self.policy.remap(now, Remap::Unmapping(space, Vpn(0)..Vpn(u64::MAX)), &mut self.pages);
                 self.pages.remove_space(space);
@@ -361,6 +372,17 @@ impl Engine {
         self.requests = self.governor.probe(requests.into_vec(), &self.pages).into();
     }
 
+    fn hand_over(&mut self, now: Time, from: (SpaceId, Vpn), to: (SpaceId, Vpn), pages: u64) {
+        let blocks = self.pages.map(to.0, to.1..Vpn(to.1.0 + pages));
+        self.policy.remap(now, Remap::Mapped(&blocks), &mut self.pages);
+        for offset in 0..pages {
+            let found = self.pages.find(from.0, Vpn(from.1.0 + offset));
+            if let (Some(old), Some(new)) = (found, self.pages.find(to.0, Vpn(to.1.0 + offset))) {
+                self.pages.hand(old, new);
+            }
+        }
+    }
+
     /// Updates the pages' tiers from a scan, and finds refaulted pages.
     fn apply_scan(&mut self, now: Time, scan: &ScanBatch<'_>) {
         self.refaulted.clear();
@@ -375,7 +397,7 @@ impl Engine {
             match (before, tier) {
                 (Some(before), Some(after)) if after < before && known.demoted() => self.refaulted(now, page),
                 // Its memory was freed: the history of the old contents does not apply to the new.
-                (_, None) => self.pages[page].set_demoted(false),
+                (_, None) => self.pages.change(page, |page| page.set_demoted(false)),
                 _ => {}
             }
         }
@@ -400,7 +422,7 @@ impl Engine {
                 }
                 Observation::Freed { page } => {
                     self.pages.set_tier(page, None);
-                    self.pages[page].set_demoted(false);
+                    self.pages.change(page, |page| page.set_demoted(false));
                 }
                 Observation::Refault { page } if self.pages[page].demoted() => {
                     self.pages.set_tier(page, Some(TierId::FAST));
@@ -412,7 +434,7 @@ impl Engine {
     }
 
     fn refaulted(&mut self, now: Time, page: crate::units::PageId) {
-        let ping_pong = self.governor.on_returned(now, &mut self.pages[page]);
+        let ping_pong = self.pages.change(page, |page| self.governor.on_returned(now, page));
         self.ledger.returned(ping_pong);
         self.refaulted.push(Observation::Refault { page });
     }
@@ -441,11 +463,12 @@ impl Engine {
             }
             match outcome.failure {
                 Some(failure) if failure.is_permanent() => self.pages[item.page].set_pinned(true),
-                Some(Failure::Stayed) => self.governor.on_stayed(now, &mut self.pages[item.page]),
+                // What is better left where it is is not asked for again at once.
+                Some(Failure::Stayed | Failure::ByOthers) => self.governor.on_stayed(now, &mut self.pages[item.page]),
                 Some(failure) if failure.is_absence() && outcome.done == 0 => {
                     for page in (0..item.pages).map(|offset| item.page.plus(offset)) {
                         self.pages.set_tier(page, None);
-                        self.pages[page].set_demoted(false);
+                        self.pages.change(page, |page| page.set_demoted(false));
                         missing.push(Observation::Freed { page });
                     }
                 }
@@ -469,10 +492,10 @@ impl Engine {
             let page = item.page.plus(offset);
             self.pages.set_tier(page, Some(to));
             if to > item.from {
-                self.governor.on_demoted(now, &mut self.pages[page]);
+                self.pages.change(page, |page| self.governor.on_demoted(now, page));
             } else if item.reason == Reason::Drain {
-                self.governor.on_drained(now, &mut self.pages[page]);
-            } else if self.governor.on_returned(now, &mut self.pages[page]) {
+                self.pages.change(page, |page| self.governor.on_drained(now, page));
+            } else if self.pages.change(page, |page| self.governor.on_returned(now, page)) {
                 self.ledger.ping_pong();
             }
         }

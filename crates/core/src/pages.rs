@@ -128,6 +128,8 @@ pub struct Pages {
     free: Vec<BlockId>,
     used: BTreeMap<SpaceId, [u64; TierId::MAX]>,
     total: [u64; TierId::MAX],
+    /// Those of `total` that Terrace demoted.
+    demoted: [u64; TierId::MAX],
 }
 
 impl Pages {
@@ -256,15 +258,46 @@ impl Pages {
         entry.place = tier.map_or(PLACE_NONE, |tier| tier.0);
         let space = self.info(page.block()).space;
         let used = self.used.entry(space).or_default();
+        let demoted = u64::from(self.pages[page.index()].demoted());
         if let Some(before) = before {
             used[before.index()] -= 1;
             self.total[before.index()] -= 1;
+            self.demoted[before.index()] -= demoted;
         }
         if let Some(after) = tier {
             used[after.index()] += 1;
             self.total[after.index()] += 1;
+            self.demoted[after.index()] += demoted;
         }
         before
+    }
+
+    /// Changes a page's flags and keeps the count of demoted pages true. The change must leave the tier as it is.
+    pub(crate) fn change<T>(&mut self, page: PageId, change: impl FnOnce(&mut Page) -> T) -> T {
+        let entry = &mut self.pages[page.index()];
+        let before = entry.demoted();
+        let result = change(entry);
+        if let Some(tier) = entry.tier() {
+            let count = &mut self.demoted[tier.index()];
+            *count = *count + u64::from(entry.demoted()) - u64::from(before);
+        }
+        result
+    }
+
+    /// Gives a page's state and history to another page, which is known and has no memory of its own yet. Returns whether it did.
+    pub(crate) fn hand(&mut self, from: PageId, to: PageId) -> bool {
+        let state = self.pages[from.index()];
+        let target = self.pages[to.index()];
+        if state.tier().is_none() || target.tier().is_some() || !target.managed() {
+            return false;
+        }
+        self.set_tier(from, None);
+        self.change(from, |page| page.set_demoted(false));
+        let (heat, stamp, moved_at) = (state.heat, state.stamp, state.moved_at);
+        self.pages[to.index()] =
+            Page { heat, stamp, moved_at, place: PLACE_NONE, flags: state.flags & !(MOVING | PINNED) };
+        self.set_tier(to, state.tier());
+        true
     }
 
     /// Records that a block is mapped by one 2 MiB entry, or was split into 4 KiB ones.
@@ -292,6 +325,11 @@ impl Pages {
     /// Pages of all spaces in a tier.
     pub fn used_in_all(&self, tier: TierId) -> u64 {
         self.total[tier.index()]
+    }
+
+    /// Pages of all spaces in a tier that Terrace demoted. What the kernel, or the program itself, put there is not among them.
+    pub fn demoted_in_all(&self, tier: TierId) -> u64 {
+        self.demoted[tier.index()]
     }
 
     /// Pages of a space with memory behind them, in any tier.

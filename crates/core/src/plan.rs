@@ -203,6 +203,9 @@ pub enum Failure {
     NoRoom,
     /// The page, or the whole process, was gone.
     Gone,
+    /// It was in swap already, or is there now, by somebody else's doing: the program itself or the kernel put it there. Terrace neither
+    /// counts it as moved nor brings it back.
+    ByOthers,
     /// A dry run: the mover only reports what it would do.
     DryRun,
 }
@@ -227,6 +230,7 @@ impl Failure {
             Failure::Stayed => "stayed".to_owned(),
             Failure::NoRoom => "no_room".to_owned(),
             Failure::Gone => "gone".to_owned(),
+            Failure::ByOthers => "by_others".to_owned(),
             Failure::DryRun => "dry_run".to_owned(),
             Failure::Errno(errno) => match errno {
                 1 => "EPERM".to_owned(),

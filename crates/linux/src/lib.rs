@@ -32,6 +32,7 @@ pub mod process_events;
 pub mod processes;
 pub mod processors;
 pub mod rights;
+pub mod shared_memory;
 pub mod sys;
 pub mod topology;
 pub mod trackers;

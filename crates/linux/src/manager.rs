@@ -8,13 +8,15 @@
 //! One observation's way: tracker → `Intake` (address to page, `intake.rs`) → engine → plan → `Manager::carry_out` (page to address) →
 //! mover → outcome → engine.
 
+mod difference;
 mod ends;
 mod host;
 mod moving;
+mod shared;
 mod stats;
+mod vetting;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
@@ -23,9 +25,10 @@ use terrace_core::arbiter::Allowance;
 use terrace_core::engine::{Engine, Input, Output};
 use terrace_core::plan::{Action, Failure, Move, Outcome, Plan};
 use terrace_core::policy::{Cadence, FastGoal, ListMark, ScanReport};
-use terrace_core::units::{Bytes, SpaceId, Time, Vpn};
+use terrace_core::units::{Bytes, SpaceId, Time};
 use terrace_core::watching::{ScanBill, WatchBudget, WatchPrices};
 
+use self::difference::difference;
 use self::moving::MovingAccount;
 pub use self::stats::ManagerStats;
 use crate::intake::Intake;
@@ -37,6 +40,7 @@ use crate::movers::{MoveResult, Mover, PageMove, Went};
 use crate::observer::{NoTap, Observer};
 use crate::process::{MemoryRange, Process, ProcessError, RangeOptions};
 use crate::processors::ProcessorUse;
+use crate::shared_memory::SharedMemory;
 use crate::topology::{TierKind, TierMap};
 use crate::trackers::places::{Places, pause_after};
 use crate::trackers::{Target, TrackError, Tracker};
@@ -143,6 +147,8 @@ pub struct Manager {
     next_space: u32,
     /// Between which pages are moved; empty where only swap is slower.
     nodes: BTreeSet<u32>,
+    /// What the processes share, if that may be managed.
+    shared: SharedMemory,
     /// Pids that are not to be taken up: Terrace itself, and processes that turned out not to be ours.
     excluded: BTreeSet<u32>,
     cadence: Cadence,
@@ -208,6 +214,7 @@ impl Manager {
             priced_at: Time::ZERO,
             priced_for: Duration::ZERO,
             nodes: movable_nodes(&parts.tiers),
+            shared: SharedMemory::default(),
             parts,
             origin: Instant::now(),
             spaces: BTreeMap::new(),
@@ -235,6 +242,7 @@ impl Manager {
             unexplained: 0,
         };
         manager.tell_prices();
+        manager.try_shared_memory();
         manager
     }
 
@@ -502,7 +510,7 @@ impl Manager {
         let spaces: Vec<SpaceId> = self.spaces.keys().copied().collect();
         for id in spaces {
             let Some(space) = self.spaces.get_mut(&id) else { continue };
-            let mapped = match space.process.ranges(self.parts.ranges) {
+            let mut mapped = match space.process.ranges(self.parts.ranges) {
                 Ok(mapped) => mapped,
                 Err(ProcessError::Gone { .. }) => {
                     space.without_memory = true;
@@ -510,6 +518,10 @@ impl Manager {
                 }
                 Err(_) => continue,
             };
+            if self.parts.ranges.shared {
+                self.follow_shared(id, &mut mapped);
+            }
+            let Some(space) = self.spaces.get_mut(&id) else { continue };
             // Where another thread than the first, which has ended, executes a program, there is memory again.
             space.without_memory &= mapped.is_empty();
             if mapped == space.mapped {
@@ -520,7 +532,7 @@ impl Manager {
             space.mapped = mapped;
             space.ranges = ranges;
             for range in vanished {
-                self.drain_engine(Input::Unmapped(id, range));
+                self.unmapped(id, range);
             }
         }
     }
@@ -541,7 +553,9 @@ impl Manager {
         self.parts.tracker.watch_within(grant.within);
         let targets = targets(&self.spaces);
         let mut intake = Intake::new(&mut self.parts.engine, observer, now);
-        let scanned = self.parts.tracker.scan(now, &targets, &self.parts.tiers, grant.share, &mut intake);
+        let mut sink = self.shared.over(self.parts.tiers.swap_tier(), true, &mut intake);
+        let scanned = self.parts.tracker.scan(now, &targets, &self.parts.tiers, grant.share, &mut sink);
+        sink.sweep();
         let mut round = ScanReport { share: grant.share, ..intake.round };
         let mut bill = ScanBill { share: grant.share, ..intake.bill };
         // Those after a target that ended have their turn in the next round.
@@ -568,9 +582,10 @@ impl Manager {
         let targets = targets(&self.spaces);
         let mut intake = Intake::new(&mut self.parts.engine, observer, now);
         // The tracker has a turn as well, at no share of the blocks: it takes up threads that began unseen.
-        let scanned = self.parts.tracker.scan(now, &targets, &self.parts.tiers, 0.0, &mut intake);
+        let mut sink = self.shared.over(self.parts.tiers.swap_tier(), false, &mut intake);
+        let scanned = self.parts.tracker.scan(now, &targets, &self.parts.tiers, 0.0, &mut sink);
         let walked = scanned.and_then(|()| {
-            let walked = self.places.walk(&targets, &self.parts.tiers, &mut intake);
+            let walked = self.places.walk(&targets, &self.parts.tiers, &mut sink);
             walked.map(drop).map_err(|source| TrackError::Call {
                 tracker: self.parts.tracker.name(),
                 call: "reading /proc/PID/pagemap".to_owned(),
@@ -718,11 +733,14 @@ impl Manager {
     }
 
     fn carry_out_in_one_space(&mut self, moves: &[Move], outcomes: &mut Vec<Outcome>) -> Went {
+        let id = self.parts.engine.pages().block(moves[0].page.block()).map(|block| block.space);
+        let vetoes = id.map_or_else(Vec::new, |id| self.vet(id, moves));
+        let vetoed = |at: usize| vetoes.get(at).copied().flatten();
         let pages = self.parts.engine.pages();
-        let space = pages.block(moves[0].page.block()).and_then(|block| self.spaces.get(&block.space));
-        let wanted: Option<Vec<PageMove>> = moves
-            .iter()
-            .map(|item| {
+        let space = id.and_then(|id| self.spaces.get(&id));
+        let left_in = moves.iter().enumerate().filter(|(at, _)| vetoed(*at).is_none());
+        let wanted: Option<Vec<PageMove>> = left_in
+            .map(|(_, item)| {
                 let Action::MoveTo(to) = item.action else { return None };
                 let (_, vpn) = pages.locate(item.page);
                 Some(PageMove { vpn, pages: item.pages, from: item.from, to })
@@ -739,8 +757,14 @@ impl Manager {
         self.stats.move_time += cost.elapsed;
         self.stats.move_calls += cost.calls;
         self.stats.longest_move_call = self.stats.longest_move_call.max(cost.longest_call);
-        let answered = moves.iter().zip(&self.results);
-        outcomes.extend(answered.map(|(&item, result)| Outcome { item, done: result.done, failure: result.failure }));
+        let mut results = self.results.iter();
+        outcomes.extend(moves.iter().enumerate().map(|(at, &item)| match vetoed(at) {
+            Some(failure) => Outcome { item, done: 0, failure: Some(failure) },
+            None => {
+                let result = results.next().expect("the mover answers every move");
+                Outcome { item, done: result.done, failure: result.failure }
+            }
+        }));
         cost.went
     }
 }
@@ -755,52 +779,4 @@ fn thread_cpu() -> Duration {
 fn targets(spaces: &BTreeMap<SpaceId, Space>) -> Vec<Target<'_>> {
     let there = spaces.iter().filter(|(_, held)| !held.without_memory);
     there.map(|(&space, held)| Target { space, process: &held.process, ranges: &held.ranges }).collect()
-}
-
-/// The parts of `before` that `after` no longer covers. Both by address, without overlaps.
-fn difference(before: &[MemoryRange], after: &[MemoryRange]) -> Vec<Range<Vpn>> {
-    let mut gone = Vec::new();
-    for old in before {
-        let mut at = old.start;
-        let first = after.partition_point(|new| new.end <= old.start);
-        for new in after[first..].iter().take_while(|new| new.start < old.end) {
-            if new.start > at {
-                gone.push(at..new.start);
-            }
-            at = at.max(new.end);
-        }
-        if at < old.end {
-            gone.push(at..old.end);
-        }
-    }
-    gone
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::process::Backing;
-
-    fn ranges(of: &[(u64, u64)]) -> Vec<MemoryRange> {
-        of.iter()
-            .map(|&(start, end)| MemoryRange { start: Vpn(start), end: Vpn(end), backing: Backing::Anonymous })
-            .collect()
-    }
-
-    #[test]
-    fn what_is_no_longer_mapped_is_found_whatever_was_split_or_merged() {
-        let check = |before: &[(u64, u64)], after: &[(u64, u64)], gone: &[(u64, u64)]| {
-            let found: Vec<(u64, u64)> = difference(&ranges(before), &ranges(after))
-                .into_iter()
-                .map(|range| (range.start.0, range.end.0))
-                .collect();
-            assert_eq!(found, gone, "{before:?} to {after:?}");
-        };
-        check(&[(0, 10)], &[(0, 10)], &[]);
-        check(&[(0, 10)], &[], &[(0, 10)]);
-        check(&[(0, 10)], &[(2, 4), (6, 8)], &[(0, 2), (4, 6), (8, 10)]);
-        check(&[(0, 4), (6, 10)], &[(0, 10)], &[]);
-        check(&[(0, 4), (6, 10)], &[(2, 7)], &[(0, 2), (7, 10)]);
-        check(&[(0, 4)], &[(4, 8)], &[(0, 4)]);
-    }
 }

@@ -11,6 +11,8 @@ use std::os::unix::fs::FileExt;
 
 use terrace_core::units::{BLOCK_PAGES, PAGE_BYTES, Vpn};
 
+use crate::process::Process;
+use crate::shared_memory::SharedPages;
 use crate::sys::{self, PageRegion, PageScan};
 
 /// The page is present in memory (`PAGE_IS_*` of linux/fs.h).
@@ -117,6 +119,8 @@ pub struct ResidencyCount {
 pub struct Pagemap {
     file: File,
     scan: bool,
+    /// Shared memory, whose pages in swap no page table shows.
+    shared: SharedPages,
     /// Scratch for the fallback, so that a call allocates nothing once it is warm.
     raw: Vec<u8>,
 }
@@ -130,6 +134,19 @@ impl Pagemap {
         Ok(Pagemap::of_file(File::open(format!("/proc/{pid}/pagemap"))?))
     }
 
+    /// Opens the page tables of a process of which shared memory may be managed: pages of it that are in swap count as that.
+    ///
+    /// # Errors
+    /// As [`Pagemap::open`].
+    pub fn of_process(process: &Process) -> io::Result<Pagemap> {
+        let mut pagemap = Pagemap::open(process.pid())?;
+        if process.offers_shared() {
+            // A process that ended in between has no mappings, and its pages are gone.
+            pagemap.shared = SharedPages::new(process.pid(), process.shared_mappings().unwrap_or_default());
+        }
+        Ok(pagemap)
+    }
+
     /// Reads from a file that is open already: a pagemap, or bytes recorded from one, which are read without the ioctl.
     pub fn of_file(file: File) -> Pagemap {
         let probe = PageScan { return_mask: PAGE_IS_PRESENT, ..PageScan::default() };
@@ -138,7 +155,7 @@ impl Pagemap {
             Ok(_) => true,
             Err(error) => error.raw_os_error() != Some(libc::ENOTTY),
         };
-        Pagemap { file, scan, raw: Vec::new() }
+        Pagemap { file, scan, shared: SharedPages::default(), raw: Vec::new() }
     }
 
     /// Whether the fast ioctl is used.
@@ -198,10 +215,11 @@ impl Pagemap {
         out.fill(Residence::Absent);
         if self.scan {
             let end = first.0 + out.len() as u64;
-            return self.runs(first, Vpn(end), |start, pages, residence| {
+            self.runs(first, Vpn(end), |start, pages, residence| {
                 let from = (start.0 - first.0) as usize;
                 out[from..from + pages as usize].fill(residence);
-            });
+            })?;
+            return self.shared.complete(first, out);
         }
         let mut entries = [PagemapEntry::default(); 512];
         for (index, chunk) in out.chunks_mut(entries.len()).enumerate() {
@@ -211,7 +229,7 @@ impl Pagemap {
                 *residence = entry.residence();
             }
         }
-        Ok(())
+        self.shared.complete(first, out)
     }
 
     /// Counts the pages from `start` up to `end` by where they are.

@@ -6,8 +6,9 @@
 use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use terrace_core::units::{Bytes, Vpn};
+use terrace_core::units::{Bytes, PAGE_BYTES, Vpn};
 
 /// A process, held by a pidfd and by its start time, so that a pid used again is never taken for it.
 #[derive(Debug)]
@@ -15,6 +16,8 @@ pub struct Process {
     pid: u32,
     start_time: u64,
     pidfd: OwnedFd,
+    /// Whether shared memory was among the ranges it offered last.
+    offers_shared: AtomicBool,
 }
 
 /// Why a process cannot be used.
@@ -65,6 +68,29 @@ pub struct MemoryRange {
     pub backing: Backing,
 }
 
+/// An object that processes share: a file of tmpfs, a memfd, a segment of System V, anonymous shared memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SharedObject {
+    /// Major and minor number of its device.
+    device: (u32, u32),
+    inode: u64,
+    /// Segments of System V have their identifier for an inode, which another object of the same device may have as well.
+    system_v: bool,
+}
+
+/// A shared mapping, and which part of which object it shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SharedMapping {
+    /// Its first page.
+    pub start: Vpn,
+    /// The page after its last.
+    pub end: Vpn,
+    /// The object.
+    pub object: SharedObject,
+    /// The page of the object that `start` shows.
+    pub first: u64,
+}
+
 /// Which ranges are offered for management.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct RangeOptions {
@@ -89,7 +115,20 @@ impl Process {
                 other => ProcessError::Read { path: format!("pidfd_open({pid})"), source: other.into() },
             })?;
         let start_time = Stat::read(pid)?.start_time;
-        Ok(Process { pid, start_time, pidfd })
+        Ok(Process { pid, start_time, pidfd, offers_shared: AtomicBool::new(false) })
+    }
+
+    /// Its shared mappings, by address, whatever they are mappings of.
+    ///
+    /// # Errors
+    /// When the process is gone or may not be read.
+    pub fn shared_mappings(&self) -> Result<Vec<SharedMapping>, ProcessError> {
+        Ok(parse_shared(&read_proc(self.pid, "maps")?))
+    }
+
+    /// Whether shared memory was among the ranges that [`Process::ranges`] offered last.
+    pub fn offers_shared(&self) -> bool {
+        self.offers_shared.load(Ordering::Relaxed)
     }
 
     /// Its pid, for as long as [`Process::is_alive`].
@@ -144,6 +183,8 @@ impl Process {
         };
         let mut ranges = parse_maps(&maps, options);
         ranges.retain(|range| !locked.contains(&range.start));
+        let offers_shared = ranges.iter().any(|range| range.backing == Backing::Shared);
+        self.offers_shared.store(offers_shared, Ordering::Relaxed);
         Ok(ranges)
     }
 
@@ -285,6 +326,32 @@ fn parse_map_line(line: &str, options: RangeOptions) -> Option<MemoryRange> {
     (wanted && start < end).then_some(MemoryRange { start, end, backing })
 }
 
+/// Parses /proc/PID/maps into the shared mappings.
+pub fn parse_shared(text: &str) -> Vec<SharedMapping> {
+    text.lines().filter_map(parse_shared_line).collect()
+}
+
+fn parse_shared_line(line: &str) -> Option<SharedMapping> {
+    let mut fields = line.split_ascii_whitespace();
+    let (start, end) = fields.next()?.split_once('-')?;
+    if fields.next()?.as_bytes().get(3) != Some(&b's') {
+        return None;
+    }
+    let number = |text: &str| u64::from_str_radix(text, 16).ok();
+    let first = number(fields.next()?)? / PAGE_BYTES;
+    let (major, minor) = fields.next()?.split_once(':')?;
+    let device = (u32::from_str_radix(major, 16).ok()?, u32::from_str_radix(minor, 16).ok()?);
+    let inode = fields.next()?.parse().ok()?;
+    let system_v = fields.next().is_some_and(|name| name.starts_with("/SYSV"));
+    let page = |text: &str| number(text).map(Vpn::of_address);
+    Some(SharedMapping {
+        start: page(start)?,
+        end: page(end)?,
+        object: SharedObject { device, inode, system_v },
+        first,
+    })
+}
+
 /// The starts of the ranges that smaps marks as locked ("lo" in VmFlags), device or hugetlb memory.
 pub fn parse_locked(smaps: &str) -> Vec<Vpn> {
     let mut locked = Vec::new();
@@ -337,6 +404,27 @@ fn parse_nodes(text: &str) -> Option<BTreeSet<u32>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn shared_mappings_say_which_part_of_which_object_they_show() {
+        let maps = "\
+7f10-7f20 rw-p 00000000 00:00 0
+7f0000000000-7f0000002000 rw-s 00003000 00:01 3                          /dev/zero (deleted)
+7f0000004000-7f0000005000 rw-s 00000000 00:01 3                          /SYSV00000000 (deleted)
+7f0000006000-7f0000007000 r--s 00000000 fe:00 3                          /usr/lib/x
+";
+        let found = parse_shared(maps);
+        let places: Vec<(u64, u64, u64)> =
+            found.iter().map(|mapping| (mapping.start.0, mapping.end.0, mapping.first)).collect();
+        assert_eq!(
+            places,
+            [(0x7f0000000, 0x7f0000002, 3), (0x7f0000004, 0x7f0000005, 0), (0x7f0000006, 0x7f0000007, 0)]
+        );
+        let mut objects: Vec<SharedObject> = found.iter().map(|mapping| mapping.object).collect();
+        objects.sort();
+        objects.dedup();
+        assert_eq!(objects.len(), 3, "a segment of System V may have another object's inode");
+    }
 
     #[test]
     fn ranges_that_end_before_they_begin_and_endless_lists_of_nodes_are_left_out() {

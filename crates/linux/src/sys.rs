@@ -546,6 +546,44 @@ pub fn pagemap_scan(
     Ok((checked(i64::from(filled))?, argument.walk_end))
 }
 
+/// What the page cache of a file says of a range, in pages (`struct cachestat` of linux/mman.h).
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CacheStat {
+    /// In memory.
+    pub cached: u64,
+    /// Of those, dirty.
+    pub dirty: u64,
+    /// Of those, being written.
+    pub writeback: u64,
+    /// Evicted, and remembered. Of shared memory: in swap.
+    pub evicted: u64,
+    /// Evicted a short while ago.
+    pub recently_evicted: u64,
+}
+
+/// `struct cachestat_range`.
+#[repr(C)]
+struct CacheRange {
+    offset: u64,
+    length: u64,
+}
+
+/// cachestat(2): how much of `length` bytes of a file from `offset` on is in the page cache, and how much was evicted from it.
+///
+/// # Errors
+/// `ENOSYS` on kernels before 6.5, otherwise as cachestat(2).
+pub fn cachestat(file: std::os::fd::BorrowedFd<'_>, offset: u64, length: u64) -> std::io::Result<CacheStat> {
+    use std::os::fd::AsRawFd;
+    /// The same number on every architecture but alpha (arch/*/syscalls); libc has none yet.
+    const SYS_CACHESTAT: libc::c_long = 451;
+    let range = CacheRange { offset, length };
+    let mut found = CacheStat::default();
+    // SAFETY: both structs have the kernel's layout (words, repr(C)) and live through the call; it reads the first and writes the second.
+    let result = unsafe { libc::syscall(SYS_CACHESTAT, file.as_raw_fd(), &raw const range, &raw mut found, 0) };
+    checked(result).map(|_| found)
+}
+
 /// swapon(2) with a priority of its own, 0 to 32767.
 ///
 /// # Errors

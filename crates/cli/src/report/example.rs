@@ -52,6 +52,9 @@ pub(super) fn managed() -> Report {
         fast_bytes_saved_mean: 840 << 20,
         fast_bytes_saved_end: 1050 << 20,
         fast_bytes_saved_peak: 1070 << 20,
+        swapped_by_others_bytes_mean: 12 << 20,
+        swapped_by_others_bytes_end: 16 << 20,
+        swapped_by_others_bytes_peak: 24 << 20,
         moved_pages: MovedPages {
             demoted: 391_220,
             promoted: 2_110,
@@ -214,6 +217,8 @@ fn point(second: u64) -> Point {
         fast_bytes: footprint - slow,
         slow_bytes: slow,
         slow_occupied_bytes: slow * 27 / 100,
+        saved_bytes: slow * 73 / 100,
+        swapped_by_others_bytes: 0,
         resident_bytes: footprint - slow + (12 << 20),
         demoted_pages: slow >> 12,
         promoted_pages: second * 17,

@@ -115,6 +115,7 @@ fn facts(report: &Report) -> String {
         ("Fast memory saved, mean", units::bytes(report.fast_bytes_saved_mean)),
         ("at the end", units::bytes(report.fast_bytes_saved_end)),
         ("at most", units::bytes(report.fast_bytes_saved_peak)),
+        ("In swap by others' doing, mean", units::bytes(report.swapped_by_others_bytes_mean)),
         ("Demoted", amount(moved.demoted)),
         ("Promoted ahead of use", amount(moved.promoted)),
         ("Did not move", amount(moved.failed)),

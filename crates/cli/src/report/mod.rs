@@ -27,7 +27,7 @@ pub(crate) use files::write_report;
 pub(crate) use places::Places;
 
 /// Version of the JSON below; it grows by one when a key changes its meaning or goes away.
-pub(crate) const SCHEMA_VERSION: u32 = 1;
+pub(crate) const SCHEMA_VERSION: u32 = 2;
 
 /// A managed or observed run.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -48,13 +48,22 @@ pub(crate) struct Report {
     pub fast_goal: String,
     /// The tiers from fast to slow.
     pub tiers: Vec<TierReport>,
-    /// Mean over time of the fast memory the program did without: what lay in slower tiers, less what a compressed tier
-    /// itself occupied.
+    /// Mean over time of the fast memory the program did without: what Terrace had moved to swap and what lay in slower nodes, less what a
+    /// compressed tier itself occupied for it.
     pub fast_bytes_saved_mean: u64,
     /// The same at the end.
     pub fast_bytes_saved_end: u64,
     /// The same at its highest.
     pub fast_bytes_saved_peak: u64,
+    /// Mean over time of the program's memory in swap that Terrace did not move: the program itself or the kernel put it out.
+    #[serde(default)]
+    pub swapped_by_others_bytes_mean: u64,
+    /// The same at the end.
+    #[serde(default)]
+    pub swapped_by_others_bytes_end: u64,
+    /// The same at its highest.
+    #[serde(default)]
+    pub swapped_by_others_bytes_peak: u64,
     /// Pages of 4 KiB that changed tier, or did not.
     pub moved_pages: MovedPages,
     /// Pages the program touched after they had left fast memory.
@@ -221,6 +230,12 @@ pub(crate) struct Point {
     pub slow_bytes: u64,
     /// Memory a compressed tier occupied itself.
     pub slow_occupied_bytes: u64,
+    /// Fast memory saved: see [`Report::fast_bytes_saved_mean`].
+    #[serde(default)]
+    pub saved_bytes: u64,
+    /// Of `slow_bytes`, what is in swap and was not moved by Terrace.
+    #[serde(default)]
+    pub swapped_by_others_bytes: u64,
     /// Resident memory of the program as the kernel counts it.
     pub resident_bytes: u64,
     /// Pages demoted since the start.

@@ -269,7 +269,7 @@ fn progress_line(point: &Point, before: Option<&Point>, width: usize) -> String 
         format!("{:>7}", units::seconds(point.seconds.floor())),
         format!("fast {:>9}", units::bytes(point.fast_bytes)),
         format!("slow {:>9}", units::bytes(point.slow_bytes)),
-        format!("saved {:>9}", units::bytes(point.slow_bytes.saturating_sub(point.slow_occupied_bytes))),
+        format!("saved {:>9}", units::bytes(point.saved_bytes)),
     ];
     if let Some(before) = before
         && point.seconds > before.seconds
@@ -330,7 +330,19 @@ fn saved_text(report: &Report) -> String {
     if !tiers.is_empty() {
         line.push_str(&format!("; mean {}", tiers.join(", ")));
     }
+    if report.swapped_by_others_bytes_peak > 0 {
+        line.push_str(&format!("; {}", others_text(report)));
+    }
     line
+}
+
+/// What is in swap and was not moved by Terrace.
+pub(super) fn others_text(report: &Report) -> String {
+    format!(
+        "not counted: {} at the end, {} at most, put into swap by the program itself or the kernel",
+        units::bytes(report.swapped_by_others_bytes_end),
+        units::bytes(report.swapped_by_others_bytes_peak)
+    )
 }
 
 fn moved_text(report: &Report) -> String {

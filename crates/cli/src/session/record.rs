@@ -57,6 +57,9 @@ struct Sums {
     saved: f64,
     saved_end: i64,
     saved_peak: i64,
+    others: f64,
+    others_end: u64,
+    others_peak: u64,
     footprint_peak: u64,
 }
 
@@ -103,12 +106,15 @@ impl Recorder {
         let tiers = manager.tiers().tiers();
         let used: Vec<u64> = tiers.iter().map(|tier| Bytes::of_pages(pages.used_in_all(tier.id)).get()).collect();
         let occupied = stats.pressure.zram.map_or(0, |zram| zram.mem_used_bytes.get());
+        let (saved, others) = saved(manager, &used);
         let (user, system) = own_cpu();
         let point = Point {
             seconds: now.since(self.began).as_secs_f64(),
             fast_bytes: used[0],
             slow_bytes: used[1..].iter().sum(),
             slow_occupied_bytes: occupied,
+            saved_bytes: saved.max(0) as u64,
+            swapped_by_others_bytes: others,
             resident_bytes: stats.resident_bytes,
             demoted_pages: ledger.demoted(),
             promoted_pages: ledger.promoted(),
@@ -120,7 +126,7 @@ impl Recorder {
             },
             throttled: manager.engine().governor().throttle().is_some(),
         };
-        self.sum(now, &used, occupied, &point);
+        self.sum(now, &used, occupied, saved, &point);
         if self.progress {
             crate::report::text::print_progress(&point, self.points.last());
         }
@@ -155,7 +161,7 @@ impl Recorder {
         }
     }
 
-    fn sum(&mut self, now: Time, used: &[u64], occupied: u64, point: &Point) {
+    fn sum(&mut self, now: Time, used: &[u64], occupied: u64, saved: i64, point: &Point) {
         // A program that has just exited shows nothing; its last living moment is the end.
         if used.iter().all(|bytes| *bytes == 0) {
             return;
@@ -163,10 +169,12 @@ impl Recorder {
         let seconds = now.since(self.sums.last.unwrap_or(self.began)).as_secs_f64();
         self.sums.last = Some(now);
         self.sums.seconds += seconds;
-        let saved = point.slow_bytes as i64 - occupied as i64;
         self.sums.saved += saved as f64 * seconds;
         self.sums.saved_end = saved;
         self.sums.saved_peak = self.sums.saved_peak.max(saved);
+        self.sums.others += point.swapped_by_others_bytes as f64 * seconds;
+        self.sums.others_end = point.swapped_by_others_bytes;
+        self.sums.others_peak = self.sums.others_peak.max(point.swapped_by_others_bytes);
         self.sums.footprint_peak = self.sums.footprint_peak.max(used.iter().sum());
         self.peak_resident = self.peak_resident.max(point.resident_bytes);
         self.tiers.resize(used.len(), TierSums::default());
@@ -197,6 +205,11 @@ impl Recorder {
             self.throttled.insert((*cause).to_owned(), time.as_secs_f64());
         }
         let mut notes = facts.notes.clone();
+        notes.extend(
+            stats.shared_refused.iter().map(|reason| {
+                format!("shared memory was left alone, since its pages in swap cannot be found: {reason}")
+            }),
+        );
         notes.extend(stats.pressure_error.iter().map(|error| format!("memory pressure could not be read: {error}")));
         if stats.lost_events > 0 {
             notes.push(format!("the tracker lost {} events", stats.lost_events));
@@ -262,6 +275,9 @@ impl Recorder {
             fast_bytes_saved_mean: (self.sums.saved / seconds).max(0.0) as u64,
             fast_bytes_saved_end: self.sums.saved_end.max(0) as u64,
             fast_bytes_saved_peak: self.sums.saved_peak.max(0) as u64,
+            swapped_by_others_bytes_mean: (self.sums.others / seconds) as u64,
+            swapped_by_others_bytes_end: self.sums.others_end,
+            swapped_by_others_bytes_peak: self.sums.others_peak,
             moved_pages: MovedPages {
                 demoted: ledger.demoted(),
                 promoted: ledger.promoted(),
@@ -362,6 +378,26 @@ impl Observer for Recorder {
             self.heat.add(now, space, first, ptes);
         }
     }
+}
+
+/// Bytes of fast memory that Terrace saved, and bytes in swap that others put there. What the compressed device occupies counts
+/// by the part of its pages that Terrace moved.
+fn saved(manager: &Manager, used: &[u64]) -> (i64, u64) {
+    let pages = manager.engine().pages();
+    let slow: u64 = used[1..].iter().sum();
+    let Some(swap) = manager.tiers().swap_tier() else { return (slow as i64, 0) };
+    let swapped = used[swap.index()];
+    // Where the policy orders the kernel's lists, the kernel moves on its behalf.
+    let moved = match manager.stats().kernel_lists {
+        Some(_) => swapped,
+        None => Bytes::of_pages(pages.demoted_in_all(swap)).get(),
+    };
+    let occupied = manager.stats().pressure.zram.map_or(0.0, |zram| {
+        let stored = zram.orig_data_bytes.get().max(swapped).max(1);
+        zram.mem_used_bytes.get() as f64 * (moved as f64 / stored as f64)
+    });
+    let others = swapped - moved;
+    ((slow - others) as i64 - occupied as i64, others)
 }
 
 fn by_reason(moved: &BTreeMap<Route, u64>) -> BTreeMap<String, u64> {

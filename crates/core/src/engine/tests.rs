@@ -327,3 +327,41 @@ mod properties {
         }
     }
 }
+
+#[test]
+fn what_terrace_moved_is_told_from_what_others_put_out() {
+    let mut engine = engine(FastGoal::Pages(1 << 20));
+    show(&mut engine, at(100), 500, |_| Some(TierId::FAST));
+    assert_eq!(carry_out(&mut engine, at(100)).len(), 12);
+    // Another 100 are found in slow memory, which nobody here has moved.
+    let place = |page: u32| Some(if (400..500).contains(&page) || page >= 500 { SLOW } else { TierId::FAST });
+    show(&mut engine, at(101), 400, place);
+    assert_eq!((engine.pages().used_in_all(SLOW), engine.pages().demoted_in_all(SLOW)), (112, 12));
+    // Four of those that Terrace moved come back, and ten of the others'.
+    let place = |page: u32| Some(if (410..508).contains(&page) { SLOW } else { TierId::FAST });
+    show(&mut engine, at(102), BLOCK_PAGES, place);
+    assert_eq!((engine.pages().used_in_all(SLOW), engine.pages().demoted_in_all(SLOW)), (98, 8));
+    assert_eq!(engine.ledger().refaults(), 4, "only what Terrace moved can come back from it");
+    // Memory that is given back is in neither.
+    show(&mut engine, at(103), BLOCK_PAGES, |page| (page < 410).then_some(TierId::FAST));
+    assert_eq!((engine.pages().used_in_all(SLOW), engine.pages().demoted_in_all(SLOW)), (0, 0));
+}
+
+#[test]
+fn shared_pages_go_on_with_their_history_in_another_space() {
+    let mut engine = engine(FastGoal::Pages(1 << 20));
+    show(&mut engine, at(100), 500, |_| Some(TierId::FAST));
+    assert_eq!(carry_out(&mut engine, at(100)).len(), 12);
+    let heir = SpaceId(7);
+    let handed = Input::Handed { from: (SPACE, Vpn(496)), to: (heir, Vpn(1008)), pages: 16 };
+    engine.handle(at(101), handed);
+    engine.handle(at(101), Input::Exited(SPACE));
+    let pages = engine.pages();
+    assert_eq!((pages.used(heir, SLOW), pages.used(heir, TierId::FAST), pages.demoted_in_all(SLOW)), (12, 4, 12));
+    // It is the other that uses them now, and that is a return like any other.
+    let first = engine.pages().find(heir, Vpn(1008)).unwrap();
+    let ptes = [PteState::placed(TierId::FAST).with_accessed(true); 16];
+    let scan = ScanBatch { first, ptes: &ptes, window: Some(Duration::from_secs(1)), cleared: true };
+    engine.handle(at(102), Input::Observed(Observations::Scan(scan)));
+    assert_eq!((engine.ledger().refaults(), engine.pages().demoted_in_all(SLOW)), (12, 0));
+}

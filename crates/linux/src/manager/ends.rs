@@ -6,9 +6,11 @@
 //! readable. That state lasts for as long as the memory takes to be freed, or, where only the first thread has ended, until the others
 //! do. Such a process is left alone until its pidfd says that it is over.
 
+use std::ops::Range;
+
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use terrace_core::engine::Input;
-use terrace_core::units::SpaceId;
+use terrace_core::units::{SpaceId, Vpn};
 
 use super::Manager;
 use crate::trackers::TrackError;
@@ -45,6 +47,7 @@ impl Manager {
             tracing::debug!(%error, "a process's number was given back already");
         }
         self.parts.tracker.forget(space);
+        self.forget_shared(space);
         self.drain_engine(Input::Exited(space));
     }
 
@@ -83,9 +86,15 @@ impl Manager {
         space.mapped = Vec::new();
         let ranges = std::mem::take(&mut space.ranges);
         self.parts.tracker.forget(id);
+        self.forget_shared(id);
         for range in ranges {
-            self.drain_engine(Input::Unmapped(id, range.start..range.end));
+            self.unmapped(id, range.start..range.end);
         }
+    }
+
+    /// A process no longer maps this.
+    pub(super) fn unmapped(&mut self, id: SpaceId, range: Range<Vpn>) {
+        self.drain_engine(Input::Unmapped(id, range));
     }
 }
 

@@ -431,7 +431,7 @@ impl Mover for ProcessMadvise {
         results: &mut Vec<MoveResult>,
     ) -> MoveCost {
         let mut cost = MoveCost::default();
-        let mut pagemap = match Pagemap::open(process.pid()) {
+        let mut pagemap = match Pagemap::of_process(process) {
             Ok(pagemap) => pagemap,
             Err(error) => {
                 results.extend(moves.iter().map(|_| MoveResult::none(failure_of(&error))));

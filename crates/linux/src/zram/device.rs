@@ -61,6 +61,15 @@ pub enum ZramError {
         /// What there is.
         available: String,
     },
+    /// Another area has the highest priority there is.
+    #[error(
+        "no compressed swap is set up: {device} has the highest priority there is (32767), so page-outs would go to both and nobody could say what \
+         was saved; lower it with `swapoff {device}; swapon -p 100 {device}`, or use it as it is with --tier-slow swap:{device}"
+    )]
+    NoPriorityLeft {
+        /// The area.
+        device: String,
+    },
     /// Someone holds the device.
     #[error("{device} is busy ({step}): find out who holds it with `lsof {device}`, then remove it with `{remedy}`")]
     Busy {

@@ -64,7 +64,12 @@ impl ZramSwap {
             return Err(ZramError::Size { size: options.size, least });
         }
         let swaps = read_swaps(Path::new("/")).map_err(|source| step("/proc/swaps", source))?;
-        let priority = options.priority.map_or_else(|| priority_above(&swaps), |wanted| wanted.min(32767));
+        let priority = options.priority.map_or_else(|| priority_above(&swaps), |wanted| wanted.min(MOST_PRIORITY));
+        if options.priority.is_none()
+            && let Some(area) = swaps.iter().find(|area| area.priority >= i32::from(MOST_PRIORITY))
+        {
+            return Err(ZramError::NoPriorityLeft { device: area.device.clone() });
+        }
         let mut identity = ZramIdentity::add()?;
         let node = identity.make_node();
         // From here on, leaving by `?` drops the device and thereby removes it.
@@ -186,6 +191,9 @@ impl Drop for ZramSwap {
         }
     }
 }
+
+/// The highest priority that a swap area can have (swapon(2)).
+const MOST_PRIORITY: u16 = 32767;
 
 /// One more than the highest priority of the active areas. Areas without one of their own have negative priorities.
 fn priority_above(swaps: &[SwapArea]) -> u16 {

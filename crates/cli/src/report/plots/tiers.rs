@@ -233,6 +233,8 @@ fn bundled(points: &[Point]) -> Point {
         fast_bytes: mean(|point| point.fast_bytes),
         slow_bytes: mean(|point| point.slow_bytes),
         slow_occupied_bytes: mean(|point| point.slow_occupied_bytes),
+        saved_bytes: mean(|point| point.saved_bytes),
+        swapped_by_others_bytes: mean(|point| point.swapped_by_others_bytes),
         resident_bytes: mean(|point| point.resident_bytes),
         throttled: points.iter().any(|point| point.throttled),
         ..points[points.len() - 1]

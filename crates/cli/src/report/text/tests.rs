@@ -66,6 +66,7 @@ fn rates_are_of_the_span_between_two_points() {
         fast_bytes: 1 << 30,
         slow_bytes: 2 << 30,
         slow_occupied_bytes: 512 << 20,
+        saved_bytes: 3 << 29,
         demoted_pages: 2100,
         promoted_pages: 100,
         refaults: 9,
