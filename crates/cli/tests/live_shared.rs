@@ -1,4 +1,4 @@
-//! Live tests of what a report says of memory in swap: shared memory, and what others put out.
+//! Live tests of what a report says of memory in swap: shared memory, what others put out, and what does not compress.
 //!
 //! In: nothing, or a part of a test's name. Out: one line a test; SKIPPED and the reason where they cannot run. Must not: leave anything behind;
 //! each test stands between two looks at swap, zram, DAMON and the settings of memory management.
@@ -35,6 +35,7 @@ fn main() -> ExitCode {
             ("shared_pages_that_come_back_are_counted", shared_pages_that_come_back_are_counted),
             ("what_a_process_leaves_goes_on_in_another_and_counts_once", what_a_process_leaves_goes_on_in_another),
             ("what_the_program_put_out_is_neither_claimed_nor_brought_back", what_the_program_put_out),
+            ("what_does_not_compress_is_left_and_told", what_does_not_compress_is_left_and_told),
             ("swap_that_is_full_is_told", swap_that_is_full_is_told),
             ("an_own_swap_with_the_highest_priority_is_named", an_own_swap_with_the_highest_priority_is_named),
             ("a_program_that_is_killed_leaves_nothing", a_program_that_is_killed_leaves_nothing),
@@ -176,6 +177,17 @@ fn what_the_program_put_out() {
     assert!(said(&done).contains("put into swap by the program itself or the kernel"), "{}", done.stderr);
     let ended = target.finish(PATIENCE);
     assert_eq!(ended.code, 0, "{}", ended.stderr);
+}
+
+fn what_does_not_compress_is_left_and_told() {
+    let (report, done) = managed("noise", "128", "50", "zram:512MiB");
+    let swapped = agrees(&report, &done);
+    let left = number(&report, "/incompressible_bytes_peak");
+    println!("    {:.1} MiB left of 32 MiB that do not compress", left / MIB);
+    // Of 128 MiB a quarter is noise, and an eighth is in use.
+    assert!((60.0..92.0).contains(&(swapped / MIB)), "the text goes and the noise does not: {}", done.stderr);
+    assert!((30.0..36.0).contains(&(left / MIB)), "{}", done.stderr);
+    assert!(said(&done).contains("does not compress was left"), "{}", done.stderr);
 }
 
 fn swap_that_is_full_is_told() {

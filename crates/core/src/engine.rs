@@ -464,7 +464,9 @@ impl Engine {
             match outcome.failure {
                 Some(failure) if failure.is_permanent() => self.pages[item.page].set_pinned(true),
                 // What is better left where it is is not asked for again at once.
-                Some(Failure::Stayed | Failure::ByOthers) => self.governor.on_stayed(now, &mut self.pages[item.page]),
+                Some(Failure::Stayed | Failure::Incompressible | Failure::ByOthers) => {
+                    self.governor.on_stayed(now, &mut self.pages[item.page])
+                }
                 Some(failure) if failure.is_absence() && outcome.done == 0 => {
                     for page in (0..item.pages).map(|offset| item.page.plus(offset)) {
                         self.pages.set_tier(page, None);

@@ -206,6 +206,8 @@ pub enum Failure {
     /// It was in swap already, or is there now, by somebody else's doing: the program itself or the kernel put it there. Terrace neither
     /// counts it as moved nor brings it back.
     ByOthers,
+    /// Its contents do not compress, so that compressed swap would save nothing.
+    Incompressible,
     /// A dry run: the mover only reports what it would do.
     DryRun,
 }
@@ -231,6 +233,7 @@ impl Failure {
             Failure::NoRoom => "no_room".to_owned(),
             Failure::Gone => "gone".to_owned(),
             Failure::ByOthers => "by_others".to_owned(),
+            Failure::Incompressible => "incompressible".to_owned(),
             Failure::DryRun => "dry_run".to_owned(),
             Failure::Errno(errno) => match errno {
                 1 => "EPERM".to_owned(),

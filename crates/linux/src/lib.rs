@@ -10,6 +10,7 @@
 
 pub mod cgroup_events;
 pub mod cgroup_memory;
+pub mod compressibility;
 pub mod doctor;
 pub mod guard;
 mod intake;

@@ -18,6 +18,7 @@ mod vetting;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::BorrowedFd;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -31,6 +32,7 @@ use terrace_core::watching::{ScanBill, WatchBudget, WatchPrices};
 use self::difference::difference;
 use self::moving::MovingAccount;
 pub use self::stats::ManagerStats;
+use crate::compressibility::{self, Compressibility};
 use crate::intake::Intake;
 use crate::kernel_lists::KernelLists;
 use crate::kernel_module::Slot;
@@ -149,6 +151,8 @@ pub struct Manager {
     nodes: BTreeSet<u32>,
     /// What the processes share, if that may be managed.
     shared: SharedMemory,
+    /// Finds what does not compress, if the slow tier is compressed.
+    compressibility: Option<Compressibility>,
     /// Pids that are not to be taken up: Terrace itself, and processes that turned out not to be ours.
     excluded: BTreeSet<u32>,
     cadence: Cadence,
@@ -215,6 +219,7 @@ impl Manager {
             priced_for: Duration::ZERO,
             nodes: movable_nodes(&parts.tiers),
             shared: SharedMemory::default(),
+            compressibility: compressibility(&parts),
             parts,
             origin: Instant::now(),
             spaces: BTreeMap::new(),
@@ -767,6 +772,13 @@ impl Manager {
         }));
         cost.went
     }
+}
+
+/// What finds out whether memory compresses, where pages go to compressed swap.
+fn compressibility(parts: &ManagerParts) -> Option<Compressibility> {
+    let algorithm = compressibility::algorithm_of(Path::new("/"), parts.zram?)?;
+    let made = Compressibility::new(&algorithm);
+    made.inspect_err(|error| tracing::warn!(%error, "what does not compress is not found beforehand")).ok()
 }
 
 /// Processor time of this thread so far.

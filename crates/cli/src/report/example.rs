@@ -55,6 +55,7 @@ pub(super) fn managed() -> Report {
         swapped_by_others_bytes_mean: 12 << 20,
         swapped_by_others_bytes_end: 16 << 20,
         swapped_by_others_bytes_peak: 24 << 20,
+        incompressible_bytes_peak: 32 << 20,
         moved_pages: MovedPages {
             demoted: 391_220,
             promoted: 2_110,

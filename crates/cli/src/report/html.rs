@@ -116,6 +116,7 @@ fn facts(report: &Report) -> String {
         ("at the end", units::bytes(report.fast_bytes_saved_end)),
         ("at most", units::bytes(report.fast_bytes_saved_peak)),
         ("In swap by others' doing, mean", units::bytes(report.swapped_by_others_bytes_mean)),
+        ("Left because it does not compress, at most", units::bytes(report.incompressible_bytes_peak)),
         ("Demoted", amount(moved.demoted)),
         ("Promoted ahead of use", amount(moved.promoted)),
         ("Did not move", amount(moved.failed)),

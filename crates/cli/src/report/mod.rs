@@ -64,6 +64,9 @@ pub(crate) struct Report {
     /// The same at its highest.
     #[serde(default)]
     pub swapped_by_others_bytes_peak: u64,
+    /// Memory that was left in fast memory because it does not compress, at its highest.
+    #[serde(default)]
+    pub incompressible_bytes_peak: u64,
     /// Pages of 4 KiB that changed tier, or did not.
     pub moved_pages: MovedPages,
     /// Pages the program touched after they had left fast memory.

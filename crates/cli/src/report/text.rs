@@ -384,7 +384,12 @@ fn failed_text(report: &Report) -> String {
     let causes: Vec<String> =
         causes.iter().map(|(cause, pages)| format!("{cause} {}", units::count(**pages))).collect();
     let pages = units::counted(report.moved_pages.failed, "page", "pages");
-    if causes.is_empty() { pages } else { format!("{pages}: {}", causes.join(", ")) }
+    let mut line = if causes.is_empty() { pages } else { format!("{pages}: {}", causes.join(", ")) };
+    if report.incompressible_bytes_peak > 0 {
+        let left = units::bytes(report.incompressible_bytes_peak);
+        line.push_str(&format!("; {left} of memory that does not compress was left"));
+    }
+    line
 }
 
 fn cost_text(report: &Report) -> String {

@@ -60,6 +60,7 @@ struct Sums {
     others: f64,
     others_end: u64,
     others_peak: u64,
+    incompressible_peak: u64,
     footprint_peak: u64,
 }
 
@@ -127,6 +128,8 @@ impl Recorder {
             throttled: manager.engine().governor().throttle().is_some(),
         };
         self.sum(now, &used, occupied, saved, &point);
+        let left = Bytes::of_pages(stats.incompressible_pages).get();
+        self.sums.incompressible_peak = self.sums.incompressible_peak.max(left);
         if self.progress {
             crate::report::text::print_progress(&point, self.points.last());
         }
@@ -278,6 +281,7 @@ impl Recorder {
             swapped_by_others_bytes_mean: (self.sums.others / seconds) as u64,
             swapped_by_others_bytes_end: self.sums.others_end,
             swapped_by_others_bytes_peak: self.sums.others_peak,
+            incompressible_bytes_peak: self.sums.incompressible_peak,
             moved_pages: MovedPages {
                 demoted: ledger.demoted(),
                 promoted: ledger.promoted(),

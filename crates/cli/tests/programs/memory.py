@@ -29,7 +29,7 @@ def buffer(kind, size):
     elif kind == "tmpfs":
         file = os.open("/dev/shm", os.O_RDWR | os.O_TMPFILE, 0o600)
     else:
-        shared = mmap.MAP_PRIVATE if kind in ("pageout",) else mmap.MAP_SHARED
+        shared = mmap.MAP_PRIVATE if kind in ("pageout", "noise") else mmap.MAP_SHARED
         memory = mmap.mmap(-1, size, flags=shared | mmap.MAP_ANONYMOUS)
         return (ctypes.c_ubyte * size).from_buffer(memory)
     os.ftruncate(file, size)
@@ -85,6 +85,11 @@ def main():
             settle(memory, end, size, least)
             os._exit(0)
         os.waitpid(child, 0)
+    elif kind == "noise":
+        # A quarter does not compress.
+        ctypes.memmove(address + size * 3 // 4, os.urandom(size // 4), size // 4)
+        for page in range(size * 3 // 4 // PAGE):
+            ctypes.memmove(address + page * PAGE, text(page), PAGE)
     else:
         for page in range(size // PAGE):
             ctypes.memmove(address + page * PAGE, text(page), PAGE)
@@ -102,6 +107,8 @@ def main():
         settle(memory, end, size, 0)
     print(open("/proc/swaps").read(), flush=True)
     # Terrace looks about once a second; what is read now is no longer what it told of.
+    if kind == "noise":
+        return
     wrong = [page for page in range(0, size // PAGE, 256) if bytes(memory[page * PAGE:page * PAGE + 64]) != text(page)[:64]]
     if wrong:
         sys.exit(f"pages {wrong[:5]} are wrong")

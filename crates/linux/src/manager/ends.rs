@@ -48,6 +48,9 @@ impl Manager {
         }
         self.parts.tracker.forget(space);
         self.forget_shared(space);
+        if let Some(judge) = &mut self.compressibility {
+            judge.forget_range(space, Vpn(0), Vpn(u64::MAX));
+        }
         self.drain_engine(Input::Exited(space));
     }
 
@@ -94,6 +97,9 @@ impl Manager {
 
     /// A process no longer maps this.
     pub(super) fn unmapped(&mut self, id: SpaceId, range: Range<Vpn>) {
+        if let Some(judge) = &mut self.compressibility {
+            judge.forget_range(id, range.start, range.end);
+        }
         self.drain_engine(Input::Unmapped(id, range));
     }
 }

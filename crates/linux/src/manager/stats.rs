@@ -59,6 +59,8 @@ pub struct ManagerStats {
     pub short_of_cpu: bool,
     /// The latest reading of the surroundings.
     pub pressure: PressureReading,
+    /// Pages that are left where they are because they do not compress.
+    pub incompressible_pages: u64,
     /// Why shared memory is left alone, if it was to be managed and cannot be accounted for.
     pub shared_refused: Option<String>,
     /// Why the surroundings could not be read, if they could not: then nothing throttles but the refaults.

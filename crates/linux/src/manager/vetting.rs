@@ -4,6 +4,7 @@
 //!
 //! - A page that is in swap already was put there by the program itself or by the kernel since it was last looked at. It is not Terrace's move.
 //! - A page in swap that Terrace did not move there is not brought back either: who put it there had a reason.
+//! - A page whose block does not compress would take as much of compressed swap as it frees.
 
 use terrace_core::plan::{Action, Failure, Move};
 use terrace_core::units::{SpaceId, Vpn};
@@ -26,6 +27,7 @@ impl Manager {
             }
         }
         out.sort_unstable();
+        let (now, pid) = (self.now(), held.process.pid());
         if let Ok(mut pagemap) = Pagemap::of_process(&held.process) {
             let mut places = Vec::new();
             for run in out.chunk_by(|one, next| one.0.0 + u64::from(one.1) == next.0.0) {
@@ -44,6 +46,19 @@ impl Manager {
                     }
                 }
             }
+        }
+        out.retain(|(_, _, at)| vetoes[*at].is_none());
+        if let Some(judge) = &mut self.compressibility {
+            let mut leaving = Vec::new();
+            for block in out.chunk_by(|one, next| one.0.block_start() == next.0.block_start()) {
+                leaving.clear();
+                leaving
+                    .extend(block.iter().flat_map(|(first, pages, _)| (first.0..first.0 + u64::from(*pages)).map(Vpn)));
+                if !judge.is_worth_it(now, space, pid, &leaving) {
+                    block.iter().for_each(|(_, _, at)| vetoes[*at] = Some(Failure::Incompressible));
+                }
+            }
+            self.stats.incompressible_pages = judge.left();
         }
         vetoes
     }
