@@ -26,6 +26,7 @@ use terrace_linux::process_events::ProcessEvents;
 use terrace_linux::processes::Facts;
 use terrace_linux::topology::TierKind;
 use terrace_linux::topology::presence::Presence;
+use terrace_linux::trackers::accessed_bits;
 use terrace_linux::usage::{Who, usage};
 
 use crate::access::Keys;
@@ -134,6 +135,10 @@ impl Daemon {
             None => Wanted::Slow(&config.slow),
         };
         let machine = Machine::prepare(&wanted, moves)?;
+        // Said once: it changes nothing for what follows.
+        for line in machine.background.iter().cloned().chain(accessed_bits::other_clearer()) {
+            tracing::info!("{line}");
+        }
         let never = [Some(std::process::id()), machine.held.guard_pid()];
         let watcher = Watcher::new(&config, never.into_iter().flatten(), events)?;
         let now = Instant::now();

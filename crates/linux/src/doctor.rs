@@ -44,6 +44,8 @@ pub struct Doctor {
     pub rivals: Vec<Rival>,
     /// What to do, most urgent first.
     pub advice: Vec<String>,
+    /// What is odd about this machine: contradictions, and what was left out of account.
+    pub notes: Vec<String>,
 }
 
 /// The kernel.
@@ -411,7 +413,10 @@ impl Doctor {
     /// # Errors
     /// When its tiers cannot be found out.
     pub fn examine() -> Result<Doctor, TopologyError> {
-        Topology::discover(Path::new("/"))?.tier_map().map(|tiers| Doctor::examine_with(&tiers))
+        let topology = Topology::discover(Path::new("/"))?;
+        let mut doctor = Doctor::examine_with(&topology.tier_map()?);
+        doctor.notes.extend(topology.notes.into_iter().chain(topology.background));
+        Ok(doctor)
     }
 
     /// The same for tiers that are known.
@@ -434,7 +439,8 @@ impl Doctor {
             );
         }
         let tiers = tiers.tiers().to_vec();
-        Doctor { schema_version: 1, kernel: kernel(), rights, trackers, chosen_tracker, movers, tiers, rivals, advice }
+        let (schema_version, kernel, notes) = (1, kernel(), accessed_bits::other_clearer().into_iter().collect());
+        Doctor { schema_version, kernel, rights, trackers, chosen_tracker, movers, tiers, rivals, advice, notes }
     }
 }
 

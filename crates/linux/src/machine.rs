@@ -46,6 +46,8 @@ pub struct Machine {
     pub move_cost: MoveCost,
     /// What was odd about the machine.
     pub notes: Vec<String>,
+    /// What is odd about the machine and changes nothing for a run.
+    pub background: Vec<String>,
     /// What was set up.
     pub held: Held,
     /// Whether pages move; otherwise what would move is only said.
@@ -275,7 +277,17 @@ impl Machine {
             (Some(_), _) => Some(SWAP_RATE),
             (None, _) => Some(NODE_RATE),
         };
-        Ok(Machine { tiers, zram, default_rate, move_cost, notes: topology.notes, held, moves, no_page_out })
+        Ok(Machine {
+            tiers,
+            zram,
+            default_rate,
+            move_cost,
+            notes: topology.notes,
+            background: topology.background,
+            held,
+            moves,
+            no_page_out,
+        })
     }
 
     /// What a page-out takes of a thread that runs meanwhile, measured now: for tuners, who pay for page-outs out of a target. `None` where

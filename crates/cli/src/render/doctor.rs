@@ -44,6 +44,7 @@ fn on_screen(doctor: &Doctor, screen: &Screen) -> String {
     text.push_str(&format!("\nTiers, fastest first\n{}\n", super::topology::tiers(&doctor.tiers, screen)));
     let rivals = doctor.rivals.iter().map(|rival| format!("{} ({}): {}", rival.name, rival.state, rival.effect));
     text.push_str(&listed("Others that move pages or clear marks", rivals, screen.width));
+    text.push_str(&listed("About this machine", doctor.notes.iter().cloned(), screen.width));
     let rights = &doctor.rights;
     let missing = rights.capabilities.iter().filter(|capability| !capability.held);
     let missing = missing.map(|capability| format!("{}: {}", capability.name, capability.needed_for));
@@ -136,6 +137,7 @@ mod tests {
                 effect: "moves pages out by itself under pressure".to_owned(),
             }],
             advice: vec!["set up compressed swap: there is no slower tier".to_owned()],
+            notes: vec!["node 0 says it has 8.0 GiB, /proc/meminfo says 24.0 GiB: the latter is used".to_owned()],
         }
     }
 

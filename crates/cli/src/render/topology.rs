@@ -34,7 +34,7 @@ fn on_screen(topology: &Topology, screen: &Screen) -> String {
         }
         text.push_str(&format!("\nSwap areas\n{table}\n"));
     }
-    text.push_str(&listed("Notes", topology.notes.iter().cloned(), screen.width));
+    text.push_str(&listed("Notes", topology.notes.iter().chain(&topology.background).cloned(), screen.width));
     text
 }
 
@@ -197,6 +197,7 @@ mod tests {
             }],
             memory_tiers: vec![MemoryTier { number: 4, nodes: vec![0] }],
             notes: vec!["node 2 has no memory and belongs to no tier".to_owned()],
+            background: Vec::new(),
         }
     }
 

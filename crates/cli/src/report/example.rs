@@ -116,7 +116,9 @@ pub(super) fn managed() -> Report {
         notes: vec![
             "zram1 was set up for this run and is taken away again".to_owned(),
             "2 processes ended during the run & were let go".to_owned(),
+            "node 0 says it has 8.0 GiB, /proc/meminfo says 24.0 GiB: the latter is used".to_owned(),
         ],
+        background_notes: 1,
     }
 }
 

@@ -93,6 +93,9 @@ pub(crate) struct Report {
     pub age_histogram: Vec<AgeBin>,
     /// Things a reader should know: fallbacks taken, what could not be measured.
     pub notes: Vec<String>,
+    /// How many of `notes`, from the end, are of the machine and change nothing for the run: the closing lines do without them.
+    #[serde(skip)]
+    pub background_notes: usize,
 }
 
 /// The managed program.

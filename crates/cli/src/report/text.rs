@@ -235,10 +235,11 @@ fn summary(report: &Report, width: usize) -> String {
         lines.push(("throttled", causes.collect::<Vec<_>>().join(", ")));
     }
     lines.push(("tracker", tracker_text(report)));
-    let shown = if report.notes.len() > MOST_NOTES { MOST_NOTES - 1 } else { report.notes.len() };
-    lines.extend(report.notes.iter().take(shown).map(|note| ("note", note.clone())));
-    if report.notes.len() > shown {
-        lines.push(("note", format!("and {} more in the report", report.notes.len() - shown)));
+    let notes = &report.notes[..report.notes.len().saturating_sub(report.background_notes)];
+    let shown = if notes.len() > MOST_NOTES { MOST_NOTES - 1 } else { notes.len() };
+    lines.extend(notes.iter().take(shown).map(|note| ("note", note.clone())));
+    if notes.len() > shown {
+        lines.push(("note", format!("and {} more in the report", notes.len() - shown)));
     }
     lines.into_iter().map(|(name, line)| wrapped(name, &line, width)).collect()
 }

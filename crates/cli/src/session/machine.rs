@@ -35,6 +35,8 @@ pub(crate) struct Facts {
     pub tracker: String,
     pub tracker_reasons: Vec<String>,
     pub notes: Vec<String>,
+    /// Notes of the machine that change nothing for a run.
+    pub background: Vec<String>,
     pub refault_cost: Option<Duration>,
 }
 
@@ -86,7 +88,9 @@ impl Machine {
             None => None,
         };
         let refault_cost = ready.move_cost.refault;
-        let facts = Facts { tracker: tracker.name().to_owned(), tracker_reasons, notes, refault_cost };
+        let mut background = std::mem::take(&mut ready.background);
+        background.extend(tracker.notes());
+        let facts = Facts { tracker: tracker.name().to_owned(), tracker_reasons, notes, background, refault_cost };
         Ok(Machine { ready, tracker, granted, life_cycle, facts })
     }
 }

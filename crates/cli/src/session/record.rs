@@ -238,6 +238,7 @@ impl Recorder {
         if engine.policy_name() != "age" {
             notes.push(format!("no age histogram: the policy {} keeps no ages", engine.policy_name()));
         }
+        notes.extend(facts.background.iter().cloned());
         let children = usage(Who::WaitedChildren);
         // For a child the kernel reports the total; for an attached process, the readings taken twice per second count.
         self.target_cpu = match target.is_child() {
@@ -328,6 +329,7 @@ impl Recorder {
             heat_map,
             age_histogram: self.ages,
             notes,
+            background_notes: facts.background.len(),
         })
     }
 

@@ -268,7 +268,7 @@ mod tests {
             Machine::new(&[NodeSpec::dram(0)]).file("proc/meminfo", "MemTotal: 4194304 kB\nMemFree: 4000000 kB\n");
         let topology = discover(machine.root());
         assert_eq!(topology.tiers[0].capacity_bytes, Bytes::gib(4));
-        assert!(topology.notes[0].contains("/proc/meminfo"), "{:?}", topology.notes);
+        assert!(topology.background[0].contains("/proc/meminfo"), "{topology:?}");
     }
 
     #[test]

@@ -42,6 +42,8 @@ pub struct Topology {
     pub memory_tiers: Vec<MemoryTier>,
     /// What an operator should know: contradictions, and what was left out of account.
     pub notes: Vec<String>,
+    /// What is odd about this machine and changes nothing for a run.
+    pub background: Vec<String>,
 }
 
 /// Why the topology could not be found, or cannot be as it was asked for.
@@ -115,12 +117,13 @@ impl Topology {
     pub fn discover(root: &Path) -> Result<Topology, TopologyError> {
         check_page_size(rustix::param::page_size())?;
         let mut notes = Vec::new();
-        let nodes = nodes::read_nodes(root, &mut notes)?;
+        let mut background = Vec::new();
+        let nodes = nodes::read_nodes(root, &mut notes, &mut background)?;
         let memory_tiers = nodes::read_memory_tiers(root);
         let swaps =
             swap::read_swaps(root).map_err(|source| TopologyError::Read { path: "/proc/swaps".to_owned(), source })?;
         let (tiers, grouping) = grouping::group(&nodes, &memory_tiers, &mut notes);
-        let mut topology = Topology { tiers, grouping, nodes, swaps, memory_tiers, notes };
+        let mut topology = Topology { tiers, grouping, nodes, swaps, memory_tiers, notes, background };
         // Page-outs go to the area of the highest priority, so that is the one tier that swap makes.
         if let Some(area) = topology.swaps.first().cloned() {
             topology.add_swap_tier(&area);

@@ -46,7 +46,11 @@ pub struct MemoryTier {
 }
 
 /// Reads all nodes below `root`. A kernel without NUMA has none in /sys; its memory is one node then.
-pub(super) fn read_nodes(root: &Path, notes: &mut Vec<String>) -> Result<Vec<Node>, TopologyError> {
+pub(super) fn read_nodes(
+    root: &Path,
+    notes: &mut Vec<String>,
+    background: &mut Vec<String>,
+) -> Result<Vec<Node>, TopologyError> {
     let meminfo = read(root, "proc/meminfo")?;
     let total = meminfo_bytes(&meminfo, "MemTotal:")
         .ok_or_else(|| TopologyError::Content { path: "/proc/meminfo".to_owned(), expected: "a line MemTotal" })?;
@@ -81,7 +85,7 @@ pub(super) fn read_nodes(root: &Path, notes: &mut Vec<String>) -> Result<Vec<Nod
     if let (Some(only), None) = (with_memory.next(), with_memory.next())
         && total > only.memory_bytes
     {
-        notes.push(format!(
+        background.push(format!(
             "node {} says it has {}, /proc/meminfo says {total}: the latter is used",
             only.number, only.memory_bytes
         ));

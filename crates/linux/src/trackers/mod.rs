@@ -192,6 +192,11 @@ pub trait Tracker {
     /// Forgets all it keeps of a space (its rotation, its descriptors).
     fn forget(&mut self, _space: SpaceId) {}
 
+    /// What disturbs what it sees, as found when it was opened; one line each.
+    fn notes(&self) -> Vec<String> {
+        Vec::new()
+    }
+
     /// Whether it sees what a virtual machine under KVM uses of its process's memory: that is marked in tables of the processor's own.
     fn sees_virtual_machines(&self) -> bool {
         false

@@ -114,6 +114,10 @@ impl Tracker for Pair {
         self.main.lost() + self.beside.lost()
     }
 
+    fn notes(&self) -> Vec<String> {
+        self.main.notes().into_iter().chain(self.beside.notes()).collect()
+    }
+
     fn sees_virtual_machines(&self) -> bool {
         self.main.sees_virtual_machines()
     }

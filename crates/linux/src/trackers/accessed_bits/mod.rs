@@ -13,7 +13,7 @@
 //! processes map (memory shared with a forked child): they look used in every window. A page whose translation
 //! stays in the TLB is flushed by MADV_COLD but not by clear_refs, so windows below 250 ms undercount there. Other
 //! clearers (DAMON, multi-generation LRU) take bits away, and do so without a flush: DAMON over physical memory takes
-//! one bit a region and sample, which is next to nothing of 4 KiB pages and a good part of huge ones. `open` warns.
+//! one bit a region and sample, which is next to nothing of 4 KiB pages and a good part of huge ones. `notes` names it.
 
 mod clear;
 mod entries;
@@ -53,6 +53,8 @@ pub struct AccessedBits {
     spaces: BTreeMap<SpaceId, Space>,
     window: Window,
     time: TimeSpent,
+    /// Who else clears bits.
+    disturbed: Option<String>,
 }
 
 /// Where the time of the rounds so far went.
@@ -160,9 +162,7 @@ impl AccessedBits {
             AccessedBits::open_once()
         })?;
         tracker.prices = tracker.measure_prices();
-        if let Some(kdamond) = trial::running_kdamond(std::path::Path::new("/sys/kernel/mm/damon/admin/kdamonds")) {
-            tracing::warn!("{kdamond} runs and clears accessed bits too: huge pages will look idler than they are");
-        }
+        tracker.disturbed = other_clearer();
         Ok(tracker)
     }
 
@@ -177,6 +177,7 @@ impl AccessedBits {
             spaces: BTreeMap::new(),
             window: Window::default(),
             time: TimeSpent::default(),
+            disturbed: None,
         };
         // The kernel may move a page of the trial between two looks; it does not do so three times.
         let mut result = tracker.try_on_itself();
@@ -536,6 +537,16 @@ impl Tracker for AccessedBits {
     fn forget(&mut self, space: SpaceId) {
         self.spaces.remove(&space);
     }
+
+    fn notes(&self) -> Vec<String> {
+        self.disturbed.iter().cloned().collect()
+    }
+}
+
+/// Who else clears accessed bits now, and what that does, in one line.
+pub fn other_clearer() -> Option<String> {
+    let kdamond = trial::running_kdamond(std::path::Path::new("/sys/kernel/mm/damon/admin/kdamonds"))?;
+    Some(format!("{kdamond} runs and clears accessed bits too: huge pages will look idler than they are"))
 }
 
 fn unavailable(reason: String) -> TrackError {
