@@ -9,6 +9,7 @@ use clap::{Args, Parser, Subcommand};
 
 mod demo;
 mod groups;
+mod guess;
 mod lab;
 mod laboratory;
 mod service;
@@ -17,6 +18,7 @@ mod spec;
 
 pub(crate) use demo::*;
 pub(crate) use groups::{command, with_nearest};
+pub(crate) use guess::with_guess;
 pub(crate) use lab::*;
 pub(crate) use laboratory::*;
 pub(crate) use service::*;
@@ -75,7 +77,7 @@ pub(crate) enum Command {
     /// Show what works here: trackers, movers, rights, and who else manages memory.
     Doctor(DoctorArguments),
     /// List the policies and their settings.
-    Policies(OutputArguments),
+    Policies(PoliciesArguments),
     /// Show the state of the service and its classes.
     Status(ReachArguments),
     /// Show the classes in detail, or one class and how its pages are ranked.
@@ -117,6 +119,9 @@ pub(crate) enum Command {
     Record(RecordArguments),
     /// Print completions for a shell: `source <(terrace completions bash)`.
     Completions(CompletionsArguments),
+    /// Print the version.
+    #[command(hide = true)]
+    Version,
     /// Write manual pages and completions into a directory, for packages.
     #[command(hide = true)]
     Generate(GenerateArguments),
@@ -177,6 +182,15 @@ pub(crate) struct OutputArguments {
 }
 
 #[derive(Debug, Args)]
+pub(crate) struct PoliciesArguments {
+    /// Only these policies.
+    #[arg(value_name = "NAME")]
+    pub names: Vec<String>,
+    #[command(flatten)]
+    pub output: OutputArguments,
+}
+
+#[derive(Debug, Args)]
 pub(crate) struct DoctorArguments {
     /// For scripts: exit with 1 unless a tracker and a mover work here, and say what is missing.
     #[arg(long)]
@@ -219,7 +233,7 @@ pub(crate) struct AttachArguments {
     #[command(flatten)]
     pub output: ReportArguments,
     /// The process.
-    #[arg(long, value_parser = pid)]
+    #[arg(short, long, value_parser = pid)]
     pub pid: Option<u32>,
     /// The process of this name, instead of a pid.
     #[arg(long)]
@@ -237,7 +251,7 @@ pub(crate) struct ObserveArguments {
     #[command(flatten)]
     pub output: ReportArguments,
     /// Watch this process instead of starting a program.
-    #[arg(long, value_parser = pid)]
+    #[arg(short, long, value_parser = pid)]
     pub pid: Option<u32>,
     /// Watch the process of this name.
     #[arg(long)]
@@ -254,7 +268,7 @@ pub(crate) struct ObserveArguments {
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct ReportArguments {
     /// Write report.json and report.html into this directory.
-    #[arg(long, value_name = "DIR")]
+    #[arg(short = 'o', long, visible_alias = "output", value_name = "DIR")]
     pub report: Option<PathBuf>,
     /// Print the report as one JSON object on stdout, after the program's own output.
     #[arg(long)]

@@ -28,7 +28,12 @@ fn main() -> ExitCode {
     let parsed = args::command().try_get_matches().and_then(|given| args::Arguments::from_arg_matches(&given));
     let arguments = match parsed {
         Ok(arguments) => arguments,
-        Err(told) => return terrace_daemon::tell::tell(&args::with_nearest(told)),
+        Err(told) => {
+            let words: Vec<String> =
+                std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
+            let told = args::with_guess(args::with_nearest(told), &args::command(), &words);
+            return terrace_daemon::tell::tell(&told);
+        }
     };
     start_log(arguments.verbose);
     match commands::run(arguments.command) {

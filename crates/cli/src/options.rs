@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use terrace_core::text::{did_you_mean, meant};
 use terrace_daemon::spec::options::span;
 
 pub(crate) use terrace_study::Misuse;
@@ -22,5 +23,8 @@ pub(crate) fn misuse(option: &str, given: &str, why: impl std::fmt::Display) -> 
 
 /// The value of an option that is a time longer than zero.
 pub(crate) fn duration(option: &str, text: &str) -> anyhow::Result<Duration> {
-    span(text, Duration::from_nanos(1)).map_err(|why| misuse(option, text, why))
+    let read = |text: &str| span(text, Duration::from_nanos(1));
+    // A number alone is meant in seconds, as by sleep(1) and timeout(1).
+    let forms = || meant(text, |form| read(form).is_ok() && !form.ends_with("ms"));
+    read(text).map_err(|why| misuse(option, text, why + &did_you_mean(&format!("{option} "), &forms())))
 }

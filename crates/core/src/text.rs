@@ -70,6 +70,50 @@ pub fn instead(given: &str, names: &[&str]) -> String {
     format!("{hint}there are: {}", names.join(", "))
 }
 
+/// Values that were probably meant by one that was refused, in the order in which people mean them: a number with its unit, a tier with the
+/// word before it. `takes` says whether the option takes a value.
+pub fn meant(text: &str, takes: impl Fn(&str) -> bool) -> Vec<String> {
+    /// From so many on, a number of bytes without a unit is rather of MiB than of GiB.
+    const RATHER_MIB: f64 = 64.0;
+    /// From so many on, a time without a unit may be of milliseconds.
+    const PERHAPS_MILLISECONDS: f64 = 100.0;
+    let text = text.trim();
+    // The number at the end: all of "5", and that of "zram:2".
+    let number = text.rsplit(':').next().and_then(|number| number.parse::<f64>().ok());
+    let mut forms: Vec<String> = match number {
+        Some(number) if number > 0.0 => {
+            let bytes = if number < RATHER_MIB { "GiB" } else { "MiB" };
+            let share = if number < 1.0 { format!("{}%", number * 100.0) } else { format!("{text}%") };
+            let short = if number < PERHAPS_MILLISECONDS { None } else { Some(format!("{text}ms")) };
+            short.into_iter().chain([format!("{text}s"), share, format!("{text}{bytes}")]).collect()
+        }
+        _ => Vec::new(),
+    };
+    let node = text.strip_prefix("node").unwrap_or(text);
+    if !node.is_empty() && node.bytes().all(|letter| letter.is_ascii_digit()) {
+        forms.push(format!("node:{node}"));
+    } else {
+        forms.push(format!("zram:{text}"));
+    }
+    if text.starts_with('/') {
+        forms.push(format!("swap:{text}"));
+    }
+    forms.push(text.replace('=', ":"));
+    forms.retain(|form| form != text && takes(form));
+    forms
+}
+
+/// "; did you mean --fast 25% or --fast 25GiB?", or nothing where nothing is known to be meant.
+pub fn did_you_mean(before: &str, forms: &[String]) -> String {
+    match forms {
+        [] => String::new(),
+        forms => {
+            let lines: Vec<String> = forms.iter().map(|form| format!("{before}{form}")).collect();
+            format!("; did you mean {}?", lines.join(" or "))
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

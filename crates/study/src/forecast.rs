@@ -6,6 +6,7 @@
 use std::path::Path;
 
 use rayon::prelude::*;
+use terrace_core::text::{did_you_mean, meant};
 use terrace_core::units::{Bytes, parse_share};
 use terrace_sim::{Pages, SimConfig};
 use terrace_sizing::forecast::{ALL_FAST, Cell, Curve, NO_MIGRATION, Played, Request, SHARES};
@@ -128,10 +129,11 @@ impl Program {
 /// # Errors
 /// What is wrong: misuse.
 pub fn max_slowdown(text: &str) -> Result<f64> {
-    match parse_share(text) {
-        Ok(share) if share > 0.0 && share <= 1.0 => Ok(share),
-        _ => Err(misuse("--max-slowdown", text, "expected a share above 0% and at most 100%, such as 5%")),
-    }
+    let read = |text: &str| parse_share(text).ok().filter(|share| *share > 0.0 && *share <= 1.0);
+    read(text).ok_or_else(|| {
+        let forms = did_you_mean("--max-slowdown ", &meant(text, |form| read(form).is_some()));
+        misuse("--max-slowdown", text, format!("expected a share above 0% and at most 100%, such as 5%{forms}"))
+    })
 }
 
 fn pages_of(tape: &Tape) -> u64 {

@@ -29,7 +29,11 @@ pub(crate) enum SimCommand {
 }
 
 #[derive(Debug, Args)]
+#[command(mut_arg("workload", |option| option.required_unless_present_any(["named", "trace"])))]
 pub(crate) struct SimRunArguments {
+    /// The workload, as with --workload.
+    #[arg(value_name = "WORKLOAD", conflicts_with_all = ["workload", "trace"])]
+    pub named: Option<String>,
     #[command(flatten)]
     pub run: OneRunArguments,
     /// Print one JSON object.
@@ -279,7 +283,7 @@ pub(crate) struct TraceExportArguments {
 #[derive(Debug, Args)]
 pub(crate) struct RecordArguments {
     /// The trace to write.
-    #[arg(long, default_value = "record.trace", value_name = "FILE")]
+    #[arg(short, long, default_value = "record.trace", value_name = "FILE")]
     pub output: PathBuf,
     /// Leave out what a cache of this size would serve: direct mapped, lines of 64 bytes, one a thread, such as 32MiB.
     #[arg(long, value_name = "BYTES")]
@@ -406,7 +410,7 @@ pub(crate) struct SweepArguments {
     #[arg(value_name = "FILE.toml")]
     pub file: PathBuf,
     /// The table: a name that ends in .parquet, .csv or .jsonl.
-    #[arg(long, value_name = "FILE")]
+    #[arg(short, long, value_name = "FILE")]
     pub output: PathBuf,
     /// Print one JSON object.
     #[arg(long)]

@@ -1,6 +1,6 @@
 //! The grammar of the commands that concern the daemon, `terraced`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
 
@@ -9,7 +9,17 @@ use clap::{Args, Subcommand};
 pub(crate) struct ConfigPlace {
     /// The configuration; drop-ins are in conf.d next to it.
     #[arg(long, value_name = "FILE", default_value = terrace_daemon::config::DEFAULT_PATH)]
-    pub config: PathBuf,
+    config: PathBuf,
+    /// The same.
+    #[arg(value_name = "FILE", conflicts_with = "config")]
+    file: Option<PathBuf>,
+}
+
+impl ConfigPlace {
+    /// The configuration that is meant.
+    pub(crate) fn path(&self) -> &Path {
+        self.file.as_ref().unwrap_or(&self.config)
+    }
 }
 
 #[derive(Debug, Subcommand)]

@@ -84,9 +84,9 @@ pub(crate) struct SizeBuildArguments {
     /// Records; each is a configuration and its run time at 100 sizes.
     #[arg(long, default_value_t = 100_000, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     pub records: u32,
-    /// The database. While it is being built, FILE.partial holds what is finished.
-    #[arg(long, value_name = "FILE")]
-    pub out: PathBuf,
+    /// The database; by default MACHINE.parquet here. While it is being built, FILE.partial holds what is finished.
+    #[arg(short = 'o', long, visible_alias = "output", value_name = "FILE")]
+    pub out: Option<PathBuf>,
     /// Seed of the sampling.
     #[arg(long, default_value_t = 1, value_name = "N")]
     pub seed: u64,
@@ -159,7 +159,7 @@ pub(crate) struct SizeTuneArguments {
     #[command(flatten)]
     pub spec: super::SpecArguments<super::ToTune>,
     /// Write report.json and report.html of the run into this directory.
-    #[arg(long, value_name = "DIR")]
+    #[arg(short = 'o', long, visible_alias = "output", value_name = "DIR")]
     pub report: Option<PathBuf>,
     /// Print one JSON object on stdout, after the program's own output.
     #[arg(long)]
@@ -234,7 +234,7 @@ pub(crate) struct SizeAdviseArguments {
     #[command(flatten)]
     pub spec: super::SpecArguments<super::ToAdvise>,
     /// Watch this process instead of starting a program.
-    #[arg(long, value_parser = pid)]
+    #[arg(short, long, value_parser = pid)]
     pub pid: Option<u32>,
     /// Watch the process of this name.
     #[arg(long)]
@@ -243,7 +243,7 @@ pub(crate) struct SizeAdviseArguments {
     #[arg(long, value_name = "TIME")]
     pub duration: Option<String>,
     /// Write report.json and report.html into this directory.
-    #[arg(long, value_name = "DIR")]
+    #[arg(short = 'o', long, visible_alias = "output", value_name = "DIR")]
     pub report: Option<PathBuf>,
     /// Print one JSON object on stdout, after the program's own output.
     #[arg(long)]

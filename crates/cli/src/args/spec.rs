@@ -7,6 +7,7 @@ use std::marker::PhantomData;
 
 use clap::error::ErrorKind;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, Error, FromArgMatches};
+use terrace_core::text::{did_you_mean, meant};
 use terrace_core::units::Bytes;
 use terrace_daemon::spec::options::{OPTIONS, OptionInfo, Set, Topic};
 use terrace_daemon::spec::{Problem, RunSpec, with_expected};
@@ -138,8 +139,12 @@ impl<O: Offer> SpecArguments<O> {
     pub(crate) fn over(&self, mut spec: RunSpec) -> anyhow::Result<RunSpec> {
         for (info, typed) in &self.typed {
             match (info.set, typed) {
-                (Set::Text(set), Typed::Text(text)) => set(&mut spec, text)
-                    .map_err(|why| misuse(&format!("--{}", info.name), text, with_expected(&why, info.takes)))?,
+                (Set::Text(set), Typed::Text(text)) => set(&mut spec, text).map_err(|why| {
+                    let flag = format!("--{}", info.name);
+                    let forms = meant(text, |form| set(&mut RunSpec::default(), form).is_ok());
+                    let why = with_expected(&why, info.takes) + &did_you_mean(&format!("{flag} "), &forms);
+                    misuse(&flag, text, why)
+                })?,
                 (Set::Flag(set), Typed::Flag(on)) => set(&mut spec, *on),
                 (Set::Settings(set), Typed::Settings(texts)) => set(&mut spec, settings(texts)?),
                 _ => unreachable!("a value is read as its option takes it"),

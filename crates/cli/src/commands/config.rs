@@ -11,7 +11,7 @@ use crate::options::Misuse;
 pub(super) fn run(command: &ConfigCommand) -> anyhow::Result<ExitCode> {
     match command {
         ConfigCommand::Check(place) => {
-            let config = Config::load(&place.config).map_err(|errors| told(&place.config, &errors))?;
+            let config = Config::load(place.path()).map_err(|errors| told(place.path(), &errors))?;
             config.check_sockets().map_err(|problems| anyhow::anyhow!("{}", problems.join("\n")))?;
             let classes: Vec<&str> = config.classes.iter().map(|class| class.name.as_str()).collect();
             let classes = match classes.len() {
@@ -19,12 +19,12 @@ pub(super) fn run(command: &ConfigCommand) -> anyhow::Result<ExitCode> {
                 1 => format!("1 class: {}", classes[0]),
                 count => format!("{count} classes: {}", classes.join(", ")),
             };
-            super::print_text(&format!("{}: all is well; {classes}\n", place.config.display()))?;
+            super::print_text(&format!("{}: all is well; {classes}\n", place.path().display()))?;
         }
         ConfigCommand::Show(place) => {
-            let sources = config::read_files(&place.config, false).map_err(|errors| told(&place.config, &errors))?;
-            Config::of(&sources).map_err(|errors| told(&place.config, &errors))?;
-            let tree = config::merged(&sources).map_err(|errors| told(&place.config, &errors))?;
+            let sources = config::read_files(place.path(), false).map_err(|errors| told(place.path(), &errors))?;
+            Config::of(&sources).map_err(|errors| told(place.path(), &errors))?;
+            let tree = config::merged(&sources).map_err(|errors| told(place.path(), &errors))?;
             super::print_text(&config::show(&tree))?;
         }
         ConfigCommand::Default => super::print_text(&config::default_file())?,

@@ -15,10 +15,11 @@ use super::named;
 use crate::args::{AttachArguments, ObserveArguments, RunArguments};
 use crate::options::duration;
 use crate::session::refusal::{self, Refusal};
-use crate::session::{Plan, TargetSpec, observing};
+use crate::session::{Plan, TargetSpec, observing, program};
 
 pub(super) fn run(arguments: &RunArguments) -> anyhow::Result<ExitCode> {
     let spec = arguments.spec.spec(memory()?)?;
+    program::check_of(&arguments.command, "run", "attach")?;
     let target = TargetSpec::Command(arguments.command.clone());
     let goal_text = arguments.spec.text("fast").to_owned();
     crate::session::run(&Plan { target, spec, goal_text, output: arguments.output.clone(), duration: None })
@@ -49,7 +50,10 @@ pub(super) fn observe(arguments: &ObserveArguments) -> anyhow::Result<ExitCode> 
             check(pid, spec.ranges, Job::Watch)?;
             TargetSpec::Pid(pid)
         }
-        None => TargetSpec::Command(arguments.command.clone()),
+        None => {
+            program::check_of(&arguments.command, "observe", "observe")?;
+            TargetSpec::Command(arguments.command.clone())
+        }
     };
     crate::session::run(&Plan::observe(target, spec, arguments.output.clone(), limit)?)
 }

@@ -59,6 +59,7 @@ pub(crate) fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Size(command) => size::run(&command),
         Command::Trace(command) => trace::run(&command),
         Command::Record(arguments) => record::run(&arguments),
+        Command::Version => version(),
         Command::Completions(arguments) => generate::completions(arguments.shell),
         Command::Generate(arguments) => generate::run(&arguments),
         Command::Reproduce(arguments) => reproduce::run(&arguments),
@@ -82,6 +83,12 @@ pub(crate) fn temporary_folder() -> anyhow::Result<tempfile::TempDir> {
             error.kind()
         )
     })
+}
+
+/// `terrace version`: as `terrace --version`.
+fn version() -> anyhow::Result<ExitCode> {
+    print_text(&format!("terrace {}\n", env!("CARGO_PKG_VERSION")))?;
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Prints a value as one JSON object on one line of stdout. Every command with `--json` prints by this.

@@ -3,14 +3,24 @@
 use std::fmt::Write;
 use std::process::ExitCode;
 
+use terrace_core::text::nearest;
 use terrace_policies::{POLICIES, PolicyInfo, Settings};
 
-use crate::args::OutputArguments;
+use crate::args::PoliciesArguments;
+use crate::options::Misuse;
 
-pub(super) fn run(arguments: &OutputArguments) -> anyhow::Result<ExitCode> {
-    if arguments.json {
+pub(super) fn run(arguments: &PoliciesArguments) -> anyhow::Result<ExitCode> {
+    let known = || POLICIES.iter().map(|info| info.name);
+    if let Some(unknown) = arguments.names.iter().find(|name| !known().any(|known| known == **name)) {
+        let hint = nearest(unknown, known()).map_or_else(String::new, |near| format!("; did you mean {near}?"));
+        let names: Vec<&str> = known().collect();
+        return Err(Misuse(format!("there is no policy {unknown}; there are: {}{hint}", names.join(", "))).into());
+    }
+    let asked = |info: &&PolicyInfo| arguments.names.is_empty() || arguments.names.iter().any(|name| name == info.name);
+    if arguments.output.json {
         let list: Vec<_> = POLICIES
             .iter()
+            .filter(asked)
             .map(|info| {
                 let settings: Vec<_> = info
                     .settings
@@ -29,7 +39,7 @@ pub(super) fn run(arguments: &OutputArguments) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let mut text = String::new();
-    for info in POLICIES {
+    for info in POLICIES.iter().filter(asked) {
         let live = if live(info) { "live and simulated" } else { "simulated only" };
         writeln!(text, "{}: {} ({}; {live})", info.name, info.summary, info.source)?;
         for setting in info.settings {

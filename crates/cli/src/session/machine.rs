@@ -126,6 +126,7 @@ fn slow_text(slow: &SlowTier) -> String {
     match slow {
         SlowTier::Auto => "auto".to_owned(),
         SlowTier::None => "none".to_owned(),
+        SlowTier::Zram => "zram".to_owned(),
         SlowTier::Memory(memory) => memory.to_string(),
     }
 }

@@ -8,6 +8,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{Access, access};
+use terrace_linux::processes::{self, Facts};
 
 /// Where programs are looked for without PATH, as execvp(3) does.
 const DEFAULT_PATH: &str = "/bin:/usr/bin";
@@ -16,10 +17,12 @@ const DEFAULT_PATH: &str = "/bin:/usr/bin";
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum NotStarted {
     /// There is none of that name.
-    #[error("{name}: no such program; expected its path, or its name if a directory of PATH holds it")]
+    #[error("{name}: no such program; expected its path, or its name if a directory of PATH holds it{hint}")]
     NotFound {
         /// The name.
         name: String,
+        /// What was probably meant: empty, or text that goes on.
+        hint: String,
     },
     /// There is something, but it cannot be executed.
     #[error("{name}: {path} cannot be executed ({source}); check its mode with `ls -l`, and that it is a program")]
@@ -39,7 +42,7 @@ impl NotStarted {
         let path = PathBuf::from(name);
         let name = name.to_string_lossy().into_owned();
         match source.kind() {
-            io::ErrorKind::NotFound => NotStarted::NotFound { name },
+            io::ErrorKind::NotFound => NotStarted::NotFound { name, hint: String::new() },
             _ => NotStarted::NotExecutable { name, path, source },
         }
     }
@@ -51,6 +54,38 @@ impl NotStarted {
             NotStarted::NotExecutable { .. } => 126,
         }
     }
+}
+
+/// The program of a command, looked for before anything is read of it. `takes` is the command that takes what runs already: a pid or the name
+/// of a process is perhaps meant for it.
+///
+/// # Errors
+/// As [`check`], with the line that was probably meant.
+pub(crate) fn check_of(command: &[OsString], starts: &str, takes: &str) -> Result<(), NotStarted> {
+    let Some(first) = command.first() else { return Ok(()) };
+    check(first).map_err(|told| match told {
+        NotStarted::NotFound { name, .. } => {
+            let hint = meant(&name, command.len() == 1, starts, takes);
+            NotStarted::NotFound { name, hint: hint.map_or_else(String::new, |line| format!("; type: {line}")) }
+        }
+        other => other,
+    })
+}
+
+/// The line that was probably meant by a program that does not exist.
+fn meant(name: &str, alone: bool, starts: &str, takes: &str) -> Option<String> {
+    if alone && !name.is_empty() && name.bytes().all(|letter| letter.is_ascii_digit()) {
+        return Some(format!("terrace {takes} --pid {name}"));
+    }
+    // A whole command line in quotes, as for `sh -c`.
+    if let Some((program, _)) = name.split_once(' ')
+        && alone
+        && check(OsStr::new(program)).is_ok()
+    {
+        return Some(format!("terrace {starts} -- {name}"));
+    }
+    let runs = |pid: u32| Facts::read(pid).ok().flatten().is_some_and(|facts| facts.name == name);
+    (alone && processes::all().into_iter().any(runs)).then(|| format!("terrace {takes} --name {name}"))
 }
 
 /// Looks for a program where execvp(3) would.
@@ -89,7 +124,7 @@ fn check_in(name: &OsStr, path: OsString) -> Result<PathBuf, NotStarted> {
     let name = name.to_string_lossy().into_owned();
     Err(match refused {
         Some((path, source)) => NotStarted::NotExecutable { name, path, source },
-        None => NotStarted::NotFound { name },
+        None => NotStarted::NotFound { name, hint: String::new() },
     })
 }
 

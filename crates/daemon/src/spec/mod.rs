@@ -15,6 +15,7 @@ use std::time::Duration;
 use terrace_core::engine::{Engine, EngineConfig};
 use terrace_core::governor::GovernorConfig;
 use terrace_core::policy::{FastGoal, Needs, Policy, Setup};
+use terrace_core::text::{did_you_mean, meant};
 use terrace_core::units::{Bytes, Quantity};
 use terrace_linux::kernel_lists::KernelLists;
 use terrace_linux::life_cycle::LifeCycle;
@@ -192,7 +193,12 @@ impl RunSpec {
                 }
             }
             Err(SettingsError::BadValue { key, text, wanted }) => {
-                problems.push(Problem::of_setting(key, text, format!("expected {wanted}")));
+                let builds = |form: &str| {
+                    let settings = self.settings.clone().into_iter().chain([(key.clone(), form.to_owned())]);
+                    terrace_policies::build(&self.policy, Settings::from_pairs(settings)).is_ok()
+                };
+                let meant = did_you_mean(&format!("{key}="), &meant(&text, builds));
+                problems.push(Problem::of_setting(key, text, format!("expected {wanted}{meant}")));
             }
             Err(error) => problems.push(match &error {
                 SettingsError::UnknownKey { key, .. } => {

@@ -134,9 +134,9 @@ pub const OPTIONS: &[OptionInfo] = &[
         topic: Move,
         offered: Flag,
         value_name: "TIER",
-        takes: "auto, node:1, zram:2GiB, swap:/dev/NAME or none",
+        takes: "auto, node:1, zram, zram:2GiB, swap:/dev/NAME or none",
         default: "auto",
-        meaning: "Where cold pages go: auto, node:1, zram:2GiB (set up for the run), swap:/dev/NAME, or none.",
+        meaning: "Where cold pages go: auto, node:1, zram or zram:2GiB (set up for the run; half of fast memory if no size is given), swap:/dev/NAME, or none.",
         for_class: "",
         set: Set::Text(|spec, text| {
             spec.slow = text.parse().map_err(|error| format!("{error}"))?;
@@ -476,6 +476,8 @@ fn metric_of_service(text: &str) -> Result<Metric, String> {
 
 #[cfg(test)]
 mod tests {
+    use terrace_core::text::meant;
+
     use super::*;
 
     fn refused(name: &str, text: &str) -> String {
@@ -504,6 +506,32 @@ mod tests {
         assert!(refused("interval", "1ms").contains("50ms or more"));
         assert!(refused("metric-window", "1s").contains("2s or more"));
         assert!(refused("proof", "9s").contains("too short"));
+    }
+
+    #[test]
+    fn a_value_without_its_unit_is_met_with_those_that_the_option_takes() {
+        for (name, text, forms) in [
+            ("fast", "25", &["25%", "25GiB"] as &[&str]),
+            ("fast", "512", &["512MiB"]),
+            ("fast", "0.5", &["50%", "0.5GiB"]),
+            ("interval", "500", &["500ms", "500s"]),
+            ("max-slowdown", "5", &["5%"]),
+            ("interval", "2", &["2s"]),
+            ("rate", "200", &["200MiB"]),
+            ("tier-slow", "zram:2", &["zram:2GiB"]),
+            ("tier-slow", "2GiB", &["zram:2GiB"]),
+            ("tier-slow", "1", &["node:1"]),
+            ("tier-slow", "node1", &["node:1"]),
+            ("tier-slow", "node=1", &["node:1"]),
+            ("tier-slow", "/dev/sda2", &["swap:/dev/sda2"]),
+            ("tier-slow", "cxl", &[]),
+            ("interval", "soon", &[]),
+        ] {
+            let info = OPTIONS.iter().find(|info| info.name == name && info.is_flag()).unwrap();
+            let Set::Text(set) = info.set else { panic!("{name} takes no text") };
+            assert!(set(&mut RunSpec::default(), text).is_err(), "{name} {text}");
+            assert_eq!(meant(text, |form| set(&mut RunSpec::default(), form).is_ok()), forms, "{name} {text}");
+        }
     }
 
     #[test]

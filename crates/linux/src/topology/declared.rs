@@ -1,6 +1,6 @@
 //! Declared tiers: what the user says the tiers are, against what the kernel thinks.
 //!
-//! In: texts such as "fast=node:0 slow=node:1-2" and `--tier-slow auto|zram:2GiB|node:1|swap:/dev/sda2|none`. Out: a
+//! In: texts such as "fast=node:0 slow=node:1-2" and `--tier-slow auto|zram|zram:2GiB|node:1|swap:/dev/sda2|none`. Out: a
 //! [`Topology`] with those tiers, and whether a zram device has to be set up for it. Must not: set it up.
 
 use std::fmt;
@@ -41,6 +41,8 @@ pub enum SlowTier {
     Auto,
     /// This memory.
     Memory(TierMemory),
+    /// `zram`: a zram device for the run, half as large as fast memory.
+    Zram,
     /// None: all nodes are one tier, nothing can move.
     None,
 }
@@ -85,10 +87,11 @@ impl FromStr for SlowTier {
         match text.trim() {
             "auto" => Ok(SlowTier::Auto),
             "none" => Ok(SlowTier::None),
+            "zram" => Ok(SlowTier::Zram),
             other if other.contains(':') => other.parse().map(SlowTier::Memory),
-            other => {
-                Err(TopologyError::Declaration(format!("{other:?} is no slow tier: write auto, none, {MEMORY_FORMS}")))
-            }
+            other => Err(TopologyError::Declaration(format!(
+                "{other:?} is no slow tier: write auto, none, zram, {MEMORY_FORMS}"
+            ))),
         }
     }
 }
@@ -213,8 +216,13 @@ impl Topology {
                             .to_owned(),
                     ));
                 }
-                let half = Bytes::of_pages(self.tiers[0].capacity_bytes.pages() / 2);
+                let half = self.half_of_fast();
                 Ok(Resolved { topology: self, zram_to_set_up: Some(half) })
+            }
+            SlowTier::Zram => {
+                let resolved = self.with_declared(&[tier("fast", TierMemory::Nodes(all))])?;
+                let half = resolved.topology.half_of_fast();
+                Ok(Resolved { zram_to_set_up: Some(half), ..resolved })
             }
             SlowTier::None => {
                 let resolved = self.with_declared(&[tier("memory", TierMemory::Nodes(all))])?;
@@ -239,6 +247,11 @@ impl Topology {
                 self.with_declared(&[tier("fast", TierMemory::Nodes(all)), tier("slow", memory.clone())])
             }
         }
+    }
+
+    /// The size of a zram device of which nobody has said how large it is to be.
+    fn half_of_fast(&self) -> Bytes {
+        Bytes::of_pages(self.tiers[0].capacity_bytes.pages() / 2)
     }
 
     /// An active swap area by its device, if page-outs would go to it.

@@ -14,7 +14,9 @@ use crate::provenance::Provenance;
 use crate::report::units;
 
 pub(super) fn run(arguments: &SimRunArguments) -> anyhow::Result<ExitCode> {
-    let run = OneRun::parse(&arguments.run, &Own::new())?;
+    let mut asked = arguments.run.clone();
+    asked.workload = asked.workload.or_else(|| arguments.named.clone());
+    let run = OneRun::parse(&asked, &Own::new())?;
     let report = report(&run)?;
     let made = Provenance { command: Provenance::here().command, ..run.made.clone() };
     if let Some(directory) = &arguments.report {

@@ -34,7 +34,8 @@ pub(super) fn run(arguments: &SizeBuildArguments) -> anyhow::Result<ExitCode> {
     let origin = store::origin(&machine, arguments.seed);
     let design = Design::new(&machine, arguments.seed);
     let total = u64::from(arguments.records);
-    let partial = partial(&arguments.out);
+    let out = arguments.out.clone().unwrap_or_else(|| usual_name(&machine.name));
+    let partial = partial(&out);
     let (mut file, mut found) = continued(&partial, &origin)?;
     found.vectors.truncate(total as usize);
     found.seconds.truncate(total as usize * SIZES);
@@ -72,22 +73,21 @@ pub(super) fn run(arguments: &SizeBuildArguments) -> anyhow::Result<ExitCode> {
     let seconds = began.elapsed().as_secs_f64();
     let database = Database::new(origin, found.vectors, found.seconds)?;
     let bytes = database.to_parquet()?;
-    terrace_files::write(&arguments.out, &bytes)
-        .with_context(|| format!("{}: the database cannot be written", arguments.out.display()))?;
+    terrace_files::write(&out, &bytes).with_context(|| format!("{}: the database cannot be written", out.display()))?;
     drop(file);
     std::fs::remove_file(&partial).with_context(|| partial.display().to_string())?;
     let computed = total - resumed;
     let rate = if seconds > 0.0 { computed as f64 / seconds } else { 0.0 };
     if arguments.json {
         super::super::print_json(&Provenance::here().on(&machine).stamp(&json!({
-            "file": arguments.out, "machine": machine.name, "seed": arguments.seed, "records": total, "sizes": SIZES,
+            "file": out, "machine": machine.name, "seed": arguments.seed, "records": total, "sizes": SIZES,
             "resumed_records": resumed, "computed_records": computed, "seconds": seconds, "records_per_second": rate,
             "threads": pool.current_num_threads(), "bytes": bytes.len(),
         }))?)?;
     } else {
         super::super::print_text(&format!(
             "{}: {} records of {SIZES} sizes for {}, {}; {} computed in {} ({} records a second)\n",
-            arguments.out.display(),
+            out.display(),
             units::count(total),
             machine.name,
             units::bytes(bytes.len() as u64),
@@ -97,6 +97,12 @@ pub(super) fn run(arguments: &SizeBuildArguments) -> anyhow::Result<ExitCode> {
         ))?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Where a database goes of which nobody has said where. A machine's file may name it with characters that no file name should have.
+fn usual_name(machine: &str) -> PathBuf {
+    let plain = |letter: char| if letter.is_ascii_alphanumeric() || "-_.".contains(letter) { letter } else { '-' };
+    PathBuf::from(format!("{}.parquet", machine.chars().map(plain).collect::<String>().trim_start_matches('.')))
 }
 
 fn partial(out: &Path) -> PathBuf {
