@@ -15,6 +15,7 @@ mod laboratory;
 mod service;
 mod sizing;
 mod spec;
+mod target;
 
 pub(crate) use demo::*;
 pub(crate) use groups::{command, with_nearest};
@@ -24,6 +25,7 @@ pub(crate) use laboratory::*;
 pub(crate) use service::*;
 pub(crate) use sizing::*;
 pub(crate) use spec::*;
+pub(crate) use target::*;
 
 /// What can be a pid: the kernel's PID_MAX_LIMIT is 2^22 (proc_sys_kernel(5), pid_max).
 const PIDS: std::ops::RangeInclusive<u32> = 1..=(1 << 22);
@@ -68,7 +70,7 @@ pub(crate) enum Command {
     /// if signal n ended it. As with env(1): 127 if there is no such program, 126 if it cannot be executed. Terrace's own:
     /// 1 if the machine cannot serve the run (the program was not started then), 2 if an option makes no sense.
     Run(Box<RunArguments>),
-    /// Manage the memory of a running process and its children, until it exits or Ctrl-C.
+    /// Manage running processes and their children, a cgroup or a unit, until they end or Ctrl-C.
     Attach(Box<AttachArguments>),
     /// Watch which memory a program uses, and move nothing.
     Observe(Box<ObserveArguments>),
@@ -226,36 +228,28 @@ pub(crate) struct RunArguments {
 }
 
 #[derive(Debug, Args)]
-#[command(group = clap::ArgGroup::new("target").required(true).args(["pid", "name"]))]
+#[command(group = clap::ArgGroup::new("target").required(true).args(["pid", "name", "cgroup", "unit"]))]
 pub(crate) struct AttachArguments {
     #[command(flatten)]
     pub spec: SpecArguments<ToManage>,
     #[command(flatten)]
     pub output: ReportArguments,
-    /// The process.
-    #[arg(short, long, value_parser = pid)]
-    pub pid: Option<u32>,
-    /// The process of this name, instead of a pid.
-    #[arg(long)]
-    pub name: Option<String>,
+    #[command(flatten)]
+    pub target: TargetArguments,
     /// Stop after this long, such as 60s.
     #[arg(long, value_name = "TIME")]
     pub duration: Option<String>,
 }
 
 #[derive(Debug, Args)]
-#[command(group = clap::ArgGroup::new("target").required(true).args(["pid", "name", "command"]))]
+#[command(group = clap::ArgGroup::new("target").required(true).args(["pid", "name", "cgroup", "unit", "command"]))]
 pub(crate) struct ObserveArguments {
     #[command(flatten)]
     pub spec: SpecArguments<ToWatch>,
     #[command(flatten)]
     pub output: ReportArguments,
-    /// Watch this process instead of starting a program.
-    #[arg(short, long, value_parser = pid)]
-    pub pid: Option<u32>,
-    /// Watch the process of this name.
-    #[arg(long)]
-    pub name: Option<String>,
+    #[command(flatten)]
+    pub target: TargetArguments,
     /// Stop after this long, such as 60s.
     #[arg(long, value_name = "TIME")]
     pub duration: Option<String>,
@@ -268,7 +262,7 @@ pub(crate) struct ObserveArguments {
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct ReportArguments {
     /// Write report.json and report.html into this directory.
-    #[arg(short = 'o', long, visible_alias = "output", value_name = "DIR")]
+    #[arg(short = 'o', long, alias = "output", value_name = "DIR")]
     pub report: Option<PathBuf>,
     /// Print the report as one JSON object on stdout, after the program's own output.
     #[arg(long)]

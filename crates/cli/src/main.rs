@@ -36,7 +36,7 @@ fn main() -> ExitCode {
         }
     };
     start_log(arguments.verbose);
-    match commands::run(arguments.command) {
+    match commands::run(arguments.command, arguments.verbose > 0) {
         Ok(code) => code,
         Err(error) => fail(&error),
     }

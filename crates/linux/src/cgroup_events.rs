@@ -202,7 +202,7 @@ fn pids(directory: &Path) -> Option<Vec<u32>> {
 }
 
 /// The directories that cgroup hierarchies are mounted on, version 2 first.
-fn hierarchies(mounts: &str) -> Vec<PathBuf> {
+pub(crate) fn hierarchies(mounts: &str) -> Vec<PathBuf> {
     let of = |kind: &str| {
         let lines = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>());
         lines

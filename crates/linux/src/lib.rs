@@ -8,6 +8,7 @@
 //! Must not: decide. What should move, the core says.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+pub mod cgroup;
 pub mod cgroup_events;
 pub mod cgroup_memory;
 pub mod compressibility;

@@ -17,11 +17,11 @@ pub(crate) enum LabCommand {
     Run(Box<LabRunArguments>),
     /// The same program in the same guest under each manager of tiered memory, every access counted.
     ///
-    /// Needs the QEMU plugin (`make qemu-plugin`). Time is by instructions: a run comes out the same each time, and takes minutes.
+    /// Needs the QEMU plugin (package terrace-record, or `make qemu-plugin`). Time is by instructions: a run comes out the same each time, and takes minutes.
     Compare(Box<LabCompareArguments>),
     /// Every access of programs in a guest as a trace, with the page sizes that its kernel chose.
     ///
-    /// Needs the QEMU plugin (`make qemu-plugin`). The programs are this host's and are brought along with their libraries. Their
+    /// Needs the QEMU plugin (package terrace-record, or `make qemu-plugin`). The programs are this host's and are brought along with their libraries. Their
     /// children are recorded too, each process apart. The exit code is the program's.
     Record(Box<LabRecordArguments>),
     /// A shell in the guest, on this terminal; poweroff -f ends it.

@@ -10,7 +10,7 @@ pub(crate) struct ConfigPlace {
     /// The configuration; drop-ins are in conf.d next to it.
     #[arg(long, value_name = "FILE", default_value = terrace_daemon::config::DEFAULT_PATH)]
     config: PathBuf,
-    /// The same.
+    /// The configuration, as with --config.
     #[arg(value_name = "FILE", conflicts_with = "config")]
     file: Option<PathBuf>,
 }

@@ -8,8 +8,6 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 pub(crate) use terrace_study::arguments::{CandidateArguments, ProgramArguments};
 
-use super::pid;
-
 #[derive(Debug, Subcommand)]
 pub(crate) enum SizeCommand {
     /// Run the micro-benchmark of a configuration: requested and performed figures.
@@ -18,7 +16,7 @@ pub(crate) enum SizeCommand {
     Build(SizeBuildArguments),
     /// Find the least fast memory for a configuration, by the nearest records of a database.
     Query(SizeQueryArguments),
-    /// Run a program with as little fast memory as a target allows, tuned while it runs.
+    /// Run a program with as little fast memory as a target allows, tuned while it runs; or one that runs already.
     ///
     /// Every interval the tuner sets how much fast memory the program keeps; Terrace demotes the coldest pages to that limit, and promotes
     /// pages when the target was exceeded. The exit code is the program's.
@@ -85,7 +83,7 @@ pub(crate) struct SizeBuildArguments {
     #[arg(long, default_value_t = 100_000, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     pub records: u32,
     /// The database; by default MACHINE.parquet here. While it is being built, FILE.partial holds what is finished.
-    #[arg(short = 'o', long, visible_alias = "output", value_name = "FILE")]
+    #[arg(short = 'o', long, alias = "output", value_name = "FILE")]
     pub out: Option<PathBuf>,
     /// Seed of the sampling.
     #[arg(long, default_value_t = 1, value_name = "N")]
@@ -136,6 +134,7 @@ pub(crate) struct SizeVectorArguments {
 }
 
 #[derive(Debug, Args)]
+#[command(group = clap::ArgGroup::new("target").required(true).args(["pid", "name", "cgroup", "unit", "command"]))]
 pub(crate) struct SizeTuneArguments {
     /// Most time that may be lost: on average, and in 95 of 100 windows.
     #[arg(long, default_value = "5%", value_name = "SHARE")]
@@ -158,8 +157,13 @@ pub(crate) struct SizeTuneArguments {
     pub hold: String,
     #[command(flatten)]
     pub spec: super::SpecArguments<super::ToTune>,
+    #[command(flatten)]
+    pub target: super::TargetArguments,
+    /// Stop after this long, such as 60s.
+    #[arg(long, value_name = "TIME")]
+    pub duration: Option<String>,
     /// Write report.json and report.html of the run into this directory.
-    #[arg(short = 'o', long, visible_alias = "output", value_name = "DIR")]
+    #[arg(short = 'o', long, alias = "output", value_name = "DIR")]
     pub report: Option<PathBuf>,
     /// Print one JSON object on stdout, after the program's own output.
     #[arg(long)]
@@ -171,7 +175,7 @@ pub(crate) struct SizeTuneArguments {
     #[arg(short, long)]
     pub quiet: bool,
     /// The program and its arguments.
-    #[arg(required = true, trailing_var_arg = true, value_name = "CMD")]
+    #[arg(trailing_var_arg = true, value_name = "CMD")]
     pub command: Vec<OsString>,
 }
 
@@ -198,7 +202,7 @@ const OF_A_SIMULATED_PROGRAM: [&str; 18] = [
 ];
 
 /// What describes how a program is watched.
-const OF_A_WATCHED_PROGRAM: [&str; 6] = ["window", "tracker", "duration", "pid", "name", "command"];
+const OF_A_WATCHED_PROGRAM: [&str; 8] = ["window", "tracker", "duration", "pid", "name", "cgroup", "unit", "command"];
 
 /// `--machine` of a command about one machine, for one about several; and options of one way to know a program refused beside the other.
 fn of_several_machines(option: clap::Arg) -> clap::Arg {
@@ -218,7 +222,7 @@ fn of_several_machines(option: clap::Arg) -> clap::Arg {
 }
 
 #[derive(Debug, Args)]
-#[command(group = clap::ArgGroup::new("target").required(true).args(["pid", "name", "command", "workload", "trace"]))]
+#[command(group = clap::ArgGroup::new("target").required(true).args(["pid", "name", "cgroup", "unit", "command", "workload", "trace"]))]
 #[command(mut_args(of_several_machines))]
 pub(crate) struct SizeAdviseArguments {
     #[command(flatten)]
@@ -233,17 +237,13 @@ pub(crate) struct SizeAdviseArguments {
     pub window: String,
     #[command(flatten)]
     pub spec: super::SpecArguments<super::ToAdvise>,
-    /// Watch this process instead of starting a program.
-    #[arg(short, long, value_parser = pid)]
-    pub pid: Option<u32>,
-    /// Watch the process of this name.
-    #[arg(long)]
-    pub name: Option<String>,
+    #[command(flatten)]
+    pub target: super::TargetArguments,
     /// Stop after this long, such as 60s.
     #[arg(long, value_name = "TIME")]
     pub duration: Option<String>,
     /// Write report.json and report.html into this directory.
-    #[arg(short = 'o', long, visible_alias = "output", value_name = "DIR")]
+    #[arg(short = 'o', long, alias = "output", value_name = "DIR")]
     pub report: Option<PathBuf>,
     /// Print one JSON object on stdout, after the program's own output.
     #[arg(long)]

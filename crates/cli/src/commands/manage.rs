@@ -7,70 +7,42 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use terrace_core::units::Bytes;
-use terrace_linux::process::{Process, ProcessError, RangeOptions};
 use terrace_linux::rights::Job;
 use terrace_linux::topology::Topology;
 
 use super::named;
 use crate::args::{AttachArguments, ObserveArguments, RunArguments};
 use crate::options::duration;
-use crate::session::refusal::{self, Refusal};
 use crate::session::{Plan, TargetSpec, observing, program};
 
-pub(super) fn run(arguments: &RunArguments) -> anyhow::Result<ExitCode> {
+pub(super) fn run(arguments: &RunArguments, verbose: bool) -> anyhow::Result<ExitCode> {
     let spec = arguments.spec.spec(memory()?)?;
     program::check_of(&arguments.command, "run", "attach")?;
     let target = TargetSpec::Command(arguments.command.clone());
     let goal_text = arguments.spec.text("fast").to_owned();
-    crate::session::run(&Plan { target, spec, goal_text, output: arguments.output.clone(), duration: None })
+    crate::session::run(&Plan { target, spec, goal_text, output: arguments.output.clone(), duration: None, verbose })
 }
 
-pub(super) fn attach(arguments: &AttachArguments) -> anyhow::Result<ExitCode> {
+pub(super) fn attach(arguments: &AttachArguments, verbose: bool) -> anyhow::Result<ExitCode> {
     let spec = arguments.spec.spec(memory()?)?;
     let duration = arguments.duration.as_deref().map(|text| duration("--duration", text)).transpose()?;
-    // Asked before anything is set up, so that a pid that is gone changes nothing.
-    let pid =
-        named::process(arguments.pid, arguments.name.as_deref())?.context("neither --pid nor --name was given")?;
-    check(pid, spec.ranges, Job::Move)?;
+    let target = named::target(&arguments.target, spec.ranges, Job::Move)?.context("nothing to attach to was given")?;
     let goal_text = arguments.spec.text("fast").to_owned();
-    crate::session::run(&Plan {
-        target: TargetSpec::Pid(pid),
-        spec,
-        goal_text,
-        output: arguments.output.clone(),
-        duration,
-    })
+    crate::session::run(&Plan { target, spec, goal_text, output: arguments.output.clone(), duration, verbose })
 }
 
-pub(super) fn observe(arguments: &ObserveArguments) -> anyhow::Result<ExitCode> {
+pub(super) fn observe(arguments: &ObserveArguments, verbose: bool) -> anyhow::Result<ExitCode> {
     let spec = arguments.spec.over(observing())?;
     let limit = arguments.duration.as_deref().map(|text| duration("--duration", text)).transpose()?;
-    let target = match named::process(arguments.pid, arguments.name.as_deref())? {
-        Some(pid) => {
-            check(pid, spec.ranges, Job::Watch)?;
-            TargetSpec::Pid(pid)
-        }
+    let target = match named::target(&arguments.target, spec.ranges, Job::Watch)? {
+        Some(target) => target,
         None => {
             program::check_of(&arguments.command, "observe", "observe")?;
             TargetSpec::Command(arguments.command.clone())
         }
     };
-    crate::session::run(&Plan::observe(target, spec, arguments.output.clone(), limit)?)
-}
-
-/// Whether there is anything to manage in a process.
-fn check(pid: u32, options: RangeOptions, job: Job) -> anyhow::Result<()> {
-    let refused = |error| match error {
-        ProcessError::NotPermitted { .. } => {
-            refusal::with_alternative(Refusal::of_others(&error, job).into(), &TargetSpec::Pid(pid))
-        }
-        other => other.into(),
-    };
-    if Process::open(pid).and_then(|process| process.ranges(options)).map_err(refused)?.is_empty() {
-        // Every program has a stack, so this is a thread of the kernel, or a program that ended and was not waited for.
-        anyhow::bail!("process {pid} has no memory of its own: it is a kernel thread, or has ended; see `ps -p {pid}`");
-    }
-    Ok(())
+    let plan = Plan { verbose, ..Plan::observe(target, spec, arguments.output.clone(), limit)? };
+    crate::session::run(&plan)
 }
 
 pub(crate) fn memory() -> anyhow::Result<Bytes> {

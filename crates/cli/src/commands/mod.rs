@@ -31,15 +31,15 @@ mod workload;
 ///
 /// # Errors
 /// Whatever the command could not do; misuse is an [`crate::options::Misuse`].
-pub(crate) fn run(command: Command) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(command: Command, verbose: bool) -> anyhow::Result<ExitCode> {
     if let Command::Sim(_) | Command::Reproduce(_) | Command::Sweep(_) | Command::Rerun(_) = command {
         terrace_linux::sys::allocator::use_huge_pages();
     }
     match command {
         Command::Demo(arguments) => demo::run(&arguments),
-        Command::Run(arguments) => manage::run(&arguments),
-        Command::Attach(arguments) => manage::attach(&arguments),
-        Command::Observe(arguments) => manage::observe(&arguments),
+        Command::Run(arguments) => manage::run(&arguments, verbose),
+        Command::Attach(arguments) => manage::attach(&arguments, verbose),
+        Command::Observe(arguments) => manage::observe(&arguments, verbose),
         Command::Topology(arguments) => topology::run(&arguments),
         Command::Doctor(arguments) => doctor::run(&arguments),
         Command::Policies(arguments) => policies::run(&arguments),

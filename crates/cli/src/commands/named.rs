@@ -1,22 +1,70 @@
-//! Which running process is meant by a name.
+//! Which running processes are meant: by pid, name, cgroup or unit.
 //!
-//! In: a name, and the processes of this machine. Out: a pid, or why none. Must not: guess between two.
+//! In: what was typed, and the processes of this machine. Out: a target, or why there is none. Must not: guess between two.
 
+use std::path::Path;
+
+use anyhow::Context;
+use terrace_linux::cgroup::{Cgroup, NoCgroup};
+use terrace_linux::process::{Process, ProcessError, RangeOptions};
 use terrace_linux::processes::{self, Facts};
+use terrace_linux::rights::Job;
 
-/// The process that is meant: `pid`, or else the one called `name`.
+use crate::args::TargetArguments;
+use crate::session::TargetSpec;
+use crate::session::refusal::{self, Refusal};
+
+/// What runs already and is meant; `None` if nothing was named. Asked before anything is set up, so that a pid that is gone changes nothing.
 ///
 /// # Errors
-/// When there is no process of that name, or more than one that is not a child of another.
-pub(crate) fn process(pid: Option<u32>, name: Option<&str>) -> anyhow::Result<Option<u32>> {
-    let Some(name) = name else { return Ok(pid) };
+/// When it does not run, when a name means several, or when it has no memory of its own.
+pub(crate) fn target(given: &TargetArguments, ranges: RangeOptions, job: Job) -> anyhow::Result<Option<TargetSpec>> {
+    let root = Path::new("/");
+    let found = |option: &str, given: &str, found: Result<Cgroup, NoCgroup>| {
+        found.map(TargetSpec::Cgroup).with_context(|| format!("{option} {given}"))
+    };
+    if let Some(path) = &given.cgroup {
+        return found("--cgroup", path, Cgroup::open(root, path)).map(Some);
+    }
+    if let Some(unit) = &given.unit {
+        return found("--unit", unit, Cgroup::of_unit(root, unit)).map(Some);
+    }
+    let mut pids = match &given.name {
+        Some(name) => vec![process(name)?],
+        None => given.pid.clone(),
+    };
+    pids.sort_unstable();
+    pids.dedup();
+    for &pid in &pids {
+        check(pid, ranges, job)?;
+    }
+    Ok(if pids.is_empty() { None } else { Some(TargetSpec::Pids(pids)) })
+}
+
+/// Whether there is anything to manage in a process.
+fn check(pid: u32, options: RangeOptions, job: Job) -> anyhow::Result<()> {
+    let refused = |error| match error {
+        ProcessError::NotPermitted { .. } => {
+            refusal::with_alternative(Refusal::of_others(&error, job).into(), &TargetSpec::Pids(vec![pid]))
+        }
+        other => other.into(),
+    };
+    if Process::open(pid).and_then(|process| process.ranges(options)).map_err(refused)?.is_empty() {
+        // Every program has a stack, so this is a thread of the kernel, or a program that ended and was not waited for.
+        anyhow::bail!("process {pid} has no memory of its own: it is a kernel thread, or has ended; see `ps -p {pid}`");
+    }
+    Ok(())
+}
+
+/// The process of this name.
+fn process(name: &str) -> anyhow::Result<u32> {
     // Processes that end meanwhile, or that may not be read, are not meant.
     let running: Vec<Facts> = processes::all()
         .into_iter()
         .filter(|&pid| pid != std::process::id())
         .filter_map(|pid| Facts::read(pid).ok().flatten())
         .collect();
-    choose(name, &running).map(Some)
+    choose(name, &running)
 }
 
 /// As pidof(8) and pgrep(1) find it: the command's name, or the file name of its executable. Children of a match are
@@ -52,9 +100,10 @@ fn choose(name: &str, running: &[Facts]) -> anyhow::Result<u32> {
         _ => {
             let pids: Vec<String> = roots.iter().map(u32::to_string).collect();
             anyhow::bail!(
-                "--name {name}: {} processes have that name (pids {}); choose one with --pid, or give all of them to the service",
+                "--name {name}: {} processes have that name; for all of them: --pid {}; for one: --pid {}",
                 roots.len(),
-                pids.join(", ")
+                pids.join(","),
+                pids[0]
             )
         }
     }
@@ -99,7 +148,7 @@ mod tests {
     fn two_families_are_named_and_none_is_chosen() {
         let running = [facts(7, 1, "redis-server", "/x"), facts(9, 1, "redis-server", "/x")];
         let said = choose("redis-server", &running).unwrap_err().to_string();
-        assert!(said.contains("pids 7, 9") && said.contains("--pid"), "{said}");
+        assert!(said.contains("for all of them: --pid 7,9; for one: --pid 7"), "{said}");
     }
 
     #[test]

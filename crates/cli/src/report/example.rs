@@ -16,6 +16,8 @@ pub(super) fn managed() -> Report {
                 .map(str::to_owned)
                 .to_vec(),
             pid: 4242,
+            cgroup: None,
+            ended: true,
             exit_code: Some(0),
             wall_seconds: 120.4,
             cpu_seconds: 117.9,
@@ -31,6 +33,7 @@ pub(super) fn managed() -> Report {
         policy: "age".to_owned(),
         policy_settings: settings(&[("half_life", "10s"), ("idle", "20s")]),
         fast_goal: "50%".to_owned(),
+        max_slowdown: Some(0.02),
         tiers: vec![
             TierReport {
                 name: "dram".to_owned(),

@@ -78,13 +78,16 @@ fn filled(template: &str, parts: &[(&str, String)]) -> String {
 fn title(report: &Report) -> String {
     match report.target.command.first() {
         Some(program) => program.rsplit('/').next().unwrap_or(program).to_owned(),
-        None => format!("process {}", report.target.pid),
+        None => report.target.cgroup.clone().unwrap_or_else(|| format!("process {}", report.target.pid)),
     }
 }
 
 fn command(report: &Report) -> String {
     if report.target.command.is_empty() {
-        return format!("attached to process {}", report.target.pid);
+        return match &report.target.cgroup {
+            Some(cgroup) => format!("attached to the cgroup {cgroup}"),
+            None => format!("attached to process {}", report.target.pid),
+        };
     }
     report.target.command.join(" ")
 }
@@ -95,7 +98,7 @@ fn facts(report: &Report) -> String {
     let settings: Vec<String> =
         report.policy_settings.iter().map(|(name, value)| format!("{name} = {value}")).collect();
     let program = [
-        ("Exit code", target.exit_code.map_or_else(|| "still running".to_owned(), |code| code.to_string())),
+        ("Exit code", text::exit_of(target)),
         ("Time under Terrace", units::seconds(target.wall_seconds)),
         ("CPU time", units::seconds(target.cpu_seconds)),
         ("Highest resident memory", units::bytes(target.peak_rss_bytes)),

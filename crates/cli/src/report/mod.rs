@@ -46,6 +46,9 @@ pub(crate) struct Report {
     pub policy_settings: BTreeMap<String, String>,
     /// The goal for fast memory as it was given: "50%", "2GiB", "min".
     pub fast_goal: String,
+    /// Share of its time that the program may lose; `null` for an observed run.
+    #[serde(default)]
+    pub max_slowdown: Option<f64>,
     /// The tiers from fast to slow.
     pub tiers: Vec<TierReport>,
     /// Mean over time of the fast memory the program did without: what Terrace had moved to swap and what lay in slower nodes, less what a
@@ -103,8 +106,14 @@ pub(crate) struct Report {
 pub(crate) struct TargetReport {
     /// Its command line; empty when attached by pid.
     pub command: Vec<String>,
-    /// Its pid.
+    /// Its pid; of several processes the first.
     pub pid: u32,
+    /// The cgroup, if that was managed.
+    #[serde(default)]
+    pub cgroup: Option<String>,
+    /// Whether it was over before Terrace let go of it.
+    #[serde(default)]
+    pub ended: bool,
     /// Its exit code, 128 + n when signal n ended it; `null` when it outlived Terrace.
     pub exit_code: Option<i32>,
     /// How long it ran under Terrace.

@@ -12,8 +12,6 @@ use crate::render::Screen;
 
 /// Rows of a heat map among the closing lines.
 const HEAT_ROWS: usize = 24;
-/// Notes shown at the end of a run; the page has all of them.
-const MOST_NOTES: usize = 3;
 /// What is said where no idle times are known.
 pub(crate) const NO_AGES: &str =
     "No idle times were recorded; only some policies and rounds of accessed bits keep them.";
@@ -27,32 +25,81 @@ pub(crate) fn is_observation(report: &Report) -> bool {
     report.fast_goal == "none" || report.tiers.len() < 2
 }
 
-/// The run in one sentence.
+/// What matters of the run in one sentence: what was saved, what that cost the program, and whether the bound was kept.
 pub(crate) fn headline(report: &Report) -> String {
     let footprint = mean_footprint(report);
+    let wall = report.target.wall_seconds;
+    if footprint == 0 {
+        let end = if is_observation(report) { "and nothing moved" } else { "so none was saved" };
+        return format!("No memory of the program was seen in {}, {end}", units::seconds(wall));
+    }
     if is_observation(report) {
+        let curve = working_set_curve(&report.age_histogram);
+        let used = nearest(curve.into_iter()).map(|(span, bytes)| {
+            let total = aged_bytes(&report.age_histogram);
+            let share = share_told(bytes as f64, total as f64, LEAST_BYTES);
+            format!(": {}{share} was touched within the last {}", units::bytes(bytes), units::seconds(span))
+        });
         return format!(
-            "Watched {} for {} and moved nothing; Terrace used {} of CPU",
+            "Watched {} for {} and moved nothing{}",
             units::bytes(footprint),
-            units::seconds(report.target.wall_seconds),
-            units::seconds(report.manager.cpu_seconds),
+            units::seconds(wall),
+            used.unwrap_or_default(),
         );
     }
-    if footprint == 0 {
-        return format!(
-            "No memory of the program was seen in {}, so none was saved; Terrace used {} of CPU",
-            units::seconds(report.target.wall_seconds),
-            units::seconds(report.manager.cpu_seconds),
-        );
+    let lost = format!("{}; {}", lost_shortly(report), bound_text(report));
+    let saved = report.fast_bytes_saved_mean;
+    if saved < WORTH_TELLING {
+        let why = match report.moved_pages.demoted {
+            0 if report.moved_pages.failed > 0 => "no page was moved",
+            0 => "no page was idle for long enough to be moved",
+            _ => "what was moved came back, or takes as much where it lies",
+        };
+        return format!("Saved no fast memory: {why}; the program lost {lost}");
     }
     format!(
-        "Fast memory saved: {} of {} on average ({}), at {} stall (estimate); Terrace used {} of CPU",
-        units::bytes(report.fast_bytes_saved_mean),
+        "Saved {} of {} of fast memory on average{}; the program lost {lost}",
+        units::bytes(saved),
         units::bytes(footprint),
-        units::percent(units::share_of(report.fast_bytes_saved_mean, footprint)),
-        units::percent(per_second_of_run(report, report.manager.stall_seconds)),
-        units::seconds(report.manager.cpu_seconds),
+        share_told(saved as f64, footprint as f64, LEAST_BYTES),
     )
+}
+
+/// Memory below which no saving is worth a sentence.
+const WORTH_TELLING: u64 = 1 << 20;
+/// Of less memory, and of less time, a share says nothing: 5 ms are soon a tenth of 50.
+const LEAST_BYTES: f64 = (16 << 20) as f64;
+const LEAST_SECONDS: f64 = 1.0;
+
+/// " (41 %)", or nothing where the whole is so small that a share of it says nothing.
+fn share_told(part: f64, whole: f64, least: f64) -> String {
+    if whole >= least { format!(" ({})", units::percent(part / whole)) } else { String::new() }
+}
+
+/// "about 0.8 % of its time (estimate)", or the time itself where that is short.
+fn lost_shortly(report: &Report) -> String {
+    let (lost, wall) = (report.manager.stall_seconds, report.target.wall_seconds);
+    match wall >= LEAST_SECONDS {
+        _ if lost < WORTH_SECONDS => "less than 1 ms (estimate)".to_owned(),
+        true => format!("about {} of its time (estimate)", units::percent(lost / wall)),
+        false => format!("about {} (estimate)", units::seconds(lost)),
+    }
+}
+
+/// Whether the bound was kept, and what was done to keep it.
+fn bound_text(report: &Report) -> String {
+    let Some(bound) = report.max_slowdown else { return "no bound was set".to_owned() };
+    let stopped = report.throttled_seconds.get("refaults").copied().unwrap_or(0.0);
+    let stops = match stopped >= LEAST_SECONDS {
+        true => format!(", page-outs stopped for {} to keep it", units::seconds(stopped)),
+        false => String::new(),
+    };
+    match per_second_of_run(report, report.manager.stall_seconds) <= bound {
+        true => format!("the bound of {} was kept{stops}", units::percent(bound)),
+        // Of less than a second no share is told, nor judged.
+        false if report.target.wall_seconds < LEAST_SECONDS => "the run was too short for its bound".to_owned(),
+        false => format!("the bound of {} was NOT kept{}", units::percent(bound), stops.replace(" to keep it", "")),
+    }
 }
 
 /// What lay where on average.
@@ -165,17 +212,19 @@ pub(crate) fn end_progress() {
     eprint!("\r{ERASE_TO_END_OF_LINE}");
 }
 
-/// What a person sees when the run is over; one who asked to observe sees the memory by age and by address, too.
-pub(crate) fn closing_lines(report: &Report, observed: bool, screen: &Screen) -> String {
-    let mut text = String::new();
+/// What a person sees when the run is over, what matters first; one who asked to observe sees the memory by age and by address, too.
+pub(crate) fn closing_lines(report: &Report, observed: bool, verbose: bool, screen: &Screen) -> String {
+    let mut text = wrapped("terrace", &headline(report), screen.width);
     if observed {
+        text.push('\n');
         text.push_str("memory by idle time at the end\n");
         text.push_str(&age_histogram(&report.age_histogram, screen));
         text.push_str("\naccesses by address and time\n");
         text.push_str(&heat_map(&report.heat_map, report.target.wall_seconds, HEAT_ROWS, screen));
         text.push('\n');
     }
-    text + &summary(report, screen.width)
+    let lines = if verbose { full(report) } else { brief(report) };
+    text + &lines.into_iter().map(|(name, line)| wrapped(name, &line, screen.width)).collect::<String>()
 }
 
 /// The state of a running program on a screen of this many lines: figures, memory by idle time, and the heat map in what is left.
@@ -199,49 +248,119 @@ pub(crate) fn live_screen(
     text.lines().take(lines.saturating_sub(1)).map(|line| format!("{line}\n")).collect()
 }
 
-/// The run in at most twelve entries.
-fn summary(report: &Report, width: usize) -> String {
-    let mut lines = vec![("terrace", headline(report))];
-    let target = &report.target;
-    let ended = match target.exit_code {
-        Some(code) => format!("exit code {code} after {}", units::seconds(target.wall_seconds)),
-        None => format!("still running after {}", units::seconds(target.wall_seconds)),
-    };
-    lines.push((
+/// The run in at most eight lines; `--verbose` has the rest.
+fn brief(report: &Report) -> Vec<(&'static str, String)> {
+    let (target, moved) = (&report.target, &report.moved_pages);
+    let mut lines = vec![(
         "program",
         format!(
-            "{ended} ({} CPU); peak {} resident, {} in all tiers; {}",
+            "{} after {}; peak {} in {}",
+            exit_of(target),
+            units::seconds(target.wall_seconds),
+            units::bytes(target.peak_footprint_bytes),
+            units::counted(u64::from(target.processes), "process", "processes"),
+        ),
+    )];
+    if !is_observation(report) && moved.demoted > 0 {
+        lines.push(("saved", saved_text(report)));
+    }
+    if !is_observation(report) && (moved.demoted > 0 || moved.failed > 0) {
+        let failed =
+            if moved.failed > 0 { format!("; {} not moved", units::count(moved.failed)) } else { String::new() };
+        let left = match report.incompressible_bytes_peak {
+            0 => String::new(),
+            bytes => format!("; {} left, since it does not compress", units::bytes(bytes)),
+        };
+        lines.push((
+            "moved",
+            format!(
+                "{} out ({}); {} touched after leaving, {} within 20 s{failed}{left}",
+                units::counted(moved.demoted, "page", "pages"),
+                units::pages(moved.demoted),
+                units::count(report.refaults),
+                units::count(report.ping_pong_pages),
+            ),
+        ));
+    }
+    if report.manager.stall_seconds >= WORTH_SECONDS {
+        lines.push(("lost", lost_text(report)));
+    }
+    let manager = &report.manager;
+    let of_core = match target.wall_seconds >= LEAST_SECONDS {
+        true => format!(" ({} of one core)", units::percent(per_second_of_run(report, manager.cpu_seconds))),
+        false => String::new(),
+    };
+    let (cpu, memory) = (units::seconds(manager.cpu_seconds), units::bytes(manager.max_rss_bytes));
+    lines.push(("cost", format!("Terrace used {cpu} of CPU{of_core} and {memory} of memory")));
+    if let Some(proof) = &report.proof {
+        lines.push(("proof", proof_text(proof)));
+    }
+    if !report.throttled_seconds.is_empty() {
+        lines.push(("throttled", throttled_text(report)));
+    }
+    // What changes nothing for the run is not announced.
+    let notes = &report.notes[..report.notes.len().saturating_sub(report.background_notes)];
+    if let Some(first) = notes.first() {
+        let more = match notes.len() {
+            1 => String::new(),
+            count => format!(" (and {} more: --verbose)", count - 1),
+        };
+        lines.push(("note", first.clone() + &more));
+    }
+    lines
+}
+
+/// A loss below it is none.
+const WORTH_SECONDS: f64 = 1e-3;
+
+/// All that is known of the run that a line can say.
+fn full(report: &Report) -> Vec<(&'static str, String)> {
+    let target = &report.target;
+    let mut lines = vec![(
+        "program",
+        format!(
+            "{} after {} ({} CPU); peak {} resident, {} in all tiers; {}",
+            exit_of(target),
+            units::seconds(target.wall_seconds),
             units::seconds(target.cpu_seconds),
             units::bytes(target.peak_rss_bytes),
             units::bytes(target.peak_footprint_bytes),
             units::counted(u64::from(target.processes), "process", "processes"),
         ),
-    ));
+    )];
     if !is_observation(report) {
         lines.push(("saved", saved_text(report)));
         lines.push(("moved", moved_text(report)));
         lines.extend(units_text(report).map(|text| ("went", text)));
-        if report.moved_pages.failed > 0 {
+        if report.moved_pages.failed > 0 || report.incompressible_bytes_peak > 0 {
             lines.push(("not moved", failed_text(report)));
         }
     }
+    lines.push(("lost", lost_text(report)));
     lines.push(("cost", cost_text(report)));
     if let Some(proof) = &report.proof {
         lines.push(("proof", proof_text(proof)));
     }
     if !report.throttled_seconds.is_empty() {
-        let causes =
-            report.throttled_seconds.iter().map(|(cause, span)| format!("{cause} for {}", units::seconds(*span)));
-        lines.push(("throttled", causes.collect::<Vec<_>>().join(", ")));
+        lines.push(("throttled", throttled_text(report)));
     }
     lines.push(("tracker", tracker_text(report)));
-    let notes = &report.notes[..report.notes.len().saturating_sub(report.background_notes)];
-    let shown = if notes.len() > MOST_NOTES { MOST_NOTES - 1 } else { notes.len() };
-    lines.extend(notes.iter().take(shown).map(|note| ("note", note.clone())));
-    if notes.len() > shown {
-        lines.push(("note", format!("and {} more in the report", notes.len() - shown)));
+    lines.extend(report.notes.iter().map(|note| ("note", note.clone())));
+    lines
+}
+
+fn throttled_text(report: &Report) -> String {
+    let causes = report.throttled_seconds.iter().map(|(cause, span)| format!("{cause} for {}", units::seconds(*span)));
+    causes.collect::<Vec<_>>().join(", ")
+}
+
+/// How it ended, if it did: of what Terrace has not started no exit code is known.
+pub(super) fn exit_of(target: &super::TargetReport) -> String {
+    match target.exit_code {
+        Some(code) => format!("exit code {code}"),
+        None if target.ended => "ended".to_owned(),
+        None => "still running".to_owned(),
     }
-    lines.into_iter().map(|(name, line)| wrapped(name, &line, width)).collect()
 }
 
 /// What proof in place has shown.
@@ -395,20 +514,27 @@ fn failed_text(report: &Report) -> String {
 
 fn cost_text(report: &Report) -> String {
     let manager = &report.manager;
-    let mut line = format!(
-        "{} CPU ({} of one core), {} in user mode; {} of memory",
+    let of_core = match report.target.wall_seconds >= LEAST_SECONDS {
+        true => format!(" ({} of one core)", units::percent(per_second_of_run(report, manager.cpu_seconds))),
+        false => String::new(),
+    };
+    format!(
+        "Terrace used {} of CPU{of_core}, {} of it in user mode, and {} of memory",
         units::seconds(manager.cpu_seconds),
-        units::percent(per_second_of_run(report, manager.cpu_seconds)),
         units::seconds(manager.user_cpu_seconds),
         units::bytes(manager.max_rss_bytes),
-    );
-    let cost = &report.cost;
-    line.push_str(&format!(
-        "; the program lost about {} ({} of its CPU time): {} to being watched",
-        units::seconds(manager.stall_seconds),
-        units::percent(cost.share_of_target),
-        units::seconds(cost.watching_seconds),
-    ));
+    )
+}
+
+/// What the program lost, by kind.
+fn lost_text(report: &Report) -> String {
+    let (cost, lost) = (&report.cost, report.manager.stall_seconds);
+    let of_cpu = match report.target.cpu_seconds >= LEAST_SECONDS {
+        true => format!(" ({} of its CPU time)", units::percent(cost.share_of_target)),
+        false => String::new(),
+    };
+    let mut line =
+        format!("about {}{of_cpu}: {} to being watched", units::seconds(lost), units::seconds(cost.watching_seconds));
     if !is_observation(report) {
         let (moving, refaults) = (units::seconds(cost.moving_seconds), units::seconds(cost.refault_seconds));
         line.push_str(&format!(", {moving} to moves, {refaults} to pages that came back"));

@@ -25,6 +25,7 @@ use crate::report::{Places, Report};
 
 mod live;
 pub(crate) mod machine;
+mod members;
 pub(crate) mod profile;
 pub(crate) mod program;
 mod proving;
@@ -34,6 +35,7 @@ mod target;
 pub(crate) mod tuning;
 
 use machine::Machine;
+use members::Members;
 pub(crate) use program::NotStarted;
 use record::Recorder;
 use target::Target;
@@ -52,6 +54,8 @@ pub(crate) struct Plan {
     pub output: ReportArguments,
     /// Stop after this long.
     pub duration: Option<Duration>,
+    /// Say all that is known at the end.
+    pub verbose: bool,
 }
 
 /// The specification of a run that only watches: one tier, so there is nowhere to move to, and the policy that keeps ages.
@@ -71,7 +75,7 @@ impl Plan {
         duration: Option<Duration>,
     ) -> anyhow::Result<Plan> {
         let spec = checked(spec, Bytes::new(u64::MAX))?;
-        Ok(Plan { target, spec, goal_text: "none".to_owned(), output, duration })
+        Ok(Plan { target, spec, goal_text: "none".to_owned(), output, duration, verbose: false })
     }
 }
 
@@ -159,6 +163,9 @@ fn exit_code(program: ExitCode, mut failures: Vec<anyhow::Error>) -> anyhow::Res
     Ok(program)
 }
 
+/// How often an empty cgroup is looked at.
+const LOOK_FOR_MEMBERS: Duration = Duration::from_millis(200);
+
 /// How often a point of the report is taken.
 const POINT: Duration = Duration::from_secs(1);
 
@@ -171,16 +178,9 @@ fn manage(
     mut hook: Option<&mut dyn RunHook>,
     mut proof: Option<&mut LiveProof>,
 ) -> anyhow::Result<()> {
-    let space = match manager.add_process(target.pid()) {
-        Ok(space) => Some(space),
-        // A program so short that it is over already has nothing to manage.
-        Err(terrace_linux::process::ProcessError::Gone { .. }) if target.is_child() => None,
-        Err(error) => return Err(error.into()),
+    let Some(mut members) = Members::begin(&plan.target, target, manager)? else {
+        return target.wait();
     };
-    if space.is_none() {
-        target.wait()?;
-        return Ok(());
-    }
     let end = plan.duration.map_or(Time::FAR_FUTURE, |duration| manager.now() + duration);
     let mut point_at = manager.now() + POINT;
     loop {
@@ -206,9 +206,15 @@ fn manage(
             recorder.point(manager);
             point_at = manager.now() + POINT;
         }
-        if woken == Woken::AllGone {
-            target.wait()?;
-            return Ok(());
+        if woken != Woken::ByCaller {
+            members.follow(manager);
+        }
+        if woken == Woken::AllGone && manager.processes().next().is_none() {
+            if members.are_over() {
+                return target.wait();
+            }
+            // Nothing to manage until someone comes.
+            target.wait_for_signal(LOOK_FOR_MEMBERS)?;
         }
         if target.pass_signals_on()? || manager.now() >= end {
             return Ok(());
@@ -224,15 +230,18 @@ fn write(plan: &Plan, report: &Report) -> anyhow::Result<()> {
         use crate::report::text::closing_lines;
         // What was observed of a process that runs anyway is this command's data. Else stdout is the program's, or JSON's.
         if observed && !matches!(plan.target, TargetSpec::Command(_)) && !output.json {
-            print_text(&closing_lines(report, observed, &Screen::of(std::io::stdout())))?;
+            print_text(&closing_lines(report, observed, plan.verbose, &Screen::of(std::io::stdout())))?;
         } else {
-            eprint!("{}", visible_lines(&closing_lines(report, observed, &Screen::of(std::io::stderr()))));
+            eprint!(
+                "{}",
+                visible_lines(&closing_lines(report, observed, plan.verbose, &Screen::of(std::io::stderr())))
+            );
         }
     }
     let made = Provenance::here().on_this_machine().under(&plan.spec.policy, &plan.spec.settings);
     let json = match &plan.target {
         TargetSpec::Command(command) => made.running(command).stamp(report)?,
-        TargetSpec::Pid(_) => made.stamp(report)?,
+        TargetSpec::Pids(_) | TargetSpec::Cgroup(_) => made.stamp(report)?,
     };
     if let Some(directory) = &output.report {
         crate::report::write_report(directory, report, &json)?;

@@ -19,7 +19,7 @@ pub(super) fn begin(plan: &Plan) -> anyhow::Result<Option<LiveProof>> {
     // A program that is only just started has written nothing yet; one that runs has.
     let patience = match plan.target {
         TargetSpec::Command(_) => window,
-        TargetSpec::Pid(_) => Duration::ZERO,
+        TargetSpec::Pids(_) | TargetSpec::Cgroup(_) => Duration::ZERO,
     };
     LiveProof::new(metric.clone(), window, plan.spec.max_slowdown, seed, patience)
         .map(Some)

@@ -260,9 +260,14 @@ impl Recorder {
                     TargetSpec::Command(command) => {
                         command.iter().map(|word| word.to_string_lossy().into_owned()).collect()
                     }
-                    TargetSpec::Pid(_) => Vec::new(),
+                    TargetSpec::Pids(_) | TargetSpec::Cgroup(_) => Vec::new(),
                 },
                 pid: target.pid(),
+                cgroup: match &plan.target {
+                    TargetSpec::Cgroup(cgroup) => Some(cgroup.name().to_owned()),
+                    _ => None,
+                },
+                ended: target.has_ended(),
                 exit_code: target.exit(),
                 wall_seconds: target.wall().as_secs_f64(),
                 cpu_seconds: self.target_cpu,
@@ -275,6 +280,7 @@ impl Recorder {
             policy: plan.spec.policy.clone(),
             policy_settings: plan.spec.settings.clone(),
             fast_goal: plan.goal_text.clone(),
+            max_slowdown: (!plan.spec.observes()).then_some(plan.spec.max_slowdown),
             tiers: self.tier_reports(manager, seconds),
             fast_bytes_saved_mean: (self.sums.saved / seconds).max(0.0) as u64,
             fast_bytes_saved_end: self.sums.saved_end.max(0) as u64,

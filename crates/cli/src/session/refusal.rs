@@ -85,7 +85,10 @@ pub(crate) fn with_alternative(error: anyhow::Error, target: &TargetSpec) -> any
 /// The best command that works here for this target. `terrace demo` always does.
 fn alternative(target: &TargetSpec, watchable: bool) -> String {
     match target {
-        TargetSpec::Pid(pid) if watchable => format!("terrace observe --pid {pid}"),
+        TargetSpec::Pids(pids) if watchable => {
+            let pids: Vec<String> = pids.iter().map(u32::to_string).collect();
+            format!("terrace observe --pid {}", pids.join(","))
+        }
         TargetSpec::Command(command) if watchable => format!("terrace observe -- {}", words(command)),
         TargetSpec::Command(command) if Tools::find(command).is_ok() => {
             format!("terrace compare -- {}", words(command))
@@ -106,7 +109,7 @@ mod tests {
     #[test]
     fn a_refusal_has_three_lines_and_names_only_what_this_command_lacks() {
         let refusal = Refusal::of(&"no tracker works here: x", Job::Watch);
-        let target = TargetSpec::Pid(7);
+        let target = TargetSpec::Pids(vec![7]);
         let text = with_alternative(refusal.into(), &target).to_string();
         assert!(text.lines().count() <= 3 && text.ends_with("\nworks here: terrace demo"), "{text}");
         assert!(!text.contains("CAP_SYS_NICE"), "{text}");
@@ -129,7 +132,7 @@ mod tests {
 
     #[test]
     fn other_errors_stay_as_they_are() {
-        let error = with_alternative(anyhow::anyhow!("broken"), &TargetSpec::Pid(7));
+        let error = with_alternative(anyhow::anyhow!("broken"), &TargetSpec::Pids(vec![7]));
         assert_eq!(error.to_string(), "broken");
     }
 }

@@ -1,6 +1,6 @@
-//! The program under management: started as a child, or found by pid.
+//! The program under management: started as a child, or found by pid or cgroup.
 //!
-//! In: a command or a pid. Out: its pid, its exit, its resources; signals sent to Terrace are passed on to it. Must not:
+//! In: a command, pids or a cgroup. Out: its pid, its exit, its resources; signals sent to Terrace are passed on to it. Must not:
 //! change its environment, its descriptors or its limits.
 
 use std::ffi::OsString;
@@ -17,6 +17,7 @@ use anyhow::Context;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, Signal, kill_process};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
+use terrace_linux::cgroup::Cgroup;
 use terrace_linux::process::Process;
 
 use super::program::NotStarted;
@@ -26,8 +27,10 @@ use super::program::NotStarted;
 pub(crate) enum TargetSpec {
     /// Start this.
     Command(Vec<OsString>),
-    /// Manage this process and its children.
-    Pid(u32),
+    /// Manage these processes and their children.
+    Pids(Vec<u32>),
+    /// Manage what is in this cgroup.
+    Cgroup(Cgroup),
 }
 
 impl TargetSpec {
@@ -56,7 +59,9 @@ impl Target {
         // Before the program starts, so that a signal meant for both finds both ready.
         let signals = SignalPipe::new().context("signals cannot be received")?;
         let (pid, child) = match spec {
-            TargetSpec::Pid(pid) => (Process::open(*pid)?.pid(), None),
+            TargetSpec::Pids(pids) => (*pids.first().context("a process must be given")?, None),
+            // The first of them stands for all in reports; there may be none yet.
+            TargetSpec::Cgroup(cgroup) => (cgroup.members().first().copied().unwrap_or(0), None),
             TargetSpec::Command(command) => {
                 let (name, cooldown) = command.split_first().context("a program must be given")?;
                 let child =
@@ -103,6 +108,17 @@ impl Target {
         Ok(false)
     }
 
+    /// Waits until a signal came in, and no longer than this.
+    pub(crate) fn wait_for_signal(&self, longest: Duration) -> anyhow::Result<()> {
+        let mut fds = [PollFd::from_borrowed_fd(self.signals.as_fd(), PollFlags::IN)];
+        let longest =
+            rustix::event::Timespec { tv_sec: longest.as_secs() as i64, tv_nsec: longest.subsec_nanos().into() };
+        match poll(&mut fds, Some(&longest)) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+            Err(error) => Err(error).context("waiting for a process"),
+        }
+    }
+
     /// Waits for the program's exit, if Terrace started it.
     pub(crate) fn wait(&mut self) -> anyhow::Result<()> {
         self.ended.get_or_insert(self.started.elapsed());
@@ -131,6 +147,11 @@ impl Target {
             self.pass_signals_on()?;
         }
         self.wait()
+    }
+
+    /// Whether it was over before Terrace let go of it.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.ended.is_some()
     }
 
     /// How long it ran under Terrace.

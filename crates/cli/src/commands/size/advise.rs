@@ -75,8 +75,8 @@ pub(crate) fn of_a_program(
     // A measuring run: every page counts in every round, whatever it costs.
     let base = RunSpec { interval: Some(Duration::from_millis(500)), max_overhead: 1.0, ..observing() };
     let spec = arguments.spec.over(base)?;
-    let target = match named::process(arguments.pid, arguments.name.as_deref())? {
-        Some(pid) => TargetSpec::Pid(pid),
+    let target = match named::target(&arguments.target, spec.ranges, Job::Watch)? {
+        Some(target) => target,
         None => TargetSpec::Command(arguments.command.clone()),
     };
     // Twice as many as asked for: a sample is thinned out by halves.

@@ -18,6 +18,7 @@ use terrace_tuning::{LEAST_COVERAGE, Mode, TunerConfig};
 
 use super::store;
 use crate::args::{DatabaseArguments, ReportArguments, SizeTuneArguments};
+use crate::commands::named;
 use crate::options::{duration, misuse};
 use crate::provenance::Provenance;
 use crate::report::units;
@@ -61,7 +62,8 @@ pub(super) fn run(arguments: &SizeTuneArguments) -> anyhow::Result<ExitCode> {
         let text = format!(
             "the program ended before the first interval of {shown} was over, so that nothing was tuned; see --every"
         );
-        return Err(misuse("CMD", &arguments.command[0].to_string_lossy(), text));
+        let what = arguments.command.first().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
+        return Err(misuse("CMD", &what, text));
     }
     let made =
         Provenance::here().on_this_machine().running(&arguments.command).under(&plan.spec.policy, &plan.spec.settings);
@@ -139,12 +141,17 @@ fn plan(arguments: &SizeTuneArguments, max_slowdown: f64) -> anyhow::Result<Plan
         ..RunSpec::default()
     };
     let spec = arguments.spec.spec_over(base, crate::commands::manage::memory()?)?;
+    let target = match named::target(&arguments.target, spec.ranges)? {
+        Some(target) => target,
+        None => TargetSpec::Command(arguments.command.clone()),
+    };
     Ok(Plan {
-        target: TargetSpec::Command(arguments.command.clone()),
+        target,
         spec,
         goal_text: format!("tuned to a loss of {}", arguments.max_slowdown),
         output: ReportArguments { report: arguments.report.clone(), quiet: true, ..ReportArguments::default() },
-        duration: None,
+        duration: arguments.duration.as_deref().map(|text| duration("--duration", text)).transpose()?,
+        verbose: false,
     })
 }
 

@@ -12,6 +12,9 @@ use super::age_label;
 /// Shares up to which each shade stands; the first is for memory that was not touched.
 const SHADE_BOUNDS: [f32; 5] = [0.0, 0.10, 0.33, 0.66, 1.0];
 
+/// From so many rows on, those without a touch are one line.
+const LEAST_ALIKE: usize = 3;
+
 /// Memory by idle time: a bar for each bin, its fast part and its slow part in different shades.
 pub(crate) fn age_histogram(bins: &[AgeBin], screen: &Screen) -> String {
     let most = bins.iter().map(|bin| bin.fast_bytes.saturating_add(bin.slow_bytes)).max().unwrap_or(0);
@@ -65,10 +68,23 @@ pub(crate) fn heat_map(map: &HeatMap, end_seconds: f64, rows: usize, screen: &Sc
     let repeat = (columns / grid.cells.len().max(1)).max(1);
     let mut text = String::new();
     let mut process = None;
-    for (index, row) in grid.rows.iter().enumerate() {
+    // Rows in which nothing was touched say the same, so that a long row of them is one line.
+    let untouched = |index: usize| grid.cells.iter().all(|column| column[index].is_none_or(|share| share <= 0.0));
+    let mut index = 0;
+    while index < grid.rows.len() {
+        let row = &grid.rows[index];
         if process != Some(row.pid) {
             text.push_str(&format!("process {}\n", row.pid));
             process = Some(row.pid);
+        }
+        let alike = (index..grid.rows.len()).take_while(|&at| grid.rows[at].pid == row.pid && untouched(at)).count();
+        if alike >= LEAST_ALIKE {
+            let bytes = grid.rows[index..index + alike].iter().map(|row| row.bytes).sum();
+            let label = format!("{:x} {:>9}", row.address, units::bytes(bytes));
+            text.push_str(&fitted(&format!("{label:>LABEL$}  {alike} rows, none touched"), screen.width));
+            text.push('\n');
+            index += alike;
+            continue;
         }
         let label = format!("{:x} {:>9}", row.address, units::bytes(row.bytes));
         let cells: String = grid
@@ -78,6 +94,7 @@ pub(crate) fn heat_map(map: &HeatMap, end_seconds: f64, rows: usize, screen: &Sc
             .collect();
         text.push_str(&fitted(format!("{label:>LABEL$}  {cells}").trim_end(), screen.width));
         text.push('\n');
+        index += 1;
     }
     let (from, to) = (grid.column_edges[0], *grid.column_edges.last().expect("a grid that is not empty has columns"));
     let (from, to) = (units::seconds(from), units::seconds(to));

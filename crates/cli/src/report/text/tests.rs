@@ -1,7 +1,7 @@
 //! The closing lines, the progress line and the pictures in text on synthetic reports.
 
 use super::*;
-use crate::report::example;
+use crate::report::{MovedPages, example};
 
 const WIDE: Screen = Screen { width: 120, unicode: true };
 
@@ -9,20 +9,57 @@ const WIDE: Screen = Screen { width: 120, unicode: true };
 fn the_headline_says_what_was_saved_and_what_it_cost() {
     assert_eq!(
         headline(&example::managed()),
-        "Fast memory saved: 840.0 MiB of 2.0 GiB on average (41 %), at 0.8 % stall (estimate); Terrace used 3.3 s of CPU"
+        "Saved 840.0 MiB of 2.0 GiB of fast memory on average (41 %); the program lost about 0.8 % of its time (estimate); \
+         the bound of 2 % was kept, page-outs stopped for 12 s to keep it"
     );
-    assert!(headline(&example::observed()).starts_with("Watched 2.0 GiB for 2 min and moved nothing"));
+    assert!(
+        headline(&example::observed()).starts_with("Watched 2.0 GiB for 2 min and moved nothing: 521.0 MiB (25 %)")
+    );
     let mut unseen = example::managed();
     unseen.tiers.iter_mut().for_each(|tier| tier.mean_used_bytes = 0);
     assert!(headline(&unseen).starts_with("No memory of the program was seen"), "{}", headline(&unseen));
+    let mut dear = example::managed();
+    dear.manager.stall_seconds = 6.02;
+    assert!(
+        headline(&dear).contains("about 5 % of its time (estimate); the bound of 2 % was NOT kept"),
+        "{}",
+        headline(&dear)
+    );
+}
+
+/// `terrace run sleep 1`: nothing moved, and hardly anything was there.
+fn idle() -> Report {
+    let mut report = example::managed();
+    report.target = crate::report::TargetReport { wall_seconds: 1.0, cpu_seconds: 0.005, ..report.target };
+    report.target.peak_footprint_bytes = 900 << 10;
+    report.tiers.iter_mut().for_each(|tier| tier.mean_used_bytes = 300 << 10);
+    (report.fast_bytes_saved_mean, report.moved_pages, report.refaults) = (0, MovedPages::default(), 0);
+    (report.manager.stall_seconds, report.cost.share_of_target) = (0.000_335, 0.067);
+    report.throttled_seconds.clear();
+    report.notes.clear();
+    report.proof = None;
+    report
+}
+
+#[test]
+fn of_next_to_nothing_no_share_is_told_and_a_run_of_nothing_is_short() {
+    let text = closing_lines(&idle(), false, false, &WIDE);
+    assert!(text.contains("Saved no fast memory: no page was idle for long enough"), "{text}");
+    assert!(!text.contains("6.7 %") && text.lines().count() <= 4, "{text}");
+    assert!(!closing_lines(&idle(), false, true, &WIDE).contains("6.7 %"));
 }
 
 #[test]
 fn the_closing_lines_tell_gains_costs_failures_and_notes() {
-    let text = closing_lines(&example::managed(), false, &WIDE);
+    let text = closing_lines(&example::managed(), false, false, &WIDE);
     assert!(text.lines().all(|line| line.chars().count() <= 120), "{text}");
     insta::with_settings!({ snapshot_path => "../../../tests/snapshots" }, {
-        insta::assert_snapshot!("closing_lines", text + &closing_lines(&example::observed(), true, &WIDE));
+        insta::assert_snapshot!("closing_lines", [
+            text,
+            closing_lines(&example::managed(), false, true, &WIDE),
+            closing_lines(&example::observed(), true, false, &WIDE),
+            closing_lines(&idle(), false, false, &WIDE),
+        ].join("\n"));
     });
 }
 
@@ -30,16 +67,18 @@ fn the_closing_lines_tell_gains_costs_failures_and_notes() {
 fn the_closing_lines_stay_few() {
     let mut report = example::managed();
     report.notes = (0..9).map(|number| format!("note {number}")).collect();
-    let text = closing_lines(&report, false, &Screen { width: 400, unicode: true });
-    assert_eq!(text.lines().count(), 12, "{text}");
-    assert!(text.contains("and 6 more in the report"), "what changes nothing for the run is not announced: {text}");
+    let wide = Screen { width: 400, unicode: true };
+    let text = closing_lines(&report, false, false, &wide);
+    assert_eq!(text.lines().count(), 1 + 8, "{text}");
+    assert!(text.contains("note 0 (and 8 more: --verbose)"), "{text}");
+    assert_eq!(closing_lines(&report, false, true, &wide).matches("note ").count(), 2 * 9);
 }
 
 #[test]
 fn nothing_fails_or_grows_wide_at_the_edges() {
     for (name, report) in example::edges() {
         for screen in [WIDE, Screen { width: 60, unicode: false }, Screen { width: 10, unicode: false }] {
-            let text = closing_lines(&report, true, &screen);
+            let text = closing_lines(&report, true, true, &screen);
             assert!(!text.contains("NaN"), "{name}: {text}");
             if screen.width >= 60 {
                 assert!(text.lines().all(|line| line.chars().count() <= screen.width), "{name}: {text}");
