@@ -73,11 +73,11 @@ bpf: ## rebuild the shipped eBPF object (needs clang 14 or later)
 	@crates/bpf/build-object
 
 .PHONY: deb
-deb: build ## make the Debian packages: the programs, their debug symbols, the kernel module's source for DKMS
+deb: build qemu-plugin ## make the Debian packages: the programs, the QEMU plugin, debug symbols, the kernel module's source for DKMS
 	@scripts/package deb
 
 .PHONY: rpm
-rpm: build ## make the RPM packages (needs rpmbuild: apt install rpm)
+rpm: build qemu-plugin ## make the RPM packages (needs rpmbuild: apt install rpm)
 	@scripts/needs package
 	@scripts/package rpm
 
@@ -106,7 +106,7 @@ chart: ## pack the Helm chart
 	@scripts/package chart
 
 .PHONY: release
-release: build $(RELEASE_ALSO) ## make all packages, SBOM, changes and checksums into target/release-artifacts (RELEASE_ALSO='static aarch64' for those as well)
+release: build qemu-plugin wheel $(RELEASE_ALSO) ## make all packages, SBOM, changes and checksums into target/release-artifacts (RELEASE_ALSO='static aarch64' for those as well)
 	@scripts/needs package
 	@RELEASE_ALSO="$(RELEASE_ALSO)" scripts/package release
 

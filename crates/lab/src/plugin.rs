@@ -10,28 +10,30 @@ use crate::tools::text_of;
 
 /// The plugin's file.
 const FILE: &str = "libterrace_qemu_plugin.so";
-/// Where cargo builds it, below the repository.
-const BUILT: &str = "qemu-plugin/target/release";
+/// Where the package terrace-record puts it, seen from the folder of the programs.
+const INSTALLED: &str = "../lib/terrace";
+/// Where cargo builds it, seen from the folder where it builds the command, whatever folder one stands in.
+const BUILT: &str = "../../qemu-plugin/target/release";
 /// The QEMU versions that speak the plugin's interface, number 1: from 6.0, the first that had it, to 8.2, the last (9.0 speaks 2).
 const SPEAKS: std::ops::RangeInclusive<(u32, u32)> = (6, 0)..=(8, 2);
 
-/// The plugin: TERRACE_QEMU_PLUGIN, the file beside this program, or the one that `make qemu-plugin` builds in
-/// the same repository.
+/// The plugin: TERRACE_QEMU_PLUGIN, the file beside this program, the one of the package terrace-record, or the one that `make qemu-plugin`
+/// builds in the same repository.
 ///
 /// # Errors
 /// When there is none, with how to make it.
 pub fn plugin() -> Result<PathBuf, LabError> {
     let named = std::env::var_os("TERRACE_QEMU_PLUGIN").filter(|path| !path.is_empty()).map(PathBuf::from);
     let folder = std::env::current_exe().ok().and_then(|path| Some(path.parent()?.to_owned()));
-    // Built with the command, in whatever folder one stands: target/release of the repository has the plugin two folders up.
-    let places = folder.map(|folder| [folder.join(FILE), folder.join("../..").join(BUILT).join(FILE)]);
+    let places = folder.map(|folder| [".", INSTALLED, BUILT].map(|place| folder.join(place).join(FILE)));
     let found = match named {
         Some(path) => Some(path).filter(|path| path.exists()),
         None => places.into_iter().flatten().find(|path| path.exists()),
     };
     let path = found.ok_or_else(|| {
         LabError::Missing(format!(
-            "there is no {FILE}: `make qemu-plugin` builds it, and TERRACE_QEMU_PLUGIN names one that lies elsewhere"
+            "there is no {FILE}: install the package terrace-record, or build it in the sources with `make qemu-plugin`; \
+             TERRACE_QEMU_PLUGIN names one that lies elsewhere"
         ))
     })?;
     // QEMU takes a comma in a path for the end of it.
