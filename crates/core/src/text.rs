@@ -73,9 +73,9 @@ pub fn instead(given: &str, names: &[&str]) -> String {
 /// Values that were probably meant by one that was refused, in the order in which people mean them: a number with its unit, a tier with the
 /// word before it. `takes` says whether the option takes a value.
 pub fn meant(text: &str, takes: impl Fn(&str) -> bool) -> Vec<String> {
-    /// From so many on, a number of bytes without a unit is rather of MiB than of GiB.
+    /// The least number of bytes without a unit that is taken for MiB; a smaller one is of GiB.
     const RATHER_MIB: f64 = 64.0;
-    /// From so many on, a time without a unit may be of milliseconds.
+    /// The least time without a unit that may be of milliseconds.
     const PERHAPS_MILLISECONDS: f64 = 100.0;
     let text = text.trim();
     // The number at the end: all of "5", and that of "zram:2".

@@ -96,7 +96,7 @@ fn bound_text(report: &Report) -> String {
     };
     match per_second_of_run(report, report.manager.stall_seconds) <= bound {
         true => format!("the bound of {} was kept{stops}", units::percent(bound)),
-        // Of less than a second no share is told, nor judged.
+        // Of less than a second no share is shown, nor judged.
         false if report.target.wall_seconds < LEAST_SECONDS => "the run was too short for its bound".to_owned(),
         false => format!("the bound of {} was NOT kept{}", units::percent(bound), stops.replace(" to keep it", "")),
     }

@@ -12,7 +12,7 @@ use super::age_label;
 /// Shares up to which each shade stands; the first is for memory that was not touched.
 const SHADE_BOUNDS: [f32; 5] = [0.0, 0.10, 0.33, 0.66, 1.0];
 
-/// From so many rows on, those without a touch are one line.
+/// This many neighbouring rows without a touch are one line.
 const LEAST_ALIKE: usize = 3;
 
 /// Memory by idle time: a bar for each bin, its fast part and its slow part in different shades.
