@@ -119,7 +119,7 @@ impl ChooseError {
         let ChooseError::NoneWorks { reasons } = self else { return self.to_string() };
         let tried: Vec<&str> =
             reasons.iter().map(String::as_str).filter(|reason| !reason.contains(NOT_TRIED)).collect();
-        let usual = format!("{}: ", crate::trackers::accessed_bits::NAME);
+        let usual = format!("{}: ", accessed_bits::NAME);
         match tried.iter().find(|reason| reason.starts_with(&usual)).or(tried.first()) {
             Some(reason) if tried.len() > 1 => {
                 format!("no tracker works here: {reason}; {} more: `terrace doctor`", tried.len() - 1)

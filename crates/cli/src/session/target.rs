@@ -34,10 +34,11 @@ pub(crate) enum TargetSpec {
 }
 
 impl TargetSpec {
-    /// The process, if it runs already.
+    /// A process of it that runs already: the first, whose cgroup says what may go to swap.
     pub(crate) fn pid(&self) -> Option<u32> {
         match self {
-            TargetSpec::Pid(pid) => Some(*pid),
+            TargetSpec::Pids(pids) => pids.first().copied(),
+            TargetSpec::Cgroup(cgroup) => cgroup.members().first().copied(),
             TargetSpec::Command(_) => None,
         }
     }

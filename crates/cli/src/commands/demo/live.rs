@@ -66,6 +66,7 @@ pub(super) fn manage(demo: &Demo) -> anyhow::Result<String> {
             goal_text: "min".to_owned(),
             output: demo.output(),
             duration: None,
+            verbose: false,
         };
         run_with(&plan, None)
     })?;

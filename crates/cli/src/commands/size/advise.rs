@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use terrace_daemon::spec::RunSpec;
+use terrace_linux::rights::Job;
 use terrace_sizing::watched::GROUPS;
 use terrace_study::Unwatched;
 use terrace_study::advice::{Advices, Asked};

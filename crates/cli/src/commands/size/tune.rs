@@ -12,6 +12,7 @@ use terrace_core::text::visible_lines;
 use terrace_core::units::Quantity;
 use terrace_daemon::spec::{Goal, RunSpec};
 use terrace_linux::live_tuner::LiveTuner;
+use terrace_linux::rights::Job;
 use terrace_linux::topology::{TierKind, Topology};
 use terrace_linux::watermarks::Watermarks;
 use terrace_tuning::{LEAST_COVERAGE, Mode, TunerConfig};
@@ -141,7 +142,7 @@ fn plan(arguments: &SizeTuneArguments, max_slowdown: f64) -> anyhow::Result<Plan
         ..RunSpec::default()
     };
     let spec = arguments.spec.spec_over(base, crate::commands::manage::memory()?)?;
-    let target = match named::target(&arguments.target, spec.ranges)? {
+    let target = match named::target(&arguments.target, spec.ranges, Job::Move)? {
         Some(target) => target,
         None => TargetSpec::Command(arguments.command.clone()),
     };
