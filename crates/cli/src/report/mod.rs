@@ -317,6 +317,7 @@ mod tests {
         "throttled_seconds",
         "rejected_pages",
         "moved_pages.failed_by_cause",
+        "moved_pages.by_unit.apart",
         "moved_pages.moved_by_reason",
     ];
 

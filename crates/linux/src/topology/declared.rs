@@ -322,11 +322,10 @@ mod tests {
 
     #[test]
     fn nonsense_is_refused_in_words() {
-        for text in
-            ["", "zram", "zram:", "zram:0", "zram:two", "node:", "node:x", "node:3-1", "swap:sda", "disk:1", "fast"]
-        {
+        for text in ["", "zram:", "zram:0", "zram:two", "node:", "node:x", "node:3-1", "swap:sda", "disk:1", "fast"] {
             assert!(text.parse::<SlowTier>().is_err(), "{text:?} must be refused");
         }
+        assert!("zram".parse::<SlowTier>().is_ok(), "sized by itself");
         for text in ["fast", "=node:0", "a=node:0 a=node:1", "a=ram:0"] {
             assert!(parse_declared(text).is_err(), "{text:?} must be refused");
         }

@@ -70,7 +70,7 @@ fn the_closing_lines_stay_few() {
     let wide = Screen { width: 400, unicode: true };
     let text = closing_lines(&report, false, false, &wide);
     assert_eq!(text.lines().count(), 1 + 8, "{text}");
-    assert!(text.contains("note 0 (and 8 more: --verbose)"), "{text}");
+    assert!(text.contains("note 0 (and 7 more: --verbose)"), "{text}");
     assert_eq!(closing_lines(&report, false, true, &wide).matches("note ").count(), 2 * 9);
 }
 
