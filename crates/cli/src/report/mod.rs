@@ -311,7 +311,7 @@ mod tests {
     use super::*;
 
     /// Objects whose keys are causes, reasons or settings; the documentation has a `*` for those.
-    const OPEN: [&str; 6] = [
+    const OPEN: [&str; 7] = [
         "policy_settings",
         "settings",
         "throttled_seconds",
