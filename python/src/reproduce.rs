@@ -67,7 +67,8 @@ pub(crate) fn reproduce(
         let mut batch = Vec::new();
         for (place, row) in rows.iter().enumerate() {
             batch.push(*row);
-            let part = plan(batch.clone())?;
+            let mut part = plan(batch.clone())?;
+            part.ask_also(&known.rows);
             if part.lacks(&runs) < BATCH_RUNS && place + 1 < rows.len() {
                 continue;
             }

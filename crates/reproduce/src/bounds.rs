@@ -1,6 +1,6 @@
 //! What could be saved at best within a target: bounds that no tuner passes, by runs at fixed sizes.
 //!
-//! In: courses of runs with everything fast and at fixed sizes. Out: shares of the peak. Must not: know a tuner.
+//! In: parts of runs with everything fast and at fixed sizes. Out: shares of the peak. Must not: know a tuner.
 //!
 //! Four bounds, each above the one before. *One size, steadily*: the smallest with which the loss is within the target in 95 of 100 parts of
 //! equal work as well, as the tuner is to keep it. *One size*: the smallest that holds the target from the start to the end, by a straight line
@@ -11,46 +11,17 @@
 
 use terrace_tuning::percentile_95;
 
-/// Parts of equal work.
-const PARTS: usize = 40;
-
-/// A run over time: work done, seconds and resident pages at each look; work in any unit.
-#[derive(Clone, Debug, Default)]
-pub struct Course {
-    /// Work in any unit, seconds, resident pages.
-    pub points: Vec<(f64, f64, u64)>,
-}
-
-impl Course {
-    /// Seconds and mean resident pages of each part, `None` for a run that was too short to be cut.
-    fn parts(&self, seconds: f64) -> Option<Vec<(f64, f64)>> {
-        let (&(first, ..), &(last, last_seconds, last_resident)) = (self.points.first()?, self.points.last()?);
-        if self.points.len() < PARTS / 4 || last <= first {
-            return None;
-        }
-        // What follows the last look goes on as the run was on average: less than an interval.
-        let whole = first + (last - first) * (seconds / last_seconds.max(f64::MIN_POSITIVE)).max(1.0);
-        let at = |work: f64| {
-            let next = self.points.partition_point(|&(done, ..)| done < work);
-            let before = self.points[next.saturating_sub(1)];
-            let after = self.points.get(next).copied().unwrap_or((whole, seconds, last_resident));
-            let part = ((work - before.0) / (after.0 - before.0).max(f64::MIN_POSITIVE)).clamp(0.0, 1.0);
-            (before.1 + part * (after.1 - before.1), before.2 as f64 + part * (after.2 as f64 - before.2 as f64))
-        };
-        let cuts: Vec<(f64, f64)> = (0..=PARTS)
-            .map(|number| at(first + (whole - first) * number as f64 / PARTS as f64))
-            .enumerate()
-            // The start has no look before it.
-            .map(|(number, cut)| if number == 0 { (0.0, cut.1) } else { cut })
-            .collect();
-        Some(cuts.windows(2).map(|pair| (pair[1].0 - pair[0].0, f64::midpoint(pair[0].1, pair[1].1))).collect())
-    }
-}
-
-/// A run: what it took, and its course.
+/// A run: what it took, and the seconds and resident pages of its parts.
 pub(crate) struct Run<'a> {
     pub seconds: f64,
-    pub course: &'a Course,
+    pub parts: &'a [(f64, f64)],
+}
+
+impl Run<'_> {
+    /// `None` for a run that was too short to be cut.
+    fn parts(&self) -> Option<&[(f64, f64)]> {
+        Some(self.parts).filter(|parts| !parts.is_empty())
+    }
 }
 
 /// The bounds, as shares of the peak.
@@ -71,7 +42,7 @@ pub(crate) fn bounds(peak: u64, full: &Run<'_>, fixed: &[(f64, Run<'_>)], max_sl
         fixed.iter().map(|(share, run)| (1.0 - share, run.seconds / full.seconds - 1.0)).collect();
     losses.sort_by(|a, b| a.0.total_cmp(&b.0));
     let one_size = most_saving(&losses, max_slowdown);
-    let parts = full.course.parts(full.seconds)?;
+    let parts = full.parts()?;
     let resident: Vec<f64> = parts.iter().map(|(_, pages)| (pages / peak as f64).min(1.0)).collect();
     let weights: Vec<f64> = parts.iter().map(|(seconds, _)| seconds / full.seconds).collect();
     let untouched = weights.iter().zip(&resident).map(|(w, resident)| w * (1.0 - resident)).sum();
@@ -87,7 +58,7 @@ pub(crate) fn bounds(peak: u64, full: &Run<'_>, fixed: &[(f64, Run<'_>)], max_sl
     let mut choices: Vec<Vec<(f64, f64)>> =
         weights.iter().zip(&resident).map(|(w, resident)| vec![(w * (1.0 - resident), 0.0)]).collect();
     for (share, run) in fixed {
-        for (place, (seconds, _)) in run.course.parts(run.seconds)?.into_iter().enumerate() {
+        for (place, (seconds, _)) in run.parts()?.iter().enumerate() {
             let saved = weights[place] * (1.0 - resident[place].min(*share));
             choices[place].push((saved, seconds / full.seconds - weights[place]));
         }
@@ -97,8 +68,8 @@ pub(crate) fn bounds(peak: u64, full: &Run<'_>, fixed: &[(f64, Run<'_>)], max_sl
 
 /// How much longer each part of a run took than with everything fast. `None` if one was too short to be cut.
 pub(crate) fn part_losses(full: &Run<'_>, run: &Run<'_>) -> Option<Vec<f64>> {
-    let parts = full.course.parts(full.seconds)?.into_iter().zip(run.course.parts(run.seconds)?);
-    Some(parts.map(|((full, _), (run, _))| if full > 0.0 { run / full - 1.0 } else { 0.0 }).collect())
+    let parts = full.parts()?.iter().zip(run.parts()?);
+    Some(parts.map(|((full, _), (run, _))| if *full > 0.0 { run / full - 1.0 } else { 0.0 }).collect())
 }
 
 /// The most value of one choice (value, cost) a place with costs of at most `budget` in sum, by the dual of the linear relaxation:
@@ -137,9 +108,10 @@ pub(crate) fn most_saving(points: &[(f64, f64)], max_slowdown: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::course::Course;
 
     /// A run whose speed is `speed(work done)`, with `resident` pages.
-    fn course(speed: impl Fn(f64) -> f64, resident: impl Fn(f64) -> u64) -> (f64, Course) {
+    fn course(speed: impl Fn(f64) -> f64, resident: impl Fn(f64) -> u64) -> (f64, Vec<(f64, f64)>) {
         let (mut seconds, mut points) = (0.0, Vec::new());
         for step in 0..=200 {
             let work = f64::from(step) * 0.5;
@@ -148,7 +120,7 @@ mod tests {
                 seconds += 0.5 / speed(work);
             }
         }
-        (seconds, Course { points })
+        (seconds, Course { points }.parts(seconds).unwrap())
     }
 
     #[test]
@@ -157,8 +129,8 @@ mod tests {
         let (full_seconds, full) = course(|_| 1.0, everything);
         // Half fast: nothing is lost in the first half of the work, half the speed in the second.
         let (half_seconds, half) = course(|work| if work < 50.0 { 1.0 } else { 0.5 }, everything);
-        let fixed = [(0.5, Run { seconds: half_seconds, course: &half })];
-        let bounds = bounds(1000, &Run { seconds: full_seconds, course: &full }, &fixed, 0.05).unwrap();
+        let fixed = [(0.5, Run { seconds: half_seconds, parts: &half })];
+        let bounds = bounds(1000, &Run { seconds: full_seconds, parts: &full }, &fixed, 0.05).unwrap();
         // 50 % loss at 50 %: 5 % at 5 %.
         assert!((bounds.one_size - 0.05).abs() < 0.01, "{bounds:?}");
         assert!((bounds.and_untouched - bounds.one_size).abs() < 1e-9, "{bounds:?}");
@@ -172,8 +144,8 @@ mod tests {
     fn what_is_not_touched_yet_is_saved() {
         let (seconds, full) = course(|_| 1.0, |work| (work * 10.0) as u64);
         let (slow_seconds, slow) = course(|_| 0.5, |work| (work * 10.0) as u64);
-        let fixed = [(0.99, Run { seconds: slow_seconds, course: &slow })];
-        let bounds = bounds(1000, &Run { seconds, course: &full }, &fixed, 0.05).unwrap();
+        let fixed = [(0.99, Run { seconds: slow_seconds, parts: &slow })];
+        let bounds = bounds(1000, &Run { seconds, parts: &full }, &fixed, 0.05).unwrap();
         assert!(
             bounds.one_size < 0.001
                 && (bounds.and_untouched - 0.5).abs() < 0.01
@@ -186,7 +158,8 @@ mod tests {
     #[test]
     fn a_run_too_short_to_be_cut_has_no_bound() {
         let short = Course { points: vec![(0.0, 0.0, 1), (1.0, 1.0, 1)] };
-        assert_eq!(bounds(1, &Run { seconds: 1.0, course: &short }, &[], 0.05), None);
+        assert_eq!(short.parts(1.0), None);
+        assert_eq!(bounds(1, &Run { seconds: 1.0, parts: &[] }, &[], 0.05), None);
     }
 
     #[test]

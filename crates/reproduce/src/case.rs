@@ -207,6 +207,11 @@ impl Case {
         format!("{}{settings}", self.policy)
     }
 
+    /// Whether it asks the performance database, or its tools, while it runs.
+    pub(crate) fn needs_database(&self) -> bool {
+        matches!(self.at, Some(Limit::Tuned { .. } | Limit::Watched(_)))
+    }
+
     /// The same program under the same policy with its default settings and everything fast: what a loss is counted from, and
     /// what says how large the program is.
     pub fn baseline(&self) -> Case {

@@ -89,6 +89,32 @@ pub enum Error {
         /// Why.
         source: RunError,
     },
+    /// The store of results has a line that is none of its own.
+    #[error("{}:{line}: {why}", path.display())]
+    Store {
+        /// The file.
+        path: PathBuf,
+        /// The line, from 1.
+        line: usize,
+        /// What is wrong, and what to do.
+        why: String,
+    },
+    /// The store cannot be read or be written into.
+    #[error("{}: {why}", path.display())]
+    Folder {
+        /// The folder, or a file of it.
+        path: PathBuf,
+        /// Why not.
+        why: String,
+    },
+    /// A result cannot be written.
+    #[error("cannot write {}: {source}", path.display())]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        source: std::io::Error,
+    },
     /// The runs of a row do not give its value.
     #[error("{id}: {why}")]
     Measure {
@@ -117,6 +143,9 @@ pub enum RunError {
     /// The run with everything fast, which says how large the program is, is missing.
     #[error("its run with everything fast is missing")]
     NoBaseline,
+    /// The performance database that it asks is missing.
+    #[error("the performance database of its machine is missing")]
+    NoDatabase,
 }
 
 /// A text that is no value of its kind.
@@ -168,6 +197,6 @@ pub enum MeasureError {
 impl Error {
     /// Whether the caller asked for what there is not, or wrote a file that means nothing: exit code 2.
     pub fn is_misuse(&self) -> bool {
-        !matches!(self, Error::Run { .. } | Error::Measure { .. })
+        !matches!(self, Error::Run { .. } | Error::Measure { .. } | Error::Write { .. })
     }
 }

@@ -4,13 +4,12 @@
 //! orders a judgement. Must not: run anything, or know a number of a paper but by the row.
 
 use serde_json::{Value, json};
-use terrace_sim::Report;
 
 use crate::case::Case;
 use crate::experiments::Row;
-use crate::figure::{self, imbalance, mean, metric_over_time, seconds, without_setup};
+use crate::figure::{self, imbalance, mean, seconds, without_setup};
 use crate::measure::{Figure, Measure, Part};
-use crate::run::Outcome;
+use crate::outcome::{Outcome, OverTime, RunFigures, round};
 use crate::verdict::{Judgement, NO_DIRECTION, Verdict};
 
 /// What the runs of one seed say.
@@ -54,9 +53,13 @@ pub(crate) fn show(row: &Row, value: f64) -> String {
 
 /// A row whose runs of different settings came out the same cannot say what these settings do.
 pub(crate) fn is_refused(row: &Row, runs: &[&Outcome]) -> Option<Judgement> {
-    let what = |report: &Report| {
-        let moved = (report.promoted_pages, report.demoted_pages, report.migrated_bytes, report.failed_promotions);
-        (report.seconds.to_bits(), report.tier_accesses.clone(), moved)
+    let what = |run: &Outcome| {
+        let RunFigures { promoted_pages, demoted_pages, migrated_bytes, failed_promotions, .. } = run.figures;
+        let mut seconds = run.figures.seconds;
+        // As it is kept: a run that was read is compared with one that was not.
+        round(&mut seconds);
+        let moved = (promoted_pages, demoted_pages, migrated_bytes, failed_promotions);
+        (seconds.to_bits(), run.figures.tier_accesses.clone(), moved)
     };
     for (place, case) in row.cases.iter().enumerate() {
         let is_other =
@@ -65,8 +68,8 @@ pub(crate) fn is_refused(row: &Row, runs: &[&Outcome]) -> Option<Judgement> {
         if varied.len() < 2 || varied[0] != place {
             continue;
         }
-        let first = what(&runs[place].report);
-        if varied.iter().all(|other| what(&runs[*other].report) == first) {
+        let first = what(runs[place]);
+        if varied.iter().all(|other| what(runs[*other]) == first) {
             let texts: Vec<String> = varied.iter().map(|other| row.cases[*other].policy_text()).collect();
             let why = format!(
                 "the runs of {} are identical at this scale: what is varied changes nothing, and the row can show nothing",
@@ -80,10 +83,10 @@ pub(crate) fn is_refused(row: &Row, runs: &[&Outcome]) -> Option<Judgement> {
 
 /// Evaluates the measures that need reports alone.
 pub(crate) fn found(row: &Row, runs: &[&Outcome]) -> Found {
-    let reports: Vec<&Report> = runs.iter().map(|run| &run.report).collect();
+    let reports: Vec<&RunFigures> = runs.iter().map(|run| &run.figures).collect();
     match &row.measure {
-        Measure::Mean(of) => over_cases(row, of, &reports, |values| mean(values.iter().copied())),
-        Measure::Most(of) => over_cases(row, of, &reports, |values| values.iter().copied().reduce(f64::max)),
+        Measure::Mean(of) => over_cases(row, of, runs, |values| mean(values.iter().copied())),
+        Measure::Most(of) => over_cases(row, of, runs, |values| values.iter().copied().reduce(f64::max)),
         Measure::Speedup(part) if row.rivals_tried > 1 => {
             let (pairs, which) = best_rivals(row, &reports, *part);
             let found = Found::number(row, factor(&pairs, |report| seconds(report, *part)));
@@ -109,18 +112,15 @@ pub(crate) fn found(row: &Row, runs: &[&Outcome]) -> Found {
             let all: Vec<f64> = all.collect();
             Found::number(row, all.iter().copied().fold(0.0, f64::max)).with(json!({ "of_each_pair": all }))
         }
-        Measure::Change(of) => change(row, of, &reports),
-        Measure::Winners { first } => winners(&reports, *first),
+        Measure::Change(of) => change(row, of, runs),
+        Measure::Winners { first } => winners(row, &reports, *first),
         Measure::Fastest { expected } => fastest(row, &reports, *expected),
-        Measure::Larger(of) => larger(row, of, &reports),
+        Measure::Larger(of) => larger(row, of, runs),
         Measure::Shrinks => shrinks(&reports),
         Measure::Swing { metric, low, high } => {
-            let values = metric_over_time(reports[0], metric);
-            if values.is_empty() {
+            let Some(OverTime { least, most, .. }) = reports[0].metrics.get(metric).copied().flatten() else {
                 return Found::nothing("the policy shows no such metric");
-            }
-            let least = values.iter().copied().fold(f64::INFINITY, f64::min);
-            let most = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+            };
             let wide = least <= *low && most >= *high;
             let why = format!("agreement is a lowest of at most {low} and a highest of at least {high}");
             Found::order(format!("{least:.2} to {most:.2}"), Judgement::of(wide, why))
@@ -131,8 +131,8 @@ pub(crate) fn found(row: &Row, runs: &[&Outcome]) -> Found {
 }
 
 /// One number of the figures of the cases that have it; the others are counted, not averaged.
-fn over_cases(row: &Row, of: &Figure, reports: &[&Report], join: fn(&[f64]) -> Option<f64>) -> Found {
-    let all: Vec<_> = row.cases.iter().zip(reports).map(|(case, report)| figure::of(of, case, report)).collect();
+fn over_cases(row: &Row, of: &Figure, runs: &[&Outcome], join: fn(&[f64]) -> Option<f64>) -> Found {
+    let all: Vec<_> = row.cases.iter().zip(runs).map(|(case, run)| figure::of(of, case, run)).collect();
     let values: Vec<f64> = all.iter().flatten().map(|(value, _)| *value).collect();
     let Some(plain) = join(&values) else { return Found::nothing("no run has this figure") };
     let mut found = Found::number(row, plain);
@@ -151,29 +151,29 @@ fn over_cases(row: &Row, of: &Figure, reports: &[&Report], join: fn(&[f64]) -> O
 }
 
 /// Pairs of each first run and the fastest of its rivals, and which that was, where several were tried.
-fn best_rivals<'r>(row: &Row, reports: &[&'r Report], part: Part) -> (Vec<&'r Report>, String) {
+fn best_rivals<'r>(row: &Row, reports: &[&'r RunFigures], part: Part) -> (Vec<&'r RunFigures>, String) {
     let (mut pairs, mut names) = (Vec::new(), Vec::new());
     let groups = row.cases.chunks_exact(1 + row.rivals_tried).zip(reports.chunks_exact(1 + row.rivals_tried));
     for (cases, reports) in groups {
         let place = |place: &usize| seconds(reports[*place], part);
         let best = (1..reports.len()).min_by(|a, b| place(a).total_cmp(&place(b))).unwrap_or(1);
         pairs.extend([reports[0], reports[best]]);
-        names.push(format!("{} {}", reports[best].workload, cases[best].policy_text()));
+        names.push(format!("{} {}", cases[best].setting.workload, cases[best].policy_text()));
     }
     let which = format!(" (best of {}: {})", row.rivals_tried, names.join(", "));
     (pairs, which)
 }
 
 /// Pairs: geometric mean of the second's time over the first's.
-fn factor(reports: &[&Report], seconds: impl Fn(&Report) -> f64) -> f64 {
+fn factor(reports: &[&RunFigures], seconds: impl Fn(&RunFigures) -> f64) -> f64 {
     let logarithms = reports.chunks_exact(2).map(|pair| (seconds(pair[1]) / seconds(pair[0])).ln());
     mean(logarithms).map_or(f64::NAN, f64::exp)
 }
 
-fn change(row: &Row, of: &Figure, reports: &[&Report]) -> Found {
+fn change(row: &Row, of: &Figure, runs: &[&Outcome]) -> Found {
     let sum = |which: usize| {
-        let runs = row.cases.iter().zip(reports).skip(which).step_by(2);
-        runs.filter_map(|(case, report)| figure::of(of, case, report)).map(|(value, _)| value).sum::<f64>()
+        let runs = row.cases.iter().zip(runs).skip(which).step_by(2);
+        runs.filter_map(|(case, run)| figure::of(of, case, run)).map(|(value, _)| value).sum::<f64>()
     };
     let (ours, theirs) = (sum(0), sum(1));
     if theirs <= 0.0 {
@@ -186,17 +186,17 @@ fn change(row: &Row, of: &Figure, reports: &[&Report]) -> Found {
 }
 
 /// Pairs of runs; in the first `first` pairs the first is said to be ahead, in the others the second.
-fn winners(reports: &[&Report], first: usize) -> Found {
+fn winners(row: &Row, reports: &[&RunFigures], first: usize) -> Found {
     let (mut same, mut turned, mut list) = (0, 0, Vec::new());
-    for (number, pair) in reports.chunks_exact(2).enumerate() {
+    for (number, (pair, cases)) in reports.chunks_exact(2).zip(row.cases.chunks_exact(2)).enumerate() {
         let ratio = pair[1].seconds / pair[0].seconds;
-        let winner = if ratio > 1.0 { pair[0] } else { pair[1] };
+        let winner = if ratio > 1.0 { &cases[0] } else { &cases[1] };
         let counts = (ratio - 1.0).abs() >= NO_DIRECTION;
         let agrees = (ratio > 1.0) == (number < first);
         same += usize::from(counts && agrees);
         turned += usize::from(counts && !agrees);
         let by = (ratio.max(1.0 / ratio) - 1.0) * 100.0;
-        list.push(format!("{} {} by {by:.1} %", winner.workload, winner.policy));
+        list.push(format!("{} {} by {by:.1} %", winner.setting.workload, winner.policy));
     }
     let why = format!("same order in {same} of {}, differences under 1 % not counted", list.len());
     let verdict = match (same == list.len(), turned == list.len()) {
@@ -207,7 +207,7 @@ fn winners(reports: &[&Report], first: usize) -> Found {
     Found::order(list.join(", "), Judgement::new(verdict, why))
 }
 
-fn fastest(row: &Row, reports: &[&Report], expected: usize) -> Found {
+fn fastest(row: &Row, reports: &[&RunFigures], expected: usize) -> Found {
     let best = (0..reports.len()).min_by(|a, b| reports[*a].seconds.total_cmp(&reports[*b].seconds)).unwrap_or(0);
     let least = reports[best].seconds;
     let most = reports.iter().map(|report| report.seconds).fold(0.0, f64::max);
@@ -229,8 +229,8 @@ fn fastest(row: &Row, reports: &[&Report], expected: usize) -> Found {
     Found::order(format!("run time over the best: {}", list.join(", ")), judgement)
 }
 
-fn larger(row: &Row, of: &Figure, reports: &[&Report]) -> Found {
-    let runs = row.cases.iter().zip(reports).map(|(case, report)| figure::of(of, case, report).map(|(value, _)| value));
+fn larger(row: &Row, of: &Figure, runs: &[&Outcome]) -> Found {
+    let runs = row.cases.iter().zip(runs).map(|(case, run)| figure::of(of, case, run).map(|(value, _)| value));
     let Some(values) = runs.collect::<Option<Vec<f64>>>() else { return Found::nothing("a run lacks this figure") };
     let pairs = values.chunks_exact(2);
     let more = pairs.clone().filter(|pair| pair[0] > pair[1]).count();
@@ -244,7 +244,7 @@ fn larger(row: &Row, of: &Figure, reports: &[&Report]) -> Found {
     Found::order(list.join(", "), Judgement::new(verdict, why))
 }
 
-fn shrinks(reports: &[&Report]) -> Found {
+fn shrinks(reports: &[&RunFigures]) -> Found {
     let gains: Vec<f64> = reports.chunks_exact(2).map(|pair| factor(pair, |report| report.seconds) - 1.0).collect();
     let text = gains.iter().map(|gain| format!("{:+.1} %", gain * 100.0)).collect::<Vec<_>>().join(", ");
     let less = gains.last() < gains.first();
@@ -257,13 +257,13 @@ fn shrinks(reports: &[&Report]) -> Found {
 }
 
 /// Each run beside the first, which has the fewest cores.
-fn over_cores(reports: &[&Report]) -> Found {
+fn over_cores(reports: &[&RunFigures]) -> Found {
     let alone = seconds(reports[0], Part::Measured);
     let (mut list, mut detail) = (Vec::new(), Vec::new());
     for report in reports {
         let Some((uneven, accesses)) = imbalance(report) else { return Found::nothing("a run has no modelled cores") };
         let (count, speed) = (accesses.len(), alone / seconds(report, Part::Measured));
-        let skew_ns = report.mmu.as_ref().map_or(0.0, |mmu| mmu.skew_ns);
+        let skew_ns = report.skew_ns;
         list.push(format!("{count} cores {speed:.2}x, {:.1} %", uneven * 100.0));
         detail.push(json!({
             "cores": count, "speed": speed, "imbalance": uneven, "accesses": accesses, "skew_ns": skew_ns

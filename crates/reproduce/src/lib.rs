@@ -4,31 +4,46 @@
 //! and what counts as agreement. Out: [`Document`], rows of paper, ours and verdict. Must not: hold a number of a paper, or fit
 //! anything to one: to check a figure, read the TOML and the paper, and no Rust.
 //!
-//! [`Experiments`] reads and selects, [`Plan`] finds the distinct runs and runs them, [`Document`] evaluates and judges. A file is
+//! [`Experiments`] reads and selects, [`Plan`] finds the distinct runs and runs them, [`Document`] evaluates and judges. [`Store`] keeps runs by
+//! what they depend on ([`Origin`]), [`Plan::fill`] runs what it lacks, and [`page()`] prints docs/fidelity.md from it. A file of experiments is
 //! described in docs/experiments.md.
 
 mod bounds;
 mod case;
+mod course;
 mod error;
 mod evaluate;
 mod experiments;
 mod figure;
+mod fill;
 mod measure;
+mod origin;
+mod outcome;
 mod page;
+mod prepare;
+mod query;
 mod results;
 mod run;
 mod schema;
+// The build script has the rest of it.
+#[cfg_attr(not(test), allow(dead_code))]
+mod sources;
+mod stop;
+mod store;
 mod tuned;
 mod verdict;
 
-pub use bounds::Course;
 pub use case::{Case, Fast, Limit, Operations, Setting};
 pub use error::{Error, MeasureError, RunError, ValueError};
 pub use experiments::{Experiments, NotBuilt, Paper, Row, Stated};
+pub use fill::{Budget, Filled};
 pub use measure::{Figure, Measure, Part, Prediction};
-pub use page::{PageSource, page};
+pub use origin::Origin;
+pub use outcome::{Outcome, OverTime, Predicted, PredictedAt, RunFigures, Tuned};
+pub use page::page;
 pub use results::{Document, RowResult, SCHEMA_VERSION};
-pub use run::{Database, Options, Outcome, Plan, Runs};
+pub use run::{Database, Options, Plan, Runs};
+pub use store::Store;
 pub use verdict::Verdict;
 
 /// The scale of a first look, and the largest there is.

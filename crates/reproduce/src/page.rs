@@ -1,69 +1,68 @@
 //! The page docs/fidelity.md: for each paper how many figures agree, and every figure beside ours with the reason where it differs.
 //!
-//! In: rows and results as files hold them. Out: Markdown. Must not: run anything, or say of a row what neither its result nor its record says.
+//! In: rows and the store of results. Out: Markdown. Must not: run anything, or say of a row what neither its runs nor its record say.
+//!
+//! A row has its value at the finest scale at which all its runs are kept, over the seeds for which they are. Its digest is that of what
+//! computed these; where this program is built from other sources, or a setting was changed, the row is stale, and says what is another.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
-use serde_json::Value;
-
+use crate::error::Error;
 use crate::experiments::{Experiments, Row};
+use crate::measure::Measure;
+use crate::origin::Origin;
+use crate::results::{Document, RowResult};
+use crate::run::{Options, Plan, Runs};
+use crate::sources::digest_of;
+use crate::store::{Store, query_key};
+use crate::verdict::Verdict;
+use crate::{LEAST_SCALE, QUICK_SCALE};
 
-/// Results of one file.
-#[derive(Clone, Debug)]
-pub struct PageSource {
-    name: String,
-    commit: String,
-    command: String,
-    rows: BTreeMap<String, Value>,
+/// Digits of a row's digest.
+const DIGITS: usize = 8;
+
+/// What the store says of a row.
+struct Kept {
+    result: RowResult,
+    digest: String,
+    /// What is another than where this program is built from.
+    stale: BTreeSet<&'static str>,
 }
 
-impl PageSource {
-    /// Takes what `terrace reproduce --json` or `--output` wrote; `name` is what the page calls the file.
-    ///
-    /// # Errors
-    /// When the value has no rows with ids.
-    pub fn read(name: &str, value: &Value) -> Result<PageSource, String> {
-        let rows =
-            value["rows"].as_array().ok_or("expected an object with `rows`, as `terrace reproduce` writes it")?;
-        let mut found = BTreeMap::new();
-        for row in rows {
-            let id = row["id"].as_str().ok_or("a row has no `id`")?;
-            found.insert(id.to_owned(), row.clone());
-        }
-        let text = |key: &str| value[key].as_str().unwrap_or("unknown").to_owned();
-        Ok(PageSource { name: name.to_owned(), commit: text("commit"), command: text("command"), rows: found })
-    }
-}
+/// By row.
+type Results<'r> = BTreeMap<&'r str, Kept>;
 
-/// The verdicts in the order of the columns, as JSON has them and as the page calls them.
-const VERDICTS: [(&str, &str); 7] = [
-    ("agrees", "agrees"),
-    ("differs", "differs"),
-    ("opposite", "other way"),
-    ("undecided", "undecided"),
-    ("no-number", "no number"),
-    ("no-value", "no value"),
-    ("refused", "refused"),
+/// The verdicts in the order of the columns, and as the page calls them.
+const VERDICTS: [(Verdict, &str); 7] = [
+    (Verdict::Agrees, "agrees"),
+    (Verdict::Differs, "differs"),
+    (Verdict::Opposite, "other way"),
+    (Verdict::Undecided, "undecided"),
+    (Verdict::NoNumber, "no number"),
+    (Verdict::NoValue, "no value"),
+    (Verdict::Refused, "refused"),
 ];
 
-/// The page of these rows. A row has the result of the last file that has one.
-pub fn page(experiments: &Experiments, rows: &[&Row], ids: &[String], sources: &[PageSource]) -> String {
-    let files: String = sources.iter().map(|source| format!(" --page {}", source.name)).collect();
-    let mut out = format!(
-        "# Fidelity: the papers' figures beside ours\n\n\
-         Every figure that a row of `experiments/*.toml` states, beside what the simulator computes for it. Nothing here was measured. The page\n\
-         is made by\n\n    terrace reproduce {}{files} >docs/fidelity.md\n\n\
-         and a test holds it to that. [Experiments](experiments.md) says what the verdicts mean and how to repeat a row.\n\n\
-         | results | made by | commit |\n|---|---|---|\n",
-        ids.join(" "),
-    );
-    for source in sources {
-        let PageSource { name, command, commit, .. } = source;
-        let _ = writeln!(out, "| [{name}](../{name}) | `{}` | {commit} |", cell(command));
+/// The page of these rows.
+///
+/// # Errors
+/// When the runs of a row do not give its value.
+pub fn page(experiments: &Experiments, rows: &[&Row], store: &Store) -> Result<String, Error> {
+    let mut results = Results::new();
+    for row in rows {
+        if let Some(kept) = kept(experiments, row, store)? {
+            results.insert(&row.id, kept);
+        }
     }
-    let result = |row: &Row| sources.iter().rev().find_map(|source| source.rows.get(&row.id));
-    summary(&mut out, experiments, rows, &result);
+    let mut out = "# Fidelity: the papers' figures beside ours\n\n\
+         Every figure that a row of `experiments/*.toml` states, beside what the simulator computes for it. Nothing here was measured but the time\n\
+         of database queries. The page is made by\n\n    terrace reproduce page >docs/fidelity.md\n\n\
+         of the runs that are kept in `experiments/results`, and a test holds it to that. [Experiments](experiments.md) says what the verdicts mean,\n\
+         how to repeat a row, and how runs are kept. A row's digest stands for the sources, machines and settings that computed its runs; `stale`\n\
+         says which of them are others in the program that printed this page.\n"
+        .to_owned();
+    summary(&mut out, experiments, rows, &results);
     for paper in &experiments.papers {
         let own: Vec<&Row> = rows.iter().copied().filter(|row| begins(row, &paper.prefix)).collect();
         if own.is_empty() {
@@ -71,24 +70,78 @@ pub fn page(experiments: &Experiments, rows: &[&Row], ids: &[String], sources: &
         }
         let _ = write!(
             out,
-            "\n## {}\n\n| row | what | paper | ours | verdict | scale, seeds | why |\n|---|---|---|---|---|---|---|\n",
+            "\n## {}\n\n| row | what | paper | ours | verdict | scale, seeds | why | digest |\n|---|---|---|---|---|---|---|---|\n",
             paper.title
         );
-        own.iter().for_each(|row| line(&mut out, row, rows, &result));
+        own.iter().for_each(|row| line(&mut out, row, &results));
         let missing = experiments.not_built.iter().filter(|row| row.id.starts_with(&format!("{}.", paper.prefix)));
         for row in missing {
-            let _ = writeln!(out, "| {} | | | | not built | | {} |", row.id, cell(&row.why));
+            let _ = writeln!(out, "| {} | | | | not built | | {} | |", row.id, cell(&row.why));
         }
     }
-    out
+    Ok(out)
+}
+
+/// A row by its kept runs, at the finest scale at which all are there.
+fn kept(experiments: &Experiments, row: &Row, store: &Store) -> Result<Option<Kept>, Error> {
+    let scales =
+        std::iter::successors(Some(LEAST_SCALE), |scale| Some(scale * 2)).take_while(|scale| *scale <= QUICK_SCALE);
+    for scale in scales {
+        if let Some(kept) = kept_at(experiments, row, store, scale)? {
+            return Ok(Some(kept));
+        }
+    }
+    Ok(None)
+}
+
+fn kept_at(experiments: &Experiments, row: &Row, store: &Store, scale: u32) -> Result<Option<Kept>, Error> {
+    let planned = |seeds| {
+        let mut plan = Plan::new(vec![row], Options { scale, seeds, set: Vec::new() })?;
+        plan.ask_also(&experiments.rows);
+        Ok::<_, Error>(plan)
+    };
+    let mut runs = Runs::default();
+    let (mut origins, mut stale) = (Vec::new(), BTreeSet::new());
+    let mut seeds = Vec::new();
+    if row.measure == Measure::DatabaseQuery {
+        for machine in &row.machines {
+            let Some(record) = store.get(&query_key(machine)) else { return Ok(None) };
+            let Some(query) = record.query.clone() else { return Ok(None) };
+            runs.take_query(machine, query);
+            stale.extend(record.of.changed(&Origin::of_query(machine)?));
+            origins.push(record.of.text());
+        }
+        seeds.push(1);
+    }
+    let all = planned(store.seeds().into_iter().collect())?;
+    for seed in store.seeds() {
+        let own: Vec<_> = all.first.iter().chain(&all.second).filter(|(_, other)| *other == seed).collect();
+        let found: Option<Vec<_>> = own.iter().map(|(case, seed)| store.usable(&all, case, *seed)).collect();
+        let Some(found) = found.filter(|found| !found.is_empty()) else { continue };
+        seeds.push(seed);
+        for ((case, _), record) in own.into_iter().zip(found) {
+            if let Some(outcome) = record.outcome() {
+                runs.take(case, seed, outcome);
+            }
+            stale.extend(record.of.changed(&Origin::of(&all, case, &all.asked_of(case))?));
+            origins.push(record.of.text());
+        }
+    }
+    if seeds.is_empty() {
+        return Ok(None);
+    }
+    let document = Document::new(&planned(seeds)?, &runs)?;
+    let digest = digest_of(&origins.join("\n"))[..DIGITS].to_owned();
+    Ok(document.rows.into_iter().next().map(|result| Kept { result, digest, stale }))
 }
 
 fn begins(row: &Row, prefix: &str) -> bool {
     row.id.strip_prefix(prefix).is_some_and(|rest| rest.starts_with('.'))
 }
 
-fn verdict(result: Option<&Value>) -> &str {
-    result.and_then(|result| result["verdict"].as_str()).unwrap_or("not run")
+/// The verdict on a row; `None` where it was not run.
+fn verdict(results: &Results<'_>, row: &Row) -> Option<Verdict> {
+    results.get(row.id.as_str()).map(|kept| kept.result.verdict)
 }
 
 /// Rows whose paper states a number or a range, so that agreement is within a distance of it.
@@ -96,7 +149,7 @@ fn is_numeric(row: &Row) -> bool {
     row.paper.number.is_some() || row.paper.at_least.is_some() || row.paper.at_most.is_some()
 }
 
-fn summary<'v>(out: &mut String, experiments: &Experiments, rows: &[&Row], result: &dyn Fn(&Row) -> Option<&'v Value>) {
+fn summary(out: &mut String, experiments: &Experiments, rows: &[&Row], results: &Results<'_>) {
     out.push_str("\n## How many agree\n\n| paper | rows |");
     VERDICTS.iter().for_each(|(_, name)| {
         let _ = write!(out, " {name} |");
@@ -105,22 +158,23 @@ fn summary<'v>(out: &mut String, experiments: &Experiments, rows: &[&Row], resul
     out.push_str(&"---|".repeat(VERDICTS.len() + 4));
     out.push('\n');
     let mut line = |name: &str, own: &[&Row]| {
-        let count = |wanted: &str| own.iter().filter(|row| verdict(result(row)) == wanted).count();
+        let count = |wanted| own.iter().filter(|row| verdict(results, row) == wanted).count();
         let _ = write!(out, "| {name} | {} |", own.len());
         for (key, _) in VERDICTS {
-            let _ = write!(out, " {} |", count(key));
+            let _ = write!(out, " {} |", count(Some(key)));
         }
-        let numeric: Vec<&&Row> =
-            own.iter().filter(|row| is_numeric(row) && verdict(result(row)) != "not run").collect();
-        let agree = numeric.iter().filter(|row| verdict(result(row)) == "agrees").count();
-        let others: Vec<&&Row> =
-            own.iter().filter(|row| !matches!(verdict(result(row)), "agrees" | "no-number" | "not run")).collect();
+        let numeric: Vec<&&Row> = own.iter().filter(|row| is_numeric(row) && verdict(results, row).is_some()).collect();
+        let agree = numeric.iter().filter(|row| verdict(results, row) == Some(Verdict::Agrees)).count();
+        let others: Vec<&&Row> = own
+            .iter()
+            .filter(|row| !matches!(verdict(results, row), None | Some(Verdict::Agrees | Verdict::NoNumber)))
+            .collect();
         let with_cause = others.iter().filter(|row| row.cause.is_some()).count();
         let tested = others.iter().filter(|row| row.cause_row.is_some()).count();
         let _ = writeln!(
             out,
             " {} | {agree} of {} | {with_cause} of {} | {tested} |",
-            count("not run"),
+            count(None),
             numeric.len(),
             others.len()
         );
@@ -138,33 +192,37 @@ fn summary<'v>(out: &mut String, experiments: &Experiments, rows: &[&Row], resul
     );
 }
 
-fn line<'v>(out: &mut String, row: &Row, rows: &[&Row], result: &dyn Fn(&Row) -> Option<&'v Value>) {
-    let Some(found) = result(row) else {
-        let _ = writeln!(out, "| {} | {} | {} | | not run | | |", row.id, cell(&row.quantity), cell(&row.paper.words));
+fn line(out: &mut String, row: &Row, results: &Results<'_>) {
+    let Some(Kept { result, digest, stale }) = results.get(row.id.as_str()) else {
+        let _ =
+            writeln!(out, "| {} | {} | {} | | not run | | | |", row.id, cell(&row.quantity), cell(&row.paper.words));
         return;
     };
-    let text = |key: &str| found[key].as_str().unwrap_or("").to_owned();
-    let name = VERDICTS.iter().find(|(key, _)| *key == verdict(Some(found))).map_or("", |(_, name)| name);
-    let mut why = text("verdict_why");
-    if verdict(Some(found)) != "agrees" {
+    let name = VERDICTS.iter().find(|(key, _)| *key == result.verdict).map_or("", |(_, name)| name);
+    let mut why = result.verdict_why.clone();
+    if result.verdict != Verdict::Agrees {
         if let Some(cause) = &row.cause {
             let _ = write!(why, ". Cause: {cause}");
         }
         if let Some(other) = &row.cause_row {
-            let changed = rows.iter().find(|row| row.id == *other).and_then(|row| result(row));
-            let ours = changed.and_then(|found| found["ours_text"].as_str()).unwrap_or("not run");
+            let changed = results.get(other.as_str());
+            let ours = changed.map_or("not run", |kept| kept.result.ours_text.as_str());
             let _ = write!(why, ". With that changed ({other}): {ours}");
         }
     }
-    let seeds = found["seeds"].as_array().map_or(0, Vec::len);
+    let stale = match stale.iter().copied().collect::<Vec<_>>().join(", ") {
+        none if none.is_empty() => none,
+        parts => format!(" stale: {parts}"),
+    };
     let _ = writeln!(
         out,
-        "| {} | {} | {} | {} | {name} | 1:{}, {seeds} | {} |",
+        "| {} | {} | {} | {} | {name} | 1:{}, {} | {} | {digest}{stale} |",
         row.id,
         cell(&row.quantity),
         cell(&row.paper.words),
-        cell(&text("ours_text")),
-        found["scale"],
+        cell(&result.ours_text),
+        result.scale,
+        result.seeds.len(),
         cell(&why)
     );
 }

@@ -95,7 +95,7 @@ impl Document {
             version: env!("CARGO_PKG_VERSION"),
             command: "reproduce",
             rows,
-            runs: runs.all(plan).map(|(run, seed, outcome)| figure::facts(run, seed, outcome)).collect(),
+            runs: runs.all(plan).map(|(run, seed, outcome)| figure::facts(run, seed, outcome.scale, outcome)).collect(),
         })
     }
 
@@ -188,7 +188,8 @@ fn result(row: &Row, plan: &Plan<'_>, runs: &Runs) -> Result<RowResult, Error> {
     let case_texts: Vec<String> = row.cases.iter().map(ToString::to_string).collect();
     let courses = row.cases.iter().filter_map(|case| {
         let run = runs.of(case, *seeds.first()?)?;
-        (!run.intervals.is_empty()).then(|| json!({ "run": case.to_string(), "intervals": run.intervals }))
+        let intervals = &run.shown.intervals;
+        (!intervals.is_empty()).then(|| json!({ "run": case.to_string(), "intervals": intervals }))
     });
     Ok(RowResult {
         id: row.id.clone(),

@@ -1,31 +1,28 @@
 //! Runs the cases of rows on modelled hardware, each distinct one once a seed; those of one program in lockstep.
 //!
 //! In: rows, scale, seeds. Out: [`Runs`]. Must not: compare runs, or know what a row asks of them.
-//!
-//! A case that says `at` is limited while it runs. Its size follows the program's peak, so that its run with everything fast comes
-//! first. Fast memory is then a little more than the peak, so that the policy's own watermarks do not lie within the program.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::sync::Arc;
 
 use rayon::prelude::*;
-use terrace_core::units::{Bytes, Time};
+use terrace_core::units::Bytes;
 use terrace_machine::preset::Machine;
 use terrace_machine::scale::Scale;
 use terrace_policies::Settings;
-use terrace_sim::run::{Bounds, RunRequest, bounding, machines_at_once, parts, run_together};
-use terrace_sim::tuning::{Counters, FixedLimit, Tuning};
-use terrace_sim::{FastSize, MmuConfig, Pages, Report, SimConfig, SimError, WorkloadSource};
-use terrace_sizing::sim_driver::{SimDriver, vector_between};
-use terrace_sizing::watched::Looks;
-use terrace_sizing::{ConfigVector, Index};
-use terrace_tuning::{Interval, Mode, Summary, Tuner, TunerConfig};
+use terrace_sim::run::{Bounds, bounding, machines_at_once, parts, run_together};
+use terrace_sim::{SimConfig, WorkloadSource};
+use terrace_sizing::Index;
+use terrace_tuning::Interval;
 
-use crate::bounds::Course;
-use crate::case::{Case, Fast, Limit};
+use crate::case::{Case, Limit};
 use crate::error::{Error, RunError};
 use crate::experiments::Row;
+use crate::measure::Measure;
+use crate::outcome::{Asked, Outcome};
+use crate::prepare::bounds_of;
+use crate::query::Query;
+use crate::stop::{Stop, Stoppable};
 use crate::{LEAST_SCALE, QUICK_SCALE};
 
 /// How rows are run.
@@ -40,10 +37,10 @@ pub struct Options {
 }
 
 /// A setting of a policy that takes the place of the cases' own.
-struct Other {
-    policy: String,
-    key: String,
-    value: String,
+pub(crate) struct Other {
+    pub policy: String,
+    pub key: String,
+    pub value: String,
 }
 
 /// Makes the performance database of a machine ready for queries.
@@ -53,48 +50,70 @@ pub type Database<'a> = &'a (dyn Fn(&Machine) -> Result<Index, Box<dyn std::erro
 pub struct Plan<'a> {
     pub(crate) rows: Vec<&'a Row>,
     pub(crate) options: Options,
-    scale: Scale,
-    others: Vec<Other>,
+    pub(crate) scale: Scale,
+    pub(crate) others: Vec<Other>,
+    asked: BTreeMap<String, Asked>,
     /// Distinct runs: those that need no other run, and those that need the peak of one of these.
-    first: Vec<(Case, u64)>,
-    second: Vec<(Case, u64)>,
-}
-
-/// What a run amounted to.
-#[derive(Clone, Debug)]
-pub struct Outcome {
-    /// The simulator's report.
-    pub report: Report,
-    /// Its counters over the whole run, for the database; `None` where it was not profiled, or too short.
-    pub vector: Option<ConfigVector>,
-    /// Share of the peak and forecast loss of each size, where pages were watched.
-    pub forecast: Vec<(f64, f64)>,
-    /// Work, time and resident pages over time, where it was profiled.
-    pub course: Course,
-    /// What the tuner came to.
-    pub summary: Option<Summary>,
-    /// The tuner's decisions.
-    pub intervals: Vec<Interval>,
-}
-
-impl Outcome {
-    /// Pages of the program at its peak.
-    pub(crate) fn peak_pages(&self) -> u64 {
-        Bytes::new(self.report.footprint_bytes).pages()
-    }
+    pub(crate) first: Vec<(Case, u64)>,
+    pub(crate) second: Vec<(Case, u64)>,
 }
 
 /// All runs, and the databases that predict.
 #[derive(Default)]
 pub struct Runs {
-    outcomes: BTreeMap<(String, u64), (Case, Outcome)>,
+    outcomes: BTreeMap<(String, u64), Outcome>,
     indices: BTreeMap<String, Arc<Index>>,
+    queries: BTreeMap<String, Query>,
 }
 
 impl Runs {
     /// The run of a case.
     pub(crate) fn of(&self, case: &Case, seed: u64) -> Option<&Outcome> {
-        self.outcomes.get(&(case.to_string(), seed)).map(|(_, outcome)| outcome)
+        self.outcomes.get(&(case.to_string(), seed))
+    }
+
+    /// Takes a run over.
+    pub(crate) fn take(&mut self, case: &Case, seed: u64, outcome: Outcome) {
+        self.outcomes.insert((case.to_string(), seed), outcome);
+    }
+
+    /// How long the database of a machine takes to answer.
+    pub(crate) fn query(&self, machine: &str) -> Option<&Query> {
+        self.queries.get(machine)
+    }
+
+    /// Takes that over.
+    pub(crate) fn take_query(&mut self, machine: &str, query: Query) {
+        self.queries.insert(machine.to_owned(), query);
+    }
+
+    /// Takes the database of a machine over from others.
+    pub(crate) fn share_index(&mut self, machine: &str, other: &Runs) {
+        if let Some(index) = other.indices.get(machine) {
+            self.indices.insert(machine.to_owned(), index.clone());
+        }
+    }
+
+    /// Makes the database of a machine ready, if it is not.
+    pub(crate) fn prepare_index(&mut self, name: &str, database: Database<'_>) -> Result<(), Error> {
+        if !self.indices.contains_key(name) {
+            let failed = |source| Error::Run { case: format!("the database of {name}"), seed: 0, source };
+            let machine = Machine::preset(name).map_err(|error| failed(RunError::Simulation(error.into())))?;
+            let index = database(&machine).map_err(|why| failed(RunError::Database(why)))?;
+            self.indices.insert(name.to_owned(), Arc::new(index));
+        }
+        Ok(())
+    }
+
+    /// Times the queries of a machine's database, if that was not done.
+    pub(crate) fn prepare_query(&mut self, name: &str, database: Database<'_>) -> Result<(), Error> {
+        self.prepare_index(name, database)?;
+        if let (Some(index), None) = (self.indices.get(name), self.queries.get(name)) {
+            let failed = |why: String| Error::Measure { id: format!("the database of {name}"), why };
+            let query = Query::time(index.database()).map_err(|error| failed(error.to_string()))?;
+            self.queries.insert(name.to_owned(), query);
+        }
+        Ok(())
     }
 
     /// The database of a machine.
@@ -107,7 +126,7 @@ impl Runs {
         let own: BTreeSet<(String, u64)> =
             plan.first.iter().chain(&plan.second).map(|(case, seed)| (case.to_string(), *seed)).collect();
         let of_plan = self.outcomes.iter().filter(move |(key, _)| own.contains(key));
-        of_plan.map(|((case, seed), (_, outcome))| (case.as_str(), *seed, outcome))
+        of_plan.map(|((case, seed), outcome)| (case.as_str(), *seed, outcome))
     }
 }
 
@@ -131,12 +150,30 @@ impl<'a> Plan<'a> {
         let all: Vec<(Case, u64)> =
             options.seeds.iter().flat_map(|&seed| distinct.values().map(move |case| (case.clone(), seed))).collect();
         let (first, second) = all.into_iter().partition(|(case, _)| matches!(case.at, None | Some(Limit::Full)));
-        Ok(Plan { rows, options, scale, others, first, second })
+        let asked = Asked::of(rows.iter().copied());
+        Ok(Plan { rows, options, scale, others, asked, first, second })
+    }
+
+    /// Asks of its runs what these rows want of them as well, so that what one plan runs serves the others.
+    pub fn ask_also<'r>(&mut self, rows: impl IntoIterator<Item = &'r Row>) {
+        let mut all: Vec<&Row> = rows.into_iter().collect();
+        all.extend(&self.rows);
+        self.asked = Asked::of(all.into_iter());
+    }
+
+    /// What only some rows want of a run.
+    pub(crate) fn asked_of(&self, case: &Case) -> Asked {
+        self.asked.get(&case.to_string()).cloned().unwrap_or_default()
+    }
+
+    /// Whether a run is there, with all that is asked of it.
+    fn has(&self, runs: &Runs, case: &Case, seed: u64) -> bool {
+        runs.of(case, seed).is_some_and(|run| self.asked_of(case).is_answered_by(&run.figures))
     }
 
     /// How many of its runs another one lacks.
     pub fn lacks(&self, runs: &Runs) -> usize {
-        self.first.iter().chain(&self.second).filter(|(case, seed)| runs.of(case, *seed).is_none()).count()
+        self.first.iter().chain(&self.second).filter(|(case, seed)| !self.has(runs, case, *seed)).count()
     }
 
     /// How many runs there are.
@@ -156,7 +193,7 @@ impl<'a> Plan<'a> {
     /// The courses of tuned runs of the first seed, for pictures: case and decisions, in the order of the rows.
     pub fn tuned<'r>(&'r self, runs: &'r Runs) -> impl Iterator<Item = (&'a Case, &'r [Interval])> {
         let seed = self.options.seeds.first().copied().unwrap_or_default();
-        self.tuned_cases().filter_map(move |case| Some((case, runs.of(case, seed)?.intervals.as_slice())))
+        self.tuned_cases().filter_map(move |case| Some((case, runs.of(case, seed)?.shown.intervals.as_slice())))
     }
 
     /// The scale of a row's runs.
@@ -178,32 +215,28 @@ impl<'a> Plan<'a> {
     /// # Errors
     /// When a run fails; it is named.
     pub fn run_on(&self, runs: &mut Runs, database: Database<'_>, done: &(dyn Fn() + Sync)) -> Result<(), Error> {
-        for name in self.rows.iter().flat_map(|row| &row.machines) {
-            if !runs.indices.contains_key(name) {
-                let failed = |source| Error::Run { case: format!("the database of {name}"), seed: 0, source };
-                let machine = Machine::preset(name).map_err(|error| failed(RunError::Simulation(error.into())))?;
-                let index = database(&machine).map_err(|why| failed(RunError::Database(why)))?;
-                runs.indices.insert(name.clone(), Arc::new(index));
+        for row in &self.rows {
+            for name in &row.machines {
+                match row.measure {
+                    Measure::DatabaseQuery => runs.prepare_query(name, database)?,
+                    _ => runs.prepare_index(name, database)?,
+                }
             }
         }
+        let never = Stop::never();
         for part in [&self.first, &self.second] {
             let before: &Runs = runs;
-            let left = part.iter().filter(|(case, seed)| before.of(case, *seed).is_none());
-            let mut programs: BTreeMap<String, Vec<&(Case, u64)>> = BTreeMap::new();
-            for one in left {
-                let source = self.source(&one.0, one.1);
-                programs.entry(format!("{source:?}")).or_default().push(one);
-            }
+            let left: Vec<&(Case, u64)> = part.iter().filter(|(case, seed)| !self.has(before, case, *seed)).collect();
+            let programs = self.by_program(left);
             let parts = parts(programs.len(), rayon::current_num_threads());
             let mut batches: Vec<&[&(Case, u64)]> = Vec::new();
-            for cases in programs.values() {
-                let footprint = self.footprint(&cases[0].0);
-                batches.extend(cases.chunks(cases.len().div_ceil(parts).min(machines_at_once(footprint))));
+            for cases in &programs {
+                batches.extend(cases.chunks(cases.len().div_ceil(parts).min(self.at_once(&cases[0].0))));
             }
             let outcomes: Vec<Vec<_>> = batches
                 .into_par_iter()
                 .map(|cases| {
-                    let outcomes = self.together(cases, before);
+                    let outcomes = self.together(cases, before, &never);
                     cases.iter().for_each(|_| done());
                     outcomes
                 })
@@ -213,17 +246,34 @@ impl<'a> Plan<'a> {
         Ok(())
     }
 
+    /// Runs by their program with its seed; within one, those on equal machines stand together.
+    pub(crate) fn by_program<'c>(&self, cases: Vec<&'c (Case, u64)>) -> Vec<Vec<&'c (Case, u64)>> {
+        let mut programs: BTreeMap<String, Vec<&(Case, u64)>> = BTreeMap::new();
+        for one in cases {
+            programs.entry(format!("{:?}", self.source(&one.0, one.1))).or_default().push(one);
+        }
+        let machine = |(case, _): &&(Case, u64)| (case.setting.machine.clone(), case.setting.huge);
+        programs.values_mut().for_each(|cases| cases.sort_by_key(machine));
+        programs.into_values().collect()
+    }
+
+    /// How many machines to run together of a case's program.
+    pub(crate) fn at_once(&self, case: &Case) -> usize {
+        machines_at_once(self.footprint(case))
+    }
+
     fn source(&self, case: &Case, seed: u64) -> WorkloadSource {
         let parameters = case.setting.parameters(case.setting.scale(self.scale), seed);
         WorkloadSource { name: case.setting.workload.clone(), parameters }
     }
 
-    fn footprint(&self, case: &Case) -> Bytes {
+    pub(crate) fn footprint(&self, case: &Case) -> Bytes {
         case.setting.scale(self.scale).bytes(case.setting.size)
     }
 
-    /// Runs cases of one program and seed: the program once, with the bounds of those that ask for them.
-    fn together(&self, cases: &[&(Case, u64)], runs: &Runs) -> Result<Vec<Done>, Error> {
+    /// Runs cases of one program and seed: the program once, with the bounds of those that ask for them. None came to an end where it was
+    /// told to stop.
+    pub(crate) fn together(&self, cases: &[&(Case, u64)], runs: &Runs, stop: &Stop) -> Result<Vec<Done>, Error> {
         let failed = |(case, seed): &(Case, u64), source| Error::Run { case: case.to_string(), seed: *seed, source };
         let mut prepared = Vec::new();
         let mut bounded: BTreeMap<String, SimConfig> = BTreeMap::new();
@@ -243,8 +293,12 @@ impl<'a> Plan<'a> {
             requests.push(request);
             after.push((one, bounds, rest));
         }
-        let source = self.source(&cases[0].0, cases[0].1);
-        let mut reports = run_together(requests, &source).into_iter();
+        let source = Stoppable::new(self.source(&cases[0].0, cases[0].1), stop);
+        let reports = run_together(requests, &source);
+        if source.was_stopped() {
+            return Ok(Vec::new());
+        }
+        let mut reports = reports.into_iter();
         let mut bounds = BTreeMap::new();
         for key in bounded.into_keys() {
             let pair = [reports.next(), reports.next()].map(|report| report.expect("each has two runs"));
@@ -257,162 +311,15 @@ impl<'a> Plan<'a> {
             if let Some(bounds) = bounds.get(&key).filter(|_| one.0.bounds && one.0.at.is_none()) {
                 report.compare_with(bounds);
             }
-            let outcome = after.outcome(report).map_err(|error| failed(one, error))?;
-            outcomes.push(((one.0.to_string(), one.1), (one.0.clone(), outcome)));
+            let outcome = after.outcome(&report).map_err(|error| failed(one, error))?;
+            outcomes.push(((one.0.to_string(), one.1), outcome));
         }
         Ok(outcomes)
-    }
-
-    /// The run of a case, and what makes an outcome of its report.
-    fn prepare(&self, case: &Case, seed: u64, runs: &Runs) -> Result<(RunRequest, After), RunError> {
-        let machine = Machine::preset(&case.setting.machine).map_err(SimError::from)?;
-        let scale = case.setting.scale(self.scale);
-        let footprint = self.footprint(case);
-        let mut settings = case.policy_settings.clone();
-        let for_it = self.others.iter().filter(|other| other.policy == case.policy);
-        settings.extend(for_it.map(|other| (other.key.clone(), other.value.clone())));
-        let policy = terrace_policies::build(&case.policy, Settings::from_pairs(settings.clone()))?;
-        let configured = |footprint, fast| {
-            let mut config = SimConfig::new(machine.clone(), footprint, fast);
-            (config.scale, config.seed) = (scale, seed);
-            config.pages = match (case.setting.huge, case.setting.mmu_miss_cycles) {
-                (false, _) => Pages::Small,
-                (true, None) => Pages::Folded,
-                (true, Some(_)) => Pages::Whole,
-            };
-            config.mmu = case.setting.mmu_miss_cycles.map(|miss_cycles| MmuConfig {
-                miss_cycles,
-                counters: None,
-                ..MmuConfig::new(case.setting.threads)
-            });
-            config
-        };
-        let Some(limit) = &case.at else {
-            let fast = match case.setting.fast {
-                Some(Fast::Share(share)) => FastSize::Share(share),
-                Some(Fast::Amount(amount)) => FastSize::Bytes(Bytes::new(amount.get() / u64::from(scale.factor()))),
-                None => FastSize::Share(1.0),
-            };
-            return Ok((RunRequest::new(configured(footprint, fast), policy), After { limited: None, scale }));
-        };
-        let peak = match (limit, runs.of(&case.baseline(), seed)) {
-            (Limit::Full, _) => footprint.pages(),
-            (_, Some(baseline)) => baseline.peak_pages(),
-            (_, None) => return Err(RunError::NoBaseline),
-        };
-        let room = Bytes::of_pages((peak as f64 * case.setting.room_over_peak).ceil() as u64);
-        let config = configured(room, FastSize::Share(1.0));
-        let profile = Arc::new(Mutex::new(Profile::default()));
-        let mut tuner = None;
-        let profiler = |limit| Box::new(Profiler { profile: profile.clone(), limit });
-        let tuning: Box<dyn Tuning> = match limit {
-            Limit::Full => profiler(None),
-            Limit::Watched(_) => {
-                let looks = Looks::new(&case.setting.workload, machine.clone(), 1);
-                profile.lock().unwrap_or_else(PoisonError::into_inner).looks = looks;
-                profiler(None)
-            }
-            Limit::Unlimited => Box::new(FixedLimit::new(u64::MAX)),
-            Limit::Share(share) => profiler(Some((peak as f64 * share) as u64)),
-            Limit::Tuned { measured, target, interval } => {
-                let mode = if *measured { Mode::Measured } else { Mode::Paper };
-                let mut config = TunerConfig::new(*target, mode);
-                config.interval = *interval;
-                let shared = Arc::new(Mutex::new(Tuner::new(config)));
-                tuner = Some(shared.clone());
-                let index = runs.index(&case.setting.machine).ok_or(RunError::NoBaseline)?;
-                Box::new(SimDriver::new(shared, index.clone(), scale, peak))
-            }
-        };
-        let replay = match limit {
-            Limit::Watched(shares) => {
-                let (config, shares, policy) = (config.clone(), shares.clone(), case.policy.clone());
-                Some(Replay { config, peak, shares, policy, settings })
-            }
-            _ => None,
-        };
-        let limited = Some(Limited { profile, tuner, replay });
-        Ok((RunRequest::new(config, policy).tuned(tuning), After { limited, scale }))
     }
 }
 
 /// A run by its case and seed, with what it came to.
-type Done = ((String, u64), (Case, Outcome));
-
-/// What the bounds of a run depend on.
-fn bounds_of(config: &SimConfig) -> String {
-    format!(
-        "{} {:?} {:?} {:?} {}",
-        config.machine.name,
-        config.pages,
-        config.mmu,
-        config.footprint,
-        config.scale.factor()
-    )
-}
-
-/// What makes an outcome of a report.
-struct After {
-    limited: Option<Limited>,
-    scale: Scale,
-}
-
-/// What watched a run that was limited.
-struct Limited {
-    profile: Arc<Mutex<Profile>>,
-    tuner: Option<Arc<Mutex<Tuner>>>,
-    replay: Option<Replay>,
-}
-
-/// How what was seen of a run is played again under its policy: held at shares of the peak, as the runs are that it is compared with.
-struct Replay {
-    config: SimConfig,
-    peak: u64,
-    shares: Vec<f64>,
-    policy: String,
-    settings: BTreeMap<String, String>,
-}
-
-impl Replay {
-    /// Each share with its loss.
-    fn losses(self, looks: &Looks) -> Result<Vec<(f64, f64)>, RunError> {
-        // What was seen has passed the cache and the TLB already.
-        let config = SimConfig { cache: false, tlb: false, ..self.config };
-        let [tape] = looks.tapes() else { return Ok(Vec::new()) };
-        let limits = std::iter::once(u64::MAX).chain(self.shares.iter().map(|share| (self.peak as f64 * share) as u64));
-        let request = |limit| {
-            let policy = terrace_policies::build(&self.policy, Settings::from_pairs(self.settings.clone()))?;
-            Ok(RunRequest::new(config.clone(), policy).tuned(Box::new(FixedLimit::new(limit))))
-        };
-        let requests = limits.map(request).collect::<Result<Vec<_>, RunError>>()?;
-        let reports = run_together(requests, tape).into_iter().collect::<Result<Vec<_>, _>>()?;
-        let loss = |report: &Report| report.seconds / reports[0].seconds - 1.0;
-        Ok(self.shares.iter().copied().zip(reports[1..].iter().map(loss)).collect())
-    }
-}
-
-impl After {
-    fn outcome(self, report: Report) -> Result<Outcome, RunError> {
-        let Some(Limited { profile, tuner, replay }) = self.limited else {
-            let (course, forecast, intervals) = Default::default();
-            return Ok(Outcome { report, vector: None, forecast, course, summary: None, intervals });
-        };
-        let tuner = tuner.as_ref().map(|tuner| tuner.lock().unwrap_or_else(PoisonError::into_inner));
-        let profile = profile.lock().unwrap_or_else(PoisonError::into_inner);
-        let forecast = match (replay, &profile.looks) {
-            (Some(replay), Some(looks)) => replay.losses(looks)?,
-            _ => Vec::new(),
-        };
-        Ok(Outcome {
-            vector: profile.vector(self.scale, Bytes::new(report.footprint_bytes).pages()),
-            forecast,
-            course: profile.course.clone(),
-            summary: tuner.as_ref().map(|tuner| of_the_whole_run(tuner, report.full_size_seconds)),
-            intervals: tuner.as_ref().map_or_else(Vec::new, |tuner| tuner.intervals().to_vec()),
-            report,
-        })
-    }
-}
+pub(crate) type Done = ((String, u64), Outcome);
 
 /// Reads `POLICY.KEY=VALUE`, and builds the policy once, so that a bad value is found before anything runs.
 fn other(text: &str) -> Result<Other, Error> {
@@ -423,63 +330,4 @@ fn other(text: &str) -> Result<Other, Error> {
     terrace_policies::build(policy, Settings::from_pairs([(key, value)]))
         .map_err(|error| refused(error.to_string()))?;
     Ok(Other { policy: policy.to_owned(), key: key.to_owned(), value: value.to_owned() })
-}
-
-/// A tuner's summary, with what was saved as a mean over the whole run: nothing is saved after the last decision, and before the
-/// first window.
-fn of_the_whole_run(tuner: &Tuner, seconds: f64) -> Summary {
-    let summary = tuner.summary();
-    let windows: f64 = tuner.intervals().iter().map(|interval| interval.window_seconds).sum();
-    Summary { saved_share_mean: summary.saved_share_mean * (windows / seconds.max(windows)).min(1.0), ..summary }
-}
-
-/// First and last counters of a run, and how it went between them.
-#[derive(Default)]
-struct Profile {
-    first: Option<Counters>,
-    last: Option<Counters>,
-    course: Course,
-    looks: Option<Looks>,
-}
-
-impl Profile {
-    fn vector(&self, scale: Scale, peak_pages: u64) -> Option<ConfigVector> {
-        let (first, last) = (self.first.as_ref()?, self.last.as_ref()?);
-        let seconds = last.now.since(first.now).as_secs_f64();
-        let vector = vector_between(first, last, scale)?.over_interval(seconds);
-        let resident_bytes = (peak_pages * 4096 * u64::from(scale.factor())) as f64;
-        Some(ConfigVector { resident_bytes, ..vector })
-    }
-}
-
-/// Looks several times an interval, so that the last look is near the end, and sets a limit once, at the start.
-struct Profiler {
-    profile: Arc<Mutex<Profile>>,
-    limit: Option<u64>,
-}
-
-/// The shortest runs, of some 15 s, are to be cut into forty parts; and ages are to be known well enough for a forecast.
-const LOOK: Duration = Duration::from_millis(100);
-
-impl Tuning for Profiler {
-    fn due(&self) -> Time {
-        let profile = self.profile.lock().unwrap_or_else(PoisonError::into_inner);
-        profile.last.map_or(Time::ZERO, |last| last.now + LOOK)
-    }
-    fn tune(&mut self, counters: &Counters) -> Option<u64> {
-        let mut profile = self.profile.lock().unwrap_or_else(PoisonError::into_inner);
-        profile.first.get_or_insert(*counters);
-        profile.last = Some(*counters);
-        profile.course.points.push((counters.operations, counters.now.as_secs_f64(), counters.resident_pages));
-        self.limit.take()
-    }
-    fn watches_pages(&self) -> bool {
-        self.profile.lock().unwrap_or_else(PoisonError::into_inner).looks.is_some()
-    }
-    fn watch(&mut self, pages: &[Option<u32>], counters: &Counters) {
-        let mut profile = self.profile.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(looks) = &mut profile.looks {
-            looks.look(pages, counters);
-        }
-    }
 }

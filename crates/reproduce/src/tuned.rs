@@ -3,12 +3,9 @@
 //! In: a row, all runs, a seed. Out: what `evaluate` gives of the others. Must not: run anything.
 
 use std::collections::BTreeMap;
-use std::time::Instant;
 
 use serde_json::json;
 use terrace_core::units::parse_share;
-use terrace_sizing::microbench::FastDivisor;
-use terrace_sizing::{Benchmark, Index};
 
 use crate::bounds::{self, Bounds, Run, most_saving};
 use crate::case::{Case, Limit};
@@ -16,7 +13,8 @@ use crate::error::MeasureError;
 use crate::evaluate::Found;
 use crate::experiments::Row;
 use crate::measure::{Measure, Prediction};
-use crate::run::{Outcome, Runs};
+use crate::outcome::{Outcome, Predicted, PredictedAt};
+use crate::run::Runs;
 use crate::verdict::{Judgement, Verdict, is_near};
 
 type Result<T> = std::result::Result<T, MeasureError>;
@@ -50,12 +48,21 @@ impl<'a> OfSeed<'a> {
 
     /// How much longer a case took than with everything fast.
     fn loss(&self, case: &Case) -> Result<f64> {
-        Ok(self.of(case)?.report.seconds / self.full(case)?.report.seconds - 1.0)
+        Ok(self.of(case)?.figures.seconds / self.full(case)?.figures.seconds - 1.0)
     }
 
-    fn index(&self, case: &Case) -> Result<&'a Index> {
-        let machine = &case.setting.machine;
-        self.runs.index(machine).map(AsRef::as_ref).ok_or_else(|| MeasureError::NoDatabase(machine.clone()))
+    /// What the database says of the run with everything fast.
+    fn predicted(&self, case: &Case) -> Result<&'a Predicted> {
+        let predicted = self.full(case)?.figures.predicted.as_ref();
+        let predicted = predicted.ok_or_else(|| MeasureError::NoDatabase(case.setting.machine.clone()))?;
+        let too_short = MeasureError::Lacks("the run with everything fast was too short for a profile");
+        if predicted.profiled { Ok(predicted) } else { Err(too_short) }
+    }
+
+    /// What it says of one size.
+    fn predicted_at(&self, case: &Case, share: f64) -> Result<PredictedAt> {
+        let found = self.full(case)?.figures.predicted_at(share);
+        found.copied().ok_or_else(|| bad(case, "the database was not asked for its size"))
     }
 }
 
@@ -80,18 +87,13 @@ fn percent(share: f64) -> String {
     format!("{:.1} %", share * 100.0)
 }
 
-/// The share of the peak that is fast, where a case fixes it.
-fn fixed(case: &Case) -> Option<f64> {
-    if let Some(Limit::Share(share)) = case.at { Some(share) } else { None }
-}
-
 /// Mean saving of tuned runs, and the loss of a single one. The paper's target is that of the runs; where the paper itself missed it,
 /// as much as it did is no miss here.
 fn tuned(row: &Row, of: OfSeed<'_>) -> Result<Found> {
     let (mut saved, mut most, mut within, mut losses, mut decisions) = (0.0, 0.0f64, 0, Vec::new(), 0);
     for case in &row.cases {
         let outcome = of.of(case)?;
-        let (Some(summary), Some(Limit::Tuned { target, .. })) = (&outcome.summary, &case.at) else {
+        let (Some(summary), Some(Limit::Tuned { target, .. })) = (&outcome.figures.tuned, &case.at) else {
             return Err(bad(case, "was not tuned"));
         };
         let loss = of.loss(case)?;
@@ -100,7 +102,7 @@ fn tuned(row: &Row, of: OfSeed<'_>) -> Result<Found> {
         most = most.max(summary.saved_share_max);
         within += usize::from(loss <= allowed);
         losses.push(loss);
-        decisions += outcome.intervals.len();
+        decisions += summary.decisions;
     }
     let all = row.cases.len();
     let text = match losses[..] {
@@ -138,7 +140,7 @@ fn tuned(row: &Row, of: OfSeed<'_>) -> Result<Found> {
 fn savings(row: &Row, target: f64, error: Option<f64>, of: OfSeed<'_>) -> Result<Found> {
     let mut by_policy: Vec<(&str, Vec<(f64, f64)>)> = Vec::new();
     for case in &row.cases {
-        let saving = match (fixed(case), case.policy_settings.get("untouched")) {
+        let saving = match (case.fixed_share(), case.policy_settings.get("untouched")) {
             (Some(share), _) => 1.0 - share,
             (None, Some(slow)) => parse_share(slow).map_err(value)?,
             (None, None) => return Err(bad(case, "says neither its size nor how much is slow")),
@@ -169,15 +171,13 @@ fn savings(row: &Row, target: f64, error: Option<f64>, of: OfSeed<'_>) -> Result
 
 /// Losses at fixed sizes beside their prediction.
 fn errors(row: &Row, by: Prediction, of: OfSeed<'_>) -> Result<Found> {
-    let full = of.full(&row.cases[0])?;
-    let vector = full.vector.ok_or(MeasureError::Lacks("the run with everything fast was too short for a profile"))?;
-    let answer = of.index(&row.cases[0])?.query(&vector, 1).map_err(value)?;
+    let answer = of.predicted(&row.cases[0])?;
     let watched = row.cases.iter().find(|case| matches!(case.at, Some(Limit::Watched(_))));
-    let watched = watched.map(|case| of.of(case)).transpose()?.map_or(&[][..], |run| run.forecast.as_slice());
+    let watched = watched.map(|case| of.of(case)).transpose()?.map_or(&[][..], |run| run.figures.forecast.as_slice());
     let (mut errors, mut details, mut points) = (Vec::new(), Vec::new(), Vec::new());
     let mut correction = 1.0;
-    for (case, share) in row.cases.iter().filter_map(|case| fixed(case).map(|share| (case, share))) {
-        let (seen, uncorrected) = (of.loss(case)?, answer.curve.loss(share));
+    for (case, share) in row.cases.iter().filter_map(|case| case.fixed_share().map(|share| (case, share))) {
+        let (seen, uncorrected) = (of.loss(case)?, of.predicted_at(&row.cases[0], share)?.loss);
         let predicted = match by {
             Prediction::Database => uncorrected,
             Prediction::Corrected => uncorrected * correction,
@@ -201,7 +201,7 @@ fn errors(row: &Row, by: Prediction, of: OfSeed<'_>) -> Result<Found> {
     let no_worse =
         errors.iter().zip(&row.paper.each).filter(|(error, paper)| **error * row.factor() <= **paper).count();
     let most = errors.iter().copied().filter(|error| error.is_finite()).fold(0.0, f64::max);
-    let covered = if answer.uncovered.is_none() { "" } else { "; the database does not cover the profile" };
+    let covered = if answer.covered { "" } else { "; the database does not cover the profile" };
     let text = format!(
         "{} % (predicted/run {}; differences {} points{covered})",
         shown.join(", "),
@@ -215,23 +215,20 @@ fn errors(row: &Row, by: Prediction, of: OfSeed<'_>) -> Result<Found> {
 
 /// The prediction as a product: the share of accesses that slow memory serves, and the loss for each hundredth of it.
 fn terms(case: &Case, of: OfSeed<'_>) -> Result<Found> {
-    let share = fixed(case).ok_or_else(|| bad(case, "is not of a fixed size"))?;
+    let share = case.fixed_share().ok_or_else(|| bad(case, "is not of a fixed size"))?;
     let (full, run) = (of.full(case)?, of.of(case)?);
-    let vector = full.vector.ok_or(MeasureError::Lacks("the run with everything fast was too short for a profile"))?;
-    let index = of.index(case)?;
-    let answer = index.query(&vector, 1).map_err(value)?;
-    let nearest = &index.database().vectors()[answer.neighbours[0].record];
-    let benchmark = Benchmark::new(nearest, share, FastDivisor::default()).map_err(value)?;
-    let predicted = [benchmark.accesses_in_slow() as f64 / benchmark.accesses() as f64, answer.curve.loss(share)];
+    of.predicted(case)?;
+    let at = of.predicted_at(case, share)?;
+    let predicted = [at.slow, at.loss];
     let slow = |outcome: &Outcome| {
-        let all = outcome.report.tier_accesses.iter().sum::<u64>().max(1);
-        outcome.report.tier_accesses[1..].iter().sum::<u64>() as f64 / all as f64
+        let all = outcome.figures.tier_accesses.iter().sum::<u64>().max(1);
+        outcome.figures.tier_accesses[1..].iter().sum::<u64>() as f64 / all as f64
     };
     // What is slow with everything fast is there in both.
     let seen = [slow(run) - slow(full), of.loss(case)?];
     let each = |[slow, loss]: [f64; 2]| if slow > 0.0 { loss / slow } else { f64::NAN };
-    let management = run.report.management_seconds - full.report.management_seconds;
-    let managing = management / full.report.seconds / case.setting.threads as f64;
+    let management = run.figures.management_seconds - full.figures.management_seconds;
+    let managing = management / full.figures.seconds / case.setting.threads as f64;
     let text = format!(
         "predicted {} slow at {:.2} % each, {}; run {} slow at {:.2} % each, {}; of that management {} of the threads' time",
         percent(predicted[0]),
@@ -254,7 +251,8 @@ fn terms(case: &Case, of: OfSeed<'_>) -> Result<Found> {
 /// What could be saved at best: see [`bounds`].
 fn at_best(row: &Row, target: f64, of: OfSeed<'_>) -> Result<Found> {
     fn run(outcome: &Outcome) -> Run<'_> {
-        Run { seconds: outcome.report.full_size_seconds, course: &outcome.course }
+        let parts = outcome.figures.parts.as_deref().unwrap_or_default();
+        Run { seconds: outcome.figures.full_size_seconds(outcome.scale), parts }
     }
     let mut names: Vec<&str> = row.cases.iter().map(|case| case.setting_name.as_str()).collect();
     names.dedup();
@@ -265,14 +263,14 @@ fn at_best(row: &Row, target: f64, of: OfSeed<'_>) -> Result<Found> {
         let full = run(full_run);
         let (mut sizes, mut parts) = (Vec::new(), serde_json::Map::new());
         for &case in &of_program {
-            let Some(size) = fixed(case) else { continue };
+            let Some(size) = case.fixed_share() else { continue };
             let run = run(of.of(case)?);
             let losses = bounds::part_losses(&full, &run).unwrap_or_default();
             let rounded: Vec<f64> = losses.iter().map(|loss| (loss * 1e4).round() / 1e4).collect();
             parts.insert(size.to_string(), rounded.into());
             sizes.push((size, run));
         }
-        let found = bounds::bounds(full_run.peak_pages(), &full, &sizes, target);
+        let found = bounds::bounds(full_run.figures.peak_pages(), &full, &sizes, target);
         let Bounds { untouched, steady, one_size, and_untouched, each_part } =
             found.ok_or_else(|| bad(&name, "the run with everything fast is too short to be cut into parts"))?;
         let all = [untouched, steady, one_size, and_untouched, each_part];
@@ -295,26 +293,14 @@ fn at_best(row: &Row, target: f64, of: OfSeed<'_>) -> Result<Found> {
     Ok(found)
 }
 
-/// How long the database takes to index its records and to answer: measured on this machine.
+/// How long the database takes to index its records and to answer: measured.
 fn query(row: &Row, runs: &Runs) -> Result<Found> {
-    /// Queries to time.
-    const QUERIES: usize = 1000;
     let machine = row.machines.first().ok_or(MeasureError::Lacks("the row names no machine"))?;
-    let database = runs.index(machine).ok_or_else(|| MeasureError::NoDatabase(machine.clone()))?.database();
-    let began = Instant::now();
-    let index = Index::new(database.clone()).map_err(value)?;
-    let indexed = began.elapsed();
-    let vectors = &database.vectors()[..database.len().min(QUERIES)];
-    let began = Instant::now();
-    for vector in vectors {
-        std::hint::black_box(index.neighbours(vector, 1));
-    }
-    let micros = began.elapsed().as_secs_f64() * 1e6 / vectors.len() as f64;
-    let mut found = Found::number(row, micros);
+    let query = runs.query(machine).ok_or_else(|| MeasureError::NoDatabase(machine.clone()))?;
+    let mut found = Found::number(row, query.query_micros);
     found.text = format!(
-        "{} records, indexed in {:.1} ms, queried in {micros:.1} us (measured here, exact; docs/performance.md has more records)",
-        database.len(),
-        indexed.as_secs_f64() * 1e3
+        "{} records, indexed in {:.1} ms, queried in {:.1} us (measured, exact; docs/performance.md has more records)",
+        query.records, query.index_millis, query.query_micros
     );
     Ok(found)
 }

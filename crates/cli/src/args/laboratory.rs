@@ -313,7 +313,8 @@ pub(crate) struct RecordArguments {
 
 #[derive(Clone, Debug, Args)]
 pub(crate) struct ReproduceArguments {
-    /// `list`, `flexmem`, `tuna`, `tieredmms`, `flexhm`, `hotness-walk`, `rivals`, `all`, or how ids begin (FM.fig6, FM.fig6.ft.tpp).
+    /// `list`, `flexmem`, `tuna`, `tieredmms`, `flexhm`, `hotness-walk`, `rivals`, `all`, or how ids begin (FM.fig6, FM.fig6.ft.tpp). `page`
+    /// prints docs/fidelity.md from the store and runs nothing.
     #[arg(required = true, value_name = "ID")]
     pub ids: Vec<String>,
     /// Experiments of your own instead of those that come with Terrace (docs/experiments.md says how to write them).
@@ -341,10 +342,13 @@ pub(crate) struct ReproduceArguments {
     /// command goes on after them.
     #[arg(long, value_name = "FILE.json", conflicts_with_all = ["svg", "json"])]
     pub output: Option<PathBuf>,
-    /// Run nothing: print the chosen rows with the results of this file (of `--output` or `--json`) as the page docs/fidelity.md. May be
-    /// repeated; what a later file has takes the place of an earlier one's.
-    #[arg(long, value_name = "FILE.json", conflicts_with_all = ["svg", "json", "output"])]
-    pub page: Vec<PathBuf>,
+    /// Run what the store lacks of the chosen rows, the cheapest first, for so long (20m); results are kept as they come. Without `page` and
+    /// this, nothing is read from the store.
+    #[arg(long, value_name = "DURATION", conflicts_with_all = ["svg", "output", "settings"])]
+    pub budget: Option<String>,
+    /// The folder in which runs are kept.
+    #[arg(long, value_name = "DIR", default_value = "experiments/results")]
+    pub store: PathBuf,
     /// Print one JSON object.
     #[arg(long)]
     pub json: bool,

@@ -5,15 +5,15 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::ExitCode;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use serde_json::{Value, json};
-use terrace_reproduce::{Document, Error, Experiments, Options, PageSource, Plan, Row, Runs, SCHEMA_VERSION};
+use terrace_reproduce::{Budget, Document, Error, Experiments, Options, Plan, Row, Runs, SCHEMA_VERSION, Store};
 
 use super::size::store;
 use crate::args::ReproduceArguments;
-use crate::options::{Misuse, misuse};
+use crate::options::{Misuse, duration};
 use crate::provenance::{self, Provenance};
 use crate::report::units;
 use terrace_study::reproduction::Reproduction;
@@ -21,8 +21,6 @@ use terrace_study::sweep::{Journal, partial};
 
 /// Runs that are computed between two looks at which rows are whole: enough that those of one program stand together.
 const BATCH_RUNS: usize = 24;
-/// The longest file of results that is read, in bytes.
-const LONGEST_RESULTS: u64 = 1 << 28;
 
 pub(super) fn run(arguments: &ReproduceArguments) -> anyhow::Result<ExitCode> {
     let experiments = experiments(arguments)?;
@@ -33,13 +31,26 @@ pub(super) fn run(arguments: &ReproduceArguments) -> anyhow::Result<ExitCode> {
         }
         return Ok(ExitCode::SUCCESS);
     }
+    if arguments.ids.iter().any(|id| id == "page") {
+        if arguments.ids.len() > 1 || arguments.budget.is_some() || arguments.json {
+            return Err(Misuse(
+                "page: it is of all rows, and Markdown: expected no other id, --budget or --json".to_owned(),
+            )
+            .into());
+        }
+        let store = Store::read(&arguments.store).map_err(told)?;
+        let rows: Vec<&Row> = experiments.rows.iter().collect();
+        super::print_text(&terrace_reproduce::page(&experiments, &rows, &store).map_err(told)?)?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let rows = experiments.select(&arguments.ids).map_err(told)?;
-    if !arguments.page.is_empty() {
-        super::print_text(&page(arguments, &experiments, &rows)?)?;
+    if let Some(budget) = &arguments.budget {
+        let budget = duration("--budget", budget)?;
+        fill(arguments, &experiments, rows, budget)?;
         return Ok(ExitCode::SUCCESS);
     }
     if let Some(path) = &arguments.output {
-        into_file(arguments, &rows, path)?;
+        into_file(arguments, &experiments, &rows, path)?;
         return Ok(ExitCode::SUCCESS);
     }
     let began = Instant::now();
@@ -68,7 +79,12 @@ fn tell_time(rows: usize, runs: usize, began: Instant) {
 }
 
 /// Rows one after the other, with those in the journal taken from there; then one file of all.
-fn into_file(arguments: &ReproduceArguments, rows: &[&Row], path: &Path) -> anyhow::Result<()> {
+fn into_file(
+    arguments: &ReproduceArguments,
+    experiments: &Experiments,
+    rows: &[&Row],
+    path: &Path,
+) -> anyhow::Result<()> {
     let began = Instant::now();
     let ids: Vec<&str> = rows.iter().map(|row| row.id.as_str()).collect();
     let fingerprint = json!({
@@ -89,7 +105,8 @@ fn into_file(arguments: &ReproduceArguments, rows: &[&Row], path: &Path) -> anyh
     let mut batch: Vec<usize> = Vec::new();
     for place in &left {
         batch.push(*place);
-        let plan = Plan::new(batch.iter().map(|place| rows[*place]).collect(), options(arguments)).map_err(told)?;
+        let mut plan = Plan::new(batch.iter().map(|place| rows[*place]).collect(), options(arguments)).map_err(told)?;
+        plan.ask_also(&experiments.rows);
         // Enough runs for all cores, unless it is the last row.
         if plan.lacks(&runs) < BATCH_RUNS && Some(place) != left.last() {
             continue;
@@ -124,18 +141,41 @@ fn into_file(arguments: &ReproduceArguments, rows: &[&Row], path: &Path) -> anyh
     Ok(())
 }
 
-/// The page of committed results.
-fn page(arguments: &ReproduceArguments, experiments: &Experiments, rows: &[&Row]) -> anyhow::Result<String> {
-    let mut results = Vec::new();
-    for path in &arguments.page {
-        let shown = path.display().to_string();
-        let text =
-            terrace_files::read_to_string(path, LONGEST_RESULTS).map_err(|error| misuse("--page", &shown, error))?;
-        let value: Value = serde_json::from_str(&text).map_err(|error| misuse("--page", &shown, error))?;
-        let from = PageSource::read(&shown, &value).map_err(|why| misuse("--page", &shown, why))?;
-        results.push(from);
+/// Runs what the store lacks, for so long.
+fn fill(
+    arguments: &ReproduceArguments,
+    experiments: &Experiments,
+    rows: Vec<&Row>,
+    time: Duration,
+) -> anyhow::Result<()> {
+    let began = Instant::now();
+    let mut plan = Plan::new(rows, options(arguments)).map_err(told)?;
+    plan.ask_also(&experiments.rows);
+    let mut store = Store::open(&arguments.store).map_err(told)?;
+    let bar = super::sim::compare::progress(plan.runs());
+    let database = |machine: &_| store::in_memory(machine).and_then(store::ready).map_err(Into::into);
+    let budget = Budget { time: Some(time), cores: rayon::current_num_threads() };
+    let filled = plan.fill(&mut store, budget, &database, &|count| bar.inc(count as u64));
+    bar.finish_and_clear();
+    let filled = filled.map_err(told)?;
+    if arguments.json {
+        return super::print_json(&json!({
+            "schema_version": SCHEMA_VERSION, "version": env!("CARGO_PKG_VERSION"), "command": "reproduce --budget",
+            "store": arguments.store, "runs": filled.runs, "kept": filled.kept, "made": filled.made, "missing": filled.missing,
+            "missing_core_seconds": filled.missing_seconds, "seconds": began.elapsed().as_secs_f64(),
+        }));
     }
-    Ok(terrace_reproduce::page(experiments, rows, &arguments.ids, &results))
+    let [runs, kept, made, missing] =
+        [filled.runs, filled.kept, filled.made, filled.missing].map(|n| units::count(n as u64));
+    let expected = match filled.missing {
+        0 => String::new(),
+        _ => format!(", which take some {} of one core", units::seconds(filled.missing_seconds)),
+    };
+    let took = units::seconds(began.elapsed().as_secs_f64());
+    let shown = arguments.store.display();
+    super::print_text(&format!(
+        "{runs} runs: {kept} were in {shown}, {made} were run in {took}, {missing} are missing{expected}\n"
+    ))
 }
 
 /// The rows again, each with what made it.

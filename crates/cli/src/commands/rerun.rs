@@ -224,7 +224,8 @@ fn terms(raw: &ReproduceArguments) -> String {
         settings,
         json: _,
         output: _,
-        page: _,
+        budget: _,
+        store: _,
     } = raw;
     format!("{experiments:?} {scale} {quick} {seed} {seeds} {settings:?}")
 }
