@@ -39,7 +39,8 @@ pub struct GovernorConfig {
     /// Share of ten seconds of the program's time that may be spent at the start, before it was earned, 0 to 1: for cold memory that is there
     /// when management begins.
     pub invest: f64,
-    /// Whether cold pages leave as a probe first. For tiers whose pages the program must wait for when it wants them back.
+    /// Whether cold pages leave as a probe first. For tiers whose pages the program must wait for when it wants them back. No driver asks
+    /// for it yet.
     pub probe: bool,
     /// Page-outs stop while the slow tier stores data in more than 1/this of its size: compression then saves little.
     pub least_compression: f64,
