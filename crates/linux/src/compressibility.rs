@@ -3,9 +3,9 @@
 //! In: a process and the pages of a block that are to leave. Out: whether they are worth it, by a few of them compressed here; what was
 //! left for that reason. Must not: keep any of what it read, or take what could not be read for incompressible.
 //!
-//! [`SAMPLES`] pages of a block of 2 MiB stand for all of it: some 40 us against the 1 to 8 ms that the page-outs of the block take. zram
+//! `SAMPLES` pages of a block of 2 MiB stand for all of it: some 40 us against the 1 to 8 ms that the page-outs of the block take. zram
 //! keeps a page whole that does not shrink enough (`huge_class_size` of zsmalloc), and of one that shrinks by little it saves little: where the
-//! samples show that less than [`LEAST_SAVED`] would be saved, the block stays. Contents change, so what was found holds for [`HOLDS`].
+//! samples show that less than `LEAST_SAVED` would be saved, the block stays. Contents change, so what was found holds for `HOLDS`.
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -364,7 +364,7 @@ impl SharedSink<'_> {
 
 impl SharedSink<'_> {
     /// Looks up parts of objects of which the tracker said nothing, because a process has no tables for them, though pages may be in swap that
-    /// another process left. Takes [`SWEEP`] at most; the next round goes on from there.
+    /// another process left. Takes `SWEEP` at most; the next round goes on from there.
     pub fn sweep(&mut self) {
         if self.swap.is_none() || self.memory.is_empty() {
             return;
