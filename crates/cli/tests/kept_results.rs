@@ -140,7 +140,7 @@ fn a_damaged_store_and_a_second_writer_are_refused() {
     let lock = std::fs::File::open(&own.store).unwrap();
     lock.try_lock().unwrap();
     misuse(&own.words(&["all"], &["--quick", "--budget", "2m"]), "results: another process writes results into it");
-    assert!(own.page().contains("T.gain1"), "whoever reads does not wait");
+    assert!(own.page().contains("T.gain1"), "a reader does not wait");
     misuse(&["reproduce", "page", "--store", "no/such"], "no/such: no folder of results");
     misuse(&own.words(&["page", "T"], &[]), "page: it is of all rows");
     misuse(&own.words(&["all"], &["--quick", "--budget", "soon"]), "--budget soon: ");

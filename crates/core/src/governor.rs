@@ -36,9 +36,6 @@ pub struct GovernorConfig {
     pub max_slowdown: f64,
     /// The cost of one refault to the program. 5 us is a random 4 KiB fault on lz4 zram, as measured (docs/performance.md).
     pub refault_cost: Duration,
-    /// Share of ten seconds of the program's time that may be spent at the start, before it was earned, 0 to 1: for cold memory that is there
-    /// when management begins.
-    pub invest: f64,
     /// Whether cold pages leave as a probe first. For tiers whose pages the program must wait for when it wants them back. No driver asks
     /// for it yet.
     pub probe: bool,
@@ -55,7 +52,6 @@ impl Default for GovernorConfig {
             ping_pong_window: Duration::from_secs(20),
             max_slowdown: 0.02,
             refault_cost: Duration::from_micros(5),
-            invest: 0.0,
             probe: false,
             least_compression: 1.2,
         }
@@ -194,7 +190,7 @@ impl Governor {
         let bucket = TokenBucket::new(config.rate);
         Governor {
             tick: tick_for(config.cooldown),
-            pace: Pace::new(config.invest, config.probe),
+            pace: Pace::new(config.probe),
             config,
             limits: BTreeMap::new(),
             total_limits: None,

@@ -419,7 +419,7 @@ fn cannot_run() -> Option<String> {
         return Some("this kernel has no zram (`modprobe zram`)".to_owned());
     }
     if !terrace_linux::zram::has_pids_of_machine() {
-        return Some("swap of a Terrace is told by its pid, and pids here are not the machine's".to_owned());
+        return Some("swap of a Terrace is known by its pid, and pids here are not the machine's".to_owned());
     }
     let doctor: Value = serde_json::from_str(&run(&["doctor", "--json"]).stdout).unwrap();
     doctor["chosen_tracker"].is_null().then(|| "no tracker works here, see `terrace doctor`".to_owned())

@@ -75,9 +75,9 @@ struct Probe {
 }
 
 impl Pace {
-    /// With this part of ten seconds' budget in hand at the start, and a probe or none.
-    pub(super) fn new(invest: f64, probe: bool) -> Pace {
-        Pace { left: invest * SAVED_UP.as_secs_f64(), probe: probe.then(Probe::default), ..Pace::default() }
+    /// With nothing earned yet, and a probe or none.
+    pub(super) fn new(probe: bool) -> Pace {
+        Pace { probe: probe.then(Probe::default), ..Pace::default() }
     }
 
     /// Enters what the last stretch of time cost. Returns whether pages that the probe left out may leave now.
@@ -91,7 +91,7 @@ impl Pace {
         };
         (self.single, self.block) = (pressure.single_out_cost.as_secs_f64(), pressure.block_out_cost.as_secs_f64());
         let left = self.left + earning * seconds - cost.refaults - cost.moves - cost.watching;
-        // What was given at the start is not taken away for being more than can be saved up.
+        // What was earned while more processors ran the program is not taken away.
         let most = (earning * SAVED_UP.as_secs_f64()).max(self.left);
         self.left = left.clamp(-earning * OWED.as_secs_f64(), most);
         self.promised = 0.0;
@@ -227,7 +227,7 @@ mod tests {
 
     #[test]
     fn page_outs_cost_no_more_than_the_bound_over_any_half_minute() {
-        let mut pace = Pace::new(0.0, false);
+        let mut pace = Pace::new(false);
         let mut spent = Vec::new();
         let mut moving = Duration::ZERO;
         for _ in 0..120 {
@@ -249,7 +249,7 @@ mod tests {
 
     #[test]
     fn a_whole_block_costs_its_own_price_and_refaults_come_off_the_budget() {
-        let mut pace = Pace::new(0.0, false);
+        let mut pace = Pace::new(false);
         pace.on_pressure(&priced(), Duration::from_micros(5), 0.02);
         let mut blocks = 0;
         while pace.affords() {
@@ -268,14 +268,14 @@ mod tests {
 
     #[test]
     fn without_prices_nothing_waits() {
-        let mut pace = Pace::new(0.0, false);
+        let mut pace = Pace::new(false);
         pace.on_pressure(&Pressure { window: SECOND, refaults: 1 << 20, ..Pressure::default() }, SECOND, 0.02);
         assert!(pace.affords() && pace.short().is_none());
     }
 
     #[test]
     fn a_sixty_fourth_leaves_first_spread_over_the_blocks() {
-        let mut pace = Pace::new(0.0, true);
+        let mut pace = Pace::new(true);
         let all = cold(0..64 * 1024);
         let first = pace.thin(all.clone(), 65536, |_| 1);
         assert_eq!(first.len(), 1024);
@@ -297,7 +297,7 @@ mod tests {
 
     #[test]
     fn what_comes_back_stops_the_growth_and_what_is_not_cold_is_left_alone() {
-        let mut pace = Pace::new(0.0, true);
+        let mut pace = Pace::new(true);
         let all = cold(0..64 * 1024);
         pace.promise(pace.probe.unwrap().limit, true);
         let first = pace.thin(all.clone(), 65536, |_| 1).len();

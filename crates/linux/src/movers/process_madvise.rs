@@ -173,6 +173,7 @@ impl ProcessMadvise {
         process: &Process,
         pagemap: &mut Pagemap,
         moves: &[PageMove],
+        tiers: &TierMap,
         results: &mut Vec<MoveResult>,
         cost: &mut MoveCost,
     ) {
@@ -223,33 +224,41 @@ impl ProcessMadvise {
         }
         let left: Vec<PageMove> = rest.iter().map(|index| moves[*index as usize]).collect();
         answers.clear();
-        self.send_in_batches(process, pagemap, &left, &mut answers, cost);
+        self.carry_in_batches(process, pagemap, &left, tiers, &mut answers, cost);
         for (index, result) in rest.iter().zip(&answers) {
             results[base + *index as usize] = *result;
         }
     }
 
-    /// Pages out in batches that fit the deadline.
-    fn send_in_batches(
+    /// Moves in batches that fit the deadline, all to swap or all out of it. Pushes one result a move.
+    fn carry_in_batches(
         &mut self,
         process: &Process,
         pagemap: &mut Pagemap,
         moves: &[PageMove],
+        tiers: &TierMap,
         results: &mut Vec<MoveResult>,
         cost: &mut MoveCost,
     ) {
+        let Some(outward) = moves.first().map(|item| Some(item.to) == tiers.swap_tier()) else { return };
         let mut rest = moves;
         while !rest.is_empty() {
+            // process_vm_readv goes by pid, which another process may have by now.
             if !process.is_alive() {
                 results.extend(rest.iter().map(|_| MoveResult::none(Failure::Gone)));
                 return;
             }
-            let (count, pages) = take(rest, self.out.pages);
+            let (count, pages) = take(rest, if outward { self.out.pages } else { self.back.pages });
             let longest_before = std::mem::take(&mut cost.longest_call);
             let before = results.len();
-            self.page_out(process, pagemap, &rest[..count], results, cost);
-            cost.went.add(&by_unit(&rest[..count], &results[before..]));
-            self.out.learn(pages, cost.longest_call);
+            if outward {
+                self.page_out(process, pagemap, &rest[..count], results, cost);
+                cost.went.add(&by_unit(&rest[..count], &results[before..]));
+                self.out.learn(pages, cost.longest_call);
+            } else {
+                self.bring_back(process, pagemap, &rest[..count], tiers, results, cost);
+                self.back.learn(pages, cost.longest_call);
+            }
             cost.longest_call = cost.longest_call.max(longest_before);
             rest = &rest[count..];
         }
@@ -441,22 +450,9 @@ impl Mover for ProcessMadvise {
         let is_swap = |tier: TierId| Some(tier) == tiers.swap_tier();
         for run in moves.chunk_by(|one, next| is_swap(one.to) == is_swap(next.to)) {
             if is_swap(run[0].to) {
-                self.send(process, &mut pagemap, run, results, &mut cost);
-                continue;
-            }
-            let mut rest = run;
-            while !rest.is_empty() {
-                // process_vm_readv goes by pid, which another process may have by now.
-                if !process.is_alive() {
-                    results.extend(rest.iter().map(|_| MoveResult::none(Failure::Gone)));
-                    break;
-                }
-                let (count, pages) = take(rest, self.back.pages);
-                let longest_before = std::mem::take(&mut cost.longest_call);
-                self.bring_back(process, &mut pagemap, &rest[..count], tiers, results, &mut cost);
-                self.back.learn(pages, cost.longest_call);
-                cost.longest_call = cost.longest_call.max(longest_before);
-                rest = &rest[count..];
+                self.send(process, &mut pagemap, run, tiers, results, &mut cost);
+            } else {
+                self.carry_in_batches(process, &mut pagemap, run, tiers, results, &mut cost);
             }
         }
         cost
