@@ -267,10 +267,7 @@ fn brief(report: &Report) -> Vec<(&'static str, String)> {
     if !is_observation(report) && (moved.demoted > 0 || moved.failed > 0) {
         let failed =
             if moved.failed > 0 { format!("; {} not moved", units::count(moved.failed)) } else { String::new() };
-        let left = match report.incompressible_bytes_peak {
-            0 => String::new(),
-            bytes => format!("; {} left, since it does not compress", units::bytes(bytes)),
-        };
+        let left = left_text(report).map_or_else(String::new, |left| format!("; {left}"));
         lines.push((
             "moved",
             format!(
@@ -505,11 +502,16 @@ fn failed_text(report: &Report) -> String {
         causes.iter().map(|(cause, pages)| format!("{cause} {}", units::count(**pages))).collect();
     let pages = units::counted(report.moved_pages.failed, "page", "pages");
     let mut line = if causes.is_empty() { pages } else { format!("{pages}: {}", causes.join(", ")) };
-    if report.incompressible_bytes_peak > 0 {
-        let left = units::bytes(report.incompressible_bytes_peak);
-        line.push_str(&format!("; {left} of memory that does not compress was left"));
+    if let Some(left) = left_text(report) {
+        line.push_str(&format!("; {left}"));
     }
     line
+}
+
+/// What was left where it was; `None` where all compresses.
+fn left_text(report: &Report) -> Option<String> {
+    let left = report.incompressible_bytes_peak;
+    (left > 0).then(|| format!("{} of memory that does not compress was left", units::bytes(left)))
 }
 
 fn cost_text(report: &Report) -> String {
