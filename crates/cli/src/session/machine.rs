@@ -56,15 +56,20 @@ impl Machine {
             Ok(slow) if slow.sets_up_zram() => Job::MoveToOwnSwap,
             _ => Job::Move,
         };
-        // Then the tracker: it changes nothing, and without one there is no point in the rest.
-        let (tracker, granted, tracker_reasons) =
-            choose_any(any, spec.tracker.as_deref()).map_err(|error| no_tracker(error, job))?;
         let refused = |error| match error {
             MachineError::Wanted(error) if spec.slow != SlowTier::Auto => {
                 misuse("--tier-slow", &slow_text(&spec.slow), error)
             }
             other => Refusal::of(&other, job).watchable().into(),
         };
+        // A wrong argument is named even where nothing else works either.
+        let could_move = match could_move {
+            Err(error @ MachineError::Wanted(_)) if spec.slow != SlowTier::Auto => return Err(refused(error)),
+            other => other,
+        };
+        // Then the tracker: it changes nothing, and without one there is no point in the rest.
+        let (tracker, granted, tracker_reasons) =
+            choose_any(any, spec.tracker.as_deref()).map_err(|error| no_tracker(error, job))?;
         let movable = could_move.map_err(refused)?.anything();
         if spec.moves && movable && !Rights::of_this_process().holds(MOVING) {
             let why = format!("pages of another program cannot be moved without {MOVING}");
