@@ -304,8 +304,8 @@ impl Machine {
             rate: self.default_rate,
             refault_cost: self.move_cost.refault.unwrap_or(usual.refault_cost),
             // Between nodes a mistake costs slower accesses and a copy, not a fault.
-            // Live the probe took longer than a minute to let a GiB go; until that is understood the price alone bounds page-outs.
-            probe: false,
+            // Whole blocks leave at a hundredth of what their return costs: their price alone would not keep all of them from leaving at once.
+            probe: self.tiers.swap_tier().is_some(),
             cooldown: if self.tiers.swap_tier().is_some() { usual.cooldown } else { NODE_REST },
             ..usual
         }

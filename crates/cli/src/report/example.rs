@@ -68,6 +68,7 @@ pub(super) fn managed() -> Report {
             moved_by_reason: counts(&[("cold", 391_220), ("hot", 2_110)]),
             by_unit: MovedByUnit {
                 single: 61_492,
+                local: 58_112,
                 huge: 0,
                 collapsed: 329_728,
                 apart: counts(&[("shared with another process", 1_024)]),

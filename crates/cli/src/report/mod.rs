@@ -171,6 +171,9 @@ pub(crate) struct MovedPages {
 pub(crate) struct MovedByUnit {
     /// One by one.
     pub single: u64,
+    /// Of these the ones that went from the processor of the program's only busy thread: they interrupted nobody.
+    #[serde(default)]
+    pub local: u64,
     /// As huge pages of the program.
     pub huge: u64,
     /// As whole blocks that were made one huge page first.

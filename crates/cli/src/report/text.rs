@@ -486,6 +486,9 @@ fn units_text(report: &Report) -> Option<String> {
             format!("{} as whole blocks of 2 MiB, {} as single pages", units::pages(whole), units::pages(single))
         }
     };
+    if by_unit.local > 0 {
+        text += &format!(" ({} of them from the processor of the busy thread)", units::pages(by_unit.local));
+    }
     let apart: Vec<String> =
         by_unit.apart.iter().map(|(why, pages)| format!("{}: {why}", units::pages(*pages))).collect();
     if !apart.is_empty() {

@@ -298,6 +298,7 @@ impl Recorder {
                 moved_by_reason: by_reason(ledger.moved()),
                 by_unit: MovedByUnit {
                     single: stats.went.single,
+                    local: stats.went.local,
                     huge: stats.went.huge,
                     collapsed: stats.went.collapsed,
                     apart: stats.went.apart.iter().map(|(why, pages)| (why.name().to_owned(), *pages)).collect(),

@@ -8,8 +8,8 @@
 //!
 //! **The probe.** What becomes of a kind of pages after they were idle is unknown until some have left and not come back. First as much as a
 //! sixty-fourth of the program's memory leaves, spread over the blocks of what is cold, and twice as much in each period only while what came back in the last one cost no
-//! more than half of what the bound affords. The period is an eighth of the time that the program has been managed: nobody can know of
-//! returns after a longer time than that.
+//! more than half of what the bound affords. The period is a sixteenth of the time that the program has been managed, so that all
+//! lots together take a part of it that is small, and at most four seconds.
 
 use std::time::Duration;
 
@@ -24,9 +24,9 @@ const OWED: Duration = Duration::from_secs(30);
 /// Part of the program's memory that leaves first.
 const FIRST: u64 = 64;
 /// A period is this part of the time that the program has been managed, within bounds.
-const PART: u32 = 8;
+const PART: u32 = 16;
 const SHORTEST: Duration = Duration::from_secs(1);
-const LONGEST: Duration = Duration::from_secs(10);
+const LONGEST: Duration = Duration::from_secs(4);
 
 /// What the last period's cost was, by its cause.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]

@@ -42,8 +42,9 @@ pub(super) struct MovingAccount {
     interrupt: Duration,
     /// What a whole block takes of it.
     block: Duration,
-    /// What a page of the latest batches took of it: the mean over their kinds.
+    /// What a page of the latest batches took of it: the mean over their kinds, and over those that went alone.
     each: Duration,
+    single: Duration,
     /// The mover's own time a page that goes out: the mean, for a page that goes alone, and for a whole block.
     fixed: Duration,
     alone: Duration,
@@ -86,6 +87,7 @@ impl MovingAccount {
             interrupt: Duration::ZERO,
             block: Duration::ZERO,
             each: Duration::ZERO,
+            single: Duration::ZERO,
             fixed: Duration::ZERO,
             alone: costs.page_out_mover.unwrap_or_default(),
             whole: costs.block_out.map_or(Duration::ZERO, |price| price.mover * BLOCK_PAGES),
@@ -97,7 +99,7 @@ impl MovingAccount {
             total: Duration::ZERO,
         };
         account.set_prices(costs);
-        account.each = account.interrupt;
+        (account.each, account.single) = (account.interrupt, account.interrupt);
         account
     }
 
@@ -115,8 +117,13 @@ impl MovingAccount {
         self.mover += cpu;
         let out = went.pages();
         let blocks = (went.huge + went.collapsed) as f64 / f64::from(BLOCK_PAGES);
-        let taken = self.interrupt.mul_f64(went.single as f64) + self.block.mul_f64(blocks);
+        // From the program's own processor nobody is interrupted; what the program waited there shows in `taken`.
+        let single = self.interrupt.mul_f64(went.single.saturating_sub(went.local) as f64);
+        let taken = single + self.block.mul_f64(blocks);
         self.interrupts += taken;
+        if went.single > 0 {
+            learn(&mut self.single, single.as_secs_f64() / went.single as f64);
+        }
         if out > 0 {
             learn(&mut self.each, taken.as_secs_f64() / out as f64);
         }
@@ -160,7 +167,7 @@ impl MovingAccount {
         Moved {
             cost,
             page_out: self.page_out(cores),
-            single_out: self.alone.mul_f64(self.taken) + self.interrupt.mul_f64(cores),
+            single_out: self.alone.mul_f64(self.taken) + self.single.mul_f64(cores),
             block_out: self.whole.mul_f64(self.taken) + self.block.mul_f64(cores),
         }
     }

@@ -8,6 +8,7 @@ pub mod dry_run;
 mod low_priority;
 pub mod move_pages;
 pub mod process_madvise;
+mod same_processor;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -50,6 +51,8 @@ pub struct MoveResult {
 pub struct Went {
     /// Pages that went one by one.
     pub single: u64,
+    /// Of these the ones that went from the processor of the program's only busy thread: they interrupted nobody.
+    pub local: u64,
     /// Pages of huge pages that went whole.
     pub huge: u64,
     /// Pages of blocks that were made one huge page first, and went whole.
@@ -70,6 +73,7 @@ impl Went {
     /// Adds what another batch took.
     pub fn add(&mut self, other: &Went) {
         self.single += other.single;
+        self.local += other.local;
         self.huge += other.huge;
         self.collapsed += other.collapsed;
         self.collapsing += other.collapsing;

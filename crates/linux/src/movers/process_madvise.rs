@@ -24,6 +24,7 @@ use terrace_core::units::{BLOCK_PAGES, PAGE_BYTES, TierId, Vpn};
 use super::blocks::{self, Apart, Block, Blocks};
 use super::low_priority::LowPriority;
 use super::move_pages::take;
+use super::same_processor::BusyThread;
 use super::{BatchSize, MoveCost, MoveResult, Mover, PageMove, Went};
 use crate::pagemap::{Pagemap, PagemapEntry, Residence};
 use crate::process::Process;
@@ -37,6 +38,8 @@ const RANGES: usize = 1024;
 const FIRST_PAGES: u32 = 256;
 const LEAST_PAGES: u32 = 64;
 const MOST_PAGES: u32 = 16384;
+/// Most pages of a call on the program's own processor: it waits meanwhile, half a millisecond.
+const LOCAL_PAGES: u32 = 128;
 /// How often a call that the kernel interrupted is made again.
 const RETRIES: u32 = 8;
 
@@ -46,6 +49,7 @@ pub struct ProcessMadvise {
     out: BatchSize,
     back: BatchSize,
     blocks: Blocks,
+    busy: BusyThread,
     /// The batch's moves by address: indices into it.
     order: Vec<u32>,
     /// Ranges still to be advised: runs of `order`, next one last.
@@ -92,6 +96,7 @@ impl ProcessMadvise {
             out: BatchSize::new(FIRST_PAGES, LEAST_PAGES, MOST_PAGES, deadline),
             back: BatchSize::new(RANGES as u32, 64, RANGES as u32, deadline),
             blocks: Blocks::default(),
+            busy: BusyThread::default(),
             order: Vec::new(),
             pending: Vec::new(),
             ranges: Vec::new(),
@@ -200,7 +205,7 @@ impl ProcessMadvise {
             }
             let own: Vec<PageMove> = indices.iter().map(|index| moves[*index as usize]).collect();
             answers.clear();
-            self.page_out(process, pagemap, &own, &mut answers, cost);
+            self.advise_out(process, pagemap, &own, false, &mut answers, cost);
             let done: u64 = answers.iter().map(|result| u64::from(result.done)).sum();
             let after = written.and_then(|_| blocks::written_whole());
             // A huge page that the kernel split before it wrote it interrupted the program for each of its pages.
@@ -248,12 +253,16 @@ impl ProcessMadvise {
                 results.extend(rest.iter().map(|_| MoveResult::none(Failure::Gone)));
                 return;
             }
-            let (count, pages) = take(rest, if outward { self.out.pages } else { self.back.pages });
+            let local = if outward { self.busy.join(process) } else { None };
+            let most = if local.is_some() { LOCAL_PAGES } else { MOST_PAGES };
+            let (count, pages) = take(rest, if outward { self.out.pages.min(most) } else { self.back.pages });
             let longest_before = std::mem::take(&mut cost.longest_call);
             let before = results.len();
             if outward {
-                self.page_out(process, pagemap, &rest[..count], results, cost);
-                cost.went.add(&by_unit(&rest[..count], &results[before..]));
+                self.advise_out(process, pagemap, &rest[..count], local.is_some(), results, cost);
+                let went = by_unit(&rest[..count], &results[before..]);
+                let local = if local.is_some() { went.single } else { 0 };
+                cost.went.add(&Went { local, ..went });
                 self.out.learn(pages, cost.longest_call);
             } else {
                 self.bring_back(process, pagemap, &rest[..count], tiers, results, cost);
@@ -264,18 +273,20 @@ impl ProcessMadvise {
         }
     }
 
-    /// Pages one batch out and pushes its results.
-    fn page_out(
+    /// Pages one batch out and pushes its results. On the program's own processor it goes at the usual priority: lowered, the mover would wait
+    /// for the program while it holds the lock of its address space.
+    fn advise_out(
         &mut self,
         process: &Process,
         pagemap: &mut Pagemap,
         moves: &[PageMove],
+        local: bool,
         results: &mut Vec<MoveResult>,
         cost: &mut MoveCost,
     ) {
         self.arrange(moves);
         let whole_call = {
-            let _lowered = LowPriority::enter();
+            let _lowered = (!local).then(LowPriority::enter);
             self.advise(process.pidfd(), moves, cost)
         };
         self.read_back(pagemap, moves, &Wanted::Swapped, whole_call, results, cost);
