@@ -519,7 +519,13 @@ fn request_back(pages: &Pages, requests: &mut MoveRequests) {
 
 fn capacity<'a>(tiers: &'a [TierUse], goal: FastGoal, pages: &Pages, governor: &Governor) -> CapacityView<'a> {
     let footprint = pages.footprint_of_all();
-    CapacityView { tiers, fast_limit: goal.limit(footprint), footprint, backoff: governor.backoff() }
+    CapacityView {
+        tiers,
+        fast_limit: goal.limit(footprint),
+        footprint,
+        backoff: governor.backoff(),
+        swap: governor.swap_costs(),
+    }
 }
 
 #[cfg(test)]

@@ -17,7 +17,7 @@ use self::pace::{Pace, Short};
 
 use crate::pages::{Page, Pages};
 use crate::plan::{Action, Move, MoveRequest, Reason, Rejection};
-use crate::policy::TierUse;
+use crate::policy::{SwapCosts, TierUse};
 use crate::units::{BLOCK_PAGES, Bytes, SpaceId, TierId, Time};
 
 /// Bounds and budgets.
@@ -36,9 +36,9 @@ pub struct GovernorConfig {
     pub max_slowdown: f64,
     /// The cost of one refault to the program. 5 us is a random 4 KiB fault on lz4 zram, as measured (docs/performance.md).
     pub refault_cost: Duration,
-    /// Whether cold pages leave as a probe first. For tiers whose pages the program must wait for when it wants them back. No driver asks
-    /// for it yet.
-    pub probe: bool,
+    /// The tier that is swap, if there is one: the program must wait for its pages when it wants them back. Cold pages leave for it as a
+    /// probe first, where prices are known ([`Pressure::single_out_cost`]).
+    pub swap: Option<TierId>,
     /// Page-outs stop while the slow tier stores data in more than 1/this of its size: compression then saves little.
     pub least_compression: f64,
 }
@@ -52,7 +52,7 @@ impl Default for GovernorConfig {
             ping_pong_window: Duration::from_secs(20),
             max_slowdown: 0.02,
             refault_cost: Duration::from_micros(5),
-            probe: false,
+            swap: None,
             least_compression: 1.2,
         }
     }
@@ -160,6 +160,8 @@ pub struct Governor {
     total_limits: Option<SpaceLimits>,
     bucket: TokenBucket,
     pace: Pace,
+    /// Processors that the program used lately, at least one.
+    cores: f64,
     throttle: Option<Throttle>,
     stall: f64,
     /// Cost of moves whose pages have not come back, in seconds.
@@ -190,7 +192,8 @@ impl Governor {
         let bucket = TokenBucket::new(config.rate);
         Governor {
             tick: tick_for(config.cooldown),
-            pace: Pace::new(config.probe),
+            pace: Pace::new(config.swap.is_some()),
+            cores: 1.0,
             config,
             limits: BTreeMap::new(),
             total_limits: None,
@@ -400,6 +403,7 @@ impl Governor {
 
     /// Takes the cost of the moves up to now. Returns whether the policy should be asked again, for pages that a probe left out.
     pub fn on_pressure(&mut self, pressure: &Pressure) -> bool {
+        self.cores = pressure.cores.max(1.0);
         if pressure.window.is_zero() {
             return false;
         }
@@ -455,6 +459,14 @@ impl Governor {
         let back = (pressure.refaults as f64 * pressure.page_out_cost.as_secs_f64()).min(self.invested);
         self.invested -= back;
         back
+    }
+
+    /// What pages in swap cost the program now, where a tier is swap.
+    pub fn swap_costs(&self) -> Option<SwapCosts> {
+        let [single, of_block] = self.pace.prices();
+        let back = self.config.refault_cost.as_secs_f64();
+        let budget = self.config.max_slowdown * self.cores;
+        self.config.swap.map(|tier| SwapCosts { tier, back, single, of_block, budget })
     }
 
     /// Leaves of a policy's requests what the probe allows.

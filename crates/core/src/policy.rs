@@ -142,6 +142,23 @@ pub struct CapacityView<'a> {
     /// How patient to be with idle pages, from the governor's feedback: 1 at first, more after demotions that turned
     /// out to be mistakes. A policy multiplies its idle threshold by it.
     pub backoff: f64,
+    /// What pages in swap cost, where a tier is swap.
+    pub swap: Option<SwapCosts>,
+}
+
+/// What it costs the program to have pages in swap: they cannot be used there. All in seconds of the program's time.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SwapCosts {
+    /// The tier that is swap.
+    pub tier: TierId,
+    /// A page that comes back because the program wants it.
+    pub back: f64,
+    /// A page that leaves alone, and a page of a block that leaves whole; 0 where that is not known.
+    pub single: f64,
+    /// See there.
+    pub of_block: f64,
+    /// What all of it together may cost in a second.
+    pub budget: f64,
 }
 
 impl CapacityView<'_> {

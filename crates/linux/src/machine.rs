@@ -305,7 +305,7 @@ impl Machine {
             refault_cost: self.move_cost.refault.unwrap_or(usual.refault_cost),
             // Between nodes a mistake costs slower accesses and a copy, not a fault.
             // Whole blocks leave at a hundredth of what their return costs: their price alone would not keep all of them from leaving at once.
-            probe: self.tiers.swap_tier().is_some(),
+            swap: self.tiers.swap_tier(),
             cooldown: if self.tiers.swap_tier().is_some() { usual.cooldown } else { NODE_REST },
             ..usual
         }

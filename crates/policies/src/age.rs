@@ -20,7 +20,6 @@
 //! | `interval`, `share` | 1 s, 1/4 | every mark is cleared every 4 s; clears cost both sides a hundred times a reading |
 //! | `ahead` | 1/4 | when so much of a block's slow part came back in one round, the rest is fetched ahead of use |
 
-use std::collections::VecDeque;
 use std::time::Duration;
 
 use terrace_core::observation::{Observation, Observations, ScanBatch};
@@ -29,10 +28,12 @@ use terrace_core::plan::{MoveRequests, Reason};
 use terrace_core::policy::{
     Cadence, CapacityView, Feedback, Metric, Needs, Policy, PolicyReport, Profile, Remap, Schedule,
 };
-use terrace_core::units::{BLOCK_PAGES, BlockId, PageId, TierId, Time};
+use terrace_core::units::{BLOCK_PAGES, BlockId, TierId, Time};
 
+use crate::parts::growth::Growth;
 use crate::parts::interval::AdaptiveInterval;
 use crate::parts::ranking::Tally;
+use crate::parts::whole_blocks::{Leavers, Leaving};
 use crate::{PolicyInfo, SettingInfo, Settings, SettingsError};
 
 /// The policy's entry in the registry.
@@ -70,20 +71,7 @@ const UNKNOWN: u8 = 0;
 const BORN: u8 = 1;
 const READ: u8 = 2;
 const USED: u8 = 3;
-/// A program grows fast while its memory grew by more than this share within the idle time.
-const GROWTH: f64 = 0.05;
 const HEAT_ONE: f64 = 65535.0;
-
-/// A block goes whole when at most one in sixteen of its pages is not cold yet.
-const ROUNDED: u32 = 16;
-
-/// A page that leaves fast memory with the next plan.
-struct Leaving {
-    /// Whether others of its block stay: whole blocks go first, since they are the cheapest.
-    parts: bool,
-    rank: usize,
-    id: PageId,
-}
 
 /// See the module's header.
 pub struct Age {
@@ -103,8 +91,7 @@ pub struct Age {
     returned: Vec<(BlockId, u32)>,
     cold_pages: u64,
     idle_wanted: Duration,
-    /// The footprint, in pages, at the plans of the last idle time.
-    footprints: VecDeque<(Time, u64)>,
+    growth: Growth,
     /// What must be known of a page for it to be cold.
     least_known: u8,
 }
@@ -139,7 +126,7 @@ impl Age {
             returned: Vec::new(),
             cold_pages: 0,
             idle_wanted: idle,
-            footprints: VecDeque::new(),
+            growth: Growth::default(),
             least_known: BORN,
         })
     }
@@ -240,47 +227,6 @@ impl Age {
         page.heat <= self.cold && idle_stamps_of(page, known_until) >= idle_stamps
     }
 
-    /// Whether the program's memory grew fast within the idle time.
-    fn grows(&mut self, now: Time, footprint: u64) -> bool {
-        self.footprints.push_back((now, footprint));
-        while self.footprints.get(1).is_some_and(|(at, _)| now.since(*at) >= self.idle_wanted) {
-            self.footprints.pop_front();
-        }
-        let least = self.footprints.iter().map(|(_, pages)| *pages).min().unwrap_or(footprint);
-        footprint as f64 > least as f64 * (1.0 + GROWTH)
-    }
-
-    /// A block of which nearly all pages leave goes whole, if its few others were idle for half as long as is asked of them: as one huge page
-    /// it costs a fraction of what its parts cost. `leaving` from `from` on are its pages that leave.
-    fn round_up(
-        &self,
-        block: BlockId,
-        known_until: u16,
-        idle_stamps: u16,
-        pages: &Pages,
-        leaving: &mut Vec<Leaving>,
-        from: usize,
-    ) {
-        let count = (leaving.len() - from) as u32;
-        if !(BLOCK_PAGES - BLOCK_PAGES / ROUNDED..BLOCK_PAGES).contains(&count) {
-            return;
-        }
-        let whole = pages.block_pages(block).iter().all(|page| {
-            page.tier() == Some(TierId::FAST)
-                && !page.moving()
-                && !page.pinned()
-                && page.policy_bits() >= self.least_known
-                && idle_stamps_of(page, known_until) >= idle_stamps / 2
-        });
-        if whole {
-            leaving.truncate(from);
-            leaving.extend((0..BLOCK_PAGES).map(|offset| {
-                let id = block.first_page().plus(offset);
-                Leaving { parts: true, rank: self.rank(&pages[id], known_until, idle_stamps), id }
-            }));
-        }
-    }
-
     /// Coldest first: over the limit even a page in use a moment ago must go, but idle pages go before it.
     fn rank(&self, page: &Page, known_until: u16, idle_stamps: u16) -> usize {
         let lately = idle_stamps_of(page, known_until) < idle_stamps;
@@ -332,7 +278,7 @@ impl Policy for Age {
         self.request_ahead(pages, requests);
         self.idle_wanted = self.idle.mul_f64(capacity.backoff);
         // While a program is loading what it will serve, that nobody used a page yet does not make it cold. With a limit somebody has to go.
-        let growing = self.grows(now, capacity.footprint) && capacity.fast_limit.is_none();
+        let growing = self.growth.note(now, capacity.footprint, self.idle_wanted) && capacity.fast_limit.is_none();
         self.least_known = if growing { USED } else { BORN };
         let stamp_now = stamp(now);
         let idle_stamps = (self.idle_wanted.as_millis() / STAMP.as_millis()).min(u128::from(OLDEST_STAMP)) as u16;
@@ -349,11 +295,10 @@ impl Policy for Age {
         };
         let mut left_to_come = census.hot_slow.min(capacity.fast_room() + leaving.saturating_sub(excess));
         let mut cut = census.fast.cut(leaving.min(requests.left() as u64));
-        let mut coldest: Vec<Leaving> = Vec::new();
+        let mut coldest = Leavers::new();
         for (block, info) in pages.blocks() {
             let known_until = self.known_until(block, stamp_now, idle_stamps);
             let step = if info.huge { BLOCK_PAGES } else { 1 };
-            let before = coldest.len();
             for id in (0..BLOCK_PAGES).step_by(step as usize).map(|offset| block.first_page().plus(offset)) {
                 let page = &pages[id];
                 let Some(tier) = page.tier() else { continue };
@@ -368,23 +313,25 @@ impl Policy for Age {
                 } else if page.policy_bits() >= self.least_known {
                     let rank = self.rank(page, known_until, idle_stamps);
                     if cut.take(rank, u64::from(step)) {
-                        coldest.push(Leaving { parts: true, rank, id });
+                        coldest.push(id, rank);
                     }
                 }
             }
             if capacity.fast_limit.is_none() && !info.huge {
-                self.round_up(block, known_until, idle_stamps, pages, &mut coldest, before);
+                // The few others were idle for half as long as is asked of a page.
+                coldest.round_up(block, |id| {
+                    let page = &pages[id];
+                    let may = page.tier() == Some(TierId::FAST)
+                        && !page.moving()
+                        && !page.pinned()
+                        && page.policy_bits() >= self.least_known
+                        && idle_stamps_of(page, known_until) >= idle_stamps / 2;
+                    may.then(|| self.rank(page, known_until, idle_stamps))
+                });
             }
-            let own = &mut coldest[before..];
-            if own.len() as u32 * step == BLOCK_PAGES {
-                // As warm as its warmest page, so that it stays together in the order.
-                let rank = own.iter().map(|leaving| leaving.rank).max().unwrap_or(0);
-                own.iter_mut().for_each(|leaving| (leaving.parts, leaving.rank) = (false, rank));
-            }
+            coldest.end_block(step);
         }
-        // Stable, so that pages of equal rank stay in address order and move in runs.
-        coldest.sort_by_key(|leaving| (leaving.parts, leaving.rank));
-        for Leaving { id, .. } in coldest {
+        for Leaving { id, .. } in coldest.in_order() {
             let known_until = self.known_until(id.block(), stamp_now, idle_stamps);
             let cold = self.is_cold(&pages[id], known_until, idle_stamps);
             requests.move_to(id, TierId::FAST.below(), if cold { Reason::Cold } else { Reason::OverLimit });
@@ -579,7 +526,7 @@ mod tests {
             }
             let footprint = second.min(40) * 512;
             let tiers = [TierUse { used: footprint, capacity: 1 << 20 }, TierUse { used: 0, capacity: 1 << 20 }];
-            let room = CapacityView { tiers: &tiers, fast_limit: None, footprint, backoff: 1.0 };
+            let room = CapacityView { tiers: &tiers, fast_limit: None, footprint, backoff: 1.0, swap: None };
             let mut requests = MoveRequests::with_limit(1 << 16);
             policy.plan(at(second), &room, &mut pages, &mut requests);
             let blocks: BTreeSet<u32> = requests.into_vec().iter().map(|request| request.page.block().0).collect();
@@ -615,7 +562,7 @@ mod tests {
         };
         let requested = |policy: &mut Age, pages: &mut Pages, second| {
             let tiers = [TierUse { used: 512, capacity: 1024 }, TierUse { used: 0, capacity: 1024 }];
-            let room = CapacityView { tiers: &tiers, fast_limit: None, footprint: 512, backoff: 1.0 };
+            let room = CapacityView { tiers: &tiers, fast_limit: None, footprint: 512, backoff: 1.0, swap: None };
             let mut requests = MoveRequests::with_limit(1024);
             policy.plan(at(second), &room, pages, &mut requests);
             requests.into_vec().len()
@@ -654,7 +601,7 @@ mod tests {
             }
         }
         let tiers = [TierUse { used: 1024, capacity: 2048 }, TierUse { used: 0, capacity: 2048 }];
-        let room = CapacityView { tiers: &tiers, fast_limit: None, footprint: 1024, backoff: 1.0 };
+        let room = CapacityView { tiers: &tiers, fast_limit: None, footprint: 1024, backoff: 1.0, swap: None };
         let mut requests = MoveRequests::with_limit(4096);
         policy.plan(at(30), &room, &mut pages, &mut requests);
         requests.into_vec().iter().map(|request| request.page.0).collect()

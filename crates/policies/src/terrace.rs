@@ -32,6 +32,7 @@ use terrace_core::prices::{Prices, ProcessorCounts};
 use terrace_core::random::SplitMix64;
 use terrace_core::units::{BLOCK_PAGES, PageId, TierId, Time};
 
+use crate::parts::growth::Growth;
 use crate::parts::support;
 use crate::{PolicyInfo, Settings, SettingsError};
 
@@ -41,6 +42,7 @@ mod intake;
 mod pace;
 mod pass;
 mod plan;
+mod returns;
 mod settings;
 mod state;
 mod stores;
@@ -51,6 +53,7 @@ use allocations::Allocations;
 use exchange::Offer;
 use pace::Pace;
 use pass::{MOST_MOVES, NEWBORN, Pass, next};
+use returns::Returns;
 use settings::{Options, Signal};
 use state::{LONG_AGEING, State, encode, weight};
 use stores::Stores;
@@ -87,6 +90,8 @@ pub struct Terrace {
     granted: Option<Signal>,
     pace: Pace,
     table: Table,
+    returns: Returns,
+    growth: Growth,
     allocations: Allocations,
     /// The short mean of each page; the long one is its heat, the interval of its last use its stamp.
     short: Column<u16>,
@@ -106,6 +111,8 @@ pub struct Terrace {
     received: f64,
     rate: [f64; 2],
     mean_long: f64,
+    /// The mean page's long mean as the latest pass had it, stored.
+    mean: u16,
     pages: u64,
     units: u64,
     /// Blocks without evidence in this interval, where only some are walked.
@@ -133,6 +140,8 @@ impl Terrace {
             granted: None,
             pace,
             table: Table::new(options.learns, options.parts.smooth),
+            returns: Returns::new(),
+            growth: Growth::default(),
             allocations: Allocations::default(),
             short: Column::default(),
             witnesses: Vec::new(),
@@ -149,6 +158,7 @@ impl Terrace {
             received: 0.0,
             rate: [0.0; 2],
             mean_long: 0.0,
+            mean: 0,
             pages: 0,
             units: 0,
             blind: Vec::new(),
@@ -172,11 +182,13 @@ impl Terrace {
         self.rate = [self.rate[0] * keep + each, self.rate[1] * keep + 1.0];
         self.mean_long += each * f64::from(weight(LONG_AGEING));
         let thinned = thinned(self.units);
+        self.mean = encode(self.mean_long as f32, 0.5);
         let mut pass = Pass {
             table: &mut self.table,
+            returns: &mut self.returns,
             parts: self.options.parts,
             now: self.number,
-            mean: encode(self.mean_long as f32, 0.5),
+            mean: self.mean,
             each: each as f32,
             blind: &self.blind,
             fades: self.intervals % MOVES_FADE == MOVES_FADE - 1,
@@ -185,6 +197,7 @@ impl Terrace {
             thinned,
         };
         let found = pass.run(pages, &mut self.short, &self.witnesses);
+        self.returns.close();
         self.table.forget(FORGET.max(1.0 - found.witnesses.len() as f32 / TARGETS));
         self.witnesses = found.witnesses;
         self.mean_long = found.long / found.pages.max(1) as f64;
@@ -307,10 +320,16 @@ impl Policy for Terrace {
         }
         self.fast_limit = support::fast_limit(capacity);
         let units = if self.units > 0 { self.units } else { pages.footprint_of_all() };
+        // Between nodes pages change places; in swap none can be used, so that pages only leave.
+        let swap = capacity.swap.filter(|costs| costs.tier == TierId(1));
+        self.pace.go_by_time(swap.is_some());
         if self.pace.is_over(now, units) {
             self.close(now, capacity, pages);
         }
-        self.step(now, capacity, pages, requests);
+        match swap {
+            Some(costs) => self.leave(now, &costs, capacity, pages, requests),
+            None => self.step(now, capacity, pages, requests),
+        }
     }
 
     fn place(&mut self, _now: Time, _page: PageId, capacity: &CapacityView<'_>) -> TierId {

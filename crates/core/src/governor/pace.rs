@@ -107,10 +107,19 @@ impl Pace {
         probe.is_some_and(|probe| probe.on_pressure(pressure.window, cost.refaults + wasted, earning))
     }
 
+    /// What a page costs that leaves alone, and one of a whole block, in seconds.
+    pub(super) fn prices(&self) -> [f64; 2] {
+        [self.single, self.block / f64::from(BLOCK_PAGES)]
+    }
+
+    /// Whether nobody said what page-outs cost: then they are not paced.
+    fn is_free(&self) -> bool {
+        self.single <= 0.0 && self.block <= 0.0
+    }
+
     /// Whether another page-out can be paid for.
     pub(super) fn affords(&mut self) -> bool {
-        let free = self.single <= 0.0 && self.block <= 0.0;
-        let affords = free || self.left > self.promised;
+        let affords = self.is_free() || self.left > self.promised;
         self.waited |= !affords;
         affords
     }
@@ -144,6 +153,9 @@ impl Pace {
         footprint: u64,
         size: impl Fn(&MoveRequest) -> u64,
     ) -> Vec<MoveRequest> {
+        if self.is_free() {
+            return requests;
+        }
         let Some(probe) = &mut self.probe else { return requests };
         let is_cold = |request: &MoveRequest| {
             let down = matches!(request.action, Action::MoveTo(tier) if tier > TierId::FAST);

@@ -18,6 +18,8 @@ use terrace_core::units::Time;
 use super::settings::{Options, Signal};
 
 const SHORTEST: Duration = Duration::from_millis(100);
+/// The shortest where it goes by time.
+const BY_TIME: Duration = Duration::from_secs(1);
 const LONGEST: Duration = Duration::from_secs(10);
 /// Observations a unit and interval, and after the longest interval.
 const WANTED: f64 = 0.125;
@@ -48,6 +50,7 @@ pub(super) struct Pace {
     walk: Duration,
     walked: bool,
     pages: u64,
+    by_time: bool,
 }
 
 impl Pace {
@@ -67,7 +70,13 @@ impl Pace {
             walk: Duration::ZERO,
             walked: false,
             pages: 0,
+            by_time: false,
         }
+    }
+
+    /// Whether intervals end after a second, whatever was seen: where pages only leave, that nobody uses them is what counts.
+    pub(super) fn go_by_time(&mut self, by_time: bool) {
+        self.by_time = by_time;
     }
 
     /// What the trackers serve.
@@ -107,7 +116,7 @@ impl Pace {
         }
         let (elapsed, seen) = (now.since(self.began), self.observations as f64 / units.max(1) as f64);
         let enough = seen >= WANTED || elapsed >= LONGEST && seen >= LEAST;
-        let over = self.fixed.is_some() || enough && elapsed >= SHORTEST;
+        let over = self.fixed.is_some() || self.by_time || enough && elapsed >= SHORTEST;
         if !over {
             self.look = now + self.apart();
         }
@@ -130,7 +139,8 @@ impl Pace {
         if self.signal == Signal::Samples {
             self.steer_period(elapsed);
         }
-        self.interval = self.fixed.unwrap_or(elapsed.clamp(SHORTEST, LONGEST_PLAN));
+        self.interval =
+            self.fixed.unwrap_or(elapsed.clamp(SHORTEST, if self.by_time { LONGEST } else { LONGEST_PLAN }));
         (self.began, self.observations, self.pages) = (now, 0, units);
         self.look = now + self.apart();
     }
@@ -141,7 +151,7 @@ impl Pace {
             Signal::AccessedBits => Duration::from_secs_f64((self.walk.as_secs_f64() / self.share).min(600.0)),
             Signal::Samples | Signal::HintFaults => Duration::ZERO,
         };
-        self.fixed.unwrap_or(share.max(SHORTEST))
+        self.fixed.unwrap_or(share.max(if self.by_time { BY_TIME } else { SHORTEST }))
     }
 
     fn steer_period(&mut self, elapsed: Duration) {

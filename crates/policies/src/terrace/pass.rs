@@ -7,6 +7,7 @@ use terrace_core::pages::{Column, Pages};
 use terrace_core::units::{BLOCK_PAGES, BlockId, PageId, SpaceId, Vpn};
 
 use super::exchange::{Best, Offer};
+use super::returns::{Returns, kind};
 use super::state::{LONG_AGEING, Parts, SHORT_AGEING, State, decode, weight};
 use super::table::Table;
 use super::witnesses::{Witness, is_witness};
@@ -21,6 +22,7 @@ const OLDEST: u16 = 32_000;
 /// What a pass is made with.
 pub(super) struct Pass<'a> {
     pub table: &'a mut Table,
+    pub returns: &'a mut Returns,
     pub parts: Parts,
     /// The number of the interval that ends.
     pub now: u16,
@@ -132,7 +134,10 @@ impl Pass<'_> {
             }
         }
         let Some((space, vpn)) = witness else { return };
-        let mut now = Witness { space, vpn, state, short: column[unit.index()] };
+        let mut now = Witness { space, vpn, state, kind: kind(age, long, self.mean), short: column[unit.index()] };
+        if let (false, Some(before)) = (blind, before) {
+            self.returns.learn(before.kind, age == 0);
+        }
         let first = if newborn { Some((State::newborn(file), 0)) } else { None };
         let then = first.or(before.map(|witness| (witness.state, witness.short)));
         if let (false, true, Some((then, base))) = (blind, self.each > 0.0, then) {
@@ -141,7 +146,7 @@ impl Pass<'_> {
             self.table.learn(then, received / self.each, state);
         }
         if let (true, Some(before)) = (blind, before) {
-            (now.state, now.short) = (before.state, before.short);
+            (now.state, now.short, now.kind) = (before.state, before.short, before.kind);
         }
         found.witnesses.push(now);
     }

@@ -103,7 +103,15 @@ impl State {
     }
 }
 
-fn age_bin(age: u16) -> usize {
+/// The level of a page when it was last used, `age` intervals ago: what its long mean has lost since is given back.
+pub(super) fn level_at_use(age: u16, long: u16, mean: u16) -> usize {
+    let octave = STEPS as i32;
+    let lowest = i32::from(mean) - MEAN_LEVEL as i32 * octave;
+    let then = if long == 0 { lowest } else { i32::from(long) + i32::from(age) * i32::from(LONG_AGEING) };
+    ((then - lowest).clamp(0, (LEVELS as i32 - 1) * octave) / octave) as usize
+}
+
+pub(super) fn age_bin(age: u16) -> usize {
     match age {
         0..=3 => usize::from(age),
         _ => (4 + (f32::from(age) / 4.0).log2().mul_add(1.5, 0.0) as usize).min(AGES - 1),

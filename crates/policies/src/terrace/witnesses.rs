@@ -19,6 +19,8 @@ pub(super) struct Witness {
     pub vpn: Vpn,
     /// Its state when the interval began.
     pub state: State,
+    /// Its kind then, for swap.
+    pub kind: u16,
     /// Its short mean then: what the mean has more at the end, the page received.
     pub short: u16,
 }
