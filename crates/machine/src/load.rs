@@ -26,16 +26,26 @@ pub enum Wait {
     Streamed = 3,
     /// A store to such a line.
     StreamedStore = 4,
+    /// A load of a line that a hardware prefetcher asked for too late to be there: it waits for what is under way, as a streamed one, and
+    /// counters count it as a miss, as any other.
+    Late = 5,
 }
 
 impl Wait {
     /// All of them, by number.
-    pub const ALL: [Wait; 5] = [Wait::Load, Wait::Dependent, Wait::Store, Wait::Streamed, Wait::StreamedStore];
+    pub const ALL: [Wait; 6] =
+        [Wait::Load, Wait::Dependent, Wait::Store, Wait::Streamed, Wait::StreamedStore, Wait::Late];
 
     /// Whether it stores.
     #[inline(always)]
     pub const fn is_store(self) -> bool {
         matches!(self, Wait::Store | Wait::StreamedStore)
+    }
+
+    /// Whether a counter of loads that missed the last-level cache counts it: a line that a prefetcher brought in time is found in a cache.
+    #[inline(always)]
+    pub const fn is_counted_load(self) -> bool {
+        matches!(self, Wait::Load | Wait::Dependent | Wait::Late)
     }
 }
 
@@ -126,8 +136,8 @@ impl ThreadWork {
 
     /// Nanoseconds of waiting for what it had of tier `k`, at the idle latencies of `tier`.
     pub fn waits(&self, k: usize, tier: &Tier, rates: &Rates) -> f64 {
-        let [loads, dependent, stores, streamed, streamed_stores] = self.misses[k].map(f64::from);
-        (loads / rates.parallelism + dependent + streamed / rates.stream_parallelism) * tier.read_latency_ns
+        let [loads, dependent, stores, streamed, streamed_stores, late] = self.misses[k].map(f64::from);
+        (loads / rates.parallelism + dependent + (streamed + late) / rates.stream_parallelism) * tier.read_latency_ns
             + (stores / rates.parallelism + streamed_stores / rates.stream_parallelism) * tier.write_latency_ns
     }
 }
@@ -299,7 +309,7 @@ mod tests {
                 let tiers = tiers();
                 let run = |loads: u32| {
                     let mut work = ThreadWork { cycles: 1000, ..ThreadWork::default() };
-                    work.misses[1] = [loads, 0, stores, 0, 0];
+                    work.misses[1] = [loads, 0, stores, 0, 0, 0];
                     let read = f64::from(loads + stores) * 64.0 * threads as f64;
                     let traffic = [Traffic::default(), Traffic { read, written: f64::from(stores) * 64.0 * threads as f64 }];
                     solve(&tiers, &traffic, &vec![work; threads], &RATES)

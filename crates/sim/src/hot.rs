@@ -21,14 +21,14 @@ use terrace_machine::load::{ThreadWork, Traffic, Wait};
 use terrace_machine::media::Media;
 use terrace_machine::memory::{Memory, PageWord};
 use terrace_machine::memory_mode::MemoryMode;
-use terrace_machine::preset::TlbSpec;
+use terrace_machine::preset::{Tier, TlbSpec};
 use terrace_machine::tlb::{Request, Tlb};
 
 use crate::config::SimConfig;
 use crate::mmu::MmuRun;
 use crate::oracle::Future;
 use crate::record::Record;
-use streams::Streams;
+use streams::{Ahead, Streams};
 
 /// How far ahead page words are asked for: long enough to hide a miss of the host, short enough to stay in its buffers.
 const AHEAD: usize = 24;
@@ -86,11 +86,18 @@ impl Kind {
     fn is_store(self) -> bool {
         self.wait() == Wait::Store as usize || self.wait() == Wait::StreamedStore as usize
     }
-    /// The same access where a prefetcher asked for its line.
+    /// Whether counters of loads that missed every cache count it.
     #[inline(always)]
-    fn streamed(self) -> Kind {
-        let wait = if self.is_store() { Wait::StreamedStore } else { Wait::Streamed };
-        Kind(self.0 & !0b1110 | (wait as u8) << 1)
+    fn is_counted_load(self) -> bool {
+        const COUNTED: u8 = 1 << Wait::Load as u8 | 1 << Wait::Dependent as u8 | 1 << Wait::Late as u8;
+        COUNTED >> self.wait() & 1 != 0
+    }
+    /// The same access where a prefetcher was this to its line.
+    #[inline(always)]
+    fn with(self, ahead: Ahead) -> Kind {
+        let load = if ahead == Ahead::InTime { Wait::Streamed } else { Wait::Late };
+        let wait = if self.is_store() { Wait::StreamedStore } else { load };
+        if ahead == Ahead::No { self } else { Kind(self.0 & !0b1110 | (wait as u8) << 1) }
     }
     /// The same access in another tier.
     fn in_tier(self, tier: usize) -> Kind {
@@ -180,6 +187,8 @@ pub(crate) struct Hot {
     /// What each thread's prefetcher follows; empty where streams overlap no more than other loads.
     streams: Vec<Streams>,
     follows_streams: bool,
+    /// Accesses of a thread that a line of each tier takes as long as, in the latest stretch. Nothing is in time before the first is over.
+    line_takes: [u32; TierId::MAX],
     read: [u64; TierId::MAX],
     written: [u64; TierId::MAX],
     samples: Vec<Sample>,
@@ -227,7 +236,8 @@ impl Hot {
             filtered: None,
             media: machine.tiers.iter().map(Media::new).collect(),
             streams: Vec::new(),
-            follows_streams: config.stream_parallelism() > config.parallelism(),
+            follows_streams: machine.processor.stream_parallelism > machine.processor.memory_parallelism,
+            line_takes: [u32::MAX; TierId::MAX],
             read: [0; TierId::MAX],
             written: [0; TierId::MAX],
             samples: Vec::new(),
@@ -351,8 +361,11 @@ impl Hot {
         [std::mem::take(&mut self.read[tier]), std::mem::take(&mut self.written[tier])]
     }
 
-    /// Latencies are idle ones times these factors from now on, for who needs them at once.
-    pub(crate) fn set_load(&mut self, factor: &[f64; TierId::MAX]) {
+    /// Latencies are idle ones times these factors from now on, and a thread's accesses so far apart.
+    pub(crate) fn set_load(&mut self, tiers: &[Tier], factor: &[f64; TierId::MAX], access_ns: f64) {
+        if self.follows_streams {
+            self.line_takes = streams::accesses_of_latency(tiers, factor, access_ns);
+        }
         if let Some(run) = &mut self.mmu {
             run.set_load(factor);
         }
@@ -568,8 +581,8 @@ impl Hot {
         missed: usize,
         next: &[R],
     ) -> [u32; TierId::MAX] {
-        let Hot { memory, base, media, streams, workspace, written, missed: recorded, .. } = self;
-        let base = *base;
+        let Hot { memory, base, media, streams, line_takes, workspace, written, missed: recorded, .. } = self;
+        let (base, takes) = (*base, *line_takes);
         let (words, media, piece) = (memory.words(), media.as_mut_slice(), &mut *workspace.0);
         let mut streams = streams.get_mut(piece.thread);
         let [even, odd] = &mut piece.counters;
@@ -583,7 +596,8 @@ impl Hot {
             }
             for (turn, miss) in piece.missed[..missed].iter().enumerate() {
                 let at = miss.at() & (PIECE - 1);
-                let kind = followed(&mut streams, piece.uses[at].line(), piece.kinds[at]);
+                let kind = followed(&mut streams, piece.uses[at].line(), at, piece.kinds[at], &takes);
+                piece.kinds[at] = kind;
                 if RECORD {
                     recorded.push(piece.requests[at].page());
                 }
@@ -598,15 +612,19 @@ impl Hot {
             }
         } else {
             let length = piece.length;
-            for (turn, (kind, used)) in piece.kinds[..length].iter().zip(&piece.uses[..length]).enumerate() {
+            for (turn, (slot, used)) in piece.kinds[..length].iter_mut().zip(&piece.uses[..length]).enumerate() {
                 ask_for(words, base, next, turn);
-                let kind = followed(&mut streams, used.line(), *kind);
+                let kind = followed(&mut streams, used.line(), turn, *slot, &takes);
+                *slot = kind;
                 let moved = media[kind.tier()].reads_unit(used.line());
                 (if turn & 1 == 0 { &mut *even } else { &mut *odd })[kind.counter(moved)] += 1;
             }
             if RECORD {
                 recorded.extend(piece.requests[..length].iter().map(|request| request.page()));
             }
+        }
+        if let Some(streams) = streams {
+            streams.count(piece.length);
         }
         self.count_up::<CACHE>()
     }
@@ -629,9 +647,10 @@ impl Hot {
                 let bytes = u64::from(moved) * u64::from(medium.unit_bytes());
                 work.misses[tier][wait as usize] += served + moved;
                 read[tier] += bytes;
-                if !wait.is_store() {
+                if wait.is_counted_load() {
                     loads[tier] += served + moved;
-                } else if !CACHE {
+                }
+                if !CACHE && wait.is_store() {
                     // No cache holds the line back: what was read to be written is written as well.
                     written[tier] += bytes;
                 }
@@ -646,6 +665,7 @@ impl Hot {
         let mut loads = [0; TierId::MAX];
         let Hot { memory, media, memory_mode, streams, work, workspace, read, written, missed: recorded, .. } = self;
         let (words, media, piece) = (memory.words(), media.as_mut_slice(), &mut *workspace.0);
+        let takes = self.line_takes;
         let Some(mode) = memory_mode else { return loads };
         let mut streams = streams.get_mut(piece.thread);
         let work = &mut work[piece.thread];
@@ -653,13 +673,16 @@ impl Hot {
         for turn in 0..count {
             let at = if CACHE { piece.missed[turn].at() } else { turn };
             let (page, line) = (piece.requests[at].page(), piece.uses[at].line());
-            let kind = followed(&mut streams, line, piece.kinds[at]);
             if RECORD {
                 recorded.push(page);
             }
             // With a cache in front, a store that misses reads its line; the line is written when it leaves.
-            let moved = mode.access(page, (line % PAGE_LINES) as u32, kind.is_store() && !CACHE);
-            let tier = kind.tier();
+            let store = piece.kinds[at].is_store() && !CACHE;
+            let moved = mode.access(page, (line % PAGE_LINES) as u32, store);
+            let tier = piece.kinds[at].tier();
+            let served = if moved.hit { 0 } else { tier };
+            let kind = followed(&mut streams, line, at, piece.kinds[at].in_tier(served), &takes);
+            piece.kinds[at] = kind;
             read[0] += u64::from(moved.fast_read) * LINE_BYTES;
             written[0] += u64::from(moved.fast_written) * LINE_BYTES;
             if moved.slow_read > 0 {
@@ -667,12 +690,10 @@ impl Hot {
             }
             written[tier] += u64::from(moved.slow_written) * LINE_BYTES;
             work.misses[0][kind.wait()] += 1;
-            let served = if moved.hit { 0 } else { tier };
             if !moved.hit {
                 work.misses[tier][kind.wait()] += 1;
             }
-            piece.kinds[at] = kind.in_tier(served);
-            loads[served] += u32::from(!kind.is_store());
+            loads[served] += u32::from(kind.is_counted_load());
             if CACHE
                 && let Some(line) = piece.missed[turn].writeback(line)
                 && let Some(tier) = owner_tier(words, line)
@@ -684,10 +705,14 @@ impl Hot {
                 written[tier] += u64::from(moved.slow_written) * LINE_BYTES;
             }
         }
+        if let Some(streams) = streams {
+            streams.count(piece.length);
+        }
         loads
     }
 
-    /// Counts down to the next samples: stores as they retire, loads of each tier as they reach it.
+    /// Counts down to the next samples: stores as they retire, loads of each tier as they reach it. Hardware counts retired loads by where they
+    /// found their line, and a line that the prefetcher brought in time was found in a cache.
     fn sample<const CACHE: bool>(&mut self, missed: usize, loads: &[u32; TierId::MAX]) {
         let Hot { countdown, load_period, store_period, samples, workspace, .. } = self;
         let piece = &*workspace.0;
@@ -712,7 +737,7 @@ impl Hot {
             let reaches_memory = !CACHE || to_memory.next_if_eq(&at).is_some();
             let (left, period, access) = if kind.is_store() {
                 (&mut left.stores, store_period, Access::Store)
-            } else if reaches_memory {
+            } else if reaches_memory && kind.is_counted_load() {
                 (&mut left.loads[kind.tier()], load_period, Access::Load)
             } else {
                 continue;
@@ -729,11 +754,19 @@ impl Hot {
     }
 }
 
-/// The kind of a miss: streamed if the thread's prefetcher was ahead of it.
+/// The kind of a miss, `at` accesses into its piece, by what the thread's prefetcher was to it.
 #[inline(always)]
-fn followed(streams: &mut Option<&mut Streams>, line: u64, kind: Kind) -> Kind {
-    let ahead = streams.as_mut().is_some_and(|streams| streams.follows(line));
-    if ahead { kind.streamed() } else { kind }
+fn followed(
+    streams: &mut Option<&mut Streams>,
+    line: u64,
+    at: usize,
+    kind: Kind,
+    takes: &[u32; TierId::MAX],
+) -> Kind {
+    match streams {
+        Some(streams) => kind.with(streams.follow(line, at, takes[kind.tier() & (TierId::MAX - 1)])),
+        None => kind,
+    }
 }
 
 /// Asks the host to bring the page word of an access into its cache.

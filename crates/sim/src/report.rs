@@ -61,6 +61,9 @@ pub struct Report {
     pub cache_hits: u64,
     /// Accesses served by each tier.
     pub tier_accesses: Vec<u64>,
+    /// Of these, the loads that counters of misses of the last-level cache count and sample: those of lines that no prefetcher had brought
+    /// by then.
+    pub counted_loads: Vec<u64>,
     /// Names of the tiers.
     pub tier_names: Vec<String>,
     /// Bytes each tier moved, migrations included: read, written.

@@ -61,6 +61,37 @@ fn a_sweep_overlaps_as_its_prefetcher_runs_ahead_and_random_loads_as_before() {
 }
 
 #[test]
+fn counters_do_not_see_loads_whose_line_the_streamer_brought_in_time() {
+    let sweep = |cycles: u32| -> Vec<Touch> {
+        (0..PAGES).flat_map(|page| (0..64).map(move |line| Touch::load(page).on(line).computing(cycles))).collect()
+    };
+    // Share of the loads that counters saw, by tier and by the cycles that the program computes between two lines.
+    let seen = |tier: u8, touches: &[Touch]| {
+        let mut config = bare(PAGES, 1.0);
+        config.machine.processor.stream_parallelism = 20.0;
+        let mut simulation = Simulation::new(config, Box::new(Fixed(TierId(tier)))).unwrap();
+        touch_all(&mut simulation, PAGES);
+        simulation.feed(touches);
+        let report = simulation.finish("sweep").unwrap();
+        // The first touches are loads as well, and no stream.
+        (report.counted_loads[usize::from(tier)] - PAGES) as f64 / touches.len() as f64
+    };
+    // Two lines of a page begin its stream. A line lies 105 to 117 ns behind the one before: one of them is worth DRAM's 98 ns, three Optane's
+    // 348 ns, and the streamer gains one in two lines: two are late there, six here.
+    let (fast, slow) = (seen(0, &sweep(210)), seen(1, &sweep(210)));
+    assert!((fast - 4.0 / 64.0).abs() < 0.01, "{fast}");
+    assert!((slow - 8.0 / 64.0).abs() < 0.02, "{slow}");
+    // A program that only loads catches up with the streamer.
+    assert!(seen(1, &sweep(0)) > 0.6);
+    let mut random = Random(3);
+    let scattered: Vec<Touch> =
+        (0..100_000).map(|_| Touch::load(random.below(PAGES)).on(random.below(64) as u32)).collect();
+    assert!(seen(1, &scattered) > 0.99, "no stream, and all of it is seen");
+    let stores: Vec<Touch> = sweep(210).into_iter().map(|load| Touch { wait: Wait::Store, ..load }).collect();
+    assert!(seen(1, &stores) < 0.001, "stores have a counter of their own");
+}
+
+#[test]
 fn streaming_on_all_cores_is_bandwidth_bound() {
     // 24 threads stream through slow memory line by line: 39.4 GB/s at 95 %.
     let mut stream = Vec::new();

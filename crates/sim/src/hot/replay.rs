@@ -15,6 +15,7 @@ use terrace_machine::memory::PageWord;
 use terrace_machine::mmu::tables::FIRST_FRAME;
 use terrace_machine::mmu::{Lines, Mmu, Size, Use};
 
+use super::streams::Ahead;
 use super::{Hot, Sample, Stop};
 use crate::hotness::trackers::Access as Watched;
 use crate::mmu::MmuRun;
@@ -140,6 +141,9 @@ impl Hot {
                     self.samples.push(Sample { page, access: Access::Store });
                 }
             }
+            if let Some(streams) = self.streams.get_mut(thread) {
+                streams.count(1);
+            }
             let line = u64::from(page) * PAGE_LINES + u64::from(access.line());
             let mut hit = false;
             if let Some(cache) = &mut self.cache {
@@ -159,14 +163,19 @@ impl Hot {
                 if self.record_misses {
                     self.missed.push(page);
                 }
-                let ahead = self.streams.get_mut(thread).is_some_and(|streams| streams.follows(line));
-                let wait = match (ahead, store) {
-                    (false, _) => wait,
-                    (true, false) => Wait::Streamed,
-                    (true, true) => Wait::StreamedStore,
-                };
-                if let Some(mode) = &mut self.memory_mode {
+                let moved = self.memory_mode.as_mut().map(|mode| {
                     let moved = mode.access(page, access.line(), store && self.cache.is_none());
+                    (moved, if moved.hit { 0 } else { tier })
+                });
+                let takes = self.line_takes[moved.map_or(tier, |(_, served)| served)];
+                let ahead = self.streams.get_mut(thread).map_or(Ahead::No, |streams| streams.follow(line, 0, takes));
+                let wait = match (ahead, store) {
+                    (Ahead::No, _) => wait,
+                    (Ahead::InTime, false) => Wait::Streamed,
+                    (Ahead::Late, false) => Wait::Late,
+                    (Ahead::InTime | Ahead::Late, true) => Wait::StreamedStore,
+                };
+                if let Some((moved, served)) = moved {
                     read[0] += u64::from(moved.fast_read) * LINE_BYTES;
                     written[0] += u64::from(moved.fast_written) * LINE_BYTES;
                     if moved.slow_read > 0 {
@@ -174,17 +183,16 @@ impl Hot {
                     }
                     written[tier] += u64::from(moved.slow_written) * LINE_BYTES;
                     work.misses[0][wait as usize] += 1;
-                    if moved.hit {
-                        tier = 0;
-                    } else {
+                    if !moved.hit {
                         work.misses[tier][wait as usize] += 1;
                         nanos += latency[0][0]
                             * match wait {
                                 Wait::Dependent => 1.0,
                                 Wait::Load | Wait::Store => overlap,
-                                Wait::Streamed | Wait::StreamedStore => stream_overlap,
+                                Wait::Streamed | Wait::Late | Wait::StreamedStore => stream_overlap,
                             };
                     }
+                    tier = served;
                 } else {
                     work.misses[tier][wait as usize] += 1;
                     let bytes = u64::from(self.media[tier].read_bytes(line));
@@ -202,10 +210,10 @@ impl Hot {
                         Wait::Load => loaded * overlap,
                         Wait::Dependent => loaded,
                         Wait::Store => stored * overlap,
-                        Wait::Streamed => loaded * stream_overlap,
+                        Wait::Streamed | Wait::Late => loaded * stream_overlap,
                         Wait::StreamedStore => stored * stream_overlap,
                     };
-                if !store && self.load_period != 0 {
+                if wait.is_counted_load() && self.load_period != 0 {
                     let left = &mut self.countdown[thread].loads[tier];
                     *left -= 1;
                     if *left == 0 {

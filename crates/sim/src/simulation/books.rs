@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 
 use terrace_core::units::{TierId, Time, Vpn};
+use terrace_machine::load::Wait;
 
 use super::Simulation;
 use crate::heat::HeatMap;
@@ -94,6 +95,7 @@ pub(super) struct Books {
     accesses: u64,
     cache_hits: u64,
     tier_accesses: [u64; TierId::MAX],
+    counted_loads: [u64; TierId::MAX],
     tier_read: [u64; TierId::MAX],
     tier_written: [u64; TierId::MAX],
     bandwidth_bound_ns: f64,
@@ -122,6 +124,7 @@ impl Books {
             accesses: 0,
             cache_hits: 0,
             tier_accesses: [0; TierId::MAX],
+            counted_loads: [0; TierId::MAX],
             tier_read: [0; TierId::MAX],
             tier_written: [0; TierId::MAX],
             bandwidth_bound_ns: 0.0,
@@ -175,6 +178,11 @@ impl Books {
     /// Accesses that each tier served.
     pub(super) fn tier_accesses(&self) -> &[u64; TierId::MAX] {
         &self.tier_accesses
+    }
+
+    /// Loads of each tier that missed every cache.
+    pub(super) fn counted_loads(&self) -> &[u64; TierId::MAX] {
+        &self.counted_loads
     }
 
     /// Bytes read from a tier and written to it.
@@ -239,12 +247,16 @@ impl Books {
         let memory_mode = hot.memory_mode.is_some();
         for work in hot.work() {
             self.cache_hits += work.cache_hits;
-            for (tier, misses) in work.misses.iter().enumerate() {
-                let misses: u64 = misses.iter().map(|&n| u64::from(n)).sum();
+            for (tier, by_wait) in work.misses.iter().enumerate() {
+                let misses: u64 = by_wait.iter().map(|&n| u64::from(n)).sum();
+                let counted = Wait::ALL.iter().filter(|wait| wait.is_counted_load());
+                let loads: u64 = counted.map(|&wait| u64::from(by_wait[wait as usize])).sum();
                 self.tier_accesses[tier] += misses;
+                self.counted_loads[tier] += loads;
                 if memory_mode && tier > 0 {
                     // A miss of Memory Mode probed the fast tier first; it was served by the slow one.
                     self.tier_accesses[0] -= misses;
+                    self.counted_loads[0] -= loads;
                 }
             }
         }

@@ -53,6 +53,8 @@ pub(super) struct Passed {
     pub(super) concurrency: f64,
     /// Nanoseconds of stalls of all threads that were laid on those of the stretch.
     pub(super) stalled: f64,
+    /// Nanoseconds between two accesses of a thread, in the mean.
+    pub(super) access_ns: f64,
 }
 
 /// A stall of all running threads, in nanoseconds: the part of each that runs, and what each thread of the stretch was given in their place.
@@ -168,8 +170,9 @@ impl Clock {
             self.stretch_limit =
                 ((STRETCH_NANOS / per_access.max(1e-3)) as usize).clamp(STRETCH_LEAST, STRETCH_ACCESSES);
         }
-        self.stretch_accesses = 0;
-        Some(Passed { stretch, traffic, concurrency, stalled: shared.lost })
+        let accesses = std::mem::take(&mut self.stretch_accesses);
+        let access_ns = stretch.nanos * concurrency.min(self.cores) / accesses.max(1) as f64;
+        Some(Passed { stretch, traffic, concurrency, stalled: shared.lost, access_ns })
     }
 
     /// Everyone waits for the thread that ran longest.
@@ -253,7 +256,7 @@ impl Simulation {
         let traffic = (0..tiers.len()).map(|tier| self.hot.traffic(tier)).collect();
         if let Some(passed) = self.clock.pass(tiers, self.hot.work_mut(), traffic) {
             self.note_waits(&passed);
-            self.hot.set_load(&passed.stretch.factor);
+            self.hot.set_load(&self.config.machine.tiers, &passed.stretch.factor, passed.access_ns);
             if passed.stretch.bandwidth_bound {
                 self.books.bound_by_bandwidth(passed.stretch.nanos);
             }

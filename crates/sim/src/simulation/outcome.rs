@@ -81,6 +81,7 @@ impl Simulation {
             accesses: self.books.accesses(),
             cache_hits: self.books.cache_hits(),
             tier_accesses: self.books.tier_accesses()[..tiers].to_vec(),
+            counted_loads: self.books.counted_loads()[..tiers].to_vec(),
             tier_names: self.config.machine.tiers.iter().map(|tier| tier.name.clone()).collect(),
             tier_bytes: (0..tiers).map(|tier| self.books.tier_bytes(tier)).collect(),
             bandwidth_bound_share: share(self.books.bandwidth_bound_ns(), self.clock.now_ns()),
