@@ -98,6 +98,8 @@ pub struct ProcessorCounts {
     pub slow_wait_ns: f64,
     /// Accesses served by memory of any tier.
     pub memory_accesses: u64,
+    /// Of these, loads of lines that a prefetcher had brought in time: samples of loads that missed do not see them.
+    pub streamed_loads: u64,
     /// Nanoseconds that cores waited for memory of any tier: cycles with a read outstanding and nothing else to do.
     pub memory_wait_ns: f64,
     /// Mean nanoseconds of a load from each tier under the current load; 0 if unknown.

@@ -253,7 +253,8 @@ impl Terrace {
 
     fn processor(&mut self, counts: &ProcessorCounts) {
         self.counts = *counts;
-        self.stores.count(counts.memory_accesses);
+        // What is left of these beside the sampled loads are stores.
+        self.stores.count(counts.memory_accesses.saturating_sub(counts.streamed_loads));
         let latency = &counts.latency_ns;
         if self.options.loaded && counts.slow_accesses > 0 {
             self.gain_ns = counts.slow_wait_ns / counts.slow_accesses as f64;

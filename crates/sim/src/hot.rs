@@ -234,7 +234,7 @@ impl Hot {
             tlb_spec: *tlb,
             cache: config.cache.then(|| Cache::new(config.scale.cache(cache.capacity), cache.ways)),
             filtered: None,
-            media: machine.tiers.iter().map(Media::new).collect(),
+            media: machine.tiers.iter().map(|tier| Media::new(tier, config.scale)).collect(),
             streams: Vec::new(),
             follows_streams: machine.processor.stream_parallelism > machine.processor.memory_parallelism,
             line_takes: [u32::MAX; TierId::MAX],
@@ -756,13 +756,7 @@ impl Hot {
 
 /// The kind of a miss, `at` accesses into its piece, by what the thread's prefetcher was to it.
 #[inline(always)]
-fn followed(
-    streams: &mut Option<&mut Streams>,
-    line: u64,
-    at: usize,
-    kind: Kind,
-    takes: &[u32; TierId::MAX],
-) -> Kind {
+fn followed(streams: &mut Option<&mut Streams>, line: u64, at: usize, kind: Kind, takes: &[u32; TierId::MAX]) -> Kind {
     match streams {
         Some(streams) => kind.with(streams.follow(line, at, takes[kind.tier() & (TierId::MAX - 1)])),
         None => kind,

@@ -291,6 +291,20 @@ impl<T: Scalar> Array<T> {
         lane.write(address);
     }
 
+    /// The store of an element whose value [`Array::put`] brings later: for a program that writes back what it has just read, from a buffer
+    /// of its own. The line is in the core's own caches all the while at full size, and leaves them once. Announced where it was read, it
+    /// does so at every scale.
+    #[inline(always)]
+    pub fn claim<L: Lane>(&self, lane: &mut L, index: usize) {
+        lane.write(self.address(index));
+    }
+
+    /// Stores an element whose store was announced by [`Array::claim`].
+    #[inline(always)]
+    pub fn put<L: Lane>(&self, lane: &L, index: usize, value: T) {
+        T::store(self.cell(index), T::from_bits(lane.stored(self.address(index), value.to_bits())));
+    }
+
     /// Atomically replaces an element if it is `current`; whether it was.
     #[inline]
     pub fn replace<L: Lane>(&self, lane: &mut L, index: usize, current: T, new: T) -> bool {

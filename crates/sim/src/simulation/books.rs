@@ -96,6 +96,7 @@ pub(super) struct Books {
     cache_hits: u64,
     tier_accesses: [u64; TierId::MAX],
     counted_loads: [u64; TierId::MAX],
+    streamed_loads: u64,
     tier_read: [u64; TierId::MAX],
     tier_written: [u64; TierId::MAX],
     bandwidth_bound_ns: f64,
@@ -125,6 +126,7 @@ impl Books {
             cache_hits: 0,
             tier_accesses: [0; TierId::MAX],
             counted_loads: [0; TierId::MAX],
+            streamed_loads: 0,
             tier_read: [0; TierId::MAX],
             tier_written: [0; TierId::MAX],
             bandwidth_bound_ns: 0.0,
@@ -183,6 +185,11 @@ impl Books {
     /// Loads of each tier that missed every cache.
     pub(super) fn counted_loads(&self) -> &[u64; TierId::MAX] {
         &self.counted_loads
+    }
+
+    /// Loads of lines that a prefetcher had brought in time.
+    pub(super) fn streamed_loads(&self) -> u64 {
+        self.streamed_loads
     }
 
     /// Bytes read from a tier and written to it.
@@ -253,6 +260,9 @@ impl Books {
                 let loads: u64 = counted.map(|&wait| u64::from(by_wait[wait as usize])).sum();
                 self.tier_accesses[tier] += misses;
                 self.counted_loads[tier] += loads;
+                // In Memory Mode each access is one of the fast tier first.
+                let streamed = u64::from(by_wait[Wait::Streamed as usize]);
+                self.streamed_loads += if memory_mode && tier > 0 { 0 } else { streamed };
                 if memory_mode && tier > 0 {
                     // A miss of Memory Mode probed the fast tier first; it was served by the slow one.
                     self.tier_accesses[0] -= misses;

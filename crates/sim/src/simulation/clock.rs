@@ -16,7 +16,7 @@ pub(super) const STRETCH_ACCESSES: usize = 16_384;
 const STRETCH_LEAST: usize = 512;
 /// Full-size nanoseconds a stretch should not exceed: half of the shortest interval at which any policy acts (10 ms).
 const STRETCH_NANOS: f64 = 5e6;
-/// A thread without an access for this many accesses counts as stopped: longer than a round of turns of all threads.
+/// A thread without an access for this many accesses counts as stopped, unless a round of turns of all threads was seen to take longer.
 const ROUND_ACCESSES: u64 = 1 << 16;
 const NEVER: u64 = u64::MAX;
 
@@ -37,6 +37,9 @@ pub(super) struct Clock {
     clocks: Vec<f64>,
     seen_at: Vec<u64>,
     region_accesses: u64,
+    /// A thread without an access for this many accesses counts as stopped: twice the longest that one was seen to pause between two turns. A
+    /// turn is a step of the program, which may be a block of a hundred thousand accesses.
+    round: u64,
     /// Whether a fork began the region, and how many threads the one before it had.
     forked: bool,
     last_region_threads: usize,
@@ -65,9 +68,9 @@ struct Shared {
     laid: f64,
 }
 
-/// Whether a thread counts as running that was last seen after this many accesses of the region.
-fn is_running(seen: u64, region_accesses: u64) -> bool {
-    seen != NEVER && seen + ROUND_ACCESSES >= region_accesses
+/// Whether a thread counts as running that was last seen after this many accesses of the region, where a round of turns is this long.
+fn is_running(seen: u64, region_accesses: u64, round: u64) -> bool {
+    seen != NEVER && seen.saturating_add(round) >= region_accesses
 }
 
 impl Clock {
@@ -84,6 +87,7 @@ impl Clock {
             clocks: Vec::new(),
             seen_at: Vec::new(),
             region_accesses: 0,
+            round: ROUND_ACCESSES,
             forked: false,
             last_region_threads: 1,
             active: 1,
@@ -191,11 +195,14 @@ impl Clock {
         let mut running = 0;
         for (work, seen) in work.iter().zip(&mut self.seen_at) {
             if *work != ThreadWork::default() {
+                if *seen != NEVER {
+                    self.round = self.round.max(2 * (self.region_accesses - *seen));
+                }
                 *seen = self.region_accesses;
             }
-            running += usize::from(is_running(*seen, self.region_accesses));
+            running += usize::from(is_running(*seen, self.region_accesses, self.round));
         }
-        if self.forked && self.region_accesses < ROUND_ACCESSES {
+        if self.forked && self.region_accesses < self.round {
             running = running.max(self.last_region_threads);
         }
         running.max(1) as f64
@@ -227,7 +234,7 @@ impl Clock {
         // Bandwidth, or turns on too few cores, stretch everybody's time alike.
         let stretched = stretch.nanos * concurrency / total;
         for ((clock, work), seen) in self.clocks.iter_mut().zip(work).zip(&self.seen_at) {
-            let mut nanos = if is_running(*seen, self.region_accesses) { shared.each } else { 0.0 };
+            let mut nanos = if is_running(*seen, self.region_accesses, self.round) { shared.each } else { 0.0 };
             if *work != ThreadWork::default() {
                 nanos += work.nanos(tiers, &self.rates, &stretch.factor) - shared.laid;
             }
@@ -319,6 +326,11 @@ mod tests {
     /// Small nanoseconds of a parallel region of these threads delivered in turns of these accesses, with a stall of all threads
     /// after each 2000 of them.
     fn region(threads: usize, turn: usize, stall: f64) -> f64 {
+        region_of(128_000, threads, turn, stall)
+    }
+
+    /// The same of so many accesses.
+    fn region_of(accesses: usize, threads: usize, turn: usize, stall: f64) -> f64 {
         let machine = Machine::preset("optane-6252").unwrap();
         let mut config = SimConfig::new(machine, Bytes::of_pages(PAGES), FastSize::Share(1.0));
         config.cache = false;
@@ -326,7 +338,7 @@ mod tests {
         let policy = terrace_policies::build("first-touch", terrace_policies::Settings::default()).unwrap();
         let mut simulation = Simulation::new(config, policy).unwrap();
         simulation.map(Vpn(0), PAGES, false);
-        let steps: Vec<Step> = (0..128_000).map(|n| Step((n as u64 * 7) % PAGES, n / turn % threads)).collect();
+        let steps: Vec<Step> = (0..accesses).map(|n| Step((n as u64 * 7) % PAGES, n / turn % threads)).collect();
         let mut began = 0.0;
         // The first region touches the pages and tells how many threads there are.
         for stall in [0.0, stall] {
@@ -340,6 +352,17 @@ mod tests {
         }
         simulation.meet();
         simulation.clock.now_ns() - began
+    }
+
+    #[test]
+    fn threads_run_side_by_side_however_long_their_turns_are() {
+        let time = |turn| region_of(800_000, 20, turn, 0.0);
+        let short = time(100);
+        // A round of turns is 200,000 accesses in the last.
+        for turn in [2000, 4000, 10_000] {
+            let ratio = time(turn) / short;
+            assert!((ratio - 1.0).abs() < 0.05, "turns of {turn}: {ratio:.2} times as long");
+        }
     }
 
     #[test]

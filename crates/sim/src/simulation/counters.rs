@@ -121,6 +121,7 @@ impl Simulation {
             slow_accesses: counters.slow_accesses,
             slow_wait_ns: counters.slow_nanos,
             memory_accesses: counters.slow_accesses + counters.fast_accesses,
+            streamed_loads: self.books.streamed_loads(),
             memory_wait_ns: counters.memory_nanos,
             ..ProcessorCounts::default()
         };
@@ -148,6 +149,7 @@ impl Simulation {
             slow_accesses: now.slow_accesses - before.slow_accesses,
             slow_wait_ns: (now.slow_wait_ns - before.slow_wait_ns).max(0.0),
             memory_accesses: now.memory_accesses - before.memory_accesses,
+            streamed_loads: now.streamed_loads - before.streamed_loads,
             memory_wait_ns: (now.memory_wait_ns - before.memory_wait_ns).max(0.0),
             latency_ns,
         }
