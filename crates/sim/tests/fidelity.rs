@@ -51,11 +51,11 @@ fn a_sweep_overlaps_as_its_prefetcher_runs_ahead_and_random_loads_as_before() {
         config.machine.processor.stream_parallelism = ahead.unwrap_or(config.machine.processor.memory_parallelism);
         time_of(config, 0, PAGES, touches).0
     };
-    // Of the 64 lines of a page the first two begin the stream: they wait as four independent loads do.
-    let expected = lines * 98.0 * (62.0 / 20.0 + 2.0 / 4.0) / 64.0;
+    // Of the 64 lines of a page the first two begin the stream: they wait as twelve independent loads do.
+    let expected = lines * 98.0 * (62.0 / 20.0 + 2.0 / 12.0) / 64.0;
     let streamed = time(&sweep, Some(20.0));
     assert!((streamed / expected - 1.0).abs() < 0.03, "{streamed} for {expected}");
-    assert!((time(&sweep, None) / (lines * 98.0 / 4.0) - 1.0).abs() < 0.01, "no stream is told apart");
+    assert!((time(&sweep, None) / (lines * 98.0 / 12.0) - 1.0).abs() < 0.01, "no stream is told apart");
     let (with, without) = (time(&scattered, Some(20.0)), time(&scattered, None));
     assert!((with / without - 1.0).abs() < 0.01, "{with} {without}");
 }
@@ -470,7 +470,7 @@ fn moves_out_of_two_tiers_take_turns_with_one_mover_and_run_side_by_side_with_tw
         touch_all(&mut simulation, PAGES);
         let mut random = Random(11);
         for _ in 0..100 {
-            let touches: Vec<Touch> = (0..1000).map(|_| Touch::load(random.below(PAGES))).collect();
+            let touches: Vec<Touch> = (0..1000).map(|_| Touch::chase(random.below(PAGES))).collect();
             simulation.feed(&touches);
         }
         simulation.settle();
