@@ -7,11 +7,12 @@
 //!
 //! - each thread's cycles: operations over threads, one operation a cycle;
 //! - each thread's loads: accesses over threads, by tier, independent of each other (they overlap as the machine's memory
-//!   parallelism says); every one misses the cache, for strides and array sizes are chosen so;
+//!   parallelism says); every one misses the cache and is no prefetcher's, for strides and array sizes are chosen so;
 //! - bytes: a line, or the medium's access unit where that is larger, for each access; a page read and a page written for
 //!   each migration;
-//! - address translation: a walk for each visit to a page where a thread's part of the pages is more than its second-level
-//!   TLB holds, a hit of the second level where it is more than the first holds, nothing below;
+//! - address translation: nothing for a visit to a page that its thread's first-level TLB holds, a hit of the second level where that one
+//!   holds it, a walk elsewhere. A pass goes over all pages of a part, so that a set holds its pages or none of them; which pages fall
+//!   into it is the hash's, a Poisson number a set;
 //! - promotions are paid by the program, spread over its threads, as a kernel that promotes in the hint fault has it; demotions are
 //!   one kernel thread's, which the run cannot end before; each move interrupts every thread once.
 //!
@@ -19,13 +20,12 @@
 //! the visit's further accesses are fast; the page that came back leaves again in the background, at the tier's write latency, which
 //! the run cannot end before.
 //!
-//! Left out, against the simulator: waits for pages that are on their way, sets of caches and TLBs that fill unevenly, and that
-//! latencies vary within a run. `tests/against_simulator.rs` holds the difference.
+//! Left out, against the simulator: waits for pages that are on their way, and that latencies vary within a run. `tests/against_simulator.rs` holds the difference.
 
 use terrace_core::units::PAGE_BYTES;
 use terrace_machine::cache::LINE_BYTES;
 use terrace_machine::load::{Rates, ThreadWork, Traffic, Wait, solve_among};
-use terrace_machine::preset::{Machine, TierKind};
+use terrace_machine::preset::{Machine, TierKind, TlbLevel};
 
 use crate::microbench::{Benchmark, FastDivisor};
 use crate::vector::{ConfigVector, VectorError};
@@ -105,27 +105,33 @@ fn seconds_with_faults(benchmark: &Benchmark, machine: &Machine) -> f64 {
 /// Nanoseconds of address translation of all threads together.
 fn translation_ns(benchmark: &Benchmark, machine: &Machine) -> f64 {
     let tlb = &machine.processor.tlb;
-    let visit = |pages: u64, accesses: u64, a_visit: u32| {
-        let part = pages as f64 / f64::from(benchmark.threads.max(1));
-        let nanos = if part > f64::from(tlb.second.entries) {
-            tlb.second_hit_ns + tlb.walk_small_ns
-        } else if part > f64::from(tlb.first_small.entries) {
-            tlb.second_hit_ns
-        } else {
-            0.0
-        };
-        accesses as f64 / f64::from(a_visit.max(1)) * nanos
-    };
     // One pass goes over all pages, so that what evicts a page's translation is the whole of them.
     let pages = benchmark.fast_pages
         + benchmark.slow_pages
         + benchmark.overflow_pages
         + benchmark.promoted_pages
         + benchmark.demoted_pages;
-    visit(pages, benchmark.fast_accesses + benchmark.overflow_accesses, benchmark.fast_accesses_a_visit)
-        + visit(pages, benchmark.slow_accesses, benchmark.slow_accesses_a_visit)
-        + visit(pages, benchmark.promotions + benchmark.demotions, 1)
-        + visit(pages, benchmark.spared_accesses, benchmark.fast_accesses_a_visit)
+    let part = pages as f64 / f64::from(benchmark.threads.max(1));
+    let nanos =
+        (1.0 - held(part, tlb.first_small)) * tlb.second_hit_ns + (1.0 - held(part, tlb.second)) * tlb.walk_small_ns;
+    let visits = |accesses: u64, a_visit: u32| accesses as f64 / f64::from(a_visit.max(1));
+    let all = visits(benchmark.fast_accesses + benchmark.overflow_accesses, benchmark.fast_accesses_a_visit)
+        + visits(benchmark.slow_accesses, benchmark.slow_accesses_a_visit)
+        + visits(benchmark.promotions + benchmark.demotions, 1)
+        + visits(benchmark.spared_accesses, benchmark.fast_accesses_a_visit);
+    all * nanos
+}
+
+/// Share of `pages`, gone over again and again, whose set of a TLB has no more pages than ways.
+fn held(pages: f64, level: TlbLevel) -> f64 {
+    let others = pages * f64::from(level.ways) / f64::from(level.entries.max(level.ways));
+    let mut term = (-others).exp();
+    let mut share = term;
+    for other in 1..level.ways {
+        term *= others / f64::from(other);
+        share += term;
+    }
+    share.min(1.0)
 }
 
 /// A record: seconds at 1 % to 100 % of the resident size.
@@ -151,10 +157,10 @@ mod tests {
 
     #[test]
     fn a_run_without_arithmetic_takes_its_latencies() {
-        // 4 threads, 4 million loads, all fast, few enough pages for the TLB.
-        let vector = ConfigVector::from_array([4e6, 0.0, 0.0, 0.0, 0.0, 64.0 * 4096.0, 2.0, 4.0]);
+        // A thread, which loads no memory so far that it becomes slower; a million loads, all fast, few enough pages for the TLB.
+        let vector = ConfigVector::from_array([1e6, 0.0, 0.0, 0.0, 0.0, 4.0 * 4096.0, 2.0, 1.0]);
         let benchmark = Benchmark::new(&vector, 1.0, FastDivisor::Threshold).unwrap();
-        let expect = 1e6 / 4.0 * 98e-9;
+        let expect = 1e6 / machine().processor.memory_parallelism * 98e-9;
         assert!((seconds(&benchmark, &machine()) / expect - 1.0).abs() < 0.01);
     }
 

@@ -180,8 +180,8 @@ impl Array {
         self.left.div_ceil(u64::from(self.accesses_a_visit.max(1)))
     }
 
-    /// The page of the thread's next visit, how many accesses it makes, and at which line they begin.
-    fn visit(&mut self, thread: usize) -> (u64, u32, u32) {
+    /// The page of the thread's next visit, how many accesses it makes, and how many came before them.
+    fn visit(&mut self, thread: usize) -> (u64, u32, u64) {
         let accesses = self.left.min(u64::from(self.accesses_a_visit)) as u32;
         self.left -= u64::from(accesses);
         let threads = self.at.len() as u64;
@@ -189,8 +189,16 @@ impl Array {
         let part = (high - low).max(1);
         let (pass, page) = (self.at[thread].wrapping_sub(low) / part, low + self.at[thread].wrapping_sub(low) % part);
         self.at[thread] += 1;
-        (self.first + page.min(self.pages.saturating_sub(1)), accesses, (pass % u64::from(LINES)) as u32)
+        // A pass goes on where the one before ended, or a unit of the medium would be found in its buffer.
+        let before = pass.wrapping_mul(u64::from(self.accesses_a_visit)) % u64::from(LINES);
+        (self.first + page.min(self.pages.saturating_sub(1)), accesses, before)
     }
+}
+
+/// The line of an access of a page, by how many of its kind came before: 36 lines up or 28 down, farther than prefetchers follow, through all
+/// 16 units of 256 bytes before one comes again, and through all lines.
+fn line_of(before: u64) -> u32 {
+    ((before * 36 + before / 16 % 4) % u64::from(LINES)) as u32
 }
 
 /// Performs the benchmark.
@@ -259,28 +267,27 @@ pub fn perform(benchmark: &Benchmark, machine: &Machine, seed: u64) -> Result<Pe
             .unwrap_or(0);
         let thread = turn % threads;
         turn += 1;
-        let (page, accesses, from) = match kind {
+        let (page, accesses, before) = match kind {
             0..=2 => arrays[kind].visit(thread),
             3 => {
                 promotions -= 1;
                 let Some(page) = to_promote.pop_front() else { continue };
                 queue.lock().unwrap_or_else(PoisonError::into_inner).push_back((Vpn(page), TierId::FAST));
                 to_demote.push_back(page);
-                (page, benchmark.accesses_a_promotion, (promotions % u64::from(LINES)) as u32)
+                (page, benchmark.accesses_a_promotion, promotions % u64::from(LINES))
             }
             _ => {
                 demotions -= 1;
                 let Some(page) = to_demote.pop_front() else { continue };
                 queue.lock().unwrap_or_else(PoisonError::into_inner).push_back((Vpn(page), slow));
                 to_promote.push_back(page);
-                (page, 1, (demotions % u64::from(LINES)) as u32)
+                (page, 1, demotions % u64::from(LINES))
             }
         };
         for access in 0..accesses {
             made += 1;
             let due = (made as f64 * a_access) as u64;
-            let line = (from + access * (LINES / accesses.clamp(1, LINES)).max(1)) % LINES;
-            batch.push(load(page, line, thread, (due - computed) as u32));
+            batch.push(load(page, line_of(before + u64::from(access)), thread, (due - computed) as u32));
             computed = due;
         }
         if batch.len() >= BATCH {
