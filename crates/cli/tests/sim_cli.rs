@@ -175,7 +175,7 @@ fn trackers_are_scored_with_every_promised_key_and_draw_their_picture() {
         "--size",
         "8MiB",
         "--operations",
-        "200000",
+        "1200000",
         "--scale",
         "64",
         "--window",

@@ -7,7 +7,7 @@
 //! it follows accesses in ascending or descending order within a 4 KiB page, one forward or backward stream a page, in 32 pages, asks for up to
 //! two lines at each access, and runs up to 20 lines ahead. Two misses in one direction begin a stream; so the first of each page wait as any
 //! other load. While the streamer gains on the program, the line that comes after `n` others of its stream was asked for `n / 2` of them ago;
-//! from the 40th on it was 20. The line is there in time if so many accesses of the stream take the program longer than the memory takes for
+//! from the 40th on it was 20. The line is there in time if these accesses of the stream take the program longer than the memory takes for
 //! it. So a program that computes finds its lines in the cache, one that waits for memory catches up with the streamer, and slow memory is
 //! caught up with sooner.
 
@@ -104,7 +104,7 @@ mod tests {
     use super::*;
     use terrace_machine::preset::Machine;
 
-    /// What the prefetcher was to each of these lines, one access after another, where a line takes as long as so many accesses.
+    /// What the prefetcher was to each of these lines, one access after another, where a line takes as long as `takes` accesses.
     fn ahead(lines: impl IntoIterator<Item = u64>, takes: u32) -> Vec<Ahead> {
         let mut streams = Streams::default();
         let mut one = |line| {

@@ -329,7 +329,7 @@ mod tests {
         region_of(128_000, threads, turn, stall)
     }
 
-    /// The same of so many accesses.
+    /// The same of `accesses` accesses.
     fn region_of(accesses: usize, threads: usize, turn: usize, stall: f64) -> f64 {
         let machine = Machine::preset("optane-6252").unwrap();
         let mut config = SimConfig::new(machine, Bytes::of_pages(PAGES), FastSize::Share(1.0));
