@@ -37,6 +37,11 @@ pub(crate) fn page(report: &Report) -> anyhow::Result<String> {
         ),
     ]
     .concat();
+    let moves = match (text::is_observation(report), tables.is_empty()) {
+        (true, true) => String::new(),
+        (false, true) => section("moves", "Moves in detail", "<p>Nothing moved, and nothing failed to move.</p>\n"),
+        _ => section("moves", "Moves in detail", &tables),
+    };
     let parts = [
         ("title", escape(&title(report))),
         ("command", escape(&command(report))),
@@ -46,15 +51,20 @@ pub(crate) fn page(report: &Report) -> anyhow::Result<String> {
         ("tiers", tiers(report)),
         ("figures", figures),
         ("timeline", timeline(report)),
-        (
-            "tables",
-            if tables.is_empty() { "<p>Nothing moved, and nothing failed to move.</p>\n".to_owned() } else { tables },
-        ),
+        ("moves", moves),
         ("tracker", list(&report.tracker_reasons, "No reasons were recorded.")),
         ("notes", list(&report.notes, "Nothing out of the ordinary.")),
         ("schema_version", report.schema_version.to_string()),
     ];
     Ok(filled(TEMPLATE, &parts))
+}
+
+/// A part of the page under a heading of its own.
+fn section(id: &str, heading: &str, body: &str) -> String {
+    format!(
+        "<section aria-labelledby=\"{id}-heading\">\n<h2 id=\"{id}-heading\">{}</h2>\n{body}</section>\n",
+        escape(heading)
+    )
 }
 
 /// The template with its `{{names}}` replaced, once from left to right: inserted text is not scanned again.
@@ -98,7 +108,7 @@ fn facts(report: &Report) -> String {
     let settings: Vec<String> =
         report.policy_settings.iter().map(|(name, value)| format!("{name} = {value}")).collect();
     let program = [
-        ("Exit code", text::exit_of(target)),
+        ("End", text::exit_of(target)),
         ("Time under Terrace", units::seconds(target.wall_seconds)),
         ("CPU time", units::seconds(target.cpu_seconds)),
         ("Highest resident memory", units::bytes(target.peak_rss_bytes)),
@@ -153,7 +163,7 @@ fn facts(report: &Report) -> String {
         ("Stall over the program's CPU time", units::percent(report.cost.share_of_target)),
         (
             "Proof by a measure of the program",
-            report.proof.as_ref().map_or("not asked for (--metric)".to_owned(), text::proof_text),
+            report.proof.as_ref().map_or("none asked for".to_owned(), text::proof_text),
         ),
         (
             "One refault costs",
@@ -168,10 +178,28 @@ fn facts(report: &Report) -> String {
     ];
     // A run that only watched had nothing to gain, and no policy chose what leaves; a column of zeros would read as failure.
     let observed = text::is_observation(report);
+    const OF_MOVES: [&str; 8] = [
+        "Policy",
+        "Goal for fast memory",
+        "Proof by a measure of the program",
+        "of it to moves",
+        "of it to pages that came back",
+        "One refault costs",
+        "Longest call that moved pages",
+        "Page-outs stopped",
+    ];
+    // What did not happen, and is no news if it did not.
+    let rare = [
+        ("In swap by others' doing, mean", report.swapped_by_others_bytes_mean),
+        ("Left because it does not compress, at most", report.incompressible_bytes_peak),
+        ("Promoted ahead of use", moved.promoted),
+        ("Did not move", moved.failed),
+    ];
     let says_something = |(name, _): &&(&str, String)| {
-        !observed || !matches!(*name, "Policy" | "Page-outs stopped" | "Proof by a measure of the program")
+        !(observed && OF_MOVES.contains(name)) && !rare.iter().any(|(rare, count)| rare == name && *count == 0)
     };
     let program: Vec<(&str, String)> = program.iter().filter(says_something).cloned().collect();
+    let gained: Vec<(&str, String)> = gained.iter().filter(says_something).cloned().collect();
     let cost: Vec<(&str, String)> = cost.iter().filter(says_something).cloned().collect();
     let gained = if observed { String::new() } else { fact_table("What was gained", &gained) };
     [fact_table("The program", &program), gained, fact_table("What it cost", &cost)].concat()
@@ -296,6 +324,10 @@ fn figure(figure: &Figure) -> String {
             escape(&figure.answer)
         );
     };
+    let reading = match figure.reading.as_str() {
+        "" => String::new(),
+        reading => format!("<p>{}</p>", escape(reading)),
+    };
     let keys: String = figure
         .legend
         .iter()
@@ -311,8 +343,8 @@ fn figure(figure: &Figure) -> String {
         })
         .collect();
     format!(
-        "<figure id=\"{}\"><h3>{question}</h3><figcaption>{}</figcaption><ul class=\"legend\">{keys}</ul>\
-         <div class=\"plot\" tabindex=\"0\" role=\"region\" aria-label=\"{question}\">{svg}</div></figure>\n",
+        "<figure id=\"{}\"><h3>{question}</h3><figcaption>{}</figcaption>{reading}<ul class=\"legend\">{keys}</ul>\
+         <div class=\"plot\">{svg}</div></figure>\n",
         figure.id,
         escape(&figure.answer),
         question = escape(figure.question),

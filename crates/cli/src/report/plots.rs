@@ -34,12 +34,21 @@ pub(crate) struct Figure {
     pub id: &'static str,
     /// What it answers.
     pub question: &'static str,
-    /// The answer in words; also the description of the drawing.
+    /// The answer in a sentence; also the description of the drawing.
     pub answer: String,
+    /// How the drawing is to be read, where its axes and its legend do not say it all.
+    pub reading: String,
     /// What the colours mean.
     pub legend: Vec<Legend>,
     /// The drawing; `None` where nothing was recorded to draw.
     pub svg: Option<String>,
+}
+
+impl Figure {
+    /// Where there is nothing to draw, and why.
+    fn without_drawing(id: &'static str, question: &'static str, answer: impl Into<String>) -> Figure {
+        Figure { id, question, answer: answer.into(), reading: String::new(), legend: Vec::new(), svg: None }
+    }
 }
 
 /// An entry of a legend.
@@ -116,18 +125,43 @@ const INKS: [(RGBColor, RGBColor); 21] = [
 
 /// Plots are drawn at twice the size they are shown at, because the backend rounds to whole pixels.
 const WIDTH: u32 = 1840;
+/// The width of the same plot for a telephone, where it is shown at half the size, too.
+const NARROW_WIDTH: u32 = 740;
 /// Height of an ordinary plot.
 const HEIGHT: u32 = 600;
 /// Size of text in a drawing, in the backend's measure, which is 1.24 times the height in pixels.
 const TEXT_SIZE: u32 = 32;
 /// Most points of a timeline that are drawn: about one for every other pixel.
 const MOST_POINTS: usize = 800;
-/// Most points of all lines of a figure: some 200 kB of its page.
-const MOST_POINTS_OF_ALL: usize = 24_000;
+/// Most points of all lines of a figure: some 250 kB of its page, for wide and narrow.
+const MOST_POINTS_OF_ALL: usize = 15_000;
 /// Most panels of a figure: nobody compares more, and a page of them stays below 1 MB.
 const MOST_PANELS: usize = 24;
-/// A plot is never shown narrower, in pixels of a page; a narrower screen scrolls it. Text of [`TEXT_SIZE`] then has 11 pixels.
+/// A wide plot is never shown narrower, in pixels of a page; a narrower screen shows the narrow one. Text of [`TEXT_SIZE`] then has 11 pixels.
 const LEAST_WIDTH: u32 = 800;
+/// The same of a narrow plot: that of the narrowest telephone.
+const LEAST_NARROW_WIDTH: u32 = 320;
+/// Margins of a page beside its plots, in pixels, left and right together.
+const PAGE_MARGINS: u32 = 40;
+
+/// What a drawing is made for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Sheet {
+    /// A page on a screen or on paper.
+    Wide,
+    /// A telephone.
+    Narrow,
+}
+
+impl Sheet {
+    /// One of two, by the sheet.
+    fn pick<T>(self, wide: T, narrow: T) -> T {
+        match self {
+            Sheet::Wide => wide,
+            Sheet::Narrow => narrow,
+        }
+    }
+}
 
 type Drawing<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
@@ -140,6 +174,7 @@ pub(crate) fn figures(report: &Report) -> anyhow::Result<Vec<Figure>> {
     // A run that only watched has no moves to ask about.
     if !super::text::is_observation(report) {
         figures.push(tiers::moves(report)?);
+        figures.push(tiers::refaults(report)?);
     }
     figures.extend([heat::heat_map(report)?, heat::working_set(report)?, heat::ages(report)?]);
     Ok(figures)
@@ -148,8 +183,12 @@ pub(crate) fn figures(report: &Report) -> anyhow::Result<Vec<Figure>> {
 /// The style sheet that gives the inks of a drawing their dark counterparts.
 pub(crate) fn css() -> String {
     let mut css = format!(
-        ".plot > svg {{ min-width: {LEAST_WIDTH}px; }}\nimage.dark {{ display: none; }}\n\
-         @media (prefers-color-scheme: dark) {{\nimage.light {{ display: none; }} image.dark {{ display: inline; }}\n"
+        ".plot > .wide {{ min-width: {LEAST_WIDTH}px; }}\n\
+         .plot > .narrow {{ display: none; min-width: {LEAST_NARROW_WIDTH}px; max-width: 32rem; }}\n\
+         @media screen and (max-width: {}px) {{ .plot > .wide {{ display: none; }} .plot > .narrow {{ display: block; }} }}\n\
+         image.dark {{ display: none; }}\n\
+         @media (prefers-color-scheme: dark) {{\nimage.light {{ display: none; }} image.dark {{ display: inline; }}\n",
+        LEAST_WIDTH + PAGE_MARGINS - 1
     );
     for (light, dark) in INKS {
         let (light, dark) = (hex(light), hex(dark));
@@ -179,15 +218,15 @@ pub(crate) fn hex(ink: RGBColor) -> String {
     format!("#{:02X}{:02X}{:02X}", ink.0, ink.1, ink.2)
 }
 
-/// Draws, and makes the drawing scale with the page and speak to those who cannot see it.
+/// Draws for a page: wide and narrow, of which the style sheet shows one. `heights` are those of both.
 fn drawn(
     id: &str,
     title: &str,
     description: &str,
-    height: u32,
-    draw: impl FnOnce(&Drawing<'_>) -> anyhow::Result<()>,
+    heights: [u32; 2],
+    draw: impl Fn(&Drawing<'_>, Sheet) -> anyhow::Result<()>,
 ) -> anyhow::Result<Option<String>> {
-    drawn_with(id, title, description, height, (&[], Papers::Light), draw)
+    drawn_with(id, title, description, heights, &[], draw)
 }
 
 /// The same with pictures in the places that the drawing leaves for them.
@@ -195,28 +234,63 @@ fn drawn_with(
     id: &str,
     title: &str,
     description: &str,
+    heights: [u32; 2],
+    pictures: &[Cells],
+    draw: impl Fn(&Drawing<'_>, Sheet) -> anyhow::Result<()>,
+) -> anyhow::Result<Option<String>> {
+    let body = body(id, (WIDTH, heights[0]), |root| draw(root, Sheet::Wide))?;
+    let (body, places) = raster::placed(body, pictures, Papers::LightAndDark(id))?;
+    let wide = framed(id, " class=\"wide\"", (title, description), (WIDTH, heights[0]), &body);
+    let small = format!("{id}-narrow");
+    let body = self::body(&small, (NARROW_WIDTH, heights[1]), |root| draw(root, Sheet::Narrow))?;
+    // The pictures are large, so the narrow drawing refers to those of the wide one.
+    let body = raster::placed_again(body, id, &places)?;
+    let narrow = framed(&small, " class=\"narrow\"", (title, description), (NARROW_WIDTH, heights[1]), &body);
+    Ok(Some(wide + &narrow))
+}
+
+/// A drawing that stands by itself, on light paper.
+fn drawn_alone(
+    id: &str,
+    title: &str,
+    description: &str,
     height: u32,
-    (pictures, papers): (&[Cells], Papers),
+    pictures: &[Cells],
     draw: impl FnOnce(&Drawing<'_>) -> anyhow::Result<()>,
 ) -> anyhow::Result<Option<String>> {
+    let (body, _) = raster::placed(body(id, (WIDTH, height), draw)?, pictures, Papers::Light)?;
+    Ok(Some(framed(id, "", (title, description), (WIDTH, height), &body)))
+}
+
+/// What is drawn, without the opening tag.
+fn body(id: &str, size: (u32, u32), draw: impl FnOnce(&Drawing<'_>) -> anyhow::Result<()>) -> anyhow::Result<String> {
     let mut svg = String::new();
     {
-        let root = SVGBackend::with_string(&mut svg, (WIDTH, height)).into_drawing_area();
+        let root = SVGBackend::with_string(&mut svg, size).into_drawing_area();
         draw(&root)?;
         root.present().map_err(failed)?;
     }
     // The opening tag fixes the size in pixels and has no room for a title; everything after it is the drawing.
     let body = svg.split_once('>').map(|(_, body)| body).ok_or_else(|| anyhow!("the plot {id:?} came out empty"))?;
     // What nearly all text says is said once; an opacity of 1 and no stroke are what is drawn without a word.
-    let body = body.replace(&font(), "").replace(" opacity=\"1\"", "").replace(" stroke=\"none\"", "");
-    let body = raster::placed(body, pictures, papers)?;
+    Ok(body.replace(&font(), "").replace(" opacity=\"1\"", "").replace(" stroke=\"none\"", ""))
+}
+
+/// Makes a drawing scale with the page and speak to those who cannot see it.
+fn framed(
+    id: &str,
+    class: &str,
+    (title, description): (&str, &str),
+    (width, height): (u32, u32),
+    body: &str,
+) -> String {
     let (title, description) = (super::markup::escape(title), super::markup::escape(description));
-    Ok(Some(format!(
-        "<svg viewBox=\"0 0 {WIDTH} {height}\" role=\"img\" aria-labelledby=\"{id}-title {id}-description\"{} \
+    format!(
+        "<svg{class} viewBox=\"0 0 {width} {height}\" role=\"img\" aria-labelledby=\"{id}-title {id}-description\"{} \
          xmlns=\"http://www.w3.org/2000/svg\"><title id=\"{id}-title\">{title}</title>\
          <desc id=\"{id}-description\">{description}</desc>{body}",
         font()
-    )))
+    )
 }
 
 /// The font of [`text`] as the backend writes it.

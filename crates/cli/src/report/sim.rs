@@ -56,7 +56,7 @@ pub(crate) fn write_tuned(path: &Path, plan: &Plan<'_>, runs: &Runs) -> anyhow::
     terrace_files::write(path, svg).with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// Writes report.json and report.html of a comparison.
+/// Writes report.json and report.html of a comparison; the page starts with what `json` calls its answer.
 ///
 /// # Errors
 /// When a file cannot be written.
@@ -68,7 +68,7 @@ pub(crate) fn write_comparison(
     courses: &[RunCourse],
 ) -> anyhow::Result<()> {
     let figures = plots::sim::comparison_figures(cells, summary, courses)?;
-    files::write_pair(directory, json, &html::sim::comparison_page(cells, summary, &figures))
+    files::write_pair(directory, json, &html::sim::comparison_page(cells, summary, &figures, json["answer"].as_str()))
 }
 
 /// Writes report.json and report.html of advice on fast memory.

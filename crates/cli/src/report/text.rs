@@ -119,6 +119,12 @@ pub(crate) fn memory_sentence(report: &Report) -> String {
     sentence
 }
 
+/// How much memory there was.
+pub(crate) fn footprint_sentence(report: &Report) -> String {
+    let (mean, most) = (mean_footprint(report), report.target.peak_footprint_bytes);
+    format!("{} on average, {} at most.", units::bytes(mean), units::bytes(most.max(mean)))
+}
+
 /// Memory used within a span, in words, for the span nearest to [`USUAL_SPAN_SECONDS`].
 pub(crate) fn working_set_sentence(report: &Report) -> String {
     let total = aged_bytes(&report.age_histogram);
@@ -142,6 +148,10 @@ pub(crate) fn ages_sentence(report: &Report) -> String {
     let Some((least, ())) = nearest(edges) else { return NO_AGES.to_owned() };
     let idle =
         |amount: fn(&AgeBin) -> u64| bins.iter().filter(|bin| bin.from_seconds >= least).map(amount).sum::<u64>();
+    if bins.iter().all(|bin| bin.slow_bytes == 0) {
+        let fast = units::bytes(idle(|bin| bin.fast_bytes));
+        return format!("At the end {fast} had been idle for {} or longer, all in fast memory.", units::seconds(least));
+    }
     format!(
         "At the end {} in fast memory and {} in slower tiers had been idle for {} or longer.",
         units::bytes(idle(|bin| bin.fast_bytes)),

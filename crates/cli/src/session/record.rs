@@ -240,8 +240,8 @@ impl Recorder {
         }
         notes.extend(facts.background.iter().cloned());
         let children = usage(Who::WaitedChildren);
-        // For a child the kernel reports the total; for an attached process, the readings taken twice per second count.
-        self.target_cpu = match target.is_child() {
+        // Of a child that has ended the kernel reports the total; of every other, the readings taken twice per second count.
+        self.target_cpu = match target.is_child() && target.has_ended() {
             true => children.user_seconds + children.system_seconds,
             false => stats.cpu_ticks as f64 / rustix::param::clock_ticks_per_second() as f64,
         };

@@ -42,8 +42,8 @@ pub(crate) fn run_page(report: &Report, figures: &[Figure]) -> String {
     page(&format!("{} under {}", report.workload, report.policy), &headline, &body)
 }
 
-/// The page of a comparison.
-pub(crate) fn comparison_page(cells: &[Cell], summary: &Summary, figures: &[Figure]) -> String {
+/// The page of a comparison; `answer` is what was asked for, if more was than which policy is ahead.
+pub(crate) fn comparison_page(cells: &[Cell], summary: &Summary, figures: &[Figure], answer: Option<&str>) -> String {
     let means = summary.geomean.iter().map(|mean| {
         let interval = format!("{:.3} to {:.3}", mean.low, mean.high);
         let best = if mean.bound { "a bound".to_owned() } else { mean.best.to_string() };
@@ -81,9 +81,12 @@ pub(crate) fn comparison_page(cells: &[Cell], summary: &Summary, figures: &[Figu
     let headings = ["run", "time", "gain", "slowdown", "fast hits", "promoted", "demoted", "failed"];
     let cells_table = data_table("Every run", &headings, rows.collect());
     let figures: String = figures.iter().map(figure).collect();
-    let headline = headline(summary);
+    let (headline, ahead) = match answer {
+        Some(answer) => (format!("{answer}."), format!("<p>{}</p>\n", escape(&headline(summary)))),
+        None => (headline(summary), String::new()),
+    };
     let machine = cells.first().map_or_else(String::new, |cell| format!("{} at scale 1:{}", cell.machine, cell.scale));
-    page(&format!("comparison on {machine}"), &headline, &(means + &figures + &duels + &cells_table))
+    page(&format!("comparison on {machine}"), &headline, &(ahead + &means + &figures + &duels + &cells_table))
 }
 
 /// Which policy is ahead, or which are level, and of how much that is.

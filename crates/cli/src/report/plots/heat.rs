@@ -1,4 +1,4 @@
-//! Plots of use: where and when memory was touched, and how long it had lain idle.
+//! Plots of use: which memory was touched, and how long it had lain idle.
 //!
 //! In: the heat map and the age histogram of a report. Out: figures. Must not: draw more than [`MOST_COLUMNS`] by [`MOST_ROWS`] cells,
 //! which is what keeps the page small.
@@ -6,7 +6,7 @@
 use plotters::prelude::*;
 use plotters::series::LineSeries;
 
-use super::raster::{Cells, Papers, place};
+use super::raster::{Cells, place};
 use super::*;
 use crate::report::heat::{Grid, Stretch};
 use crate::report::{AgeBin, text};
@@ -18,41 +18,46 @@ const MOST_ROWS: usize = 300;
 /// Upper bounds of the shares that the inks of [`HEAT`] stand for. Small shares are distinguished best: one page in fifty is what
 /// keeps a huge page hot.
 pub(super) const HEAT_BOUNDS: [f32; 7] = [0.0, 0.02, 0.10, 0.25, 0.50, 0.75, 1.0];
+/// Bins of idle time that a narrow plot names at most.
+const MOST_NARROW_LABELS: usize = 6;
 /// Room for addresses left of the heat map.
-const ADDRESS_WIDTH: u32 = 430;
+const ADDRESS_WIDTH: u32 = 440;
+/// The same where only the sizes of the ranges are named.
+const SIZE_WIDTH: u32 = 190;
 
 /// Address by time.
 pub(super) fn heat_map(report: &Report) -> anyhow::Result<Figure> {
-    let (id, question) = ("heat", "Where and when was memory used?");
+    let (id, question) = ("heat", "Which addresses were used?");
     let wall = report.target.wall_seconds;
     let end = report.timeline.last().map_or(wall, |point| point.seconds.max(wall));
     let grid = Grid::of(&report.heat_map, end, MOST_COLUMNS, MOST_ROWS);
     if grid.is_empty() {
         let answer = "Nothing was recorded: no round of accessed bits fell into this run.".to_owned();
-        return Ok(Figure { id, question, answer, legend: Vec::new(), svg: None });
+        return Ok(Figure::without_drawing(id, question, answer));
     }
     let answer = describe(report, &grid);
+    let reading = "A colour is the share of the pages that were touched.".to_owned();
     let legend = (0..HEAT.len()).map(|level| Legend::area(HEAT[level], level_label(level))).collect();
     let span = *grid.column_edges.last().expect("a grid that is not empty has columns");
     let time = Scale::of_time(span);
     let total = grid.total_bytes() as f64;
     let first = grid.column_edges[0].max(0.0);
-    let svg = drawn_with(id, question, &answer, 900, (&[cells(&grid)], Papers::LightAndDark), |root| {
+    let svg = drawn_with(id, question, &answer, [900; 2], &[cells(&grid)], |root, sheet| {
         let mut chart = ChartBuilder::on(root)
             .margin(10)
             .margin_right(40)
             .x_label_area_size(84)
-            .y_label_area_size(ADDRESS_WIDTH)
+            .y_label_area_size(sheet.pick(ADDRESS_WIDTH, SIZE_WIDTH))
             .build_cartesian_2d(time.of(first)..time.of(span), 0.0..total)
             .map_err(failed)?;
         let x_name = format!("time since the start ({})", time.unit);
         Mesh {
-            x_labels: 12,
+            x_labels: sheet.pick(12, 6),
             y_labels: 0,
             x_format: &|value| short(*value),
             y_format: &|_| String::new(),
             x_name: &x_name,
-            y_name: "",
+            y_name: sheet.pick("range of addresses: its start · its size", "ranges of addresses, by size"),
         }
         .draw(&mut chart)?;
         let all = Rectangle::new([(time.of(first), total), (time.of(span), 0.0)], place(0).filled());
@@ -75,13 +80,13 @@ pub(super) fn heat_map(report: &Report) -> anyhow::Result<Figure> {
             chart.backend_coord(&(time.of(first), middle))
         });
         for (stretch, place) in labelled(stretches.iter().zip(places).collect()) {
-            let label = range_label(stretch, several);
+            let label = sheet.pick(range_label(stretch, several), units::bytes(stretch.bytes));
             root.draw(&Text::new(label, (place.0 - 14, place.1), text_at(HPos::Right, VPos::Center)))
                 .map_err(failed)?;
         }
         Ok(())
     })?;
-    Ok(Figure { id, question, answer, legend, svg })
+    Ok(Figure { id, question, answer, reading, legend, svg })
 }
 
 /// The largest ranges whose labels do not run into each other.
@@ -101,20 +106,46 @@ fn range_label(stretch: &Stretch, with_process: bool) -> String {
     format!("{process}{:x} · {}", stretch.address, units::bytes(stretch.bytes))
 }
 
+/// Where most of the touched memory was, and how much of all was touched.
 fn describe(report: &Report, grid: &Grid) -> String {
     let pids: std::collections::BTreeSet<u32> = report.heat_map.rows.iter().map(|row| row.pid).collect();
-    let seen: Vec<f32> = grid.cells.iter().flatten().flatten().copied().collect();
-    let idle = seen.iter().filter(|share| **share == 0.0).count();
     let processes = match pids.iter().next() {
         Some(pid) if pids.len() == 1 => format!("process {pid}"),
         _ => units::counted(pids.len() as u64, "process", "processes"),
     };
-    format!(
-        "{} of {processes} in {}; {} of the cells show no access at all. A cell is the share of its pages that was touched.",
+    let stretches = grid.stretches();
+    // Memory by time: what was seen of it, and what of that was touched.
+    let mut sums = vec![(0.0_f64, 0.0_f64); stretches.len()];
+    for (column, span) in grid.cells.iter().zip(grid.column_edges.windows(2)) {
+        let mut offset = 0;
+        for (row, share) in grid.rows.iter().zip(column) {
+            let stretch = stretches.partition_point(|stretch| stretch.offset <= offset).saturating_sub(1);
+            offset += row.bytes;
+            if let (Some(share), Some(sum)) = (share, sums.get_mut(stretch)) {
+                let weight = row.bytes as f64 * (span[1] - span[0]).max(0.0);
+                *sum = (sum.0 + weight, sum.1 + weight * f64::from(*share));
+            }
+        }
+    }
+    let (seen, touched) = sums.iter().fold((0.0, 0.0), |all, sum| (all.0 + sum.0, all.1 + sum.1));
+    let share = |part: f64, whole: f64| units::percent(if whole > 0.0 { part / whole } else { 0.0 });
+    let all = format!(
+        "{} of {processes} lies in {}",
         units::bytes(grid.total_bytes()),
-        units::counted(grid.stretches().len() as u64, "range of addresses", "ranges of addresses"),
-        units::percent(units::share_of(idle as u64, seen.len() as u64)),
-    )
+        units::counted(stretches.len() as u64, "range of addresses", "ranges of addresses"),
+    );
+    let busiest = sums.iter().enumerate().max_by(|(_, a), (_, b)| a.1.total_cmp(&b.1));
+    match busiest.and_then(|(index, sum)| Some((stretches.get(index)?, sum))) {
+        Some((stretch, sum)) if touched > 0.0 && stretches.len() > 1 => format!(
+            "{} of what was touched lay in the range {:x} ({}), of which {} was touched on average; {all}.",
+            share(sum.1, touched),
+            stretch.address,
+            units::bytes(stretch.bytes),
+            share(sum.1, sum.0),
+        ),
+        Some(_) if touched > 0.0 => format!("{} of it was touched on average; {all}.", share(touched, seen)),
+        _ => format!("None was seen to be touched; {all}."),
+    }
 }
 
 /// What an ink of the heat map stands for.
@@ -143,22 +174,35 @@ fn cells(grid: &Grid) -> Cells {
     }
 }
 
+/// The spans of a curve that lie this share of the axis apart, so that their labels do.
+fn parted(curve: &[(f64, u64)], axis: &std::ops::Range<f64>, share: f64) -> Vec<f64> {
+    let least = (axis.end / axis.start).ln() * share;
+    let mut spans: Vec<f64> = Vec::with_capacity(curve.len());
+    for (span, _) in curve {
+        if spans.last().is_none_or(|last| (span / last).ln() >= least) {
+            spans.push(*span);
+        }
+    }
+    spans
+}
+
 /// Memory touched within the last T seconds, for every T.
 pub(super) fn working_set(report: &Report) -> anyhow::Result<Figure> {
     let (id, question) = ("working-set", "How much memory did it touch within the last T seconds?");
     let curve = text::working_set_curve(&report.age_histogram);
     let total = text::aged_bytes(&report.age_histogram);
     let Some(&(longest, _)) = curve.last().filter(|_| total > 0) else {
-        return Ok(Figure { id, question, answer: text::NO_AGES.to_owned(), legend: Vec::new(), svg: None });
+        return Ok(Figure::without_drawing(id, question, text::NO_AGES.to_owned()));
     };
     let answer = text::working_set_sentence(report);
+    let reading = String::new();
     let memory = Scale::of_bytes(total);
     let shortest = curve[0].0;
     let legend = vec![
         Legend::line(FAST, "memory touched within that span, at the end of the run"),
         Legend::line(RESIDENT, "all memory, however long idle"),
     ];
-    let svg = drawn(id, question, &answer, HEIGHT, |root| {
+    let svg = drawn(id, question, &answer, [HEIGHT; 2], |root, sheet| {
         // A logarithmic axis needs a range that is not empty.
         let range = shortest * 0.9..(longest * 1.1).max(shortest * 2.0);
         let top = headroom(memory.of(total as f64));
@@ -166,9 +210,9 @@ pub(super) fn working_set(report: &Report) -> anyhow::Result<Figure> {
             .margin(10)
             .margin_right(60)
             .x_label_area_size(84)
-            .y_label_area_size(170)
+            .y_label_area_size(sheet.pick(170, 150))
             .build_cartesian_2d(
-                range.clone().log_scale().with_key_points(curve.iter().map(|(span, _)| *span).collect()),
+                range.clone().log_scale().with_key_points(parted(&curve, &range, sheet.pick(0.04, 0.14))),
                 0.0..top,
             )
             .map_err(failed)?;
@@ -177,7 +221,7 @@ pub(super) fn working_set(report: &Report) -> anyhow::Result<Figure> {
             y_labels: 6,
             x_format: &|value| units::seconds(*value),
             y_format: &|value| short(*value),
-            x_name: "span T before the end of the run (logarithmic)",
+            x_name: sheet.pick("span T before the end of the run (logarithmic)", "span T before the end (logarithmic)"),
             y_name: &format!("memory touched ({})", memory.unit),
         }
         .draw(&mut chart)?;
@@ -189,7 +233,7 @@ pub(super) fn working_set(report: &Report) -> anyhow::Result<Figure> {
         chart.draw_series(values.iter().map(|value| Circle::new(*value, 9, FAST.filled()))).map_err(failed)?;
         Ok(())
     })?;
-    Ok(Figure { id, question, answer, legend, svg })
+    Ok(Figure { id, question, answer, reading, legend, svg })
 }
 
 /// Memory by idle time, fast and slow side by side.
@@ -199,17 +243,21 @@ pub(super) fn ages(report: &Report) -> anyhow::Result<Figure> {
         text::occupied(&report.age_histogram).iter().filter(|bin| bin.from_seconds.is_finite()).collect();
     let most = bins.iter().map(|bin| bin.fast_bytes.max(bin.slow_bytes)).max().unwrap_or(0);
     if most == 0 {
-        return Ok(Figure { id, question, answer: text::NO_AGES.to_owned(), legend: Vec::new(), svg: None });
+        return Ok(Figure::without_drawing(id, question, text::NO_AGES.to_owned()));
     }
     let answer = text::ages_sentence(report);
+    let reading = String::new();
     let memory = Scale::of_bytes(most);
-    let legend = vec![Legend::area(FAST, "in fast memory"), Legend::area(SLOW, "in slower tiers")];
-    let svg = drawn(id, question, &answer, HEIGHT, |root| {
+    let mut legend = vec![Legend::area(FAST, "in fast memory")];
+    if bins.iter().any(|bin| bin.slow_bytes > 0) {
+        legend.push(Legend::area(SLOW, "in slower tiers"));
+    }
+    let svg = drawn(id, question, &answer, [HEIGHT; 2], |root, sheet| {
         let mut chart = ChartBuilder::on(root)
             .margin(10)
             .margin_right(40)
             .x_label_area_size(84)
-            .y_label_area_size(170)
+            .y_label_area_size(sheet.pick(170, 150))
             .build_cartesian_2d(0.0..bins.len() as f64, 0.0..headroom(memory.of(most as f64)))
             .map_err(failed)?;
         Mesh {
@@ -217,10 +265,11 @@ pub(super) fn ages(report: &Report) -> anyhow::Result<Figure> {
             y_labels: 6,
             x_format: &|_| String::new(),
             y_format: &|value| short(*value),
-            x_name: "idle time at the end of the run",
+            x_name: sheet.pick("idle time at the end of the run", "idle at the end of the run for ... or longer"),
             y_name: &format!("memory ({})", memory.unit),
         }
         .draw(&mut chart)?;
+        let every = bins.len().div_ceil(MOST_NARROW_LABELS).max(1);
         for (index, bin) in bins.iter().enumerate() {
             let bars = [(0.12, FAST, bin.fast_bytes), (0.51, SLOW, bin.slow_bytes)];
             let bars = bars.into_iter().filter(|(_, _, bytes)| *bytes > 0).map(|(left, ink, bytes)| {
@@ -229,10 +278,14 @@ pub(super) fn ages(report: &Report) -> anyhow::Result<Figure> {
             });
             chart.draw_series(bars).map_err(failed)?;
             let (x, y) = chart.backend_coord(&(index as f64 + 0.5, 0.0));
-            let label = text::age_label(bin);
+            // A telephone has room for where a bin begins, and that of some.
+            if sheet == Sheet::Narrow && index % every != 0 {
+                continue;
+            }
+            let label = sheet.pick(text::age_label(bin), units::seconds(bin.from_seconds));
             root.draw(&Text::new(label, (x, y + 10), text_at(HPos::Center, VPos::Top))).map_err(failed)?;
         }
         Ok(())
     })?;
-    Ok(Figure { id, question, answer, legend, svg })
+    Ok(Figure { id, question, answer, reading, legend, svg })
 }

@@ -6,7 +6,7 @@
 use plotters::prelude::*;
 use terrace_sim::hotness::HeatPicture;
 
-use super::raster::{Cells, Papers};
+use super::raster::Cells;
 use super::shades::{LABELS, MARGIN, Shades};
 use super::*;
 
@@ -37,13 +37,13 @@ pub(crate) fn hotness_picture(picture: &HeatPicture, title: &str) -> anyhow::Res
     let block = panel(&picture.pieces, 512, seconds, 512.0, "piece of 4 KiB".to_owned());
     let block = block(&format!("The 2 MiB{place}, hottest after the first walk: hottest piece"));
     let cells: [Cells; 2] = [all.cells(), block.cells()];
-    drawn_with("hotness", title, description, HEAD + 2 * HEIGHT, (&cells, Papers::Light), |root| {
+    drawn_alone("hotness", title, description, HEAD + 2 * HEIGHT, &cells, |root| {
         root.fill(&PAPER).map_err(failed)?;
         let (head, body) = root.split_vertically(HEAD);
         key(&head, title)?;
         let (upper, lower) = body.split_vertically(HEIGHT);
-        all.draw(&upper, 0)?;
-        block.draw(&lower, 1)
+        all.draw(&upper, Sheet::Wide, 0)?;
+        block.draw(&lower, Sheet::Wide, 1)
     })
 }
 

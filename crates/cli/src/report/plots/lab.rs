@@ -31,17 +31,18 @@ pub(crate) fn figures(courses: &[Named]) -> anyhow::Result<Vec<Figure>> {
     };
     let first_seed = courses.iter().filter_map(|course| course.seed).min().unwrap_or(1);
     let (id, question) = ("fast-share", "How many memory accesses did the fast node serve, over the run?");
-    let answer = "Runs of the first seed, each point a stretch of about a million accesses.".to_owned();
+    let reading = "Runs of the first seed, each point a stretch of about a million accesses.".to_owned();
+    let answer = served(&managers, courses);
     let legend = managers.iter().map(|manager| Legend::line(ink(manager), *manager)).collect();
     if courses.is_empty() {
         let answer = "Nothing was recorded: no run came to its end.".to_owned();
-        return Ok(vec![Figure { id, question, answer, legend, svg: None }]);
+        return Ok(vec![Figure::without_drawing(id, question, answer)]);
     }
     let first = |course: &Named| course.seed.is_none_or(|seed| seed == first_seed);
     let lines = courses.iter().filter(|course| first(course)).count();
     let most = MOST_POINTS.min(MOST_POINTS_OF_ALL / lines.max(1));
     let height = 480 * workloads.len() as u32;
-    let svg = drawn(id, question, &answer, height, |root| {
+    let svg = drawn(id, question, &answer, [height; 2], |root, sheet| {
         for (workload, area) in workloads.iter().zip(root.split_evenly((workloads.len(), 1))) {
             let shown: Vec<&Named> =
                 courses.iter().filter(|course| course.workload == *workload && first(course)).collect();
@@ -55,7 +56,7 @@ pub(crate) fn figures(courses: &[Named]) -> anyhow::Result<Vec<Figure>> {
                 .build_cartesian_2d(0.0..headroom(end) / 1.06, 0.0..1.0)
                 .map_err(failed)?;
             Mesh {
-                x_labels: 12,
+                x_labels: sheet.pick(12, 6),
                 y_labels: 4,
                 x_format: &|value| short(*value),
                 y_format: &|value| short(*value * 100.0),
@@ -71,5 +72,25 @@ pub(crate) fn figures(courses: &[Named]) -> anyhow::Result<Vec<Figure>> {
         }
         Ok(())
     })?;
-    Ok(vec![Figure { id, question, answer, legend, svg }])
+    Ok(vec![Figure { id, question, answer, reading, legend, svg }])
+}
+
+/// Under which manager the fast node served most, and under which least: means over all points of all its runs.
+fn served(managers: &[&str], courses: &[Named]) -> String {
+    let mut shares: Vec<(&str, f64)> = managers
+        .iter()
+        .filter_map(|manager| {
+            let own = courses.iter().filter(|course| course.manager == *manager);
+            let points: Vec<f64> = own.flat_map(|course| &course.points).map(|(_, share)| *share).collect();
+            (!points.is_empty()).then(|| (*manager, points.iter().sum::<f64>() / points.len() as f64))
+        })
+        .collect();
+    shares.sort_by(|a, b| b.1.total_cmp(&a.1));
+    match shares.as_slice() {
+        [] => "No run recorded any.".to_owned(),
+        [(only, share)] => format!("{} under {only}, on average.", units::percent(*share)),
+        [(best, most), .., (last, least)] => {
+            format!("{} under {best} on average, {} under {last}.", units::percent(*most), units::percent(*least))
+        }
+    }
 }

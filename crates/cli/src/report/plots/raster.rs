@@ -28,9 +28,9 @@ pub(super) struct Cells {
 
 /// The papers a picture is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Papers {
-    /// A page, which shows the picture that suits its colours.
-    LightAndDark,
+pub(super) enum Papers<'a> {
+    /// A page, which shows the picture that suits its colours; the name that the pictures' ids start with.
+    LightAndDark(&'a str),
     /// A picture that stands by itself.
     Light,
 }
@@ -114,38 +114,75 @@ pub(super) fn place(number: usize) -> RGBColor {
     RGBColor(0xFE, (number >> 8) as u8, number as u8)
 }
 
-/// Puts the pictures where the drawing left places for them.
+/// Where a picture lies in a drawing: left, top, width, height.
+pub(super) type Place = [f64; 4];
+
+/// Puts the pictures where the drawing left places for them, and says where that is.
 ///
 /// # Errors
 /// When a place is missing, or a picture cannot be encoded: faults of this program.
-pub(super) fn placed(mut svg: String, cells: &[Cells], papers: Papers) -> anyhow::Result<String> {
+pub(super) fn placed(mut svg: String, cells: &[Cells], papers: Papers<'_>) -> anyhow::Result<(String, Vec<Place>)> {
+    let mut places = Vec::with_capacity(cells.len());
     for (number, cells) in cells.iter().enumerate() {
-        let ink = format!("fill=\"{}\"", super::hex(place(number)));
-        let at = svg.find(&ink).with_context(|| format!("the drawing has no place for picture {number}"))?;
-        let start = svg[..at].rfind("<rect ").context("a place is a rectangle")?;
-        let end = at + svg[at..].find("/>").context("a rectangle has an end")? + 2;
-        let corners: String = ["x", "y", "width", "height"]
-            .iter()
-            .filter_map(|name| {
-                let (_, rest) = svg[start..end].split_once(&format!(" {name}=\""))?;
-                Some(format!(" {name}=\"{}\"", rest.split('"').next()?))
-            })
-            .collect();
+        let (range, [left, top, width, height]) = place_of(&svg, number)?;
         let kinds: &[(&str, bool)] = match papers {
-            Papers::LightAndDark => &[(" class=\"light\"", false), (" class=\"dark\"", true)],
+            Papers::LightAndDark(_) => &[("light", false), ("dark", true)],
             Papers::Light => &[("", false)],
         };
         let mut images = String::new();
         for (class, on_dark) in kinds {
+            let named = match papers {
+                Papers::LightAndDark(name) => format!(" class=\"{class}\" id=\"{}\"", name_of(name, number, class)),
+                Papers::Light => String::new(),
+            };
             images.push_str(&format!(
-                "<image{class}{corners} preserveAspectRatio=\"none\" style=\"image-rendering:pixelated\" \
-                 href=\"data:image/png;base64,{}\"/>",
+                "<image{named} x=\"{left}\" y=\"{top}\" width=\"{width}\" height=\"{height}\" preserveAspectRatio=\"none\" \
+                 style=\"image-rendering:pixelated\" href=\"data:image/png;base64,{}\"/>",
                 STANDARD.encode(cells.png(*on_dark)?)
             ));
         }
-        svg.replace_range(start..end, &images);
+        svg.replace_range(range, &images);
+        places.push([left, top, width, height]);
+    }
+    Ok((svg, places))
+}
+
+/// Shows the pictures of the drawing `name`, where they lie at `places`, in another one, where that left places for them.
+///
+/// # Errors
+/// When a place is missing: a fault of this program.
+pub(super) fn placed_again(mut svg: String, name: &str, places: &[Place]) -> anyhow::Result<String> {
+    for (number, from) in places.iter().enumerate() {
+        let (range, to) = place_of(&svg, number)?;
+        let (across, down) = (to[2] / from[2], to[3] / from[3]);
+        let (left, top) = (to[0] - from[0] * across, to[1] - from[1] * down);
+        let uses = ["light", "dark"].map(|class| {
+            let picture = name_of(name, number, class);
+            format!(
+                "<use href=\"#{picture}\" transform=\"translate({left:.3} {top:.3}) scale({across:.6} {down:.6})\"/>"
+            )
+        });
+        svg.replace_range(range, &uses.concat());
     }
     Ok(svg)
+}
+
+/// The id of a picture.
+fn name_of(drawing: &str, number: usize, class: &str) -> String {
+    format!("{drawing}-{number}-{class}")
+}
+
+/// The rectangle that a drawing left for the picture of this number: where it stands in the text, and in the drawing.
+fn place_of(svg: &str, number: usize) -> anyhow::Result<(std::ops::Range<usize>, Place)> {
+    let ink = format!("fill=\"{}\"", super::hex(place(number)));
+    let at = svg.find(&ink).with_context(|| format!("the drawing has no place for picture {number}"))?;
+    let start = svg[..at].rfind("<rect ").context("a place is a rectangle")?;
+    let end = at + svg[at..].find("/>").context("a rectangle has an end")? + 2;
+    let corner = |name: &str| -> anyhow::Result<f64> {
+        let value = svg[start..end].split_once(&format!(" {name}=\"")).and_then(|(_, rest)| rest.split('"').next());
+        value.context("a rectangle has corners")?.parse().context("a corner is a number")
+    };
+    Ok((start..end, [corner("x")?, corner("y")?, corner("width")?, corner("height")?]))
 }
 
 /// A drawing without the bytes of its pictures, which spell any short word by chance.
@@ -211,10 +248,22 @@ mod tests {
     fn pictures_stand_where_the_drawing_left_a_place() {
         let drawing =
             "<g><rect x=\"1\" y=\"2\" width=\"30\" height=\"40\" opacity=\"1\" fill=\"#FE0000\" stroke=\"none\"/></g>";
-        let placed_twice = placed(drawing.to_owned(), &[three_by_two()], Papers::LightAndDark).unwrap();
+        let (placed_twice, places) =
+            placed(drawing.to_owned(), &[three_by_two()], Papers::LightAndDark("heat")).unwrap();
         assert_eq!(placed_twice.matches(" x=\"1\" y=\"2\" width=\"30\" height=\"40\"").count(), 2);
         assert!(!placed_twice.contains("<rect") && placed_twice.ends_with("</g>"));
-        assert_eq!(placed(drawing.to_owned(), &[three_by_two()], Papers::Light).unwrap().matches("<image").count(), 1);
+        let (alone, _) = placed(drawing.to_owned(), &[three_by_two()], Papers::Light).unwrap();
+        assert_eq!(alone.matches("<image").count(), 1);
         assert!(placed(String::new(), &[three_by_two()], Papers::Light).is_err());
+        // In a narrower drawing they are the same pictures, moved and shrunk.
+        let narrow = drawing.replace("\"1\" y", "\"4\" y").replace("\"30\"", "\"15\"");
+        let narrow = placed_again(narrow, "heat", &places).unwrap();
+        assert!(
+            narrow
+                .contains("<use href=\"#heat-0-dark\" transform=\"translate(3.500 0.000) scale(0.500000 1.000000)\"/>"),
+            "{narrow}"
+        );
+        assert!(placed_twice.contains("id=\"heat-0-dark\"") && !narrow.contains("<image"));
+        assert!(placed_again(String::new(), "heat", &places).is_err());
     }
 }

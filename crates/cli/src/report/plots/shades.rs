@@ -6,7 +6,7 @@
 use plotters::prelude::*;
 use plotters::series::LineSeries;
 
-use super::raster::{Cells, Papers, place};
+use super::raster::{Cells, place};
 use super::*;
 
 /// Bytes of the pictures of a figure at most. With more, cells are taken together until they fit: a page of three figures of pictures
@@ -43,16 +43,16 @@ pub(super) struct Shades {
 pub(super) fn shades(
     id: &'static str,
     question: &'static str,
-    mut answer: String,
+    (answer, mut reading): (String, String),
     counted: &str,
     panels: &[Shades],
 ) -> anyhow::Result<Figure> {
     let most = panels.iter().map(Shades::most).fold(0.0, f64::max);
     if most <= 0.0 {
         let answer = "Nothing was recorded: the run ended before the first point was taken.".to_owned();
-        return Ok(Figure { id, question, answer, legend: Vec::new(), svg: None });
+        return Ok(Figure::without_drawing(id, question, answer));
     }
-    let panels = shown(panels, "drawings", &mut answer);
+    let panels = shown(panels, "drawings", &mut reading);
     let mut cells: Vec<Cells> = panels.iter().map(Shades::cells).collect();
     let mut halvings = 0;
     while bytes(&cells)? > MOST_BYTES && cells.iter().any(|cells| cells.levels.len() > 1) {
@@ -61,12 +61,12 @@ pub(super) fn shades(
         halvings += 1;
     }
     if halvings > 0 {
-        answer += &format!(" Each {} columns are drawn as one, by the most in them.", 1_u32 << halvings);
+        reading += &format!(" Each {} columns are drawn as one, by the most in them.", 1_u32 << halvings);
     }
     let height = HEIGHT * panels.len() as u32;
-    let svg = drawn_with(id, question, &answer, height, (&cells, Papers::LightAndDark), |root| {
+    let svg = drawn_with(id, question, &answer, [height; 2], &cells, |root, sheet| {
         for (number, (panel, area)) in panels.iter().zip(root.split_evenly((panels.len(), 1))).enumerate() {
-            panel.draw(&area, number)?;
+            panel.draw(&area, sheet, number)?;
         }
         Ok(())
     })?;
@@ -80,7 +80,7 @@ pub(super) fn shades(
         };
         legend.push(Legend::area(*colour, label));
     }
-    Ok(Figure { id, question, answer, legend, svg })
+    Ok(Figure { id, question, answer, reading, legend, svg })
 }
 
 /// Bytes that the pictures take in a page, for light and dark paper.
@@ -116,7 +116,7 @@ impl Shades {
     ///
     /// # Errors
     /// When it cannot be drawn.
-    pub(super) fn draw(&self, area: &Drawing<'_>, number: usize) -> anyhow::Result<()> {
+    pub(super) fn draw(&self, area: &Drawing<'_>, sheet: Sheet, number: usize) -> anyhow::Result<()> {
         let seconds = self.ends.last().copied().unwrap_or(1.0);
         let top = self.rows() as f64 * self.step;
         let time = Scale::of_time(seconds);
@@ -128,10 +128,18 @@ impl Shades {
             .y_label_area_size(LABELS)
             .build_cartesian_2d(0.0..time.of(seconds), 0.0..top)
             .map_err(failed)?;
-        let x_name = format!("time since the start, at full size ({})", time.unit);
+        let x_name =
+            format!("{} ({})", sheet.pick("time since the start, at full size", "time, at full size"), time.unit);
         let format = |value: &f64| short(*value);
-        Mesh { x_labels: 12, y_labels: 6, x_format: &format, y_format: &format, x_name: &x_name, y_name: &self.y_name }
-            .draw(&mut chart)?;
+        Mesh {
+            x_labels: sheet.pick(12, 6),
+            y_labels: 6,
+            x_format: &format,
+            y_format: &format,
+            x_name: &x_name,
+            y_name: &self.y_name,
+        }
+        .draw(&mut chart)?;
         let all = Rectangle::new([(0.0, 0.0), (time.of(seconds), top)], place(number).filled());
         chart.draw_series([all]).map_err(failed)?;
         if let Some(line) = &self.line {

@@ -21,9 +21,10 @@ const POLICY_INKS: [RGBColor; 6] = [FAST, OCCUPIED, SLOW, BRAKED, FOREST, RESIDE
 /// When a plot cannot be drawn.
 pub(crate) fn run_figures(report: &Report) -> anyhow::Result<Vec<Figure>> {
     let hits = [Panel { title: report.policy.clone(), lines: vec![(POLICY_INKS[0], hit_ratio(&report.series))] }];
-    let answer = format!("Over the whole run {} of the memory accesses.", units::percent(report.fast_hit_share));
+    let answer = format!("{} of the memory accesses of the whole run.", units::percent(report.fast_hit_share));
     let legend = vec![Legend::line(POLICY_INKS[0], report.policy.clone())];
-    let mut figures = vec![hit_ratios("How many accesses did fast memory serve?", answer, legend, &hits)?];
+    let mut figures =
+        vec![hit_ratios("How many accesses did fast memory serve?", (answer, String::new()), legend, &hits)?];
     figures.extend(bins(bin_shades(&report.series, report.policy.clone()).into_iter().collect())?);
     figures.push(heat(vec![heat_shades(&report.heat_map, report.workload.clone())])?);
     Ok(figures)
@@ -55,13 +56,16 @@ pub(crate) fn comparison_figures(cells: &[Cell], summary: &Summary, courses: &[C
         }
     }
     let legend = best.iter().zip(POLICY_INKS).map(|(policy, ink)| Legend::line(ink, *policy)).collect();
-    let answer = format!(
+    let reading = format!(
         "The {} best policies, in runs of the first seed, in full-size time; a line ends where its run ended.",
         best.len()
     );
+    let answer = most_and_least(&best, |policy| {
+        mean(cells.iter().filter(|cell| cell.policy == policy).map(|cell| cell.fast_hit_share))
+    });
     let mut figures = vec![
         bars(cells, summary)?,
-        hit_ratios("How many accesses did fast memory serve, over time?", answer, legend, &hits)?,
+        hit_ratios("How many accesses did fast memory serve, over time?", (answer, reading), legend, &hits)?,
     ];
     figures.extend(bins(histograms)?);
     figures.push(heat(heats)?);
@@ -84,51 +88,49 @@ fn bars(cells: &[Cell], summary: &Summary) -> anyhow::Result<Figure> {
             settings.push((&cell.workload, &cell.fast));
         }
     }
-    let mean = |setting: &(&str, &str), policy: &str| {
-        let values: Vec<f64> = cells
+    let of_setting = |setting: &(&str, &str), policy: &str| {
+        let runs = cells
             .iter()
-            .filter(|cell| (cell.workload.as_str(), cell.fast.as_str()) == *setting && cell.policy == policy)
-            .map(|cell| cell.slowdown_vs_all_fast)
-            .filter(|value| value.is_finite())
-            .collect();
-        (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
+            .filter(|cell| (cell.workload.as_str(), cell.fast.as_str()) == *setting && cell.policy == policy);
+        mean(runs.map(|cell| cell.slowdown_vs_all_fast))
     };
-    let answer =
-        "Run time over that with everything in fast memory, mean of the seeds: 1 is as good as it gets.".to_owned();
+    let reading = "Mean of the seeds; 1 is as long as with all memory fast, which is as good as it gets.".to_owned();
     let by_setting: Vec<(String, Vec<(&Geomean, f64)>)> = settings
         .iter()
         .map(|setting| {
             let policies = summary.geomean.iter();
-            let mut bars: Vec<_> = policies.filter_map(|one| Some((one, mean(setting, &one.policy)?))).collect();
+            let mut bars: Vec<_> = policies.filter_map(|one| Some((one, of_setting(setting, &one.policy)?))).collect();
             bars.sort_by(|a, b| a.1.total_cmp(&b.1));
             (format!("{}, {} fast", setting.0, setting.1), bars)
         })
         .collect();
+    let answer = fastest(&by_setting);
     let most = by_setting.iter().flat_map(|(_, bars)| bars).map(|(_, value)| *value).fold(1.0, f64::max);
     // A heading takes a bar's height above the bars, and there is air below them.
     let rows: usize = by_setting.iter().map(|(_, bars)| bars.len() + 2).sum();
     let height = 140 + BAR * rows as u32;
-    let svg = drawn(id, question, &answer, height, |root| {
+    let svg = drawn(id, question, &answer, [height; 2], |root, sheet| {
         let mut chart = ChartBuilder::on(root)
             .margin(10)
-            .margin_right(140)
+            .margin_right(sheet.pick(140, 100))
             .x_label_area_size(84)
-            .y_label_area_size(320)
+            .y_label_area_size(sheet.pick(320, 240))
             .build_cartesian_2d(0.0..headroom(most), 0.0..rows as f64)
             .map_err(failed)?;
         Mesh {
-            x_labels: 10,
+            x_labels: sheet.pick(10, 5),
             y_labels: 0,
             x_format: &|value| short(*value),
             y_format: &|_| String::new(),
-            x_name: "run time over that with all memory fast (ratio)",
+            x_name: sheet.pick("run time over that with all memory fast (ratio)", "run time over all fast (ratio)"),
             y_name: "",
         }
         .draw(&mut chart)?;
         let mut top = rows as f64;
         for (setting, bars) in &by_setting {
             let (left, y) = chart.backend_coord(&(0.0, top - 0.5));
-            root.draw(&Text::new(setting.clone(), (left, y), text_at(HPos::Left, VPos::Center))).map_err(failed)?;
+            let start = sheet.pick(left, 10);
+            root.draw(&Text::new(setting.clone(), (start, y), text_at(HPos::Left, VPos::Center))).map_err(failed)?;
             for (number, (policy, value)) in bars.iter().enumerate() {
                 let middle = top - number as f64 - 1.5;
                 let ink = if policy.bound { AXIS } else { FAST };
@@ -144,7 +146,7 @@ fn bars(cells: &[Cell], summary: &Summary) -> anyhow::Result<Figure> {
         Ok(())
     })?;
     let legend = vec![Legend::area(FAST, "policies"), Legend::area(AXIS, "bounds, which cannot be chosen")];
-    Ok(Figure { id, question, answer, legend, svg })
+    Ok(Figure { id, question, answer, reading, legend, svg })
 }
 
 /// One drawing over time: its title, and lines with their inks.
@@ -155,7 +157,7 @@ struct Panel {
 
 fn hit_ratios(
     question: &'static str,
-    mut answer: String,
+    (answer, mut reading): (String, String),
     legend: Vec<Legend>,
     panels: &[Panel],
 ) -> anyhow::Result<Figure> {
@@ -163,13 +165,13 @@ fn hit_ratios(
     let points = || panels.iter().flat_map(|panel| &panel.lines).flat_map(|(_, points)| points);
     if points().next().is_none() {
         let answer = "Nothing was recorded: the run ended before the first point was taken.".to_owned();
-        return Ok(Figure { id, question, answer, legend: Vec::new(), svg: None });
+        return Ok(Figure::without_drawing(id, question, answer));
     }
-    let panels = shown(panels, "settings", &mut answer);
+    let panels = shown(panels, "settings", &mut reading);
     let lines: usize = panels.iter().map(|panel| panel.lines.len()).sum();
     let most = MOST_POINTS.min(MOST_POINTS_OF_ALL / lines.max(1));
     let height = 420 * panels.len() as u32;
-    let svg = drawn(id, question, &answer, height, |root| {
+    let svg = drawn(id, question, &answer, [height; 2], |root, sheet| {
         for (panel, area) in panels.iter().zip(root.split_evenly((panels.len(), 1))) {
             let points = || panel.lines.iter().flat_map(|(_, points)| points);
             let time = Scale::of_time(points().map(|(seconds, _)| *seconds).fold(0.0, f64::max));
@@ -179,12 +181,13 @@ fn hit_ratios(
                 .margin(10)
                 .margin_right(40)
                 .x_label_area_size(84)
-                .y_label_area_size(170)
+                .y_label_area_size(sheet.pick(170, 150))
                 .build_cartesian_2d(0.0..end, 0.0..1.0)
                 .map_err(failed)?;
-            let x_name = format!("time since the start, at full size ({})", time.unit);
+            let x_name =
+                format!("{} ({})", sheet.pick("time since the start, at full size", "time, at full size"), time.unit);
             Mesh {
-                x_labels: 12,
+                x_labels: sheet.pick(12, 6),
                 y_labels: 4,
                 x_format: &|value| short(*value),
                 y_format: &|value| short(*value * 100.0),
@@ -200,7 +203,7 @@ fn hit_ratios(
         }
         Ok(())
     })?;
-    Ok(Figure { id, question, answer, legend, svg })
+    Ok(Figure { id, question, answer, reading, legend, svg })
 }
 
 /// The bins of a policy's histogram over time, where it has one.
@@ -225,12 +228,19 @@ fn bins(histograms: Vec<Shades>) -> anyhow::Result<Option<Figure>> {
     if histograms.is_empty() {
         return Ok(None);
     }
-    let question = "How many pages did each bin of the histogram hold, and where was the threshold?";
-    let answer =
-        "Pages by bin (upwards: a bin up is twice as hot) and time, a shade for each step of a scale of logarithms."
-            .to_owned();
-    let mut figure = shades("bins", question, answer, "pages", &histograms)?;
-    figure.legend.push(Legend::line(RESIDENT, "bin of the hot threshold"));
+    let reading =
+        "Pages by bin (upwards: a bin up is twice as hot) and time, a shade for each step of a scale of logarithms.";
+    let (question, answer) = match histograms.iter().find_map(|shades| Some((shades, *shades.line.as_ref()?.last()?))) {
+        Some((shades, bin)) => (
+            "From which bin on did the policy take a page for hot?",
+            format!("From bin {} on at the end of the run of {}.", short(bin), shades.title),
+        ),
+        None => ("How hot were the pages, in the policy's eyes?", fullest(&histograms[0])),
+    };
+    let mut figure = shades("bins", question, (answer, reading.to_owned()), "pages", &histograms)?;
+    if histograms.iter().any(|shades| shades.line.is_some()) {
+        figure.legend.push(Legend::line(RESIDENT, "bin of the hot threshold"));
+    }
     Ok(Some(figure))
 }
 
@@ -251,7 +261,81 @@ fn heat_shades(map: &HeatMap, title: String) -> Shades {
 }
 
 fn heat(maps: Vec<Shades>) -> anyhow::Result<Figure> {
-    let answer =
-        "Accesses by address (upwards) and full-size time (to the right), a shade for each step of a scale of logarithms.".to_owned();
-    shades("heat", "Where did the program work, and when?", answer, "accesses seen", &maps)
+    let reading = "Accesses by address (upwards) and time, a shade for each step of a scale of logarithms.".to_owned();
+    let answer = maps.first().map_or_else(String::new, half_of_accesses);
+    shades("heat", "Which addresses were used?", (answer, reading), "accesses seen", &maps)
+}
+
+/// How little memory has half of a program's accesses.
+fn half_of_accesses(map: &Shades) -> String {
+    let rows = map.columns.iter().map(Vec::len).max().unwrap_or(0);
+    let mut by_address: Vec<f64> =
+        (0..rows).map(|row| map.columns.iter().filter_map(|column| column.get(row)).sum()).collect();
+    by_address.sort_by(|a, b| b.total_cmp(a));
+    let half = by_address.iter().sum::<f64>() / 2.0;
+    let mut sum = 0.0;
+    let hot = by_address.iter().take_while(|accesses| {
+        let before = sum;
+        sum += **accesses;
+        before < half
+    });
+    let share = hot.count() as f64 / rows.max(1) as f64;
+    format!("Half of the accesses of {} went to {} of its memory.", map.title, units::percent(share))
+}
+
+/// The bin that held most pages at the end.
+fn fullest(histogram: &Shades) -> String {
+    let last = histogram.columns.last().map_or(&[][..], Vec::as_slice);
+    let most = last.iter().enumerate().max_by(|(_, a), (_, b)| a.total_cmp(b));
+    let (bin, pages) = most.map_or((0, 0.0), |(bin, pages)| (bin, *pages));
+    format!(
+        "Most of them, {}, lay in bin {bin} at the end of the run of {}.",
+        units::count(pages.round() as u64),
+        histogram.title
+    )
+}
+
+/// Mean of the finite values, if there are any.
+fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
+    let values: Vec<f64> = values.filter(|value| value.is_finite()).collect();
+    (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
+}
+
+/// Under which of these policies fast memory served most of the accesses, and under which least.
+fn most_and_least(policies: &[&str], share: impl Fn(&str) -> Option<f64>) -> String {
+    let mut shares: Vec<(&str, f64)> = policies.iter().filter_map(|policy| Some((*policy, share(policy)?))).collect();
+    shares.sort_by(|a, b| b.1.total_cmp(&a.1));
+    match shares.as_slice() {
+        [] => "No run came to its end.".to_owned(),
+        [(only, share)] => format!("{} under {only}, on average.", units::percent(*share)),
+        [(best, most), .., (last, least)] => {
+            format!("{} under {best} on average, {} under {last}.", units::percent(*most), units::percent(*least))
+        }
+    }
+}
+
+/// The policy that is fastest in most settings, bounds aside, and how long the program took under it and under the slowest.
+fn fastest(settings: &[(String, Vec<(&Geomean, f64)>)]) -> String {
+    let mut won: Vec<(&str, Vec<f64>)> = Vec::new();
+    let mut slowest = 0.0_f64;
+    for (_, bars) in settings {
+        let mut policies = bars.iter().filter(|(policy, _)| !policy.bound);
+        let Some((best, value)) = policies.clone().next() else { continue };
+        slowest = policies.next_back().map_or(slowest, |(_, value)| slowest.max(*value));
+        match won.iter_mut().find(|(policy, _)| *policy == best.policy) {
+            Some((_, values)) => values.push(*value),
+            None => won.push((&best.policy, vec![*value])),
+        }
+    }
+    let Some((policy, values)) = won.iter().rev().max_by_key(|(_, values)| values.len()) else {
+        return "No run came to its end.".to_owned();
+    };
+    let (least, most) =
+        (values.iter().copied().fold(f64::INFINITY, f64::min), values.iter().copied().fold(0.0, f64::max));
+    let times = if most - least < 0.005 { format!("{least:.2}") } else { format!("{least:.2} to {most:.2}") };
+    let place = match settings.len() {
+        1 => String::new(),
+        all => format!(" in {} of {all} settings", values.len()),
+    };
+    format!("Least with {policy}{place}: {times} times as long as with all memory fast; at most {slowest:.2} times.")
 }

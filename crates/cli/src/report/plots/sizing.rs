@@ -52,18 +52,20 @@ fn chart<'a, 'b>(
 /// When it cannot be drawn.
 pub(crate) fn curves(advice: &[Advice], max_slowdown: f64) -> anyhow::Result<Figure> {
     let (id, question) = ("curves", "How much slower with less fast memory?");
-    let answer = format!(
-        "Expected loss against the share of its memory that is fast; the band is what is known at least and at most. The target is {:.1} %.",
+    let reading = format!(
+        "The loss is that of run time; the band is what is known at least and at most. The target is {:.1} %.",
         max_slowdown * 100.0
     );
+    let answer = half_fast(advice);
     let legend = vec![
         Legend::line(FAST, "expected loss"),
         Legend::area(SLOW, "least to most"),
         Legend::line(REFAULTS, "target"),
     ];
     let rows = advice.len().div_ceil(COLUMNS).max(1);
-    let svg = drawn(id, question, &answer, 440 * rows as u32, |root| {
-        for (advice, area) in advice.iter().zip(root.split_evenly((rows, COLUMNS))) {
+    let svg = drawn(id, question, &answer, [440 * rows as u32, 440 * advice.len().max(1) as u32], |root, sheet| {
+        let grid = sheet.pick((rows, COLUMNS), (advice.len().max(1), 1));
+        for (advice, area) in advice.iter().zip(root.split_evenly(grid)) {
             let mut chart =
                 chart(&area, &advice.machine, (100.0, TOP * 100.0), ("fast memory (% of resident)", "loss (%)"))?;
             let line = |of: fn(&Point) -> f64| -> Vec<(f64, f64)> {
@@ -85,7 +87,27 @@ pub(crate) fn curves(advice: &[Advice], max_slowdown: f64) -> anyhow::Result<Fig
         }
         Ok(())
     })?;
-    Ok(Figure { id, question, answer, legend, svg })
+    Ok(Figure { id, question, answer, reading, legend, svg })
+}
+
+/// What is lost where only half of the memory is fast, on the machine that loses least and the one that loses most.
+fn half_fast(advice: &[Advice]) -> String {
+    let loss = |advice: &Advice| {
+        let nearest = |a: &&Point, b: &&Point| (a.fast_share - 0.5).abs().total_cmp(&(b.fast_share - 0.5).abs());
+        advice.curve().iter().min_by(nearest).map(|point| point.loss)
+    };
+    let mut losses: Vec<(&str, f64)> =
+        advice.iter().filter_map(|advice| Some((advice.machine.as_str(), loss(advice)?))).collect();
+    losses.sort_by(|a, b| a.1.total_cmp(&b.1));
+    match losses.as_slice() {
+        [] => "Not enough was seen to say.".to_owned(),
+        [(_, only)] => format!("With half of its memory fast it would lose {} of its time.", units::percent(*only)),
+        [(least, low), .., (most, high)] => format!(
+            "With half of its memory fast it would lose {} of its time on {least} and {} on {most}.",
+            units::percent(*low),
+            units::percent(*high)
+        ),
+    }
 }
 
 /// A tuned program: as in the paper, and by what is observed.
@@ -102,7 +124,7 @@ pub(crate) struct Course<'a> {
 pub(crate) fn courses(of: &[Course<'_>], max_slowdown: f64, title: &str) -> anyhow::Result<Option<String>> {
     let description = "Fast memory saved, as a share of the program's peak, and observed loss, over time.";
     let rows = (of.len() + 1).div_ceil(COLUMNS);
-    drawn("courses", title, description, 440 * rows as u32, |root| {
+    drawn_alone("courses", title, description, 440 * rows as u32, &[], |root| {
         root.fill(&PAPER).map_err(failed)?;
         let areas = root.split_evenly((rows, COLUMNS));
         for (course, area) in of.iter().zip(&areas) {

@@ -3,17 +3,25 @@
 use super::*;
 use crate::report::example;
 
-/// What is wrong with a drawing, if anything.
-fn fault(svg: &str) -> Option<String> {
-    let svg = &without_pictures(svg);
+/// What is wrong with the drawings of a figure, if anything.
+fn fault(svgs: &str) -> Option<String> {
+    svgs.split_inclusive("</svg>").filter(|svg| svg.contains("<svg")).find_map(fault_of_one)
+}
+
+fn fault_of_one(svg: &str) -> Option<String> {
+    let svg = &without_pictures(svg).replace("href=\"#", "href=\"");
     for word in ["NaN", "inf", "\"-1\" height"] {
         if svg.contains(word) {
             return Some(format!("{word} in it"));
         }
     }
     // Everything drawn lies within the drawing, a little room for strokes aside.
-    let height: f64 = svg.split("viewBox=\"0 0 1840 ").nth(1)?.split('"').next()?.parse().ok()?;
-    for (attribute, limit) in [("x=\"", 1840.0), ("y=\"", height), ("x1=\"", 1840.0), ("y2=\"", height)] {
+    let Some(size) = svg.split("viewBox=\"0 0 ").nth(1).and_then(|rest| rest.split('"').next()) else {
+        return Some("no size".to_owned());
+    };
+    let sizes: Vec<f64> = size.split(' ').filter_map(|side| side.parse().ok()).collect();
+    let [width, height] = sizes[..] else { return Some(format!("the size {size}")) };
+    for (attribute, limit) in [("x=\"", width), ("y=\"", height), ("x1=\"", width), ("y2=\"", height)] {
         for text in svg.split(&format!(" {attribute}")).skip(1) {
             let value: f64 = text.split('"').next()?.parse().ok()?;
             if !(-8.0..=limit + 8.0).contains(&value) {
@@ -48,6 +56,37 @@ fn a_full_report_has_every_plot_and_an_empty_one_none() {
 }
 
 #[test]
+fn each_plot_asks_one_question_and_has_an_answer_and_a_drawing_for_a_telephone() {
+    for figure in figures(&example::managed()).unwrap().into_iter().chain(figures(&example::observed()).unwrap()) {
+        assert!(figure.question.ends_with('?') && !figure.question.contains(" and "), "{}", figure.question);
+        assert!(figure.answer.ends_with('.'), "{}", figure.answer);
+        if let Some(svg) = figure.svg {
+            assert_eq!(svg.matches("<svg class=\"wide\"").count(), 1, "{}", figure.id);
+            assert_eq!(svg.matches(&format!("<svg class=\"narrow\" viewBox=\"0 0 {NARROW_WIDTH} ")).count(), 1);
+        }
+    }
+}
+
+#[test]
+fn what_only_watched_is_not_asked_about_fast_memory() {
+    let observed = figures(&example::observed()).unwrap();
+    assert_eq!(observed[0].question, "How much memory did it have?");
+    assert!(observed[0].answer.contains("on average") && observed[0].answer.contains("at most"));
+    assert!(!observed.iter().any(|figure| ["moves", "refaults"].contains(&figure.id)));
+}
+
+#[test]
+fn the_moves_answer_when_and_where_nothing_moved_nothing_is_drawn() {
+    let mut report = example::managed();
+    let moves = &figures(&report).unwrap()[1];
+    assert!(moves.answer.contains(" after the start; "), "{}", moves.answer);
+    (report.moved_pages.demoted, report.moved_pages.promoted, report.refaults) = (0, 0, 0);
+    let figures = figures(&report).unwrap();
+    assert_eq!((figures[1].answer.as_str(), figures[1].svg.is_none()), ("Never: no page moved.", true));
+    assert_eq!((figures[2].id, figures[2].svg.is_none()), ("refaults", true));
+}
+
+#[test]
 fn a_single_point_can_be_seen() {
     let (_, single) = example::edges().remove(1);
     let figures = figures(&single).unwrap();
@@ -70,7 +109,7 @@ fn throttled_time_is_shaded_and_named() {
 fn the_heat_map_is_a_picture_for_each_paper_and_stays_small_whatever_it_holds() {
     let mut report = example::managed();
     report.heat_map = example::noise();
-    let svg = figures(&report).unwrap().remove(2).svg.unwrap();
+    let svg = figures(&report).unwrap().remove(3).svg.unwrap();
     assert!(svg.len() < 200_000, "{} bytes", svg.len());
     assert!(svg.len() > 5_000, "{} bytes: the map is still there", svg.len());
     for paper in ["<image class=\"light\"", "<image class=\"dark\""] {
@@ -82,10 +121,14 @@ fn the_heat_map_is_a_picture_for_each_paper_and_stays_small_whatever_it_holds() 
 #[test]
 fn letters_have_eleven_pixels_where_a_plot_is_narrowest_and_their_font_is_said_once() {
     assert!(f64::from(TEXT_SIZE) / 1.24 * f64::from(LEAST_WIDTH) / f64::from(WIDTH) >= 11.0);
+    assert!(f64::from(TEXT_SIZE) / 1.24 * f64::from(LEAST_NARROW_WIDTH) / f64::from(NARROW_WIDTH) >= 11.0);
     assert!(css().contains(&format!("min-width: {LEAST_WIDTH}px")));
     for figure in figures(&example::managed()).unwrap() {
         let svg = figure.svg.unwrap();
-        assert!(svg.matches("<text").count() > 3 && svg.matches("font-size").count() == 1, "{}", figure.id);
+        for svg in svg.split_inclusive("</svg>") {
+            let (texts, sizes) = (svg.matches("<text").count(), svg.matches("font-size").count());
+            assert!(texts > 3 && sizes == 1, "{}: {texts} texts, {sizes} sizes", figure.id);
+        }
     }
 }
 

@@ -1,4 +1,4 @@
-//! Plots over time: what lay in which tier, and what moved.
+//! Plots over time: what lay in which tier, what moved, and what came back.
 //!
 //! In: the timeline of a report. Out: figures. Must not: show a rate over a span that was not recorded.
 
@@ -10,14 +10,16 @@ use crate::report::{Point, text};
 
 /// Fast and slow memory over time.
 pub(super) fn fast_and_slow(report: &Report) -> anyhow::Result<Figure> {
-    let (id, question) = ("tiers", "How much fast memory did it need?");
+    let observed = text::is_observation(report);
+    let id = "tiers";
+    let question = if observed { "How much memory did it have?" } else { "How much fast memory did it need?" };
     let points = thinned(&report.timeline);
     let compressed = report.tiers.iter().any(|tier| tier.mean_occupied_bytes.is_some());
-    let mut legend = vec![
-        Legend::area(FAST, "in fast memory"),
-        Legend::area(SLOW, "in slower tiers"),
-        Legend::line(RESIDENT, "resident, as the kernel counts it"),
-    ];
+    let mut legend = vec![Legend::area(FAST, "in fast memory")];
+    if !observed || points.iter().any(|point| point.slow_bytes > 0) {
+        legend.push(Legend::area(SLOW, "in slower tiers"));
+    }
+    legend.push(Legend::line(RESIDENT, "resident, as the kernel counts it"));
     if compressed {
         legend.push(Legend::line(OCCUPIED, "memory the compressed tier occupied itself"));
     }
@@ -25,9 +27,10 @@ pub(super) fn fast_and_slow(report: &Report) -> anyhow::Result<Figure> {
         legend.push(Legend::area(BRAKED, "page-outs stopped (throttled)"));
     }
     if points.is_empty() {
-        return Ok(Figure { id, question, answer: NOTHING_RECORDED.to_owned(), legend: Vec::new(), svg: None });
+        return Ok(Figure::without_drawing(id, question, NOTHING_RECORDED));
     }
-    let answer = text::memory_sentence(report);
+    let answer = if observed { text::footprint_sentence(report) } else { text::memory_sentence(report) };
+    let reading = String::new();
     let most = points
         .iter()
         .map(|point| point.fast_bytes.saturating_add(point.slow_bytes).max(point.resident_bytes))
@@ -36,17 +39,17 @@ pub(super) fn fast_and_slow(report: &Report) -> anyhow::Result<Figure> {
     let (time, memory) = (time_scale(&points), Scale::of_bytes(most));
     let end = end_of(&points, &time);
     let top = headroom(memory.of(most as f64));
-    let svg = drawn(id, question, &answer, HEIGHT, |root| {
+    let svg = drawn(id, question, &answer, [HEIGHT; 2], |root, sheet| {
         let mut chart = ChartBuilder::on(root)
             .margin(10)
             .margin_right(40)
             .x_label_area_size(84)
-            .y_label_area_size(170)
+            .y_label_area_size(sheet.pick(170, 150))
             .build_cartesian_2d(0.0..end, 0.0..top)
             .map_err(failed)?;
         let x_name = format!("time since the start ({})", time.unit);
         Mesh {
-            x_labels: 12,
+            x_labels: sheet.pick(12, 6),
             y_labels: 6,
             x_format: &|value| short(*value),
             y_format: &|value| short(*value),
@@ -78,73 +81,118 @@ pub(super) fn fast_and_slow(report: &Report) -> anyhow::Result<Figure> {
         }
         Ok(())
     })?;
-    Ok(Figure { id, question, answer, legend, svg })
+    Ok(Figure { id, question, answer, reading, legend, svg })
 }
 
-/// Moves and refaults a second, each with a scale of its own: ten refaults are news beside ten thousand demotions.
+/// Moves a second.
 pub(super) fn moves(report: &Report) -> anyhow::Result<Figure> {
-    let (id, question) = ("moves", "How much moved, and how much came back?");
+    let (id, question) = ("moves", "When did pages move?");
+    let moved = &report.moved_pages;
+    if moved.demoted == 0 && moved.promoted == 0 {
+        return Ok(Figure::without_drawing(id, question, "Never: no page moved."));
+    }
+    let lines: [Line; 2] = [
+        (DEMOTED, "left fast memory", |point| point.demoted_pages),
+        (PROMOTED, "brought back ahead of use", |point| point.promoted_pages),
+    ];
+    rates_figure(report, (id, question), &lines, |busiest| {
+        format!(
+            "Most of them {busiest}; {} left fast memory in all ({}), {} were brought back ahead of use.",
+            units::counted(moved.demoted, "page", "pages"),
+            units::pages(moved.demoted),
+            units::count(moved.promoted),
+        )
+    })
+}
+
+/// Refaults a second, with a scale of their own: ten refaults are news beside ten thousand demotions.
+pub(super) fn refaults(report: &Report) -> anyhow::Result<Figure> {
+    let (id, question) = ("refaults", "How much came back?");
+    if report.refaults == 0 {
+        return Ok(Figure::without_drawing(id, question, "Nothing: the program touched no page that had left."));
+    }
+    rates_figure(report, (id, question), &[(REFAULTS, "touched after leaving", |point| point.refaults)], |busiest| {
+        format!(
+            "The program touched {} that had left, of {}; most of them {busiest}.",
+            units::counted(report.refaults, "page", "pages"),
+            units::count(report.moved_pages.demoted),
+        )
+    })
+}
+
+/// A counter, its ink, and what it counts.
+type Line = (RGBColor, &'static str, fn(&Point) -> u64);
+
+/// Counters by second; `answer` gets when the first one grew most.
+fn rates_figure(
+    report: &Report,
+    (id, question): (&'static str, &'static str),
+    lines: &[Line],
+    answer: impl Fn(&str) -> String,
+) -> anyhow::Result<Figure> {
     let points = thinned(&report.timeline);
     if points.len() < 2 {
-        let answer = "Fewer than two points were recorded, so there is no rate to show.".to_owned();
-        return Ok(Figure { id, question, answer, legend: Vec::new(), svg: None });
+        let answer = "Fewer than two points were recorded, so there is no rate to show.";
+        return Ok(Figure::without_drawing(id, question, answer));
     }
-    let moved = &report.moved_pages;
-    let answer = format!(
-        "{} left fast memory, {} were brought back ahead of use; the program itself touched {} that had left.",
-        units::counted(moved.demoted, "page", "pages"),
-        units::count(moved.promoted),
-        units::counted(report.refaults, "page", "pages"),
-    );
-    let mut legend = vec![
-        Legend::line(DEMOTED, "pages demoted a second"),
-        Legend::line(PROMOTED, "pages promoted a second"),
-        Legend::line(REFAULTS, "refaults a second (lower plot)"),
-    ];
+    let mut legend: Vec<Legend> = lines.iter().map(|(ink, label, _)| Legend::line(*ink, *label)).collect();
     if points.iter().any(|point| point.throttled) {
         legend.push(Legend::area(BRAKED, "page-outs stopped (throttled)"));
     }
     let time = time_scale(&points);
     let end = end_of(&points, &time);
-    let svg = drawn(id, question, &answer, HEIGHT, |root| {
-        let (upper, lower) = root.split_vertically(290);
-        let demoted = rates(&points, &time, |point| point.demoted_pages);
-        let promoted = rates(&points, &time, |point| point.promoted_pages);
-        let refaults = rates(&points, &time, |point| point.refaults);
-        rate_panel(&upper, &points, &time, end, "", &[(DEMOTED, demoted), (PROMOTED, promoted)])?;
-        let x_name = format!("time since the start ({})", time.unit);
-        rate_panel(&lower, &points, &time, end, &x_name, &[(REFAULTS, refaults)])
+    let answer = answer(&busiest(&points, lines[0].2));
+    let drawn_lines: Vec<(RGBColor, Vec<(f64, f64)>)> =
+        lines.iter().map(|(ink, _, counter)| (*ink, rates(&points, &time, *counter))).collect();
+    let svg = drawn(id, question, &answer, [RATES_HEIGHT; 2], |root, sheet| {
+        rate_panel(root, sheet, &points, &time, end, &drawn_lines)
     })?;
-    Ok(Figure { id, question, answer, legend, svg })
+    Ok(Figure { id, question, answer, reading: String::new(), legend, svg })
 }
+
+/// When a counter grew most, in words.
+fn busiest(points: &[Point], counter: fn(&Point) -> u64) -> String {
+    let rate = |pair: &&[Point]| {
+        let span = pair[1].seconds - pair[0].seconds;
+        if span > 0.0 { counter(&pair[1]).saturating_sub(counter(&pair[0])) as f64 / span } else { 0.0 }
+    };
+    let most = points.windows(2).max_by(|a, b| rate(a).total_cmp(&rate(b)));
+    most.filter(|pair| rate(pair) > 0.0).map_or_else(
+        || "before the first point was taken".to_owned(),
+        |pair| format!("{} to {} after the start", units::seconds(pair[0].seconds), units::seconds(pair[1].seconds)),
+    )
+}
+
+/// Height of a plot of rates.
+const RATES_HEIGHT: u32 = 420;
 
 /// What stands in place of a plot without data.
 const NOTHING_RECORDED: &str = "Nothing was recorded: the run ended before the first point was taken.";
 
 fn rate_panel(
     area: &Drawing<'_>,
+    sheet: Sheet,
     points: &[Point],
     time: &Scale,
     end: f64,
-    x_name: &str,
     lines: &[(RGBColor, Vec<(f64, f64)>)],
 ) -> anyhow::Result<()> {
     let most = lines.iter().flat_map(|(_, values)| values).map(|(_, rate)| *rate).fold(0.0, f64::max);
     let top = headroom(most);
-    let bottom = if x_name.is_empty() { 40 } else { 84 };
     let mut chart = ChartBuilder::on(area)
         .margin(10)
         .margin_right(40)
-        .x_label_area_size(bottom)
-        .y_label_area_size(170)
+        .x_label_area_size(84)
+        .y_label_area_size(sheet.pick(170, 150))
         .build_cartesian_2d(0.0..end, 0.0..top)
         .map_err(failed)?;
+    let x_name = format!("time since the start ({})", time.unit);
     Mesh {
-        x_labels: 12,
+        x_labels: sheet.pick(12, 6),
         y_labels: 4,
         x_format: &|value| short(*value),
         y_format: &|value| short(*value),
-        x_name,
+        x_name: &x_name,
         y_name: "pages a second",
     }
     .draw(&mut chart)?;

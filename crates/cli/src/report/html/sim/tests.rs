@@ -86,7 +86,8 @@ fn the_page_of_two_hundred_cells_stays_below_a_megabyte() {
         let courses: Vec<Course> = jobs.iter().filter(|job| job.seed == 0).map(course).collect();
         let summary = summarise(&cells, 1);
         let figures = plots::sim::comparison_figures(&cells, &summary, &courses).unwrap();
-        let page = comparison_page(&cells, &summary, &figures);
+        let page = comparison_page(&cells, &summary, &figures, Some("25% is <enough>"));
+        assert!(page.contains("<p class=\"headline\">25% is &lt;enough&gt;.</p>"));
         let shape = format!("{workloads} x {policies} x {sizes} x {seeds}");
         assert!(page.len() <= 1_000_000, "{shape}: {} bytes", page.len());
         assert_eq!(
