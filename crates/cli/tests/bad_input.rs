@@ -144,6 +144,9 @@ fn times_rates_and_shares_have_bounds() {
             "--max-slowdown 0",
             "--max-slowdown 101%",
             "--max-slowdown little",
+            "--invest 0%",
+            "--invest 200%",
+            "--invest everything",
         ]) + &refusals(2, &observed)
             + &refusals(2, &["attach --pid 1 --duration soon"])
     );

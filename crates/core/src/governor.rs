@@ -34,6 +34,8 @@ pub struct GovernorConfig {
     pub ping_pong_window: Duration,
     /// Share of the program's time that refaults, moves and tracking may cost together before page-outs stop, 0 to 1.
     pub max_slowdown: f64,
+    /// Share of the program's time that page-outs may cost until what is cold at the start has left, instead of `max_slowdown`.
+    pub invest: Option<f64>,
     /// The cost of one refault to the program. 5 us is a random 4 KiB fault on lz4 zram, as measured (docs/performance.md).
     pub refault_cost: Duration,
     /// The tier that is swap, if there is one: the program must wait for its pages when it wants them back. Cold pages leave for it as a
@@ -51,6 +53,7 @@ impl Default for GovernorConfig {
             cooldown: Duration::from_secs(10),
             ping_pong_window: Duration::from_secs(20),
             max_slowdown: 0.02,
+            invest: None,
             refault_cost: Duration::from_micros(5),
             swap: None,
             least_compression: 1.2,
@@ -192,7 +195,7 @@ impl Governor {
         let bucket = TokenBucket::new(config.rate);
         Governor {
             tick: tick_for(config.cooldown),
-            pace: Pace::new(config.swap.is_some()),
+            pace: Pace::new(config.swap.is_some(), config.invest),
             cores: 1.0,
             config,
             limits: BTreeMap::new(),
@@ -459,6 +462,11 @@ impl Governor {
         let back = (pressure.refaults as f64 * pressure.page_out_cost.as_secs_f64()).min(self.invested);
         self.invested -= back;
         back
+    }
+
+    /// Whether the move at the start is under way, which may cost what is invested.
+    pub fn invests(&self) -> bool {
+        self.pace.invests()
     }
 
     /// What pages in swap cost the program now, where a tier is swap.

@@ -34,6 +34,8 @@ pub(super) fn managed() -> Report {
         policy_settings: settings(&[("half_life", "10s"), ("idle", "20s")]),
         fast_goal: "50%".to_owned(),
         max_slowdown: Some(0.02),
+        invest: None,
+        invested_seconds: 0.0,
         tiers: vec![
             TierReport {
                 name: "dram".to_owned(),

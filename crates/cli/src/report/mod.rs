@@ -49,6 +49,12 @@ pub(crate) struct Report {
     /// Share of its time that the program may lose; `null` for an observed run.
     #[serde(default)]
     pub max_slowdown: Option<f64>,
+    /// Share of its time that page-outs could cost at the start instead; `null` without `--invest`.
+    #[serde(default)]
+    pub invest: Option<f64>,
+    /// How long that lasted.
+    #[serde(default)]
+    pub invested_seconds: f64,
     /// The tiers from fast to slow.
     pub tiers: Vec<TierReport>,
     /// Mean over time of the fast memory the program did without: what Terrace had moved to swap and what lay in slower nodes, less what a

@@ -94,7 +94,15 @@ fn bound_text(report: &Report) -> String {
         true => format!(", page-outs stopped for {} to keep it", units::seconds(stopped)),
         false => String::new(),
     };
-    match per_second_of_run(report, report.manager.stall_seconds) <= bound {
+    let lost = per_second_of_run(report, report.manager.stall_seconds);
+    let invested = report.invest.map_or(0.0, |share| (share - bound).max(0.0) * report.invested_seconds);
+    match lost <= bound {
+        false if lost <= bound + per_second_of_run(report, invested) => format!(
+            "the bound of {} was kept but for the move at the start, which could cost {} for {}",
+            units::percent(bound),
+            units::percent(report.invest.unwrap_or(bound)),
+            units::seconds(report.invested_seconds)
+        ),
         true => format!("the bound of {} was kept{stops}", units::percent(bound)),
         // Of less than a second no share is shown, nor judged.
         false if report.target.wall_seconds < LEAST_SECONDS => "the run was too short for its bound".to_owned(),

@@ -281,6 +281,8 @@ impl Recorder {
             policy_settings: plan.spec.settings.clone(),
             fast_goal: plan.goal_text.clone(),
             max_slowdown: (!plan.spec.observes()).then_some(plan.spec.max_slowdown),
+            invest: plan.spec.invest,
+            invested_seconds: stats.invested.as_secs_f64(),
             tiers: self.tier_reports(manager, seconds),
             fast_bytes_saved_mean: (self.sums.saved / seconds).max(0.0) as u64,
             fast_bytes_saved_end: self.sums.saved_end.max(0) as u64,

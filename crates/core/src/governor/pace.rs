@@ -4,7 +4,8 @@
 //! many pages may leave until more is known of them. Must not: rank pages, or read a clock.
 //!
 //! **The budget.** A program earns `max_slowdown` of its time. Watching, moves and refaults spend it. Page-outs wait while nothing is left, so over
-//! any longer time the sum stays within the bound; at most ten seconds' worth is saved up, for cold memory that appears at once.
+//! any longer time the sum stays within the bound; at most ten seconds' worth is saved up, for cold memory that appears at once. Who wants
+//! the memory sooner may invest more at the start, until no page-out has waited for ten seconds; pages that come back never may cost more.
 //!
 //! **The probe.** What becomes of a kind of pages after they were idle is unknown until some have left and not come back. First as much as a
 //! sixty-fourth of the program's memory leaves, spread over the blocks of what is cold, and twice as much in each period only while what came back in the last one cost no
@@ -21,6 +22,8 @@ use crate::units::{BLOCK_PAGES, TierId};
 const SAVED_UP: Duration = Duration::from_secs(10);
 /// The most that may be owed, as the program's time in which it is earned: a mistake must not stop everything for longer.
 const OWED: Duration = Duration::from_secs(30);
+/// The move at the start is over when for so long no page-out waited.
+const OVER: Duration = Duration::from_secs(10);
 /// Part of the program's memory that leaves first.
 const FIRST: u64 = 64;
 /// A period is this part of the time that the program has been managed, within bounds.
@@ -59,6 +62,9 @@ pub(super) struct Pace {
     /// Costs, fading over ten seconds, by which the cause of a shortage is named.
     spent: Spent,
     waited: bool,
+    /// What the move at the start may cost instead of the bound, and how long no page-out has waited since the first; `None` when it is over.
+    invest: Option<(f64, Duration)>,
+    moved: bool,
     probe: Option<Probe>,
 }
 
@@ -75,9 +81,15 @@ struct Probe {
 }
 
 impl Pace {
-    /// With nothing earned yet, and a probe or none.
-    pub(super) fn new(probe: bool) -> Pace {
-        Pace { probe: probe.then(Probe::default), ..Pace::default() }
+    /// With nothing earned yet, a probe or none, and what the move at the start may cost, as a share of the program's time.
+    pub(super) fn new(probe: bool, invest: Option<f64>) -> Pace {
+        let invest = invest.map(|share| (share, Duration::ZERO));
+        Pace { probe: probe.then(Probe::default), invest, ..Pace::default() }
+    }
+
+    /// Whether the move at the start is under way, and may cost more than the bound.
+    pub(super) fn invests(&self) -> bool {
+        self.invest.is_some() && self.moved
     }
 
     /// Enters what the last stretch of time cost. Returns whether pages that the probe left out may leave now.
@@ -90,9 +102,15 @@ impl Pace {
             watching: pressure.watching.as_secs_f64(),
         };
         (self.single, self.block) = (pressure.single_out_cost.as_secs_f64(), pressure.block_out_cost.as_secs_f64());
-        let left = self.left + earning * seconds - cost.refaults - cost.moves - cost.watching;
+        if let Some((_, calm)) = &mut self.invest {
+            *calm = if self.waited || !self.moved { Duration::ZERO } else { *calm + pressure.window };
+        }
+        self.invest = self.invest.filter(|(_, calm)| *calm < OVER);
+        let share = self.invest.map_or(max_slowdown, |(share, _)| share.max(max_slowdown));
+        let earned = share * pressure.cores.max(1.0) * seconds;
+        let left = self.left + earned - cost.refaults - cost.moves - cost.watching;
         // What was earned while more processors ran the program is not taken away.
-        let most = (earning * SAVED_UP.as_secs_f64()).max(self.left);
+        let most = (earning * SAVED_UP.as_secs_f64()).max(self.left).max(earned);
         self.left = left.clamp(-earning * OWED.as_secs_f64(), most);
         self.promised = 0.0;
         self.waited = false;
@@ -129,6 +147,7 @@ impl Pace {
         let block = f64::from(BLOCK_PAGES);
         let each = if whole || pages > 1 { self.block / block } else { self.single };
         self.promised += each * pages as f64;
+        self.moved = true;
         if let Some(probe) = &mut self.probe {
             probe.sent += pages;
         }
@@ -239,7 +258,7 @@ mod tests {
 
     #[test]
     fn page_outs_cost_no_more_than_the_bound_over_any_half_minute() {
-        let mut pace = Pace::new(false);
+        let mut pace = Pace::new(false, None);
         let mut spent = Vec::new();
         let mut moving = Duration::ZERO;
         for _ in 0..120 {
@@ -260,8 +279,31 @@ mod tests {
     }
 
     #[test]
+    fn the_move_at_the_start_may_cost_what_is_invested_and_then_the_bound_holds() {
+        let mut pace = Pace::new(false, Some(0.1));
+        let (mut spent, mut moving) = (Vec::new(), Duration::ZERO);
+        let mut cold = 200_000;
+        for second in 0..120 {
+            // More becomes cold when the first is over.
+            cold += if second == 60 { 200_000 } else { 0 };
+            pace.on_pressure(&Pressure { moving, ..priced() }, Duration::from_micros(5), 0.02);
+            let mut pages = 0;
+            while cold > 0 && pace.affords() {
+                pace.promise(1, false);
+                (pages, cold) = (pages + 1, cold - 1);
+            }
+            moving = Duration::from_micros(10) * pages;
+            spent.push(moving.as_secs_f64());
+        }
+        let share = |seconds: std::ops::Range<usize>| spent[seconds.clone()].iter().sum::<f64>() / seconds.len() as f64;
+        assert!((0.09..0.11).contains(&share(1..18)), "{}", share(1..18));
+        assert!((0.0195..0.03).contains(&share(62..92)), "{}: with what was saved up", share(62..92));
+        assert!(!pace.invests());
+    }
+
+    #[test]
     fn a_whole_block_costs_its_own_price_and_refaults_come_off_the_budget() {
-        let mut pace = Pace::new(false);
+        let mut pace = Pace::new(false, None);
         pace.on_pressure(&priced(), Duration::from_micros(5), 0.02);
         let mut blocks = 0;
         while pace.affords() {
@@ -280,15 +322,17 @@ mod tests {
 
     #[test]
     fn without_prices_nothing_waits() {
-        let mut pace = Pace::new(false);
+        let mut pace = Pace::new(false, None);
         pace.on_pressure(&Pressure { window: SECOND, refaults: 1 << 20, ..Pressure::default() }, SECOND, 0.02);
         assert!(pace.affords() && pace.short().is_none());
     }
 
     #[test]
     fn a_sixty_fourth_leaves_first_spread_over_the_blocks() {
-        let mut pace = Pace::new(true);
+        let mut pace = Pace::new(true, None);
         let all = cold(0..64 * 1024);
+        assert_eq!(pace.thin(all.clone(), 65536, |_| 1), all, "without prices nothing is known to be dear");
+        pace.on_pressure(&priced(), Duration::from_micros(5), 0.02);
         let first = pace.thin(all.clone(), 65536, |_| 1);
         assert_eq!(first.len(), 1024);
         let mut blocks: Vec<u32> = first.iter().map(|request| request.page.block().0).collect();
@@ -309,8 +353,9 @@ mod tests {
 
     #[test]
     fn what_comes_back_stops_the_growth_and_what_is_not_cold_is_left_alone() {
-        let mut pace = Pace::new(true);
+        let mut pace = Pace::new(true, None);
         let all = cold(0..64 * 1024);
+        pace.on_pressure(&priced(), Duration::from_micros(5), 0.02);
         pace.promise(pace.probe.unwrap().limit, true);
         let first = pace.thin(all.clone(), 65536, |_| 1).len();
         pace.promise(first as u64, true);

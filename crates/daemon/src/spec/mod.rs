@@ -97,6 +97,8 @@ pub struct RunSpec {
     pub interval: Option<Duration>,
     /// Share of its time that refaults, moves and tracking may cost, 0 to 1. With the goal `tuned`, the slowdown to hold.
     pub max_slowdown: f64,
+    /// Share of its time that page-outs may cost until what is cold at the start has left; `None` for no more than `max_slowdown`.
+    pub invest: Option<f64>,
     /// Share of its processor time that tracking may cost, 0 to 1.
     pub max_overhead: f64,
     /// How long a page stays after a move; `None` for what suits the slow tier.
@@ -138,6 +140,7 @@ impl Default for RunSpec {
             tracker: None,
             interval: None,
             max_slowdown: 0.0,
+            invest: None,
             max_overhead: 0.0,
             cooldown: None,
             ranges: RangeOptions::default(),
@@ -303,7 +306,12 @@ impl RunSpec {
         let config = EngineConfig {
             tiers: machine.tiers.tiers().iter().map(|tier| tier.capacity_bytes.pages()).collect(),
             goal,
-            governor: GovernorConfig { rate: self.rate.or(governor.rate), max_slowdown: self.max_slowdown, ..governor },
+            governor: GovernorConfig {
+                rate: self.rate.or(governor.rate),
+                max_slowdown: self.max_slowdown,
+                invest: self.invest,
+                ..governor
+            },
         };
         Manager::new(ManagerParts {
             engine: Engine::new(config, policy),

@@ -203,6 +203,23 @@ pub const OPTIONS: &[OptionInfo] = &[
         }),
     },
     OptionInfo {
+        name: "invest",
+        topic: Move,
+        offered: Everywhere,
+        value_name: "SHARE",
+        takes: "none, or a share above 0%",
+        default: "none",
+        meaning: "Share of its time that page-outs may cost until what is cold at the start has left, instead of max_slowdown. none: the bound holds from the first minute. What comes back stays within the bound in any case.",
+        for_class: "",
+        set: Set::Text(|spec, text| {
+            spec.invest = match text {
+                "none" => None,
+                text => Some(share(text, "none is the word for nothing beyond max_slowdown")?),
+            };
+            Ok(())
+        }),
+    },
+    OptionInfo {
         name: "cooldown",
         topic: Move,
         offered: Everywhere,

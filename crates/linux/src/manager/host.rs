@@ -76,6 +76,9 @@ impl Manager {
         if let Some(throttle) = self.parts.engine.governor().throttle() {
             *self.stats.throttled.entry(throttle.name()).or_default() += window.min(2 * interval);
         }
+        if self.parts.engine.governor().invests() {
+            self.stats.invested += window.min(2 * interval);
+        }
         // A dry run may plan for swap that is not there; its room is what was declared, and free swap says nothing of it.
         let is_active = |tier: &TierId| matches!(&self.parts.tiers.tier(*tier).kind, TierKind::Swap { device, .. } if device.starts_with('/'));
         if let Some(tier) = self.parts.tiers.swap_tier().filter(is_active) {

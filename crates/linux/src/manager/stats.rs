@@ -34,6 +34,8 @@ pub struct ManagerStats {
     pub cpu_ticks: u64,
     /// Time during which page-outs were stopped, by cause.
     pub throttled: BTreeMap<&'static str, Duration>,
+    /// Time of the move at the start, which may cost what is invested.
+    pub invested: Duration,
     /// Events lost by the tracker.
     pub lost_events: u64,
     /// Hint faults on pages of slow tiers.
