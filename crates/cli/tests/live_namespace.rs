@@ -1,5 +1,5 @@
-//! `doctor`, `run`, `attach`, `observe` and `size` in a pid namespace of their own, as in a container with all rights. They need root, zram, a tracker, and
-//! leave to make a namespace.
+//! `doctor`, `run`, `attach`, `observe` and `size` in a pid namespace of their own, as in a container with all rights, and with a /proc that is
+//! read-only, as hardened containers have it. They need root, zram, a tracker, and leave to make a namespace.
 //!
 //! In: nothing, or a part of a test's name. Out: one line a test; SKIPPED and the reason where they cannot run. Must not: leave anything behind; the swap
 //! that they move to is made here, outside of the namespace, and taken away again.
@@ -11,6 +11,7 @@ use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Duration;
 
+use common::daemon::terraced;
 use common::{Finished, PATIENCE, Running, run_live_tests, terrace, verified, workload_words};
 use serde_json::Value;
 
@@ -37,6 +38,9 @@ fn main() -> ExitCode {
             ("a_program_of_the_namespace_is_observed_by_its_pid_there", a_program_is_observed),
             ("a_size_is_advised", a_size_is_advised),
             ("a_process_outside_is_no_process", a_process_outside_is_no_process),
+            ("a_proc_that_is_read_only_hinders_no_run", a_proc_that_is_read_only_hinders_no_run),
+            ("a_proc_that_is_read_only_hinders_no_daemon", a_proc_that_is_read_only_hinders_no_daemon),
+            ("what_would_write_to_a_read_only_proc_is_refused", what_would_write_to_a_read_only_proc_is_refused),
         ],
     )
 }
@@ -168,4 +172,50 @@ fn a_process_outside_is_no_process() {
     assert_eq!(done.code, 1, "{}", done.stdout);
     assert!(done.stderr.contains(&format!("process {pid} is gone")), "{}", done.stderr);
     assert!(Path::new(&format!("/proc/{pid}")).exists());
+}
+
+/// Runs a line of the shell where /proc is read-only.
+fn with_read_only_proc(script: &str) -> Finished {
+    let script =
+        format!("mount -o remount,bind,ro /proc && ! echo 1 2>/dev/null >/proc/self/oom_score_adj && {{ {script}; }}");
+    let mut command = Command::new("unshare");
+    command.args(["-m", "sh", "-c", &script]);
+    command.env_remove("TERRACE_LOG").env("COLUMNS", "100").stdin(Stdio::null());
+    Running::start(&mut command).finish(2 * PATIENCE)
+}
+
+fn a_proc_that_is_read_only_hinders_no_run() {
+    let program = workload_words("128MiB", 12, 11, &[]);
+    let run = words(&[&["run", "--quiet", "--json", "--tier-slow", "zram:256MiB"][..], &EAGER, &["--"]].concat());
+    let done = with_read_only_proc(&format!("{run} {program}"));
+    assert_eq!(done.code, 0, "{}", done.stderr);
+    let report = done.report();
+    assert!(number(&report, "/moved_pages/demoted") > 1000.0, "{report}");
+    let program = done.stdout.lines().rev().nth(1).unwrap_or_default();
+    assert!(verified(program).is_some(), "the program's data: {program}");
+}
+
+fn a_proc_that_is_read_only_hinders_no_daemon() {
+    let place = tempfile::tempdir().unwrap();
+    let (config, socket) = (place.path().join("terrace.toml"), place.path().join("socket"));
+    let text = format!("[daemon]\nsocket = {socket:?}\n[memory]\nslow = \"zram:64MiB\"\n[metrics]\nlisten = \"off\"\n");
+    std::fs::write(&config, text).unwrap();
+    let status = words(&["status", "--socket", socket.to_str().unwrap()]);
+    // It answers, and ends with 0 when told to.
+    let done = with_read_only_proc(&format!(
+        "'{}' --config '{}' & daemon=$!; answered=1; for try in $(seq 300); do {status} >/dev/null 2>&1 && {{ answered=0; break; }}; \
+         kill -0 $daemon || break; sleep 0.2; done; kill $daemon; wait $daemon && exit $answered",
+        terraced().display(),
+        config.display()
+    ));
+    assert_eq!(done.code, 0, "{}{}", done.stdout, done.stderr);
+    assert!(!socket.exists());
+}
+
+fn what_would_write_to_a_read_only_proc_is_refused() {
+    let tune = words(&["size", "tune", "--hold", "watermarks", "--max-slowdown", "5%", "--", "sleep", "3"]);
+    let done = with_read_only_proc(&tune);
+    assert_eq!((done.code, done.stdout.as_str()), (1, ""), "{}", done.stderr);
+    let says = ["terrace: --hold watermarks: /proc/sys/vm/min_free_kbytes: ", "Read-only file system"];
+    assert!(done.stderr.lines().count() == 1 && says.iter().all(|part| done.stderr.contains(part)), "{}", done.stderr);
 }

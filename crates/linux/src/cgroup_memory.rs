@@ -118,15 +118,18 @@ pub fn memory_left(levels: &[Level]) -> Option<Bytes> {
 
 /// How much of a process's resident memory must stay, so that none of its cgroups falls below what is protected of it.
 ///
-/// A cgroup holds other processes and page cache, too. The process keeps that share of the protection that it has of the cgroup's memory: with
-/// all its processes kept so, `current` stays at or above the protection exactly.
+/// A cgroup holds other processes and page cache, too. What may leave of the process is its share of what the cgroup has above its protection: with
+/// all its processes kept so, `current` stays at or above the protection. Resident memory may be charged elsewhere, as that of a program's file is, and
+/// be more than all that is charged here; the process then has all of the cgroup, and no more may leave than the cgroup has above its protection.
 pub fn kept(levels: &[Level], resident: Bytes) -> Bytes {
     let kept =
         levels.iter().filter(|level| level.protected > Bytes::ZERO && level.current > Bytes::ZERO).map(|level| {
             if level.protected >= level.current {
                 return resident;
             }
-            resident.share(level.protected.get() as f64 / level.current.get() as f64)
+            let above = level.current.saturating_sub(level.protected);
+            let share = (resident.get() as f64 / level.current.get() as f64).min(1.0);
+            resident.saturating_sub(above.share(share))
         });
     kept.max().unwrap_or(Bytes::ZERO)
 }
@@ -214,6 +217,8 @@ mod tests {
             "the level that protects most"
         );
         assert_eq!(kept(&[level(400, 500)], resident), resident, "a group below its protection keeps all");
+        // 300 MiB are resident and 280 charged here: 80 above the protection may leave, not 300 / 280 of them.
+        assert_eq!(kept(&[level(280, 200)], resident), Bytes::mib(220));
         // At the bound the group's memory is what is protected: 300 - 225 MiB of 400 have left.
         assert_eq!(kept(&[level(175, 100)], Bytes::mib(75)), Bytes::mib(75).share(100.0 / 175.0));
     }

@@ -196,7 +196,8 @@ fn facts(report: &Report) -> String {
         ("Did not move", moved.failed),
     ];
     let says_something = |(name, _): &&(&str, String)| {
-        !(observed && OF_MOVES.contains(name)) && !rare.iter().any(|(rare, count)| rare == name && *count == 0)
+        let never = rare.iter().any(|(rare, count)| rare == name && *count == 0);
+        !never && !(observed && OF_MOVES.contains(name))
     };
     let program: Vec<(&str, String)> = program.iter().filter(says_something).cloned().collect();
     let gained: Vec<(&str, String)> = gained.iter().filter(says_something).cloned().collect();
