@@ -197,7 +197,8 @@ fn facts(report: &Report) -> String {
     ];
     let says_something = |(name, _): &&(&str, String)| {
         let never = rare.iter().any(|(rare, count)| rare == name && *count == 0);
-        !never && !(observed && OF_MOVES.contains(name))
+        let of_moves = observed && OF_MOVES.contains(name);
+        !never && !of_moves
     };
     let program: Vec<(&str, String)> = program.iter().filter(says_something).cloned().collect();
     let gained: Vec<(&str, String)> = gained.iter().filter(says_something).cloned().collect();
