@@ -1,0 +1,425 @@
+#!/usr/bin/env python3
+"""Programs under each manager of memory, one run after the other, in balanced order: what was saved, and what the program lost.
+
+    sudo benchmarks/campaign.py [--out FILE] [--programs A,B] [--managers A,B] [--rounds N] [--minutes N]
+    benchmarks/campaign.py --table FILE
+
+Each run is a line of FILE as soon as it is over; a second call goes on where the first stopped, so that the whole is made in parts. A round is
+unmanaged, each manager, each manager again from the last to the first, unmanaged: what drifts hits all sides alike. "Saved" is told by the
+machine and alike for all: the program's peak resident memory, less what is resident at the end and what the compressed swap occupies. What the program lost is its
+own count of work, or its time. Needs root; `make build` first. Nothing is asserted.
+"""
+
+import argparse
+import contextlib
+import datetime
+import json
+import os
+import platform
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+from run import GIB, REDIS_LOAD, ROOT, TERRACE, Zram, cpu_seconds, status_bytes, swap_to_ourselves, wait_for_port
+
+DAMON = Path("/sys/kernel/mm/damon/admin/kdamonds")
+LRU = Path("/sys/fs/cgroup/memory")
+LOADED_FIRST = str(ROOT / "target/loaded_first")
+
+
+# ---- programs: each starts a process, and says when it is over how much work a second it did ----
+
+
+def own_count(command):
+    """A program that prints its own rate as JSON."""
+
+    def run(begin):
+        with tempfile.TemporaryFile("w+") as output:
+            program = begin(subprocess.Popen(command, stdout=output))
+            program.wait()
+            output.seek(0)
+            lines = [json.loads(line) for line in output if line.startswith("{")]
+        if "per_second" in lines[-1]:
+            return lines[-1]
+        # A workload of the catalogue: its seconds.
+        seconds = [line for line in lines if line.get("phase") == "run" and line["operations"]]
+        return {"per_second": sum(line["operations"] for line in seconds) / len(seconds)}
+
+    return run
+
+
+def whole_run(command):
+    """A program whose work is done when it ends."""
+
+    def run(begin):
+        began = time.monotonic()
+        program = begin(subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
+        program.wait()
+        return {"per_second": 1 / (time.monotonic() - began)}
+
+    return run
+
+
+def redis(port, read, exponent):
+    """redis-server with 500 MiB of values, of which the first `read` are read."""
+
+    def run(begin):
+        server = ["redis-server", "--port", str(port), "--save", "", "--appendonly", "no", "--bind", "127.0.0.1"]
+        program = begin(subprocess.Popen(server, stdout=subprocess.DEVNULL))
+        try:
+            wait_for_port(port)
+            load = [REDIS_LOAD, "--port", str(port), "--value", "1KiB"]
+            subprocess.run([*load, "--data", "500MiB", "--fill", "500MiB"], check=True)
+            reads = [*load, "--data", read, "--seconds", "100", "--warm", "10", "--connections", "1", "--exponent", exponent]
+            result = json.loads(subprocess.run(reads, check=True, capture_output=True, text=True).stdout)
+            return {"per_second": result["requests_per_second"], **result}
+        finally:
+            program.over()
+
+    return run
+
+
+PROGRAMS = {
+    "hot-cold": own_count([TERRACE, "workload", "hot-cold", "--size", "1GiB", "--duration", "60s", "--set", "layout=scattered"]),
+    "hot-cold-blocks": own_count([TERRACE, "workload", "hot-cold", "--size", "1GiB", "--duration", "60s", "--set", "layout=contiguous"]),
+    "loaded-first": own_count([LOADED_FIRST, "2048", "40", "60", "4"]),
+    "uniform": own_count([LOADED_FIRST, "512", "5", "40", "1"]),
+    "redis-tenth": redis(7393, "50MiB", "0"),
+    "redis-zipf": redis(7394, "500MiB", "0.99"),
+    "pagerank": whole_run([TERRACE, "workload", "gap-pr", "--size", "640MiB"]),
+}
+
+
+# ---- managers: each stands beside a process for as long as the context lasts, and says what it cost ----
+
+
+class Beside:
+    """The program as its manager sees it: a process, its memory sampled twice a second."""
+
+    def __init__(self, process, manager):
+        self.process, self.samples, self.manager = process, [], manager
+        self.ended = threading.Event()
+        self.thread = threading.Thread(target=self.watch)
+        self.thread.start()
+
+    def watch(self):
+        while not self.ended.wait(0.5):
+            resident = status_bytes_or_none(self.process.pid)
+            if not resident:
+                break
+            self.samples.append({"resident": resident, "occupied": self.manager.occupied(), "manager_cpu": self.manager.cpu()})
+
+    def wait(self):
+        self.process.wait()
+        self.ended.set()
+        self.thread.join()
+
+    def over(self):
+        self.ended.set()
+        self.thread.join()
+        self.process.terminate()
+        self.wait()
+
+
+def status_bytes_or_none(pid):
+    try:
+        return status_bytes(pid, "VmRSS")
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+
+
+class Nobody:
+    name = "unmanaged"
+
+    def begin(self, process):
+        self.pid = process.pid
+        return Beside(process, self)
+
+    def occupied(self):
+        return 0
+
+    def cpu(self):
+        return 0.0
+
+    def end(self):
+        return {}
+
+    def command(self):
+        return ""
+
+
+class Terrace(Nobody):
+    def __init__(self, policy):
+        self.name, self.policy = f"terrace-{policy}", policy
+
+    def begin(self, process):
+        self.report = tempfile.NamedTemporaryFile(suffix=".json")
+        words = ["attach", "--pid", str(process.pid), "--policy", self.policy, "--quiet", "--json-file", self.report.name]
+        self.process = subprocess.Popen([TERRACE, *words], stderr=subprocess.PIPE, text=True)
+        return super().begin(process)
+
+    def command(self):
+        return f"terrace attach --pid PID --policy {self.policy}"
+
+    def occupied(self):
+        found = [path for path in Path("/sys/block").glob("zram*") if path.name in Path("/proc/swaps").read_text()]
+        return sum(int((path / "mm_stat").read_text().split()[2]) for path in found)
+
+    def cpu(self):
+        try:
+            return cpu_seconds(self.process.pid)
+        except (FileNotFoundError, ProcessLookupError):
+            return 0.0
+
+    def end(self):
+        said = self.process.communicate(timeout=60)[1]
+        if self.process.returncode:
+            sys.exit(f"terrace attach ended with {self.process.returncode}:\n{said}")
+        report = json.loads(Path(self.report.name).read_text())
+        kept = ("fast_bytes_saved_end", "fast_bytes_saved_mean", "refaults", "cost", "moved_pages", "throttled_seconds")
+        return {"report": {key: report[key] for key in kept}}
+
+
+class WithSwap(Nobody):
+    """A manager that finds swap set up for it."""
+
+    def begin(self, process):
+        self.zram = Zram(3 * GIB)
+        self.start(process)
+        return super().begin(process)
+
+    def occupied(self):
+        return self.zram.occupied()
+
+    def end(self):
+        self.stop()
+        self.zram.close()
+        return {}
+
+
+class KernelLru(WithSwap):
+    """The kernel's reclaim under a limit that leaves three tenths of what is resident when it is set, 15 s after the start."""
+
+    name = "kernel-lru"
+
+    def command(self):
+        return "memory.limit_in_bytes at three tenths of what is resident after 15 s"
+
+    def start(self, process):
+        self.group = LRU / "terrace-campaign"
+        self.group.mkdir()
+        (self.group / "tasks").write_text(str(process.pid))
+        (self.group / "memory.move_charge_at_immigrate").write_text("1")
+        self.timer = threading.Timer(15, self.limit, [process.pid])
+        self.timer.start()
+
+    def limit(self, pid):
+        with contextlib.suppress(OSError):
+            (self.group / "memory.limit_in_bytes").write_text(str(int((status_bytes_or_none(pid) or GIB) * 0.3)))
+
+    def stop(self):
+        self.timer.cancel()
+        self.group.rmdir()
+
+
+class Damon(WithSwap):
+    """DAMON's own reclaim of a process: what was not accessed for 12 s is paged out, 64 MiB a second at most."""
+
+    name = "damon"
+
+    def command(self):
+        return "DAMON, operations vaddr, scheme pageout of regions without an access for 12 s, quota 64 MiB a second"
+
+    def start(self, process):
+        (DAMON / "nr_kdamonds").write_text("1")
+        (DAMON / "0/contexts/nr_contexts").write_text("1")
+        context = DAMON / "0/contexts/0"
+        (context / "operations").write_text("vaddr")
+        (context / "targets/nr_targets").write_text("1")
+        (context / "targets/0/pid_target").write_text(str(process.pid))
+        (context / "schemes/nr_schemes").write_text("1")
+        scheme = context / "schemes/0"
+        (scheme / "action").write_text("pageout")
+        pattern = {"sz/min": 4096, "sz/max": 2**63 - 1, "nr_accesses/min": 0, "nr_accesses/max": 0, "age/min": 120, "age/max": 2**31}
+        for key, value in pattern.items():
+            (scheme / "access_pattern" / key).write_text(str(value))
+        (scheme / "quotas/bytes").write_text(str(64 << 20))
+        (scheme / "quotas/reset_interval_ms").write_text("1000")
+        (DAMON / "0/state").write_text("on")
+        self.kdamond = int((DAMON / "0/pid").read_text())
+
+    def cpu(self):
+        try:
+            return cpu_seconds(self.kdamond)
+        except (FileNotFoundError, ProcessLookupError):
+            return 0.0
+
+    def stop(self):
+        with contextlib.suppress(OSError):
+            (DAMON / "0/state").write_text("off")
+        (DAMON / "nr_kdamonds").write_text("0")
+
+
+MEMTIERD = """\
+policy:
+  name: age
+  config: |
+    intervalms: 5000
+    pidwatcher: {{name: pidlist, config: "pids: [{pid}]"}}
+    swapoutms: 12000
+    tracker: {{name: idlepage, config: "pagesinregion: 512"}}
+    mover: {{intervalms: 20, bandwidth: 200}}
+"""
+
+
+class Memtierd(WithSwap):
+    name = "memtierd"
+
+    def command(self):
+        return "memtierd 0.1.1, policy age, swapoutms 12000"
+
+    def start(self, process):
+        self.config = tempfile.NamedTemporaryFile("w", suffix=".yaml")
+        self.config.write(MEMTIERD.format(pid=process.pid))
+        self.config.flush()
+        words = [os.environ["MEMTIERD"], "-config", self.config.name]
+        self.process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+    def cpu(self):
+        return cpu_seconds(self.process.pid)
+
+    def stop(self):
+        self.process.terminate()
+        self.process.wait()
+
+
+def managers():
+    """Those that are here; for each other one line says what would bring it."""
+    found = [Nobody(), Terrace("age"), Terrace("terrace")]
+    if (LRU / "memory.limit_in_bytes").exists():
+        found.append(KernelLru())
+    else:
+        print("kernel-lru is left out: no memory controller of cgroups version 1 here", file=sys.stderr)
+    if DAMON.exists():
+        found.append(Damon())
+    else:
+        print("damon is left out: this kernel has no /sys/kernel/mm/damon/admin", file=sys.stderr)
+    if "MEMTIERD" in os.environ:
+        found.append(Memtierd())
+    else:
+        print("memtierd is left out: MEMTIERD names no binary (docs/lab.md says how it is built)", file=sys.stderr)
+    return {manager.name: manager for manager in found}
+
+
+def one_run(program, manager):
+    started = []
+
+    def begin(process):
+        started.append(manager.begin(process))
+        return started[0]
+
+    load = os.getloadavg()[0]
+    with swap_to_ourselves():
+        result = PROGRAMS[program](begin)
+        beside = started[0]
+        manager_says = manager.end()
+    samples = beside.samples
+    peak = max(sample["resident"] for sample in samples)
+    last = samples[-1]
+    return {
+        "program": program,
+        "manager": manager.name,
+        "command": manager.command(),
+        "result": result,
+        "peak_bytes": peak,
+        "saved_end_bytes": peak - last["resident"] - last["occupied"],
+        "saved_mean_bytes": statistics.mean(peak - sample["resident"] - sample["occupied"] for sample in samples),
+        "manager_cpu_seconds": last["manager_cpu"],
+        "load_average_before": load,
+        "kernel": platform.release(),
+        "date": datetime.date.today().isoformat(),
+        **manager_says,
+    }
+
+
+def table(file):
+    """The runs of a file as a Markdown table: medians, with all values of the throughput."""
+    runs = [json.loads(line) for line in file.read_text().splitlines()]
+    base = {}
+    for run in runs:
+        if run["manager"] == "unmanaged":
+            base.setdefault(run["program"], []).append(run["result"]["per_second"])
+    print("| program | manager | saved at the end | throughput, unmanaged = 1 (all runs) | manager's CPU | runs |")
+    print("|---|---|---|---|---|---|")
+    cells = dict.fromkeys((run["program"], run["manager"]) for run in runs)
+    for program, manager in sorted(cells, key=lambda cell: list(PROGRAMS).index(cell[0])):
+        of = [run for run in runs if (run["program"], run["manager"]) == (program, manager)]
+        unmanaged = statistics.median(base[program]) if program in base else float("nan")
+        ratios = [run["result"]["per_second"] / unmanaged for run in of]
+        saved = statistics.median(run["saved_end_bytes"] / run["peak_bytes"] for run in of)
+        cpu = statistics.median(run["manager_cpu_seconds"] for run in of)
+        values = ", ".join(f"{ratio:.3f}" for ratio in ratios)
+        shown = "" if manager == "unmanaged" else f"{saved:.0%}"
+        cost = "" if manager in ("unmanaged", "kernel-lru") else f"{cpu:.2f} s"
+        print(f"| {program} | {manager} | {shown} | {statistics.median(ratios):.3f} ({values}) | {cost} | {len(of)} |")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks/runs" / f"{datetime.date.today()}-campaign" / "runs.jsonl")
+    parser.add_argument("--programs", default=",".join(PROGRAMS))
+    parser.add_argument("--managers", help="those to run; unmanaged is always among them")
+    parser.add_argument("--rounds", type=int, default=1, help="balanced rounds: two runs of each manager in each")
+    parser.add_argument("--minutes", type=float, default=45.0, help="begin no run after so long")
+    parser.add_argument("--table", type=Path, help="print the table of this file, and run nothing")
+    arguments = parser.parse_args()
+    if arguments.table:
+        return table(arguments.table)
+    if os.geteuid() != 0:
+        sys.exit("campaign.py: managing memory needs root: sudo benchmarks/campaign.py ...")
+    if not os.access(TERRACE, os.X_OK):
+        sys.exit(f"campaign.py: {TERRACE} is not there: run `make build` first, or set TERRACE")
+    unknown = set(arguments.programs.split(",")) - set(PROGRAMS)
+    if unknown:
+        sys.exit(f"campaign.py: --programs {','.join(unknown)}: there are {', '.join(PROGRAMS)}")
+    subprocess.run(["cc", "-O2", "-o", LOADED_FIRST, str(ROOT / "benchmarks/loaded_first.c")], check=True)
+    there = managers()
+    wanted = arguments.managers.split(",") if arguments.managers else list(there)
+    for name in set(wanted) - set(there):
+        sys.exit(f"campaign.py: --managers {name}: here are {', '.join(there)}")
+    order = ["unmanaged", *(name for name in wanted if name != "unmanaged")]
+    arguments.out.parent.mkdir(parents=True, exist_ok=True)
+    done = [json.loads(line) for line in arguments.out.read_text().splitlines()] if arguments.out.exists() else []
+    counts = {}
+    for run in done:
+        key = (run["program"], run["manager"])
+        counts[key] = counts.get(key, 0) + 1
+    ends = time.monotonic() + arguments.minutes * 60
+    for number in range(arguments.rounds):
+        for program in arguments.programs.split(","):
+            if program.startswith("redis") and not shutil.which("redis-server"):
+                print(f"{program} is left out: redis-server is not installed", file=sys.stderr)
+                continue
+            for half, names in enumerate([order, order[::-1]]):
+                for name in names:
+                    if counts.get((program, name), 0) > 2 * number + half:
+                        continue
+                    if time.monotonic() > ends:
+                        return print("the time is up; the same command goes on from here")
+                    run = one_run(program, there[name])
+                    with arguments.out.open("a") as out:
+                        text = json.dumps(run).replace(str(ROOT) + "/", "")
+                        out.write(text + "\n")
+                    saved = run["saved_end_bytes"] / run["peak_bytes"]
+                    print(f"{program}, {name}: {run['result']['per_second']:.4g} a second, saved {saved:.0%}", flush=True)
+    print()
+    table(arguments.out)
+
+
+if __name__ == "__main__":
+    main()
