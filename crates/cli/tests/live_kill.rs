@@ -173,7 +173,7 @@ fn kill_and_wait(mut manager: Running, out_bytes: impl Fn() -> u64) -> (u64, Opt
 
 fn data_survive_an_end_in_mid_move() {
     for (number, signal) in [Signal::TERM, Signal::INT, Signal::HUP, Signal::TERM].into_iter().enumerate() {
-        let mut program = workload(SIZE, 10, number as u64, &[]);
+        let mut program = workload(SIZE, 40, number as u64, &[]);
         let pid = program.pid();
         // 72 MiB are cold; at this rate they take nine seconds.
         let options = [EAGER.as_slice(), &["--rate", "8MiB"]].concat();
@@ -193,6 +193,7 @@ fn data_survive_an_end_in_mid_move() {
         );
         assert!(test_kill_process(Pid::from_raw(pid as i32).unwrap()).is_ok(), "the program lives");
         assert_eq!(zram_of(manager.pid()), None, "taken away before it ended");
+        program.end_early();
         let ended = program.finish(PATIENCE);
         assert_eq!(ended.code, 0, "{}{}", ended.stdout, ended.stderr);
         assert!(verified(&ended.stdout).is_some(), "{}", ended.stdout);

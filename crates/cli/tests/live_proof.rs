@@ -11,6 +11,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use common::{Finished, Running, run_live_tests, terrace};
+use rustix::process::Signal;
 use serde_json::Value;
 
 /// Windows so short are for tests: real ones hold noise that these do not average out.
@@ -83,9 +84,9 @@ fn harm_within_twelve_windows_stops_management() {
     let place = tempfile::tempdir().unwrap();
     let (file, new) = (place.path().join("speed"), place.path().join("new"));
     let metric = format!("gauge=file:{}", file.display());
-    let mut running = start(true, &["--metric", &metric, "--max-slowdown", "1%"], "sleep 50");
+    let mut running = start(true, &["--metric", &metric, "--max-slowdown", "1%"], "exec sleep 120");
     let began = Instant::now();
-    let mut frozen = None;
+    let mut frozen: Option<Duration> = None;
     for turn in 0.. {
         let log = running.stderr();
         let managed =
@@ -95,6 +96,11 @@ fn harm_within_twelve_windows_stops_management() {
         std::fs::rename(&new, &file).unwrap();
         if log.contains("slows the program down") {
             frozen.get_or_insert_with(|| began.elapsed());
+        }
+        // Two windows more, in which nobody looks.
+        if frozen.is_some_and(|frozen| began.elapsed() > frozen + Duration::from_secs(5)) {
+            running.signal(Signal::TERM);
+            break;
         }
         if !running.is_running() {
             break;
@@ -118,13 +124,13 @@ fn harm_within_twelve_windows_stops_management() {
 fn a_metric_that_fails_is_one_line_and_nothing_stays() {
     let unused = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let redis = format!("redis://{unused}");
-    for (metric, says) in [
-        ("command:echo no such table >&2; exit 3", "the command failed with code 3: no such table"),
-        ("command:sleep 4321", "no answer within 5 s"),
-        ("command:echo three apples", "\"three apples\" is not a number"),
-        (redis.as_str(), "refused"),
+    for (metric, seconds, says) in [
+        ("command:echo no such table >&2; exit 3", 5, "the command failed with code 3: no such table"),
+        ("command:sleep 4321", 9, "no answer within 5 s"),
+        ("command:echo three apples", 5, "\"three apples\" is not a number"),
+        (redis.as_str(), 5, "refused"),
     ] {
-        let done = start(false, &["--metric", metric], "sleep 9; exit 7").finish(LIMIT);
+        let done = start(false, &["--metric", metric], &format!("sleep {seconds}; exit 7")).finish(LIMIT);
         assert_eq!(done.code, 7, "the program's own: {}", done.stderr);
         let told = said(&done);
         assert!(

@@ -150,7 +150,7 @@ fn children_are_followed() {
 /// Random accesses to all of 256 MiB: nothing is ever cold. What watching cost is Terrace's own count of bits that the program set again, over
 /// the program's own CPU time; no clock is looked at, so that other work on the machine changes nothing.
 fn watched_within_its_budget() {
-    let words = workload_words("256MiB", 40, 1, &["hot=1"]);
+    let words = workload_words("256MiB", 20, 1, &["hot=1"]);
     let cost = |max_overhead: &str| {
         let options = ["--quiet", "--json", "--tier-slow", "zram:1GiB", "--interval", "250ms", "--set", "share=100%"];
         let options = [&options[..], &["--dry-run", "--max-slowdown", "100%", "--max-overhead", max_overhead]].concat();
@@ -234,7 +234,7 @@ fn a_dry_run_moves_nothing_and_says_what_it_would() {
 
 fn detaching_leaves_the_program_alive_and_whole() {
     for signal in [Signal::INT, Signal::TERM] {
-        let mut target = workload("96MiB", 12, 5, &[]);
+        let mut target = workload("96MiB", 60, 5, &[]);
         let pid = target.pid().to_string();
         let mut manager = Running::start(terrace().args(["attach", "--json", "--pid", &pid]).args(EAGER));
         let gone_out = || status_bytes(target.pid(), "VmSwap").unwrap_or(0) > 20 * MIB;
@@ -247,6 +247,7 @@ fn detaching_leaves_the_program_alive_and_whole() {
         assert!(target.is_running(), "the program lives: {}", target.stderr());
         assert_eq!(status_bytes(target.pid(), "VmSwap"), Some(0), "all of it is back in memory");
         assert_eq!(zram_of(manager.pid()), None);
+        target.end_early();
         let ended = target.finish(PATIENCE);
         assert_eq!(ended.code, 0, "{}", ended.stderr);
         assert!(verified(&ended.stdout).is_some(), "{}", ended.stdout);

@@ -22,7 +22,7 @@ pub mod traced;
 pub mod tree;
 
 pub use memory::{Array, Lane, Memory, Progress, Schedule};
-pub use native::{Clock, Executor, NativeMemory, Sequential};
+pub use native::{Clock, Executor, NativeMemory, Sequential, Stop};
 pub use program::{Answer, Parameters, Workload, WorkloadError, WorkloadInfo};
 pub use registry::{build, run_native, run_traced, workloads};
 pub use traced::{Access, AccessSink, Fault, Region, TraceSummary, TracedMemory};

@@ -1,6 +1,6 @@
 //! Native memory: the same programs at full speed, on real threads if the driver brings them.
 //!
-//! In: an [`Executor`], a clock, and where progress goes; all of them the driver's, since this crate may not start a
+//! In: an [`Executor`], a clock, a sign to stop, and where progress goes; all of them the driver's, since this crate may not start a
 //! thread or read a clock. Out: plain loads and stores. Must not: see or count accesses.
 
 use std::sync::{Mutex, PoisonError};
@@ -29,6 +29,9 @@ impl Executor for Sequential {
 /// The driver's clock: nanoseconds since an origin of its own.
 pub type Clock<'d> = &'d (dyn Fn() -> u64 + Sync);
 
+/// Whether somebody wants the run over before its time; only open-ended loops ask, and what they did is verified as ever.
+pub type Stop<'d> = &'d (dyn Fn() -> bool + Sync);
+
 /// Memory without a trace.
 pub struct NativeMemory<'d> {
     executor: &'d dyn Executor,
@@ -43,6 +46,7 @@ pub struct NativeMemory<'d> {
 /// A thread of a native run.
 pub struct NativeLane<'d> {
     clock: Clock<'d>,
+    stop: Stop<'d>,
     thread: usize,
 }
 
@@ -52,9 +56,10 @@ impl<'d> NativeMemory<'d> {
         threads: usize,
         executor: &'d dyn Executor,
         clock: Clock<'d>,
+        stop: Stop<'d>,
         out: &'d mut dyn FnMut(&Progress),
     ) -> NativeMemory<'d> {
-        let main = NativeLane { clock, thread: 0 };
+        let main = NativeLane { clock, stop, thread: 0 };
         let started = clock();
         NativeMemory { executor, out, main, threads: threads.max(1), next_address: 4096, phase: "start", started }
     }
@@ -89,9 +94,9 @@ impl<'d> Memory for NativeMemory<'d> {
     where
         F: Fn(&mut NativeLane<'d>, &mut S) -> bool + Sync,
     {
-        let clock = self.main.clock;
+        let NativeLane { clock, stop, .. } = self.main;
         let work = |thread: usize, state: &mut S| {
-            let mut lane = NativeLane { clock, thread };
+            let mut lane = NativeLane { clock, stop, thread };
             while step(&mut lane, state) {
                 // A step that had to wait returns at once; let the thread it waits for have the core.
                 std::hint::spin_loop();
@@ -153,6 +158,6 @@ impl Lane for NativeLane<'_> {
     }
     #[inline]
     fn stopped(&self) -> bool {
-        false
+        (self.stop)()
     }
 }

@@ -3,7 +3,7 @@
 //! In: a name and [`Parameters`]. Out: a [`Workload`] sized to them, or its answer. Must not: know what a program does.
 
 use crate::memory::Progress;
-use crate::native::{Clock, Executor, NativeMemory};
+use crate::native::{Clock, Executor, NativeMemory, Stop};
 use crate::program::{Answer, Parameters, Settings, Workload, WorkloadError, WorkloadInfo};
 use crate::programs;
 use crate::traced::{AccessSink, TracedMemory};
@@ -34,10 +34,11 @@ pub fn run_native(
     parameters: &Parameters,
     executor: &dyn Executor,
     clock: Clock<'_>,
+    stop: Stop<'_>,
     out: &mut dyn FnMut(&Progress),
 ) -> Result<Answer, WorkloadError> {
     let mut workload = build(name, parameters)?;
-    workload.run_native(&mut NativeMemory::new(parameters.threads, executor, clock, out))
+    workload.run_native(&mut NativeMemory::new(parameters.threads, executor, clock, stop, out))
 }
 
 /// Builds and runs a workload traced, its accesses going to `sink`.

@@ -46,7 +46,8 @@ fn traced(name: &str, parameters: &Parameters) -> (Answer, TraceSummary) {
 fn native(name: &str, parameters: &Parameters, executor: &dyn Executor) -> Answer {
     let ticks = AtomicU64::new(0);
     let clock = || ticks.fetch_add(1, Ordering::Relaxed);
-    run_native(name, parameters, executor, &clock, &mut |_: &Progress| {}).unwrap_or_else(|error| panic!("{error}"))
+    run_native(name, parameters, executor, &clock, &|| false, &mut |_: &Progress| {})
+        .unwrap_or_else(|error| panic!("{error}"))
 }
 
 macro_rules! each_workload {
@@ -380,13 +381,22 @@ fn timed_loops_stop_and_report_each_second_and_a_sink_can_end_a_run() {
     let reports = Mutex::new(Vec::new());
     let parameters = Parameters { duration_nanos: Some(5_000_000_000), ..Parameters::new(SIZE) };
     let mut out = |progress: &Progress| reports.lock().unwrap().push(progress.clone());
-    let answer = run_native("hot-cold", &parameters, &Sequential, &clock, &mut out).unwrap();
+    let answer = run_native("hot-cold", &parameters, &Sequential, &clock, &|| false, &mut out).unwrap();
     let reports = reports.into_inner().unwrap();
     let timed: Vec<&Progress> = reports.iter().filter(|progress| progress.operations > 0).collect();
     assert!((4..=6).contains(&timed.len()), "{} reports in five seconds", timed.len());
     assert_eq!(timed.iter().map(|progress| progress.operations).sum::<u64>(), answer.operations);
     assert!(timed.iter().all(|progress| progress.phase == "run" && progress.p10_nanos <= progress.p50_nanos));
     assert!(reports.iter().any(|progress| progress.phase == "verify"));
+
+    // Ended early, in the second of its parts: what it did is verified all the same.
+    let (until, begun) = (3_000_000_000, ticks.load(Ordering::Relaxed));
+    let stop = || ticks.load(Ordering::Relaxed) - begun > until;
+    let options = [("shift_seconds".to_owned(), "2".to_owned())].into();
+    let parameters = Parameters { duration_nanos: Some(60_000_000_000), options, ..Parameters::new(SIZE) };
+    let answer = run_native("hot-cold", &parameters, &Sequential, &clock, &stop, &mut |_: &Progress| {}).unwrap();
+    assert!(answer.operations > 0 && answer.figures.contains(&("hot set moves", 1.0)), "{answer:?}");
+    assert!((until..2 * until).contains(&(ticks.load(Ordering::Relaxed) - begun)), "{answer:?}");
 
     struct Stops(u64);
     impl AccessSink for Stops {

@@ -7,8 +7,11 @@ use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
+use signal_hook::consts::SIGUSR1;
 use terrace_core::units::Bytes;
 use terrace_linux::topology::Topology;
 use terrace_workloads::{Executor, Parameters, Progress, WorkloadError, run_native, workloads};
@@ -61,6 +64,12 @@ pub(super) fn run(arguments: &WorkloadArguments) -> anyhow::Result<ExitCode> {
         },
         options,
     };
+    // SIGUSR1 ends a timed run early, with its data verified. Elsewhere the signal does what it does to any program.
+    let told = Arc::new(AtomicBool::new(false));
+    if parameters.duration_nanos.is_some() {
+        signal_hook::flag::register(SIGUSR1, Arc::clone(&told))?;
+    }
+    let stop = move || told.load(Ordering::Relaxed);
     let origin = Instant::now();
     let clock = move || origin.elapsed().as_nanos() as u64;
     let mut broken = None;
@@ -74,7 +83,7 @@ pub(super) fn run(arguments: &WorkloadArguments) -> anyhow::Result<ExitCode> {
             broken = writeln!(std::io::stdout(), "{line}").err();
         }
     };
-    let answer = run_native(&arguments.name, &parameters, &Threads, &clock, &mut report);
+    let answer = run_native(&arguments.name, &parameters, &Threads, &clock, &stop, &mut report);
     if let Some(error) = broken {
         return Err(error.into());
     }

@@ -169,12 +169,16 @@ pub(crate) fn cgroup_root() -> Option<PathBuf> {
 }
 
 /// The daemon's program, built from what is there now: it is another package's, so that cargo does not build it for these tests.
-/// With the features of the whole workspace, so that after `make test` has built all there is nothing left to build.
+/// With the features of the whole workspace, so that after `make test` has built all there is nothing left to build; it says so by
+/// TERRACE_TESTS_BUILT, and cargo is not asked, which would wait for whatever else it builds.
 pub(crate) fn terraced() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     BUILT.get_or_init(|| {
         // Beside the command, in the folder of the profile; that of `dev` is called debug.
         let folder = Path::new(env!("CARGO_BIN_EXE_terrace")).parent().unwrap();
+        if std::env::var_os("TERRACE_TESTS_BUILT").is_some() {
+            return folder.join("terraced");
+        }
         let profile = match folder.file_name().and_then(|name| name.to_str()).unwrap() {
             "debug" => "dev",
             other => other,
@@ -211,8 +215,9 @@ pub(crate) fn class(name: &str, exe: &str, more: &str) -> String {
     format!("[class.{name}]\nmatch = [{{ exe = \"{}/{exe}\" }}]\n{EAGER}{more}\n", env!("CARGO_TARGET_TMPDIR"))
 }
 
-/// Ends with all its data right.
+/// Ends with all its data right; before its time, since what the test wanted to see of it has been seen.
 pub(crate) fn ends_well(mut program: Running, what: &str) {
+    program.end_early();
     let finished = program.finish(Duration::from_secs(180));
     assert_eq!(finished.code, 0, "{what}: {}{}", finished.stdout, finished.stderr);
     assert!(verified(&finished.stdout).is_some(), "{what}: {}", finished.stdout);
