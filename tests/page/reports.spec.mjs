@@ -55,7 +55,7 @@ for (const report of reports) for (const scheme of ["light", "dark"]) for (const
           const box = text.getBoundingClientRect();
           // A line's height, whichever way it runs: the shortest texts are higher than wide.
           return Math.max(box.width, box.height);
-        }))),
+        })).filter((height) => height > 0)),
         units: drawings.every((svg) => /\(.+\)|second|idle|range/.test(svg.textContent)),
       };
     }));

@@ -157,7 +157,10 @@ pub(crate) fn ages_sentence(report: &Report) -> String {
     let idle =
         |amount: fn(&AgeBin) -> u64| bins.iter().filter(|bin| bin.from_seconds >= least).map(amount).sum::<u64>();
     if bins.iter().all(|bin| bin.slow_bytes == 0) {
-        let fast = units::bytes(idle(|bin| bin.fast_bytes));
+        let fast = match idle(|bin| bin.fast_bytes) {
+            0 => return format!("At the end nothing had been idle for {} or longer.", units::seconds(least)),
+            fast => units::bytes(fast),
+        };
         return format!("At the end {fast} had been idle for {} or longer, all in fast memory.", units::seconds(least));
     }
     format!(

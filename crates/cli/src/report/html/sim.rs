@@ -131,10 +131,14 @@ fn is_level(duel: &Duel) -> bool {
 
 /// The page of `terrace size advise`: the table as printed, and the curves.
 pub(crate) fn advice_page(advice: &Advices, curves: &Figure) -> String {
-    let rows = advice.rows().into_iter().map(Vec::from).collect();
+    let rows = match advice.of.iter().any(|one| one.careful().is_some()) {
+        true => advice.rows().into_iter().map(Vec::from).collect(),
+        // Of nothing but "not known" the sentence above says it all.
+        false => Vec::new(),
+    };
     let table = data_table("Least fast memory by machine", &COLUMNS, rows);
     let body =
-        format!("<p>{}</p>\n<p>{}</p>\n{table}{}", escape(&advice.seen()), escape(&advice.meaning()), figure(curves));
+        format!("<p>{}.</p>\n<p>{}</p>\n{table}{}", escape(&advice.seen()), escape(&advice.meaning()), figure(curves));
     page("advice on fast memory", &advice.headline(), &body)
 }
 

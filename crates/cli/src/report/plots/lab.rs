@@ -65,7 +65,7 @@ pub(crate) fn figures(courses: &[Named]) -> anyhow::Result<Vec<Figure>> {
             }
             .draw(&mut chart)?;
             for course in shown {
-                let step = course.points.len().div_ceil(most).max(1);
+                let step = course.points.len().div_ceil(sheet.pick(most, most / 2).max(1)).max(1);
                 let points = course.points.iter().step_by(step).copied();
                 chart.draw_series(LineSeries::new(points, ink(&course.manager).stroke_width(4))).map_err(failed)?;
             }

@@ -196,7 +196,7 @@ fn hit_ratios(
             }
             .draw(&mut chart)?;
             for (ink, points) in &panel.lines {
-                let step = points.len().div_ceil(most).max(1);
+                let step = points.len().div_ceil(sheet.pick(most, most / 2).max(1)).max(1);
                 let drawn = points.iter().step_by(step).map(|(seconds, value)| (time.of(*seconds), *value));
                 chart.draw_series(LineSeries::new(drawn, ink.stroke_width(4))).map_err(failed)?;
             }
@@ -337,5 +337,7 @@ fn fastest(settings: &[(String, Vec<(&Geomean, f64)>)]) -> String {
         1 => String::new(),
         all => format!(" in {} of {all} settings", values.len()),
     };
-    format!("Least with {policy}{place}: {times} times as long as with all memory fast; at most {slowest:.2} times.")
+    format!(
+        "Shortest with {policy}{place}: {times} times as long as with all memory fast; the longest is {slowest:.2} times."
+    )
 }

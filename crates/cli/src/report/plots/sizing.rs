@@ -52,11 +52,16 @@ fn chart<'a, 'b>(
 /// When it cannot be drawn.
 pub(crate) fn curves(advice: &[Advice], max_slowdown: f64) -> anyhow::Result<Figure> {
     let (id, question) = ("curves", "How much slower with less fast memory?");
+    // A machine without a curve would be an empty drawing.
+    let advice: Vec<&Advice> = advice.iter().filter(|advice| !advice.curve().is_empty()).collect();
+    if advice.is_empty() {
+        return Ok(Figure::without_drawing(id, question, "Not enough was seen to say."));
+    }
     let reading = format!(
         "The loss is that of run time; the band is what is known at least and at most. The target is {:.1} %.",
         max_slowdown * 100.0
     );
-    let answer = half_fast(advice);
+    let answer = half_fast(&advice);
     let legend = vec![
         Legend::line(FAST, "expected loss"),
         Legend::area(SLOW, "least to most"),
@@ -91,7 +96,7 @@ pub(crate) fn curves(advice: &[Advice], max_slowdown: f64) -> anyhow::Result<Fig
 }
 
 /// What is lost where only half of the memory is fast, on the machine that loses least and the one that loses most.
-fn half_fast(advice: &[Advice]) -> String {
+fn half_fast(advice: &[&Advice]) -> String {
     let loss = |advice: &Advice| {
         let nearest = |a: &&Point, b: &&Point| (a.fast_share - 0.5).abs().total_cmp(&(b.fast_share - 0.5).abs());
         advice.curve().iter().min_by(nearest).map(|point| point.loss)

@@ -125,7 +125,7 @@ fn letters_have_eleven_pixels_where_a_plot_is_narrowest_and_their_font_is_said_o
     assert!(css().contains(&format!("min-width: {LEAST_WIDTH}px")));
     for figure in figures(&example::managed()).unwrap() {
         let svg = figure.svg.unwrap();
-        for svg in svg.split_inclusive("</svg>") {
+        for svg in svg.split_inclusive("</svg>").filter(|svg| svg.contains("<svg")) {
             let (texts, sizes) = (svg.matches("<text").count(), svg.matches("font-size").count());
             assert!(texts > 3 && sizes == 1, "{}: {texts} texts, {sizes} sizes", figure.id);
         }

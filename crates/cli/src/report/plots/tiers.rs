@@ -97,7 +97,7 @@ pub(super) fn moves(report: &Report) -> anyhow::Result<Figure> {
     ];
     rates_figure(report, (id, question), &lines, |busiest| {
         format!(
-            "Most of them {busiest}; {} left fast memory in all ({}), {} were brought back ahead of use.",
+            "Most of them {busiest}; {} left fast memory in all ({}); brought back ahead of use: {}.",
             units::counted(moved.demoted, "page", "pages"),
             units::pages(moved.demoted),
             units::count(moved.promoted),
