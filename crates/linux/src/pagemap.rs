@@ -185,6 +185,11 @@ impl Pagemap {
         Ok(huge)
     }
 
+    /// Whether this kernel can say what is mapped huge (`PAGEMAP_SCAN`).
+    pub(crate) fn tells_huge(&self) -> bool {
+        self.scan
+    }
+
     /// Reads the raw entries of `out.len()` pages from `first` on. Pages past the end of the address space are absent.
     ///
     /// # Errors

@@ -11,6 +11,8 @@
 mod common;
 #[path = "common/patterned.rs"]
 mod patterned;
+#[path = "common/swap.rs"]
+mod swap;
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -18,15 +20,16 @@ use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use patterned::{Mode, Patterned, Piece};
+use swap::{settle, with_swap, zram_tiers};
 use terrace_core::plan::Failure;
 use terrace_core::units::{Bytes, TierId, Vpn};
 use terrace_linux::doctor::Doctor;
 use terrace_linux::guard::{GUARD_ARGUMENT, Guard, Undo, run_guardian};
-use terrace_linux::movers::{MovePages, MoveResult, Mover, Movers, PageMove, STALL_DEADLINE, survey};
+use terrace_linux::movers::{MovePages, MoveResult, Mover, Movers, PageMove, STALL_DEADLINE};
 use terrace_linux::pagemap::{Pagemap, Residence};
 use terrace_linux::process::{Process, RangeOptions};
 use terrace_linux::topology::swap::read_swaps;
-use terrace_linux::topology::{SlowTier, Tier, TierKind, TierMap, Topology};
+use terrace_linux::topology::{Tier, TierKind, TierMap, Topology};
 use terrace_linux::zram::{Owner, ZramError, ZramOptions, ZramSwap, has_pids_of_machine, leftovers};
 
 /// Makes this program a Terrace that holds a zram under guard until it is killed, or until stdin closes.
@@ -62,71 +65,12 @@ fn main() -> ExitCode {
         Some(HOLDER_ARGUMENT) => return hold(),
         _ => {}
     }
-    common::run_live_tests(TESTS, can_run, machine_state)
-}
-
-/// The lock of the machine's swap, where the tests can run.
-fn can_run() -> Option<std::fs::File> {
-    if !common::need_root("live_movers") {
-        return None;
-    }
-    if !terrace_linux::topology::declared::zram_is_there(Path::new("/")) {
-        common::skipped("live_movers", "this kernel has no zram (`modprobe zram`)");
-        return None;
-    }
-    Some(common::whole_machine())
-}
-
-/// What must be as it was after every test: swap areas, zram devices, and whether each is set up.
-fn machine_state() -> Vec<String> {
-    let mut state: Vec<String> = std::fs::read_to_string("/proc/swaps").unwrap().lines().map(str::to_owned).collect();
-    let mut devices: Vec<String> = std::fs::read_dir("/sys/block")
-        .unwrap()
-        .flatten()
-        .filter_map(|entry| entry.file_name().into_string().ok())
-        .filter(|name| name.starts_with("zram"))
-        .map(|name| {
-            let size = std::fs::read_to_string(format!("/sys/block/{name}/disksize")).unwrap_or_default();
-            format!("{name} {}", size.trim())
-        })
-        .collect();
-    devices.sort();
-    state.extend(devices);
-    state
-}
-
-/// A zram of its own and the tiers with it, the way `terrace run` makes them.
-fn zram_tiers(size: Bytes) -> (ZramSwap, TierMap) {
-    let slow = SlowTier::Memory(terrace_linux::topology::TierMemory::Zram(size));
-    let resolved = Topology::discover(Path::new("/")).unwrap().with_slow(&slow, true).unwrap();
-    let zram = ZramSwap::set_up(&ZramOptions::of_size(resolved.zram_to_set_up.unwrap()), None).unwrap();
-    let tiers = with_swap(resolved.topology, &zram.device());
-    (zram, tiers)
-}
-
-fn with_swap(mut topology: Topology, device: &Path) -> TierMap {
-    topology.add_swap_device(Path::new("/"), device).unwrap();
-    topology.tier_map().unwrap()
+    common::run_live_tests(TESTS, || swap::can_run("live_movers"), swap::machine_state)
 }
 
 fn pages_of(pieces: &[Piece], from: TierId, to: TierId) -> Vec<PageMove> {
     let pages = pieces.iter().flat_map(|piece| piece.first.0..piece.first.0 + piece.pages);
     pages.map(|vpn| PageMove { vpn: Vpn(vpn), pages: 1, from, to }).collect()
-}
-
-/// Lets every CPU put the pages that it faulted last on the kernel's lists. It keeps up to 31 of them back (a folio batch),
-/// and those cannot be paged out; an madvise call on that CPU drains them. Terrace itself takes such a page's staying as
-/// it is and plans it again; a test that counts pages needs them all.
-fn settle(tiers: &TierMap) {
-    use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
-    let allowed = sched_getaffinity(None).unwrap();
-    for cpu in (0..CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu)) {
-        let mut only = CpuSet::new();
-        only.set(cpu);
-        sched_setaffinity(None, &only).unwrap();
-        assert!(survey(tiers).iter().all(|report| report.available));
-    }
-    sched_setaffinity(None, &allowed).unwrap();
 }
 
 fn execute(process: &Process, moves: &[PageMove], tiers: &TierMap) -> Vec<MoveResult> {

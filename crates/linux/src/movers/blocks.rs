@@ -37,6 +37,8 @@ const RESERVE: Duration = Duration::from_millis(250);
 pub enum Apart {
     /// The area, or the whole process, forbids huge pages (`MADV_NOHUGEPAGE`, `PR_SET_THP_DISABLE`), or the kernel is older than 6.1.
     Forbidden,
+    /// It lies in several areas of the address space (`mprotect`, `madvise` on a part of it); a huge page lies in one.
+    Areas,
     /// Some of its pages are shared with another process, with the kernel, or by KSM.
     Shared,
     /// Some of its pages were in use by the kernel just now.
@@ -54,6 +56,7 @@ impl Apart {
     pub const fn name(self) -> &'static str {
         match self {
             Apart::Forbidden => "this program, or this kernel, forbids huge pages there",
+            Apart::Areas => "across areas of different rights or advice",
             Apart::Shared => "shared with another process",
             Apart::Busy => "in use by the kernel",
             Apart::NoHugePage => "no free huge page",
@@ -85,7 +88,7 @@ pub(super) struct Blocks {
     entries: Vec<PagemapEntry>,
 }
 
-/// An area of a process that refused.
+/// An area of a process that refused, or a block.
 #[derive(Debug)]
 struct Refused {
     pid: u32,
@@ -93,6 +96,7 @@ struct Refused {
     first: Vpn,
     end: Vpn,
     until: Instant,
+    why: Apart,
 }
 
 /// The moves of a batch that make up whole blocks, as indices into it, and the others in their order.
@@ -151,11 +155,10 @@ impl Blocks {
         let collapsed = sys::process_madvise(process.pidfd(), &[range], MADV_COLLAPSE);
         self.left = self.left.saturating_sub(began.elapsed());
         match collapsed.map_err(|error| error.raw_os_error()) {
-            Ok(_) => Block::Collapsed,
-            Err(Some(libc::EINVAL | libc::EPERM | libc::ENOSYS)) => {
-                self.refuse(process, first, now);
-                Block::Apart(Apart::Forbidden)
-            }
+            // The kernel says nothing of a block that lies in two areas, each of which could hold other huge pages: it does nothing to it.
+            Ok(_) if !pagemap.tells_huge() || pagemap.is_huge(first).unwrap_or(false) => Block::Collapsed,
+            Ok(_) => Block::Apart(self.refuse(process, first, now)),
+            Err(Some(libc::EINVAL | libc::EPERM | libc::ENOSYS)) => Block::Apart(self.refuse(process, first, now)),
             Err(Some(libc::ENOMEM | libc::EBUSY)) => {
                 self.pause(now, Apart::NoHugePage);
                 Block::Apart(Apart::NoHugePage)
@@ -184,18 +187,25 @@ impl Blocks {
         }
         self.refused.retain(|area| now < area.until);
         let of_this = |area: &&Refused| (area.pid, area.start_time) == (process.pid(), process.start_time());
-        let refused = self.refused.iter().filter(of_this).any(|area| area.first <= first && first < area.end);
-        refused.then_some(Apart::Forbidden)
+        let refused = self.refused.iter().filter(of_this).find(|area| area.first <= first && first < area.end);
+        refused.map(|area| area.why)
     }
 
-    /// Remembers that the area around this block refused. Where it cannot be found, the block alone is remembered.
-    fn refuse(&mut self, process: &Process, first: Vpn, now: Instant) {
+    /// Remembers that this block refused, with the area that it lies in; alone where it does not lie in one, since the areas that meet in it may hold
+    /// blocks that do not refuse. Returns which of the two it was.
+    fn refuse(&mut self, process: &Process, first: Vpn, now: Instant) -> Apart {
         let ranges = process.ranges(RangeOptions::default()).unwrap_or_default();
         let area = ranges.iter().find(|range| range.start <= first && first < range.end);
-        let (start, end) =
-            area.map_or((first, Vpn(first.0 + u64::from(BLOCK_PAGES))), |range| (range.start, range.end));
+        let block_end = Vpn(first.0 + u64::from(BLOCK_PAGES));
+        let (start, end, why) = match area {
+            Some(area) if block_end <= area.end => (area.start, area.end, Apart::Forbidden),
+            // What is not offered, such as locked memory, is not found.
+            None => (first, block_end, Apart::Forbidden),
+            Some(_) => (first, block_end, Apart::Areas),
+        };
         let (pid, start_time) = (process.pid(), process.start_time());
-        self.refused.push(Refused { pid, start_time, first: start, end, until: now + ASK_AGAIN });
+        self.refused.push(Refused { pid, start_time, first: start, end, until: now + ASK_AGAIN, why });
+        why
     }
 }
 
