@@ -197,6 +197,10 @@ pub(crate) struct DoctorArguments {
     /// For scripts: exit with 1 unless a tracker and a mover work here, and say what is missing.
     #[arg(long)]
     pub check: bool,
+    /// Measure what page-outs cost, by what goes at once: single pages, folios, whole blocks. Sets up compressed swap for it as `terrace run` does,
+    /// and sets the kernel's sizes of folios for some tenths of a second; both are put back.
+    #[arg(long)]
+    pub prices: bool,
     #[command(flatten)]
     pub output: OutputArguments,
 }

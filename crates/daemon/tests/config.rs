@@ -79,7 +79,7 @@ fn a_collector_has_the_port_and_path_of_otlp_unless_it_says_others() {
 fn what_needs_a_restart_keeps_its_value_and_goes_on_needing_one() {
     let before = of(&[("terrace.toml", "")]).unwrap();
     let text = "[daemon]\nsocket = \"/a\"\nsocket_mode = \"666\"\ngroup = \"b\"\nevents = \"poll\"\n\
-                [memory]\nslow = \"zram:1GiB\"\ntiers = \"dram=node:0 cxl=node:1\"\ntracker = \"damon\"\n\
+                [memory]\nslow = \"zram:1GiB\"\nswap_in = \"64KiB\"\ntiers = \"dram=node:0 cxl=node:1\"\ntracker = \"damon\"\n\
                 [metrics]\nlisten = \"off\"\nsocket_mode = \"660\"\ntoken = \"/t\"\ncertificate = \"/c\"\nkey = \"/k\"\n\
                 otlp = \"http://c\"\notlp_interval = \"9s\"\n[budget]\ncpu = \"7%\"\n";
     let wanted = match of(&[("terrace.toml", text)]) {

@@ -9,6 +9,7 @@ use terrace_core::policy::Needs;
 use terrace_core::units::{Bytes, PAGE_BYTES};
 
 use crate::movers::{self, MoverReport};
+use crate::prices::KindPrice;
 use crate::rights::Rights;
 use crate::topology::{Tier, TierMap, Topology, TopologyError};
 use crate::trackers::accessed_bits::{self, AccessedBits};
@@ -38,6 +39,8 @@ pub struct Doctor {
     pub chosen_tracker: Option<&'static str>,
     /// Every mover.
     pub movers: Vec<MoverReport>,
+    /// What a page-out costs by what goes at once, where that was asked for; it is measured by `Held::prices`.
+    pub prices: Option<Vec<KindPrice>>,
     /// The tiers, fastest first.
     pub tiers: Vec<Tier>,
     /// Who else here moves pages, or clears the marks that Terrace reads.
@@ -438,9 +441,21 @@ impl Doctor {
                     .to_owned(),
             );
         }
-        let tiers = tiers.tiers().to_vec();
+        let (tiers, prices) = (tiers.tiers().to_vec(), None);
         let (schema_version, kernel, notes) = (1, kernel(), accessed_bits::other_clearer().into_iter().collect());
-        Doctor { schema_version, kernel, rights, trackers, chosen_tracker, movers, tiers, rivals, advice, notes }
+        Doctor {
+            schema_version,
+            kernel,
+            rights,
+            trackers,
+            chosen_tracker,
+            movers,
+            prices,
+            tiers,
+            rivals,
+            advice,
+            notes,
+        }
     }
 }
 

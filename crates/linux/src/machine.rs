@@ -17,8 +17,10 @@ use crate::guard::{Guard, GuardError};
 use crate::move_cost::{self, MoveCost};
 use crate::movers::move_pages::allowed_nodes;
 use crate::movers::{Mover, Movers};
+use crate::prices::KindPrice;
 use crate::process::ProcessError;
 use crate::rights::Rights;
+use crate::swap_in::{self, FolioSize, SwapInError};
 use crate::topology::declared::{DeclaredTier, SlowTier, zram_is_there};
 use crate::topology::{Tier, TierKind, TierMap, Topology, TopologyError};
 use crate::trackers::pair::with_refaults;
@@ -132,6 +134,8 @@ const LEAST_ROOM: u64 = 256;
 pub struct Held {
     zram: Option<ZramSwap>,
     guard: Option<Guard>,
+    /// The setting for returns, which the guard puts back.
+    swap_in: Option<swap_in::Changed>,
 }
 
 /// What could move on a machine.
@@ -172,6 +176,9 @@ pub enum MachineError {
     /// Compressed swap could not be set up.
     #[error(transparent)]
     Zram(#[from] ZramError),
+    /// Pages could not be made to come back in folios of the wanted size.
+    #[error(transparent)]
+    SwapIn(#[from] SwapInError),
     /// This very process could not be measured on.
     #[error(transparent)]
     Process(#[from] ProcessError),
@@ -200,15 +207,19 @@ const NODE_RATE: Bytes = Bytes::gib(1);
 const NODE_REST: Duration = Duration::from_secs(1);
 
 /// Longest time one call may hold the program's memory map: what a person does not notice.
-const STALL_DEADLINE: Duration = Duration::from_millis(20);
+pub(crate) const STALL_DEADLINE: Duration = Duration::from_millis(20);
 
 impl Machine {
-    /// Makes the machine ready. Without `moves` nothing is changed: what would be set up is only planned for.
+    /// Makes the machine ready, with pages coming back from swap in folios of this size, if one is given. Without `moves` nothing is changed: what
+    /// would be set up is only planned for.
     ///
     /// # Errors
     /// See [`MachineError`].
-    pub fn prepare(wanted: &Wanted<'_>, moves: bool) -> Result<Machine, MachineError> {
+    pub fn prepare(wanted: &Wanted<'_>, swap_in: Option<FolioSize>, moves: bool) -> Result<Machine, MachineError> {
         let root = Path::new("/");
+        if let Some(size) = swap_in {
+            swap_in::check(root, size)?;
+        }
         let mut topology = Topology::discover(root)?;
         // What another Terrace set up for its own run goes when that run ends: it is not there for this one.
         topology.swaps.retain(|area| !belongs_to_a_run(&area.device));
@@ -218,7 +229,7 @@ impl Machine {
         };
         let resolved = resolved.map_err(MachineError::Wanted)?;
         let mut topology = resolved.topology;
-        let mut held = Held { zram: None, guard: None };
+        let mut held = Held { zram: None, guard: None, swap_in: None };
         let mut zram = None;
         if let Some(size) = resolved.zram_to_set_up.filter(|_| !moves) {
             // A dry run changes nothing: it plans for the tier that a real one would set up.
@@ -230,7 +241,7 @@ impl Machine {
                     topology.add_swap_device(root, &swap.device())?;
                     topology.notes.extend(stays_with_a_killed_container(&swap));
                     zram = Some(swap.id());
-                    held = Held { zram: Some(swap), guard: Some(guard) };
+                    held = Held { zram: Some(swap), guard: Some(guard), swap_in: None };
                 }
                 // Swap that is there serves, if slower.
                 Err(refused) => match topology.swaps.first().filter(|area| area.free_bytes() > Bytes::ZERO).cloned() {
@@ -249,6 +260,10 @@ impl Machine {
             within_reach(tiers.tiers(), &allowed_nodes(std::process::id()).map_err(own_status)?)?;
         }
         zram = zram.or_else(|| zram_number(&tiers));
+        // Before what a return costs is measured.
+        if let Some(size) = swap_in.filter(|_| moves) {
+            topology.notes.extend(held.set_swap_in(root, &tiers, size)?);
+        }
         let trial = match tiers.swap_tier() {
             Some(swap) if moves => Some(move_cost::refault(&tiers, swap, STALL_DEADLINE)?),
             _ => None,
@@ -361,6 +376,33 @@ impl Machine {
 }
 
 impl Held {
+    /// What pages cost that go to swap, by what goes at once; nothing where there is no swap.
+    ///
+    /// # Errors
+    /// When this very process cannot be measured on, or changes cannot be guarded.
+    pub fn prices(&mut self, tiers: &TierMap) -> Result<Vec<KindPrice>, MachineError> {
+        let Some(swap) = tiers.swap_tier() else { return Ok(Vec::new()) };
+        Ok(crate::prices::measure(Path::new("/"), tiers, swap, self.guard()?)?)
+    }
+
+    /// The guard of what is changed, started if there is none yet.
+    fn guard(&mut self) -> Result<&Guard, GuardError> {
+        let guard = match self.guard.take() {
+            Some(guard) => guard,
+            None => Guard::start()?,
+        };
+        Ok(self.guard.insert(guard))
+    }
+
+    /// Has pages come back in folios of this size until this is released. Returns what is to be said of it.
+    fn set_swap_in(&mut self, root: &Path, tiers: &TierMap, size: FolioSize) -> Result<Option<String>, MachineError> {
+        if tiers.swap_tier().is_none() {
+            return Ok(Some(format!("swap-in {size}: no swap is a tier here, so the setting stays as it is")));
+        }
+        self.swap_in = swap_in::set(root, size, self.guard()?)?;
+        Ok(swap_in::too_old(&rustix::system::uname().release().to_string_lossy()))
+    }
+
     /// Whether compressed swap was set up for this run.
     pub fn has_zram(&self) -> bool {
         self.zram.is_some()
@@ -376,11 +418,12 @@ impl Held {
     /// # Errors
     /// When the compressed swap would not go; its guard then goes on trying.
     pub fn release(self) -> Result<(), ZramError> {
-        let Held { zram, guard } = self;
+        let Held { zram, guard, swap_in } = self;
         if let Some(zram) = zram {
             zram.tear_down()?;
         }
-        drop(guard);
+        // The guard puts back what it still holds a record of.
+        drop((swap_in, guard));
         Ok(())
     }
 }

@@ -18,6 +18,7 @@ use terrace_core::units::{BLOCK_PAGES, Bytes, PAGE_BYTES, TierId, Vpn};
 
 use crate::movers::{MoveResult, Mover, Movers, PageMove};
 use crate::process::{Process, ProcessError};
+use crate::swap_in::FolioSize;
 use crate::sys::placement::{ask_for_small_pages, prefer_memory_from};
 use crate::topology::nodes::free_memory;
 use crate::topology::{Tier, TierKind, TierMap};
@@ -39,12 +40,12 @@ pub struct MoveCost {
     pub measured_pages: u64,
 }
 
-/// What a block of 2 MiB costs that goes to swap as one huge page.
+/// What memory costs that goes to swap as folios of one size: a block of 2 MiB as one huge page.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BlockPrice {
     /// Processor time of the mover for each 4 KiB of it, collapsing included where it was not huge before.
     pub mover: Duration,
-    /// What the block takes of each thread that runs meanwhile; `None` on a single processor, and where the thread did not run.
+    /// What the block, or the page of a smaller folio, takes of each thread that runs meanwhile; `None` on a single processor, and where the thread did not run.
     pub program: Option<Interval>,
 }
 
@@ -97,6 +98,8 @@ pub struct Interval {
 
 /// Pages that go out, as many each round.
 const PAGES: usize = 1024;
+/// A size that the allocator always takes from the kernel as new memory.
+const FRESH: usize = 33 << 20;
 /// Rounds: between the second and the seventh of eight values the median lies in 93 of 100 cases (binomial, 1 - 18/256).
 const ROUNDS: usize = 8;
 /// A round of fewer says more of the machine's noise: pages that were touched just now may stay (a folio batch has 31).
@@ -163,6 +166,55 @@ pub fn page_out_mover(tiers: &TierMap, swap: TierId, deadline: Duration) -> Resu
         (left >= LEAST_PAGES).then(|| thread_cpu().saturating_sub(began) / left as u32)
     });
     Ok(median(times.collect()))
+}
+
+/// What a page costs that goes out as part of a folio of this size, or alone: of the mover, and of a thread that runs beside it. The kernel must use
+/// folios of the size for new memory. `None` where it had too few of them, and where too few pages left.
+///
+/// # Errors
+/// When this process cannot be read.
+pub fn folio_out(
+    tiers: &TierMap,
+    swap: TierId,
+    deadline: Duration,
+    size: Option<FolioSize>,
+) -> Result<Option<BlockPrice>, ProcessError> {
+    let Some(size) = size else {
+        let pages = OwnPages::new(tiers, swap, deadline)?;
+        return Ok(in_rounds(pages));
+    };
+    let root = Path::new("/");
+    let before = size.made(root);
+    // Of a mapping of its own: smaller memory may be some that was used before, whose pages are there already (M_MMAP_THRESHOLD in mallopt(3) is
+    // 32 MiB at most). Only the first part of it is ever touched.
+    let mut memory = vec![0u8; FRESH];
+    fill_with_half_noise(&mut memory[..(PAGES + 2 * size.pages() as usize) * PAGE_BYTES as usize]);
+    let made = before.zip(size.made(root)).map_or(0, |(before, after)| after.saturating_sub(before));
+    // A folio that was not to be had, and a huge page instead of 32 folios, would be measured as what they are not.
+    if made * size.pages() < (PAGES - PAGES / 8) as u64 {
+        return Ok(None);
+    }
+    Ok(in_rounds(OwnPages::of(memory, size.pages(), tiers, swap, deadline)?))
+}
+
+/// The price of a page, each round next to a thread that runs.
+fn in_rounds(mut pages: OwnPages<'_>) -> Option<BlockPrice> {
+    let mut times = Vec::new();
+    let mut out = |round: usize| {
+        let began = thread_cpu();
+        let left = done(&pages.out(round)) as usize;
+        if left >= LEAST_PAGES {
+            times.push(thread_cpu().saturating_sub(began) / left as u32);
+        }
+        left
+    };
+    let program = if others_can_be_interrupted() {
+        beside_a_thread(&mut out)
+    } else {
+        (0..ROUNDS).for_each(|round| _ = out(round));
+        None
+    };
+    median(times).map(|mover| BlockPrice { mover, program })
 }
 
 /// What a whole block costs that goes out as one huge page, on blocks and a thread of this process: 100 ms. `None` where in more than half
@@ -282,16 +334,18 @@ struct OwnPages<'a> {
 
 impl<'a> OwnPages<'a> {
     fn new(tiers: &'a TierMap, swap: TierId, deadline: Duration) -> Result<OwnPages<'a>, ProcessError> {
-        Self::of(half_noise_in_small_pages((PAGES + 1) * PAGE_BYTES as usize), tiers, swap, deadline)
+        Self::of(half_noise_in_small_pages((PAGES + 1) * PAGE_BYTES as usize), 1, tiers, swap, deadline)
     }
 
+    /// The pages of this memory, from the first whose number is a multiple of `multiple`.
     fn of(
         memory: Vec<u8>,
+        multiple: u64,
         tiers: &'a TierMap,
         slower: TierId,
         deadline: Duration,
     ) -> Result<OwnPages<'a>, ProcessError> {
-        let first = (memory.as_ptr() as u64).div_ceil(PAGE_BYTES);
+        let first = (memory.as_ptr() as u64).div_ceil(PAGE_BYTES).next_multiple_of(multiple);
         let skip = (first * PAGE_BYTES - memory.as_ptr() as u64) as usize;
         let me = Process::open(std::process::id())?;
         let (mover, takes_part) = (Movers::for_tiers(tiers, deadline), vec![true; PAGES]);
@@ -315,7 +369,7 @@ impl<'a> OwnPages<'a> {
             });
             filled.join().unwrap_or_default()
         });
-        let mut pages = Self::of(memory, tiers, slower, deadline)?;
+        let mut pages = Self::of(memory, 1, tiers, slower, deadline)?;
         let addresses: Vec<u64> = (0..PAGES as u64).map(|page| (pages.first + page) * PAGE_BYTES).collect();
         let mut places = vec![-1; PAGES];
         // Without an answer none takes part.

@@ -3,11 +3,19 @@
 use std::process::ExitCode;
 
 use terrace_linux::doctor::Doctor;
+use terrace_linux::machine::{Machine, Wanted};
+use terrace_linux::prices::KindPrice;
+use terrace_linux::rights::Job;
+use terrace_linux::topology::declared::SlowTier;
 
 use crate::args::DoctorArguments;
+use crate::session::refusal::Refusal;
 
 pub(super) fn run(arguments: &DoctorArguments) -> anyhow::Result<ExitCode> {
-    let doctor = Doctor::examine()?;
+    let mut doctor = Doctor::examine()?;
+    if arguments.prices {
+        doctor.prices = Some(prices()?);
+    }
     if arguments.output.json {
         super::print_json(&doctor)?;
     } else {
@@ -17,6 +25,16 @@ pub(super) fn run(arguments: &DoctorArguments) -> anyhow::Result<ExitCode> {
         Some(what) if arguments.check => Err(anyhow::anyhow!("{what}; see above for each reason")),
         _ => Ok(ExitCode::SUCCESS),
     }
+}
+
+/// Prices of page-outs on the swap that a run would use.
+fn prices() -> anyhow::Result<Vec<KindPrice>> {
+    let slow = SlowTier::Auto;
+    let mut machine =
+        Machine::prepare(&Wanted::Slow(&slow), None, true).map_err(|error| Refusal::of(&error, Job::MoveToOwnSwap))?;
+    let prices = machine.held.prices(&machine.tiers);
+    crate::session::machine::release(machine.held)?;
+    Ok(prices?)
 }
 
 /// What Terrace cannot do without and this machine does not give.

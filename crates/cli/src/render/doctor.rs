@@ -3,6 +3,7 @@
 //! In: a [`Doctor`]. Out: text, what to do first. Must not: shorten a reason; it is what the reader came for.
 
 use terrace_linux::doctor::{Doctor, TrackerReport};
+use terrace_linux::prices::KindPrice;
 
 use super::{Screen, listed};
 use crate::report::units;
@@ -36,6 +37,9 @@ fn on_screen(doctor: &Doctor, screen: &Screen) -> String {
         table.add_row([mover.name.to_owned(), yes(mover.available), yes(mover.useful)]);
     }
     text.push_str(&format!("\nMovers\n{table}\n"));
+    if let Some(prices) = &doctor.prices {
+        text.push_str(&price_table(prices, screen));
+    }
     // Reasons have lines of their own: in a narrow column paths would break, and what is to be typed could not be copied.
     let trackers =
         doctor.trackers.iter().map(|tracker| format!("{}: {}; for {}", tracker.name, tracker.reason, tracker.serves));
@@ -54,6 +58,30 @@ fn on_screen(doctor: &Doctor, screen: &Screen) -> String {
         text.push_str(&listed("What works without them", works, screen.width));
     }
     text
+}
+
+/// Prices by kind, and why some are missing.
+fn price_table(prices: &[KindPrice], screen: &Screen) -> String {
+    if prices.is_empty() {
+        return "\nPrices of page-outs: no swap is a tier here\n".to_owned();
+    }
+    let micros = |nanos: Option<f64>| nanos.map_or_else(|| "-".to_owned(), |nanos| format!("{:.2}", nanos / 1e3));
+    let mut table = screen.table(&["what goes at once", "mover", "program", "93 % interval"]);
+    for price in prices {
+        let interval = match (price.program_ns_low, price.program_ns_high) {
+            (Some(low), Some(high)) => format!("{} to {}", micros(Some(low)), micros(Some(high))),
+            _ => "-".to_owned(),
+        };
+        let (mover, program) = (micros(price.mover_ns_per_page), micros(price.program_ns_per_page));
+        table.add_row([price.kind.to_owned(), mover, program, interval]);
+    }
+    let reasons = prices.iter().filter_map(|price| Some(format!("{}: {}", price.kind, price.reason.as_ref()?)));
+    let always = [
+        "the machine must be quiet: on a processor that they share, the program loses all of the mover's time",
+        "a program with one busy thread loses less by single pages: the mover goes to its processor, and interrupts nobody",
+    ];
+    let notes = listed("About the prices", reasons.chain(always.map(str::to_owned)), screen.width);
+    format!("\nPage-outs, microseconds for each page of 4 KiB\n{table}\n{notes}")
 }
 
 fn tracker_row(tracker: &TrackerReport) -> [String; 5] {
@@ -130,6 +158,7 @@ mod tests {
                 useful: true,
                 reason: "pages out to compressed swap".to_owned(),
             }],
+            prices: None,
             tiers: Vec::new(),
             rivals: vec![Rival {
                 name: "kswapd",
@@ -139,6 +168,33 @@ mod tests {
             advice: vec!["set up compressed swap: there is no slower tier".to_owned()],
             notes: vec!["node 0 says it has 8.0 GiB, /proc/meminfo says 24.0 GiB: the latter is used".to_owned()],
         }
+    }
+
+    #[test]
+    fn prices_stand_by_kind_and_what_is_missing_has_its_reason() {
+        let price = |kind, mover: Option<f64>, program: Option<f64>| KindPrice {
+            kind,
+            pages: 1,
+            mover_ns_per_page: mover,
+            program_ns_per_page: program,
+            program_ns_low: program.map(|nanos| nanos / 2.0),
+            program_ns_high: program.map(|nanos| nanos * 2.0),
+            reason: mover.is_none().then(|| "this memory got too few folios of the size".to_owned()),
+        };
+        let prices = vec![
+            price("single page", Some(15_800.0), Some(7_400.0)),
+            price("folio of 64 KiB", None, None),
+            price("whole block of 2 MiB", Some(2_030.0), Some(80.0)),
+        ];
+        let doctor = Doctor { prices: Some(prices), ..example() };
+        let text = on_screen(&doctor, &Screen { width: 100, unicode: false });
+        let row = |kind: &str| text.lines().find(|line| line.contains(kind)).unwrap_or_else(|| panic!("{text}"));
+        assert!(row("single page").contains("15.80") && row("single page").contains("3.70 to 14.80"), "{text}");
+        assert!(row("whole block").contains("2.03") && row("whole block").contains("0.08"), "{text}");
+        assert!(text.contains("folio of 64 KiB: this memory got too few folios"), "{text}");
+        assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
+        let none = on_screen(&Doctor { prices: Some(Vec::new()), ..example() }, &Screen { width: 100, unicode: false });
+        assert!(none.contains("no swap is a tier here"), "{none}");
     }
 
     #[test]

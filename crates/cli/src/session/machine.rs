@@ -13,6 +13,7 @@ use terrace_linux::doctor::{ChooseError, choose_any};
 use terrace_linux::life_cycle::LifeCycle;
 use terrace_linux::machine::{Held, Machine as Ready, MachineError, NoPageOut, Wanted};
 use terrace_linux::rights::{Job, Rights};
+use terrace_linux::swap_in::{self, SwapInError};
 use terrace_linux::topology::declared::SlowTier;
 use terrace_linux::trackers::Tracker;
 
@@ -60,8 +61,14 @@ impl Machine {
             MachineError::Wanted(error) if spec.slow != SlowTier::Auto => {
                 misuse("--tier-slow", &slow_text(&spec.slow), error)
             }
+            MachineError::SwapIn(error @ (SwapInError::Missing { .. } | SwapInError::Setting { .. })) => {
+                misuse("--swap-in", &spec.swap_in.map_or_else(String::new, |size| size.to_string()), error)
+            }
             other => Refusal::of(&other, job).watchable().into(),
         };
+        if let Some(size) = spec.swap_in {
+            swap_in::check(Path::new("/"), size).map_err(|error| refused(error.into()))?;
+        }
         // A wrong argument is named even where nothing else works either.
         let could_move = match could_move {
             Err(error @ MachineError::Wanted(_)) if spec.slow != SlowTier::Auto => return Err(refused(error)),
@@ -75,7 +82,7 @@ impl Machine {
             let why = format!("pages of another program cannot be moved without {MOVING}");
             return Err(Refusal::of(&why, job).watchable().into());
         }
-        let mut ready = Ready::prepare(&wanted, spec.moves).map_err(refused)?;
+        let mut ready = Ready::prepare(&wanted, spec.swap_in, spec.moves).map_err(refused)?;
         if let Some(why) = no_page_out(&ready, managed) {
             return Err(Refusal::of(&why, job).watchable().into());
         }

@@ -20,6 +20,7 @@ use std::time::Duration;
 use terrace_core::arbiter::Claim;
 use terrace_core::units::{Bytes, Quantity};
 use terrace_linux::metric;
+use terrace_linux::swap_in::FolioSize;
 use terrace_linux::topology::declared::{DeclaredTier, SlowTier, TierMemory, parse_declared};
 
 use self::node::{Place, Table};
@@ -154,6 +155,8 @@ pub struct Config {
     pub exclude: Vec<Selector>,
     /// Where cold pages go.
     pub slow: SlowTier,
+    /// The size of folios in which pages come back from swap; `None` for the kernel's setting as it is.
+    pub swap_in: Option<FolioSize>,
     /// The declared tiers, overriding `slow`.
     pub tiers: Option<Vec<DeclaredTier>>,
     /// The tracker, `None` for auto.
@@ -332,6 +335,7 @@ impl Config {
             exclude: reader.selectors("daemon.exclude"),
             slow: reader.text("memory.slow", |text| text.parse().map_err(|error| format!("{error}"))),
             tiers: reader.text("memory.tiers", tiers),
+            swap_in: reader.text("memory.swap_in", options::swap_in),
             tracker: reader.text("memory.tracker", options::tracker),
             fast: reader.text("budget.fast", |text| match text {
                 "all" => Ok(FastBudget::All),

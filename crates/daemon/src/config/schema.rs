@@ -131,6 +131,12 @@ const OF_THE_SERVICE: &[KeyInfo] = &[
         "Declares the tiers, such as \"dram=node:0 cxl=node:2-3\", instead of detecting them. Overrides memory.slow.",
     ),
     fixed(
+        "memory.swap_in",
+        "off, or 16KiB to 1MiB",
+        "\"off\"",
+        "Pages come back from compressed swap in folios of this size, as with `terrace run --swap-in`. The daemon writes the kernel's setting when it starts and puts the old value back when it ends.",
+    ),
+    fixed(
         "memory.tracker",
         "auto, or a name from `terrace doctor`",
         "\"auto\"",

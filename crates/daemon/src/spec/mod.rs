@@ -23,6 +23,7 @@ use terrace_linux::machine::Machine;
 use terrace_linux::manager::{Manager, ManagerParts};
 use terrace_linux::metric::Metric;
 use terrace_linux::process::RangeOptions;
+use terrace_linux::swap_in::FolioSize;
 use terrace_linux::topology::declared::{SlowTier, TierMemory};
 use terrace_linux::trackers::Tracker;
 use terrace_policies::{Settings, SettingsError};
@@ -89,6 +90,8 @@ pub struct RunSpec {
     pub goal: Goal,
     /// Where cold pages go. The service has one slow tier for all classes: `memory.slow`.
     pub slow: SlowTier,
+    /// The size of folios in which pages come back from swap; `None` for the kernel's setting as it is. The service has `memory.swap_in`.
+    pub swap_in: Option<FolioSize>,
     /// Bytes a second that may change tier, `None` for what suits the machine. The service divides `budget.bandwidth`.
     pub rate: Option<Bytes>,
     /// The tracker, `None` for auto.
@@ -136,6 +139,7 @@ impl Default for RunSpec {
             settings: BTreeMap::new(),
             goal: Goal::Least,
             slow: SlowTier::Auto,
+            swap_in: None,
             rate: None,
             tracker: None,
             interval: None,

@@ -12,6 +12,7 @@ use std::time::Duration;
 use terrace_core::governor::GovernorConfig;
 use terrace_core::units::{Bytes, Quantity, parse_duration, parse_share};
 use terrace_linux::metric::{self, Metric};
+use terrace_linux::swap_in::FolioSize;
 
 use super::{Goal, RunSpec};
 
@@ -142,6 +143,17 @@ pub const OPTIONS: &[OptionInfo] = &[
             spec.slow = text.parse().map_err(|error| format!("{error}"))?;
             Ok(())
         }),
+    },
+    OptionInfo {
+        name: "swap-in",
+        topic: Move,
+        offered: Flag,
+        value_name: "SIZE",
+        takes: "off, or 16KiB to 1MiB",
+        default: "off",
+        meaning: "Pages that left together come back from compressed swap together, in folios of this size such as 64KiB (Linux 6.12). Sets the kernel's hugepages-SIZEkB to always for the time of the run, for all programs.",
+        for_class: "",
+        set: Set::Text(|spec, text| swap_in(text).map(|size| spec.swap_in = size)),
     },
     OptionInfo {
         name: "rate",
@@ -403,6 +415,17 @@ pub fn rate(text: &str) -> Result<Option<Bytes>, String> {
             Ok(_) => Err("expected 1MiB (a second) or more; with less nothing moves".to_owned()),
             Err(error) => Err(error.to_string()),
         },
+    }
+}
+
+/// The size of folios in which pages come back; `None` for off.
+///
+/// # Errors
+/// What was expected.
+pub fn swap_in(text: &str) -> Result<Option<FolioSize>, String> {
+    match text {
+        "off" => Ok(None),
+        text => text.parse().map(Some).map_err(|error| format!("{error}, or off")),
     }
 }
 
