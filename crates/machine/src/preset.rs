@@ -274,15 +274,21 @@ impl Machine {
         PRESETS.iter().map(|(name, _)| *name).collect()
     }
 
-    /// A preset by its name.
+    /// A preset by its name, or one with some numbers changed, which stand behind the name: `optane-6252 management.sample=1.5us
+    /// tiers.optane.read_latency=200ns`. All of that is then the machine's name.
     ///
     /// # Errors
-    /// When there is none of that name.
+    /// When there is none of that name, it has no such number, or a number is out of its range.
     pub fn preset(name: &str) -> Result<Machine, PresetError> {
-        match PRESETS.iter().find(|(known, _)| *known == name) {
-            Some((_, text)) => Machine::from_toml(text),
-            None => Err(PresetError::Unknown { name: name.to_owned(), known: Machine::preset_names() }),
+        let (preset, changes) = name.split_once(' ').unwrap_or((name, ""));
+        let Some((_, text)) = PRESETS.iter().find(|(known, _)| *known == preset) else {
+            return Err(PresetError::Unknown { name: preset.to_owned(), known: Machine::preset_names() });
+        };
+        let mut raw = RawMachine::read(text)?;
+        for change in changes.split_whitespace() {
+            raw.change(change)?;
         }
+        Ok(Machine { name: name.to_owned(), ..Machine::of(raw)? })
     }
 
     /// A machine from the text of a preset file.
@@ -290,7 +296,10 @@ impl Machine {
     /// # Errors
     /// When the text is not valid TOML, has unknown or missing keys, or a value is out of its range.
     pub fn from_toml(text: &str) -> Result<Machine, PresetError> {
-        let raw: RawMachine = toml::from_str(text).map_err(|error| PresetError::Shape(error.to_string()))?;
+        Machine::of(RawMachine::read(text)?)
+    }
+
+    fn of(raw: RawMachine) -> Result<Machine, PresetError> {
         let mut reader = Reader { machine: raw.name.clone(), sources: Vec::new() };
         for (key, name) in
             std::iter::once(("name", &raw.name)).chain(raw.tiers.iter().map(|tier| ("tiers.name", &tier.name)))
@@ -327,6 +336,68 @@ struct RawMachine {
     processor: BTreeMap<String, Quantity>,
     tiers: Vec<RawTier>,
     management: BTreeMap<String, Quantity>,
+}
+
+impl RawMachine {
+    fn read(text: &str) -> Result<RawMachine, PresetError> {
+        toml::from_str(text).map_err(|error| PresetError::Shape(error.to_string()))
+    }
+
+    /// Changes one number: "management.sample=1.5us". Its kind stays; what it may be is checked with the others.
+    fn change(&mut self, change: &str) -> Result<(), PresetError> {
+        let wrong = |problem: &str| PresetError::Value {
+            machine: self.name.clone(),
+            key: change.escape_debug().to_string(),
+            problem: problem.to_owned(),
+        };
+        let pair = change.split_once('=').filter(|(key, value)| !key.is_empty() && !value.is_empty());
+        let Some((key, value)) = pair else {
+            return Err(wrong("expected KEY=VALUE, such as management.sample=1.5us"));
+        };
+        let nothing = wrong(
+            "is no number of it; there are processor.KEY, tiers.NAME.KEY and management.KEY, as `terrace sim machines` lists them",
+        );
+        let quantity = match key.split('.').collect::<Vec<_>>()[..] {
+            ["processor", key] => self.processor.get_mut(key),
+            ["management", key] => self.management.get_mut(key),
+            ["tiers", tier, key] => {
+                self.tiers.iter_mut().find(|raw| raw.name == tier).and_then(|raw| raw.quantity(key))
+            }
+            _ => None,
+        };
+        let quantity = quantity.ok_or(nothing)?;
+        quantity.value = match &quantity.value {
+            Scalar::Text(_) => Scalar::Text(value.to_owned()),
+            _ => match (value.parse(), value.parse()) {
+                (Ok(whole), _) => Scalar::Whole(whole),
+                (_, Ok(real)) => Scalar::Real(real),
+                _ => Scalar::Text(value.to_owned()),
+            },
+        };
+        "Changed by whoever named the machine".clone_into(&mut quantity.source);
+        Ok(())
+    }
+}
+
+impl RawTier {
+    fn quantity(&mut self, key: &str) -> Option<&mut Quantity> {
+        match key {
+            "capacity" => Some(&mut self.capacity),
+            "read_latency" => Some(&mut self.read_latency),
+            "write_latency" => Some(&mut self.write_latency),
+            "read_bandwidth" => Some(&mut self.read_bandwidth),
+            "write_bandwidth" => Some(&mut self.write_bandwidth),
+            "loading_weight" => Some(&mut self.loading_weight),
+            "loading_exponent" => Some(&mut self.loading_exponent),
+            "loading_limit" => Some(&mut self.loading_limit),
+            "access_unit" => Some(&mut self.access_unit),
+            "copy_read" => self.copy_read.as_mut(),
+            "copy_write" => self.copy_write.as_mut(),
+            "unit_buffer" => self.unit_buffer.as_mut(),
+            "ratio" => self.ratio.as_mut(),
+            _ => None,
+        }
+    }
 }
 
 #[derive(Deserialize)]
@@ -673,6 +744,33 @@ mod tests {
         assert_eq!(Machine::preset("cxl-170").unwrap().tiers[1].read_latency_ns, 170.0);
         assert_eq!(Machine::preset("cxl-250").unwrap().tiers[1].read_latency_ns, 250.0);
         assert_eq!(Machine::preset("three-tier").unwrap().tiers[2].kind, TierKind::Compressed);
+    }
+
+    #[test]
+    fn a_name_can_change_numbers() {
+        let whole =
+            "optane-6252 management.sample=1.5us tiers.optane.read_latency=200ns processor.memory_parallelism=4";
+        let machine = Machine::preset(whole).unwrap();
+        let plain = Machine::preset("optane-6252").unwrap();
+        assert_eq!((machine.name.as_str(), machine.management.sample_ns), (whole, 1500.0));
+        assert_eq!((machine.tiers[1].read_latency_ns, machine.processor.memory_parallelism), (200.0, 4.0));
+        let others = |machine: &Machine| {
+            let of_it = |source: &&Source| !whole.contains(&source.key);
+            machine.sources.iter().filter(of_it).cloned().collect::<Vec<_>>()
+        };
+        assert_eq!(others(&machine), others(&plain));
+        for (wrong, expect) in [
+            ("vax management.sample=1us", "no machine is called \"vax\""),
+            ("optane-6252 sample=1us", "management.KEY"),
+            ("optane-6252 management.simple=1us", "is no number of it"),
+            ("optane-6252 tiers.nvm.read_latency=1us", "is no number of it"),
+            ("optane-6252 management.sample", "KEY=VALUE"),
+            ("optane-6252 management.sample=often", "a time such as"),
+            ("optane-6252 processor.memory_parallelism=many", "processor.memory_parallelism"),
+        ] {
+            let error = Machine::preset(wrong).unwrap_err().to_string();
+            assert!(error.contains(expect), "{wrong}: {error}");
+        }
     }
 
     #[test]
