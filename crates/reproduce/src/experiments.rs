@@ -103,6 +103,8 @@ pub struct Paper {
     pub name: String,
     /// Its title.
     pub title: String,
+    /// What its rows come to and why, in a sentence.
+    pub finding: Option<String>,
 }
 
 /// All rows.
@@ -229,6 +231,7 @@ impl Reader<'_> {
             prefix: self.raw.paper.prefix.get_ref().clone(),
             name: self.raw.paper.name.get_ref().clone(),
             title: self.raw.paper.title.clone(),
+            finding: self.raw.paper.finding.clone(),
         };
         let agree = self.share(&self.raw.paper.agree, "paper", "agree")?;
         for (name, members) in &self.raw.groups {

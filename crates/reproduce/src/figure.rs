@@ -20,10 +20,11 @@ pub(crate) fn of(figure: &Figure, case: &Case, run: &Outcome) -> Option<(f64, Op
             plain(figures.failed_promotions as f64 / promoted as f64)
         }
         Figure::FastHits => plain(figures.fast_hit_share),
-        Figure::FastOverSlow => {
-            let fast = *figures.tier_accesses.first()?;
-            let slow = figures.tier_accesses.iter().sum::<u64>() - fast;
-            plain(fast as f64 / slow.max(1) as f64)
+        Figure::FastOverSlow => plain(fast_over_slow(&figures.tier_accesses)?),
+        Figure::CountedFastOverSlow => plain(fast_over_slow(&figures.counted_loads)?),
+        Figure::CountedFastHits => {
+            let all = figures.counted_loads.iter().sum::<u64>();
+            plain(*figures.counted_loads.first()? as f64 / all.max(1) as f64)
         }
         Figure::SpeedOfAllFast => plain(figures.slowdown_vs_all_fast?.recip()),
         Figure::ManagementOfAllThreads => {
@@ -50,6 +51,13 @@ pub(crate) fn of(figure: &Figure, case: &Case, run: &Outcome) -> Option<(f64, Op
         Figure::Median(metric) => plain(figures.metrics.get(metric).copied()??.median),
         Figure::MeanOf(metric) => plain(figures.metrics.get(metric).copied()??.mean),
     }
+}
+
+/// What the first tier has over what the others have.
+fn fast_over_slow(by_tier: &[u64]) -> Option<f64> {
+    let fast = *by_tier.first()?;
+    let slow = by_tier.iter().sum::<u64>() - fast;
+    Some(fast as f64 / slow.max(1) as f64)
 }
 
 /// The mean; `None` of no numbers.
@@ -97,6 +105,7 @@ pub(crate) fn facts(run: &str, seed: u64, scale: u32, outcome: &Outcome) -> Valu
         "fast_hit_share": figures.fast_hit_share,
         "accesses": figures.accesses,
         "tier_accesses": figures.tier_accesses,
+        "counted_loads": figures.counted_loads,
         "promoted_pages": figures.promoted_pages,
         "demoted_pages": figures.demoted_pages,
         "kernel_demoted_pages": figures.kernel_demoted_pages,

@@ -15,6 +15,10 @@ pub enum Figure {
     FastHits,
     /// Accesses to fast over accesses to slow memory.
     FastOverSlow,
+    /// The same of the loads that counters of cache misses see: those that no prefetcher had served in time.
+    CountedFastOverSlow,
+    /// Share of these loads that fast memory serves.
+    CountedFastHits,
     /// Speed over that with everything fast.
     SpeedOfAllFast,
     /// Time of management over the time of all threads.
@@ -44,7 +48,7 @@ pub enum Figure {
 }
 
 impl Figure {
-    const NAMES: &'static str = "failed-over-promoted, fast-hits, fast-over-slow, speed-of-all-fast, management-of-all-threads, \
+    const NAMES: &'static str = "failed-over-promoted, fast-hits, fast-over-slow, counted-fast-hits, counted-fast-over-slow, speed-of-all-fast, management-of-all-threads, \
         management-of-one-processor, overhead:KIND, hot-set, metadata-bytes-a-page, walk-share, imbalance, drift, migrated-bytes, \
         failed-promotions, median:METRIC, mean:METRIC";
 }
@@ -61,6 +65,8 @@ impl FromStr for Figure {
                 "failed-over-promoted" => Figure::FailedOverPromoted,
                 "fast-hits" => Figure::FastHits,
                 "fast-over-slow" => Figure::FastOverSlow,
+                "counted-fast-hits" => Figure::CountedFastHits,
+                "counted-fast-over-slow" => Figure::CountedFastOverSlow,
                 "speed-of-all-fast" => Figure::SpeedOfAllFast,
                 "management-of-all-threads" => Figure::ManagementOfAllThreads,
                 "management-of-one-processor" => Figure::ManagementOfOneProcessor,
@@ -202,9 +208,11 @@ impl Measure {
 
     /// The least and the most that it can come to, in plain numbers: a range of the paper that covers these says nothing.
     pub(crate) fn natural_range(&self) -> (f64, f64) {
-        use Figure::{Drift, FailedOverPromoted, FastHits, HotSet, SpeedOfAllFast, WalkShare};
+        use Figure::{CountedFastHits, Drift, FailedOverPromoted, FastHits, HotSet, SpeedOfAllFast, WalkShare};
         match self {
-            Measure::Mean(FastHits | Drift | WalkShare) | Measure::Tuned | Measure::MostSaving { .. } => (0.0, 1.0),
+            Measure::Mean(FastHits | CountedFastHits | Drift | WalkShare)
+            | Measure::Tuned
+            | Measure::MostSaving { .. } => (0.0, 1.0),
             Measure::Mean(SpeedOfAllFast) => (0.0, 1.0),
             Measure::Mean(FailedOverPromoted | HotSet) | Measure::Most(_) | Measure::Mean(_) => (0.0, f64::INFINITY),
             Measure::Speedup(_) | Measure::Best | Measure::DatabaseQuery => (0.0, f64::INFINITY),

@@ -59,6 +59,9 @@ pub struct RunFigures {
     pub accesses: u64,
     /// Of these, those that each tier served.
     pub tier_accesses: Vec<u64>,
+    /// Of these, the loads that counters of cache misses see: those that no prefetcher had served in time.
+    #[serde(default)]
+    pub counted_loads: Vec<u64>,
     /// Share of memory accesses that fast memory served.
     pub fast_hit_share: f64,
     /// Pages moved to fast memory.
@@ -248,6 +251,7 @@ impl Outcome {
             footprint_bytes: report.footprint_bytes,
             accesses: report.accesses,
             tier_accesses: report.tier_accesses.clone(),
+            counted_loads: report.counted_loads.clone(),
             fast_hit_share: report.fast_hit_share,
             promoted_pages: report.promoted_pages,
             demoted_pages: report.demoted_pages,

@@ -55,13 +55,15 @@ pub fn page(experiments: &Experiments, rows: &[&Row], store: &Store) -> Result<S
             results.insert(&row.id, kept);
         }
     }
-    let mut out = "# Fidelity: the papers' figures beside ours\n\n\
-         Every figure that a row of `experiments/*.toml` states, beside what the simulator computes for it. Nothing here was measured but the time\n\
+    let mut out = "# Fidelity: the papers' figures beside ours\n\n".to_owned();
+    findings(&mut out, experiments, rows, &results);
+    out.push_str(
+        "Every figure that a row of `experiments/*.toml` states, beside what the simulator computes for it. Nothing here was measured but the time\n\
          of database queries. The page is made by\n\n    terrace reproduce page >docs/fidelity.md\n\n\
          of the runs that are kept in `experiments/results`, and a test holds it to that. [Experiments](experiments.md) says what the verdicts mean,\n\
          how to repeat a row, and how runs are kept. A row's digest stands for the sources, machines and settings that computed its runs; `stale`\n\
-         says which of them are others in the program that printed this page.\n"
-        .to_owned();
+         says which of them are others in the program that printed this page.\n",
+    );
     summary(&mut out, experiments, rows, &results);
     for paper in &experiments.papers {
         let own: Vec<&Row> = rows.iter().copied().filter(|row| begins(row, &paper.prefix)).collect();
@@ -147,6 +149,29 @@ fn verdict(results: &Results<'_>, row: &Row) -> Option<Verdict> {
 /// Rows whose paper states a number or a range, so that agreement is within a distance of it.
 fn is_numeric(row: &Row) -> bool {
     row.paper.number.is_some() || row.paper.at_least.is_some() || row.paper.at_most.is_some()
+}
+
+/// The first paragraph: how many agree, and what each paper's rows come to.
+fn findings(out: &mut String, experiments: &Experiments, rows: &[&Row], results: &Results<'_>) {
+    let count = |wanted: fn(&Row, Verdict) -> bool| {
+        rows.iter().filter(|row| verdict(results, row).is_some_and(|verdict| wanted(row, verdict))).count()
+    };
+    let _ = write!(
+        out,
+        "Of {} rows {} were run: {} agree with their paper ({} of {} that state a number), and {} point the other way, {} of these with a cause that \
+         another row tests.",
+        rows.len(),
+        count(|_, _| true),
+        count(|_, verdict| verdict == Verdict::Agrees),
+        count(|row, verdict| verdict == Verdict::Agrees && is_numeric(row)),
+        count(|row, _| is_numeric(row)),
+        count(|_, verdict| verdict == Verdict::Opposite),
+        count(|row, verdict| verdict == Verdict::Opposite && row.cause_row.is_some()),
+    );
+    for finding in experiments.papers.iter().filter_map(|paper| paper.finding.as_ref()) {
+        let _ = write!(out, "\n{finding}");
+    }
+    out.push_str("\n\n");
 }
 
 fn summary(out: &mut String, experiments: &Experiments, rows: &[&Row], results: &Results<'_>) {

@@ -35,6 +35,7 @@ pub(crate) struct RawPaper {
     pub name: Text,
     pub title: String,
     pub agree: Text,
+    pub finding: Option<String>,
 }
 
 /// Where experiments take place.
