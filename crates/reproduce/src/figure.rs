@@ -31,6 +31,10 @@ pub(crate) fn of(figure: &Figure, case: &Case, run: &Outcome) -> Option<(f64, Op
             plain(figures.management_seconds / (figures.seconds * case.setting.threads as f64))
         }
         Figure::ManagementOfOneProcessor => plain(figures.management_seconds / figures.seconds),
+        Figure::ManagementThreads => {
+            let own = figures.overhead_seconds.iter().filter(|(kind, _)| !kind.ends_with("_stall"));
+            plain(own.map(|(_, seconds)| seconds).sum::<f64>() / figures.seconds)
+        }
         Figure::Overhead(kind) => plain(figures.overhead_seconds.get(kind)? / figures.seconds),
         Figure::HotSet => plain(figures.hot_set?),
         Figure::MetadataBytesAPage => plain(figures.metadata_bytes_per_page),

@@ -25,6 +25,8 @@ pub enum Figure {
     ManagementOfAllThreads,
     /// Time of management over the run's time: processors.
     ManagementOfOneProcessor,
+    /// The same without what management costs the program's threads: of the manager's and the kernel's own threads.
+    ManagementThreads,
     /// Time of one kind of management over the run's time: processors.
     Overhead(String),
     /// Pages at or above the hot threshold over fast memory, median over the later two thirds of the run.
@@ -49,7 +51,7 @@ pub enum Figure {
 
 impl Figure {
     const NAMES: &'static str = "failed-over-promoted, fast-hits, fast-over-slow, counted-fast-hits, counted-fast-over-slow, speed-of-all-fast, management-of-all-threads, \
-        management-of-one-processor, overhead:KIND, hot-set, metadata-bytes-a-page, walk-share, imbalance, drift, migrated-bytes, \
+        management-of-one-processor, management-threads, overhead:KIND, hot-set, metadata-bytes-a-page, walk-share, imbalance, drift, migrated-bytes, \
         failed-promotions, median:METRIC, mean:METRIC";
 }
 
@@ -70,6 +72,7 @@ impl FromStr for Figure {
                 "speed-of-all-fast" => Figure::SpeedOfAllFast,
                 "management-of-all-threads" => Figure::ManagementOfAllThreads,
                 "management-of-one-processor" => Figure::ManagementOfOneProcessor,
+                "management-threads" => Figure::ManagementThreads,
                 "hot-set" => Figure::HotSet,
                 "metadata-bytes-a-page" => Figure::MetadataBytesAPage,
                 "walk-share" => Figure::WalkShare,

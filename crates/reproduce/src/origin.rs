@@ -214,6 +214,7 @@ mod tests {
             "policies/src/rig.rs",
             "reproduce/src/page.rs",
             "reproduce/src/verdict.rs",
+            "workloads/src/native.rs",
             "workloads/src/programs/mod.rs",
             "policies/src/new.rs",
         ] {
