@@ -133,8 +133,8 @@ const HEIGHT: u32 = 600;
 const TEXT_SIZE: u32 = 32;
 /// Most points of a timeline that are drawn: about one for every other pixel.
 const MOST_POINTS: usize = 800;
-/// Most points of all lines of a wide figure; a narrow one has half as many. Both take some 200 kB of a page.
-const MOST_POINTS_OF_ALL: usize = 10_000;
+/// Most points of all lines of a wide figure; a narrow one has half as many. Both take some 160 kB of a page.
+const MOST_POINTS_OF_ALL: usize = 8_000;
 /// Most panels of a figure: nobody compares more, and a page of them stays below 1 MB.
 const MOST_PANELS: usize = 24;
 /// A wide plot is never shown narrower, in pixels of a page; a narrower screen shows the narrow one. Text of [`TEXT_SIZE`] then has 11 pixels.
