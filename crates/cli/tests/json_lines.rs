@@ -60,7 +60,7 @@ const COMMANDS: &[(&str, Way)] = &[
         Here(&["--workloads", "gups", "--policies", "tpp", "--seeds", "1", "--size", "4MiB", "--operations", "2000"]),
     ),
     ("sim explain", Here(&["--trace", "@/trace", "--page", "0x1000", "--policy", "tpp"])),
-    ("sim hotness", Here(&["--workload", "gups", "--size", "8MiB", "--operations", "200000", "--window", "100ms"])),
+    ("sim hotness", Here(&["--workload", "gups", "--size", "8MiB", "--operations", "200000", "--window", "50ms"])),
     ("sim machines", Here(&[])),
     ("sim run", Here(&["--workload", "gups", "--size", "4MiB", "--operations", "2000"])),
     (
