@@ -64,7 +64,7 @@ def text(kind, page, generation=0):
 
 
 def watched(first, size):
-    """A userfaultfd that is told of pages that are missing there."""
+    """A userfaultfd that receives the faults of pages that are missing there."""
     descriptor = do("syscall", SYS_USERFAULTFD, os.O_CLOEXEC)
     fcntl.ioctl(descriptor, UFFDIO_API, struct.pack("=QQQ", UFFD_API, 0, 0))
     fcntl.ioctl(descriptor, UFFDIO_REGISTER, struct.pack("=QQQQ", first, size, UFFDIO_REGISTER_MODE_MISSING, 0))

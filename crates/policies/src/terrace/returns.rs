@@ -220,10 +220,9 @@ mod tests {
     fn watched(period: u16, intervals: u16) -> Returns {
         let mut returns = Returns::new();
         for interval in 1..=intervals {
-            for page in 0..100 {
+            for _ in 0..100 {
                 // All in step, as a program that goes over its memory now and then.
                 let age = (interval - 1) % period.max(1);
-                let _ = page;
                 returns.learn(kind(age, 0, 0), age + 1 == period);
             }
             returns.close();
