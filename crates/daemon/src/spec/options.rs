@@ -7,6 +7,7 @@
 //! [`RunSpec::complete`] does.
 
 use std::collections::BTreeMap;
+use std::fmt::Display;
 use std::time::Duration;
 
 use terrace_core::governor::GovernorConfig;
@@ -195,7 +196,7 @@ pub const OPTIONS: &[OptionInfo] = &[
         value_name: "SHARE",
         takes: "a share above 0%",
         default: "1%",
-        meaning: "Share of the program's CPU time that tracking may cost, where pages move at most half of max_slowdown. Scans become rarer and smaller to stay within it.",
+        meaning: "Share of the program's CPU time that tracking may cost. Where pages move, half of max_slowdown is the most. Scans become rarer and smaller to stay within it.",
         for_class: "",
         set: Set::Text(|spec, text| {
             share(text, "without tracking nothing is known of the pages").map(|share| spec.max_overhead = share)
@@ -224,10 +225,7 @@ pub const OPTIONS: &[OptionInfo] = &[
         meaning: "Share of its time that page-outs may cost until what is cold at the start has left, instead of max_slowdown. none: the bound holds from the first minute. What comes back stays within the bound in any case.",
         for_class: "",
         set: Set::Text(|spec, text| {
-            spec.invest = match text {
-                "none" => None,
-                text => Some(share(text, "none is the word for nothing beyond max_slowdown")?),
-            };
+            spec.invest = or_none(text, |text| share(text, "none is the word for nothing beyond max_slowdown"))?;
             Ok(())
         }),
     },
@@ -293,13 +291,10 @@ pub const OPTIONS: &[OptionInfo] = &[
         value_name: "METRIC",
         takes: "none, or a metric",
         default: "none",
-        meaning: "Prove by this measure of the program that managing it does no harm: auto, instructions, cpu, file:PATH, command:WORDS, http://HOST/PATH#NAME or redis://HOST:PORT. gauge= or cost= stands before what does not count work.",
+        meaning: "Prove by this measure of the program that managing it does no harm: auto, instructions, cpu, file:PATH, command:WORDS, http://HOST/PATH#NAME or redis://HOST:PORT. Write gauge= before it if the number is a speed, cost= if less is better.",
         for_class: "",
         set: Set::Text(|spec, text| {
-            spec.metric = match text {
-                "none" => None,
-                text => Some(text.parse().map_err(|error| format!("{error}"))?),
-            };
+            spec.metric = or_none(text, str::parse)?;
             Ok(())
         }),
     },
@@ -343,6 +338,11 @@ pub const OPTIONS: &[OptionInfo] = &[
         set: Set::Text(|spec, text| metric_of_service(text).map(|metric| spec.metric = Some(metric))),
     },
 ];
+
+/// A value, or nothing for the word `none`.
+fn or_none<T, E: Display>(text: &str, parse: impl Fn(&str) -> Result<T, E>) -> Result<Option<T>, String> {
+    if text == "none" { Ok(None) } else { parse(text).map(Some).map_err(|error| error.to_string()) }
+}
 
 impl OptionInfo {
     /// Whether it is a flag.
