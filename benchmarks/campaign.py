@@ -2,21 +2,24 @@
 """Programs under each manager of memory, one run after the other, in balanced order: what was saved, and what the program lost.
 
     sudo benchmarks/campaign.py [--out FILE] [--programs A,B] [--managers A,B] [--rounds N] [--minutes N]
-    benchmarks/campaign.py --table FILE
+    benchmarks/campaign.py --page    writes the figures into docs/performance.md
+    benchmarks/campaign.py --check   fails if the code that they measure is another now
 
 Each run is a line of FILE as soon as it is over; a second call goes on where the first stopped, so that the whole is made in parts. A round is
 unmanaged, each manager, each manager again from the last to the first, unmanaged: what drifts hits all sides alike. "Saved" is told by the
-machine and alike for all: the program's peak resident memory, less what is resident at the end and what the compressed swap occupies. What the program lost is its
-own count of work, or its time. Needs root; `make build` first. Nothing is asserted.
+machine and alike for all: the program's peak resident memory, less what is resident and what the compressed swap occupies, when nine tenths of the run are over. What the program lost is its
+own count of work, or its time. Each run keeps a digest of the code that it measured. Needs root; `make build` first.
 """
 
 import argparse
 import contextlib
 import datetime
+import hashlib
 import json
 import os
 import platform
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
@@ -25,11 +28,17 @@ import threading
 import time
 from pathlib import Path
 
-from run import GIB, REDIS_LOAD, ROOT, TERRACE, Zram, cpu_seconds, status_bytes, swap_to_ourselves, wait_for_port
+from run import GIB, MEMTIERD, REDIS_LOAD, ROOT, TERRACE, Zram, cpu_seconds, status_bytes, swap_to_ourselves, wait_for_port
 
 DAMON = Path("/sys/kernel/mm/damon/admin/kdamonds")
 LRU = Path("/sys/fs/cgroup/memory")
 LOADED_FIRST = str(ROOT / "target/loaded_first")
+POSTGRES = sorted(Path("/usr/lib/postgresql").glob("*/bin"))
+# What a live figure depends on, and what may change without making it stale: `path digest reason` a line.
+SOURCES = ["crates/linux/src", "crates/bpf/src", "crates/core/src", "crates/policies/src/age.rs", "crates/policies/src/parts"]
+ALLOWED = ROOT / "benchmarks/runs/allowed-changes"
+PAGE = ROOT / "docs/performance.md"
+BEGIN, END = "<!-- campaign -->", "<!-- end of the campaign -->"
 
 
 # ---- programs: each starts a process, and says when it is over how much work a second it did ----
@@ -84,6 +93,38 @@ def redis(port, read, exponent):
     return run
 
 
+def postgres(port):
+    """PostgreSQL with 512 MiB of shared buffers, filled, of which pgbench reads the first tenth. A connection that read all rows once stays
+    open: nobody but processes that map a page can be asked to let it go."""
+
+    def run(begin):
+        bin = POSTGRES[-1]
+        with tempfile.TemporaryDirectory() as place:
+            shutil.chown(place, "postgres")
+            user = ["setpriv", "--reuid=postgres", "--regid=postgres", "--clear-groups"]
+            call = lambda *words: subprocess.run([*user, *map(str, words)], check=True, capture_output=True, text=True, cwd=place)
+            call(bin / "initdb", "-D", f"{place}/data", "-A", "trust")
+            settings = ["shared_buffers=512MB", "huge_pages=off", "autovacuum=off", f"port={port}", f"unix_socket_directories={place}"]
+            server = [bin / "postgres", "-D", f"{place}/data", *(word for setting in settings for word in ("-c", setting))]
+            program = begin(subprocess.Popen([*user, *map(str, server)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
+            try:
+                while not Path(f"{place}/.s.PGSQL.{port}").exists():
+                    time.sleep(0.1)
+                there = ["-h", place, "-p", port, "postgres"]
+                call(bin / "pgbench", "-i", "-q", "-s", 30, *there)
+                call(bin / "psql", "-c", "create extension pg_prewarm", "-c", "select pg_prewarm('pgbench_accounts')", *there)
+                idle = [bin / "psql", "-c", "select sum(abalance) from pgbench_accounts", "-c", "select pg_sleep(1000)", *there]
+                subprocess.Popen([*user, *map(str, idle)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=place)
+                Path(f"{place}/first_tenth.sql").write_text("\\set id random(1, 300000)\nselect abalance from pgbench_accounts where aid = :id;\n")
+                told = call(bin / "pgbench", "-n", "-f", f"{place}/first_tenth.sql", "-c", 1, "-T", 90, *there).stdout
+                rate = next(line for line in told.splitlines() if line.startswith("tps = "))
+                return {"per_second": float(rate.split()[2])}
+            finally:
+                program.over()
+
+    return run
+
+
 PROGRAMS = {
     "hot-cold": own_count([TERRACE, "workload", "hot-cold", "--size", "1GiB", "--duration", "60s", "--set", "layout=scattered"]),
     "hot-cold-blocks": own_count([TERRACE, "workload", "hot-cold", "--size", "1GiB", "--duration", "60s", "--set", "layout=contiguous"]),
@@ -91,6 +132,7 @@ PROGRAMS = {
     "uniform": own_count([LOADED_FIRST, "512", "5", "40", "1"]),
     "redis-tenth": redis(7393, "50MiB", "0"),
     "redis-zipf": redis(7394, "500MiB", "0.99"),
+    "postgres": postgres(7395),
     "pagerank": whole_run([TERRACE, "workload", "gap-pr", "--size", "640MiB"]),
 }
 
@@ -99,19 +141,21 @@ PROGRAMS = {
 
 
 class Beside:
-    """The program as its manager sees it: a process, its memory sampled twice a second."""
+    """The program as its manager sees it: a process, the memory of it and of its children sampled twice a second."""
 
     def __init__(self, process, manager):
         self.process, self.samples, self.manager = process, [], manager
+        self.shared_before = meminfo_bytes("Shmem")
         self.ended = threading.Event()
         self.thread = threading.Thread(target=self.watch)
         self.thread.start()
 
     def watch(self):
         while not self.ended.wait(0.5):
-            resident = status_bytes_or_none(self.process.pid)
-            if not resident:
+            own = sum(status_bytes_or_none(pid, "RssAnon") or 0 for pid in family(self.process.pid))
+            if not own:
                 break
+            resident = own + max(meminfo_bytes("Shmem") - self.shared_before, 0)
             self.samples.append({"resident": resident, "occupied": self.manager.occupied(), "manager_cpu": self.manager.cpu()})
 
     def wait(self):
@@ -122,15 +166,29 @@ class Beside:
     def over(self):
         self.ended.set()
         self.thread.join()
-        self.process.terminate()
+        self.process.send_signal(signal.SIGINT)
         self.wait()
 
 
-def status_bytes_or_none(pid):
+def status_bytes_or_none(pid, key):
     try:
-        return status_bytes(pid, "VmRSS")
+        return status_bytes(pid, key)
     except (FileNotFoundError, ProcessLookupError):
         return None
+
+
+def meminfo_bytes(key):
+    lines = Path("/proc/meminfo").read_text().splitlines()
+    return next(int(line.split()[1]) << 10 for line in lines if line.startswith(f"{key}:"))
+
+
+def family(pid):
+    """A process and all that it started."""
+    found = [pid]
+    for one in found:
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            found += map(int, Path(f"/proc/{one}/task/{one}/children").read_text().split())
+    return found
 
 
 class Nobody:
@@ -159,12 +217,12 @@ class Terrace(Nobody):
 
     def begin(self, process):
         self.report = tempfile.NamedTemporaryFile(suffix=".json")
-        words = ["attach", "--pid", str(process.pid), "--policy", self.policy, "--quiet", "--json-file", self.report.name]
+        words = ["attach", "--pid", str(process.pid), "--policy", self.policy, "--shared", "--quiet", "--json-file", self.report.name]
         self.process = subprocess.Popen([TERRACE, *words], stderr=subprocess.PIPE, text=True)
         return super().begin(process)
 
     def command(self):
-        return f"terrace attach --pid PID --policy {self.policy}"
+        return f"terrace attach --pid PID --policy {self.policy} --shared"
 
     def occupied(self):
         found = [path for path in Path("/sys/block").glob("zram*") if path.name in Path("/proc/swaps").read_text()]
@@ -214,13 +272,12 @@ class KernelLru(WithSwap):
         self.group = LRU / "terrace-campaign"
         self.group.mkdir()
         (self.group / "tasks").write_text(str(process.pid))
-        (self.group / "memory.move_charge_at_immigrate").write_text("1")
         self.timer = threading.Timer(15, self.limit, [process.pid])
         self.timer.start()
 
     def limit(self, pid):
         with contextlib.suppress(OSError):
-            (self.group / "memory.limit_in_bytes").write_text(str(int((status_bytes_or_none(pid) or GIB) * 0.3)))
+            (self.group / "memory.limit_in_bytes").write_text(str(int((status_bytes_or_none(pid, "VmRSS") or GIB) * 0.3)))
 
     def stop(self):
         self.timer.cancel()
@@ -265,23 +322,11 @@ class Damon(WithSwap):
         (DAMON / "nr_kdamonds").write_text("0")
 
 
-MEMTIERD = """\
-policy:
-  name: age
-  config: |
-    intervalms: 5000
-    pidwatcher: {{name: pidlist, config: "pids: [{pid}]"}}
-    swapoutms: 12000
-    tracker: {{name: idlepage, config: "pagesinregion: 512"}}
-    mover: {{intervalms: 20, bandwidth: 200}}
-"""
-
-
 class Memtierd(WithSwap):
     name = "memtierd"
 
     def command(self):
-        return "memtierd 0.1.1, policy age, swapoutms 12000"
+        return "memtierd 0.1.1, policy age, tracker finder, swapoutms 10000"
 
     def start(self, process):
         self.config = tempfile.NamedTemporaryFile("w", suffix=".yaml")
@@ -305,10 +350,12 @@ def managers():
         found.append(KernelLru())
     else:
         print("kernel-lru is left out: no memory controller of cgroups version 1 here", file=sys.stderr)
-    if DAMON.exists():
-        found.append(Damon())
-    else:
+    if not DAMON.exists():
         print("damon is left out: this kernel has no /sys/kernel/mm/damon/admin", file=sys.stderr)
+    elif (DAMON / "nr_kdamonds").read_text().strip() != "0":
+        print("damon is left out: somebody runs a kdamond already (/sys/kernel/mm/damon/admin/kdamonds)", file=sys.stderr)
+    else:
+        found.append(Damon())
     if "MEMTIERD" in os.environ:
         found.append(Memtierd())
     else:
@@ -330,7 +377,8 @@ def one_run(program, manager):
         manager_says = manager.end()
     samples = beside.samples
     peak = max(sample["resident"] for sample in samples)
-    last = samples[-1]
+    # Programs of the catalogue end by reading all their memory, to verify it: "at the end" is before that.
+    last = samples[len(samples) * 9 // 10]
     return {
         "program": program,
         "manager": manager.name,
@@ -339,23 +387,44 @@ def one_run(program, manager):
         "peak_bytes": peak,
         "saved_end_bytes": peak - last["resident"] - last["occupied"],
         "saved_mean_bytes": statistics.mean(peak - sample["resident"] - sample["occupied"] for sample in samples),
-        "manager_cpu_seconds": last["manager_cpu"],
+        "resident_mib_each_5_s": [sample["resident"] >> 20 for sample in samples[::10]],
+        "manager_cpu_seconds": samples[-1]["manager_cpu"],
         "load_average_before": load,
+        "digests": {source: digest(source) for source in SOURCES},
         "kernel": platform.release(),
         "date": datetime.date.today().isoformat(),
         **manager_says,
     }
 
 
-def table(file):
-    """The runs of a file as a Markdown table: medians, with all values of the throughput."""
-    runs = [json.loads(line) for line in file.read_text().splitlines()]
+def digest(source):
+    """Of the Rust and C files below a path, without their tests' own files."""
+    place = ROOT / source
+    files = sorted(place.rglob("*")) if place.is_dir() else [place]
+    of = hashlib.sha256()
+    for file in files:
+        if file.suffix in (".rs", ".c", ".h") and not file.stem.endswith("tests"):
+            of.update(file.read_bytes())
+    return of.hexdigest()[:12]
+
+
+def stale(runs):
+    """What of the code is another than what these runs measured, and is not among the allowed changes."""
+    lines = [line.split(maxsplit=2) for line in ALLOWED.read_text().splitlines() if line and line[0] != "#"] if ALLOWED.exists() else []
+    allowed = {(words[0], words[1]) for words in lines if len(words) == 3}
+    now = {source: digest(source) for source in SOURCES}
+    of_terrace = [run for run in runs if run["manager"].startswith("terrace")]
+    changed = {source for run in of_terrace for source, then in run["digests"].items() if now.get(source) != then}
+    return sorted(source for source in changed if (source, now.get(source)) not in allowed), now
+
+
+def table(runs):
+    """The runs as a Markdown table: medians, with all values of the throughput."""
     base = {}
     for run in runs:
         if run["manager"] == "unmanaged":
             base.setdefault(run["program"], []).append(run["result"]["per_second"])
-    print("| program | manager | saved at the end | throughput, unmanaged = 1 (all runs) | manager's CPU | runs |")
-    print("|---|---|---|---|---|---|")
+    lines = ["| program | manager | saved at the end | throughput, unmanaged = 1 (all runs) | account | manager's CPU |", "|---|---|---|---|---|---|"]
     cells = dict.fromkeys((run["program"], run["manager"]) for run in runs)
     for program, manager in sorted(cells, key=lambda cell: list(PROGRAMS).index(cell[0])):
         of = [run for run in runs if (run["program"], run["manager"]) == (program, manager)]
@@ -366,20 +435,41 @@ def table(file):
         values = ", ".join(f"{ratio:.3f}" for ratio in ratios)
         shown = "" if manager == "unmanaged" else f"{saved:.0%}"
         cost = "" if manager in ("unmanaged", "kernel-lru") else f"{cpu:.2f} s"
-        print(f"| {program} | {manager} | {shown} | {statistics.median(ratios):.3f} ({values}) | {cost} | {len(of)} |")
+        accounts = [run["report"]["cost"]["share_of_target"] for run in of if "report" in run]
+        account = f"{statistics.median(accounts):.1%}" if accounts else ""
+        lines.append(f"| {program} | {manager} | {shown} | {statistics.median(ratios):.3f} ({values}) | {account} | {cost} |")
+    return "\n".join(lines)
+
+
+def page(runs):
+    """Writes the table into its place in docs/performance.md."""
+    text = PAGE.read_text()
+    before, rest = text.split(BEGIN)
+    after = rest.split(END)[1]
+    dates = sorted({run["date"] for run in runs})
+    loads = [run["load_average_before"] for run in runs]
+    told = f"{len(runs)} runs of {dates[0]}{f' to {dates[-1]}' if len(dates) > 1 else ''}, Linux {runs[0]['kernel']}; load average before a run {min(loads):.1f} to {max(loads):.1f}."
+    PAGE.write_text(f"{before}{BEGIN}\n{told}\n\n{table(runs)}\n{END}{after}")
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks/runs" / f"{datetime.date.today()}-campaign" / "runs.jsonl")
+    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks/runs/campaign/runs.jsonl")
     parser.add_argument("--programs", default=",".join(PROGRAMS))
     parser.add_argument("--managers", help="those to run; unmanaged is always among them")
     parser.add_argument("--rounds", type=int, default=1, help="balanced rounds: two runs of each manager in each")
     parser.add_argument("--minutes", type=float, default=45.0, help="begin no run after so long")
-    parser.add_argument("--table", type=Path, help="print the table of this file, and run nothing")
+    parser.add_argument("--page", action="store_true", help="write the figures of --out into docs/performance.md, and run nothing")
+    parser.add_argument("--check", action="store_true", help="fail if the code that the figures of --out measure is another now")
     arguments = parser.parse_args()
-    if arguments.table:
-        return table(arguments.table)
+    read = lambda: [json.loads(line) for line in arguments.out.read_text().splitlines()]
+    if arguments.page:
+        return page(read())
+    if arguments.check:
+        changed, now = stale(read())
+        for source in changed:
+            print(f"docs/performance.md is stale: {source} is {now[source]} now; run `make bench`, or add `{source} {now[source]} REASON` to {ALLOWED.relative_to(ROOT)}")
+        sys.exit(bool(changed))
     if os.geteuid() != 0:
         sys.exit("campaign.py: managing memory needs root: sudo benchmarks/campaign.py ...")
     if not os.access(TERRACE, os.X_OK):
@@ -394,7 +484,7 @@ def main():
         sys.exit(f"campaign.py: --managers {name}: here are {', '.join(there)}")
     order = ["unmanaged", *(name for name in wanted if name != "unmanaged")]
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
-    done = [json.loads(line) for line in arguments.out.read_text().splitlines()] if arguments.out.exists() else []
+    done = read() if arguments.out.exists() else []
     counts = {}
     for run in done:
         key = (run["program"], run["manager"])
@@ -404,6 +494,9 @@ def main():
         for program in arguments.programs.split(","):
             if program.startswith("redis") and not shutil.which("redis-server"):
                 print(f"{program} is left out: redis-server is not installed", file=sys.stderr)
+                continue
+            if program == "postgres" and not POSTGRES:
+                print("postgres is left out: PostgreSQL is not installed", file=sys.stderr)
                 continue
             for half, names in enumerate([order, order[::-1]]):
                 for name in names:
@@ -417,8 +510,7 @@ def main():
                         out.write(text + "\n")
                     saved = run["saved_end_bytes"] / run["peak_bytes"]
                     print(f"{program}, {name}: {run['result']['per_second']:.4g} a second, saved {saved:.0%}", flush=True)
-    print()
-    table(arguments.out)
+    print(f"\n{table(read())}")
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Measures Terrace on this machine, against an unmanaged run, the kernel's own LRU, and intel/memtierd.
+"""What Terrace itself costs, how well a size is tuned, and how fast a database answers, on this machine; campaign.py has programs under managers.
 
     sudo benchmarks/run.py NAME [--out DIR] [--pairs N] [--short]
 
-NAME: hot-cold, hot-moves, memtierd, kernel-lru, redis, at-rest, size-tune, size-database, all. Every run is kept raw in DIR as one JSON file, with its
+NAME: at-rest, size-tune, size-database, all. Every run is kept raw in DIR as one JSON file, with its
 command; the table printed at the end is also written beside it. Ratios are of runs that alternate, so that what else the
 machine does hits both sides. Nothing is asserted: a figure is what was seen. Needs root; `make build` first.
 """
@@ -126,64 +126,6 @@ def managed(command, options=()):
         return {"command": full, "lines": json_lines(done.stdout), "report": json.loads(text)}
 
 
-def unmanaged(command):
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode:
-        sys.exit(f"{' '.join(command)}\nended with {done.returncode}:\n{done.stderr}")
-    return {"command": command, "lines": json_lines(done.stdout)}
-
-
-def out_share_at(report, seconds, cold_bytes):
-    """Share of the cold memory that was out of fast memory so long after the start."""
-    points = [point for point in report["timeline"] if point["seconds"] <= seconds]
-    return points[-1]["slow_bytes"] / cold_bytes if points else 0.0
-
-
-def hot_cold(arguments, name="hot-cold", size="2GiB", options=("layout=scattered",), duration=64, window=(30, 62)):
-    command = workload_command(size, duration, options)
-    pairs = []
-    for number in range(arguments.pairs):
-        sides = ["managed", "unmanaged"] if number % 2 == 0 else ["unmanaged", "managed"]
-        pair = {}
-        for side in sides:
-            pair[side] = managed(command) if side == "managed" else unmanaged(command)
-            pair[side]["hot_loop"] = hot_loop(pair[side]["lines"], *window)
-        report = pair["managed"]["report"]
-        cold = 0.75 * 2 * GIB
-        pair["cold_out_share_at_60s"] = out_share_at(report, 60, cold)
-        for figure in ("mean", "p50"):
-            key = f"{figure}_nanoseconds"
-            pair[f"{figure}_ratio"] = pair["managed"]["hot_loop"][key] / pair["unmanaged"]["hot_loop"][key]
-        pairs.append(pair)
-        say(
-            f"  pair {number + 1}: median time of an operation x{pair['p50_ratio']:.3f}, mean x{pair['mean_ratio']:.3f}, "
-            f"cold out at 60 s {pair['cold_out_share_at_60s']:.1%}, "
-            f"Terrace {report['manager']['cpu_seconds']:.2f} s CPU, {report['manager']['max_rss_bytes'] / 2**20:.1f} MiB"
-        )
-    summary = {
-        "pairs": len(pairs),
-        "p50_ratio_median": median([pair["p50_ratio"] for pair in pairs]),
-        "p50_ratio_range": [min(p["p50_ratio"] for p in pairs), max(p["p50_ratio"] for p in pairs)],
-        "mean_ratio_median": median([pair["mean_ratio"] for pair in pairs]),
-        "mean_ratio_range": [min(p["mean_ratio"] for p in pairs), max(p["mean_ratio"] for p in pairs)],
-        "cold_out_share_at_60s_median": median([pair["cold_out_share_at_60s"] for pair in pairs]),
-        "fast_bytes_saved_mean_median": median([p["managed"]["report"]["fast_bytes_saved_mean"] for p in pairs]),
-        "manager_cpu_seconds_median": median([p["managed"]["report"]["manager"]["cpu_seconds"] for p in pairs]),
-        "manager_max_rss_mib_median": median([p["managed"]["report"]["manager"]["max_rss_bytes"] / 2**20 for p in pairs]),
-    }
-    keep(arguments, name, {"pairs": pairs}, summary)
-
-
-def hot_moves(arguments):
-    hot_cold(
-        arguments,
-        name="hot-moves",
-        options=("layout=scattered", "shift_seconds=60"),
-        duration=128,
-        window=(30, 126),
-    )
-
-
 MEMTIERD = """\
 policy:
   name: age
@@ -202,174 +144,6 @@ policy:
       intervalms: 20
       bandwidth: 200
 """
-
-
-def beside(command, start, stop, window, samples_of):
-    """A program with a manager beside it: starts both, samples the program's resident memory, ends both."""
-    with tempfile.TemporaryFile("w+") as output:
-        program = subprocess.Popen(command, stdout=output)
-        manager = start(program.pid)
-        resident = []
-        manager_cpu = 0.0
-        began = time.time()
-        while program.poll() is None:
-            time.sleep(1)
-            try:
-                resident.append({"seconds": time.time() - began, "resident_bytes": status_bytes(program.pid, "VmRSS")})
-                manager_cpu = samples_of(manager, manager_cpu)
-            except (FileNotFoundError, ProcessLookupError):
-                pass
-        stop(manager)
-        output.seek(0)
-        lines = json_lines(output.read())
-    return {
-        "command": command,
-        "exit_code": program.returncode,
-        "lines": lines,
-        "hot_loop": hot_loop(lines, *window),
-        "resident": resident,
-        "manager_cpu_seconds": manager_cpu,
-    }
-
-
-def memtierd(arguments):
-    binary = os.environ.get("MEMTIERD", shutil.which("memtierd"))
-    if not binary:
-        say("  memtierd is not installed (how to build it: docs/lab.md, Compare managers): left out")
-        return
-    command = workload_command("2GiB", 64, ["layout=scattered"])
-    window = (30, 62)
-    rounds = []
-    for number in range(arguments.pairs):
-        one = {"unmanaged": unmanaged(command), "terrace": managed(command)}
-        for side in one.values():
-            side["hot_loop"] = hot_loop(side["lines"], *window)
-        lock = contextlib.ExitStack()
-        lock.enter_context(swap_to_ourselves())
-        zram = Zram(3 * GIB)
-        with tempfile.NamedTemporaryFile("w", suffix=".yaml") as config:
-
-            def start(pid):
-                config.write(MEMTIERD.format(pid=pid))
-                config.flush()
-                return subprocess.Popen(
-                    [binary, "-config", config.name], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-                )
-
-            def stop(manager):
-                manager.terminate()
-                manager.wait()
-
-            try:
-                one["memtierd"] = beside(command, start, stop, window, lambda manager, _: cpu_seconds(manager.pid))
-                one["memtierd"]["config"] = MEMTIERD
-            finally:
-                zram.close()
-                lock.close()
-        base = one["unmanaged"]["hot_loop"]["mean_nanoseconds"]
-        points = one["terrace"]["report"]["timeline"]
-        one["figures"] = {
-            "terrace_mean_ratio": one["terrace"]["hot_loop"]["mean_nanoseconds"] / base,
-            "memtierd_mean_ratio": one["memtierd"]["hot_loop"]["mean_nanoseconds"] / base,
-            "terrace_resident_bytes_at_60s": [p["resident_bytes"] for p in points if p["seconds"] <= 60][-1],
-            "memtierd_resident_bytes_at_60s": [p["resident_bytes"] for p in one["memtierd"]["resident"] if p["seconds"] <= 60][-1],
-            "terrace_cpu_seconds": one["terrace"]["report"]["manager"]["cpu_seconds"],
-            "memtierd_cpu_seconds": one["memtierd"]["manager_cpu_seconds"],
-        }
-        rounds.append(one)
-        say(f"  round {number + 1}: " + ", ".join(f"{key} {value:.4g}" for key, value in one["figures"].items()))
-    summary = {key: median([one["figures"][key] for one in rounds]) for key in rounds[0]["figures"]}
-    keep(arguments, "memtierd", {"rounds": rounds}, {"rounds": len(rounds), **summary})
-
-
-def kernel_lru(arguments):
-    """The kernel's own reclaim at the same limit: a cgroup (version 1) that holds as much as `--fast` allows."""
-    base = Path("/sys/fs/cgroup/memory")
-    if not (base / "memory.limit_in_bytes").exists():
-        say("  no version 1 memory controller here: left out")
-        return
-    command = workload_command("2GiB", 64, ["layout=scattered"])
-    window, share = (30, 62), 0.35
-    limit = int(2 * GIB * share)
-    rounds = []
-    for number in range(arguments.pairs):
-        one = {"unmanaged": unmanaged(command), "terrace": managed(command, ["--fast", f"{share:.0%}"])}
-        for side in one.values():
-            side["hot_loop"] = hot_loop(side["lines"], *window)
-        group = base / "terrace-bench"
-        group.mkdir()
-        lock = contextlib.ExitStack()
-        lock.enter_context(swap_to_ourselves())
-        zram = Zram(3 * GIB)
-        try:
-            (group / "memory.limit_in_bytes").write_text(str(limit))
-
-            inside = ["sh", "-c", f'echo $$ > {group}/tasks; exec "$@"', "sh", *command]
-            one["kernel"] = beside(inside, lambda pid: None, lambda manager: None, window, lambda manager, cpu: 0.0)
-        finally:
-            zram.close()
-            lock.close()
-            group.rmdir()
-        base_time = one["unmanaged"]["hot_loop"]["mean_nanoseconds"]
-        one["figures"] = {
-            "limit_bytes": limit,
-            "terrace_mean_ratio": one["terrace"]["hot_loop"]["mean_nanoseconds"] / base_time,
-            "kernel_mean_ratio": one["kernel"]["hot_loop"]["mean_nanoseconds"] / base_time,
-            "terrace_p50_ratio": one["terrace"]["hot_loop"]["p50_nanoseconds"] / one["unmanaged"]["hot_loop"]["p50_nanoseconds"],
-            "kernel_p50_ratio": one["kernel"]["hot_loop"]["p50_nanoseconds"] / one["unmanaged"]["hot_loop"]["p50_nanoseconds"],
-        }
-        rounds.append(one)
-        say(f"  round {number + 1}: " + ", ".join(f"{key} {value:.4g}" for key, value in one["figures"].items()))
-    summary = {key: median([one["figures"][key] for one in rounds]) for key in rounds[0]["figures"]}
-    keep(arguments, "kernel-lru", {"rounds": rounds}, {"rounds": len(rounds), **summary})
-
-
-def redis(arguments):
-    """redis-server (Debian's package), 1 GiB of values, zipf 0.99 reads: throughput and latency with and without."""
-    if not shutil.which("redis-server"):
-        say("  redis-server is not installed: left out")
-        return
-    port = 7391
-    server = ["redis-server", "--port", str(port), "--save", "", "--appendonly", "no", "--bind", "127.0.0.1"]
-    load = [REDIS_LOAD, "--port", str(port), "--data", "1GiB", "--value", "1KiB"]
-    rounds = []
-    for number in range(arguments.pairs):
-        one = {}
-        for side in ["managed", "unmanaged"] if number % 2 == 0 else ["unmanaged", "managed"]:
-            with tempfile.NamedTemporaryFile(suffix=".json") as report:
-                wrap = [TERRACE, "run", "--quiet", "--json-file", report.name, "--"] if side == "managed" else []
-                lock = contextlib.ExitStack()
-                lock.enter_context(swap_to_ourselves())
-                program = subprocess.Popen([*wrap, *server], stdout=subprocess.DEVNULL)
-                try:
-                    wait_for_port(port)
-                    subprocess.run([*load, "--fill", "1GiB"], check=True)
-                    # The first part lets Terrace learn; only the second is counted, on both sides. Learning takes its time: the
-                    # coldest pages of this load are read once in one to two minutes.
-                    reads = [*load, "--seconds", "150", "--warm", "90", "--connections", "2"]
-                    measured = subprocess.run(reads, check=True, capture_output=True, text=True)
-                finally:
-                    program.send_signal(signal.SIGTERM)
-                    program.wait()
-                    lock.close()
-                one[side] = {"command": [*wrap, *server], "load": reads, "result": json.loads(measured.stdout)}
-                if side == "managed":
-                    one[side]["report"] = json.loads(Path(report.name).read_text())
-        figures = {
-            f"{key}_ratio": one["managed"]["result"][key] / one["unmanaged"]["result"][key]
-            for key in ("requests_per_second", "p50_microseconds", "p99_microseconds")
-        }
-        report = one["managed"]["report"]
-        figures["fast_bytes_saved_end"] = report["fast_bytes_saved_end"]
-        figures["fast_bytes_saved_mean"] = report["fast_bytes_saved_mean"]
-        figures["peak_footprint_bytes"] = report["target"]["peak_footprint_bytes"]
-        figures["refaults"] = report["refaults"]
-        figures["manager_cpu_seconds"] = report["manager"]["cpu_seconds"]
-        one["figures"] = figures
-        rounds.append(one)
-        say(f"  pair {number + 1}: " + ", ".join(f"{key} {value:.4g}" for key, value in figures.items()))
-    summary = {key: median([one["figures"][key] for one in rounds]) for key in rounds[0]["figures"]}
-    keep(arguments, "redis", {"rounds": rounds}, {"pairs": len(rounds), **summary})
 
 
 def wait_for_port(port):
@@ -640,11 +414,6 @@ def find_reports(value):
 
 
 BENCHMARKS = {
-    "hot-cold": hot_cold,
-    "hot-moves": hot_moves,
-    "memtierd": memtierd,
-    "kernel-lru": kernel_lru,
-    "redis": redis,
     "at-rest": at_rest,
     "size-tune": size_tune,
     "size-database": size_database,

@@ -111,8 +111,10 @@ pub struct SimConfig {
 
 impl SimConfig {
     /// A simulation on `machine` of a program with this footprint, with a fast tier of that size; everything else as the
-    /// papers' systems run: the governor without a rate, rest or throttle of its own.
+    /// papers' systems run: the governor without a rate, rest or throttle of its own. They do not run on compressed swap: where that is the
+    /// only slow tier, the governor is the one that runs live, and with fast memory for all of the program whatever is cold leaves.
     pub fn new(machine: Machine, footprint: Bytes, fast: FastSize) -> SimConfig {
+        let only_swap = machine.tiers.get(1).is_some_and(|tier| tier.kind == TierKind::Compressed);
         SimConfig {
             machine,
             scale: Scale::FULL,
@@ -127,7 +129,7 @@ impl SimConfig {
             sampling_quota: None,
             transient_failures: 0.0,
             placement: Placement::Random,
-            governor: unbound(),
+            governor: if only_swap { GovernorConfig::default() } else { unbound() },
             goal: FastGoal::Share(1.0),
             mmu: None,
             watch: None,

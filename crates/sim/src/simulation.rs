@@ -20,6 +20,7 @@ mod link;
 mod manage;
 mod mover;
 mod outcome;
+mod pressure;
 mod regions;
 mod setup;
 mod shadows;
@@ -46,6 +47,7 @@ use kernel::KernelModel;
 use limit::Limit;
 use link::EngineLink;
 use mover::Mover;
+use pressure::Told;
 use shadows::Shadows;
 use spaces::Spaces;
 use trackers::Trackers;
@@ -69,6 +71,7 @@ pub struct Simulation {
     spaces: Spaces,
     cores: Cores,
     foresight: Foresight,
+    told: Told,
     random: u64,
     failure: Option<SimError>,
 }

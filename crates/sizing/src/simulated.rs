@@ -11,6 +11,7 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use terrace_core::governor::GovernorConfig;
 use terrace_core::observation::Observations;
 use terrace_core::pages::Pages;
 use terrace_core::plan::{MoveRequests, Reason};
@@ -18,6 +19,7 @@ use terrace_core::policy::{CapacityView, Feedback, Kernel, Needs, Policy, Policy
 use terrace_core::units::{Bytes, PageId, SpaceId, TierId, Time, Vpn};
 use terrace_machine::load::Wait;
 use terrace_machine::preset::Machine;
+use terrace_sim::config::unbound;
 use terrace_sim::record::Record;
 use terrace_sim::{FastSize, SimConfig, SimError, Simulation};
 
@@ -217,7 +219,7 @@ pub fn perform(benchmark: &Benchmark, machine: &Machine, seed: u64) -> Result<Pe
     let mut config = SimConfig::new(machine.clone(), Bytes::of_pages(2 * pages + (1 << 16)), FastSize::Share(1.0));
     // An access of the benchmark is one that misses the cache; a small array in a large cache would not.
     (config.seed, config.cache) = (seed, false);
-    config.governor.batch_pages = 512;
+    config.governor = GovernorConfig { batch_pages: 512, ..unbound() };
     let queue = Queue::default();
     let script = Script { queue: queue.clone(), slow_from, slow, starts: Vec::new(), planned: Time::ZERO };
     let mut simulation = Simulation::new(config, Box::new(script))?;

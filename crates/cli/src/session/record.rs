@@ -26,6 +26,8 @@ use crate::report::{
 
 /// Most points of the timeline; beyond, every second one is dropped and the step doubles.
 const MOST_POINTS: usize = 1800;
+/// Share of the pages moved to compressed swap that it must hold for a point to be taken.
+const STORED: f64 = 0.9;
 /// Edges of the age histogram, in seconds.
 const AGES: [f64; 11] = [0.0, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0];
 
@@ -107,7 +109,14 @@ impl Recorder {
         let tiers = manager.tiers().tiers();
         let used: Vec<u64> = tiers.iter().map(|tier| Bytes::of_pages(pages.used_in_all(tier.id)).get()).collect();
         let occupied = stats.pressure.zram.map_or(0, |zram| zram.mem_used_bytes.get());
-        let (saved, others) = saved(manager, &used);
+        let moved = moved_to_swap(manager, &used);
+        // A program that is just exiting has freed its pages in swap before anybody saw it: what they occupied is gone, and all would seem
+        // saved. Nor is a moment told in which many come back. The next point tells.
+        let stored = stats.pressure.zram.map_or(moved, |zram| zram.orig_data_bytes.get());
+        if (stored as f64) < STORED * moved as f64 {
+            return;
+        }
+        let (saved, others) = saved(manager, &used, moved);
         let (user, system) = own_cpu();
         let point = Point {
             seconds: now.since(self.began).as_secs_f64(),
@@ -395,18 +404,22 @@ impl Observer for Recorder {
     }
 }
 
+/// Bytes in swap that Terrace moved there, where a tier is swap.
+fn moved_to_swap(manager: &Manager, used: &[u64]) -> u64 {
+    let Some(swap) = manager.tiers().swap_tier() else { return 0 };
+    // Where the policy orders the kernel's lists, the kernel moves on its behalf.
+    match manager.stats().kernel_lists {
+        Some(_) => used[swap.index()],
+        None => Bytes::of_pages(manager.engine().pages().demoted_in_all(swap)).get(),
+    }
+}
+
 /// Bytes of fast memory that Terrace saved, and bytes in swap that others put there. What the compressed device occupies counts
 /// by the part of its pages that Terrace moved.
-fn saved(manager: &Manager, used: &[u64]) -> (i64, u64) {
-    let pages = manager.engine().pages();
+fn saved(manager: &Manager, used: &[u64], moved: u64) -> (i64, u64) {
     let slow: u64 = used[1..].iter().sum();
     let Some(swap) = manager.tiers().swap_tier() else { return (slow as i64, 0) };
     let swapped = used[swap.index()];
-    // Where the policy orders the kernel's lists, the kernel moves on its behalf.
-    let moved = match manager.stats().kernel_lists {
-        Some(_) => swapped,
-        None => Bytes::of_pages(pages.demoted_in_all(swap)).get(),
-    };
     let occupied = manager.stats().pressure.zram.map_or(0.0, |zram| {
         let stored = zram.orig_data_bytes.get().max(swapped).max(1);
         zram.mem_used_bytes.get() as f64 * (moved as f64 / stored as f64)

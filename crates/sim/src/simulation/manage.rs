@@ -19,6 +19,7 @@ impl Simulation {
         let mut news = self.deliver();
         news |= self.answer_plan();
         news |= self.scan_if_due();
+        news |= self.press();
         self.mark_if_due();
         if self.wake_if_due(news) {
             self.poll();

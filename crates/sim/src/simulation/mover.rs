@@ -6,6 +6,8 @@
 //! bytes load both tiers; each core that runs the program is
 //! interrupted to flush its TLB; and if the page is in use, a thread that touches it waits. Promotions of systems that move
 //! pages in the hint fault are paid by the program instead of by a mover. Those of a bound cost nothing.
+//! A block of single pages that leaves whole for compressed memory is made one huge page first: one interrupt for all of it
+//! (`docs/block-moves.md`).
 
 use terrace_core::engine::Input;
 use terrace_core::observation::Observation;
@@ -31,6 +33,8 @@ pub(super) struct Mover {
     copies: Copies,
     /// Units that moved in this stretch.
     moving: Vec<Moving>,
+    /// Pages of the block on its way to compressed memory as one huge page that are still to land.
+    of_whole: u32,
 }
 
 /// A unit that moved in this stretch.
@@ -127,8 +131,12 @@ impl Simulation {
         let mut outcomes = Vec::with_capacity(plan.moves.len());
         // Time each mover spends, by the tier it moves pages out of.
         let mut busy = [0.0; TierId::MAX];
-        for item in &plan.moves {
+        for (k, item) in plan.moves.iter().enumerate() {
             let mut spent = 0.0;
+            if self.mover.of_whole == 0 && self.leaves_whole(&plan.moves[k..]) {
+                self.mover.of_whole = BLOCK_PAGES;
+                spent += self.gather(item.from);
+            }
             let failure = self.carry_out_one(item, &mut spent);
             let mover = if self.kernel.rules().movers == Movers::EachTier { item.from.index() } else { 0 };
             let sharing = if let Movers::Several(threads) = self.kernel.rules().movers { threads.max(1) } else { 1 };
@@ -149,6 +157,7 @@ impl Simulation {
                     });
                 }
             }
+            self.mover.of_whole = self.mover.of_whole.saturating_sub(1);
             outcomes.push(Outcome { item: *item, done: if failure.is_none() { item.pages } else { 0 }, failure });
         }
         self.flush_batch();
@@ -156,6 +165,29 @@ impl Simulation {
         self.mover.free_ns = self.mover.free_ns.max(now) + busy.into_iter().fold(0.0, f64::max);
         self.mover.copies.take_until(self.mover.free_ns - now);
         self.mover.outcomes = Some(outcomes);
+    }
+
+    /// Whether these moves begin with all pages of a block, one by one, on their way to compressed memory.
+    fn leaves_whole(&self, moves: &[Move]) -> bool {
+        let Some(block) = moves.get(..BLOCK_PAGES as usize) else { return false };
+        let Action::MoveTo(to) = block[0].action else { return false };
+        let first = block[0].page.block().first_page();
+        to.index() < self.config.machine.tiers.len()
+            && self.hot.memory.is_compressed(to)
+            && (0..).zip(block).all(|(offset, item)| {
+                item.pages == 1 && item.page == first.plus(offset) && item.action == block[0].action
+            })
+    }
+
+    /// A block of single pages is copied into a huge one. Returns what the mover spends.
+    fn gather(&mut self, tier: TierId) -> f64 {
+        let bytes = u64::from(BLOCK_PAGES) * PAGE_BYTES;
+        self.hot.add_bytes(tier.index(), [bytes; 2]);
+        let (management, place) = (&self.config.machine.management, &self.config.machine.tiers[tier.index()]);
+        let cost = management.collapse_ns + management.copy_nanos(bytes as f64, place, place) + management.move_huge_ns;
+        self.books.count(Event::Collapses, 1);
+        self.books.pay(Cost::Migration, cost);
+        cost
     }
 
     fn carry_out_one(&mut self, item: &Move, busy: &mut f64) -> Option<Failure> {
@@ -274,7 +306,10 @@ impl Simulation {
             self.shadows.trim(&self.hot.memory);
         }
         let stored = self.hot.memory.is_compressed(to);
+        // Of a block that leaves whole, the last page's flush is that of all.
+        let of_whole = self.mover.of_whole > 0;
         match &mut self.hot.mmu {
+            _ if self.mover.of_whole > 1 => self.flush_page(unit.start, huge),
             Some(run) if !huge && pages_a_flush > 1 => {
                 run.unflushed += 1;
                 if run.unflushed >= pages_a_flush {
@@ -286,9 +321,13 @@ impl Simulation {
                 self.interrupt();
             }
         }
-        let fixed = if huge { management.move_huge_ns } else { management.move_small_ns };
+        let fixed = match huge {
+            _ if of_whole => 0.0,
+            true => management.move_huge_ns,
+            false => management.move_small_ns,
+        };
         let (source, target) = (&self.config.machine.tiers[from.index()], &self.config.machine.tiers[to.index()]);
-        let copy = if copied { management.copy_nanos(bytes as f64, source, target) } else { 0.0 };
+        let copy = if copied && !of_whole { management.copy_nanos(bytes as f64, source, target) } else { 0.0 };
         let packing = if stored { self.config.machine.tiers[to.index()].write_latency_ns * weight as f64 } else { 0.0 };
         let unpacking = match self.hot.memory.is_compressed(from) {
             true => self.config.machine.tiers[from.index()].read_latency_ns * weight as f64,

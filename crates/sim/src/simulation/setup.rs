@@ -20,6 +20,7 @@ use super::kernel::KernelModel;
 use super::limit::Limit;
 use super::link::EngineLink;
 use super::mover::Mover;
+use super::pressure::{self, Told};
 use super::shadows::Shadows;
 use super::spaces::Spaces;
 use super::trackers::Trackers;
@@ -64,6 +65,7 @@ impl Simulation {
         let watched_fault_ns = config.machine.management.hint_fault_ns;
         let mut config = SimConfig { machine: config.acting(), ..config };
         // All that a policy could live on is modelled: it gets what it likes best.
+        pressure::set_swap(&mut config);
         let needs = profile.needs();
         if needs.counters && config.mmu.is_none() {
             config.mmu = Some(MmuConfig::new(config.machine.processor.cores as usize));
@@ -113,6 +115,7 @@ impl Simulation {
             spaces: Spaces::default(),
             cores: Cores::default(),
             foresight: Foresight::default(),
+            told: Told::default(),
             random: mix(config.seed ^ 0x5eed),
             failure: None,
             config,
