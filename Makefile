@@ -38,6 +38,7 @@ lint: needs ## formatting, clippy and the documentation, warnings denied; the do
 	@scripts/site --check
 	@scripts/gallery --check
 	@scripts/picture --check
+	@python3 benchmarks/campaign.py --check
 	@$(CARGO) fmt --all --check
 	@$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
 	@RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --workspace --no-deps --document-private-items

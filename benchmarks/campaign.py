@@ -129,6 +129,7 @@ PROGRAMS = {
     "hot-cold": own_count([TERRACE, "workload", "hot-cold", "--size", "1GiB", "--duration", "60s", "--set", "layout=scattered"]),
     "hot-cold-blocks": own_count([TERRACE, "workload", "hot-cold", "--size", "1GiB", "--duration", "60s", "--set", "layout=contiguous"]),
     "loaded-first": own_count([LOADED_FIRST, "2048", "40", "60", "4"]),
+    "loaded-12gib": own_count([LOADED_FIRST, "12288", "29", "90", "4"]),
     "uniform": own_count([LOADED_FIRST, "512", "5", "40", "1"]),
     "redis-tenth": redis(7393, "50MiB", "0"),
     "redis-zipf": redis(7394, "500MiB", "0.99"),
@@ -433,6 +434,9 @@ def table(runs):
         saved = statistics.median(run["saved_end_bytes"] / run["peak_bytes"] for run in of)
         cpu = statistics.median(run["manager_cpu_seconds"] for run in of)
         values = ", ".join(f"{ratio:.3f}" for ratio in ratios)
+        slowest = [run["result"]["slowest_tenth_ns"] for run in of if "slowest_tenth_ns" in run["result"]]
+        if slowest:
+            values += f"; slowest tenth of a second: {statistics.median(slowest):.0f} ns an operation"
         shown = "" if manager == "unmanaged" else f"{saved:.0%}"
         cost = "" if manager in ("unmanaged", "kernel-lru") else f"{cpu:.2f} s"
         accounts = [run["report"]["cost"]["share_of_target"] for run in of if "report" in run]

@@ -87,20 +87,20 @@ impl Machine {
             return Err(Refusal::of(&why, job).watchable().into());
         }
         let (tracker, mut tracker_reasons) = ready.complete(tracker, tracker_reasons);
-        let mut notes = std::mem::take(&mut ready.notes);
+        let notes = std::mem::take(&mut ready.notes);
+        let mut background = std::mem::take(&mut ready.background);
         let life_cycle = match life_cycle {
             Some((Some(cycle), line)) => {
                 tracker_reasons.push(line);
                 Some(cycle)
             }
             Some((None, line)) => {
-                notes.push(line);
+                background.push(line);
                 None
             }
             None => None,
         };
         let refault_cost = ready.move_cost.refault;
-        let mut background = std::mem::take(&mut ready.background);
         background.extend(tracker.notes());
         let facts = Facts { tracker: tracker.name().to_owned(), tracker_reasons, notes, background, refault_cost };
         Ok(Machine { ready, tracker, granted, life_cycle, facts })
