@@ -45,8 +45,9 @@ pub(crate) const LEFT_OUT: [&str; 7] = [
     "sim/src/object_cache.rs",
     "workloads/src/native.rs",
 ];
-/// Of these, what sources name that runs do pass through: texts, and the memory of native runs, which every program has beside the traced one.
-const NAMED: [&str; 2] = ["core/src/text.rs", "workloads/src/native.rs"];
+/// Of these, what sources name that runs do pass through: texts, and the memory of native runs, which every program has beside the traced one; and
+/// whose name a field has (`Pressure::watching`).
+const NAMED: [&str; 3] = ["core/src/text.rs", "core/src/watching.rs", "workloads/src/native.rs"];
 
 /// Bytes of a digest: a chance of one in 2^48 that a change is not seen.
 const BYTES: usize = 6;

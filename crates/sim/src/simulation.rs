@@ -47,7 +47,6 @@ use kernel::KernelModel;
 use limit::Limit;
 use link::EngineLink;
 use mover::Mover;
-use pressure::Told;
 use shadows::Shadows;
 use spaces::Spaces;
 use trackers::Trackers;
@@ -71,7 +70,6 @@ pub struct Simulation {
     spaces: Spaces,
     cores: Cores,
     foresight: Foresight,
-    told: Told,
     random: u64,
     failure: Option<SimError>,
 }

@@ -59,7 +59,7 @@ pub(super) struct Pace {
     /// What a page that leaves alone costs, and a whole block; 0 while unknown, which makes page-outs free.
     single: f64,
     block: f64,
-    /// So many pages may all come back for half of what can be saved up.
+    /// Pages that may all come back for half of what can be saved up.
     venture: u64,
     /// Costs, fading over ten seconds, by which the cause of a shortage is named.
     spent: Spent,

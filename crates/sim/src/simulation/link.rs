@@ -15,6 +15,7 @@ use terrace_machine::memory::PageWord;
 use terrace_machine::mmu::tables::REGION_SHIFT;
 
 use super::Simulation;
+use super::pressure::Reported;
 use crate::error::SimError;
 
 /// A block the engine does not know.
@@ -38,6 +39,7 @@ pub(super) struct EngineLink {
     ptes: Vec<PteState>,
     /// What the engine knows of the processor's counters.
     told: ProcessorCounts,
+    reported: Reported,
 }
 
 impl EngineLink {
@@ -53,6 +55,7 @@ impl EngineLink {
             relocated: Vec::new(),
             ptes: Vec::new(),
             told: ProcessorCounts::default(),
+            reported: Reported::default(),
         }
     }
 
@@ -69,6 +72,16 @@ impl EngineLink {
     /// Passes the processor's counters to the engine. Returns the previous ones.
     pub(super) fn told(&mut self, counts: ProcessorCounts) -> ProcessorCounts {
         std::mem::replace(&mut self.told, counts)
+    }
+
+    /// What of the costs of compressed memory was reported.
+    pub(super) fn reported(&self) -> Reported {
+        self.reported
+    }
+
+    /// They were reported up to here.
+    pub(super) fn set_reported(&mut self, reported: Reported) {
+        self.reported = reported;
     }
 
     /// Gives the policy an oracle. Returns whether it has a use for it.

@@ -1,4 +1,4 @@
-//! What moves to and from compressed memory cost the program, as the governor is told of it live: once a second.
+//! What moves to and from compressed memory cost the program: reported to the governor once a second, as live.
 //!
 //! In: the books, and the machine's prices. Out: [`Pressure`]. Must not: tell what a live run could not count.
 //!
@@ -18,9 +18,9 @@ use crate::config::{FastSize, SimConfig};
 
 const PERIOD: Duration = Duration::from_secs(1);
 
-/// What the governor was told up to when.
-#[derive(Default)]
-pub(super) struct Told {
+/// What was reported, and until when.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Reported {
     at: Time,
     refaults: u64,
     moving: f64,
@@ -48,8 +48,9 @@ fn nanos(nanos: f64) -> Duration {
 impl Simulation {
     /// Tells the governor what the last second cost, where a tier is swap. Returns whether the engine has to be polled.
     pub(super) fn press(&mut self) -> bool {
-        let (now, then) = (self.now(), self.told.at);
-        let window = now.since(then);
+        let now = self.now();
+        let before = self.link.reported();
+        let window = now.since(before.at);
         let Some(swap) = self.config.governor.swap.filter(|_| window >= PERIOD) else { return false };
         let full = f64::from(self.config.scale.factor());
         let costs = |cost| self.books.cost(cost) * full;
@@ -59,17 +60,17 @@ impl Simulation {
         let (single, block) = self.out_prices(swap);
         let pressure = Pressure {
             window,
-            refaults: refaults - self.told.refaults,
-            moving: nanos(moving - self.told.moving),
+            refaults: refaults - before.refaults,
+            moving: nanos(moving - before.moving),
             page_out_cost: single,
             single_out_cost: single,
             block_out_cost: block,
-            watching: nanos(watching - self.told.watching),
+            watching: nanos(watching - before.watching),
             cores: f64::from(self.clock.active()).min(self.clock.cores()),
             stall_share: None,
             compression: Some(self.config.machine.tiers[swap.index()].ratio),
         };
-        self.told = Told { at: now, refaults, moving, watching };
+        self.link.set_reported(Reported { at: now, refaults, moving, watching });
         self.link.handle(now, Input::Pressure(pressure));
         true
     }

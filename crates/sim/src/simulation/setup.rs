@@ -20,7 +20,7 @@ use super::kernel::KernelModel;
 use super::limit::Limit;
 use super::link::EngineLink;
 use super::mover::Mover;
-use super::pressure::{self, Told};
+use super::pressure;
 use super::shadows::Shadows;
 use super::spaces::Spaces;
 use super::trackers::Trackers;
@@ -115,7 +115,6 @@ impl Simulation {
             spaces: Spaces::default(),
             cores: Cores::default(),
             foresight: Foresight::default(),
-            told: Told::default(),
             random: mix(config.seed ^ 0x5eed),
             failure: None,
             config,
