@@ -143,7 +143,6 @@ starts: needs ## STARTS starts (500) of the tracker accessed-bits under a storm,
 bench: build ## programs under Terrace and its peers on this machine, in parts of BENCH_MINUTES (45); the same command goes on (needs root)
 	@$(CARGO) build --locked --release -p terrace-cli --example redis_load
 	@python3 benchmarks/campaign.py --minutes $${BENCH_MINUTES:-45}
-	@python3 benchmarks/campaign.py --page
 
 .PHONY: fuzz
 fuzz: needs ## fuzz every decoder and parser, FUZZ_SECONDS each (600); faults are kept in fuzz/findings

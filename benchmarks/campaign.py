@@ -2,13 +2,14 @@
 """Programs under each manager of memory, one run after the other, in balanced order: what was saved, and what the program lost.
 
     sudo benchmarks/campaign.py [--out FILE] [--programs A,B] [--managers A,B] [--rounds N] [--minutes N]
-    benchmarks/campaign.py --page    writes the figures into docs/performance.md
+    benchmarks/campaign.py --page    writes the committed figures into docs/performance.md
     benchmarks/campaign.py --check   fails if the code that they measure is another now
 
 Each run is a line of FILE as soon as it is over; a second call goes on where the first stopped, so that the whole is made in parts. A round is
 unmanaged, each manager, each manager again from the last to the first, unmanaged: what drifts hits all sides alike. "Saved" is told by the
 machine and alike for all: the program's peak resident memory, less what is resident and what the compressed swap occupies, when nine tenths of the run are over. What the program lost is its
-own count of work, or its time. Each run keeps a digest of the code that it measured. Needs root; `make build` first.
+own count of work, or its time. Each run keeps a digest of the code that it measured. Runs go to target/campaign.jsonl unless
+--out names the committed ones, benchmarks/runs/campaign/runs.jsonl. Needs root; `make build` first.
 """
 
 import argparse
@@ -37,6 +38,7 @@ POSTGRES = sorted(Path("/usr/lib/postgresql").glob("*/bin"))
 # What a live figure depends on, and what may change without making it stale: `path digest reason` a line.
 SOURCES = ["crates/linux/src", "crates/bpf/src", "crates/core/src", "crates/policies/src/age.rs", "crates/policies/src/parts"]
 ALLOWED = ROOT / "benchmarks/runs/allowed-changes"
+COMMITTED = ROOT / "benchmarks/runs/campaign/runs.jsonl"
 PAGE = ROOT / "docs/performance.md"
 BEGIN, END = "<!-- campaign -->", "<!-- end of the campaign -->"
 
@@ -249,15 +251,21 @@ class WithSwap(Nobody):
 
     def begin(self, process):
         self.zram = Zram(3 * GIB)
-        self.start(process)
+        try:
+            self.start(process)
+        except BaseException:
+            self.zram.close()
+            raise
         return super().begin(process)
 
     def occupied(self):
         return self.zram.occupied()
 
     def end(self):
-        self.stop()
-        self.zram.close()
+        try:
+            self.stop()
+        finally:
+            self.zram.close()
         return {}
 
 
@@ -373,10 +381,13 @@ def one_run(program, manager):
 
     load = os.getloadavg()[0]
     with swap_to_ourselves():
-        result = PROGRAMS[program](begin)
-        beside = started[0]
-        manager_says = manager.end()
-    samples = beside.samples
+        try:
+            result = PROGRAMS[program](begin)
+        finally:
+            manager_says = manager.end() if started else {}
+    samples = started[0].samples
+    if not samples:
+        sys.exit(f"campaign.py: {program} ended before its memory was seen; does another server use its port?")
     peak = max(sample["resident"] for sample in samples)
     # Programs of the catalogue end by reading all their memory, to verify it: "at the end" is before that.
     last = samples[len(samples) * 9 // 10]
@@ -458,7 +469,7 @@ def page(runs):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks/runs/campaign/runs.jsonl")
+    parser.add_argument("--out", type=Path, help="the runs: target/campaign.jsonl, and for --page and --check the committed ones")
     parser.add_argument("--programs", default=",".join(PROGRAMS))
     parser.add_argument("--managers", help="those to run; unmanaged is always among them")
     parser.add_argument("--rounds", type=int, default=1, help="balanced rounds: two runs of each manager in each")
@@ -466,13 +477,16 @@ def main():
     parser.add_argument("--page", action="store_true", help="write the figures of --out into docs/performance.md, and run nothing")
     parser.add_argument("--check", action="store_true", help="fail if the code that the figures of --out measure is another now")
     arguments = parser.parse_args()
+    arguments.out = arguments.out or (COMMITTED if arguments.page or arguments.check else ROOT / "target/campaign.jsonl")
+    if (arguments.page or arguments.check) and not arguments.out.is_file():
+        sys.exit(f"campaign.py: --out {arguments.out}: no such file; a campaign makes it")
     read = lambda: [json.loads(line) for line in arguments.out.read_text().splitlines()]
     if arguments.page:
         return page(read())
     if arguments.check:
         changed, now = stale(read())
         for source in changed:
-            print(f"docs/performance.md is stale: {source} is {now[source]} now; run `make bench`, or add `{source} {now[source]} REASON` to {ALLOWED.relative_to(ROOT)}")
+            print(f"docs/performance.md is stale: {source} is {now[source]} now; measure again (sudo benchmarks/campaign.py --out {COMMITTED.relative_to(ROOT)}, then --page), or add `{source} {now[source]} REASON` to {ALLOWED.relative_to(ROOT)}")
         sys.exit(bool(changed))
     if os.geteuid() != 0:
         sys.exit("campaign.py: managing memory needs root: sudo benchmarks/campaign.py ...")

@@ -111,7 +111,7 @@ impl Recorder {
         let occupied = stats.pressure.zram.map_or(0, |zram| zram.mem_used_bytes.get());
         let moved = moved_to_swap(manager, &used);
         // A program that is just exiting has freed its pages in swap before anybody saw it: what they occupied is gone, and all would seem
-        // saved. Nor is a moment told in which many come back. The next point tells.
+        // saved. A moment in which many pages come back is left out, too: the next point has it.
         let stored = stats.pressure.zram.map_or(moved, |zram| zram.orig_data_bytes.get());
         if (stored as f64) < STORED * moved as f64 {
             return;

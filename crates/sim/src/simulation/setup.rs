@@ -64,8 +64,8 @@ impl Simulation {
         }
         let watched_fault_ns = config.machine.management.hint_fault_ns;
         let mut config = SimConfig { machine: config.acting(), ..config };
-        // All that a policy could live on is modelled: it gets what it likes best.
         pressure::set_swap(&mut config);
+        // All that a policy could live on is modelled: it gets what it likes best.
         let needs = profile.needs();
         if needs.counters && config.mmu.is_none() {
             config.mmu = Some(MmuConfig::new(config.machine.processor.cores as usize));
