@@ -21,6 +21,7 @@ fn main() -> ExitCode {
             ("a_tuned_program_is_compared_with_itself", a_tuned_program_is_compared_with_itself),
             ("advice_of_a_few_seconds_is_none", advice_of_a_few_seconds_is_none),
             ("advice_looks_at_every_page_in_every_window", advice_looks_at_every_page_in_every_window),
+            ("a_live_run_and_a_simulated_one_agree", a_live_run_and_a_simulated_one_agree),
         ],
     )
 }
@@ -252,4 +253,29 @@ fn advice_looks_at_every_page_in_every_window() {
         let [low, loss, high] = ["/loss_low", "/loss", "/loss_high"].map(|key| number(point, key));
         assert!(low <= loss && loss <= high, "{point}");
     }
+}
+
+/// hot-cold, a quarter of it hot, under `age` with its defaults: 512 MiB here, and the same on the model of this kind of machine.
+fn a_live_run_and_a_simulated_one_agree() {
+    let program = std::env::current_exe().unwrap();
+    let terrace = program.parent().unwrap().parent().unwrap().join("terrace");
+    let live =
+        ["run", "--quiet", "--json", "--policy", "age", "--tier-slow", "zram:1GiB", "--", terrace.to_str().unwrap()];
+    let program = ["workload", "hot-cold", "--size", "512MiB", "--duration", "45s", "--set", "layout=contiguous"];
+    let live = run(&[&live[..], &program[..]].concat()).report();
+    let [fast, slow] = ["/tiers/0/end_used_bytes", "/tiers/1/end_used_bytes"].map(|tier| number(&live, tier));
+    let (out, loss) = (slow / (fast + slow), number(&live, "/cost/share_of_target"));
+    // A 64th of it: 15 million operations take some 44 seconds there.
+    let model = ["sim", "run", "hot-cold", "--size", "8MiB", "--scale", "64", "--pages", "4k", "--threads", "1"];
+    let terms = ["--operations", "15000000", "--workload-set", "layout=contiguous"];
+    let machine = ["--machine", "zram-vm", "--policy", "age", "--fast", "100%", "--json"];
+    let simulated = printed(&run(&[&model[..], &terms[..], &machine[..]].concat()));
+    let gone = number(&simulated, "/demoted_pages") - number(&simulated, "/promoted_pages");
+    let simulated_out = gone * 4096.0 / number(&simulated, "/footprint_bytes");
+    let simulated_loss = number(&simulated, "/slowdown_vs_all_fast") - 1.0;
+    let percent = |share: f64| format!("{:.1} %", share * 100.0);
+    println!("    out {} live, {} simulated", percent(out), percent(simulated_out));
+    println!("    lost {} live, {} simulated", percent(loss), percent(simulated_loss));
+    assert!((out - simulated_out).abs() <= 0.05, "{live}");
+    assert!((loss - simulated_loss).abs() <= 0.02, "{live}");
 }

@@ -8,7 +8,8 @@
 //! code, the kernel's lists and scanner, the equations of load, and what moves, faults and interrupts cost in virtual time. So what management takes
 //! makes the run longer, in which more is managed: nothing has to be solved apart.
 //!
-//! A loss is the ratio of run times, slower over everything fast, of all groups together less one. Its error is the jackknife's, over groups
+//! A loss is the ratio of run times, slower over everything fast, of all groups together less one. Of a program that was watched it is that of the later
+//! half of what is played: such a program goes on, and what leaves once at the start is no standing loss. Its error is the jackknife's, over groups
 //! (Efron and Tibshirani, An Introduction to the Bootstrap, chapter 11): each group is left out once. Where the tapes have every page the groups differ
 //! by their seed alone, and the error is that of chance. Intervals and probabilities are of one more group, not of the mean of all groups, so that a
 //! run's own chance is in them; that is wide rather than narrow.
@@ -20,7 +21,7 @@ use terrace_sim::{FastSize, Pages, SimConfig, SimError, Source};
 
 use crate::aet::Reuses;
 use crate::student;
-use crate::tape::Tape;
+use crate::tape::{STANDING, Tape};
 
 /// The policy that moves nothing: always a candidate, as management may cost more than it brings.
 pub const NO_MIGRATION: &str = "first-touch";
@@ -37,7 +38,7 @@ pub const SHARES: [f64; 12] = [0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9
 /// What a cell came to.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Played {
-    /// Run time, of the scaled machine.
+    /// Run time, of the scaled machine; of a watched program that of the later half, so that moves made once at the start are no standing loss.
     pub seconds: f64,
     /// Of that, time in which the program had nothing to do.
     pub idle_seconds: f64,
@@ -287,14 +288,15 @@ impl Request {
             let (name, share) = self.of(*cell);
             requests.push(RunRequest::new(machine_for(&config, tape, share)?, build(name)?));
         }
-        let idle_seconds =
-            tape.idle_seconds() / f64::from(config.scale.factor().saturating_mul(tape.sample().one_in()));
+        let factor = f64::from(config.scale.factor().saturating_mul(tape.sample().one_in()));
+        let idle_seconds = tape.idle_seconds() / factor;
         run_together(requests, tape)
             .into_iter()
             .map(|report| {
                 let report = report?;
+                let began = report.phases.iter().find(|(name, _)| name == STANDING).map_or(0.0, |(_, at)| *at);
                 Ok(Played {
-                    seconds: report.seconds,
+                    seconds: report.seconds - began / factor,
                     idle_seconds,
                     slow_share: 1.0 - report.fast_hit_share,
                     moved_pages: report.promoted_pages + report.demoted_pages,

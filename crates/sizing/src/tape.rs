@@ -61,12 +61,25 @@ impl Record for Use {
 /// What happens between accesses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Event {
-    Mapped { first: u64, count: u64, file: bool },
-    Unmapped { first: u64, count: u64 },
-    Remapped { first: u64, count: u64, huge: bool },
+    Mapped {
+        first: u64,
+        count: u64,
+        file: bool,
+    },
+    Unmapped {
+        first: u64,
+        count: u64,
+    },
+    Remapped {
+        first: u64,
+        count: u64,
+        huge: bool,
+    },
     StandsFor(u64),
     Fork,
     Barrier,
+    /// From here on counts what is lost: see [`Tape::stands`].
+    Stands,
 }
 
 /// See the module's header.
@@ -82,9 +95,12 @@ pub struct Tape {
     most_pages: u64,
     /// Of what each thread computed, in cycles of the whole program: what stands with the accesses so far.
     paid: Vec<u64>,
-    /// Full-size seconds that are computed in the tape, but in which the program had nothing to do.
+    /// Full-size seconds that are computed in the tape, but in which the program had nothing to do; of what counts.
     idle_seconds: f64,
 }
+
+/// The phase of a run from which on its loss counts, where a tape has one.
+pub(crate) const STANDING: &str = "standing";
 
 impl Tape {
     pub(crate) fn new(name: &str, sample: Sample) -> Tape {
@@ -105,13 +121,19 @@ impl Tape {
         self.sample
     }
 
-    /// Full-size seconds in which the program had nothing to do.
+    /// Full-size seconds in which the program had nothing to do, of what counts.
     pub fn idle_seconds(&self) -> f64 {
         self.idle_seconds
     }
 
     pub(crate) fn idles(&mut self, seconds: f64) {
         self.idle_seconds += seconds;
+    }
+
+    /// From here on counts what is lost. What came before is the start, in which memory that turns out to be cold leaves once.
+    pub(crate) fn stands(&mut self) {
+        self.idle_seconds = 0.0;
+        self.happened(Event::Stands);
     }
 
     /// Accesses it holds.
@@ -179,6 +201,7 @@ impl Source for Tape {
                 Event::StandsFor(accesses) => into.each_stands_for(accesses),
                 Event::Fork => AccessSink::fork(into),
                 Event::Barrier => AccessSink::barrier(into),
+                Event::Stands => AccessSink::phase(into, STANDING),
             }
             if !into.goes_on() {
                 return Ok(());

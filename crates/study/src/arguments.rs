@@ -197,7 +197,7 @@ pub struct CandidateArguments {
     #[arg(long, default_value = "5%", value_name = "SHARE")]
     pub max_slowdown: String,
     /// Policies, with commas between; first-touch, which moves nothing, is always among them.
-    #[arg(long, default_value = "tpp,flexmem,terrace", value_name = "NAMES", value_delimiter = ',')]
+    #[arg(long, default_value = "tpp,flexmem,terrace,age", value_name = "NAMES", value_delimiter = ',')]
     pub policies: Vec<String>,
     /// Sizes of fast memory, as shares of the footprint, with commas between; twelve from 5% to 98% unless given.
     #[arg(long, value_name = "SHARES", value_delimiter = ',')]
