@@ -12,9 +12,12 @@ use terrace_study::provenance;
 mod args;
 mod commands;
 mod options;
+mod program;
+mod recorder;
 mod render;
 mod report;
 mod session;
+mod terminal;
 
 /// Simulations ask it for huge pages; other commands have the system's allocator.
 #[global_allocator]
@@ -67,7 +70,7 @@ fn fail(error: &anyhow::Error) -> ExitCode {
         return ExitCode::SUCCESS;
     }
     eprintln!("terrace: {}", visible_lines(&terrace_daemon::tell::causes(error)));
-    match error.downcast_ref::<session::NotStarted>() {
+    match error.downcast_ref::<program::NotStarted>() {
         Some(not_started) => ExitCode::from(not_started.exit_code()),
         None if options::is_misuse(error) => ExitCode::from(2),
         None => ExitCode::FAILURE,

@@ -26,5 +26,5 @@ pub(crate) fn duration(option: &str, text: &str) -> anyhow::Result<Duration> {
     let read = |text: &str| span(text, Duration::from_nanos(1));
     // A number alone is meant in seconds, as by sleep(1) and timeout(1).
     let forms = || meant(text, |form| read(form).is_ok() && !form.ends_with("ms"));
-    read(text).map_err(|why| misuse(option, text, why + &did_you_mean(&format!("{option} "), &forms())))
+    read(text).map_err(|why| misuse(option, text, why.to_string() + &did_you_mean(&format!("{option} "), &forms())))
 }

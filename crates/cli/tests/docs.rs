@@ -4,27 +4,11 @@
 #![allow(clippy::unwrap_used, missing_docs)]
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::process::Command;
+
+mod common;
+use common::{leaves, text};
 
 const PAGE: &str = include_str!("../../../docs/reference/cli.md");
-
-/// The help of a command, such as `["sim", "run"]`.
-fn help(path: &[String]) -> String {
-    let output = Command::new(env!("CARGO_BIN_EXE_terrace")).args(path).arg("--help").output().unwrap();
-    assert!(output.status.success(), "{path:?} --help fails");
-    String::from_utf8(output.stdout).unwrap()
-}
-
-/// The names in the list of commands of a help text, without `help` itself.
-fn commands(help: &str) -> Vec<String> {
-    // The command's own help has its subcommands in groups, under headings of their own; that of a subcommand under one.
-    let list = help.lines().take_while(|line| !matches!(*line, "Options:" | "Arguments:"));
-    // A name stands two blanks in; what stands further in goes on with the text of the line before.
-    list.filter(|line| line.starts_with("  ") && !line.starts_with("   "))
-        .map(|line| line.split_whitespace().next().unwrap().to_owned())
-        .filter(|name| name != "help")
-        .collect()
-}
 
 /// The long options of a help text, each with its default if it has one.
 fn options(help: &str) -> BTreeMap<String, Option<String>> {
@@ -68,16 +52,6 @@ fn documented() -> BTreeMap<String, BTreeMap<String, Option<String>>> {
     sections
 }
 
-/// Every command that does something: its words, and its help.
-fn leaves(path: &[String]) -> Vec<(Vec<String>, String)> {
-    let text = help(path);
-    let below = commands(&text);
-    if below.is_empty() {
-        return vec![(path.to_vec(), text)];
-    }
-    below.into_iter().flat_map(|name| leaves(&[path, &[name]].concat())).collect()
-}
-
 #[test]
 fn the_page_lists_every_command_and_option_and_no_other() {
     let page = documented();
@@ -85,10 +59,10 @@ fn the_page_lists_every_command_and_option_and_no_other() {
     let leaves = leaves(&[]);
     assert!(leaves.len() >= 7, "only {} commands were found in the help", leaves.len());
     let mut names = BTreeSet::from([String::new()]);
-    for (path, text) in leaves {
-        let name = format!("terrace {}", path.join(" "));
+    for (path, help) in leaves {
+        let name = format!("terrace {path}");
         let section = page.get(&name).unwrap_or_else(|| panic!("docs/reference/cli.md lacks a section {name:?}"));
-        let mut real = options(&text);
+        let mut real = options(&help);
         assert!(real.contains_key("--help"), "{name}: its help was not understood");
         real.retain(|option, _| !everywhere.contains(option));
         assert_eq!(
@@ -103,7 +77,7 @@ fn the_page_lists_every_command_and_option_and_no_other() {
 
 #[test]
 fn options_of_every_command_are_those_of_the_program_itself() {
-    let program: BTreeSet<String> = options(&help(&[])).into_keys().collect();
+    let program: BTreeSet<String> = options(&text(&["--help"])).into_keys().collect();
     let page: BTreeSet<String> = documented()[""].keys().cloned().collect();
     assert_eq!(page, program);
 }

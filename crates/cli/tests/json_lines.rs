@@ -9,10 +9,12 @@ use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixListener;
 use std::path::Path;
-use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
 use terrace_daemon::view::{Explanation, Status};
+
+mod common;
+use common::{leaves, terrace};
 
 /// How a command with `--json` is tried.
 enum Way {
@@ -134,27 +136,6 @@ const OWN: &str = "[paper]\nprefix = \"T\"\nname = \"own\"\ntitle = \"Own\"\nagr
      [settings.gups]\nworkload = \"gups\"\nsize = \"16GiB\"\nfast = \"1:3\"\nthreads = 2\nmachine = \"optane-6252\"\npages = \"4KiB\"\n\
      [[row]]\nid = \"T.gain\"\nquantity = \"a gain\"\npaper = 10\nunit = \"%\"\nsource = \"nowhere\"\nmeasure = \"gain\"\n\
      settings = [\"gups\"]\npolicies = [\"tpp\", \"first-touch\"]\n";
-
-fn terrace() -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_terrace"));
-    command.env_remove("TERRACE_LOG").stdin(Stdio::null());
-    command
-}
-
-/// Every command without commands below it, with its help.
-fn leaves(path: &[String]) -> Vec<(String, String)> {
-    let output = terrace().args(path).arg("--help").output().unwrap();
-    assert!(output.status.success(), "{path:?} --help fails");
-    let help = String::from_utf8(output.stdout).unwrap();
-    // The command's own help has its subcommands in groups, under headings of their own.
-    let list = help.lines().take_while(|line| !matches!(*line, "Options:" | "Arguments:"));
-    let names = list.filter(|line| line.starts_with("  ") && !line.starts_with("   "));
-    let below: Vec<String> = names.filter_map(|line| line.split_whitespace().next()).map(str::to_owned).collect();
-    if below.is_empty() {
-        return vec![(path.join(" "), help)];
-    }
-    below.into_iter().filter(|name| name != "help").flat_map(|name| leaves(&[path, &[name]].concat())).collect()
-}
 
 /// The keys of the table under "provenance" of docs/reference/sim.md.
 fn provenance() -> BTreeSet<&'static str> {
@@ -279,5 +260,5 @@ fn json_is_printed_by_one_function() {
             }
         }
     }
-    assert_eq!(found, ["mod.rs"], "print_json in commands/mod.rs is the one place");
+    assert_eq!(found, ["terminal.rs"], "print_json in terminal.rs is the one place");
 }

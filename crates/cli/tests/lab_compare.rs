@@ -6,39 +6,20 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use terrace_lab::Cache;
 use terrace_lab::compare::Manager;
 
-const KERNEL: &str = "6.12";
+mod common;
+use common::no_guest;
 
-/// Why it cannot run here.
-fn missing(plugin: &Path, terrace: &Path) -> Option<String> {
-    let wanted = |name: &str, value: &str| std::env::var(name).is_ok_and(|given| given == value);
-    if !wanted("CI", "true") && !wanted("TERRACE_LAB", "1") {
-        return Some("takes a minute or two: set TERRACE_LAB=1 to run it".to_owned());
-    }
-    if let Err(error) = terrace_lab::plugin::check("qemu-system-x86_64", "qemu-system-x86") {
-        return Some(error.to_string());
-    }
-    for (file, make) in [(plugin, "make qemu-plugin"), (terrace, "make build")] {
-        if !file.exists() {
-            return Some(format!("there is no {}: `{make}` makes it", file.display()));
-        }
-    }
-    if !Path::new("/usr/bin/numactl").exists() {
-        return Some("numactl is not installed".to_owned());
-    }
-    // Without a network there is no kernel; everything after that must work.
-    let fetched = Cache::of_user().and_then(|cache| cache.busybox().and_then(|_| cache.kernel(KERNEL, false)));
-    fetched.err().map(|error| error.to_string())
-}
+const KERNEL: &str = "6.12";
 
 /// Plugin and command, unless something is missing.
 fn ready(test: &str) -> Option<(PathBuf, PathBuf)> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap();
     let plugin = root.join("qemu-plugin/target/release/libterrace_qemu_plugin.so");
     let terrace = root.join("target/release/terrace");
-    match missing(&plugin, &terrace) {
+    let numactl = || (!Path::new("/usr/bin/numactl").exists()).then(|| "numactl is not installed".to_owned());
+    match no_guest(&plugin, &terrace, KERNEL).or_else(numactl) {
         None => Some((plugin, terrace)),
         Some(reason) => {
             println!("SKIPPED {test}: {}", reason.lines().next().unwrap_or_default());

@@ -8,8 +8,10 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use terrace_lab::Cache;
 use terrace_trace::{Access, Change, Reader};
+
+mod common;
+use common::no_guest;
 
 const KERNEL: &str = "6.12";
 /// Where the program has its memory: four huge pages, of which the third is split and comes together again.
@@ -78,24 +80,6 @@ fn program(path: &Path) {
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).unwrap();
 }
 
-/// Why it cannot run here.
-fn missing(plugin: &Path, terrace: &Path) -> Option<String> {
-    let wanted = |name: &str, value: &str| std::env::var(name).is_ok_and(|given| given == value);
-    if !wanted("CI", "true") && !wanted("TERRACE_LAB", "1") {
-        return Some("boots a guest: set TERRACE_LAB=1 to run it".to_owned());
-    }
-    if let Err(error) = terrace_lab::plugin::check("qemu-system-x86_64", "qemu-system-x86") {
-        return Some(error.to_string());
-    }
-    for (file, make) in [(plugin, "make qemu-plugin"), (terrace, "make build")] {
-        if !file.exists() {
-            return Some(format!("there is no {}: `{make}` makes it", file.display()));
-        }
-    }
-    let fetched = Cache::of_user().and_then(|cache| cache.busybox().and_then(|_| cache.kernel(KERNEL, false)));
-    fetched.err().map(|error| error.to_string())
-}
-
 fn object(output: &Output) -> serde_json::Value {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     serde_json::from_slice(&output.stdout).unwrap()
@@ -157,7 +141,7 @@ fn two_programs_in_a_guest_are_recorded_with_the_page_sizes_that_its_kernel_chos
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap();
     let plugin = root.join("qemu-plugin/target/release/libterrace_qemu_plugin.so");
     let inside = std::env::var_os("TERRACE_BINARY").map_or_else(|| root.join("target/release/terrace"), Into::into);
-    if let Some(reason) = missing(&plugin, &inside) {
+    if let Some(reason) = no_guest(&plugin, &inside, KERNEL) {
         println!("SKIPPED {name}: {}", reason.lines().next().unwrap_or_default());
         return;
     }

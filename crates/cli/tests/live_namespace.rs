@@ -12,7 +12,7 @@ use std::process::{Command, ExitCode, Stdio};
 use std::time::Duration;
 
 use common::daemon::terraced;
-use common::{Finished, PATIENCE, Running, run_live_tests, terrace, verified, workload_words};
+use common::{Finished, PATIENCE, Running, number, run_live_tests, terrace, verified, workload_words};
 use serde_json::Value;
 
 /// A policy in a hurry.
@@ -59,10 +59,6 @@ fn words(arguments: &[&str]) -> String {
     command.args(arguments);
     let words = std::iter::once(command.get_program()).chain(command.get_args());
     words.map(|word| format!("'{}'", word.to_str().unwrap())).collect::<Vec<_>>().join(" ")
-}
-
-fn number(report: &Value, pointer: &str) -> f64 {
-    report.pointer(pointer).and_then(Value::as_f64).unwrap_or_else(|| panic!("no number at {pointer}: {report}"))
 }
 
 /// Compressed swap that somebody else set up, as far as Terrace can tell.

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use common::{Finished, Running, run_live_tests, terrace};
+use common::{Finished, Running, number, run_live_tests, terrace};
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -45,10 +45,6 @@ fn start(verbose: bool, options: &[&str], script: &str) -> Running {
     let mut command = terrace();
     command.args(verbose.then_some("-v")).args(QUICK).args(options).args(["--", "sh", "-c", script]);
     Running::start(&mut command)
-}
-
-fn number(report: &Value, pointer: &str) -> f64 {
-    report.pointer(pointer).and_then(Value::as_f64).unwrap_or_else(|| panic!("no number at {pointer}: {report:#}"))
 }
 
 /// Terrace's own lines.

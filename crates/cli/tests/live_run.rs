@@ -11,7 +11,7 @@ use std::process::{Command, ExitCode};
 use std::time::Duration;
 
 use common::{
-    GUARD_LIMIT, PATIENCE, Running, machine_state, read, run, run_live_tests, status_bytes, terrace, verified,
+    GUARD_LIMIT, PATIENCE, Running, machine_state, number, read, run, run_live_tests, status_bytes, terrace, verified,
     wait_until, workload, workload_words, zram_of,
 };
 use rustix::process::Signal;
@@ -48,10 +48,6 @@ fn main() -> ExitCode {
 fn run_with<'a>(first: &[&'a str], options: &[&'a str], program: &[&'a str]) -> common::Finished {
     let arguments: Vec<&str> = first.iter().chain(options).chain(&["--"]).chain(program).copied().collect();
     run(&arguments)
-}
-
-fn number(report: &Value, pointer: &str) -> f64 {
-    report.pointer(pointer).and_then(Value::as_f64).unwrap_or_else(|| panic!("no number at {pointer}"))
 }
 
 fn the_exit_code_is_the_program_s() {

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::{Command, ExitCode};
 use std::time::Duration;
 
-use common::{PATIENCE, Running, read, run, run_live_tests, status_bytes, terrace, wait_until};
+use common::{PATIENCE, Running, number, read, run, run_live_tests, status_bytes, terrace, wait_until};
 use rustix::process::Signal;
 use serde_json::Value;
 use terrace_linux::process::Process;
@@ -41,10 +41,6 @@ fn main() -> ExitCode {
             ("a_program_that_is_killed_leaves_nothing", a_program_that_is_killed_leaves_nothing),
         ],
     )
-}
-
-fn number(report: &Value, pointer: &str) -> f64 {
-    report.pointer(pointer).and_then(Value::as_f64).unwrap_or_else(|| panic!("no number at {pointer}"))
 }
 
 /// What was said at the end, whatever the width of the lines.

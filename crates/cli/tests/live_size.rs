@@ -8,7 +8,7 @@ mod common;
 
 use std::process::ExitCode;
 
-use common::{Finished, machine_state, run, run_live_tests};
+use common::{Finished, machine_state, number, run, run_live_tests};
 use serde_json::Value;
 
 fn main() -> ExitCode {
@@ -30,10 +30,6 @@ fn main() -> ExitCode {
 fn printed(done: &Finished) -> Value {
     assert_eq!(done.code, 0, "{}", done.stderr);
     serde_json::from_str(&done.stdout).unwrap_or_else(|error| panic!("{error}: {}", done.stdout))
-}
-
-fn number(value: &Value, pointer: &str) -> f64 {
-    value.pointer(pointer).and_then(Value::as_f64).unwrap_or_else(|| panic!("no number at {pointer} of {value}"))
 }
 
 /// Counted accesses, migrations and operations are within 2 % of what was asked for: where pages are visited about once, where few

@@ -6,7 +6,7 @@
 
 mod common;
 
-use common::Transcript;
+use common::{Transcript, subcommands};
 use insta::assert_snapshot;
 
 /// A program so small that each run takes a moment.
@@ -30,17 +30,10 @@ fn refused(lines: &[&str]) -> String {
     transcript.text
 }
 
-/// The commands in a help text, without `help` itself: they stand two blanks in, before the options.
-fn commands(help: &str) -> Vec<String> {
-    let list = help.lines().take_while(|line| !matches!(*line, "Options:" | "Arguments:"));
-    let names = list.filter(|line| line.starts_with("  ") && !line.starts_with("   "));
-    names.map(|line| line.split_whitespace().next().unwrap().to_owned()).filter(|name| name != "help").collect()
-}
-
 /// The help of a command and of all below it.
 fn help(transcript: &mut Transcript, path: &str) {
     let done = transcript.run(&format!("{path} --help"));
-    for name in commands(&done.stdout) {
+    for name in subcommands(&done.stdout) {
         help(transcript, &format!("{path} {name}"));
     }
 }
@@ -50,7 +43,7 @@ fn help_texts() {
     let mut all = Transcript::new();
     let top = all.run("--help").stdout;
     assert_snapshot!("help", all.text);
-    for name in commands(&top) {
+    for name in subcommands(&top) {
         let mut transcript = Transcript::new();
         help(&mut transcript, &name);
         assert_snapshot!(format!("help_{name}"), transcript.text);

@@ -8,14 +8,10 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 
 mod common;
-use common::{misuse, output as terrace, text};
+use common::{json, misuse, output as terrace, text};
 
 const PAGE: &str = include_str!("../../../docs/reference/sim.md");
 const TINY: [&str; 8] = ["--size", "4MiB", "--threads", "2", "--operations", "20000", "--scale", "1024"];
-
-fn json(words: &[&str]) -> Value {
-    serde_json::from_str(&text(words)).unwrap()
-}
 
 /// The keys in the table under this heading of the page.
 fn documented(heading: &str) -> BTreeSet<String> {

@@ -10,15 +10,9 @@ use std::time::Duration;
 use serde_json::Value;
 
 mod common;
-use common::{misuse, output as terrace};
+use common::{json, misuse, output as terrace};
 
 const VECTOR: &str = "5e8,1e6,100,200,40,16e9,2,24";
-
-fn json(words: &[&str]) -> Value {
-    let output = terrace(words);
-    assert!(output.status.success(), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
-    serde_json::from_slice(&output.stdout).unwrap()
-}
 
 fn build(path: &Path, records: &str) -> Value {
     json(&["size", "build", "--records", records, "--out", path.to_str().unwrap(), "--json"])

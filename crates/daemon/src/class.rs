@@ -22,8 +22,10 @@ use terrace_linux::live_tuner::{INPUTS, LiveTuner};
 use terrace_linux::machine::Machine;
 use terrace_linux::manager::Manager;
 use terrace_linux::move_cost::{Interval, MoveCost};
+use terrace_linux::process::ProcessError;
 use terrace_linux::trackers::TrackError;
 use terrace_linux::usage::{lock_own_memory, unlock_own_memory};
+use terrace_policies::SettingsError;
 use terrace_tuning::{Action, Interval as Decision, Mode, TunerConfig};
 
 use crate::bargain::{self, Claims, Grant, Orders, Standing, differs};
@@ -69,6 +71,48 @@ impl State {
             State::Failed(_) => "failed",
         }
     }
+}
+
+/// Why a process, or a class as a whole, is not managed.
+#[derive(Debug, thiserror::Error)]
+pub enum NotManaged {
+    /// The slow tier, named here, does not suit the goal.
+    #[error(
+        "goal never-fast cannot be kept: the slow tier {0} is swap, and a page there must come to fast memory to be used"
+    )]
+    NeverFast(String),
+    /// The class failed before, and is not tried again yet.
+    #[error("{0}")]
+    NotYet(String),
+    /// The tracker of the class does not see guests.
+    #[error(
+        "it is a KVM guest: its accesses are marked in tables of the processor's own, which {tracker} does not see; set \
+         class.{class}.tracker to walker, damon or idle-pages, which see them, or give guests a class of their own"
+    )]
+    UnseenGuest {
+        /// The tracker.
+        tracker: String,
+        /// The class.
+        class: String,
+    },
+    /// The class does not run.
+    #[error("its class is not running")]
+    NotRunning,
+    /// Another process has the pid now.
+    #[error("its pid now belongs to another process")]
+    PidReused,
+    /// The policy wants to order the kernel's lists.
+    #[error("lists=kernel: the kernel's lists can be ordered by one program at a time, which is terrace run or attach")]
+    KernelLists,
+    /// No tracker works: why, by tracker.
+    #[error("{}", .0.join("; "))]
+    NoTracker(Vec<String>),
+    /// The policy cannot be built.
+    #[error(transparent)]
+    Policy(#[from] SettingsError),
+    /// The process cannot be managed.
+    #[error(transparent)]
+    Process(#[from] ProcessError),
 }
 
 /// Figures of the last period, to compute the change.
@@ -196,38 +240,32 @@ impl Running {
         kvm_guest: bool,
         machine: &Machine,
         wanted: Option<&str>,
-    ) -> Result<(), String> {
+    ) -> Result<(), NotManaged> {
         if let (Goal::NeverFast, Some(swap)) = (self.class.spec.goal, machine.tiers.swap_tier()) {
-            let tier = &machine.tiers.tier(swap).name;
-            let why = format!(
-                "goal never-fast cannot be kept: the slow tier {tier} is swap, and a page there must come to fast memory to be used"
-            );
-            self.set_state(State::Failed(why.clone()));
+            let why = NotManaged::NeverFast(machine.tiers.tier(swap).name.clone());
+            self.set_state(State::Failed(why.to_string()));
             return Err(why);
         }
         if self.manager.is_none() {
             if self.retry_at.is_some_and(|at| Instant::now() < at) {
-                return Err(self.reason().unwrap_or_else(|| "it is tried again soon".to_owned()));
+                let reason = self.reason().unwrap_or_else(|| "it is tried again soon".to_owned());
+                return Err(NotManaged::NotYet(reason));
             }
             if let Err(error) = self.start(machine, wanted, kvm_guest) {
                 self.retry_at = Some(Instant::now() + RETRY);
-                self.set_state(State::Failed(error.clone()));
+                self.set_state(State::Failed(error.to_string()));
                 return Err(error);
             }
         }
         if let Some(tracker) = self.tracker.as_deref().filter(|_| kvm_guest && !self.sees_virtual_machines) {
-            return Err(format!(
-                "it is a KVM guest: its accesses are marked in tables of the processor's own, which {tracker} does not see; set \
-                 class.{}.tracker to walker, damon or idle-pages, which see them, or give guests a class of their own",
-                self.class.name
-            ));
+            return Err(NotManaged::UnseenGuest { tracker: tracker.to_owned(), class: self.class.name.clone() });
         }
-        let Some(manager) = &mut self.manager else { return Err("its class is not running".to_owned()) };
-        let space = manager.add_process(pid).map_err(|error| error.to_string())?;
+        let Some(manager) = &mut self.manager else { return Err(NotManaged::NotRunning) };
+        let space = manager.add_process(pid)?;
         let opened = manager.processes().find(|(id, ..)| *id == space).map(|(_, process, _)| process.start_time());
         if opened != Some(start_time) {
             manager.remove_process(pid);
-            return Err("its pid now belongs to another process".to_owned());
+            return Err(NotManaged::PidReused);
         }
         if self.state == State::Waiting {
             self.set_state(State::Running);
@@ -253,12 +291,12 @@ impl Running {
         }
     }
 
-    fn start(&mut self, machine: &Machine, wanted: Option<&str>, kvm_guest: bool) -> Result<(), String> {
+    fn start(&mut self, machine: &Machine, wanted: Option<&str>, kvm_guest: bool) -> Result<(), NotManaged> {
         let class = &self.class;
-        let policy = class.spec.build_policy().map_err(|error| error.to_string())?;
+        let policy = class.spec.build_policy()?;
         let profile = policy.profile();
         if profile.kernel.lists.is_some() {
-            return Err("lists=kernel: the kernel's lists can be ordered by one program at a time, which is terrace run or attach".to_owned());
+            return Err(NotManaged::KernelLists);
         }
         let locked = unlock_own_memory();
         // Before the tracker starts: it loses events that nobody reads.
@@ -736,18 +774,15 @@ impl Running {
         view.longest_move_call_seconds = stats.longest_move_call.as_secs_f64();
         view.lost_events = stats.lost_events;
         let promise = match self.class.spec.goal {
-            Goal::NeverSlow => Some("never-slow"),
-            Goal::NeverFast => Some("never-fast"),
+            Goal::NeverSlow => Some(("never-slow", view.demoted_pages)),
+            Goal::NeverFast => Some(("never-fast", view.promoted_pages)),
             _ => None,
         };
-        view.contract = promise.map(|promise| view::Contract {
+        view.contract = promise.map(|(promise, own_moves_against_it)| view::Contract {
             promise: promise.to_owned(),
             violating_bytes: self.misplaced(),
             worst_bytes: self.contract_worst,
-            own_moves_against_it: match self.class.spec.goal {
-                Goal::NeverSlow => ledger.demoted(),
-                _ => ledger.promoted(),
-            },
+            own_moves_against_it,
         });
         view
     }
@@ -766,7 +801,7 @@ fn trackers_for(wanted: Option<&str>, kvm_guest: bool) -> Vec<Option<&str>> {
 fn first_that_works<T, E: std::fmt::Display>(
     names: &[Option<&str>],
     mut open: impl FnMut(Option<&str>) -> Result<T, E>,
-) -> Result<T, String> {
+) -> Result<T, NotManaged> {
     let mut reasons = Vec::new();
     for name in names {
         match open(*name) {
@@ -780,7 +815,7 @@ fn first_that_works<T, E: std::fmt::Display>(
             "its first process is a KVM guest, whose accesses only walker, damon and idle-pages see".to_owned(),
         );
     }
-    Err(reasons.join("; "))
+    Err(NotManaged::NoTracker(reasons))
 }
 
 /// A reason in words.
@@ -839,7 +874,7 @@ mod tests {
         let refuse = |name: Option<&str>| Err::<(), _>(format!("{} is not there", name.unwrap_or("any")));
         let why = first_that_works(&trackers_for(None, true), refuse).unwrap_err();
         assert_eq!(
-            why,
+            why.to_string(),
             "its first process is a KVM guest, whose accesses only walker, damon and idle-pages see; walker is not there; \
              damon is not there; idle-pages is not there"
         );
@@ -847,6 +882,6 @@ mod tests {
             Some("idle-pages") => Ok(2),
             _ => Err("no"),
         });
-        assert_eq!(second, Ok(2));
+        assert_eq!(second.unwrap(), 2);
     }
 }

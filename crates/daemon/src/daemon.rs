@@ -35,7 +35,7 @@ use crate::class::{Running, State};
 use crate::config::{self, Class, Config, ConfigErrors, FastBudget, Source};
 use crate::explain::explain;
 use crate::protocol::{Code, Response, Verb};
-use crate::reload::{LIMIT, Reading, problem_of};
+use crate::reload::{LIMIT, Reading, ReloadError, problem_of};
 use crate::shared::{Order, Orders, Reply, Shared, wall_clock};
 use crate::table::Change;
 use crate::view::{self, SCHEMA_VERSION};
@@ -275,7 +275,8 @@ impl Daemon {
                 self.refused.remove(&pid);
                 self.shared.happened("process", Some(class), format!("pid {pid} ({name}) joined"));
             }
-            Err(reason) => {
+            Err(error) => {
+                let reason = error.to_string();
                 // A process that exited meanwhile is not worth a message.
                 if Facts::read(pid).is_err() {
                     return;
@@ -512,7 +513,7 @@ impl Daemon {
             match verb {
                 // The answer follows when the files are read.
                 Verb::Reload {} => match self.reading {
-                    Some(_) => reply.send(&Response::failed(Code::Busy, BEING_READ)),
+                    Some(_) => reply.send(&Response::failed(Code::Busy, ReloadError::BeingRead.to_string())),
                     None => drop(self.begin_reload(Some(reply))),
                 },
                 verb => reply.send(&self.carry_out(verb)),
@@ -590,9 +591,9 @@ impl Daemon {
     }
 
     /// Starts to read the configuration, on another thread.
-    fn begin_reload(&mut self, reply: Option<Reply>) -> Result<(), String> {
+    fn begin_reload(&mut self, reply: Option<Reply>) -> Result<(), ReloadError> {
         if self.reading.is_some() {
-            return Err(BEING_READ.to_owned());
+            return Err(ReloadError::BeingRead);
         }
         self.reading = Some(Reading::begin(&self.path, &self.sources, &self.keys, &self.shared, reply)?);
         Ok(())
@@ -734,9 +735,6 @@ impl Daemon {
         Ok(())
     }
 }
-
-/// Why a second reload does not start.
-const BEING_READ: &str = "the configuration is being read already; try again in a few seconds";
 
 /// A key and its value as a configuration text. A value that is not valid TOML by itself is taken as a string.
 fn written(key: &str, value: &str) -> String {

@@ -20,6 +20,8 @@ pub(crate) enum Kind {
     Counter,
 }
 
+use Kind::{Counter, Gauge};
+
 /// One series: its labels, and its value.
 pub(crate) type Series<'a> = (Vec<(&'a str, &'a str)>, f64);
 
@@ -50,8 +52,8 @@ fn write_text(families: &[Family<'_>]) -> String {
     let mut out = String::with_capacity(16 << 10);
     for Family { name, kind, help, series } in families {
         let kind = match kind {
-            Kind::Gauge => "gauge",
-            Kind::Counter => "counter",
+            Gauge => "gauge",
+            Counter => "counter",
         };
         let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} {kind}");
         for (labels, value) in series {
@@ -77,92 +79,64 @@ pub fn text(status: &Status) -> String {
     write_text(&families(status))
 }
 
+/// A metric of each tier: its name, its meaning, and its value.
+type OfTier = (&'static str, &'static str, fn(&crate::view::Tier) -> Option<u64>);
+
 /// The metrics of a status.
 pub(crate) fn families(status: &Status) -> Vec<Family<'_>> {
     let mut out = Families::default();
-    let one = |value: f64| [(Vec::new(), value)];
-    out.family(
-        "terrace_build_info",
-        Kind::Gauge,
-        "Version of the daemon; always 1.",
-        [(vec![("version", status.version.as_str())], 1.0)],
-    );
-    out.family("terrace_uptime_seconds", Kind::Gauge, "Time since the daemon started.", one(status.uptime_seconds));
-    out.family(
-        "terrace_cpu_seconds_total",
-        Kind::Counter,
-        "Processor time the daemon used.",
-        one(status.own.cpu_seconds),
-    );
-    out.family(
-        "terrace_cpu_ratio",
-        Kind::Gauge,
-        "Share of one core the daemon used over the last minute.",
-        one(status.own.cpu_share),
-    );
-    out.family(
-        "terrace_cpu_budget_ratio",
-        Kind::Gauge,
-        "Share of one core the daemon may use.",
-        one(status.budget.cpu_share),
-    );
-    out.family(
-        "terrace_resident_bytes",
-        Kind::Gauge,
-        "Resident memory of the daemon.",
-        one(status.own.resident_bytes as f64),
-    );
-    out.family(
-        "terrace_page_state_bytes",
-        Kind::Gauge,
-        "Memory the daemon keeps for the state of pages.",
-        one(status.own.page_state_bytes as f64),
-    );
-    out.family(
-        "terrace_fast_budget_bytes",
-        Kind::Gauge,
-        "Fast memory that all classes together may use.",
-        one(status.budget.fast_bytes as f64),
-    );
-    out.family(
-        "terrace_bandwidth_budget_bytes_per_second",
-        Kind::Gauge,
-        "Bytes per second that may change tier.",
-        one(status.budget.bandwidth_bytes_per_second as f64),
-    );
-    out.family(
-        "terrace_rivals",
-        Kind::Gauge,
-        "Other programs found that move pages or clear accessed bits.",
-        one(status.rivals.len() as f64),
-    );
-    out.family(
-        "terrace_refused_processes",
-        Kind::Gauge,
-        "Processes that match a class but cannot be managed.",
-        one(status.refused.len() as f64),
-    );
-    let tiers = |of: fn(&crate::view::Tier) -> Option<u64>| {
-        status.tiers.iter().filter_map(move |tier| Some((vec![("tier", tier.name.as_str())], of(tier)? as f64)))
-    };
-    out.family(
-        "terrace_tier_capacity_bytes",
-        Kind::Gauge,
-        "Capacity of the tier.",
-        tiers(|tier| Some(tier.capacity_bytes)),
-    );
-    out.family(
-        "terrace_tier_used_bytes",
-        Kind::Gauge,
-        "Pages of all classes in the tier.",
-        tiers(|tier| Some(tier.used_bytes)),
-    );
-    out.family(
-        "terrace_tier_occupied_bytes",
-        Kind::Gauge,
-        "Memory that a compressed tier uses.",
-        tiers(|tier| tier.occupied_bytes),
-    );
+    let (own, budget) = (&status.own, &status.budget);
+    let build = [(vec![("version", status.version.as_str())], 1.0)];
+    out.family("terrace_build_info", Gauge, "Version of the daemon; always 1.", build);
+    for (name, kind, help, value) in [
+        ("terrace_uptime_seconds", Gauge, "Time since the daemon started.", status.uptime_seconds),
+        ("terrace_cpu_seconds_total", Counter, "Processor time the daemon used.", own.cpu_seconds),
+        ("terrace_cpu_ratio", Gauge, "Share of one core the daemon used over the last minute.", own.cpu_share),
+        ("terrace_cpu_budget_ratio", Gauge, "Share of one core the daemon may use.", budget.cpu_share),
+        ("terrace_resident_bytes", Gauge, "Resident memory of the daemon.", own.resident_bytes as f64),
+        (
+            "terrace_page_state_bytes",
+            Gauge,
+            "Memory the daemon keeps for the state of pages.",
+            own.page_state_bytes as f64,
+        ),
+        (
+            "terrace_fast_budget_bytes",
+            Gauge,
+            "Fast memory that all classes together may use.",
+            budget.fast_bytes as f64,
+        ),
+        (
+            "terrace_bandwidth_budget_bytes_per_second",
+            Gauge,
+            "Bytes per second that may change tier.",
+            budget.bandwidth_bytes_per_second as f64,
+        ),
+        (
+            "terrace_rivals",
+            Gauge,
+            "Other programs found that move pages or clear accessed bits.",
+            status.rivals.len() as f64,
+        ),
+        (
+            "terrace_refused_processes",
+            Gauge,
+            "Processes that match a class but cannot be managed.",
+            status.refused.len() as f64,
+        ),
+    ] {
+        out.family(name, kind, help, [(Vec::new(), value)]);
+    }
+    let of_tiers: [OfTier; 3] = [
+        ("terrace_tier_capacity_bytes", "Capacity of the tier.", |tier| Some(tier.capacity_bytes)),
+        ("terrace_tier_used_bytes", "Pages of all classes in the tier.", |tier| Some(tier.used_bytes)),
+        ("terrace_tier_occupied_bytes", "Memory that a compressed tier uses.", |tier| tier.occupied_bytes),
+    ];
+    for (name, help, of) in of_tiers {
+        let tiers = status.tiers.iter();
+        let series = tiers.filter_map(|tier| Some((vec![("tier", tier.name.as_str())], of(tier)? as f64)));
+        out.family(name, Gauge, help, series);
+    }
     classes(&mut out, status);
     out.0
 }
@@ -176,11 +150,79 @@ pub fn loop_age(age: std::time::Duration) -> String {
 pub(crate) fn loop_age_family<'a>(age: std::time::Duration) -> Family<'a> {
     let help = "Time since the daemon's loop last turned.";
     let series = vec![(Vec::new(), age.as_secs_f64())];
-    Family { name: "terrace_loop_age_seconds", kind: Kind::Gauge, help, series }
+    Family { name: "terrace_loop_age_seconds", kind: Gauge, help, series }
 }
 
 /// A metric of each class: its name, its meaning, and its value.
 type OfClass = (&'static str, &'static str, fn(&crate::view::Class) -> Option<f64>);
+
+const GAUGES_OF_CLASSES: [OfClass; 22] = [
+    ("terrace_class_processes", "Processes under management.", |class| Some(class.processes as f64)),
+    ("terrace_class_footprint_bytes", "Memory in use.", |class| Some(class.footprint_bytes as f64)),
+    ("terrace_class_fast_bytes", "Of that in fast memory.", |class| Some(class.fast_bytes as f64)),
+    ("terrace_class_slow_bytes", "Of that in slower tiers.", |class| Some(class.slow_bytes as f64)),
+    ("terrace_class_active_bytes", "Of that in the working set.", |class| Some(class.active_bytes as f64)),
+    ("terrace_class_granted_bytes", "Fast memory granted.", |class| Some(class.granted_bytes as f64)),
+    ("terrace_class_floor_bytes", "Fast memory that the class always keeps.", |class| Some(class.floor_bytes as f64)),
+    ("terrace_class_bandwidth_bytes_per_second", "Bytes per second granted for moves.", |class| {
+        Some(class.bandwidth_bytes_per_second as f64)
+    }),
+    ("terrace_class_cpu_granted_ratio", "Share of one core granted.", |class| Some(class.cpu_granted_share)),
+    ("terrace_class_hit_ratio", "Share of the recent accesses that fast memory served.", |class| class.hit_share),
+    ("terrace_class_stall_ratio", "Estimated share of its time lost to refaults, moves and tracking.", |class| {
+        Some(class.stall_share)
+    }),
+    ("terrace_class_watching_back_off", "How many times the budget for tracking was halved.", |class| {
+        Some(f64::from(class.watching_back_off))
+    }),
+    ("terrace_class_backoff_ratio", "Factor by which idle thresholds are lengthened.", |class| Some(class.backoff)),
+    ("terrace_class_throttled", "1 while page-outs are stopped.", |class| {
+        Some(f64::from(u8::from(class.throttle.is_some())))
+    }),
+    ("terrace_class_target_loss_ratio", "How much slower the class may be (max_slowdown).", |class| {
+        class.tuned.as_ref().map(|tuned| tuned.max_slowdown)
+    }),
+    ("terrace_class_tuned_loss_ratio", "How much slower it was, mean over the last hour of windows.", |class| {
+        class.tuned.as_ref().and_then(|tuned| tuned.loss)
+    }),
+    ("terrace_class_tuned_fast_ratio", "Share of its footprint that the tuner keeps fast.", |class| {
+        class.tuned.as_ref().map(|tuned| tuned.fast_share)
+    }),
+    ("terrace_proof_gain_ratio", "How much faster the class is for being managed.", |class| {
+        class.proof.as_ref().and_then(|proof| proof.gain)
+    }),
+    ("terrace_proof_gain_low_ratio", "Lower end of the interval of that gain.", |class| {
+        class.proof.as_ref().and_then(|proof| proof.interval).map(|(low, _)| low)
+    }),
+    ("terrace_proof_gain_high_ratio", "Upper end of the interval of that gain.", |class| {
+        class.proof.as_ref().and_then(|proof| proof.interval).map(|(_, high)| high)
+    }),
+    ("terrace_proof_frozen", "1 while management rests because harm was shown.", |class| {
+        class.proof.as_ref().map(|proof| f64::from(u8::from(proof.frozen)))
+    }),
+    (
+        "terrace_class_contract_violating_bytes",
+        "Bytes in a tier where never-slow or never-fast allows none.",
+        |class| class.contract.as_ref().map(|contract| contract.violating_bytes as f64),
+    ),
+];
+
+const COUNTERS_OF_CLASSES: [OfClass; 10] = [
+    ("terrace_class_cpu_seconds_total", "Processor time spent on the class.", |class| Some(class.cpu_seconds)),
+    ("terrace_class_watching_seconds_total", "Its time lost to tracking.", |class| Some(class.watching_seconds)),
+    ("terrace_class_moving_seconds_total", "Its time lost to moves.", |class| Some(class.moving_seconds)),
+    ("terrace_class_refaults_total", "Refaults of demoted pages.", |class| Some(class.refaults as f64)),
+    ("terrace_class_ping_pong_pages_total", "Demotions that turned out wrong.", |class| {
+        Some(class.ping_pong_pages as f64)
+    }),
+    ("terrace_class_major_faults_total", "Major faults of its processes.", |class| Some(class.major_faults as f64)),
+    ("terrace_class_scans_total", "Scans of its pages.", |class| Some(class.rounds as f64)),
+    ("terrace_class_scan_seconds_total", "Time of those scans.", |class| Some(class.round_seconds)),
+    ("terrace_proof_windows_total", "Windows that proof mode compared.", |class| {
+        class.proof.as_ref().map(|proof| proof.windows as f64)
+    }),
+    ("terrace_class_lost_events_total", "Events its tracker lost.", |class| Some(class.lost_events as f64)),
+];
 
 fn classes<'a>(out: &mut Families<'a>, status: &'a Status) {
     let classes = |of: fn(&crate::view::Class) -> Option<f64>| {
@@ -191,80 +233,12 @@ fn classes<'a>(out: &mut Families<'a>, status: &'a Status) {
             (vec![("class", class.name.as_str()), ("state", *state)], f64::from(u8::from(class.state == *state)))
         })
     });
-    out.family("terrace_class_state", Kind::Gauge, "1 for the current state of the class, 0 for the others.", states);
-    let gauges: [OfClass; 22] = [
-        ("terrace_class_processes", "Processes under management.", |class| Some(class.processes as f64)),
-        ("terrace_class_footprint_bytes", "Memory in use.", |class| Some(class.footprint_bytes as f64)),
-        ("terrace_class_fast_bytes", "Of that in fast memory.", |class| Some(class.fast_bytes as f64)),
-        ("terrace_class_slow_bytes", "Of that in slower tiers.", |class| Some(class.slow_bytes as f64)),
-        ("terrace_class_active_bytes", "Of that in the working set.", |class| Some(class.active_bytes as f64)),
-        ("terrace_class_granted_bytes", "Fast memory granted.", |class| Some(class.granted_bytes as f64)),
-        ("terrace_class_floor_bytes", "Fast memory that the class always keeps.", |class| {
-            Some(class.floor_bytes as f64)
-        }),
-        ("terrace_class_bandwidth_bytes_per_second", "Bytes per second granted for moves.", |class| {
-            Some(class.bandwidth_bytes_per_second as f64)
-        }),
-        ("terrace_class_cpu_granted_ratio", "Share of one core granted.", |class| Some(class.cpu_granted_share)),
-        ("terrace_class_hit_ratio", "Share of the recent accesses that fast memory served.", |class| class.hit_share),
-        ("terrace_class_stall_ratio", "Estimated share of its time lost to refaults, moves and tracking.", |class| {
-            Some(class.stall_share)
-        }),
-        ("terrace_class_watching_back_off", "How many times the budget for tracking was halved.", |class| {
-            Some(f64::from(class.watching_back_off))
-        }),
-        ("terrace_class_backoff_ratio", "Factor by which idle thresholds are lengthened.", |class| Some(class.backoff)),
-        ("terrace_class_throttled", "1 while page-outs are stopped.", |class| {
-            Some(f64::from(u8::from(class.throttle.is_some())))
-        }),
-        ("terrace_class_target_loss_ratio", "How much slower the class may be (max_slowdown).", |class| {
-            class.tuned.as_ref().map(|tuned| tuned.max_slowdown)
-        }),
-        ("terrace_class_tuned_loss_ratio", "How much slower it was, mean over the last hour of windows.", |class| {
-            class.tuned.as_ref().and_then(|tuned| tuned.loss)
-        }),
-        ("terrace_class_tuned_fast_ratio", "Share of its footprint that the tuner keeps fast.", |class| {
-            class.tuned.as_ref().map(|tuned| tuned.fast_share)
-        }),
-        ("terrace_proof_gain_ratio", "How much faster the class is for being managed.", |class| {
-            class.proof.as_ref().and_then(|proof| proof.gain)
-        }),
-        ("terrace_proof_gain_low_ratio", "Lower end of the interval of that gain.", |class| {
-            class.proof.as_ref().and_then(|proof| proof.interval).map(|(low, _)| low)
-        }),
-        ("terrace_proof_gain_high_ratio", "Upper end of the interval of that gain.", |class| {
-            class.proof.as_ref().and_then(|proof| proof.interval).map(|(_, high)| high)
-        }),
-        ("terrace_proof_frozen", "1 while management rests because harm was shown.", |class| {
-            class.proof.as_ref().map(|proof| f64::from(u8::from(proof.frozen)))
-        }),
-        (
-            "terrace_class_contract_violating_bytes",
-            "Bytes in a tier where never-slow or never-fast allows none.",
-            |class| class.contract.as_ref().map(|contract| contract.violating_bytes as f64),
-        ),
-    ];
-    for (name, help, of) in gauges {
-        out.family(name, Kind::Gauge, help, classes(of));
+    out.family("terrace_class_state", Gauge, "1 for the current state of the class, 0 for the others.", states);
+    for (name, help, of) in GAUGES_OF_CLASSES {
+        out.family(name, Gauge, help, classes(of));
     }
-    let counters: [OfClass; 10] = [
-        ("terrace_class_cpu_seconds_total", "Processor time spent on the class.", |class| Some(class.cpu_seconds)),
-        ("terrace_class_watching_seconds_total", "Its time lost to tracking.", |class| Some(class.watching_seconds)),
-        ("terrace_class_moving_seconds_total", "Its time lost to moves.", |class| Some(class.moving_seconds)),
-        ("terrace_class_refaults_total", "Refaults of demoted pages.", |class| Some(class.refaults as f64)),
-        ("terrace_class_ping_pong_pages_total", "Demotions that turned out wrong.", |class| {
-            Some(class.ping_pong_pages as f64)
-        }),
-        ("terrace_class_major_faults_total", "Major faults of its processes.", |class| Some(class.major_faults as f64)),
-        ("terrace_class_scans_total", "Scans of its pages.", |class| Some(class.rounds as f64)),
-        ("terrace_class_scan_seconds_total", "Time of those scans.", |class| Some(class.round_seconds)),
-        ("terrace_proof_windows_total", "Windows that proof mode compared.", |class| {
-            class.proof.as_ref().map(|proof| proof.windows as f64)
-        }),
-        ("terrace_class_lost_events_total", "Events its tracker lost.", |class| Some(class.lost_events as f64)),
-    ];
-    for (name, help, of) in counters {
-        out.family(name, Kind::Counter, help, classes(of));
+    for (name, help, of) in COUNTERS_OF_CLASSES {
+        out.family(name, Counter, help, classes(of));
     }
     let moved = status.classes.iter().flat_map(|class| {
         class.moves.iter().map(move |moves| {
@@ -277,7 +251,7 @@ fn classes<'a>(out: &mut Families<'a>, status: &'a Status) {
             (labels, (moves.pages * PAGE_BYTES) as f64)
         })
     });
-    out.family("terrace_moved_bytes_total", Kind::Counter, "Bytes that really changed tier.", moved);
+    out.family("terrace_moved_bytes_total", Counter, "Bytes that really changed tier.", moved);
     let by_cause = |of: fn(&crate::view::Class) -> Vec<(&str, f64)>| {
         status.classes.iter().flat_map(move |class| {
             of(class)
@@ -290,19 +264,19 @@ fn classes<'a>(out: &mut Families<'a>, status: &'a Status) {
     }
     out.family(
         "terrace_failed_bytes_total",
-        Kind::Counter,
+        Counter,
         "Bytes whose move failed.",
         by_cause(|class| counts(&class.failed_pages, PAGE_BYTES)),
     );
     out.family(
         "terrace_rejected_requests_total",
-        Kind::Counter,
+        Counter,
         "Move requests of the policy that were rejected.",
         by_cause(|class| counts(&class.rejected_pages, 1)),
     );
     out.family(
         "terrace_throttled_seconds_total",
-        Kind::Counter,
+        Counter,
         "Time for which page-outs were stopped.",
         by_cause(|class| class.throttled_seconds.iter().map(|(cause, seconds)| (cause.as_str(), *seconds)).collect()),
     );

@@ -31,6 +31,17 @@ pub(crate) struct Reading {
     pub(crate) given_up: bool,
 }
 
+/// Why no reload begins.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ReloadError {
+    /// Another one is going on.
+    #[error("the configuration is being read already; try again in a few seconds")]
+    BeingRead,
+    /// There is no thread for it.
+    #[error("cannot start a thread to read the files: {0}")]
+    Thread(std::io::Error),
+}
+
 impl Reading {
     /// Starts to read; wakes the loop at the end.
     pub(crate) fn begin(
@@ -39,7 +50,7 @@ impl Reading {
         keys: &Arc<Keys>,
         shared: &Arc<Shared>,
         reply: Option<Reply>,
-    ) -> Result<Reading, String> {
+    ) -> Result<Reading, ReloadError> {
         let (sender, fresh) = std::sync::mpsc::channel();
         let (path, before, keys, shared) = (path.to_owned(), before.to_vec(), Arc::clone(keys), Arc::clone(shared));
         let read = move || {
@@ -48,7 +59,7 @@ impl Reading {
             shared.wake();
         };
         let thread = std::thread::Builder::new().name("reload".to_owned()).spawn(read);
-        thread.map_err(|error| format!("cannot start a thread to read the files: {error}"))?;
+        thread.map_err(ReloadError::Thread)?;
         Ok(Reading { fresh, limit: Instant::now() + LIMIT, reply, given_up: false })
     }
 }

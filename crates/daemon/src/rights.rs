@@ -15,6 +15,8 @@ use terrace_linux::processes::{group_id, groups_of, user_id};
 
 use anyhow::{Context, ensure};
 
+use crate::spec::value::ValueError;
+
 /// The rights, from the least to the most.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Right {
@@ -54,18 +56,15 @@ pub enum Principal {
 }
 
 impl std::str::FromStr for Principal {
-    type Err = String;
+    type Err = ValueError;
 
-    fn from_str(text: &str) -> Result<Principal, String> {
+    fn from_str(text: &str) -> Result<Principal, ValueError> {
+        let nobody = |kind, name: &str| ValueError::Nobody { kind, name: name.to_owned() };
         match text.split_once(':') {
-            Some(("user", name)) => {
-                user_id(name).map(Principal::User).ok_or_else(|| format!("there is no user {name:?} on this machine"))
-            }
-            Some(("group", name)) => group_id(name)
-                .map(Principal::Group)
-                .ok_or_else(|| format!("there is no group {name:?} on this machine")),
+            Some(("user", name)) => user_id(name).map(Principal::User).ok_or_else(|| nobody("user", name)),
+            Some(("group", name)) => group_id(name).map(Principal::Group).ok_or_else(|| nobody("group", name)),
             Some(("token", path)) if Path::new(path).is_absolute() => Ok(Principal::Token(path.into())),
-            _ => Err(format!("{text:?} is not user:NAME, group:NAME or token:/PATH")),
+            _ => Err(ValueError::text(text, " is not user:NAME, group:NAME or token:/PATH")),
         }
     }
 }
@@ -259,10 +258,13 @@ mod tests {
 
     #[test]
     fn a_principal_is_a_user_a_group_or_a_token() {
-        assert_eq!("user:root".parse(), Ok(Principal::User(0)));
-        assert_eq!("user:1234".parse(), Ok(Principal::User(1234)));
-        assert_eq!("group:root".parse(), Ok(Principal::Group(0)));
-        assert_eq!("token:/etc/terrace/token".parse(), Ok(Principal::Token("/etc/terrace/token".into())));
+        assert_eq!("user:root".parse::<Principal>().unwrap(), Principal::User(0));
+        assert_eq!("user:1234".parse::<Principal>().unwrap(), Principal::User(1234));
+        assert_eq!("group:root".parse::<Principal>().unwrap(), Principal::Group(0));
+        assert_eq!(
+            "token:/etc/terrace/token".parse::<Principal>().unwrap(),
+            Principal::Token("/etc/terrace/token".into())
+        );
         for wrong in ["root", "user:", "user:no-such-user", "token:relative", "group:no-such-group", ""] {
             assert!(wrong.parse::<Principal>().is_err(), "{wrong}");
         }

@@ -70,6 +70,37 @@ fn crates_depend_only_downwards() {
     }
 }
 
+/// The modules of the command, from the lowest to the highest: each may use those before it.
+const MODULES_OF_THE_COMMAND: [&str; 9] =
+    ["options", "terminal", "program", "recorder", "args", "report", "render", "session", "commands"];
+
+#[test]
+fn modules_of_the_command_use_only_those_below_them() {
+    let source = std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../cli/src"));
+    let mut waiting = vec![source.to_owned()];
+    while let Some(path) = waiting.pop() {
+        if path.is_dir() {
+            waiting.extend(std::fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()));
+            continue;
+        }
+        let module = path.strip_prefix(source).unwrap().with_extension("");
+        let module = module.iter().next().unwrap().to_str().unwrap();
+        if module == "main" {
+            continue;
+        }
+        let place = MODULES_OF_THE_COMMAND.iter().position(|name| *name == module);
+        let place = place.unwrap_or_else(|| panic!("{module} has no place in MODULES_OF_THE_COMMAND"));
+        let text = std::fs::read_to_string(&path).unwrap();
+        // What stands behind `crate::` is one name, or several in braces.
+        for used in text.split("crate::").skip(1).map(|rest| rest.split(['}', ';', '(']).next().unwrap_or_default()) {
+            let names = if used.starts_with('{') { usize::MAX } else { 1 };
+            let mut words = used.split(|letter: char| !letter.is_ascii_lowercase()).filter(|word| !word.is_empty());
+            let above = words.by_ref().take(names).find(|word| MODULES_OF_THE_COMMAND[place + 1..].contains(word));
+            assert!(above.is_none(), "{}: uses {above:?}, which is above {module}", path.display());
+        }
+    }
+}
+
 /// The service runs as root on every machine: what only experiments need is not in it, nor in anything it links.
 #[test]
 fn the_service_links_no_simulator_and_no_database() {

@@ -203,7 +203,7 @@ fn of_trace(
 ) -> Result<Vec<Tape>> {
     let trace = Trace::open(path, footprint(most)?)?;
     let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    let mut reader = trace.reader().map_err(Misuse)?;
+    let mut reader = trace.reader()?;
     tape::of_trace(&name, &mut reader, one_in, groups).map_err(failed)
 }
 

@@ -478,7 +478,7 @@ impl Trace {
     /// # Errors
     /// When it cannot be read.
     pub fn tells_page_sizes(&self) -> Result<bool> {
-        let mut reader = self.reader().map_err(Misuse)?;
+        let mut reader = self.reader()?;
         let mut batch = vec![terrace_trace::Access::default(); 2048];
         loop {
             let count = reader.fill(&mut batch)?;
@@ -498,17 +498,19 @@ impl Trace {
     ///
     /// # Errors
     /// When it cannot be opened.
-    pub fn reader(&self) -> std::result::Result<Reader<BufReader<File>>, String> {
+    pub fn reader(&self) -> Result<Reader<BufReader<File>>, Misuse> {
         let path = self.path.display();
-        let file = File::open(&self.path).map_err(|error| format!("{path}: {error}"))?;
-        Reader::new(BufReader::with_capacity(1 << 20, file)).map_err(|error| format!("{path}: {error}"))
+        let file = File::open(&self.path).map_err(|error| Misuse(format!("{path}: {error}")))?;
+        Reader::new(BufReader::with_capacity(1 << 20, file)).map_err(|error| Misuse(format!("{path}: {error}")))
     }
 
     fn source(self) -> Box<dyn Source> {
         let name = self.path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let (footprint, placement) = (self.footprint, self.placement.clone());
-        let open =
-            move || self.reader().map(|reader| Box::new(reader) as Box<dyn AccessSource>).map_err(SimError::Source);
+        let open = move || match self.reader() {
+            Ok(reader) => Ok(Box::new(reader) as Box<dyn AccessSource>),
+            Err(Misuse(why)) => Err(SimError::Source(why)),
+        };
         Box::new(TraceSource { name, footprint, open, placement })
     }
 }

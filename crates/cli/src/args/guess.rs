@@ -238,7 +238,7 @@ fn unknown(first: &str, rest: &[&str], words: &[&str]) -> Vec<String> {
     }
     let words = if first == "--" { rest } else { words };
     match words.first() {
-        Some(name) if crate::session::program::find(name.as_ref()).is_ok() => {
+        Some(name) if crate::program::find(name.as_ref()).is_ok() => {
             vec![joined(&[&["terrace", "run", "--"], words].concat())]
         }
         _ => Vec::new(),

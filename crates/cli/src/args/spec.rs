@@ -142,7 +142,7 @@ impl<O: Offer> SpecArguments<O> {
                 (Set::Text(set), Typed::Text(text)) => set(&mut spec, text).map_err(|why| {
                     let flag = format!("--{}", info.name);
                     let forms = meant(text, |form| set(&mut RunSpec::default(), form).is_ok());
-                    let why = with_expected(&why, info.takes) + &did_you_mean(&format!("{flag} "), &forms);
+                    let why = with_expected(&why.to_string(), info.takes) + &did_you_mean(&format!("{flag} "), &forms);
                     misuse(&flag, text, why)
                 })?,
                 (Set::Flag(set), Typed::Flag(on)) => set(&mut spec, *on),

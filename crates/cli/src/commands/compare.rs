@@ -16,10 +16,11 @@ use terrace_sim::compare::{Cell, DRAW};
 use terrace_study::compare::{self as matrix, Comparison};
 use terrace_study::options::Own;
 
-use super::record::{Tools, cache_size};
+use super::record::cache_size;
 use super::sim::compare::Bar;
 use crate::args::{CompareArguments, MmuArguments, ModelArguments, SimCompareArguments};
 use crate::provenance::Provenance;
+use crate::recorder::{Tools, temporary_folder};
 use crate::report::units;
 
 /// Knows the future: no policy can do better.
@@ -82,7 +83,7 @@ pub(super) fn record(arguments: &CompareArguments, tools: &Tools) -> anyhow::Res
     let (trace, folder) = match &arguments.output {
         Some(kept) => (kept.clone(), None),
         None => {
-            let folder = super::temporary_folder()?;
+            let folder = temporary_folder()?;
             (folder.path().join(name), Some(folder))
         }
     };

@@ -12,7 +12,7 @@ pub(super) fn run(command: &ConfigCommand) -> anyhow::Result<ExitCode> {
     match command {
         ConfigCommand::Check(place) => {
             let config = Config::load(place.path()).map_err(|errors| told(place.path(), &errors))?;
-            config.check_sockets().map_err(|problems| anyhow::anyhow!("{}", problems.join("\n")))?;
+            config.check_sockets()?;
             let classes: Vec<&str> = config.classes.iter().map(|class| class.name.as_str()).collect();
             let classes = match classes.len() {
                 0 => "no class: the daemon would manage nothing".to_owned(),

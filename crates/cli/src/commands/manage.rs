@@ -13,7 +13,8 @@ use terrace_linux::topology::Topology;
 use super::named;
 use crate::args::{AttachArguments, ObserveArguments, RunArguments};
 use crate::options::duration;
-use crate::session::{Plan, TargetSpec, observing, program};
+use crate::program;
+use crate::session::{Plan, TargetSpec, observing};
 
 pub(super) fn run(arguments: &RunArguments, verbose: bool) -> anyhow::Result<ExitCode> {
     let spec = arguments.spec.spec(memory()?)?;

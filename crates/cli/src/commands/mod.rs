@@ -2,9 +2,8 @@
 
 use std::process::ExitCode;
 
-use terrace_core::text::visible_lines;
-
 use crate::args::Command;
+use crate::terminal::{print_json, print_text};
 
 mod compare;
 mod config;
@@ -70,39 +69,8 @@ pub(crate) fn run(command: Command, verbose: bool) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// A directory for temporary files, removed when dropped.
-///
-/// # Errors
-/// When none can be made; the error says where one was wanted.
-pub(crate) fn temporary_folder() -> anyhow::Result<tempfile::TempDir> {
-    tempfile::tempdir().map_err(|error| {
-        let place = std::env::temp_dir();
-        anyhow::anyhow!(
-            "no temporary files can be made in {}: {}; TMPDIR names another directory",
-            place.display(),
-            error.kind()
-        )
-    })
-}
-
 /// `terrace version`: as `terrace --version`.
 fn version() -> anyhow::Result<ExitCode> {
     print_text(&format!("terrace {}\n", env!("CARGO_PKG_VERSION")))?;
     Ok(ExitCode::SUCCESS)
-}
-
-/// Prints a value as one JSON object on one line of stdout. Every command with `--json` prints by this.
-pub(crate) fn print_json(value: &impl serde::Serialize) -> anyhow::Result<()> {
-    use std::io::Write;
-    let mut stdout = std::io::stdout().lock();
-    serde_json::to_writer(&mut stdout, value)?;
-    writeln!(stdout)?;
-    Ok(())
-}
-
-/// Prints text on stdout. Control characters in names from outside do not act on the terminal.
-pub(crate) fn print_text(text: &str) -> anyhow::Result<()> {
-    use std::io::Write;
-    std::io::stdout().lock().write_all(visible_lines(text).as_bytes())?;
-    Ok(())
 }

@@ -5,7 +5,7 @@
 use std::fmt::Write;
 
 use terrace_core::units::Bytes;
-use terrace_daemon::view::{Bins, Class, Explanation, Happening, Status};
+use terrace_daemon::view::{Bins, Class, Explanation, Happening, Proof, Status, Tuned};
 
 use super::{Screen, listed};
 
@@ -209,44 +209,35 @@ fn details(class: &Class) -> String {
             contract.own_moves_against_it,
         );
     }
-    if let Some(tuned) = &class.tuned {
-        let _ = match (&tuned.waits, tuned.loss.zip(tuned.loss_p95)) {
-            (Some(why), _) => {
-                write!(text, "\n  target {} slower: everything stays fast, {why}", percent(tuned.max_slowdown))
-            }
-            (None, Some((loss, p95))) => write!(
-                text,
-                "\n  target {} slower: {} on average, {} in the worst of 20 windows, with {} of it fast",
-                percent(tuned.max_slowdown),
-                percent(loss),
-                percent(p95),
-                percent(tuned.fast_share)
-            ),
-            (None, None) => {
-                write!(
-                    text,
-                    "\n  target {} slower: nothing observed yet, {} of it fast",
-                    percent(tuned.max_slowdown),
-                    percent(tuned.fast_share)
-                )
-            }
-        };
-    }
-    if let Some(proof) = &class.proof {
-        let gain = match (proof.gain, proof.interval) {
-            (Some(gain), Some((low, high))) => {
-                format!("speed {:+.2} %, between {:+.2} and {:+.2} %", gain * 100.0, low * 100.0, high * 100.0)
-            }
-            (Some(gain), None) => format!("speed {:+.2} %, too few windows for an interval", gain * 100.0),
-            (None, _) => "nothing compared yet".to_owned(),
-        };
-        let _ = write!(text, "\n  proof ({} windows of {}): {gain}; {}", proof.windows, proof.metric, proof.verdict);
-        if let Some(error) = &proof.error {
-            let _ = write!(text, "; not measured: {error}");
-        }
-    }
+    text.extend(class.tuned.as_ref().map(tuned_line));
+    text.extend(class.proof.as_ref().map(proof_line));
     text.push('\n');
     text
+}
+
+fn tuned_line(tuned: &Tuned) -> String {
+    let (target, fast) = (percent(tuned.max_slowdown), percent(tuned.fast_share));
+    let so_far = match (&tuned.waits, tuned.loss.zip(tuned.loss_p95)) {
+        (Some(why), _) => format!("everything stays fast, {why}"),
+        (None, Some((loss, p95))) => {
+            let (loss, p95) = (percent(loss), percent(p95));
+            format!("{loss} on average, {p95} in the worst of 20 windows, with {fast} of it fast")
+        }
+        (None, None) => format!("nothing observed yet, {fast} of it fast"),
+    };
+    format!("\n  target {target} slower: {so_far}")
+}
+
+fn proof_line(proof: &Proof) -> String {
+    let gain = match (proof.gain, proof.interval) {
+        (Some(gain), Some((low, high))) => {
+            format!("speed {:+.2} %, between {:+.2} and {:+.2} %", gain * 100.0, low * 100.0, high * 100.0)
+        }
+        (Some(gain), None) => format!("speed {:+.2} %, too few windows for an interval", gain * 100.0),
+        (None, _) => "nothing compared yet".to_owned(),
+    };
+    let error = proof.error.as_ref().map_or_else(String::new, |error| format!("; not measured: {error}"));
+    format!("\n  proof ({} windows of {}): {gain}; {}{error}", proof.windows, proof.metric, proof.verdict)
 }
 
 /// `terrace explain`.

@@ -102,9 +102,21 @@ fn command(report: &Report) -> String {
     report.target.command.join(" ")
 }
 
+/// Facts about moves, of which a run that only watched has none.
+const OF_MOVES: [&str; 8] = [
+    "Policy",
+    "Goal for fast memory",
+    "Proof by a measure of the program",
+    "of it to moves",
+    "of it to pages that came back",
+    "One refault costs",
+    "Longest call that moved pages",
+    "Page-outs stopped",
+];
+
 /// The facts, a table for each subject.
 fn facts(report: &Report) -> String {
-    let (target, manager, moved) = (&report.target, &report.manager, &report.moved_pages);
+    let (target, moved) = (&report.target, &report.moved_pages);
     let settings: Vec<String> =
         report.policy_settings.iter().map(|(name, value)| format!("{name} = {value}")).collect();
     let program = [
@@ -136,9 +148,32 @@ fn facts(report: &Report) -> String {
         ("Refaults (touched after leaving)", amount(report.refaults)),
         ("Demotions undone within 20 s", amount(report.ping_pong_pages)),
     ];
+    // A run that only watched had nothing to gain, and no policy chose what leaves; a column of zeros would read as failure.
+    let observed = text::is_observation(report);
+    // What did not happen, and is no news if it did not.
+    let rare = [
+        ("In swap by others' doing, mean", report.swapped_by_others_bytes_mean),
+        ("Left because it does not compress, at most", report.incompressible_bytes_peak),
+        ("Promoted ahead of use", moved.promoted),
+        ("Did not move", moved.failed),
+    ];
+    let says_something = |(name, _): &&(&str, String)| {
+        let never = rare.iter().any(|(rare, count)| rare == name && *count == 0);
+        let of_moves = observed && OF_MOVES.contains(name);
+        !never && !of_moves
+    };
+    let table = |caption: &str, rows: &[(&str, String)]| {
+        fact_table(caption, &rows.iter().filter(says_something).cloned().collect::<Vec<_>>())
+    };
+    let gained = if observed { String::new() } else { table("What was gained", &gained) };
+    [table("The program", &program), gained, table("What it cost", &costs(report))].concat()
+}
+
+fn costs(report: &Report) -> [(&'static str, String); 13] {
+    let manager = &report.manager;
     let throttled: Vec<String> =
         report.throttled_seconds.iter().map(|(cause, span)| format!("{cause} for {}", units::seconds(*span))).collect();
-    let cost = [
+    [
         (
             "CPU time",
             format!(
@@ -175,36 +210,7 @@ fn facts(report: &Report) -> String {
         ),
         ("Longest call that moved pages", units::seconds(manager.longest_move_call_milliseconds / 1e3)),
         ("Page-outs stopped", if throttled.is_empty() { "never".to_owned() } else { throttled.join(", ") }),
-    ];
-    // A run that only watched had nothing to gain, and no policy chose what leaves; a column of zeros would read as failure.
-    let observed = text::is_observation(report);
-    const OF_MOVES: [&str; 8] = [
-        "Policy",
-        "Goal for fast memory",
-        "Proof by a measure of the program",
-        "of it to moves",
-        "of it to pages that came back",
-        "One refault costs",
-        "Longest call that moved pages",
-        "Page-outs stopped",
-    ];
-    // What did not happen, and is no news if it did not.
-    let rare = [
-        ("In swap by others' doing, mean", report.swapped_by_others_bytes_mean),
-        ("Left because it does not compress, at most", report.incompressible_bytes_peak),
-        ("Promoted ahead of use", moved.promoted),
-        ("Did not move", moved.failed),
-    ];
-    let says_something = |(name, _): &&(&str, String)| {
-        let never = rare.iter().any(|(rare, count)| rare == name && *count == 0);
-        let of_moves = observed && OF_MOVES.contains(name);
-        !never && !of_moves
-    };
-    let program: Vec<(&str, String)> = program.iter().filter(says_something).cloned().collect();
-    let gained: Vec<(&str, String)> = gained.iter().filter(says_something).cloned().collect();
-    let cost: Vec<(&str, String)> = cost.iter().filter(says_something).cloned().collect();
-    let gained = if observed { String::new() } else { fact_table("What was gained", &gained) };
-    [fact_table("The program", &program), gained, fact_table("What it cost", &cost)].concat()
+    ]
 }
 
 fn amount(pages: u64) -> String {

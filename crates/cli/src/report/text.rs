@@ -8,7 +8,7 @@ mod picture;
 use picture::{age_histogram, heat_map};
 
 use super::{AgeBin, HeatMap, Point, Report, units};
-use crate::render::Screen;
+use crate::terminal::Screen;
 
 /// Rows of a heat map among the closing lines.
 const HEAT_ROWS: usize = 24;

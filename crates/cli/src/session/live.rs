@@ -6,9 +6,9 @@
 use std::io::{IsTerminal, Write};
 
 use crate::options::Misuse;
-use crate::render::Screen;
 use crate::report::text::live_screen;
 use crate::report::{AgeBin, HeatMap, Point};
+use crate::terminal::Screen;
 
 /// xterm control sequences: the alternate screen, its top left corner, and what lies below.
 const ENTER: &str = "\x1b[?1049h";

@@ -20,14 +20,16 @@ use terrace_linux::manager::{Manager, Woken};
 use terrace_linux::topology::declared::SlowTier;
 
 use crate::args::{ReportArguments, checked};
+use crate::program;
 use crate::provenance::Provenance;
-use crate::report::{Places, Report};
+use crate::report::text::closing_lines;
+use crate::report::{Places, Report, write_report};
+use crate::terminal::{Screen, print_json, print_text};
 
 mod live;
 pub(crate) mod machine;
 mod members;
 pub(crate) mod profile;
-pub(crate) mod program;
 mod proving;
 mod record;
 pub(crate) mod refusal;
@@ -36,7 +38,6 @@ pub(crate) mod tuning;
 
 use machine::Machine;
 use members::Members;
-pub(crate) use program::NotStarted;
 use record::Recorder;
 use target::Target;
 pub(crate) use target::TargetSpec;
@@ -225,9 +226,6 @@ fn manage(
 fn write(plan: &Plan, report: &Report) -> anyhow::Result<()> {
     let (output, observed) = (&plan.output, plan.spec.observes());
     if !output.quiet {
-        use crate::commands::print_text;
-        use crate::render::Screen;
-        use crate::report::text::closing_lines;
         // What was observed of a process that runs anyway is this command's data. Else stdout is the program's, or JSON's.
         if observed && !matches!(plan.target, TargetSpec::Command(_)) && !output.json {
             print_text(&closing_lines(report, observed, plan.verbose, &Screen::of(std::io::stdout())))?;
@@ -244,7 +242,7 @@ fn write(plan: &Plan, report: &Report) -> anyhow::Result<()> {
         TargetSpec::Pids(_) | TargetSpec::Cgroup(_) => made.stamp(report)?,
     };
     if let Some(directory) = &output.report {
-        crate::report::write_report(directory, report, &json)?;
+        write_report(directory, report, &json)?;
     }
     if let Some(file) = &output.json_file {
         let text = serde_json::to_string_pretty(&json)? + "\n";
@@ -252,7 +250,7 @@ fn write(plan: &Plan, report: &Report) -> anyhow::Result<()> {
             .with_context(|| format!("{}: the report could not be written", file.display()))?;
     }
     if output.json {
-        crate::commands::print_json(&json)?;
+        print_json(&json)?;
     }
     Ok(())
 }

@@ -216,44 +216,13 @@ impl Recorder {
         for (cause, time) in &stats.throttled {
             self.throttled.insert((*cause).to_owned(), time.as_secs_f64());
         }
-        let mut notes = facts.notes.clone();
-        notes.extend(
-            stats.shared_refused.iter().map(|reason| {
-                format!("shared memory was left alone, since its pages in swap cannot be found: {reason}")
-            }),
-        );
-        notes.extend(stats.pressure_error.iter().map(|error| format!("memory pressure could not be read: {error}")));
-        if stats.lost_events > 0 {
-            notes.push(format!("the tracker lost {} events", stats.lost_events));
-        }
-        if stats.lost_births_and_deaths > 0 {
-            let lost = stats.lost_births_and_deaths;
-            notes.push(format!(
-                "{lost} records of births and deaths were lost; those pages were found at the next look at places"
-            ));
-        }
-        if !plan.spec.moves && !plan.spec.observes() {
-            notes.push("dry run: nothing was moved; what would have moved is counted by the cause dry_run".to_owned());
-        }
-        if let Some(cost) = manager.move_cost().between_nodes {
-            let micros = |time: Duration| time.as_secs_f64() * 1e6;
-            let (mover, copy) = (micros(cost.mover), micros(cost.copy));
-            let thread =
-                cost.interrupt.map_or("not measured".to_owned(), |found| format!("{:.2} µs", micros(found.median)));
-            notes.push(format!(
-                "a page moved between nodes takes {mover:.2} µs of a processor, {copy:.2} µs of it the copy, and of each thread that runs {thread}"
-            ));
-        }
-        if engine.policy_name() != "age" {
-            notes.push(format!("no age histogram: the policy {} keeps no ages", engine.policy_name()));
-        }
-        notes.extend(facts.background.iter().cloned());
         let children = usage(Who::WaitedChildren);
         // Of a child that has ended the kernel reports the total; of every other, the readings taken twice per second count.
         self.target_cpu = match target.is_child() && target.has_ended() {
             true => children.user_seconds + children.system_seconds,
             false => stats.cpu_ticks as f64 / rustix::param::clock_ticks_per_second() as f64,
         };
+        let children_peak = if target.is_child() { children.max_rss_bytes } else { 0 };
         let seconds = self.sums.seconds.max(f64::MIN_POSITIVE);
         let refault_microseconds = facts.refault_cost.map(|cost| cost.as_secs_f64() * 1e6);
         let (user, system) = own_cpu();
@@ -264,26 +233,7 @@ impl Recorder {
         let heat_map = self.heat.finish(&self.pids);
         Ok(Report {
             schema_version: SCHEMA_VERSION,
-            target: TargetReport {
-                command: match &plan.target {
-                    TargetSpec::Command(command) => {
-                        command.iter().map(|word| word.to_string_lossy().into_owned()).collect()
-                    }
-                    TargetSpec::Pids(_) | TargetSpec::Cgroup(_) => Vec::new(),
-                },
-                pid: target.pid(),
-                cgroup: match &plan.target {
-                    TargetSpec::Cgroup(cgroup) => Some(cgroup.name().to_owned()),
-                    _ => None,
-                },
-                ended: target.has_ended(),
-                exit_code: target.exit(),
-                wall_seconds: target.wall().as_secs_f64(),
-                cpu_seconds: self.target_cpu,
-                peak_rss_bytes: self.peak_resident.max(if target.is_child() { children.max_rss_bytes } else { 0 }),
-                peak_footprint_bytes: self.sums.footprint_peak,
-                processes: stats.processes,
-            },
+            target: self.target_report(plan, target, stats.processes, children_peak),
             tracker: facts.tracker.clone(),
             tracker_reasons: facts.tracker_reasons.clone(),
             policy: plan.spec.policy.clone(),
@@ -300,21 +250,7 @@ impl Recorder {
             swapped_by_others_bytes_end: self.sums.others_end,
             swapped_by_others_bytes_peak: self.sums.others_peak,
             incompressible_bytes_peak: self.sums.incompressible_peak,
-            moved_pages: MovedPages {
-                demoted: ledger.demoted(),
-                promoted: ledger.promoted(),
-                failed: ledger.failed().values().sum(),
-                failed_by_cause: ledger.failed().iter().map(|(cause, pages)| (cause.name(), *pages)).collect(),
-                measuring: manager.move_cost().measured_pages,
-                moved_by_reason: by_reason(ledger.moved()),
-                by_unit: MovedByUnit {
-                    single: stats.went.single,
-                    local: stats.went.local,
-                    huge: stats.went.huge,
-                    collapsed: stats.went.collapsed,
-                    apart: stats.went.apart.iter().map(|(why, pages)| (why.name().to_owned(), *pages)).collect(),
-                },
-            },
+            moved_pages: moved_pages(manager),
             refaults: ledger.refaults(),
             ping_pong_pages: ledger.ping_pong_pages(),
             throttled_seconds: self.throttled.clone(),
@@ -346,9 +282,32 @@ impl Recorder {
             timeline: self.points,
             heat_map,
             age_histogram: self.ages,
-            notes,
+            notes: notes(plan, manager, facts),
             background_notes: facts.background.len(),
         })
+    }
+
+    fn target_report(&self, plan: &Plan, target: &mut Target, processes: u32, children_peak: u64) -> TargetReport {
+        TargetReport {
+            command: match &plan.target {
+                TargetSpec::Command(command) => {
+                    command.iter().map(|word| word.to_string_lossy().into_owned()).collect()
+                }
+                TargetSpec::Pids(_) | TargetSpec::Cgroup(_) => Vec::new(),
+            },
+            pid: target.pid(),
+            cgroup: match &plan.target {
+                TargetSpec::Cgroup(cgroup) => Some(cgroup.name().to_owned()),
+                _ => None,
+            },
+            ended: target.has_ended(),
+            exit_code: target.exit(),
+            wall_seconds: target.wall().as_secs_f64(),
+            cpu_seconds: self.target_cpu,
+            peak_rss_bytes: self.peak_resident.max(children_peak),
+            peak_footprint_bytes: self.sums.footprint_peak,
+            processes,
+        }
     }
 
     /// What the program paid.
@@ -394,6 +353,64 @@ impl Recorder {
             })
             .collect()
     }
+}
+
+fn moved_pages(manager: &Manager) -> MovedPages {
+    let (stats, ledger) = (manager.stats(), manager.engine().ledger());
+    MovedPages {
+        demoted: ledger.demoted(),
+        promoted: ledger.promoted(),
+        failed: ledger.failed().values().sum(),
+        failed_by_cause: ledger.failed().iter().map(|(cause, pages)| (cause.name(), *pages)).collect(),
+        measuring: manager.move_cost().measured_pages,
+        moved_by_reason: by_reason(ledger.moved()),
+        by_unit: MovedByUnit {
+            single: stats.went.single,
+            local: stats.went.local,
+            huge: stats.went.huge,
+            collapsed: stats.went.collapsed,
+            apart: stats.went.apart.iter().map(|(why, pages)| (why.name().to_owned(), *pages)).collect(),
+        },
+    }
+}
+
+/// What else is to be said of the run.
+fn notes(plan: &Plan, manager: &Manager, facts: &Facts) -> Vec<String> {
+    let (stats, engine) = (manager.stats(), manager.engine());
+    let mut notes = facts.notes.clone();
+    notes.extend(
+        stats
+            .shared_refused
+            .iter()
+            .map(|reason| format!("shared memory was left alone, since its pages in swap cannot be found: {reason}")),
+    );
+    notes.extend(stats.pressure_error.iter().map(|error| format!("memory pressure could not be read: {error}")));
+    if stats.lost_events > 0 {
+        notes.push(format!("the tracker lost {} events", stats.lost_events));
+    }
+    if stats.lost_births_and_deaths > 0 {
+        let lost = stats.lost_births_and_deaths;
+        notes.push(format!(
+            "{lost} records of births and deaths were lost; those pages were found at the next look at places"
+        ));
+    }
+    if !plan.spec.moves && !plan.spec.observes() {
+        notes.push("dry run: nothing was moved; what would have moved is counted by the cause dry_run".to_owned());
+    }
+    if let Some(cost) = manager.move_cost().between_nodes {
+        let micros = |time: Duration| time.as_secs_f64() * 1e6;
+        let (mover, copy) = (micros(cost.mover), micros(cost.copy));
+        let thread =
+            cost.interrupt.map_or("not measured".to_owned(), |found| format!("{:.2} µs", micros(found.median)));
+        notes.push(format!(
+            "a page moved between nodes takes {mover:.2} µs of a processor, {copy:.2} µs of it the copy, and of each thread that runs {thread}"
+        ));
+    }
+    if engine.policy_name() != "age" {
+        notes.push(format!("no age histogram: the policy {} keeps no ages", engine.policy_name()));
+    }
+    notes.extend(facts.background.iter().cloned());
+    notes
 }
 
 impl Observer for Recorder {

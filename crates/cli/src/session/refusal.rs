@@ -10,7 +10,7 @@ use terrace_linux::rights::{Job, Rights, container_options};
 use terrace_study::provenance::quoted;
 
 use super::TargetSpec;
-use crate::commands::record::Tools;
+use crate::recorder::Tools;
 
 /// A command that cannot be served here.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -20,7 +20,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 use terrace_linux::cgroup::Cgroup;
 use terrace_linux::process::Process;
 
-use super::program::NotStarted;
+use crate::program::NotStarted;
 
 /// Which program.
 #[derive(Clone, Debug)]

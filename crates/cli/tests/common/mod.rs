@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
+use terrace_lab::Cache;
 
 /// How long anything that should end by itself may take before the test gives up: a loaded machine is slow.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
@@ -44,6 +45,54 @@ pub(crate) fn text(words: &[&str]) -> String {
     let output = output(words);
     assert!(output.status.success(), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).unwrap()
+}
+
+/// The JSON object that it prints where it succeeds.
+#[track_caller]
+pub(crate) fn json(words: &[&str]) -> Value {
+    serde_json::from_str(&text(words)).unwrap()
+}
+
+/// A number of a report, by its JSON pointer.
+#[track_caller]
+pub(crate) fn number(report: &Value, pointer: &str) -> f64 {
+    report.pointer(pointer).and_then(Value::as_f64).unwrap_or_else(|| panic!("no number at {pointer}: {report}"))
+}
+
+/// The commands in a help text, without `help` itself: they stand two blanks in, before the options. The command's own help has them in groups,
+/// under headings of their own; what stands further in goes on with the text of the line before.
+pub(crate) fn subcommands(help: &str) -> Vec<String> {
+    let list = help.lines().take_while(|line| !matches!(*line, "Options:" | "Arguments:"));
+    let names = list.filter(|line| line.starts_with("  ") && !line.starts_with("   "));
+    names.filter_map(|line| line.split_whitespace().next()).filter(|name| *name != "help").map(str::to_owned).collect()
+}
+
+/// Every command that does something, below these words: its words, and its help.
+pub(crate) fn leaves(path: &[&str]) -> Vec<(String, String)> {
+    let help = text(&[path, &["--help"]].concat());
+    match subcommands(&help) {
+        below if below.is_empty() => vec![(path.join(" "), help)],
+        below => below.iter().flat_map(|name| leaves(&[path, &[name]].concat())).collect(),
+    }
+}
+
+/// Why no guest can be booted here, with this plugin and this command in it.
+pub(crate) fn no_guest(plugin: &Path, terrace: &Path, kernel: &str) -> Option<String> {
+    let wanted = |name: &str, value: &str| std::env::var(name).is_ok_and(|given| given == value);
+    if !wanted("CI", "true") && !wanted("TERRACE_LAB", "1") {
+        return Some("boots a guest: set TERRACE_LAB=1 to run it".to_owned());
+    }
+    if let Err(error) = terrace_lab::plugin::check("qemu-system-x86_64", "qemu-system-x86") {
+        return Some(error.to_string());
+    }
+    for (file, make) in [(plugin, "make qemu-plugin"), (terrace, "make build")] {
+        if !file.exists() {
+            return Some(format!("there is no {}: `{make}` makes it", file.display()));
+        }
+    }
+    // Without a network there is no kernel; everything after that must work.
+    let fetched = Cache::of_user().and_then(|cache| cache.busybox().and_then(|_| cache.kernel(kernel, false)));
+    fetched.err().map(|error| error.to_string())
 }
 
 /// Words that are refused with exit code 2, nothing on stdout, and this in the message.

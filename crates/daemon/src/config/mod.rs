@@ -29,10 +29,14 @@ pub use self::selector::Selector;
 pub use self::show::{default_file, explain, show, similar};
 use crate::access::AccessConfig;
 use crate::rights::Grants;
+use crate::spec::value::ValueError;
 use crate::spec::{Goal, RunSpec, options};
 
 /// The default path of the configuration.
 pub const DEFAULT_PATH: &str = "/etc/terrace/terrace.toml";
+
+/// The address of a Unix socket holds 107 bytes (unix(7)).
+const NO_SOCKET_PATH: &str = " is not an absolute path of at most 107 bytes";
 
 /// One problem.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -308,20 +312,19 @@ impl Config {
 
     fn take(reader: &mut Reader<'_>) -> Config {
         let absolute = |text: &str| match Path::new(text) {
-            // The address of a Unix socket holds 107 bytes (unix(7)).
             path if path.is_absolute() && text.len() < 108 => Ok(path.to_owned()),
-            _ => Err(format!("{text:?} is not an absolute path of at most 107 bytes")),
+            _ => Err(ValueError::text(text, NO_SOCKET_PATH)),
         };
         let known_events = |text: &str| match text {
             "auto" => Ok(Events::Auto),
             "netlink" => Ok(Events::Netlink),
             "poll" => Ok(Events::Poll),
-            other => Err(format!("{other:?} is not a way to detect processes")),
+            other => Err(ValueError::text(other, " is not a way to detect processes")),
         };
         let mut access = access(reader);
         let listen = listen(reader, &access);
         let group = reader.text("daemon.group", |text| match text.is_empty() {
-            true => Err("the name is empty".to_owned()),
+            true => Err(ValueError::Lacks("the name is empty")),
             false => Ok(text.to_owned()),
         });
         access.group = Some(group.clone());
@@ -333,7 +336,7 @@ impl Config {
             events: reader.text("daemon.events", known_events),
             poll: reader.duration("daemon.poll", Duration::from_millis(100)),
             exclude: reader.selectors("daemon.exclude"),
-            slow: reader.text("memory.slow", |text| text.parse().map_err(|error| format!("{error}"))),
+            slow: reader.text("memory.slow", |text| Ok(text.parse()?)),
             tiers: reader.text("memory.tiers", tiers),
             swap_in: reader.text("memory.swap_in", options::swap_in),
             tracker: reader.text("memory.tracker", options::tracker),
@@ -380,8 +383,8 @@ impl Config {
     /// Checks the paths of the sockets, as a starting daemon would.
     ///
     /// # Errors
-    /// One line per path where something other than a socket exists: the daemon would not start.
-    pub fn check_sockets(&self) -> Result<(), Vec<String>> {
+    /// Every path where something other than a socket exists: the daemon would not start.
+    pub fn check_sockets(&self) -> Result<(), ConfigErrors> {
         let control = ("daemon.socket", Some(&self.socket));
         let metrics = match &self.listen {
             Listen::Unix(path) => ("metrics.listen", Some(path)),
@@ -392,13 +395,14 @@ impl Config {
             match terrace_files::socket_is_there(path) {
                 // A socket's directory that this user may not search says nothing about the configuration.
                 Err(error) if error.kind() != std::io::ErrorKind::PermissionDenied => {
-                    Some(format!("{key}: {}: {error}", path.display()))
+                    let problem = format!("{}: {error}", path.display());
+                    Some(ConfigError { place: None, key: key.to_owned(), problem })
                 }
                 _ => None,
             }
         };
-        let problems: Vec<String> = [control, metrics].into_iter().filter_map(look).collect();
-        if problems.is_empty() { Ok(()) } else { Err(problems) }
+        let problems: Vec<ConfigError> = [control, metrics].into_iter().filter_map(look).collect();
+        if problems.is_empty() { Ok(()) } else { Err(ConfigErrors(problems)) }
     }
 
     /// The keys that differ and whose change needs a restart ([`schema::KeyInfo::restart`]).
@@ -444,7 +448,7 @@ fn class(reader: &mut Reader<'_>, name: String) -> Class {
     let floor = reader.quantity(&key("floor"));
     let ceiling = reader.text(&key("ceiling"), |text| match text {
         "none" => Ok(None),
-        other => other.parse().map(Some).map_err(|error| format!("{error}")),
+        other => Ok(Some(other.parse()?)),
     });
     if let (Quantity::Bytes(floor), Some(ceiling)) = (floor, ceiling)
         && floor > ceiling
@@ -462,16 +466,14 @@ fn class(reader: &mut Reader<'_>, name: String) -> Class {
     }
 }
 
-fn tiers(text: &str) -> Result<Option<Vec<DeclaredTier>>, String> {
+fn tiers(text: &str) -> Result<Option<Vec<DeclaredTier>>, ValueError> {
     if text == "none" {
         return Ok(None);
     }
-    let tiers = parse_declared(text).map_err(|error| error.to_string())?;
+    let tiers = parse_declared(text)?;
     match tiers.first() {
-        None => Err("no tier is declared".to_owned()),
-        Some(first) if !matches!(first.memory, TierMemory::Nodes(_)) => {
-            Err(format!("the first tier, {}, must be of nodes: a program runs in memory", first.name))
-        }
+        None => Err(ValueError::Lacks("no tier is declared")),
+        Some(first) if !matches!(first.memory, TierMemory::Nodes(_)) => Err(ValueError::FirstTier(first.name.clone())),
         Some(_) => Ok(Some(tiers)),
     }
 }
@@ -482,7 +484,7 @@ fn access(reader: &mut Reader<'_>) -> AccessConfig {
         reader.text(key, |text| match text {
             "none" => Ok(None),
             path if Path::new(path).is_absolute() => Ok(Some(PathBuf::from(path))),
-            other => Err(format!("{other:?} is neither none nor an absolute path")),
+            other => Err(ValueError::text(other, " is neither none nor an absolute path")),
         })
     };
     let (token, certificate, key) = (path("metrics.token"), path("metrics.certificate"), path("metrics.key"));
@@ -506,10 +508,10 @@ fn listen(reader: &mut Reader<'_>, access: &AccessConfig) -> Listen {
 }
 
 /// Three octal digits, as in chmod(1).
-fn socket_mode_of(text: &str) -> Result<u32, String> {
+fn socket_mode_of(text: &str) -> Result<u32, ValueError> {
     match u32::from_str_radix(text, 8) {
         Ok(mode) if mode <= 0o777 && text.bytes().all(|byte| byte.is_ascii_digit()) => Ok(mode),
-        _ => Err(format!("{text:?} is not a file mode in octal digits, such as 600")),
+        _ => Err(ValueError::text(text, " is not a file mode in octal digits, such as 600")),
     }
 }
 
@@ -517,43 +519,42 @@ fn socket_mode_of(text: &str) -> Result<u32, String> {
 const OTLP_PORT: u16 = 4318;
 
 /// As OpenTelemetry's OTEL_EXPORTER_OTLP_ENDPOINT: without a path it is that of metrics, without a port it is 4318.
-fn collector_of(text: &str) -> Result<Option<Collector>, String> {
+fn collector_of(text: &str) -> Result<Option<Collector>, ValueError> {
     if text == "none" {
         return Ok(None);
     }
     if text.starts_with("https://") {
-        return Err(format!(
-            "{text:?}: only http is spoken; let a collector on this machine pass the metrics on by TLS"
+        return Err(ValueError::text(
+            text,
+            ": only http is spoken; let a collector on this machine pass the metrics on by TLS",
         ));
     }
-    let wrong = || format!("{text:?} is neither none nor an address such as http://127.0.0.1:4318");
+    let wrong = || ValueError::text(text, " is neither none nor an address such as http://127.0.0.1:4318");
     let rest = text.strip_prefix("http://").ok_or_else(wrong)?;
     let (authority, path) = rest.find('/').map_or((rest, ""), |at| rest.split_at(at));
     let plain = |text: &str| text.bytes().all(|byte| byte.is_ascii_graphic());
     if authority.contains(['@', '?', '#']) || !plain(rest) {
         return Err(wrong());
     }
-    let authority = metric::authority(authority, OTLP_PORT).map_err(|why| format!("{text:?}: {why}"))?;
+    let authority =
+        metric::authority(authority, OTLP_PORT).map_err(|why| ValueError::Address { text: text.to_owned(), why })?;
     let path = if path.len() <= 1 { "/v1/metrics" } else { path };
     Ok(Some(Collector { authority, path: path.to_owned() }))
 }
 
-fn listen_of(text: &str, guarded: bool) -> Result<Listen, String> {
+fn listen_of(text: &str, guarded: bool) -> Result<Listen, ValueError> {
     if text == "off" {
         return Ok(Listen::Off);
     }
     if let Some(path) = text.strip_prefix("unix:") {
         return match Path::new(path) {
             path if path.is_absolute() && path.as_os_str().len() < 108 => Ok(Listen::Unix(path.to_owned())),
-            _ => Err(format!("{path:?} is not an absolute path of at most 107 bytes")),
+            _ => Err(ValueError::text(path, NO_SOCKET_PATH)),
         };
     }
     match text.parse::<SocketAddr>() {
         Ok(address) if address.ip().is_loopback() || guarded => Ok(Listen::Tcp(address)),
-        Ok(address) => Err(format!(
-            "{address} can be reached from other machines: set metrics.token, metrics.certificate and metrics.key as well, or let a \
-             proxy that has both ask 127.0.0.1"
-        )),
-        Err(_) => Err(format!("{text:?} is not an address with a port")),
+        Ok(address) => Err(ValueError::Exposed(address)),
+        Err(_) => Err(ValueError::text(text, " is not an address with a port")),
     }
 }

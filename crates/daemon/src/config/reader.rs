@@ -14,6 +14,7 @@ use super::schema;
 use super::selector::{Selector, SelectorParts};
 use crate::rights::Principal;
 use crate::spec::options::{OPTIONS, Set, span};
+use crate::spec::value::ValueError;
 use crate::spec::{RunSpec, with_expected, with_value};
 
 /// See the module's header.
@@ -45,7 +46,7 @@ impl<'a> Reader<'a> {
 
     /// The value of a key, parsed by `read`. An absent or wrong value becomes the schema's default; a wrong one is also reported, with what
     /// was expected.
-    pub(super) fn value<T>(&mut self, key: &str, mut read: impl FnMut(&Value) -> Result<T, String>) -> T {
+    pub(super) fn value<T>(&mut self, key: &str, mut read: impl FnMut(&Value) -> Result<T, ValueError>) -> T {
         let info = schema::find(key).unwrap_or_else(|| panic!("the schema lacks {key}"));
         if let Some(node) = self.node(key) {
             match read(&node.value) {
@@ -55,7 +56,7 @@ impl<'a> Reader<'a> {
                         Value::Text(text) => text.clone(),
                         other => other.to_string(),
                     };
-                    let problem = with_value(&with_expected(&problem, info.takes), &given);
+                    let problem = with_value(&with_expected(&problem.to_string(), info.takes), &given);
                     self.complain_at(&node.place, key, problem);
                 }
             }
@@ -65,24 +66,24 @@ impl<'a> Reader<'a> {
         value.unwrap_or_else(|| panic!("the schema's default of {key} cannot be read"))
     }
 
-    pub(super) fn text<T>(&mut self, key: &str, mut read: impl FnMut(&str) -> Result<T, String>) -> T {
+    pub(super) fn text<T>(&mut self, key: &str, mut read: impl FnMut(&str) -> Result<T, ValueError>) -> T {
         self.value(key, |value| match value {
             Value::Text(text) => read(text),
-            other => Err(format!("{other} is {}, not a text", other.kind())),
+            other => Err(ValueError::Kind { value: other.to_string(), kind: other.kind(), wanted: "a text" }),
         })
     }
 
     pub(super) fn flag(&mut self, key: &str) -> bool {
         self.value(key, |value| match value {
             Value::Boolean(whether) => Ok(*whether),
-            other => Err(format!("{other} is {}", other.kind())),
+            other => Err(ValueError::value(other, other.kind())),
         })
     }
 
     pub(super) fn integer(&mut self, key: &str, range: std::ops::RangeInclusive<i64>) -> i64 {
         self.value(key, |value| match value {
             Value::Integer(number) if range.contains(number) => Ok(*number),
-            other => Err(format!("{other} is not a whole number from {} to {}", range.start(), range.end())),
+            other => Err(ValueError::Range { value: other.to_string(), least: *range.start(), most: *range.end() }),
         })
     }
 
@@ -114,17 +115,20 @@ impl<'a> Reader<'a> {
     }
 
     pub(super) fn quantity(&mut self, key: &str) -> Quantity {
-        self.text(key, |text| text.parse().map_err(|error| format!("{error}")))
+        self.text(key, |text| Ok(text.parse()?))
     }
 
     /// The settings of a policy: texts, numbers and flags, all as text.
     pub(super) fn settings(&mut self, key: &str) -> std::collections::BTreeMap<String, String> {
         self.value(key, |value| {
-            let Value::Table(table) = value else { return Err(format!("{value} is {}", value.kind())) };
+            let Value::Table(table) = value else { return Err(ValueError::value(value, value.kind())) };
             let settings = table.iter().map(|(name, node)| match &node.value {
                 Value::Text(text) => Ok((name.clone(), text.clone())),
                 Value::Integer(_) | Value::Float(_) | Value::Boolean(_) => Ok((name.clone(), node.value.to_string())),
-                other => Err(format!("{name} = {other} is {}, not a setting", other.kind())),
+                other => {
+                    let value = format!("{name} = {other}");
+                    Err(ValueError::Kind { value, kind: other.kind(), wanted: "a setting" })
+                }
             });
             settings.collect()
         })
@@ -133,10 +137,10 @@ impl<'a> Reader<'a> {
     /// A list of principals that get a right.
     pub(super) fn principals(&mut self, key: &str) -> Vec<Principal> {
         self.value(key, |value| {
-            let Value::List(list) = value else { return Err(format!("{value} is {}", value.kind())) };
+            let Value::List(list) = value else { return Err(ValueError::value(value, value.kind())) };
             let principal = |node: &Node| match &node.value {
                 Value::Text(text) => text.parse(),
-                other => Err(format!("{other} is {}", other.kind())),
+                other => Err(ValueError::value(other, other.kind())),
             };
             list.iter().map(principal).collect()
         })
@@ -179,13 +183,13 @@ impl<'a> Reader<'a> {
         let mut parts = SelectorParts::default();
         for (name, node) in table {
             if let Err(problem) = parts.add(name, &node.value) {
-                self.complain_at(&node.place, &format!("{key}.{name}"), problem);
+                self.complain_at(&node.place, &format!("{key}.{name}"), problem.to_string());
             }
         }
         if self.problems.len() > before {
             return None;
         }
-        parts.finish().map_err(|problem| self.complain_at(&element.place, key, problem)).ok()
+        parts.finish().map_err(|problem| self.complain_at(&element.place, key, problem.to_string())).ok()
     }
 
     /// The names of the classes. A class that is not a table is reported.

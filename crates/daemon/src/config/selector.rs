@@ -7,6 +7,7 @@ use terrace_linux::processes::{Facts, user_id};
 
 use super::node::Value;
 use super::schema;
+use crate::spec::value::ValueError;
 
 /// One selector: all its parts must match.
 #[derive(Clone, Debug, PartialEq)]
@@ -71,6 +72,21 @@ fn holds(pattern: &Pattern, path: &str) -> bool {
         || pattern.as_str() == "/"
 }
 
+/// Why a selector, or a part of one, makes no sense.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum SelectorError {
+    #[error(transparent)]
+    Value(#[from] ValueError),
+    #[error("a selector has no such part; {0}")]
+    NoPart(String),
+    #[error("a pattern has at most {LONGEST_PATTERN} bytes and {MOST_STARS} stars")]
+    LongPattern,
+    #[error("{text:?} is not a pattern: {} at position {}", .why.msg, .why.pos)]
+    Pattern { text: String, why: glob::PatternError },
+    #[error("this selector names no process; write at least one of pid, name, exe, user, cgroup, container, guest")]
+    Nothing,
+}
+
 /// A selector under construction.
 #[derive(Default)]
 pub(super) struct SelectorParts {
@@ -79,21 +95,21 @@ pub(super) struct SelectorParts {
 }
 
 impl SelectorParts {
-    pub(super) fn add(&mut self, name: &str, value: &Value) -> Result<(), String> {
+    pub(super) fn add(&mut self, name: &str, value: &Value) -> Result<(), SelectorError> {
         let selector = self.selector.get_or_insert_with(Selector::empty);
         let text = || match value {
             Value::Text(text) if !text.is_empty() => Ok(text.as_str()),
-            other => Err(format!("{other} is not a text, or is empty")),
+            other => Err(ValueError::value(other, "not a text, or is empty")),
         };
         let flag = || match value {
             Value::Boolean(whether) => Ok(*whether),
-            other => Err(format!("{other} is neither true nor false")),
+            other => Err(ValueError::value(other, "neither true nor false")),
         };
         self.narrows |= name != "children";
         match name {
             "pid" => match value {
                 Value::Integer(pid) if (1..=1 << 22).contains(pid) => selector.pid = Some(*pid as u32),
-                other => return Err(format!("{other} is not a pid from 1 to 4194304")),
+                other => return Err(ValueError::value(other, "not a pid from 1 to 4194304").into()),
             },
             "name" => selector.name = Some(pattern(text()?)?),
             "exe" => selector.exe = Some(pattern(text()?)?),
@@ -102,7 +118,7 @@ impl SelectorParts {
                     Value::Integer(number) => number.to_string(),
                     _ => text()?.to_owned(),
                 };
-                let number = user_id(&name).ok_or_else(|| format!("there is no user {name:?} on this machine"))?;
+                let number = user_id(&name).ok_or(ValueError::Nobody { kind: "user", name })?;
                 selector.user = Some(number);
             }
             "cgroup" => {
@@ -110,7 +126,8 @@ impl SelectorParts {
                 let path = text.strip_prefix("/sys/fs/cgroup").unwrap_or(text);
                 let path = if path.len() > 1 { path.trim_end_matches('/') } else { path };
                 if !path.starts_with('/') {
-                    return Err(format!("{text:?} is not the path of a cgroup, which begins with / (the root)"));
+                    let fault = " is not the path of a cgroup, which begins with / (the root)";
+                    return Err(ValueError::text(text, fault).into());
                 }
                 selector.cgroup = Some(pattern(path)?);
             }
@@ -122,10 +139,9 @@ impl SelectorParts {
                         Container::Begins(id.to_ascii_lowercase())
                     }
                     other => {
-                        return Err(format!(
-                            "{other:?} is neither any nor the first 8 or more hexadecimal digits of a container's ID; \
-                             names are known to the container's runtime only"
-                        ));
+                        let fault = " is neither any nor the first 8 or more hexadecimal digits of a container's ID; \
+                                     names are known to the container's runtime only";
+                        return Err(ValueError::text(other, fault).into());
                     }
                 });
             }
@@ -134,22 +150,19 @@ impl SelectorParts {
             other => {
                 let near = schema::nearest(other, schema::SELECTOR_KEYS.iter().map(|(name, ..)| *name));
                 let known: Vec<&str> = schema::SELECTOR_KEYS.iter().map(|(name, ..)| *name).collect();
-                return Err(match near {
-                    Some(near) => format!("a selector has no such part; did you mean {near}?"),
-                    None => format!("a selector has no such part; its parts are {}", known.join(", ")),
-                });
+                return Err(SelectorError::NoPart(match near {
+                    Some(near) => format!("did you mean {near}?"),
+                    None => format!("its parts are {}", known.join(", ")),
+                }));
             }
         }
         Ok(())
     }
 
-    pub(super) fn finish(self) -> Result<Selector, String> {
+    pub(super) fn finish(self) -> Result<Selector, SelectorError> {
         match self.selector {
             Some(selector) if self.narrows => Ok(selector),
-            _ => Err(
-                "this selector names no process; write at least one of pid, name, exe, user, cgroup, container, guest"
-                    .to_owned(),
-            ),
+            _ => Err(SelectorError::Nothing),
         }
     }
 }
@@ -169,11 +182,11 @@ impl Selector {
     }
 }
 
-fn pattern(text: &str) -> Result<Pattern, String> {
+fn pattern(text: &str) -> Result<Pattern, SelectorError> {
     if text.len() > LONGEST_PATTERN || text.matches('*').count() > MOST_STARS {
-        return Err(format!("a pattern has at most {LONGEST_PATTERN} bytes and {MOST_STARS} stars"));
+        return Err(SelectorError::LongPattern);
     }
-    Pattern::new(text).map_err(|error| format!("{text:?} is not a pattern: {} at position {}", error.msg, error.pos))
+    Pattern::new(text).map_err(|why| SelectorError::Pattern { text: text.to_owned(), why })
 }
 
 #[cfg(test)]
@@ -250,7 +263,7 @@ mod tests {
 
     #[test]
     fn what_makes_no_sense_is_refused_with_what_would() {
-        let add = |name: &str, value: Value| SelectorParts::default().add(name, &value).unwrap_err();
+        let add = |name: &str, value: Value| SelectorParts::default().add(name, &value).unwrap_err().to_string();
         assert!(add("exee", Value::Text("x".into())).contains("did you mean exe?"));
         assert!(add("user", Value::Text("nobody-of-that-name".into())).contains("no user"));
         assert!(add("container", Value::Text("web".into())).contains("runtime"));
@@ -258,6 +271,6 @@ mod tests {
         assert!(add("exe", Value::Text("a***".into())).contains("not a pattern"));
         let mut only_children = SelectorParts::default();
         only_children.add("children", &Value::Boolean(true)).unwrap();
-        assert!(only_children.finish().unwrap_err().contains("names no process"));
+        assert!(only_children.finish().unwrap_err().to_string().contains("names no process"));
     }
 }

@@ -6,6 +6,7 @@
 //! In: values of options. Out: a [`RunSpec`], or every [`Problem`] of it; a manager. Must not: read flags or TOML, or change the machine.
 
 pub mod options;
+pub mod value;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -51,9 +52,9 @@ impl Goal {
 }
 
 impl FromStr for Goal {
-    type Err = String;
+    type Err = value::ValueError;
 
-    fn from_str(text: &str) -> Result<Goal, String> {
+    fn from_str(text: &str) -> Result<Goal, value::ValueError> {
         match text {
             "least" => Ok(Goal::Least),
             "tuned" => Ok(Goal::Tuned),

@@ -7,7 +7,6 @@
 //! [`RunSpec::complete`] does.
 
 use std::collections::BTreeMap;
-use std::fmt::Display;
 use std::time::Duration;
 
 use terrace_core::governor::GovernorConfig;
@@ -15,6 +14,7 @@ use terrace_core::units::{Bytes, Quantity, parse_duration, parse_share};
 use terrace_linux::metric::{self, Metric};
 use terrace_linux::swap_in::FolioSize;
 
+use super::value::ValueError;
 use super::{Goal, RunSpec};
 
 /// Where an option is offered.
@@ -43,7 +43,7 @@ pub enum Topic {
 #[derive(Clone, Copy, Debug)]
 pub enum Set {
     /// A text.
-    Text(fn(&mut RunSpec, &str) -> Result<(), String>),
+    Text(fn(&mut RunSpec, &str) -> Result<(), ValueError>),
     /// A flag; in a configuration true or false.
     Flag(fn(&mut RunSpec, bool)),
     /// Settings of the policy; on the command line KEY=VALUE.
@@ -141,7 +141,7 @@ pub const OPTIONS: &[OptionInfo] = &[
         meaning: "Where cold pages go: auto, node:1, zram or zram:2GiB (set up for the run; half of fast memory if no size is given), swap:/dev/NAME, or none.",
         for_class: "",
         set: Set::Text(|spec, text| {
-            spec.slow = text.parse().map_err(|error| format!("{error}"))?;
+            spec.slow = text.parse()?;
             Ok(())
         }),
     },
@@ -340,8 +340,11 @@ pub const OPTIONS: &[OptionInfo] = &[
 ];
 
 /// A value, or nothing for the word `none`.
-fn or_none<T, E: Display>(text: &str, parse: impl Fn(&str) -> Result<T, E>) -> Result<Option<T>, String> {
-    if text == "none" { Ok(None) } else { parse(text).map(Some).map_err(|error| error.to_string()) }
+fn or_none<T, E>(text: &str, parse: impl Fn(&str) -> Result<T, E>) -> Result<Option<T>, ValueError>
+where
+    ValueError: From<E>,
+{
+    if text == "none" { Ok(None) } else { Ok(Some(parse(text)?)) }
 }
 
 impl OptionInfo {
@@ -385,21 +388,22 @@ impl OptionInfo {
 ///
 /// # Errors
 /// What was expected: `expected`, or more of it.
-pub fn amount_to_run_in(text: &str, expected: &str) -> Result<Quantity, String> {
-    let quantity: Quantity = text.parse().map_err(|_| format!("expected {expected}"))?;
-    quantity.above_nothing().map_err(|why| format!("{why}: no program runs with less"))
+pub fn amount_to_run_in(text: &str, expected: &'static str) -> Result<Quantity, ValueError> {
+    let quantity: Quantity = text.parse().map_err(|_| ValueError::Expected(expected))?;
+    let because = "no program runs with less";
+    quantity.above_nothing().map_err(|expected| ValueError::TooLittle { expected, because })
 }
 
 /// A tracker's name; `None` is auto.
 ///
 /// # Errors
 /// There is no such tracker.
-pub fn tracker(text: &str) -> Result<Option<String>, String> {
+pub fn tracker(text: &str) -> Result<Option<String>, ValueError> {
     let names = terrace_linux::doctor::names();
     match text {
         "auto" => Ok(None),
         name if names.contains(&name) => Ok(Some(name.to_owned())),
-        other => Err(format!("unknown tracker {other:?}; expected auto, {}", names.join(", "))),
+        name => Err(ValueError::Tracker { name: name.to_owned(), known: names.join(", ") }),
     }
 }
 
@@ -407,13 +411,12 @@ pub fn tracker(text: &str) -> Result<Option<String>, String> {
 ///
 /// # Errors
 /// What was expected.
-pub fn rate(text: &str) -> Result<Option<Bytes>, String> {
+pub fn rate(text: &str) -> Result<Option<Bytes>, ValueError> {
     match text {
         "auto" => Ok(None),
-        text => match text.parse::<Bytes>() {
-            Ok(rate) if rate >= Bytes::mib(1) => Ok(Some(rate)),
-            Ok(_) => Err("expected 1MiB (a second) or more; with less nothing moves".to_owned()),
-            Err(error) => Err(error.to_string()),
+        text => match text.parse::<Bytes>()? {
+            rate if rate >= Bytes::mib(1) => Ok(Some(rate)),
+            _ => Err(ValueError::Expected("1MiB (a second) or more; with less nothing moves")),
         },
     }
 }
@@ -422,10 +425,10 @@ pub fn rate(text: &str) -> Result<Option<Bytes>, String> {
 ///
 /// # Errors
 /// What was expected.
-pub fn swap_in(text: &str) -> Result<Option<FolioSize>, String> {
+pub fn swap_in(text: &str) -> Result<Option<FolioSize>, ValueError> {
     match text {
         "off" => Ok(None),
-        text => text.parse().map(Some).map_err(|error| format!("{error}, or off")),
+        text => text.parse().map(Some).map_err(ValueError::FolioSize),
     }
 }
 
@@ -433,11 +436,10 @@ pub fn swap_in(text: &str) -> Result<Option<FolioSize>, String> {
 ///
 /// # Errors
 /// What was expected.
-pub fn share(text: &str, because: &str) -> Result<f64, String> {
-    match parse_share(text) {
-        Ok(share) if share > 0.0 => Ok(share),
-        Ok(_) => Err(format!("expected more than 0%: {because}")),
-        Err(error) => Err(error.to_string()),
+pub fn share(text: &str, because: &'static str) -> Result<f64, ValueError> {
+    match parse_share(text)? {
+        share if share > 0.0 => Ok(share),
+        _ => Err(ValueError::TooLittle { expected: "expected more than 0%", because }),
     }
 }
 
@@ -446,30 +448,26 @@ pub fn share(text: &str, because: &str) -> Result<f64, String> {
 ///
 /// # Errors
 /// What was expected.
-pub fn span(text: &str, least: Duration) -> Result<Duration, String> {
+pub fn span(text: &str, least: Duration) -> Result<Duration, ValueError> {
     const LONGEST: Duration = Duration::from_secs(365 * 86_400);
-    match parse_duration(text) {
-        Ok(span) if span.is_zero() && !least.is_zero() => {
-            Err("expected a time longer than zero, such as 60s".to_owned())
-        }
-        Ok(span) if span < least => Err(format!("{text:?} is too short")),
-        Ok(span) if span > LONGEST => Err(format!("{text:?} is longer than a year")),
-        Ok(span) => Ok(span),
-        Err(error) => Err(error.to_string()),
+    match parse_duration(text)? {
+        span if span.is_zero() && !least.is_zero() => Err(ValueError::Expected("a time longer than zero, such as 60s")),
+        span if span < least => Err(ValueError::text(text, " is too short")),
+        span if span > LONGEST => Err(ValueError::text(text, " is longer than a year")),
+        span => Ok(span),
     }
 }
 
 /// Shortest time between scans.
 const LEAST_INTERVAL: Duration = Duration::from_millis(50);
 
-fn interval(text: &str) -> Result<Option<Duration>, String> {
+fn interval(text: &str) -> Result<Option<Duration>, ValueError> {
     match text {
         "auto" => Ok(None),
         text => match span(text, Duration::from_nanos(1))? {
-            interval if interval < LEAST_INTERVAL => Err(
-                "expected 50ms or more; below that the marks cannot be trusted and clearing them costs more than it tells"
-                    .to_owned(),
-            ),
+            interval if interval < LEAST_INTERVAL => Err(ValueError::Expected(
+                "50ms or more; below that the marks cannot be trusted and clearing them costs more than it tells",
+            )),
             interval => Ok(Some(interval)),
         },
     }
@@ -479,12 +477,12 @@ fn interval(text: &str) -> Result<Option<Duration>, String> {
 const LEAST_COOLDOWN: Duration = Duration::from_millis(1);
 
 /// A page that keeps coming back stays 64 times as long, which must fit what is stored of a page.
-fn cooldown(text: &str) -> Result<Option<Duration>, String> {
+fn cooldown(text: &str) -> Result<Option<Duration>, ValueError> {
     match text {
         "usual" => Ok(None),
         text => match span(text, LEAST_COOLDOWN)? {
             cooldown if cooldown > GovernorConfig::LONGEST_COOLDOWN => {
-                Err("expected 10min or less: a page that keeps coming back stays 64 times as long".to_owned())
+                Err(ValueError::Expected("10min or less: a page that keeps coming back stays 64 times as long"))
             }
             cooldown => Ok(Some(cooldown)),
         },
@@ -494,21 +492,22 @@ fn cooldown(text: &str) -> Result<Option<Duration>, String> {
 /// The least window of a proof: readings a tenth of a second late must not be a tenth of it.
 const LEAST_WINDOW: Duration = Duration::from_secs(2);
 
-fn window(text: &str) -> Result<Duration, String> {
+fn window(text: &str) -> Result<Duration, ValueError> {
     match span(text, Duration::from_nanos(1))? {
         window if window < LEAST_WINDOW => {
-            Err("expected 2s or more: in shorter windows a measure is mostly noise".to_owned())
+            Err(ValueError::Expected("2s or more: in shorter windows a measure is mostly noise"))
         }
         window => Ok(window),
     }
 }
 
 /// A metric that a service may read. It runs as root, so it starts nothing that a key names.
-fn metric_of_service(text: &str) -> Result<Metric, String> {
-    let metric: Metric = text.parse().map_err(|error| format!("{text:?}: {error}"))?;
+fn metric_of_service(text: &str) -> Result<Metric, ValueError> {
+    let metric: Metric = text.parse().map_err(|why| ValueError::Address { text: text.to_owned(), why })?;
     match metric.source {
-        metric::Source::Command(_) | metric::Source::Page { authority: None, .. } => Err(format!(
-            "{text:?}: the service starts no commands, curl neither; let a program write the number into a file"
+        metric::Source::Command(_) | metric::Source::Page { authority: None, .. } => Err(ValueError::text(
+            text,
+            ": the service starts no commands, curl neither; let a program write the number into a file",
         )),
         _ => Ok(metric),
     }
@@ -523,13 +522,13 @@ mod tests {
     fn refused(name: &str, text: &str) -> String {
         let info = OPTIONS.iter().find(|info| info.name == name).unwrap();
         let Set::Text(set) = info.set else { panic!("{name} takes no text") };
-        set(&mut RunSpec::default(), text).unwrap_err()
+        set(&mut RunSpec::default(), text).unwrap_err().to_string()
     }
 
     #[test]
     fn fast_memory_is_a_share_an_amount_or_min() {
-        assert_eq!("50%".parse::<Goal>(), Ok(Goal::Fixed(Quantity::Share(0.5))));
-        assert_eq!("2GiB".parse::<Goal>(), Ok(Goal::Fixed(Quantity::Bytes(Bytes::gib(2)))));
+        assert_eq!("50%".parse::<Goal>().unwrap(), Goal::Fixed(Quantity::Share(0.5)));
+        assert_eq!("2GiB".parse::<Goal>().unwrap(), Goal::Fixed(Quantity::Bytes(Bytes::gib(2))));
         for (text, says) in [("0", "1MiB or more"), ("0%", "more than 0%"), ("lots", "expected a share (50%)")] {
             assert!(refused("fast", text).contains(says), "{text}");
         }
@@ -587,7 +586,7 @@ mod tests {
 
     #[test]
     fn the_service_starts_no_command_for_a_metric() {
-        assert!(metric_of_service("command:echo 1").unwrap_err().contains("starts no commands"));
+        assert!(metric_of_service("command:echo 1").unwrap_err().to_string().contains("starts no commands"));
         assert!(metric_of_service("cpu").is_ok());
     }
 }

@@ -77,6 +77,23 @@ fn usual_footprint() -> String {
     "16GiB".to_owned()
 }
 
+/// What is wrong with the file, and where.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum SpecificationError {
+    #[error("{}", .0.to_string().trim_end())]
+    Toml(#[from] toml::de::Error),
+    #[error("{0}: expected one at least")]
+    Empty(&'static str),
+    #[error("pages = {0:?}: expected thp, 4k or 2m")]
+    Pages(String),
+    #[error("{list}: {name} is named twice")]
+    Twice { list: &'static str, name: String },
+    #[error("settings.{0}: expected \"POLICY.KEY\" of one of the policies, in quotes")]
+    Setting(String),
+    #[error("settings.{0}: expected a list of values, one at least")]
+    NoValue(String),
+}
+
 /// A value as `--set` takes it.
 fn written(value: &toml::Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
@@ -87,39 +104,39 @@ impl Specification {
     ///
     /// # Errors
     /// What is wrong, with its place.
-    pub(super) fn parse(text: &str, folder: &Path) -> Result<Specification, String> {
-        let mut read: Specification = toml::from_str(text).map_err(|error| error.to_string().trim_end().to_owned())?;
+    pub(super) fn parse(text: &str, folder: &Path) -> Result<Specification, SpecificationError> {
+        let mut read: Specification = toml::from_str(text)?;
         for (name, list) in [("machines", &read.machines), ("policies", &read.policies), ("fast", &read.fast)] {
             if list.is_empty() {
-                return Err(format!("{name}: expected one at least"));
+                return Err(SpecificationError::Empty(name));
             }
         }
         if read.workloads.is_empty() && read.traces.is_empty() {
-            return Err("workloads or traces: expected one at least".to_owned());
+            return Err(SpecificationError::Empty("workloads or traces"));
         }
         if read.seeds().is_empty() {
-            return Err("seeds: expected one at least".to_owned());
+            return Err(SpecificationError::Empty("seeds"));
         }
         if !["thp", "4k", "2m"].contains(&read.pages.as_str()) {
-            return Err(format!("pages = {:?}: expected thp, 4k or 2m", read.pages));
+            return Err(SpecificationError::Pages(read.pages));
         }
-        for (name, list) in [
+        for (list, names) in [
             ("machines", &read.machines),
             ("policies", &read.policies),
             ("workloads", &read.workloads),
             ("fast", &read.fast),
         ] {
-            if let Some(twice) = list.iter().enumerate().find(|(place, one)| list[..*place].contains(one)) {
-                return Err(format!("{name}: {} is named twice", twice.1));
+            if let Some((_, name)) = names.iter().enumerate().find(|(place, one)| names[..*place].contains(one)) {
+                return Err(SpecificationError::Twice { list, name: name.clone() });
             }
         }
         for (key, values) in &read.settings {
             let policy = key.split_once('.').map(|(policy, _)| policy);
             if !policy.is_some_and(|policy| read.policies.iter().any(|one| one == policy)) {
-                return Err(format!("settings.{key}: expected \"POLICY.KEY\" of one of the policies, in quotes"));
+                return Err(SpecificationError::Setting(key.clone()));
             }
             if values.is_empty() {
-                return Err(format!("settings.{key}: expected a list of values, one at least"));
+                return Err(SpecificationError::NoValue(key.clone()));
             }
         }
         for trace in &mut read.traces {
@@ -273,7 +290,7 @@ mod tests {
 
     fn why(text: &str) -> String {
         match Specification::parse(text, Path::new("")).map(|found| Plan::new(&found)) {
-            Err(why) => why,
+            Err(error) => error.to_string(),
             Ok(Err(error)) => error.to_string(),
             Ok(Ok(_)) => panic!("{text} is fine"),
         }

@@ -21,9 +21,11 @@ use super::Demo;
 use crate::args;
 use crate::args::{SizeAdviseArguments, SizeCommand};
 use crate::commands::size::advise::{Watched, of_a_program};
+use crate::program;
+use crate::recorder::temporary_folder;
 use crate::report::text::headline;
 use crate::report::{Report, units};
-use crate::session::{Plan, TargetSpec, observing, probe, program, run_with};
+use crate::session::{Plan, TargetSpec, observing, probe, run_with};
 
 /// What the load needs besides the server.
 const REDIS: [&str; 3] = ["redis-server", "redis-benchmark", "redis-cli"];
@@ -133,7 +135,7 @@ fn under_load<T>(demo: &Demo, work: impl FnOnce(TargetSpec) -> anyhow::Result<T>
         return work(TargetSpec::Command(std::iter::once(own.into_os_string()).chain(words).collect()));
     }
     // A socket of its own: no port that another program may have, no network that may be missing.
-    let folder = crate::commands::temporary_folder()?;
+    let folder = temporary_folder()?;
     let socket = folder.path().join("socket");
     let words: Vec<OsString> = [
         "redis-server",

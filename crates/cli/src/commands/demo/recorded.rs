@@ -11,7 +11,7 @@ use terrace_trace::tools::info;
 use super::Demo;
 use crate::args::{Command, CompareArguments};
 use crate::commands::compare::{Recording, record as record_program, replay as replay_recording};
-use crate::commands::record::Tools;
+use crate::recorder::Tools;
 
 /// What to install for recording.
 pub(super) const PACKAGES: &str = "apt-get install qemu-user sqlite3";

@@ -4,9 +4,9 @@
 
 use std::path::PathBuf;
 
-use crate::commands::record::refuse_script;
 use crate::options::misuse;
-use crate::session::program;
+use crate::program;
+use crate::recorder::refuse_script;
 
 /// A line for the guest's shell whose first word is a program of this host, which is brought along. `option` is where the line stands.
 pub(super) fn line_of(option: &str, line: &str, files: &mut Vec<(PathBuf, String)>) -> anyhow::Result<String> {

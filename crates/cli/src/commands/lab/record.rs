@@ -19,7 +19,8 @@ use terrace_trace::tools::{Info, info};
 use super::brought::{brought, file, line_of};
 use super::{lab, machine, time_limit};
 use crate::args::LabRecordArguments;
-use crate::commands::record::{Pipe, cache_size, native};
+use crate::commands::record::{cache_size, native};
+use crate::recorder::Pipe;
 use crate::report::units;
 
 pub(super) fn run(arguments: &LabRecordArguments) -> anyhow::Result<ExitCode> {

@@ -96,7 +96,7 @@ fn address(option: &str, text: &str) -> anyhow::Result<u64> {
 
 /// The dense number of the first page; the whole range must lie in one piece of the traced program's memory.
 fn dense(trace: &Trace, asked: &Range<u64>) -> anyhow::Result<u64> {
-    let mut reader = trace.reader().map_err(Misuse)?;
+    let mut reader = trace.reader()?;
     let mut batch = vec![Access::default(); 4096];
     while reader.fill(&mut batch)? > 0 || reader.take_event().is_some() {}
     let map: &PageMap = reader.map();

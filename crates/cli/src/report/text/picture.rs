@@ -3,9 +3,9 @@
 //! In: the parts of a report, and what the screen can show. Out: text. Must not: write a character the screen cannot show,
 //! or a line wider than it.
 
-use crate::render::{Screen, fitted};
 use crate::report::heat::Grid;
 use crate::report::{AgeBin, HeatMap, units};
+use crate::terminal::{Screen, fitted};
 
 use super::age_label;
 

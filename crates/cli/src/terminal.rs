@@ -1,0 +1,78 @@
+//! The terminal: what it can show, and text and JSON on stdout.
+//!
+//! In: text, or a value. Out: the same on stdout. Must not: let control characters in names from outside act on the terminal.
+
+use std::io::Write;
+
+use comfy_table::presets::{ASCII_HORIZONTAL_ONLY, UTF8_HORIZONTAL_ONLY};
+use comfy_table::{ContentArrangement, Table};
+use terrace_core::text::visible_lines;
+
+/// What a terminal can show.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Screen {
+    /// Characters in a line.
+    pub width: usize,
+    /// Whether it shows more than ASCII.
+    pub unicode: bool,
+}
+
+/// The default width, for a pipe or a file.
+const USUAL_WIDTH: usize = 100;
+
+impl Screen {
+    /// The screen behind this output, from its size and the locale.
+    pub(crate) fn of(output: impl std::os::fd::AsFd) -> Screen {
+        let width = terminal_size::terminal_size_of(output).map(|(width, _)| usize::from(width.0));
+        let locale = ["LC_ALL", "LC_CTYPE", "LANG"].map(|name| std::env::var(name).unwrap_or_default());
+        Screen { width: width.filter(|width| *width > 0).unwrap_or(USUAL_WIDTH), unicode: speaks_unicode(&locale) }
+    }
+
+    /// A table for it, with these headings.
+    pub(crate) fn table(&self, headings: &[&str]) -> Table {
+        let mut table = Table::new();
+        table
+            .load_style(if self.unicode { UTF8_HORIZONTAL_ONLY } else { ASCII_HORIZONTAL_ONLY })
+            .set_content_arrangement(ContentArrangement::Dynamic)
+            .set_width(u16::try_from(self.width).unwrap_or(u16::MAX))
+            .set_header(headings.iter().copied());
+        table
+    }
+}
+
+/// The first of LC_ALL, LC_CTYPE and LANG that is set decides (locale(7)).
+fn speaks_unicode(locale: &[String]) -> bool {
+    let decisive = locale.iter().find(|value| !value.is_empty()).map(|value| value.to_ascii_lowercase());
+    decisive.is_some_and(|value| value.ends_with("utf-8") || value.ends_with("utf8"))
+}
+
+/// The text cut to the width, so that a terminal does not wrap it.
+pub(crate) fn fitted(text: &str, width: usize) -> String {
+    text.chars().take(width).collect()
+}
+
+/// Prints a value as one JSON object on one line of stdout. Every command with `--json` prints by this.
+pub(crate) fn print_json(value: &impl serde::Serialize) -> anyhow::Result<()> {
+    let mut stdout = std::io::stdout().lock();
+    serde_json::to_writer(&mut stdout, value)?;
+    writeln!(stdout)?;
+    Ok(())
+}
+
+/// Prints text on stdout. Control characters in names from outside do not act on the terminal.
+pub(crate) fn print_text(text: &str) -> anyhow::Result<()> {
+    std::io::stdout().lock().write_all(visible_lines(text).as_bytes())?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_locale_that_is_set_decides() {
+        let locale = |values: [&str; 3]| speaks_unicode(&values.map(str::to_owned));
+        assert!(locale(["", "", "C.UTF-8"]) && locale(["", "de_DE.utf8", "C"]));
+        assert!(!locale(["C", "", "C.UTF-8"]) && !locale(["", "", ""]));
+    }
+}
