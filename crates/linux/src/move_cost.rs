@@ -104,6 +104,8 @@ const FRESH: usize = 33 << 20;
 const ROUNDS: usize = 8;
 /// A round of fewer says more of the machine's noise: pages that were touched just now may stay (a folio batch has 31).
 const LEAST_PAGES: usize = 32;
+/// Blocks that go out in a round: one takes a millisecond, in which a thread's loss drowns in the machine's noise.
+const BLOCKS: usize = 3;
 /// Longest that the thread is watched undisturbed, before and after each round.
 const UNDISTURBED: Duration = Duration::from_millis(4);
 /// Free memory of a slower node that is taken for room; less is left to the programs.
@@ -217,27 +219,28 @@ fn in_rounds(mut pages: OwnPages<'_>) -> Option<BlockPrice> {
     median(times).map(|mover| BlockPrice { mover, program })
 }
 
-/// What a whole block costs that goes out as one huge page, on blocks and a thread of this process: 100 ms. `None` where in more than half
+/// What a whole block costs that goes out as one huge page, on blocks and a thread of this process: 130 ms. `None` where in more than half
 /// of the rounds the block did not go whole: the kernel is older than 6.1, has no free huge page, or splits them for this swap.
 ///
 /// # Errors
 /// When this process cannot be read.
 pub fn block_out(tiers: &TierMap, swap: TierId, deadline: Duration) -> Result<Option<BlockPrice>, ProcessError> {
     let block = BLOCK_PAGES as usize * PAGE_BYTES as usize;
-    let memory = half_noise((ROUNDS + 1) * block);
+    let memory = half_noise((ROUNDS * BLOCKS + 1) * block);
     let first = (memory.as_ptr() as u64).next_multiple_of(block as u64) / PAGE_BYTES;
     let me = Process::open(std::process::id())?;
     let (mut mover, mut times) = (Movers::for_tiers(tiers, deadline), Vec::new());
     let mut out = |round: usize| {
-        let pages = (0..u64::from(BLOCK_PAGES)).map(|page| Vpn(first + round as u64 * u64::from(BLOCK_PAGES) + page));
+        let count = BLOCKS as u64 * u64::from(BLOCK_PAGES);
+        let pages = (0..count).map(|page| Vpn(first + round as u64 * count + page));
         let moves: Vec<PageMove> = pages.map(|vpn| PageMove { vpn, pages: 1, from: TierId::FAST, to: swap }).collect();
         let began = thread_cpu();
         let went = mover.execute(&me, &moves, tiers, &mut Vec::new()).went;
-        let whole = went.huge + went.collapsed == u64::from(BLOCK_PAGES);
+        let whole = went.huge + went.collapsed == count;
         if whole {
-            times.push(thread_cpu().saturating_sub(began) / BLOCK_PAGES);
+            times.push(thread_cpu().saturating_sub(began) / count as u32);
         }
-        if whole { BLOCK_PAGES as usize } else { 0 }
+        if whole { count as usize } else { 0 }
     };
     let each = if others_can_be_interrupted() {
         beside_a_thread(&mut out)

@@ -187,6 +187,7 @@ impl Terrace {
             table: &mut self.table,
             returns: &mut self.returns,
             parts: self.options.parts,
+            doubt: self.options.doubt,
             now: self.number,
             mean: self.mean,
             each: each as f32,

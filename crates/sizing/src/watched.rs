@@ -362,6 +362,10 @@ impl Marks {
                         frequent.push(*page);
                         continue;
                     }
+                    // What a page was used for when it came is done once.
+                    if pass > 0 && history.born == window && history.gone.is_none() {
+                        continue;
+                    }
                     let rate = -(1.0 - f64::from(history.times()) / f64::from(lived)).ln();
                     let touches = whole(rate / (1.0 - (-rate).exp()), &mut random);
                     rare.extend(std::iter::repeat_n(*page, touches as usize));
@@ -424,6 +428,7 @@ mod tests {
     fn marks(cpu: f64) -> Marks {
         let history = |page: u32| {
             let mut history = History::born(0);
+            history.saw(0);
             if page.is_multiple_of(4) {
                 (0..40).for_each(|window| history.saw(window));
             }

@@ -501,7 +501,8 @@ impl Trace {
     pub fn reader(&self) -> Result<Reader<BufReader<File>>, Misuse> {
         let path = self.path.display();
         let file = File::open(&self.path).map_err(|error| Misuse(format!("{path}: {error}")))?;
-        Reader::new(BufReader::with_capacity(1 << 20, file)).map_err(|error| Misuse(format!("{path}: {error}")))
+        let reader = Reader::new(BufReader::with_capacity(1 << 20, file));
+        Ok(reader.map_err(|error| Misuse(format!("{path}: {error}")))?.told_its_period())
     }
 
     fn source(self) -> Box<dyn Source> {

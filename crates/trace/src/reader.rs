@@ -6,12 +6,14 @@
 
 use std::io::Read;
 
+use terrace_core::units::Time;
+
 use crate::block::{BlockError, BlockKind, FRAME_BYTES, Frame, Unpacker, decode_map, decode_records};
 use crate::error::TraceError;
-use crate::header::{Header, read_up_to};
+use crate::header::{Header, Provenance, read_up_to};
 use crate::index::{Index, Summary, TRAILER_BYTES, Trailer};
 use crate::map::{MapBudget, PageMap};
-use crate::record::{Access, Event};
+use crate::record::{Access, Change, Event};
 
 /// Where replay takes its accesses from: a trace file, or anything else that comes in batches.
 ///
@@ -88,6 +90,15 @@ impl<R: Read> Reader<R> {
             delivered_blocks: 0,
             loaded_accesses: 0,
         })
+    }
+
+    /// The same, with what an access stands for by the header as its first event: for those who replay it.
+    #[must_use]
+    pub fn told_its_period(mut self) -> Reader<R> {
+        if let Provenance::Sampled { period: period @ 2.. } = self.header.provenance {
+            self.events.push((0, Event { time: Time::ZERO, change: Change::Period(period) }));
+        }
+        self
     }
 
     /// What the records mean.

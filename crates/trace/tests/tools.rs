@@ -96,6 +96,13 @@ fn cut_keeps_what_it_is_asked_for() {
     assert_eq!(accesses(&part).iter().map(|a| a.time().as_nanos()).collect::<Vec<_>>(), [0, 40, 80]);
     let reader = Reader::new(part.as_slice()).unwrap();
     assert_eq!(reader.header().provenance, Provenance::Sampled { period: 4 });
+    // Who replays it learns that before the first access.
+    let mut replayed = reader.told_its_period();
+    assert_eq!(replayed.fill(&mut [Access::default(); 8]).unwrap(), 0);
+    assert_eq!(replayed.take_event().map(|event| event.change), Some(Change::Period(4)));
+    let mut whole = Reader::new(bytes.as_slice()).unwrap().told_its_period();
+    assert_eq!(whole.fill(&mut [Access::default(); 8]).unwrap(), 0);
+    assert!(matches!(whole.take_event().map(|event| event.change), Some(Change::Born(_))), "each stands for itself");
 }
 
 #[test]

@@ -24,6 +24,8 @@ pub(super) struct Pass<'a> {
     pub table: &'a mut Table,
     pub returns: &'a mut Returns,
     pub parts: Parts,
+    /// Standard errors by which who comes is valued lower, and who leaves higher.
+    pub doubt: f32,
     /// The number of the interval that ends.
     pub now: u16,
     /// The mean page's long mean, stored.
@@ -125,12 +127,15 @@ impl Pass<'_> {
         found.pages += u64::from(size);
         found.long += f64::from(decode(entry.heat)) * f64::from(size);
         if !(entry.moving() || entry.pinned()) {
-            let offer = Offer { unit, pages: size, value, order: found.units as u32, times: moves.max(1), tier };
+            // Differences within the noise of the values are no reason to move.
+            let doubt = self.doubt * self.table.error(state);
+            let offer =
+                |value| Offer { unit, pages: size, value, order: found.units as u32, times: moves.max(1), tier };
             if let Some(list) = tier.index().checked_sub(1).and_then(|above| found.coming.get_mut(above)) {
-                list.push(offer);
+                list.push(offer((value - doubt).max(0.0)));
             }
             if let Some(list) = found.leaving.get_mut(tier.index()) {
-                list.push(offer);
+                list.push(offer(value + doubt));
             }
         }
         let Some((space, vpn)) = witness else { return };

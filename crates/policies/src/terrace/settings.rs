@@ -22,6 +22,11 @@ pub(super) const SETTINGS: &[SettingInfo] = &[
     SettingInfo { key: "state", default: "age", meaning: "age, or level: without the time since the last use" },
     SettingInfo { key: "trend", default: "on", meaning: "whether rising and falling use are told apart" },
     SettingInfo { key: "table", default: "smooth", meaning: "smooth, or raw: without interpolation and prior" },
+    SettingInfo {
+        key: "doubt",
+        default: "0.5",
+        meaning: "standard errors by which a page that comes is valued lower, and one that leaves higher",
+    },
     SettingInfo { key: "price", default: "on", meaning: "off: whatever is worth more moves, whatever it costs" },
     SettingInfo {
         key: "spare",
@@ -50,6 +55,7 @@ pub(super) struct Options {
     pub stores: bool,
     pub learns: bool,
     pub parts: Parts,
+    pub doubt: f32,
     pub weighs: bool,
     pub spare: bool,
     pub pairs: bool,
@@ -104,6 +110,9 @@ impl Options {
                 trend: settings.switch("trend")?,
                 smooth: settings.choice("table", &[("smooth", true), ("raw", false)])?,
             },
+            doubt: settings.take("doubt", "a number from 0 to 10", |text| {
+                text.parse().ok().filter(|number| (0.0..=10.0).contains(number))
+            })?,
             weighs: settings.switch("price")?,
             spare: settings.switch("spare")?,
             pairs: settings.switch("pairs")?,

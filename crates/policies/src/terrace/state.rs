@@ -7,7 +7,7 @@
 //! added is rounded up or down at random, in proportion, so that small amounts are right on average.
 
 /// Steps of the logarithmic scale in an octave.
-const STEPS: f32 = 256.0;
+pub(super) const STEPS: f32 = 256.0;
 /// Octaves by which the smallest mean lies below one access an interval.
 const BELOW_ONE: f32 = 24.0;
 
@@ -109,6 +109,12 @@ pub(super) fn level_at_use(age: u16, long: u16, mean: u16) -> usize {
     let lowest = i32::from(mean) - MEAN_LEVEL as i32 * octave;
     let then = if long == 0 { lowest } else { i32::from(long) + i32::from(age) * i32::from(LONG_AGEING) };
     ((then - lowest).clamp(0, (LEVELS as i32 - 1) * octave) / octave) as usize
+}
+
+/// The idle time in the middle of an age bin, in intervals.
+pub(super) fn idle(bin: usize) -> f32 {
+    let edge = |bin: usize| 4.0 * ((bin - 4) as f32 / 1.5).exp2();
+    if bin < 4 { bin as f32 } else { f32::midpoint(edge(bin), edge(bin + 1)) }
 }
 
 pub(super) fn age_bin(age: u16) -> usize {

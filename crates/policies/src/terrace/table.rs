@@ -4,10 +4,14 @@
 //! accesses of the mean page, summed over the intervals ahead with a horizon of [`HORIZON`]. Must not: know a page.
 //!
 //! `V(s) = (sum(s) + 4 * prior(s)) / (n(s) + 4)` with targets `x + g * V(s')`, `g = 1 - 1 / HORIZON`: what a page received, and what the
-//! state it came to is worth. The prior says that what lasted will last: the level of the long mean, times the horizon. All sums are
+//! state it came to is worth. The prior says that what lasted will last: the level of the long mean, times the horizon; of pages that are idle, that they
+//! are worth what they were when they were idle for an age bin less. Otherwise all cold pages are worth something each time they come of age. All sums are
 //! forgotten with a half-life of 6.6 intervals: what a state was worth in one phase of a program is wrong in the next.
+//!
+//! A value's standard error is that of the mean of its targets, those of the prior among them, which are spread as far as they are large. A state that few
+//! pages came to is in doubt by half of its value, one that thousands came to is known.
 
-use super::state::{LEVELS, REGULAR, STATES, State};
+use super::state::{LEVELS, LONG_AGEING, REGULAR, STATES, STEPS, State, TRENDS, idle};
 
 /// Intervals that count: an access this many intervals ahead counts a third of one in the next.
 pub(super) const HORIZON: f32 = 4.0;
@@ -17,9 +21,11 @@ const PRIOR_WEIGHT: f32 = 4.0;
 /// See the module's header.
 #[derive(Clone, Debug)]
 pub(super) struct Table {
-    /// Sum of the targets, and how many there were.
-    sums: Vec<[f32; 2]>,
+    /// Sum of the targets, how many there were, and the sum of their squares.
+    sums: Vec<[f32; 3]>,
     values: Vec<f32>,
+    /// Standard errors of the values, squared.
+    errors: Vec<f32>,
     /// Part of the way between two levels, by rate: `2^(k/256) - 1`.
     between: Vec<f32>,
     prior_weight: f32,
@@ -32,8 +38,9 @@ impl Table {
     /// there is one.
     pub(super) fn new(learns: bool, smooth: bool) -> Table {
         let mut table = Table {
-            sums: vec![[0.0; 2]; STATES],
+            sums: vec![[0.0; 3]; STATES],
             values: vec![0.0; STATES],
+            errors: vec![0.0; STATES],
             between: (0..256).map(|part| (part as f32 / 256.0).exp2() - 1.0).collect(),
             prior_weight: if smooth { PRIOR_WEIGHT } else { 1e-3 },
             learns,
@@ -52,6 +59,16 @@ impl Table {
         }
         let high = self.values[entry + 1];
         low + (high - low) * self.between[usize::from(state.part)]
+    }
+
+    /// The standard error of that value: how far it may lie from what such pages receive on average.
+    pub(super) fn error(&self, state: State) -> f32 {
+        let entry = usize::from(state.entry);
+        if state.part == 0 {
+            return self.errors[entry].sqrt();
+        }
+        let high = self.between[usize::from(state.part)];
+        ((1.0 - high).powi(2) * self.errors[entry] + high.powi(2) * self.errors[entry + 1]).sqrt()
     }
 
     /// A page was in state `before`, received `accesses` (of the mean page) in the interval after, and came to state `after`.
@@ -75,15 +92,39 @@ impl Table {
         let sums = &mut self.sums[entry];
         sums[0] += weight * target;
         sums[1] += weight;
+        sums[2] += weight * target * target;
     }
 
     /// An interval is over: what was learned enters the values, and all of it counts a little less.
     pub(super) fn forget(&mut self, keep: f32) {
-        for (entry, (sums, value)) in self.sums.iter_mut().zip(&mut self.values).enumerate() {
-            let prior = State::level(entry);
-            *value = (sums[0] + self.prior_weight * prior * HORIZON) / (sums[1] + self.prior_weight);
-            sums.iter_mut().for_each(|sum| *sum *= keep);
+        for entry in 0..STATES {
+            let prior = self.prior(entry);
+            let sums = &mut self.sums[entry];
+            let count = sums[1] + self.prior_weight;
+            let value = (sums[0] + self.prior_weight * prior) / count;
+            // The prior's targets are spread as far as they are large, as waits without memory are.
+            let squares = sums[2] + self.prior_weight * 2.0 * prior * prior;
+            self.values[entry] = value;
+            self.errors[entry] = (squares / count - value * value).max(0.0) / count;
         }
+        self.sums.iter_mut().flatten().for_each(|sum| *sum *= keep);
+    }
+
+    /// What a state is worth that no page was seen in: what lasted will last, and what was idle goes on as it was worth when it was idle for a bin
+    /// less.
+    fn prior(&self, entry: usize) -> f32 {
+        let lasting = State::level(entry) * HORIZON;
+        let younger = (entry < REGULAR).then(|| younger(entry)).flatten();
+        younger.map_or(lasting, |(entries, high)| {
+            let pooled = |entry: usize| {
+                let of = |trend: usize| &self.sums[entry + trend * LEVELS];
+                let (sum, count) = (0..TRENDS).map(of).fold((0.0, 0.0), |all, sums| (all.0 + sums[0], all.1 + sums[1]));
+                let values: f32 = (0..TRENDS).map(|trend| self.values[entry + trend * LEVELS]).sum();
+                (sum + self.prior_weight * values / TRENDS as f32) / (count + self.prior_weight)
+            };
+            let [low, up] = entries.map(pooled);
+            (low + (up - low) * high).min(lasting)
+        })
     }
 
     /// On how many new pages of a kind the value of newborns rests.
@@ -98,8 +139,19 @@ impl Table {
 
     /// Bytes it occupies.
     pub(super) fn memory_bytes(&self) -> usize {
-        STATES * (size_of::<[f32; 2]>() + size_of::<f32>()) + 256 * size_of::<f32>()
+        STATES * (size_of::<[f32; 3]>() + 2 * size_of::<f32>()) + 256 * size_of::<f32>()
     }
+}
+
+/// The entries of the first trend between which pages of this entry were when they were idle for an age bin less, and how far they were from
+/// the lower; `None` of pages that were used just now. Idle pages lose level as the long mean ages.
+fn younger(entry: usize) -> Option<([usize; 2], f32)> {
+    let (age, level) = (entry / (TRENDS * LEVELS), entry % LEVELS);
+    let before = age.checked_sub(1)?;
+    let then = level as f32 + (idle(age) - idle(before)) * f32::from(LONG_AGEING) / STEPS;
+    let low = (then as usize).min(LEVELS - 1);
+    let at = |level: usize| before * TRENDS * LEVELS + level.min(LEVELS - 1);
+    Some(([at(low), at(low + 1)], then.fract()))
 }
 
 const _: () = assert!(REGULAR.is_multiple_of(LEVELS), "the last regular entry is a top level");
@@ -202,6 +254,34 @@ mod tests {
         }
         // By rate: an octave and a half above the mean is 2^1.5 times the mean.
         assert!((at(MEAN_LEVEL + 1, 128) / HORIZON - 2f32.powf(1.5)).abs() < 0.01);
+    }
+
+    #[test]
+    fn a_state_that_few_came_to_is_in_doubt_and_one_that_many_came_to_is_known() {
+        let mut table = Table::new(true, true);
+        let state = State { entry: MEAN_LEVEL as u16, part: 0 };
+        assert_eq!(table.error(state), table.value(state) / 2.0, "nobody came");
+        for count in 0..400 {
+            table.learn(state, if count % 2 == 0 { 0.0 } else { 2.0 }, State { entry: 0, part: 0 });
+        }
+        table.forget(1.0);
+        // Targets of 0 and 2: a standard deviation of 1, of 400 of them.
+        assert!((table.error(state) / table.value(state) - 0.05).abs() < 0.01, "{}", table.error(state));
+    }
+
+    #[test]
+    fn pages_that_are_idle_for_longer_than_any_was_are_worth_what_they_were() {
+        let mut table = Table::new(true, true);
+        let at = |age: u16| {
+            State::of(age, encode(1.0, 0.0), 0, encode(1.0, 0.0), Parts { age: true, trend: true, smooth: true })
+        };
+        let lasting = table.value(at(8));
+        for age in 4..8 {
+            (0..1000).for_each(|_| table.learn(at(age), 0.0, State { entry: 0, part: 0 }));
+        }
+        table.forget(1.0);
+        assert!(table.value(at(8)) < lasting / 20.0, "{} of {lasting}", table.value(at(8)));
+        assert!(table.value(at(0)) > lasting / 2.0, "pages in use are worth what lasts");
     }
 
     #[test]
