@@ -144,6 +144,10 @@ bench: build ## programs under Terrace and its peers on this machine, in parts o
 	@$(CARGO) build --locked --release -p terrace-cli --example redis_load
 	@python3 benchmarks/campaign.py --minutes $${BENCH_MINUTES:-45}
 
+.PHONY: traces
+traces: build qemu-plugin ## record twelve real programs by the recipes of benchmarks/traces into target/traces (TRACES='NAME ...' for some; 20 minutes)
+	@$(PYTHON) benchmarks/traces.py $(TRACES)
+
 .PHONY: fuzz
 fuzz: needs ## fuzz every decoder and parser, FUZZ_SECONDS each (600); faults are kept in fuzz/findings
 	@$(CARGO) build --locked --quiet --workspace --bin terrace-fuzz
