@@ -57,12 +57,12 @@ python-test: ## test the Python package in a fresh environment: the wheel, Dask,
 	@scripts/python-test
 
 .PHONY: lab-programs
-lab-programs: needs target/lab/kvm-guest ## build the programs that scenarios bring into the guest
+lab-programs: needs target/lab/kvm-guest target/lab/node-blocks ## build the programs that scenarios bring into the guest
 	@$(CARGO) test --locked -p terrace-linux --no-run
 
-target/lab/kvm-guest: lab/kvm-guest.c
+target/lab/%: lab/%.c
 	@mkdir -p target/lab
-	@cc -O2 -Wall -static -o $@ $<
+	@cc -O2 -Wall -pthread -static -o $@ $<
 
 .PHONY: lab
 lab: build lab-programs ## run every scenario on every kernel it names, and enter the results into docs/kernels.md (needs QEMU; an hour)
