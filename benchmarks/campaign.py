@@ -130,6 +130,7 @@ def postgres(port):
 PROGRAMS = {
     "hot-cold": own_count([TERRACE, "workload", "hot-cold", "--size", "1GiB", "--duration", "60s", "--set", "layout=scattered"]),
     "hot-cold-blocks": own_count([TERRACE, "workload", "hot-cold", "--size", "1GiB", "--duration", "60s", "--set", "layout=contiguous"]),
+    "hot-set-moves": own_count([TERRACE, "workload", "hot-cold", "--size", "512MiB", "--duration", "60s", "--set", "layout=contiguous", "--set", "shift_seconds=20"]),
     "loaded-first": own_count([LOADED_FIRST, "2048", "40", "60", "4"]),
     "loaded-12gib": own_count([LOADED_FIRST, "12288", "29", "90", "4"]),
     "uniform": own_count([LOADED_FIRST, "512", "5", "40", "1"]),
