@@ -26,7 +26,8 @@ use terrace_core::observation::Observations;
 use terrace_core::pages::{Column, Pages};
 use terrace_core::plan::{Action, MoveRequests, Outcome};
 use terrace_core::policy::{
-    CapacityView, Feedback, Kernel, Metric, Needs, Policy, PolicyReport, Profile, Remap, ScanReport, Schedule, Setup,
+    CapacityView, Feedback, Kernel, Metric, Movers, Needs, Policy, PolicyReport, Profile, Remap, ScanReport, Schedule,
+    Setup,
 };
 use terrace_core::prices::{Prices, ProcessorCounts};
 use terrace_core::random::SplitMix64;
@@ -39,6 +40,7 @@ use crate::{PolicyInfo, Settings, SettingsError};
 mod allocations;
 mod exchange;
 mod intake;
+mod load;
 mod pace;
 mod pass;
 mod plan;
@@ -51,6 +53,7 @@ mod witnesses;
 
 use allocations::Allocations;
 use exchange::Offer;
+use load::Load;
 use pace::Pace;
 use pass::{MOST_MOVES, NEWBORN, Pass, next};
 use returns::Returns;
@@ -99,6 +102,7 @@ pub struct Terrace {
     random: SplitMix64,
     prices: Option<Prices>,
     counts: ProcessorCounts,
+    load: Load,
     stores: Stores,
     /// Nanoseconds gained by an access that fast memory serves, and accesses a mark stands for.
     gain_ns: f64,
@@ -148,6 +152,7 @@ impl Terrace {
             random: SplitMix64::new(0x7e44_ace0),
             prices: None,
             counts: ProcessorCounts::default(),
+            load: Load::default(),
             stores: Stores::default(),
             gain_ns: Prices::ASSUMED.farther_ns / USUAL_OVERLAP,
             touch: 1.0,
@@ -252,8 +257,9 @@ impl Terrace {
         }
     }
 
-    fn processor(&mut self, counts: &ProcessorCounts) {
+    fn processor(&mut self, now: Time, counts: &ProcessorCounts) {
         self.counts = *counts;
+        self.load.count(now, counts, self.scale);
         // What is left of these beside the sampled loads are stores.
         self.stores.count(counts.memory_accesses.saturating_sub(counts.streamed_loads));
         let latency = &counts.latency_ns;
@@ -275,7 +281,8 @@ impl Policy for Terrace {
             (Some(signal), _) | (None, Some(signal)) => vec![signal.needs()],
             (None, None) => Signal::ALL.map(Signal::needs).to_vec(),
         };
-        Profile { name: INFO.name, needs, kernel: Kernel::default() }
+        let movers = Movers::Several(self.options.movers);
+        Profile { name: INFO.name, needs, kernel: Kernel { movers, ..Kernel::default() } }
     }
 
     fn configure(&mut self, setup: Setup) {
@@ -306,11 +313,11 @@ impl Policy for Terrace {
         self.take_in(now, seen, pages);
     }
 
-    fn feedback(&mut self, _now: Time, feedback: Feedback<'_>, pages: &mut Pages) {
+    fn feedback(&mut self, now: Time, feedback: Feedback<'_>, pages: &mut Pages) {
         match feedback {
             Feedback::ScanDone(report) => self.scan_done(report),
             Feedback::Moved(done) => self.outcome(done, pages),
-            Feedback::Processor(counts) => self.processor(counts),
+            Feedback::Processor(counts) => self.processor(now, counts),
             Feedback::SamplerTime(spent) => self.pace.sampler_took(spent),
             _ => {}
         }

@@ -26,6 +26,9 @@ pub(super) struct Market {
     pub taken: f64,
     /// Cores that run the program: each is interrupted by a move.
     pub cores: u32,
+    /// Nanoseconds that the program's cores lose together for each nanosecond of a tier's bandwidth that a copy takes: how many of them wait for
+    /// the tier, as far as it is loaded.
+    pub waiting: [f64; TierId::MAX],
     /// Nanoseconds the program gains by an access that fast memory serves in place of slow memory.
     pub gain_ns: f64,
     /// Accesses a page of value 1 receives in an interval, and how long an interval is, in nanoseconds.
@@ -48,7 +51,12 @@ impl Market {
         // A thread that uses the unit within the move waits for half of it.
         let uses = value * f64::from(pages) * self.rate / f64::from(super::table::HORIZON) / self.interval_ns.max(1.0);
         let touched = (uses * mover_ns).min(1.0);
-        let program_ns = self.taken * mover_ns + flush * f64::from(self.cores) + touched * mover_ns / 2.0;
+        let bandwidth = prices.copy_from_ns[from.index()] * self.waiting[from.index()]
+            + prices.copy_to_ns[to.index()] * self.waiting[to.index()];
+        let program_ns = self.taken * mover_ns
+            + flush * f64::from(self.cores)
+            + touched * mover_ns / 2.0
+            + bandwidth * f64::from(pages);
         MoveCost { program_ns, mover_ns }
     }
 
@@ -201,7 +209,16 @@ pub(super) mod tests {
     /// A market in which a 4 KiB page costs 1000 ns each way and value 1 is worth 1000 ns.
     pub(in super::super) fn market() -> Market {
         let prices = Prices { move_small_ns: 800.0, copy_ns: 200.0, ..Prices::ASSUMED };
-        Market { prices, taken: 1.0, cores: 0, gain_ns: 100.0, rate: 10.0, interval_ns: 1e12, weighs: true }
+        Market {
+            prices,
+            taken: 1.0,
+            cores: 0,
+            waiting: [0.0; TierId::MAX],
+            gain_ns: 100.0,
+            rate: 10.0,
+            interval_ns: 1e12,
+            weighs: true,
+        }
     }
 
     fn offer(unit: u32, pages: u32, value: f32, tier: TierId) -> Offer {

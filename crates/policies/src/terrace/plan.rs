@@ -25,9 +25,9 @@ impl Terrace {
     pub(super) fn market(&self, interval: Duration) -> Market {
         let cores = f64::from(self.counts.cores);
         let taken = if self.options.spare && cores > 0.0 && self.counts.in_use > 0.0 {
-            // The mover takes a processor from somebody only where none is idle.
+            // The movers take processors from somebody only as far as too few are idle.
             let idle = cores / self.counts.in_use - cores;
-            (1.0 - idle).clamp(0.0, 1.0)
+            (1.0 - idle / f64::from(self.options.movers)).clamp(0.0, 1.0)
         } else {
             1.0
         };
@@ -35,6 +35,7 @@ impl Terrace {
             prices: self.prices.unwrap_or(Prices::ASSUMED),
             taken,
             cores: self.counts.cores.max(1),
+            waiting: self.load.waiting(),
             gain_ns: self.gain_ns,
             rate: self.rate[0] / self.rate[1].max(1e-9),
             interval_ns: interval.as_nanos() as f64 / f64::from(self.scale),
@@ -56,7 +57,7 @@ impl Terrace {
             }
         }
         let mut offers = std::mem::take(&mut self.offers);
-        let mut left = STEP.as_nanos() as f64 / f64::from(self.scale);
+        let mut left = STEP.as_nanos() as f64 * f64::from(self.options.movers) / f64::from(self.scale);
         let leaving = offers.first().map_or(&[][..], |sides| &sides[1]);
         let used = self.keep_room(now, capacity, leaving, &mut left, requests);
         self.exchange(capacity, &offers, used, left, requests);
@@ -86,12 +87,7 @@ impl Terrace {
             let free = if above == 0 { self.fast_limit.saturating_sub(tier.used + self.headroom) } else { tier.free() };
             for one in pair(&coming, &leaving, free, to, &market, &mut left) {
                 let victims: Vec<PageId> = one.leaves.iter().map(|offer| offer.unit).collect();
-                let fits = if self.options.pairs {
-                    requests.exchange(&victims, to.below(), one.comes.unit, to)
-                } else {
-                    let all = victims.iter().all(|unit| requests.move_to(*unit, to.below(), Reason::MakeRoom));
-                    requests.move_to(one.comes.unit, to, Reason::Hot) && all
-                };
+                let fits = requests.exchange(&victims, to.below(), one.comes.unit, to);
                 if capacity.tiers.len() > 2 {
                     taken.extend(victims.iter().chain([&one.comes.unit]));
                 }

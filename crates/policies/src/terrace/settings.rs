@@ -24,7 +24,7 @@ pub(super) const SETTINGS: &[SettingInfo] = &[
     SettingInfo { key: "table", default: "smooth", meaning: "smooth, or raw: without interpolation and prior" },
     SettingInfo {
         key: "doubt",
-        default: "0.5",
+        default: "1",
         meaning: "standard errors by which a page that comes is valued lower, and one that leaves higher",
     },
     SettingInfo { key: "price", default: "on", meaning: "off: whatever is worth more moves, whatever it costs" },
@@ -33,11 +33,7 @@ pub(super) const SETTINGS: &[SettingInfo] = &[
         default: "on",
         meaning: "whether a mover that runs on an idle processor costs only its interrupts; off: its time is always somebody's",
     },
-    SettingInfo {
-        key: "pairs",
-        default: "on",
-        meaning: "whether both sides of an exchange are admitted or rejected together",
-    },
+    SettingInfo { key: "movers", default: "4", meaning: "threads that move pages where it places them, 1 to 64" },
     SettingInfo { key: "allocations", default: "on", meaning: "whether room is made for new pages before they come" },
     SettingInfo { key: "loaded", default: "on", meaning: "whether latencies count as loaded, not as idle" },
     SettingInfo {
@@ -45,7 +41,7 @@ pub(super) const SETTINGS: &[SettingInfo] = &[
         default: "auto",
         meaning: "auto: until an eighth of an observation a page is in, 100 ms to 10 s; or a time such as 1s",
     },
-    SettingInfo { key: "cpu", default: "1%", meaning: "share of a processor that watching may take" },
+    SettingInfo { key: "cpu", default: "3%", meaning: "share of a processor that watching may take" },
 ];
 
 /// What a policy of this name was asked to be.
@@ -58,7 +54,7 @@ pub(super) struct Options {
     pub doubt: f32,
     pub weighs: bool,
     pub spare: bool,
-    pub pairs: bool,
+    pub movers: u8,
     pub allocations: bool,
     pub loaded: bool,
     pub interval: Option<Duration>,
@@ -115,7 +111,9 @@ impl Options {
             })?,
             weighs: settings.switch("price")?,
             spare: settings.switch("spare")?,
-            pairs: settings.switch("pairs")?,
+            movers: settings.take("movers", "a number from 1 to 64", |text| {
+                text.parse().ok().filter(|number| (1..=64).contains(number))
+            })?,
             allocations: settings.switch("allocations")?,
             loaded: settings.switch("loaded")?,
             interval: settings.take("interval", wanted, |text| match text {

@@ -243,7 +243,7 @@ fn pages_that_are_only_written_are_found_by_stores() {
 
 #[test]
 fn a_plan_takes_no_longer_than_a_step_of_the_mover() {
-    let mut rig = quarter(&[SECOND]);
+    let mut rig = quarter(&[SECOND, ("movers", "1")]);
     rig.pass(Duration::from_secs(10));
     // A move takes 10 ms: an exchange of two a fifth of a step.
     let slow = Prices { move_small_ns: 10e6, flush_small_ns: 0.0, farther_ns: 1e6, ..Prices::ASSUMED };
