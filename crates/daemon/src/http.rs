@@ -7,7 +7,7 @@
 //! nothing else. Over a Unix socket the kernel identifies the peer. See [`crate::rights`].
 //!
 //! Why not a library: the small one (tiny_http) has had no release since 2022, and the maintained ones bring an asynchronous runtime into a
-//! process that is locked in memory. Without POST, bodies and keep-alive little code remains. The hard parts use maintained crates:
+//! process that is locked in memory (hyper, tried: 225 lines fewer, 13.7 MiB under the attack tests instead of 8.4). Without POST, bodies and keep-alive little code remains. The hard parts use maintained crates:
 //! `httparse`, also used by hyper, parses the head, and rustls does TLS (see [`crate::access`]). `serve.rs` handles the connections.
 
 use std::net::{SocketAddr, TcpListener};

@@ -25,7 +25,7 @@ use terrace_core::plan::Failure;
 use terrace_core::units::{Bytes, TierId, Vpn};
 use terrace_linux::doctor::Doctor;
 use terrace_linux::guard::{GUARD_ARGUMENT, Guard, Undo, run_guardian};
-use terrace_linux::movers::{MovePages, MoveResult, Mover, Movers, PageMove, STALL_DEADLINE};
+use terrace_linux::movers::{MovePages, MoveResult, Mover, Movers, PageMove, STALL_DEADLINE, SideBySide};
 use terrace_linux::pagemap::{Pagemap, Residence};
 use terrace_linux::process::{Process, RangeOptions};
 use terrace_linux::topology::swap::read_swaps;
@@ -272,6 +272,11 @@ fn move_pages_reads_the_status_of_each_page() {
     assert_eq!(done(&results), 19_999);
     assert!(matches!(results[7000].failure, Some(Failure::Errno(libc::EFAULT | libc::ENOENT))));
     assert!(cost.calls < 60, "batches grow: {} calls", cost.calls);
+    // Four threads say the same of each.
+    let mut by_four = Vec::new();
+    let cost = SideBySide::new(4, STALL_DEADLINE).execute(&process, &moves, &tiers, &mut by_four);
+    println!("    by four threads: {cost:?}");
+    assert_eq!(by_four, results);
     // A node outside the cpuset is refused before the kernel is asked.
     let moves = pages_of(&child.pieces[..1], TierId(0), TierId(2));
     results.clear();

@@ -9,6 +9,7 @@ mod low_priority;
 pub mod move_pages;
 pub mod process_madvise;
 mod same_processor;
+mod side_by_side;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -20,6 +21,7 @@ pub use blocks::Apart;
 pub use dry_run::DryRun;
 pub use move_pages::MovePages;
 pub use process_madvise::ProcessMadvise;
+pub use side_by_side::SideBySide;
 
 use crate::process::Process;
 use crate::topology::{TierKind, TierMap};
@@ -86,7 +88,7 @@ impl Went {
 /// What a batch cost.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MoveCost {
-    /// Wall time of the calls.
+    /// Wall time of the calls, of all threads together.
     pub elapsed: Duration,
     /// The longest single call: an upper bound of how long the target was held up by it.
     pub longest_call: Duration,
@@ -196,7 +198,8 @@ impl Movers {
     pub fn for_tiers(tiers: &TierMap, deadline: Duration) -> Movers {
         let mut movers: Vec<Box<dyn Mover>> = Vec::new();
         if tiers.tiers().iter().filter(|tier| matches!(tier.kind, TierKind::Nodes { .. })).count() > 1 {
-            movers.push(Box::new(MovePages::new(deadline)));
+            let processors = std::thread::available_parallelism().map_or(1, usize::from);
+            movers.push(Box::new(SideBySide::for_processors(processors, deadline)));
         }
         if tiers.swap_tier().is_some() {
             movers.push(Box::new(ProcessMadvise::new(deadline)));

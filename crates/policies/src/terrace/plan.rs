@@ -27,7 +27,7 @@ impl Terrace {
         let taken = if self.options.spare && cores > 0.0 && self.counts.in_use > 0.0 {
             // The movers take processors from somebody only as far as too few are idle.
             let idle = cores / self.counts.in_use - cores;
-            (1.0 - idle / f64::from(self.options.movers)).clamp(0.0, 1.0)
+            (1.0 - idle / self.movers()).clamp(0.0, 1.0)
         } else {
             1.0
         };
@@ -41,6 +41,13 @@ impl Terrace {
             interval_ns: interval.as_nanos() as f64 / f64::from(self.scale),
             weighs: self.options.weighs,
         }
+    }
+
+    /// Threads that move: one for four processors of the machine, as the live driver has them.
+    fn movers(&self) -> f64 {
+        let most = f64::from(self.options.movers);
+        let processors = f64::from(self.counts.cores) / self.counts.in_use;
+        if processors.is_finite() && processors > 0.0 { (processors / 4.0).floor().clamp(1.0, most) } else { most }
     }
 
     /// Steps 4 and 5, for as long as the mover is busy until the next look: first room for pages to come, since it costs one move and an
@@ -57,7 +64,7 @@ impl Terrace {
             }
         }
         let mut offers = std::mem::take(&mut self.offers);
-        let mut left = STEP.as_nanos() as f64 * f64::from(self.options.movers) / f64::from(self.scale);
+        let mut left = STEP.as_nanos() as f64 * self.movers() / f64::from(self.scale);
         let leaving = offers.first().map_or(&[][..], |sides| &sides[1]);
         let used = self.keep_room(now, capacity, leaving, &mut left, requests);
         self.exchange(capacity, &offers, used, left, requests);
