@@ -1,5 +1,6 @@
 //! The eBPF programs of Terrace and their loader.
 //!
+//! Entry: [`PageTables`] and [`LifeCycle`].
 //! In: pids and addresses. Out: copies of the page tables that map them, as raw entries ([`PageTables`]); allocations and frees of
 //! their pages ([`LifeCycle`]). Must not: interpret an entry, or need a compiler for eBPF: the objects are shipped built (in
 //! `object/`, rebuilt by `build-object`) and adapt themselves to the running kernel when they are loaded.

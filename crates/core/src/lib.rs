@@ -4,6 +4,8 @@
 //! [`governor`] admits or rejects requests, and a [`plan`] goes to a mover, whose outcomes come back. The [`ledger`] counts and explains.
 //! The same code runs live, in replay and in the simulator.
 //!
+//! Entry: [`engine::Engine`].
+//! In: what a driver saw ([`engine::Input`]), with the time. Out: what it should do ([`engine::Output`]).
 //! Must not: read a clock, touch a file, start a thread, draw a random number or depend on hash order. `now` is always an argument.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 

@@ -1,5 +1,6 @@
 //! `terraced`: one daemon for a whole server.
 //!
+//! Entry: [`daemon`], the loop.
 //! In: a configuration, and the processes of the machine. Out: classes of workloads managed side by side within one budget, and their
 //! state. Must not: decide which pages move (the engine does), make system calls that `terrace-linux` has, or stall a program it manages.
 //!

@@ -1,6 +1,7 @@
 //! The only crate of Terrace that creates, replaces and binds files; Terrace often runs as root, and a mistaken path must not
 //! destroy what lies there.
 //!
+//! Entry: [`Output`].
 //! In: paths as people and configurations name them. Out: [`Output`] and [`write()`] for outputs, [`read`] and [`read_to_string`] with
 //! a bound, [`bind`] for sockets, [`set`] for the kernel's files. Errors are those of `std::fs`, whose place these functions take:
 //! they say what is wrong, and the caller says which path. Must not: know what the files hold.

@@ -1,6 +1,7 @@
 //! The full-system laboratory: boots stock Debian kernels in QEMU on machines with fast and slow memory, runs scenarios in
 //! them and judges the results.
 //!
+//! Entry: [`Lab`].
 //! In: scenario files and a terrace binary. Out: reports of assertions and figures, or a shell in the guest. Must not: need
 //! KVM, change the host's packages or kernel, leave a guest running, or take figures of emulated time for performance.
 //!

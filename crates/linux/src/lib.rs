@@ -1,5 +1,6 @@
 //! The only crate of Terrace that talks to the kernel.
 //!
+//! Entry: [`manager`], the live loop.
 //! In: what the engine asks for. Out: what the kernel shows. `topology` finds the tiers, `process` the
 //! address spaces, [`trackers`] the accesses; [`movers`] change a page's tier; `zram` sets compressed swap up
 //! and takes it away; `manager` is the loop that drives the engine with all of them, [`live_tuner`] fits its share of fast memory to a target,

@@ -1,5 +1,6 @@
 //! Tiering policies, one file each, and the registry that finds them by name.
 //!
+//! Entry: [`POLICIES`], the registry, and `age.rs`, a whole policy.
 //! In: a name and settings as people write them (`beta=0.3`). Out: a boxed [`Policy`]. Must not: do I/O, read a
 //! clock, or share state between policies. Each file opens with its source and its table of constants, so that it can be
 //! read beside the paper.

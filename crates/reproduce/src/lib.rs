@@ -1,5 +1,6 @@
 //! The papers' figures as data, run on modelled hardware and judged.
 //!
+//! Entry: [`Experiments`].
 //! In: `experiments/*.toml`, or a file of one's own: one record a figure, with the paper's number, its source, the runs, the measure
 //! and what counts as agreement. Out: [`Document`], rows of paper, ours and verdict. Must not: hold a number of a paper, or fit
 //! anything to one: to check a figure, read the TOML and the paper, and no Rust.

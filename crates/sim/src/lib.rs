@@ -1,5 +1,6 @@
 //! The simulator: the engine that manages live memory, on modelled hardware, under a workload or a trace.
 //!
+//! Entry: [`Simulation`], the order of events of one run.
 //! In: a machine, a policy, and accesses that a workload or a trace delivers. Out: a [`Report`]: how long the program
 //! took, where its accesses were served, what moved and failed and why, and what the management cost. Must not: read a
 //! clock or a file, start a thread, or treat the engine otherwise than the live manager does.

@@ -1,5 +1,6 @@
 //! Page-access traces: a format of our own, importers from what others record, exporters to what others read.
 //!
+//! Entry: [`Reader`] and [`Writer`].
 //! In: bytes, through [`std::io::Read`] and [`std::io::Write`] that the caller opened. Out: batches of [`Access`] with
 //! the [`Event`]s between them, and errors that name the offset or line. Must not: open a file, read a clock, start a
 //! thread; the same input gives the same bytes.

@@ -16,7 +16,7 @@ use terrace_core::units::TierId;
 
 /// Most threads.
 const MOST: usize = 4;
-/// A machine has a thread for so many processors.
+/// Processors for which a machine has a thread.
 const PROCESSORS_EACH: usize = 4;
 /// Pages a thread is started for: what it moves takes ten times as long as its start.
 const PAGES_EACH: u32 = 512;

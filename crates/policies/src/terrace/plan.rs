@@ -35,7 +35,7 @@ impl Terrace {
             prices: self.prices.unwrap_or(Prices::ASSUMED),
             taken,
             cores: self.counts.cores.max(1),
-            waiting: self.load.waiting(),
+            waiting: if self.options.bandwidth { self.load.waiting() } else { [0.0; TierId::MAX] },
             gain_ns: self.gain_ns,
             rate: self.rate[0] / self.rate[1].max(1e-9),
             interval_ns: interval.as_nanos() as f64 / f64::from(self.scale),

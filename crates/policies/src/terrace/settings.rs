@@ -33,6 +33,11 @@ pub(super) const SETTINGS: &[SettingInfo] = &[
         default: "on",
         meaning: "whether a mover that runs on an idle processor costs only its interrupts; off: its time is always somebody's",
     },
+    SettingInfo {
+        key: "bandwidth",
+        default: "on",
+        meaning: "whether a copy costs the program the bandwidth that it takes from it",
+    },
     SettingInfo { key: "movers", default: "4", meaning: "threads that move pages where it places them, 1 to 64" },
     SettingInfo { key: "allocations", default: "on", meaning: "whether room is made for new pages before they come" },
     SettingInfo { key: "loaded", default: "on", meaning: "whether latencies count as loaded, not as idle" },
@@ -54,6 +59,7 @@ pub(super) struct Options {
     pub doubt: f32,
     pub weighs: bool,
     pub spare: bool,
+    pub bandwidth: bool,
     pub movers: u8,
     pub allocations: bool,
     pub loaded: bool,
@@ -111,6 +117,7 @@ impl Options {
             })?,
             weighs: settings.switch("price")?,
             spare: settings.switch("spare")?,
+            bandwidth: settings.switch("bandwidth")?,
             movers: settings.take("movers", "a number from 1 to 64", |text| {
                 text.parse().ok().filter(|number| (1..=64).contains(number))
             })?,
