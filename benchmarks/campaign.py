@@ -15,12 +15,10 @@ own count of work, or its time. Each run keeps a digest of the code that it meas
 import argparse
 import contextlib
 import datetime
-import glob
 import hashlib
 import json
 import os
 import platform
-import random
 import shutil
 import signal
 import statistics
@@ -29,9 +27,9 @@ import sys
 import tempfile
 import threading
 import time
-import tomllib
 from pathlib import Path
 
+import traces
 from run import GIB, MEMTIERD, REDIS_LOAD, ROOT, TERRACE, Zram, cpu_seconds, status_bytes, swap_to_ourselves, wait_for_port
 
 DAMON = Path("/sys/kernel/mm/damon/admin/kdamonds")
@@ -67,12 +65,12 @@ def own_count(command):
     return run
 
 
-def whole_run(command, environment=None):
+def whole_run(command, **options):
     """A program whose work is done when it ends."""
 
     def run(begin):
         began = time.monotonic()
-        program = begin(subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
+        program = begin(subprocess.Popen(command, **options, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
         program.wait()
         if code := program.process.returncode:
             sys.exit(f"campaign.py: {' '.join(command)} ended with {code}: run it by hand to see why")
@@ -85,16 +83,17 @@ def recipe(name, larger):
     """The program of a trace's recipe, on an input that is larger by these replacements."""
 
     def run(begin):
-        recipe = tomllib.loads((ROOT / f"benchmarks/traces/{name}.toml").read_text())
-        text = recipe["input"]
+        recipe = traces.read(name)
         for one, other in larger.items():
-            if one not in text:
+            if one not in recipe["input"]:
                 sys.exit(f"campaign.py: the input of {name}.toml lacks {one!r} now; say what stands there instead")
-            text = text.replace(one, other)
-        with tempfile.TemporaryDirectory() as place, contextlib.chdir(place):
-            exec(text, {"random": random, "seed": recipe["seed"]})
-            command = [*glob.glob(recipe["program"][0]), *recipe["program"][1:]]
-            return whole_run(command, os.environ | recipe.get("environment", {}))(begin)
+            recipe["input"] = recipe["input"].replace(one, other)
+        with tempfile.TemporaryDirectory() as place:
+            try:
+                command, environment, _ = traces.made(recipe, place)
+            except traces.Failed as error:
+                sys.exit(f"campaign.py: {name}: {error}")
+            return whole_run(command, cwd=place, env=environment)(begin)
 
     return run
 

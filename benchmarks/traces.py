@@ -73,24 +73,30 @@ def call(words, why, **options):
     return done, (done.stderr.decode(errors="replace").strip().splitlines() or ["it said nothing"])[-1]
 
 
+def made(recipe, folder):
+    """Makes the input of a recipe in a folder. Returns the words of its program, its environment, and what stands before it where it may not be root."""
+    environment = {"PATH": "/usr/bin:/bin", "HOME": "/nonexistent", "LC_ALL": "C", **recipe.get("environment", {})}
+    not_root = ORDINARY if recipe.get("not_root") and os.geteuid() == 0 else []
+    source = PRELUDE.format(seed=recipe["seed"], recipes=str(RECIPES), not_root=not_root) + recipe["input"]
+    done, said = call(["/usr/bin/python3", "-c", source], "the input", cwd=folder, env=environment)
+    if done.returncode:
+        raise Failed(f"its input was not made: {said}")
+    program, *words = recipe["program"]
+    found = sorted(glob.glob(program, root_dir=folder))
+    if not found:
+        raise Failed(f"{program} is not there; it should come with {', '.join(recipe['packages'])}")
+    return [found[-1], *words], environment, not_root
+
+
 def record(recipe, out):
     """One recording, in a folder that goes when it is over."""
     name, began = recipe["name"], time.monotonic()
     with tempfile.TemporaryDirectory(prefix=f"{name}.", dir=out) as folder:
-        environment = {"PATH": "/usr/bin:/bin", "HOME": "/nonexistent", "LC_ALL": "C", **recipe.get("environment", {})}
-        not_root = ORDINARY if recipe.get("not_root") and os.geteuid() == 0 else []
-        source = PRELUDE.format(seed=recipe["seed"], recipes=str(RECIPES), not_root=not_root) + recipe["input"]
-        done, said = call(["/usr/bin/python3", "-c", source], "the input", cwd=folder, env=environment)
-        if done.returncode:
-            raise Failed(f"its input was not made: {said}")
-        program, *words = recipe["program"]
-        found = sorted(glob.glob(program, root_dir=folder))
-        if not found:
-            raise Failed(f"{program} is not there; it should come with {', '.join(recipe['packages'])}")
+        program, environment, not_root = made(recipe, folder)
         # Addresses are the same each time: no random layout, and QEMU's random numbers from a seed.
         environment |= {"QEMU_RAND_SEED": str(recipe["seed"])} | {key: os.environ[key] for key in ["TERRACE_QEMU_PLUGIN"] if key in os.environ}
         trace = Path(folder) / "new.trace"
-        command = [*not_root, "setarch", "-R", TERRACE, "record", "--once", *recipe["record"], "--output", str(trace), "--", found[-1], *words]
+        command = [*not_root, "setarch", "-R", TERRACE, "record", "--once", *recipe["record"], "--output", str(trace), "--", *program]
         started = time.monotonic()
         with open(Path(folder) / recipe["stdin"] if "stdin" in recipe else os.devnull, "rb") as stdin:
             done, said = call(command, "recording", cwd=folder, env=environment, stdin=stdin, stdout=subprocess.DEVNULL)

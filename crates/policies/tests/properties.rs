@@ -282,7 +282,14 @@ fn variants(name: &str) -> Vec<Vec<(&'static str, &'static str)>> {
         "terrace" => {
             let often = ("interval", "10ms");
             variants.push(vec![often, ("price", "off")]);
-            variants.push(vec![often, ("movers", "1"), ("table", "raw"), ("loaded", "off"), ("spare", "off")]);
+            variants.push(vec![
+                often,
+                ("movers", "1"),
+                ("bandwidth", "off"),
+                ("table", "raw"),
+                ("loaded", "off"),
+                ("spare", "off"),
+            ]);
             variants.push(vec![("signals", "accessed-bits")]);
             variants.push(vec![("signals", "hint-faults"), often]);
         }

@@ -3,8 +3,9 @@
 //! In: moves in the order they should be made. Out: one result a move, in the same order, and the time of all threads together. Must not: know
 //! how a page moves; each thread has a [`MovePages`] of its own.
 //!
-//! One thread copies what one processor copies: some 11 GB/s by huge pages, 3 by small ones, of the 20 to 100 that a slow tier serves. HeMem's four
-//! threads (SOSP 2021, section 3.2) are the model. More than four fill the bandwidth that the program wants (docs/policies/terrace.md, "Movers").
+//! One thread copies what one processor copies: some 11 GB/s by huge pages and 3 by small ones of a Zen 3 server, as
+//! [`Prices::ASSUMED`](terrace_core::prices::Prices::ASSUMED) has it. HeMem's four threads (SOSP 2021) are the model. More than four fill the bandwidth that
+//! the program wants (docs/policies/terrace.md, "Movers").
 
 use std::thread;
 use std::time::Duration;
@@ -18,7 +19,7 @@ use terrace_core::units::TierId;
 const MOST: usize = 4;
 /// Processors for which a machine has a thread.
 const PROCESSORS_EACH: usize = 4;
-/// Pages a thread is started for: what it moves takes ten times as long as its start.
+/// Pages a thread is started for: at 1.2 us a page some 0.6 ms of moving.
 const PAGES_EACH: u32 = 512;
 
 /// The mover between NUMA nodes, by as many threads as a batch is worth.

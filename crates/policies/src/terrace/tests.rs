@@ -243,7 +243,14 @@ fn pages_that_are_only_written_are_found_by_stores() {
 
 #[test]
 fn a_plan_takes_no_longer_than_a_step_of_the_mover() {
-    let mut rig = quarter(&[SECOND, ("movers", "1")]);
+    let (one, four) = (most_in_a_plan("1"), most_in_a_plan("4"));
+    assert!((1..=5).contains(&one), "{one} in a plan");
+    assert!((6..=20).contains(&four), "{four} in a plan of four movers");
+}
+
+/// The most promotions in one plan, where a move takes 10 ms.
+fn most_in_a_plan(movers: &'static str) -> u64 {
+    let mut rig = quarter(&[SECOND, ("movers", movers)]);
     rig.pass(Duration::from_secs(10));
     // A move takes 10 ms: an exchange of two a fifth of a step.
     let slow = Prices { move_small_ns: 10e6, flush_small_ns: 0.0, farther_ns: 1e6, ..Prices::ASSUMED };
@@ -258,5 +265,6 @@ fn a_plan_takes_no_longer_than_a_step_of_the_mover() {
         rig.pass(Duration::from_secs(1));
         most = most.max(rig.promotions - count);
     }
-    assert!(rig.promotions > before && most <= 5, "{most} in a plan");
+    assert!(rig.promotions > before);
+    most
 }
