@@ -38,6 +38,7 @@ fn main() -> ExitCode {
             ("a_dry_run_moves_nothing_and_says_what_it_would", a_dry_run_moves_nothing_and_says_what_it_would),
             ("detaching_leaves_the_program_alive_and_whole", detaching_leaves_the_program_alive_and_whole),
             ("half_of_the_memory_stays_fast", half_of_the_memory_stays_fast),
+            ("page_outs_wait_for_what_the_program_can_afford", page_outs_wait_for_what_the_program_can_afford),
             ("a_busy_zram_is_named_and_its_guard_takes_it_away_later", a_busy_zram),
             ("without_rights_nothing_starts_and_the_missing_ones_are_named", without_rights),
             ("a_report_that_cannot_be_written_is_found_before_the_program_starts", a_report_that_cannot_be_written),
@@ -144,6 +145,23 @@ fn children_are_followed() {
     // The shell itself has a few MiB.
     assert!(demoted > (60 * MIB) as f64, "{}", done.stderr);
     assert!(done.stderr.lines().any(|line| verified(line).is_some()), "the child's data: {}", done.stderr);
+}
+
+/// Three quarters of 512 MiB, scattered, are cold from the start: as single pages they cost more than a small bound allows at once.
+fn page_outs_wait_for_what_the_program_can_afford() {
+    let words = workload_words("512MiB", 25, 1, &["layout=scattered"]);
+    let options = ["--quiet", "--json", "--max-slowdown", "0.8%", "--max-overhead", "0.2%"];
+    let done = run_with(&["run"], &[&EAGER[..], &options].concat(), &["sh", "-c", &format!("exec {words} >/dev/null")]);
+    assert_eq!(done.code, 0, "{}", done.stderr);
+    let report = done.report();
+    let (cost, waited) =
+        (number(&report, "/cost/moving_seconds"), number(&report, "/throttled_seconds/price_of_moves"));
+    let wall = number(&report, "/target/wall_seconds");
+    println!("    moves cost {cost:.3} s of {wall:.1}, and waited for {waited:.1} s");
+    assert!(number(&report, "/moved_pages/demoted") > 1000.0, "{}", done.stderr);
+    // What a reading admits may cost more than it was priced at.
+    assert!(cost < 0.008 * 1.5 * wall, "{}", done.stderr);
+    assert!(waited > 5.0, "{}", done.stderr);
 }
 
 /// Random accesses to all of 256 MiB: nothing is ever cold. What watching cost is Terrace's own count of bits that the program set again, over

@@ -173,7 +173,7 @@ pub struct Manager {
     spacing: Duration,
     wake: Time,
     pressure_at: Time,
-    pressure_read: Time,
+    pressure_read: Option<Time>,
     /// When it was last read what cgroups protect.
     protection_read: Time,
     /// When to look next where pages are; `None` until the policy has said how it wants to look.
@@ -199,6 +199,8 @@ pub struct Manager {
 const HELD_FOLLOWS: Duration = Duration::from_secs(1);
 /// How soon the ranges may be read again because of allocations outside of the known ones: a reading takes some 50 us.
 const RANGES_INTERVAL: Duration = Duration::from_millis(10);
+/// Where a manager's clock starts: one hour, so that "a while ago" is never before it.
+const ORIGIN: Time = Time::from_nanos(3600 * 1_000_000_000);
 
 impl Manager {
     /// A manager without processes.
@@ -228,7 +230,7 @@ impl Manager {
             cadence: Cadence::default(),
             wake: Time::ZERO,
             pressure_at: Time::ZERO,
-            pressure_read: Time::ZERO,
+            pressure_read: None,
             protection_read: Time::ZERO,
             round_began: Time::ZERO,
             spacing: Duration::ZERO,
@@ -251,9 +253,9 @@ impl Manager {
         manager
     }
 
-    /// The time of this manager's clock. It starts at one hour, so that "a while ago" is never before the origin.
+    /// The time of this manager's clock, which starts at `ORIGIN`.
     pub fn now(&self) -> Time {
-        Time::ZERO + Duration::from_secs(3600) + self.origin.elapsed()
+        ORIGIN + self.origin.elapsed()
     }
 
     /// Takes up a process.

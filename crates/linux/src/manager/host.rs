@@ -13,7 +13,7 @@ use terrace_core::plan::{Failure, Outcome};
 use terrace_core::prices::ProcessorCounts;
 use terrace_core::units::{Bytes, TierId, Time};
 
-use super::Manager;
+use super::{Manager, ORIGIN};
 use crate::cgroup_memory::{CgroupMemory, kept};
 use crate::move_cost;
 use crate::movers::{STALL_DEADLINE, Went};
@@ -42,9 +42,9 @@ const MOST_ASKED: usize = 64;
 impl Manager {
     /// Reads what the moves so far cost the processes.
     pub(super) fn read_pressure(&mut self, now: Time) {
-        let first_reading = self.pressure_read == Time::ZERO;
-        let window = now.since(self.pressure_read);
-        self.pressure_read = now;
+        let first_reading = self.pressure_read.is_none();
+        // The first reading is of the time since the manager began: what it lasted earns the budget of page-outs.
+        let window = now.since(self.pressure_read.replace(now).unwrap_or(ORIGIN));
         // Each process costs a file to read; with hundreds of them the reading must not become the work.
         let interval = PRESSURE_INTERVAL.max(PRESSURE_PER_PROCESS * self.spaces.len() as u32);
         self.pressure_at = now + interval;
