@@ -204,7 +204,6 @@ impl Terrace {
             thinned,
         };
         let found = pass.run(pages, &mut self.short, &self.witnesses);
-        self.returns.close();
         self.table.forget(FORGET.max(1.0 - found.witnesses.len() as f32 / TARGETS));
         self.witnesses = found.witnesses;
         self.mean_long = found.long / found.pages.max(1) as f64;
@@ -335,6 +334,9 @@ impl Policy for Terrace {
         self.pace.go_by_time(swap.is_some());
         if self.pace.is_over(now, units) {
             self.close(now, capacity, pages);
+            if swap.is_some() {
+                self.returns.close();
+            }
         }
         match swap {
             Some(costs) => self.leave(now, &costs, capacity, pages, requests),
