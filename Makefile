@@ -29,8 +29,8 @@ places: build qemu-plugin ## try what works on the host, in containers and as an
 	@scripts/places --table docs/getting-started.md
 
 .PHONY: test
-test: needs ## run all tests; those that need root or a kernel feature skip elsewhere and say why
-	@scripts/test
+test: needs ## run all tests, or TESTS=live, others, guests; those that need root or a kernel feature skip elsewhere and say why
+	@scripts/test $(TESTS)
 
 .PHONY: lint
 lint: needs ## formatting, clippy and the documentation, warnings denied; the documents' links
