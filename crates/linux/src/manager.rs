@@ -27,7 +27,7 @@ use terrace_core::engine::{Engine, Input, Output};
 use terrace_core::plan::{Action, Failure, Move, Outcome, Plan};
 use terrace_core::policy::{Cadence, FastGoal, ListMark, ScanReport};
 use terrace_core::units::{Bytes, SpaceId, Time};
-use terrace_core::watching::{ScanBill, WatchBudget, WatchPrices};
+use terrace_core::watching::{ScanBill, WatchBudget, WatchCost, WatchPrices};
 
 use self::difference::difference;
 use self::moving::MovingAccount;
@@ -162,7 +162,7 @@ pub struct Manager {
     /// What moving costs them.
     moving: MovingAccount,
     /// What watching had cost at the last reading, and when the price of page-outs was measured.
-    watched: Duration,
+    watched: WatchCost,
     /// How busy the processors were then.
     processors: Option<ProcessorUse>,
     priced_at: Time,
@@ -215,7 +215,7 @@ impl Manager {
             watching,
             watches_fully: false,
             moving: MovingAccount::new(&parts.move_cost),
-            watched: Duration::ZERO,
+            watched: WatchCost::default(),
             processors: None,
             priced_at: Time::ZERO,
             priced_for: Duration::ZERO,
@@ -332,6 +332,11 @@ impl Manager {
     /// What moves have cost the programs so far, but for the pages that came back.
     pub fn moving_cost(&self) -> Duration {
         self.moving.total()
+    }
+
+    /// What watching has cost them: what they paid for cleared bits, and the tracker's processor time as far as they waited for it.
+    pub fn watching_cost(&self) -> Duration {
+        self.watching.cost().program + self.moving.watching()
     }
 
     /// What moves cost, as measured last.

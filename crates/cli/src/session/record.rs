@@ -313,15 +313,14 @@ impl Recorder {
     /// What the program paid.
     fn cost(&self, manager: &Manager, facts: &Facts, own_cpu_seconds: f64) -> CostReport {
         let watching = manager.watching();
-        let watched = watching.cost();
         let refault = facts.refault_cost.map_or(0.0, |cost| cost.as_secs_f64());
         let mut cost = CostReport {
-            watching_seconds: (watched.own + watched.program).as_secs_f64(),
+            watching_seconds: manager.watching_cost().as_secs_f64(),
             moving_seconds: manager.moving_cost().as_secs_f64(),
             refault_seconds: manager.engine().ledger().refaults() as f64 * refault,
             own_cpu_seconds,
             share_of_target: 0.0,
-            touched_bits: watched.touched,
+            touched_bits: watching.cost().touched,
             touch_nanoseconds: watching.prices().touch_ns,
             back_off: watching.step(),
         };

@@ -91,10 +91,11 @@ impl Manager {
         self.read_processors(window);
         let cores = self.watching.cores();
         let pids: Vec<u32> = self.spaces.values().map(|space| space.process.pid()).take(MOST_ASKED).collect();
-        let moved = self.moving.read(Path::new("/"), window, cores, pids.into_iter());
         let watched = self.watching.cost();
-        let watched = watched.own + watched.program;
-        let watching = watched.saturating_sub(std::mem::replace(&mut self.watched, watched));
+        let earlier = std::mem::replace(&mut self.watched, watched);
+        let tracker = watched.own.saturating_sub(earlier.own);
+        let moved = self.moving.read(Path::new("/"), window, tracker, cores, pids.into_iter());
+        let watching = moved.watching + watched.program.saturating_sub(earlier.program);
         let stalled = Duration::from_micros(reading.some_total_us.saturating_sub(before.some_total_us));
         let first = before == PressureReading::default();
         let pressure = Pressure {

@@ -1,15 +1,15 @@
-//! What moving costs the programs, as it happens: the manager's account of it.
+//! What moving costs the programs, as it happens: the manager's account of it, and of the processor time of watching.
 //!
-//! In: what a page-out, or a move between nodes, takes of a running thread (`move_cost.rs`), the processor time of each batch of moves, how busy the processors are and how
-//! long the programs' threads waited for one. Out: the price of a page-out now, and the cost of all moves so far. Must not: judge it; the
+//! In: what a page-out, or a move between nodes, takes of a running thread (`move_cost.rs`), the processor time of each batch of moves and of watching, how busy the processors are and how
+//! long the programs' threads waited for one. Out: the price of a page-out now, and the cost of all work so far. Must not: judge it; the
 //! governor does.
 //!
 //! A move costs a program twice. Each thread of it that runs is interrupted to flush its TLB, and fills it again. And the mover uses a processor
-//! that the program may have wanted. It cannot have lost more by that than its threads waited for a processor (schedstat), nor more than the
-//! mover used:
+//! that the program may have wanted, as the tracker does. It cannot have lost more by that than its threads waited for a processor (schedstat), nor more than
+//! both used:
 //!
 //! ```text
-//! taken = min(1, time the programs' threads waited / processor time of the mover)
+//! taken = min(1, time the programs' threads waited / processor time of mover and tracker)
 //! ```
 //!
 //! Where the kernel does not count waits, `taken` is 1 less the idle processors, counted without Terrace's own time, at least 0.
@@ -49,15 +49,16 @@ pub(super) struct MovingAccount {
     fixed: Duration,
     alone: Duration,
     whole: Duration,
-    /// Share of the mover's time that is taken from somebody.
+    /// Share of the mover's time that was taken from somebody when it last worked.
     taken: f64,
     /// Since the last reading: the mover's time, and what the moves took of each thread that ran.
     mover: Duration,
     interrupts: Duration,
     before: Option<Reading>,
-    /// Readings since pages moved.
+    /// Readings since anything was done.
     quiet: u32,
     total: Duration,
+    watching: Duration,
 }
 
 /// Sums since boot, or since the processes began.
@@ -71,8 +72,9 @@ struct Reading {
 /// What the last stretch of time showed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Moved {
-    /// What the moves of that stretch cost the programs.
+    /// What the moves of that stretch cost the programs, and the tracker's processor time.
     pub(super) cost: Duration,
+    pub(super) watching: Duration,
     /// What a page-out costs now: the mean of the latest.
     pub(super) page_out: Duration,
     /// What one costs that goes alone, and what a whole block costs.
@@ -97,6 +99,7 @@ impl MovingAccount {
             before: None,
             quiet: 0,
             total: Duration::ZERO,
+            watching: Duration::ZERO,
         };
         account.set_prices(costs);
         (account.each, account.single) = (account.interrupt, account.interrupt);
@@ -138,14 +141,23 @@ impl MovingAccount {
         }
     }
 
-    /// Reads the surroundings over the last `window`: `cores` are those that the programs ran on, `pids` the programs.
-    pub(super) fn read(&mut self, root: &Path, window: Duration, cores: f64, pids: impl Iterator<Item = u32>) -> Moved {
+    /// Reads the surroundings over the last `window`: `tracker` is the processor time of watching in it, `cores` are those that the programs ran on,
+    /// `pids` the programs.
+    pub(super) fn read(
+        &mut self,
+        root: &Path,
+        window: Duration,
+        tracker: Duration,
+        cores: f64,
+        pids: impl Iterator<Item = u32>,
+    ) -> Moved {
         let (mover, interrupts) = (std::mem::take(&mut self.mover), std::mem::take(&mut self.interrupts));
-        self.quiet = if mover.is_zero() { self.quiet + 1 } else { 0 };
-        if self.quiet >= QUIET || (mover.is_zero() && self.before.is_none()) {
-            // Nothing moves, so nothing needs to be known of the processors.
+        let work = mover + tracker;
+        self.quiet = if work.is_zero() { self.quiet + 1 } else { 0 };
+        if self.quiet >= QUIET || (work.is_zero() && self.before.is_none()) {
+            // Nothing is done, so nothing needs to be known of the processors.
             self.before = None;
-            return self.priced(Duration::ZERO, cores);
+            return self.priced(Duration::ZERO, Duration::ZERO, cores);
         }
         let mine = usage(Who::Myself);
         let now = Reading {
@@ -155,17 +167,20 @@ impl MovingAccount {
         };
         let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         // Before a second reading the program is taken to wait for all of it.
-        let taken =
-            self.before.replace(now).map_or(Some(1.0), |before| taken(&before, &now, window, mover, processors));
-        self.taken = taken.unwrap_or(self.taken);
-        let cost = mover.mul_f64(self.taken) + interrupts.mul_f64(cores);
+        let taken = self.before.replace(now).map_or(1.0, |before| taken(&before, &now, window, work, processors));
+        if !mover.is_zero() {
+            self.taken = taken;
+        }
+        let (cost, watching) = (mover.mul_f64(taken) + interrupts.mul_f64(cores), tracker.mul_f64(taken));
         self.total += cost;
-        self.priced(cost, cores)
+        self.watching += watching;
+        self.priced(cost, watching, cores)
     }
 
-    fn priced(&self, cost: Duration, cores: f64) -> Moved {
+    fn priced(&self, cost: Duration, watching: Duration, cores: f64) -> Moved {
         Moved {
             cost,
+            watching,
             page_out: self.page_out(cores),
             single_out: self.alone.mul_f64(self.taken) + self.single.mul_f64(cores),
             block_out: self.whole.mul_f64(self.taken) + self.block.mul_f64(cores),
@@ -180,6 +195,11 @@ impl MovingAccount {
     pub(super) fn total(&self) -> Duration {
         self.total
     }
+
+    /// What the tracker's processor time has cost them.
+    pub(super) fn watching(&self) -> Duration {
+        self.watching
+    }
 }
 
 /// Moves what is known of a time towards the latest value.
@@ -188,17 +208,14 @@ fn learn(known: &mut Duration, seen: f64) {
     *known = Duration::from_secs_f64(if known.is_zero() { seen } else { before + LATEST * (seen - before) });
 }
 
-/// Share of the mover's time that was taken from the programs; `None` if it did not work.
-fn taken(before: &Reading, now: &Reading, window: Duration, mover: Duration, processors: usize) -> Option<f64> {
-    if mover.is_zero() {
-        return None;
-    }
+/// Share of the time of mover and tracker that was taken from the programs.
+fn taken(before: &Reading, now: &Reading, window: Duration, work: Duration, processors: usize) -> f64 {
     if let (Some(before), Some(now)) = (before.waited, now.waited) {
-        return Some((now.saturating_sub(before).as_secs_f64() / mover.as_secs_f64()).min(1.0));
+        return (now.saturating_sub(before).as_secs_f64() / work.as_secs_f64().max(1e-9)).min(1.0);
     }
     let others = now.busy.saturating_sub(before.busy).saturating_sub(now.own.saturating_sub(before.own));
     let idle = processors as f64 - others.as_secs_f64() / window.as_secs_f64().max(1e-3);
-    Some((1.0 - idle).clamp(0.0, 1.0))
+    (1.0 - idle).clamp(0.0, 1.0)
 }
 
 #[cfg(test)]
@@ -221,21 +238,20 @@ mod tests {
         let check = |waited: u32, expect: f64| {
             // However busy the processors are.
             let now = Reading { busy: MS * 1000, own: MS * 100, waited: Some(MS * (7 + waited)) };
-            let found = taken(&before, &now, MS * 500, MS * 100, 2).unwrap();
+            let found = taken(&before, &now, MS * 500, MS * 100, 2);
             assert!((found - expect).abs() < 1e-9, "{waited} ms waited: {found}");
         };
         check(0, 0.0);
         check(25, 0.25);
         check(100, 1.0);
         check(900, 1.0);
-        assert_eq!(taken(&before, &before, MS * 500, Duration::ZERO, 2), None, "the mover did not work");
     }
 
     #[test]
     fn where_waits_are_not_counted_the_movers_time_counts_as_far_as_no_processor_is_idle() {
         let check = |others: u32, expect: f64| {
             let now = Reading { busy: MS * (others + 100), own: MS * 100, waited: None };
-            let found = taken(&Reading::default(), &now, MS * 500, MS * 100, 2).unwrap();
+            let found = taken(&Reading::default(), &now, MS * 500, MS * 100, 2);
             assert!((found - expect).abs() < 1e-9, "{others} ms of others: {found}");
         };
         check(0, 0.0);
@@ -249,14 +265,27 @@ mod tests {
         let mut account = MovingAccount::new(&costs());
         account.carried_out(MS * 10, &Went { single: 1000, ..Went::default() }, 1000);
         let root = tempfile::tempdir().unwrap();
-        let moved = account.read(root.path(), MS * 500, 2.0, std::iter::empty());
+        let moved = account.read(root.path(), MS * 500, Duration::ZERO, 2.0, std::iter::empty());
         // Without a second reading all of the mover's 10 us a page count.
         assert_eq!(moved.page_out, Duration::from_micros(18));
         assert_eq!(moved.cost, MS * 18);
         assert_eq!(account.total(), MS * 18);
-        let idle = account.read(root.path(), MS * 500, 0.0, std::iter::empty());
+        let idle = account.read(root.path(), MS * 500, Duration::ZERO, 0.0, std::iter::empty());
         assert_eq!(idle.cost, Duration::ZERO, "nothing moved since");
         assert_eq!(idle.page_out, Duration::from_micros(10), "and a program that sleeps is not interrupted");
+    }
+
+    #[test]
+    fn the_tracker_costs_what_the_program_waited_for_it_and_no_page_out_is_dearer_for_that() {
+        let mut account = MovingAccount::new(&costs());
+        let root = tempfile::tempdir().unwrap();
+        let first = account.read(root.path(), MS * 500, MS * 3, 1.0, std::iter::empty());
+        assert_eq!((first.watching, first.cost), (MS * 3, Duration::ZERO), "nothing is known yet");
+        // Of two processors one was idle.
+        account.taken = 0.0;
+        let second = account.read(root.path(), MS * 500, MS * 3, 1.0, std::iter::empty());
+        assert_eq!((second.watching, account.taken), (Duration::ZERO, 0.0));
+        assert_eq!(account.watching(), MS * 3);
     }
 
     #[test]
@@ -266,7 +295,7 @@ mod tests {
         account.carried_out(Duration::ZERO, &went, 1124);
         account.carried_out(Duration::from_nanos(1), &Went::default(), 0);
         let root = tempfile::tempdir().unwrap();
-        let moved = account.read(root.path(), MS * 500, 1.0, std::iter::empty());
+        let moved = account.read(root.path(), MS * 500, Duration::ZERO, 1.0, std::iter::empty());
         assert_eq!(moved.cost.as_micros(), 100 * 4 + 2 * 20);
         assert!(moved.page_out < Duration::from_micros(4), "{:?}: a page of a block is cheaper", moved.page_out);
     }
