@@ -429,10 +429,17 @@ def one_run(program, manager):
         "manager_cpu_seconds": samples[-1]["manager_cpu"],
         "load_average_before": load,
         "digests": {source: digest(source) for source in SOURCES},
+        "machine": processor(),
         "kernel": platform.release(),
         "date": datetime.date.today().isoformat(),
         **manager_says,
     }
+
+
+def processor():
+    """The processor's name, as /proc/cpuinfo has it."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
 
 
 def digest(source):
@@ -484,14 +491,20 @@ def table(runs):
 
 
 def page(runs):
-    """Writes the table into its place in docs/performance.md."""
+    """Writes the tables into their place in docs/performance.md: one for each machine, the latest first. Runs of two machines are never compared."""
     text = PAGE.read_text()
     before, rest = text.split(BEGIN)
     after = rest.split(END)[1]
-    dates = sorted({run["date"] for run in runs})
-    loads = [run["load_average_before"] for run in runs]
-    told = f"{len(runs)} runs of {dates[0]}{f' to {dates[-1]}' if len(dates) > 1 else ''}, Linux {runs[0]['kernel']}; load average before a run {min(loads):.1f} to {max(loads):.1f}."
-    PAGE.write_text(f"{before}{BEGIN}\n{told}\n\n{table(runs)}\n{END}{after}")
+    machines = {}
+    for run in runs:
+        machines.setdefault(run["machine"], []).append(run)
+    parts = []
+    for machine, of in sorted(machines.items(), key=lambda item: item[1][-1]["date"], reverse=True):
+        dates = sorted({run["date"] for run in of})
+        loads = [run["load_average_before"] for run in of]
+        told = f"{len(of)} runs of {dates[0]}{f' to {dates[-1]}' if len(dates) > 1 else ''} on {machine}, Linux {of[0]['kernel']}; load average before a run {min(loads):.1f} to {max(loads):.1f}."
+        parts.append(f"{told}\n\n{table(of)}\n")
+    PAGE.write_text(f"{before}{BEGIN}\n" + "\n".join(parts) + f"{END}{after}")
 
 
 def main():
@@ -529,7 +542,9 @@ def main():
         sys.exit(f"campaign.py: --managers {name}: here are {', '.join(there)}")
     order = ["unmanaged", *(name for name in wanted if name != "unmanaged")]
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
-    done = read() if arguments.out.exists() else []
+    # What another machine ran is not done here.
+    mine = lambda: [run for run in read() if run["machine"] == processor()] if arguments.out.exists() else []
+    done = mine()
     counts = {}
     for run in done:
         key = (run["program"], run["manager"])
@@ -555,7 +570,7 @@ def main():
                         out.write(text + "\n")
                     saved = run["saved_end_bytes"] / run["peak_bytes"]
                     print(f"{program}, {name}: {run['result']['per_second']:.4g} a second, saved {saved:.0%}", flush=True)
-    print(f"\n{table(read())}")
+    print(f"\n{table(mine())}")
 
 
 if __name__ == "__main__":

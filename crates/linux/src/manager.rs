@@ -329,21 +329,6 @@ impl Manager {
         self.watching.restore();
     }
 
-    /// What moves have cost the programs so far, but for the pages that came back.
-    pub fn moving_cost(&self) -> Duration {
-        self.moving.total()
-    }
-
-    /// What watching has cost them: what they paid for cleared bits, and the tracker's processor time as far as they waited for it.
-    pub fn watching_cost(&self) -> Duration {
-        self.watching.cost().program + self.moving.watching()
-    }
-
-    /// What moves cost, as measured last.
-    pub fn move_cost(&self) -> MoveCost {
-        self.parts.move_cost
-    }
-
     /// Changes the share of the programs' processor time that watching them may cost.
     pub fn set_max_overhead(&mut self, max_overhead: f64) {
         self.watching.set_max_overhead(max_overhead);

@@ -15,7 +15,7 @@ use terrace_core::units::{Bytes, TierId, Time};
 
 use super::{Manager, ORIGIN};
 use crate::cgroup_memory::{CgroupMemory, kept};
-use crate::move_cost;
+use crate::move_cost::{self, MoveCost};
 use crate::movers::{STALL_DEADLINE, Went};
 use crate::pressure::PressureReading;
 use crate::processors::ProcessorUse;
@@ -40,6 +40,21 @@ const PROTECTION_INTERVAL: Duration = Duration::from_secs(2);
 const MOST_ASKED: usize = 64;
 
 impl Manager {
+    /// What moves have cost the programs so far, but for the pages that came back.
+    pub fn moving_cost(&self) -> Duration {
+        self.moving.total()
+    }
+
+    /// What watching has cost them: what they paid for cleared bits, and the tracker's processor time as far as they waited for it.
+    pub fn watching_cost(&self) -> Duration {
+        self.watching.cost().program + self.moving.watching()
+    }
+
+    /// What moves cost, as measured last.
+    pub fn move_cost(&self) -> MoveCost {
+        self.parts.move_cost
+    }
+
     /// Reads what the moves so far cost the processes.
     pub(super) fn read_pressure(&mut self, now: Time) {
         let first_reading = self.pressure_read.is_none();
