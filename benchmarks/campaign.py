@@ -502,7 +502,7 @@ def page(runs):
     for run in runs:
         machines.setdefault(run["machine"], []).append(run)
     parts = []
-    for machine, of in sorted(machines.items(), key=lambda item: item[1][-1]["date"], reverse=True):
+    for machine, of in sorted(machines.items(), key=lambda item: runs.index(item[1][-1]), reverse=True):
         dates = sorted({run["date"] for run in of})
         loads = [run["load_average_before"] for run in of]
         told = f"{len(of)} runs of {dates[0]}{f' to {dates[-1]}' if len(dates) > 1 else ''} on {machine}, Linux {of[0]['kernel']}; load average before a run {min(loads):.1f} to {max(loads):.1f}."
