@@ -3,7 +3,7 @@
 
     sudo benchmarks/campaign.py [--out FILE] [--programs A,B] [--managers A,B] [--rounds N] [--minutes N]
     benchmarks/campaign.py --page    writes the committed figures into docs/performance.md
-    benchmarks/campaign.py --check   fails if the code that they measure is another now
+    benchmarks/campaign.py --check   fails if the code that they measure is another now, or README's table is not theirs
 
 Each run is a line of FILE as soon as it is over; a second call goes on where the first stopped, so that the whole is made in parts. A round is
 unmanaged, each manager, each manager again from the last to the first, unmanaged: what drifts hits all sides alike. "Saved" is told by the
@@ -41,6 +41,8 @@ SOURCES = ["crates/linux/src", "crates/bpf/src", "crates/core/src", "crates/poli
 ALLOWED = ROOT / "benchmarks/runs/allowed-changes"
 COMMITTED = ROOT / "benchmarks/runs/campaign/runs.jsonl"
 PAGE = ROOT / "docs/performance.md"
+README = ROOT / "README.md"
+README_PROGRAMS = ["redis-tenth", "hot-cold-blocks", "redis-zipf"]
 BEGIN, END = "<!-- campaign -->", "<!-- end of the campaign -->"
 
 
@@ -466,48 +468,67 @@ def stale(runs):
     return sorted(source for source in changed if (source, now.get(source)) not in allowed), now
 
 
-def table(runs):
-    """The runs as a Markdown table: medians, with all values of the throughput."""
-    base = {}
+def by_machine(runs):
+    """The runs of each machine, the latest first: those of two are never compared."""
+    machines = {}
     for run in runs:
-        if run["manager"] == "unmanaged":
-            base.setdefault(run["program"], []).append(run["result"]["per_second"])
+        machines.setdefault(run["machine"], []).append(run)
+    return sorted(machines.values(), key=lambda of: runs.index(of[-1]), reverse=True)
+
+
+def cell(runs, program, manager):
+    """Of one machine's runs those of a program under a manager: their work a second as a share of that of unmanaged runs, and medians of the rest."""
+    of = [run for run in runs if (run["program"], run["manager"]) == (program, manager)]
+    alone = [run["result"]["per_second"] for run in runs if (run["program"], run["manager"]) == (program, "unmanaged")]
+    unmanaged = statistics.median(alone) if alone else float("nan")
+    accounts = [run["report"]["cost"]["share_of_target"] for run in of if "report" in run]
+    return {
+        "ratios": [run["result"]["per_second"] / unmanaged for run in of],
+        "saved": statistics.median(run["saved_end_bytes"] / run["peak_bytes"] for run in of),
+        "cpu": statistics.median(run["manager_cpu_seconds"] for run in of),
+        "account": statistics.median(accounts) if accounts else None,
+        "slowest": [run["result"]["slowest_tenth_ns"] for run in of if "slowest_tenth_ns" in run["result"]],
+    }
+
+
+def table(runs):
+    """The runs of one machine as a Markdown table: medians, with all values of the throughput."""
     lines = ["| program | manager | saved at the end | throughput, unmanaged = 1 (all runs) | account | manager's CPU |", "|---|---|---|---|---|---|"]
     cells = dict.fromkeys((run["program"], run["manager"]) for run in runs)
-    for program, manager in sorted(cells, key=lambda cell: list(PROGRAMS).index(cell[0])):
-        of = [run for run in runs if (run["program"], run["manager"]) == (program, manager)]
-        unmanaged = statistics.median(base[program]) if program in base else float("nan")
-        ratios = [run["result"]["per_second"] / unmanaged for run in of]
-        saved = statistics.median(run["saved_end_bytes"] / run["peak_bytes"] for run in of)
-        cpu = statistics.median(run["manager_cpu_seconds"] for run in of)
-        values = ", ".join(f"{ratio:.3f}" for ratio in ratios)
-        slowest = [run["result"]["slowest_tenth_ns"] for run in of if "slowest_tenth_ns" in run["result"]]
-        if slowest:
-            values += f"; slowest tenth of a second: {statistics.median(slowest):.0f} ns an operation"
+    for program, manager in sorted(cells, key=lambda key: list(PROGRAMS).index(key[0])):
+        of = cell(runs, program, manager)
+        values = ", ".join(f"{ratio:.3f}" for ratio in of["ratios"])
+        if of["slowest"]:
+            values += f"; slowest tenth of a second: {statistics.median(of['slowest']):.0f} ns an operation"
         # A program that gives memory back before it ends is below its peak by itself.
-        shown = "" if manager == "unmanaged" and saved < 0.01 else f"{saved:.0%}"
-        cost = "" if manager in ("unmanaged", "kernel-lru") else f"{cpu:.2f} s"
-        accounts = [run["report"]["cost"]["share_of_target"] for run in of if "report" in run]
-        account = f"{statistics.median(accounts):.1%}" if accounts else ""
-        lines.append(f"| {program} | {manager} | {shown} | {statistics.median(ratios):.3f} ({values}) | {account} | {cost} |")
+        shown = "" if manager == "unmanaged" and of["saved"] < 0.01 else f"{of['saved']:.0%}"
+        cost = "" if manager in ("unmanaged", "kernel-lru") else f"{of['cpu']:.2f} s"
+        account = "" if of["account"] is None else f"{of['account']:.1%}"
+        lines.append(f"| {program} | {manager} | {shown} | {statistics.median(of['ratios']):.3f} ({values}) | {account} | {cost} |")
     return "\n".join(lines)
 
 
 def page(runs):
-    """Writes the tables into their place in docs/performance.md: one for each machine, the latest first. Runs of two machines are never compared."""
+    """Writes the tables into their place in docs/performance.md, one for each machine."""
     text = PAGE.read_text()
     before, rest = text.split(BEGIN)
     after = rest.split(END)[1]
-    machines = {}
-    for run in runs:
-        machines.setdefault(run["machine"], []).append(run)
     parts = []
-    for machine, of in sorted(machines.items(), key=lambda item: runs.index(item[1][-1]), reverse=True):
+    for of in by_machine(runs):
         dates = sorted({run["date"] for run in of})
         loads = [run["load_average_before"] for run in of]
-        told = f"{len(of)} runs of {dates[0]}{f' to {dates[-1]}' if len(dates) > 1 else ''} on {machine}, Linux {of[0]['kernel']}; load average before a run {min(loads):.1f} to {max(loads):.1f}."
+        told = f"{len(of)} runs of {dates[0]}{f' to {dates[-1]}' if len(dates) > 1 else ''} on {of[0]['machine']}, Linux {of[0]['kernel']}; load average before a run {min(loads):.1f} to {max(loads):.1f}."
         parts.append(f"{told}\n\n{table(of)}\n")
     PAGE.write_text(f"{before}{BEGIN}\n" + "\n".join(parts) + f"{END}{after}")
+
+
+def not_in_readme(runs):
+    """Figures of README's table that these runs do not give, as they would stand there."""
+    text = README.read_text()
+    for program in README_PROGRAMS:
+        of = cell(next(of for of in by_machine(runs) if any(run["program"] == program for run in of)), program, "terrace-age")
+        ratios = ", ".join(f"{ratio:.2f}" for ratio in of["ratios"])
+        yield from (f"{program}: {figure}" for figure in (f"| {100 * of['saved']:.0f} %", f"| {100 * of['account']:.1f} %", ratios) if figure not in text)
 
 
 def main():
@@ -518,7 +539,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=1, help="balanced rounds: two runs of each manager in each")
     parser.add_argument("--minutes", type=float, default=45.0, help="begin no run after so long")
     parser.add_argument("--page", action="store_true", help="write the figures of --out into docs/performance.md, and run nothing")
-    parser.add_argument("--check", action="store_true", help="fail if the code that the figures of --out measure is another now")
+    parser.add_argument("--check", action="store_true", help="fail if the code that the figures of --out measure is another now, or README says others")
     arguments = parser.parse_args()
     arguments.out = arguments.out or (COMMITTED if arguments.page or arguments.check else ROOT / "target/campaign.jsonl")
     if (arguments.page or arguments.check) and not arguments.out.is_file():
@@ -530,7 +551,10 @@ def main():
         changed, now = stale(read())
         for source in changed:
             print(f"docs/performance.md is stale: {source} is {now[source]} now; measure again (sudo benchmarks/campaign.py --out {COMMITTED.relative_to(ROOT)}, then --page), or add `{source} {now[source]} REASON` to {ALLOWED.relative_to(ROOT)}")
-        sys.exit(bool(changed))
+        missing = list(not_in_readme(read()))
+        for figure in missing:
+            print(f"README.md does not say {figure!r}, which is what {arguments.out} gives")
+        sys.exit(bool(changed or missing))
     if os.geteuid() != 0:
         sys.exit("campaign.py: managing memory needs root: sudo benchmarks/campaign.py ...")
     if not os.access(TERRACE, os.X_OK):

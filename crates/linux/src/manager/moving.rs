@@ -29,8 +29,8 @@ const ASSUMED_INTERRUPT: Duration = Duration::from_micros(10);
 /// How many interrupts a whole block costs where that could not be measured: its collapse flushes twice, its page-out once, and the
 /// program walks to its neighbours again (four to six on the machine of docs/block-moves.md).
 const ASSUMED_BLOCK: u32 = 6;
-/// A block is measured in milliseconds, in which the machine's neighbours may take far more of a thread than a block does: 40 us in most starts
-/// here, and 0.8 and 2.3 ms in two of seven, which held page-outs back. What is above this many times its interrupts is taken for that.
+/// A block is measured in milliseconds, in which the machine's neighbours may take far more of a thread than a block does: 0.8 and 2.3 ms in two
+/// starts here, where it was charged a tenth of a millisecond in others, mover included. What is above this many times its interrupts is taken for that.
 const NOISE: u32 = 2;
 /// Weight of the latest batch in the mover's time a page.
 const LATEST: f64 = 0.1;
@@ -75,8 +75,9 @@ struct Reading {
 /// What the last stretch of time showed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Moved {
-    /// What the moves of that stretch cost the programs, and the tracker's processor time.
+    /// What the moves of that stretch cost the programs.
     pub(super) cost: Duration,
+    /// What the tracker's processor time cost them.
     pub(super) watching: Duration,
     /// What a page-out costs now: the mean of the latest.
     pub(super) page_out: Duration,
@@ -171,7 +172,8 @@ impl MovingAccount {
         };
         let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         // Before a second reading the program is taken to wait for all of it.
-        let taken = self.before.replace(now).map_or(1.0, |before| taken(&before, &now, window, work, processors));
+        let taken = self.before.replace(now).map_or(Some(1.0), |before| taken(&before, &now, window, work, processors));
+        let taken = taken.unwrap_or(0.0);
         if !mover.is_zero() {
             self.taken = taken;
         }
@@ -212,14 +214,17 @@ fn learn(known: &mut Duration, seen: f64) {
     *known = Duration::from_secs_f64(if known.is_zero() { seen } else { before + LATEST * (seen - before) });
 }
 
-/// Share of the time of mover and tracker that was taken from the programs.
-fn taken(before: &Reading, now: &Reading, window: Duration, work: Duration, processors: usize) -> f64 {
+/// Share of the time of mover and tracker that was taken from the programs; `None` if neither worked.
+fn taken(before: &Reading, now: &Reading, window: Duration, work: Duration, processors: usize) -> Option<f64> {
+    if work.is_zero() {
+        return None;
+    }
     if let (Some(before), Some(now)) = (before.waited, now.waited) {
-        return (now.saturating_sub(before).as_secs_f64() / work.as_secs_f64().max(1e-9)).min(1.0);
+        return Some((now.saturating_sub(before).as_secs_f64() / work.as_secs_f64()).min(1.0));
     }
     let others = now.busy.saturating_sub(before.busy).saturating_sub(now.own.saturating_sub(before.own));
     let idle = processors as f64 - others.as_secs_f64() / window.as_secs_f64().max(1e-3);
-    (1.0 - idle).clamp(0.0, 1.0)
+    Some((1.0 - idle).clamp(0.0, 1.0))
 }
 
 #[cfg(test)]
@@ -242,20 +247,21 @@ mod tests {
         let check = |waited: u32, expect: f64| {
             // However busy the processors are.
             let now = Reading { busy: MS * 1000, own: MS * 100, waited: Some(MS * (7 + waited)) };
-            let found = taken(&before, &now, MS * 500, MS * 100, 2);
+            let found = taken(&before, &now, MS * 500, MS * 100, 2).unwrap();
             assert!((found - expect).abs() < 1e-9, "{waited} ms waited: {found}");
         };
         check(0, 0.0);
         check(25, 0.25);
         check(100, 1.0);
         check(900, 1.0);
+        assert_eq!(taken(&before, &before, MS * 500, Duration::ZERO, 2), None, "the mover did not work");
     }
 
     #[test]
     fn where_waits_are_not_counted_the_movers_time_counts_as_far_as_no_processor_is_idle() {
         let check = |others: u32, expect: f64| {
             let now = Reading { busy: MS * (others + 100), own: MS * 100, waited: None };
-            let found = taken(&Reading::default(), &now, MS * 500, MS * 100, 2);
+            let found = taken(&Reading::default(), &now, MS * 500, MS * 100, 2).unwrap();
             assert!((found - expect).abs() < 1e-9, "{others} ms of others: {found}");
         };
         check(0, 0.0);
