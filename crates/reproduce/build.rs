@@ -20,7 +20,8 @@ fn main() {
     }
     println!("cargo:rerun-if-changed=build.rs");
     let digests = sources::digests(&found);
-    let mut list = vec![("model".to_owned(), digests.model), ("sizing".to_owned(), digests.sizing)];
+    let of_all = [("model", digests.model), ("swap", digests.swap), ("sizing", digests.sizing)];
+    let mut list: Vec<(String, String)> = of_all.map(|(name, digest)| (name.to_owned(), digest)).into();
     list.extend(digests.policies.into_iter().map(|(name, digest)| (format!("policy/{name}"), digest)));
     list.extend(digests.programs.into_iter().map(|(name, digest)| (format!("program/{name}"), digest)));
     let list: Vec<String> = list.into_iter().map(|(name, digest)| format!("{name} {digest}")).collect();

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::{LazyLock, Mutex, PoisonError};
 
 use serde::{Deserialize, Serialize};
-use terrace_machine::preset::Machine;
+use terrace_machine::preset::{Machine, TierKind};
 
 use crate::case::Case;
 use crate::error::{Error, RunError};
@@ -65,7 +65,7 @@ impl Origin {
         Ok(Origin {
             run: digest_of(&given),
             machine: of_machine(&setting.machine)?,
-            model: known("model"),
+            model: of_model(&setting.machine)?,
             program: known(&format!("program/{}", setting.workload)),
             policy: known(&format!("policy/{}", case.policy)),
             sizing: asks.then(|| known("sizing")),
@@ -106,6 +106,18 @@ impl Origin {
     }
 }
 
+/// Of what computes any run on a machine.
+fn of_model(machine: &str) -> Result<String, Error> {
+    let is_swap = preset(machine)?.tiers.iter().any(|tier| tier.kind == TierKind::Compressed);
+    Ok(if is_swap { digest_of(&format!("{} {}", known("model"), known("swap"))) } else { known("model") })
+}
+
+fn preset(name: &str) -> Result<Machine, Error> {
+    let failed =
+        |source| Error::Run { case: format!("the machine {name}"), seed: 0, source: RunError::Simulation(source) };
+    Machine::preset(name).map_err(|error| failed(error.into()))
+}
+
 fn of_machine(name: &str) -> Result<String, Error> {
     /// By machine: the page asks for each run.
     static KNOWN: LazyLock<Mutex<BTreeMap<String, String>>> = LazyLock::new(Mutex::default);
@@ -113,10 +125,8 @@ fn of_machine(name: &str) -> Result<String, Error> {
     if let Some(digest) = known.get(name) {
         return Ok(digest.clone());
     }
-    let failed =
-        |source| Error::Run { case: format!("the machine {name}"), seed: 0, source: RunError::Simulation(source) };
-    let machine = Machine::preset(name).map_err(|error| failed(error.into()))?;
-    let numbers: String = machine.sources.iter().map(|source| format!("{} = {}\n", source.key, source.value)).collect();
+    let numbers: String =
+        preset(name)?.sources.iter().map(|source| format!("{} = {}\n", source.key, source.value)).collect();
     Ok(known.entry(name.to_owned()).or_insert(digest_of(&numbers)).clone())
 }
 
@@ -248,12 +258,23 @@ mod tests {
         for file in ["sim/src/hot.rs", "core/src/governor.rs", "machine/src/cache.rs", "reproduce/src/prepare.rs"] {
             assert_eq!(changed(file, code), (Vec::new(), Vec::new(), true, false), "{file}");
         }
+        assert_eq!(changed("core/src/governor/pace.rs", code), (Vec::new(), Vec::new(), false, false));
         assert_eq!(changed("tuning/src/tuner.rs", code), (Vec::new(), Vec::new(), false, true));
         let constant = |text: &str| {
             assert!(text.contains("AHEAD: f64 = 2.0"), "name another constant here");
             text.replacen("AHEAD: f64 = 2.0", "AHEAD: f64 = 2.5", 1)
         };
         assert_eq!(changed("sizing/src/sim_driver.rs", constant), (Vec::new(), Vec::new(), false, true));
+    }
+
+    #[test]
+    fn the_pace_of_page_outs_concerns_the_runs_on_compressed_swap() {
+        assert_eq!(of_model("optane-6252").unwrap(), known("model"));
+        assert_eq!(of_model("zram-vm").unwrap(), digest_of(&format!("{} {}", known("model"), known("swap"))));
+        let mut sources = all();
+        let before = digests(&sources).swap;
+        sources.entry("core/src/governor/pace.rs".to_owned()).and_modify(|text| *text = code(text));
+        assert_ne!(digests(&sources).swap, before);
     }
 
     #[test]
