@@ -14,7 +14,7 @@ use std::path::Path;
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
-use common::daemon::{Daemon, EAGER, MIB, cgroup_root, class, ends_well, named, terraced, workload};
+use common::daemon::{AT_ANY_PRICE, Daemon, EAGER, MIB, cgroup_root, class, ends_well, named, terraced, workload};
 use common::{PATIENCE, Running, read, run_live_tests, status_bytes, wait_until, zram_of};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -111,7 +111,7 @@ fn two_hundred_processes_of_two_thousand_mappings() {
     let daemon =
         // They sleep: by the usual budget for watching they would hardly be watched, and this is about many mappings.
         Daemon::start(&format!(
-            "[class.family]\nmatch = [{{ name = {:?} }}]\nmax_overhead = \"50%\"\nmax_slowdown = \"100%\"\n{EAGER}",
+            "[class.family]\nmatch = [{{ name = {:?} }}]\nmax_overhead = \"50%\"\n{AT_ANY_PRICE}{EAGER}",
             python.file_name().unwrap()
         ));
     let before = status_bytes(daemon.pid(), "VmRSS").unwrap();
@@ -237,7 +237,7 @@ fn cgroups_come_go_and_are_moved_into() {
     };
     let name = format!("terrace-test-{}", std::process::id());
     let group = root.join(&name);
-    let classes = format!("[class.group]\nmatch = [{{ cgroup = \"/{name}\" }}]\n{EAGER}");
+    let classes = format!("[class.group]\nmatch = [{{ cgroup = \"/{name}\" }}]\n{EAGER}{AT_ANY_PRICE}");
     // /proc is looked through every ten minutes at most: only inotify can tell of a move in time.
     let daemon = Daemon::spawn(&classes, "512MiB", "60s", |_| {});
     daemon.wait_until_it_answers();
@@ -394,7 +394,9 @@ fn a_kvm_guest_is_seen_by_what_sees_it_or_refused() {
     let skipped = |why: &str| println!("SKIPPED a_kvm_guest_is_seen_by_what_sees_it_or_refused: {why}");
     let Some((emulated, false)) = guest("tcg") else { return skipped("there is no qemu-system-x86_64") };
     let Some((kvm, true)) = guest("kvm") else { return skipped("/dev/kvm is not there, or runs no guest") };
-    let of = |name: &str, pid: u32| format!("[class.{name}]\nmatch = [{{ guest = true, pid = {pid} }}]\n{EAGER}");
+    let of = |name: &str, pid: u32| {
+        format!("[class.{name}]\nmatch = [{{ guest = true, pid = {pid} }}]\n{EAGER}{AT_ANY_PRICE}")
+    };
     let daemon = Daemon::start(&format!("{}{}", of("emulated", emulated.pid()), of("kvm", kvm.pid())));
     // What QEMU emulates is a program like any other.
     wait_until(PATIENCE, "the emulated one is managed", || daemon.figure("emulated", "processes") == 1);

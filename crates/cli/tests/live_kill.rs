@@ -26,7 +26,8 @@ const PROGRAM_SECONDS: u32 = 4;
 /// The hot set stays, so that all the rest goes out; or it moves, so that pages go out and come back all the time.
 const HOT_SETS: [(&str, &[&str]); 2] = [("stays", &[]), ("moves", &["shift_seconds=1"])];
 /// A slow tier of our own, whatever else the machine has, and a policy in a hurry.
-const EAGER: [&str; 6] = ["--tier-slow", "zram:256MiB", "--set", "idle=1s", "--set", "interval=250ms"];
+const EAGER: [&str; 8] =
+    ["--tier-slow", "zram:256MiB", "--set", "idle=1s", "--set", "interval=250ms", "--max-slowdown", "100%"];
 /// The latest moment of a kill after Terrace's start.
 const LATEST_KILL: Duration = Duration::from_millis(3800);
 

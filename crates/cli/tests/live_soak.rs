@@ -17,7 +17,7 @@ use std::process::{Child, Command, ExitCode, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use common::daemon::{Daemon, EAGER, MIB, cgroup_root, named};
+use common::daemon::{AT_ANY_PRICE, Daemon, EAGER, MIB, cgroup_root, named};
 use common::{PATIENCE, Running, read, run_live_tests, status_bytes, verified, wait_until, zram_of};
 use rustix::process::Signal;
 use serde_json::Value;
@@ -295,7 +295,7 @@ impl Programs {
             all.join(", ")
         };
         // The sleepers would hardly be watched by the usual budget.
-        let watched = "max_overhead = \"50%\"\nmax_slowdown = \"100%\"\n";
+        let watched = format!("max_overhead = \"50%\"\n{AT_ANY_PRICE}");
         let group = format!("[class.group]\nmatch = [{{ cgroup = \"/{group}\" }}]\n{EAGER}{watched}");
         format!(
             "{group}[class.hold]\nmatch = [{}, {{ exe = \"{}\" }}]\n{EAGER}{watched}[class.storm]\nmatch = [{}]\n{EAGER}{watched}",

@@ -560,6 +560,7 @@ impl Manager {
         round.walk = began.elapsed();
         bill.own = thread_cpu().saturating_sub(cpu);
         self.watching.on_scan(self.now(), &bill);
+        tracing::debug!(?bill, next = ?self.watching.grant(&self.cadence), "a round");
         self.stats.rounds += 1;
         self.stats.round_time += round.walk;
         // A round so small that no block had its turn says nothing of the program.
