@@ -4,16 +4,19 @@
 //! not: rank pages, or admit a request that breaks a limit.
 //!
 //! Bounds: capacity of the destination, the limit of fast memory, a rate (token bucket), floors and ceilings per space, and a cooldown for
-//! ping-ponging pages. Feedback: page-outs are paced so that refaults, moves and tracking together cost the program no more than its budget, they
-//! begin with a probe (`pace.rs`), and they stop while refaults and tracking alone cost more, and when the slow tier is nearly full or does not compress. The idle time that a policy should wait for grows while ping-pongs cost more than half the
-//! budget, and shrinks again below a quarter of it.
+//! ping-ponging pages. Feedback: page-outs are paced so that refaults, moves and tracking together cost the program no more than its budget, and they
+//! begin with a probe (`pace.rs`). They stop while pages come back and that and tracking alone cost more, and when the slow tier is nearly full or
+//! does not compress (`strain.rs`). The idle time that a policy should wait for grows while ping-pongs cost more than half the budget, and shrinks
+//! again below a quarter of it.
 
 mod pace;
+mod strain;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use self::pace::{Pace, Short};
+use self::pace::Pace;
+use self::strain::Strain;
 
 use crate::pages::{Page, Pages};
 use crate::plan::{Action, Move, MoveRequest, Reason, Rejection};
@@ -32,7 +35,7 @@ pub struct GovernorConfig {
     /// The ping-pong window: a page that comes back sooner than this was demoted wrongly, because it was away no longer than it had been
     /// idle before.
     pub ping_pong_window: Duration,
-    /// Share of the program's time that refaults, moves and tracking may cost together before page-outs stop, 0 to 1.
+    /// Share of the program's time that refaults, moves and tracking may cost together before page-outs wait or stop, 0 to 1.
     pub max_slowdown: f64,
     /// Share of the program's time that page-outs may cost until what is cold at the start has left, instead of `max_slowdown`.
     pub invest: Option<f64>,
@@ -163,32 +166,14 @@ pub struct Governor {
     total_limits: Option<SpaceLimits>,
     bucket: TokenBucket,
     pace: Pace,
+    strain: Strain,
     /// Processors that the program used lately, at least one.
     cores: f64,
-    throttle: Option<Throttle>,
-    stall: f64,
-    /// Cost of moves whose pages have not come back, in seconds.
-    invested: f64,
-    backoff: f64,
-    demoted: f64,
-    ping_pong_pages: f64,
     rejections: BTreeMap<Rejection, u64>,
 }
 
-/// Half-life of the stall estimate: long enough to ignore one burst, short enough to stop a wrong decision.
-const STALL_HALF_LIFE: Duration = Duration::from_secs(2);
 /// How long page-outs wait until they ask again whether the program can afford them: prices and costs are read twice a second.
 const PATIENCE: Duration = Duration::from_millis(250);
-/// Half-life of the ping-pong ratio.
-const MISTAKE_HALF_LIFE: Duration = Duration::from_secs(30);
-/// Below this share of ping-pongs among the demotions, refaults mean that the program changed, not that idle times are too short.
-const LEAST_PING_PONG: f64 = 0.05;
-const PATIENCE_MAX: f64 = 32.0;
-/// The back-off factor doubles and halves in this time, and no faster: the cost of a demotion shows over the next minute, so an earlier
-/// reaction would use outdated information. (With a tenth of it, a load that reads even its coldest pages once a minute drove the back-off
-/// factor to its limit within half a minute of the first wave of page-outs, and half of the possible savings were lost.)
-const PATIENCE_DOUBLES: Duration = Duration::from_secs(60);
-
 impl Governor {
     /// A governor with these bounds.
     pub fn new(config: GovernorConfig) -> Governor {
@@ -196,17 +181,12 @@ impl Governor {
         Governor {
             tick: tick_for(config.cooldown),
             pace: Pace::new(config.swap.is_some(), config.invest),
+            strain: Strain::new(),
             cores: 1.0,
             config,
             limits: BTreeMap::new(),
             total_limits: None,
             bucket,
-            throttle: None,
-            stall: 0.0,
-            invested: 0.0,
-            backoff: 1.0,
-            demoted: 0.0,
-            ping_pong_pages: 0.0,
             rejections: BTreeMap::new(),
         }
     }
@@ -320,7 +300,7 @@ impl Governor {
             return Ok(item);
         }
         if to > from {
-            if self.throttle.is_some_and(Throttle::refuses) {
+            if self.throttle().is_some_and(Throttle::refuses) {
                 return Err(Rejection::Throttled);
             }
             if self.is_cooling_down(now, page) {
@@ -376,7 +356,7 @@ impl Governor {
     pub fn on_demoted(&mut self, now: Time, page: &mut Page) {
         page.moved_at = self.tick_of(now);
         page.set_demoted(true);
-        self.demoted += 1.0;
+        self.strain.on_demoted();
     }
 
     /// A page came back to faster memory, by a promotion or by a refault. Returns whether it was a ping-pong.
@@ -387,7 +367,7 @@ impl Governor {
         page.set_demoted(false);
         page.moved_at = self.tick_of(now);
         if ping_pong {
-            self.ping_pong_pages += 1.0;
+            self.strain.on_ping_pong();
         }
         ping_pong
     }
@@ -412,56 +392,8 @@ impl Governor {
         }
         let short = self.pace.short();
         let renewed = self.pace.on_pressure(pressure, self.config.refault_cost, self.config.max_slowdown);
-        let seconds = pressure.window.as_secs_f64();
-        // A program's time is that of all its cores.
-        let time = seconds * pressure.cores.max(1.0);
-        let cost = pressure.refaults as f64 * self.config.refault_cost.as_secs_f64() / time;
-        let keep = 0.5f64.powf(seconds / STALL_HALF_LIFE.as_secs_f64());
-        // Pressure-stall information counts waits of any cause, so it may only raise the estimate while pages refault.
-        let seen = match pressure.stall_share {
-            Some(share) if pressure.refaults > 0 => cost.max(share.min(2.0 * cost)),
-            _ => cost,
-        };
-        let seen = seen + (pressure.watching.as_secs_f64() + self.wasted(pressure)) / time;
-        self.stall = self.stall * keep + seen * (1.0 - keep);
-
-        let keep = 0.5f64.powf(seconds / MISTAKE_HALF_LIFE.as_secs_f64());
-        // The budget is there to be used: a longer wait than half of it requires would keep cold pages without benefit.
-        // While page-outs are stopped, refaults result from earlier decisions and say nothing about the current back-off factor.
-        let step = seconds / PATIENCE_DOUBLES.as_secs_f64();
-        let acting = self.throttle != Some(Throttle::Refaults);
-        if acting && self.ping_pong_ratio() > LEAST_PING_PONG && self.stall > self.config.max_slowdown / 2.0 {
-            self.backoff = (self.backoff * 2f64.powf(step)).min(PATIENCE_MAX);
-        } else if self.stall < self.config.max_slowdown / 4.0 {
-            self.backoff = (self.backoff * 0.5f64.powf(step)).max(1.0);
-        }
-        self.demoted *= keep;
-        self.ping_pong_pages *= keep;
-
-        let incompressible = pressure.compression.is_some_and(|ratio| ratio < self.config.least_compression);
-        self.throttle = if self.stall > self.config.max_slowdown {
-            Some(Throttle::Refaults)
-        } else if incompressible {
-            Some(Throttle::Compression)
-        } else if self.throttle == Some(Throttle::Refaults) && self.stall > self.config.max_slowdown / 2.0 {
-            Some(Throttle::Refaults)
-        } else {
-            match short {
-                // What came back is paid for already; until it is earned again page-outs only wait.
-                Some(Short::Refaults | Short::Moves) => Some(Throttle::Moves),
-                Some(Short::Watching) => Some(Throttle::Watching),
-                None => None,
-            }
-        };
+        self.strain.on_pressure(pressure, &self.config, short);
         renewed
-    }
-
-    /// The cost of page-outs that were in vain, in seconds: of pages that came back. All others are paid out of the budget when they are made.
-    fn wasted(&mut self, pressure: &Pressure) -> f64 {
-        self.invested += pressure.moving.as_secs_f64();
-        let back = (pressure.refaults as f64 * pressure.page_out_cost.as_secs_f64()).min(self.invested);
-        self.invested -= back;
-        back
     }
 
     /// Whether the move at the start is under way, which may cost what is invested.
@@ -490,23 +422,22 @@ impl Governor {
 
     /// Share of ping-pongs among the demotions of the last minute or so, 0 to 1.
     pub fn ping_pong_ratio(&self) -> f64 {
-        // A handful of demotions says nothing yet: 64 assumed good ones offset the first ping-pongs.
-        self.ping_pong_pages / (self.demoted + 64.0)
+        self.strain.ping_pong_ratio()
     }
 
     /// The factor by which a policy should lengthen its idle threshold.
     pub fn backoff(&self) -> f64 {
-        self.backoff
+        self.strain.backoff()
     }
 
     /// Why page-outs are stopped, if they are.
     pub fn throttle(&self) -> Option<Throttle> {
-        self.throttle
+        self.strain.throttle()
     }
 
     /// Estimated share of the program's time that refaults, moves and tracking cost together, 0 to 1.
     pub fn stall_share(&self) -> f64 {
-        self.stall
+        self.strain.share()
     }
 
     /// Rejected requests, by reason.

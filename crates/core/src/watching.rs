@@ -5,8 +5,9 @@
 //! which blocks the shares rotate. Must not: read a clock, perform I/O, know a tracker, or grant more than requested.
 //!
 //! A scan costs three times: Terrace reads the page tables, Terrace clears bits, and the *program* pays when it next touches each page
-//! whose bit was cleared (a TLB miss, and the processor sets the bit again). The sum is kept below a share of the processor time that the
-//! program uses, by three means, in this order:
+//! whose bit was cleared (a TLB miss, and the processor sets the bit again). Terrace's own time costs the program what it waits for it: beside
+//! idle processors little, and it counts as an eighth at least. The sum is kept below a share of the processor time that the program uses, by
+//! three means, in this order:
 //!
 //! 1. **Shares and longer windows.** A scan of cost `c` at an income of `r` seconds per second allows the next one `c / r` later (the
 //!    virtual scheduling form of a leaky bucket, ITU-T I.371 annex A). A scan clears no more blocks at once than [`LONGEST_PAUSE`] pays for,
@@ -51,6 +52,8 @@ const GROWTH_OF: u64 = 8;
 /// A program that uses fewer cores than this leaves processors idle. Terrace's own time then counts only in proportion, since it delays no
 /// one. 0.4 cores at 1 % are 0.4 % of a core for reading and clearing, so the first clearing of 4 GiB takes half a minute.
 const IDLE_CORES: f64 = 0.4;
+/// What nobody waits for counts at least this much: Terrace itself uses at most eight times the share, whatever processors idle.
+const LEAST_TAKEN: f64 = 0.125;
 /// Programs count as using at least this much, so that a sleeping one is still scanned.
 const LEAST_CORES: f64 = 0.01;
 /// Half-life of the estimate of how many cores the program uses.
@@ -126,6 +129,8 @@ pub struct WatchBudget {
     prices: WatchPrices,
     /// Cores the program uses; `None` before the first reading.
     cores: Option<f64>,
+    /// Share of Terrace's own time that the program waited for.
+    taken: f64,
     /// The time up to which costs are paid.
     paid_until: Time,
     /// Pages of the latest scan, and the cost of a page that it clears to Terrace and to the program, in ns.
@@ -157,6 +162,7 @@ impl WatchBudget {
             max_overhead,
             prices: WatchPrices::ASSUMED,
             cores: None,
+            taken: 1.0,
             paid_until: Time::ZERO,
             pages: 0,
             turn_own_ns: WatchPrices::ASSUMED.clear_ns,
@@ -193,6 +199,11 @@ impl WatchBudget {
         let seen = cpu.as_secs_f64() / window.as_secs_f64();
         let keep = 0.5f64.powf(window.as_secs_f64() / CORES_HALF_LIFE.as_secs_f64());
         self.cores = Some(self.cores.map_or(seen, |cores| cores * keep + seen * (1.0 - keep)));
+    }
+
+    /// Records which share of Terrace's own time the program waited for lately, 0 to 1: beside an idle processor none.
+    pub fn on_taken(&mut self, taken: f64) {
+        self.taken += LATEST * (taken.clamp(0.0, 1.0) - self.taken);
     }
 
     /// Records the cost of a completed scan.
@@ -282,9 +293,9 @@ impl WatchBudget {
         self.max_overhead * self.cores().max(LEAST_CORES) / f64::from(1u32 << self.back_off.step)
     }
 
-    /// How much Terrace's own time counts: in full, except for a mostly sleeping program.
+    /// How much Terrace's own time counts: as far as the program waited for it, and less for a mostly sleeping one.
     fn own_weight(&self) -> f64 {
-        (self.cores().max(LEAST_CORES) / IDLE_CORES).min(1.0)
+        (self.cores().max(LEAST_CORES) / IDLE_CORES).min(self.taken.max(LEAST_TAKEN))
     }
 
     fn within(&self) -> f64 {

@@ -2,7 +2,8 @@
 //!
 //! In: walks of accessed bits, a rotating share of the blocks at a time. Out: requests to demote what is cold and to
 //! promote what is hot. Must not: forget abruptly; halving all counts at once is what makes other policies thrash. Nor may it take a page for
-//! idle that nobody looked at: where a budget for watching clears fewer blocks, a page's idle time ends where the reading of its block ends.
+//! idle that nobody looked at: its idle time ends where the last reading of its block ends. A block whose turn for clearing it is not is read all the same,
+//! once its marks have been cleared: a page with one is in use, and one without was idle since.
 //! Nor, without a limit to keep, what a growing program has written and not used since: it may be about to serve it.
 //!
 //! Pages leave whole blocks first: those are a hundred times cheaper for the program (docs/block-moves.md).
@@ -85,8 +86,9 @@ pub struct Age {
     scan_at: Time,
     /// How often every block was read so far: the shares of all rounds added up.
     readings: f64,
-    /// By block, when its marks were last read after a window.
+    /// By block, when its marks were last read after they had been cleared, and whether they ever were.
     read_at: Vec<u16>,
+    marked: Vec<bool>,
     /// Blocks whose pages came back since the last plan, with how many did.
     returned: Vec<(BlockId, u32)>,
     cold_pages: u64,
@@ -123,6 +125,7 @@ impl Age {
             scan_at: Time::ZERO,
             readings: 0.0,
             read_at: Vec::new(),
+            marked: Vec::new(),
             returned: Vec::new(),
             cold_pages: 0,
             idle_wanted: idle,
@@ -136,8 +139,15 @@ impl Age {
         let index = block.0 as usize;
         if index >= self.read_at.len() {
             self.read_at.resize(index + 1, stamp_now);
+            self.marked.resize(index + 1, false);
         }
         self.read_at[index] = stamp_now;
+    }
+
+    /// A block's marks were cleared, or it is new and they tell nothing.
+    fn note_marks(&mut self, block: BlockId, stamp_now: u16, cleared: bool) {
+        self.note_reading(block, stamp_now);
+        self.marked[block.0 as usize] = cleared;
     }
 
     /// Until when the idle time of a block's pages counts: until now where it was read lately, as in each round of the usual rotation; a
@@ -150,7 +160,9 @@ impl Age {
 
     fn observe_scan(&mut self, now: Time, scan: &ScanBatch<'_>, pages: &mut Pages) {
         let stamp_now = stamp(now);
-        if scan.window.is_some() {
+        // A block whose turn it is not keeps its marks, which tell all the same who was used since they were cleared, and who was not.
+        let marked = self.marked.get(scan.first.block().0 as usize).is_some_and(|marked| *marked);
+        if scan.window.is_some() || marked {
             self.note_reading(scan.first.block(), stamp_now);
         } else if let Some(read_at) = self.read_at.get_mut(scan.first.block().0 as usize) {
             // Pulled along, as the pages' stamps are.
@@ -175,13 +187,16 @@ impl Age {
                     READ if pte.accessed() => page.set_policy_bits(USED),
                     _ => {}
                 }
-                if pte.accessed() {
-                    page.stamp = stamp_now;
-                }
+            }
+            if pte.accessed() && (decay.is_some() || marked) {
+                page.stamp = stamp_now;
             }
             if stamp_now.wrapping_sub(page.stamp) > OLDEST_STAMP {
                 page.stamp = stamp_now.wrapping_sub(OLDEST_STAMP);
             }
+        }
+        if scan.cleared {
+            self.note_marks(scan.first.block(), stamp_now, true);
         }
     }
 
@@ -241,7 +256,7 @@ impl Policy for Age {
 
     fn remap(&mut self, now: Time, change: Remap<'_>, _pages: &mut Pages) {
         if let Remap::Mapped(blocks) = change {
-            blocks.iter().for_each(|&block| self.note_reading(block, stamp(now)));
+            blocks.iter().for_each(|&block| self.note_marks(block, stamp(now), false));
         }
     }
 
@@ -347,7 +362,7 @@ impl Policy for Age {
 
     fn report(&self) -> PolicyReport {
         PolicyReport {
-            memory_bytes: self.read_at.capacity() * size_of::<u16>(),
+            memory_bytes: self.read_at.capacity() * size_of::<u16>() + self.marked.capacity(),
             metrics: vec![
                 Metric { name: "scan_interval_seconds", value: self.interval.current().as_secs_f64() },
                 Metric { name: "idle_threshold_seconds", value: self.idle_wanted.as_secs_f64() },
@@ -556,8 +571,9 @@ mod tests {
         for page in (0..512).map(|offset| block.first_page().plus(offset)) {
             pages.set_tier(page, Some(TierId::FAST));
         }
-        let look = |policy: &mut Age, pages: &mut Pages, second, window| {
-            let scan = ScanBatch { first: block.first_page(), ptes: &idle, window, cleared: window.is_some() };
+        let used = vec![PteState::placed(TierId::FAST).with_accessed(true); 512];
+        let look = |policy: &mut Age, pages: &mut Pages, second, ptes: &[PteState], cleared| {
+            let scan = ScanBatch { first: block.first_page(), ptes, window: None, cleared };
             policy.observe(at(second), Observations::Scan(scan), pages);
         };
         let requested = |policy: &mut Age, pages: &mut Pages, second| {
@@ -567,19 +583,20 @@ mod tests {
             policy.plan(at(second), &room, pages, &mut requests);
             requests.into_vec().len()
         };
-        // Its block had one turn after 4 s; then it is only read, without a window, for four hours and more.
-        look(&mut policy, &mut pages, 0, None);
-        look(&mut policy, &mut pages, 4, Some(Duration::from_secs(4)));
-        for second in [5, 60, 600, 3600, 10_000, 20_000] {
-            look(&mut policy, &mut pages, second, None);
-            assert_eq!(requested(&mut policy, &mut pages, second), 0, "after {second} s without a reading");
+        // Its block has no turn: nobody cleared a mark, so that none says anything, for four hours and more.
+        for second in [0, 60, 600, 3600, 10_000, 20_000] {
+            look(&mut policy, &mut pages, second, &idle, false);
+            assert_eq!(requested(&mut policy, &mut pages, second), 0, "after {second} s without a mark cleared");
         }
-        look(&mut policy, &mut pages, 20_001, Some(Duration::from_secs(19_997)));
-        assert_eq!(
-            requested(&mut policy, &mut pages, 20_001),
-            512,
-            "the reading says that they were idle all the time"
-        );
+        // From its one turn on the marks speak, in its turn or not.
+        look(&mut policy, &mut pages, 20_001, &used, true);
+        look(&mut policy, &mut pages, 20_012, &used, false);
+        look(&mut policy, &mut pages, 20_018, &used, false);
+        assert_eq!(requested(&mut policy, &mut pages, 20_018), 0, "in use since the marks were cleared");
+        for (second, leave) in [(20_024, 0), (20_030, 512)] {
+            look(&mut policy, &mut pages, second, &idle, false);
+            assert_eq!(requested(&mut policy, &mut pages, second), leave, "after {second} s");
+        }
     }
 
     /// The order in which pages leave, idle for the given seconds each, when half a minute has passed.

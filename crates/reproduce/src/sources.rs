@@ -4,7 +4,7 @@
 //!
 //! What counts is the code: comments, white space and tests do not, nor what only finds others by name (`lib.rs`, the catalogue of
 //! programs). Core, machine, simulator and what turns a case into a run are one digest; the pace of page-outs is one of its own, of the runs on
-//! compressed swap, since it paces nothing that has no price. A policy and a program have one each, over their own file, the files under it, and whatever these name within their crate; so a changed policy concerns its own runs, and a changed part
+//! compressed swap, with what they cost: it paces nothing that has no price. A policy and a program have one each, over their own file, the files under it, and whatever these name within their crate; so a changed policy concerns its own runs, and a changed part
 //! those of the policies that use it. Files that no run of a program passes through are [`LEFT_OUT`].
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -29,8 +29,8 @@ const MODEL: [&str; 7] = [
     "reproduce/src/outcome.rs",
     "reproduce/src/prepare.rs",
 ];
-/// What runs on compressed swap depend on beside it: elsewhere nobody tells the pace a price, and it lets all pass.
-const SWAP: [&str; 1] = ["core/src/governor/pace.rs"];
+/// What runs on compressed swap depend on beside it: elsewhere nobody tells these a price or a cost, and they let all pass.
+const SWAP: [&str; 2] = ["core/src/governor/pace.rs", "core/src/governor/strain.rs"];
 /// What runs depend on whose fast memory is limited while they run, or that predict.
 const SIZING: [&str; 4] = ["tuning/src/", "sizing/src/", "trace/src/", "reproduce/src/course.rs"];
 /// What a program's accesses depend on beside the program.

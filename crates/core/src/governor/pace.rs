@@ -114,7 +114,9 @@ impl Pace {
         let earned = share * pressure.cores.max(1.0) * seconds;
         let left = self.left + earned - cost.refaults - cost.moves - cost.watching;
         // What was earned while more processors ran the program is not taken away.
-        let most = (earning * SAVED_UP.as_secs_f64()).max(self.left).max(earned);
+        let most = (earning * SAVED_UP.as_secs_f64())
+            .max(self.left)
+            .max(earned.min(share * pressure.cores.max(1.0) * SAVED_UP.as_secs_f64()));
         self.left = left.clamp(-earning * OWED.as_secs_f64(), most);
         self.promised = 0.0;
         self.waited = false;
@@ -126,7 +128,7 @@ impl Pace {
         };
         let wasted = pressure.refaults as f64 * pressure.page_out_cost.as_secs_f64();
         let probe = self.probe.as_mut();
-        probe.is_some_and(|probe| probe.on_pressure(pressure.window, cost.refaults + wasted, earning))
+        probe.is_some_and(|probe| probe.on_pressure(pressure.window, cost.refaults + wasted, there_and_back, earning))
     }
 
     /// What a page costs that leaves alone, and one of a whole block, in seconds.
@@ -220,7 +222,8 @@ impl Pace {
 }
 
 impl Probe {
-    fn on_pressure(&mut self, window: Duration, returned: f64, earning: f64) -> bool {
+    /// `returned` is what pages that came back cost since the last time, `there_and_back` what a page costs that does.
+    fn on_pressure(&mut self, window: Duration, returned: f64, there_and_back: f64, earning: f64) -> bool {
         self.managed += window;
         self.elapsed += window;
         self.returned += returned;
@@ -230,7 +233,9 @@ impl Probe {
         }
         let affordable = earning * self.elapsed.as_secs_f64() / 2.0;
         if self.returned > affordable {
-            self.limit = (self.limit / 4).max(u64::from(BLOCK_PAGES).min(self.limit));
+            // As much as may all come back again in a period is no risk, and a block must fit in.
+            let safe = (affordable / there_and_back) as u64;
+            self.limit = (self.limit / 4).max(safe.max(u64::from(BLOCK_PAGES)).min(self.limit));
         } else if self.sent >= self.limit / 2 {
             self.limit = self.limit.saturating_mul(2);
         }

@@ -110,6 +110,9 @@ impl Manager {
         let earlier = std::mem::replace(&mut self.watched, watched);
         let tracker = watched.own.saturating_sub(earlier.own);
         let moved = self.moving.read(Path::new("/"), window, tracker, cores, pids.into_iter());
+        if let Some(taken) = moved.taken {
+            self.watching.on_taken(taken);
+        }
         let watching = moved.watching + watched.program.saturating_sub(earlier.program);
         let stalled = Duration::from_micros(reading.some_total_us.saturating_sub(before.some_total_us));
         let first = before == PressureReading::default();

@@ -73,7 +73,7 @@ struct Reading {
 }
 
 /// What the last stretch of time showed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Moved {
     /// What the moves of that stretch cost the programs.
     pub(super) cost: Duration,
@@ -81,6 +81,8 @@ pub(super) struct Moved {
     pub(super) watching: Duration,
     /// What a page-out costs now: the mean of the latest.
     pub(super) page_out: Duration,
+    /// Share of the time of mover and tracker that the programs waited for, where either worked.
+    pub(super) taken: Option<f64>,
     /// What one costs that goes alone, and what a whole block costs.
     pub(super) single_out: Duration,
     pub(super) block_out: Duration,
@@ -162,7 +164,7 @@ impl MovingAccount {
         if self.quiet >= QUIET || (work.is_zero() && self.before.is_none()) {
             // Nothing is done, so nothing needs to be known of the processors.
             self.before = None;
-            return self.priced(Duration::ZERO, Duration::ZERO, cores);
+            return self.priced(Duration::ZERO, Duration::ZERO, None, cores);
         }
         let mine = usage(Who::Myself);
         let now = Reading {
@@ -172,21 +174,22 @@ impl MovingAccount {
         };
         let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         // Before a second reading the program is taken to wait for all of it.
-        let taken = self.before.replace(now).map_or(Some(1.0), |before| taken(&before, &now, window, work, processors));
-        let taken = taken.unwrap_or(0.0);
+        let known = self.before.replace(now).map_or(Some(1.0), |before| taken(&before, &now, window, work, processors));
+        let taken = known.unwrap_or(0.0);
         if !mover.is_zero() {
             self.taken = taken;
         }
         let (cost, watching) = (mover.mul_f64(taken) + interrupts.mul_f64(cores), tracker.mul_f64(taken));
         self.total += cost;
         self.watching += watching;
-        self.priced(cost, watching, cores)
+        self.priced(cost, watching, known, cores)
     }
 
-    fn priced(&self, cost: Duration, watching: Duration, cores: f64) -> Moved {
+    fn priced(&self, cost: Duration, watching: Duration, taken: Option<f64>, cores: f64) -> Moved {
         Moved {
             cost,
             watching,
+            taken,
             page_out: self.page_out(cores),
             single_out: self.alone.mul_f64(self.taken) + self.single.mul_f64(cores),
             block_out: self.whole.mul_f64(self.taken) + self.block.mul_f64(cores),
