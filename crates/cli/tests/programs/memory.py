@@ -1,7 +1,7 @@
 """A program with one kind of memory, for the live tests of shared memory and of what Terrace did not move.
 
 In: KIND MIB SECONDS [again]. Out: /proc/swaps as it ends, on stdout; whether its data were right, by the exit code. It fills the memory with
-text, uses the first eighth, and leaves the rest alone until nothing has gone to swap for some seconds, at most SECONDS. With `again` it then reads all of it
+text, uses the first eighth, and leaves the rest alone until nothing has gone to swap for five seconds, at most SECONDS. With `again` it then reads all of it
 once and waits once more. At the end it checks a page of each MiB.
 """
 
@@ -57,14 +57,15 @@ def in_swap():
 
 
 def settle(memory, end, size, least):
-    """Uses the first eighth until swap holds this many KiB and stays as it is for three seconds; until `end` at most."""
+    """Uses the first eighth until swap holds this many KiB and stays as it is for five seconds; until `end` at most. (A probe of page-outs
+    waits for up to four before it goes on.)"""
     before, since = in_swap(), time.monotonic()
     while time.monotonic() < end:
         use(memory, time.monotonic() + 0.3, size)
         now = in_swap()
         if abs(now - before) > 64:
             before, since = now, time.monotonic()
-        elif now >= least and time.monotonic() > since + 3:
+        elif now >= least and time.monotonic() > since + 5:
             return
 
 
