@@ -5,6 +5,7 @@
     benchmarks/lab_campaign.py                    # runs what is missing, one QEMU at a time, and prints the table
     benchmarks/lab_campaign.py --table            # prints the table of what has run
     benchmarks/lab_campaign.py --until 03:00      # begins no run after this time of day
+    benchmarks/lab_campaign.py --tau              # whether the simulator ranks managers as the guests do: Kendall's tau
 
 Every run is kept as one JSON file, as `terrace lab compare --json` printed it; a run whose file is there is not run again, so
 that a campaign can be broken off and taken up. Seeds are outermost: what has run when it is broken off is whole seeds.
@@ -39,6 +40,17 @@ KERNELS_OWN = ["numa_balancing=1", "numa_balancing=2", "damon"]
 # From the host: where there is none (MEMTIERD, or the PATH), its runs are left out.
 MEMTIERD = "memtierd"
 TERRACE = ["terrace:flexhm", "terrace:tieredmms", "terrace:flexmem"]
+# The policy that stands for a manager in the simulator. DAMON and memtierd have none.
+SIMULATED = {
+    "none": "first-touch",
+    "numa_balancing=1": "autonuma",
+    "numa_balancing=2": "numab2",
+    "terrace:flexhm": "flexhm",
+    "terrace:tieredmms": "tieredmms",
+    "terrace:flexmem": "flexmem",
+}
+# A guest stands for a machine that is larger by this factor (docs/lab.md, "Settings at the guest's measure").
+SCALE = 1024
 MANAGERS = ["none"] + KERNELS_OWN + [MEMTIERD] + TERRACE
 
 
@@ -164,6 +176,38 @@ def table(rows):
     row_of("Terrace's best against numa_balancing=2 and damon", TERRACE, ["numa_balancing=2", "damon"])
 
 
+def simulate(arguments, workload, manager, seed):
+    """The run of a guest, by the simulator: the same program, size, seed and share of fast memory, at the guest's measure."""
+    options = [word if word != "--set" else "--workload-set" for word in WORKLOADS[workload]]
+    command = [str(arguments.terrace), "sim", "run", workload, "--policy", SIMULATED[manager], "--size", SIZE, "--scale", str(SCALE)]
+    command += ["--fast", FAST, "--threads", "1", "--seed", str(seed), "--json", *options]
+    return json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
+
+
+def kendall(one, other):
+    """Kendall's tau-b of two lists of values."""
+    pairs = [(one[i] - one[j], other[i] - other[j]) for i in range(len(one)) for j in range(i)]
+    agree = sum((a * b > 0) - (a * b < 0) for a, b in pairs)
+    return agree / (sum(a != 0 for a, _ in pairs) * sum(b != 0 for _, b in pairs)) ** 0.5
+
+
+def tau(arguments, rows):
+    """Fast shares in guests and in the simulator, medians over seeds, and Kendall's tau of each program's managers."""
+    print("| program | " + " | ".join(f"`{manager}`" for manager in SIMULATED) + " | tau |")
+    print("|---" * (len(SIMULATED) + 2) + "|")
+    found = []
+    for workload in WORKLOADS:
+        guests = [statistics.median(row["fast_hit_share"] for row in rows[workload, manager]) for manager in SIMULATED]
+        simulated = []
+        for manager in SIMULATED:
+            seeds = range(1, arguments.seeds + 1)
+            simulated.append(statistics.median(simulate(arguments, workload, manager, seed)["fast_hit_share"] for seed in seeds))
+        found.append(kendall(guests, simulated))
+        cells = " | ".join(f"{guest * 100:.0f} / {ours * 100:.0f} %" for guest, ours in zip(guests, simulated))
+        print(f"| {workload} | {cells} | {found[-1]:+.2f} |", flush=True)
+    print(f"\nfast share in guests / simulated; mean of tau {statistics.mean(found):+.2f}")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=5, help="seeds of each run (5)")
@@ -172,12 +216,16 @@ def main():
     parser.add_argument("--terrace", type=Path, default=Path(os.environ.get("TERRACE", REPOSITORY / "target/release/terrace")), help="the command")
     parser.add_argument("--until", metavar="HH:MM", help="begin no run after this time of day")
     parser.add_argument("--table", action="store_true", help="run nothing")
+    parser.add_argument("--tau", action="store_true", help="simulate what has run, and say whether managers rank alike")
     arguments = parser.parse_args()
-    failed = 0 if arguments.table else campaign(arguments)
+    failed = 0 if arguments.table or arguments.tau else campaign(arguments)
     rows = rows_of(arguments.output)
     if not rows:
         sys.exit(f"{arguments.output} has no runs yet")
-    table(rows)
+    if arguments.tau:
+        tau(arguments, rows)
+    else:
+        table(rows)
     sys.exit(1 if failed else 0)
 
 
