@@ -174,6 +174,7 @@ pub struct Governor {
 
 /// How long page-outs wait until they ask again whether the program can afford them: prices and costs are read twice a second.
 const PATIENCE: Duration = Duration::from_millis(250);
+
 impl Governor {
     /// A governor with these bounds.
     pub fn new(config: GovernorConfig) -> Governor {

@@ -164,7 +164,8 @@ impl Age {
         // alone, and of a huge one, a driver also tells out of turn where it lies now, without its mark.
         let was_read = scan.ptes.len() > 1 && !scan.ptes[0].huge();
         let marked = was_read && self.marked.get(scan.first.block().0 as usize).is_some_and(|marked| *marked);
-        if scan.window.is_some() || marked {
+        let tells_use = scan.window.is_some() || marked;
+        if tells_use {
             self.note_reading(scan.first.block(), stamp_now);
         } else if let Some(read_at) = self.read_at.get_mut(scan.first.block().0 as usize) {
             // Pulled along, as the pages' stamps are.
@@ -190,7 +191,7 @@ impl Age {
                     _ => {}
                 }
             }
-            if pte.accessed() && (decay.is_some() || marked) {
+            if tells_use && pte.accessed() {
                 page.stamp = stamp_now;
             }
             if stamp_now.wrapping_sub(page.stamp) > OLDEST_STAMP {

@@ -62,10 +62,11 @@ impl Origin {
             plan.options.set,
         );
         let asks = case.needs_database() || !asked.shares.is_empty();
+        let OfMachine { machine, model } = of_machine(&setting.machine)?;
         Ok(Origin {
             run: digest_of(&given),
-            machine: of_machine(&setting.machine)?,
-            model: of_model(&setting.machine)?,
+            machine,
+            model,
             program: known(&format!("program/{}", setting.workload)),
             policy: known(&format!("policy/{}", case.policy)),
             sizing: asks.then(|| known("sizing")),
@@ -75,7 +76,7 @@ impl Origin {
     /// That of the time of queries to the database of a machine.
     pub(crate) fn of_query(machine: &str) -> Result<Origin, Error> {
         let none = String::new;
-        let machine = of_machine(machine)?;
+        let OfMachine { machine, .. } = of_machine(machine)?;
         Ok(Origin {
             run: none(),
             machine,
@@ -106,28 +107,28 @@ impl Origin {
     }
 }
 
-/// Of what computes any run on a machine.
-fn of_model(machine: &str) -> Result<String, Error> {
-    let is_swap = preset(machine)?.tiers.iter().any(|tier| tier.kind == TierKind::Compressed);
-    Ok(if is_swap { digest_of(&format!("{} {}", known("model"), known("swap"))) } else { known("model") })
+/// Of a machine's numbers, and of what computes any run on it.
+#[derive(Clone)]
+struct OfMachine {
+    machine: String,
+    model: String,
 }
 
-fn preset(name: &str) -> Result<Machine, Error> {
+fn of_machine(name: &str) -> Result<OfMachine, Error> {
+    /// By machine: the page asks for each run.
+    static KNOWN: LazyLock<Mutex<BTreeMap<String, OfMachine>>> = LazyLock::new(Mutex::default);
+    let mut met = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(digests) = met.get(name) {
+        return Ok(digests.clone());
+    }
     let failed =
         |source| Error::Run { case: format!("the machine {name}"), seed: 0, source: RunError::Simulation(source) };
-    Machine::preset(name).map_err(|error| failed(error.into()))
-}
-
-fn of_machine(name: &str) -> Result<String, Error> {
-    /// By machine: the page asks for each run.
-    static KNOWN: LazyLock<Mutex<BTreeMap<String, String>>> = LazyLock::new(Mutex::default);
-    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(digest) = known.get(name) {
-        return Ok(digest.clone());
-    }
-    let numbers: String =
-        preset(name)?.sources.iter().map(|source| format!("{} = {}\n", source.key, source.value)).collect();
-    Ok(known.entry(name.to_owned()).or_insert(digest_of(&numbers)).clone())
+    let machine = Machine::preset(name).map_err(|error| failed(error.into()))?;
+    let numbers: String = machine.sources.iter().map(|source| format!("{} = {}\n", source.key, source.value)).collect();
+    let is_swap = machine.tiers.iter().any(|tier| tier.kind == TierKind::Compressed);
+    let model = if is_swap { digest_of(&format!("{} {}", known("model"), known("swap"))) } else { known("model") };
+    let digests = OfMachine { machine: digest_of(&numbers), model };
+    Ok(met.entry(name.to_owned()).or_insert(digests).clone())
 }
 
 fn known(name: &str) -> String {
@@ -258,7 +259,9 @@ mod tests {
         for file in ["sim/src/hot.rs", "core/src/governor.rs", "machine/src/cache.rs", "reproduce/src/prepare.rs"] {
             assert_eq!(changed(file, code), (Vec::new(), Vec::new(), true, false), "{file}");
         }
-        assert_eq!(changed("core/src/governor/pace.rs", code), (Vec::new(), Vec::new(), false, false));
+        for file in ["core/src/governor/pace.rs", "core/src/governor/strain.rs"] {
+            assert_eq!(changed(file, code), (Vec::new(), Vec::new(), false, false), "{file}");
+        }
         assert_eq!(changed("tuning/src/tuner.rs", code), (Vec::new(), Vec::new(), false, true));
         let constant = |text: &str| {
             assert!(text.contains("AHEAD: f64 = 2.0"), "name another constant here");
@@ -269,12 +272,14 @@ mod tests {
 
     #[test]
     fn the_pace_of_page_outs_concerns_the_runs_on_compressed_swap() {
-        assert_eq!(of_model("optane-6252").unwrap(), known("model"));
-        assert_eq!(of_model("zram-vm").unwrap(), digest_of(&format!("{} {}", known("model"), known("swap"))));
-        let mut sources = all();
-        let before = digests(&sources).swap;
-        sources.entry("core/src/governor/pace.rs".to_owned()).and_modify(|text| *text = code(text));
-        assert_ne!(digests(&sources).swap, before);
+        assert_eq!(of_machine("optane-6252").unwrap().model, known("model"));
+        assert_eq!(of_machine("zram-vm").unwrap().model, digest_of(&format!("{} {}", known("model"), known("swap"))));
+        let before = digests(&all()).swap;
+        for file in ["core/src/governor/pace.rs", "core/src/governor/strain.rs"] {
+            let mut sources = all();
+            sources.entry(file.to_owned()).and_modify(|text| *text = code(text));
+            assert_ne!(digests(&sources).swap, before, "{file}");
+        }
     }
 
     #[test]

@@ -4,8 +4,9 @@
 //!
 //! What counts is the code: comments, white space and tests do not, nor what only finds others by name (`lib.rs`, the catalogue of
 //! programs). Core, machine, simulator and what turns a case into a run are one digest; the pace of page-outs is one of its own, of the runs on
-//! compressed swap, with what they cost: it paces nothing that has no price. A policy and a program have one each, over their own file, the files under it, and whatever these name within their crate; so a changed policy concerns its own runs, and a changed part
-//! those of the policies that use it. Files that no run of a program passes through are [`LEFT_OUT`].
+//! compressed swap, with what they cost: it paces nothing that has no price. A policy and a program have one each, over their own file, the files
+//! under it, and whatever these name within their crate; so a changed policy concerns its own runs, and a changed part those of the policies that
+//! use it. Files that no run of a program passes through are [`LEFT_OUT`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;

@@ -111,12 +111,12 @@ impl Pace {
         }
         self.invest = self.invest.filter(|(_, calm)| *calm < OVER);
         let share = self.invest.map_or(max_slowdown, |(share, _)| share.max(max_slowdown));
-        let earned = share * pressure.cores.max(1.0) * seconds;
+        let earned_in = |seconds: f64| share * pressure.cores.max(1.0) * seconds;
+        let earned = earned_in(seconds);
         let left = self.left + earned - cost.refaults - cost.moves - cost.watching;
         // What was earned while more processors ran the program is not taken away.
-        let most = (earning * SAVED_UP.as_secs_f64())
-            .max(self.left)
-            .max(earned.min(share * pressure.cores.max(1.0) * SAVED_UP.as_secs_f64()));
+        let most =
+            (earning * SAVED_UP.as_secs_f64()).max(self.left).max(earned_in(seconds.min(SAVED_UP.as_secs_f64())));
         self.left = left.clamp(-earning * OWED.as_secs_f64(), most);
         self.promised = 0.0;
         self.waited = false;
@@ -332,6 +332,18 @@ mod tests {
     }
 
     #[test]
+    fn a_long_stretch_of_time_earns_no_more_than_may_be_saved_up() {
+        let mut pace = Pace::new(false, None);
+        pace.on_pressure(&Pressure { window: SECOND * 3600, ..priced() }, Duration::from_micros(5), 0.02);
+        let mut pages = 0;
+        while pace.affords() {
+            pace.promise(1, false);
+            pages += 1;
+        }
+        assert!((20_000..=20_001).contains(&pages), "200 ms at 10 us a page: {pages}");
+    }
+
+    #[test]
     fn without_prices_nothing_waits() {
         let mut pace = Pace::new(false, None);
         pace.on_pressure(&Pressure { window: SECOND, refaults: 1 << 20, ..Pressure::default() }, SECOND, 0.02);
@@ -385,6 +397,12 @@ mod tests {
         let back = Pressure { refaults: 20_000, ..priced() };
         pace.on_pressure(&back, Duration::from_micros(5), TIGHT);
         assert_eq!(pace.thin(all, 65536, |_| 1).len(), 512, "a quarter, but a block at least");
+        // What may all come back in a period for half of the bound is no risk: 10 ms at 15 us a page, however often it was cut back.
+        let mut pace = Pace::new(true, None);
+        pace.on_pressure(&priced(), Duration::from_micros(5), 0.02);
+        pace.thin(cold(0..64 * 1024), 65536, |_| 1);
+        (0..8).for_each(|_| _ = pace.on_pressure(&back, Duration::from_micros(5), 0.02));
+        assert_eq!(pace.probe.unwrap().limit, 666);
         let over: Vec<MoveRequest> = (0..4096)
             .map(|page| MoveRequest::new(PageId(page), Action::MoveTo(TierId(1)), Reason::OverLimit))
             .collect();

@@ -120,6 +120,24 @@ fn watching_stays_within_the_budget_whatever_the_size_and_the_cores() {
 }
 
 #[test]
+fn what_nobody_waits_for_counts_an_eighth() {
+    let spent = |taken: f64| {
+        let mut world = World::new(8192, 512, 1.0, 0.01);
+        world.can_move = false;
+        (0..100).for_each(|_| world.budget.on_taken(taken));
+        world.run(300);
+        let cost = world.budget.cost();
+        (cost.own.as_secs_f64() / world.cpu, cost.program.as_secs_f64() / world.cpu)
+    };
+    let (own, program) = spent(0.0);
+    let counted = own / 8.0 + program;
+    assert!((0.008..0.0103).contains(&counted), "{own:.5} own, {program:.5} of the program's: {counted:.5}");
+    let (own_of_busy, program_of_busy) = spent(1.0);
+    assert!((0.008..0.0103).contains(&(own_of_busy + program_of_busy)), "{own_of_busy:.5}, {program_of_busy:.5}");
+    assert!(own > 1.1 * own_of_busy && program > 1.1 * program_of_busy, "an idle processor lets more be watched");
+}
+
+#[test]
 fn a_program_of_which_all_is_hot_ends_up_nearly_unwatched() {
     let mut world = World::new(320, 512, 1.0, DEFAULT_MAX_OVERHEAD);
     world.run(240);
