@@ -5,28 +5,28 @@
     cargo build --release -p terrace-sim --example cache_replay
     VENV/bin/python benchmarks/cache_compare.py [--objects 1048576,16777216] [--requests N] [--out DIR]
 
+In: the example cache_replay (CACHE_REPLAY names another) and libcachesim. Out: DIR/cache-compare.json, and each row as it is known. Must not: assert a
+throughput. Exit: 1 where miss ratios differ in four digits.
+
 The trace is zipf 0.99 over all objects (by inversion of the exact distribution), scattered by a permutation, in libCacheSim's
 oracleGeneral format, every object of size 1. Both sides read the file and replay it in one thread; what counts is CPU time of that
 thread, the best of three runs. Ours includes taking the records apart, as libCacheSim's does.
 """
 
-import argparse
 import json
 import os
-import platform
-import subprocess
 import sys
 import tempfile
 import time
-from datetime import date
 from importlib.metadata import version
 from pathlib import Path
 
 import libcachesim
 import numpy
 
-ROOT = Path(__file__).resolve().parent.parent
-REPLAY = ROOT / "target/release/examples/cache_replay"
+from rounds import ROOT, keep, parser, run
+
+REPLAY = os.environ.get("CACHE_REPLAY", str(ROOT / "target/release/examples/cache_replay"))
 CACHES = {"lru": libcachesim.LRU, "clock": libcachesim.Clock, "fifo": libcachesim.FIFO}
 REPEATS = 3
 
@@ -61,21 +61,19 @@ def theirs(path, eviction, capacity):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--objects", default="1048576,16777216", help="footprints, parted by commas")
-    parser.add_argument("--requests", type=int, default=20_000_000)
-    parser.add_argument("--out", type=Path, help="where the raw run goes (default: benchmarks/runs/DATE)")
-    arguments = parser.parse_args()
-    replay = Path(os.environ.get("CACHE_REPLAY", REPLAY))
-    if not os.access(replay, os.X_OK):
-        sys.exit(f"cache_compare.py: {replay} is not there: cargo build --release -p terrace-sim --example cache_replay")
+    options = parser(__doc__, out=True)
+    options.add_argument("--objects", default="1048576,16777216", help="footprints, parted by commas")
+    options.add_argument("--requests", type=int, default=20_000_000)
+    arguments = options.parse_args()
+    if not os.access(REPLAY, os.X_OK):
+        sys.exit(f"cache_compare.py: {REPLAY} is not there: cargo build --release -p terrace-sim --example cache_replay")
     rows = []
     for objects in map(int, arguments.objects.split(",")):
         with tempfile.TemporaryDirectory() as place:
             path = Path(place) / "trace.oracle"
             write_trace(path, objects, arguments.requests)
             sizes = [objects // 100, objects // 10, objects // 2]
-            ours = json.loads(subprocess.check_output([replay, path, *map(str, sizes)]))["rows"]
+            ours = json.loads(run([REPLAY, path, *map(str, sizes)]))["rows"]
             for row in ours:
                 miss_ratio, seconds = theirs(path, row["eviction"], row["capacity"])
                 row |= {"objects": objects, "libcachesim_miss_ratio": miss_ratio, "libcachesim_seconds": seconds}
@@ -83,12 +81,7 @@ def main():
                 row["throughput_ratio"] = seconds / (row["seconds"] + row["reading_seconds"])
                 rows.append(row)
                 print(json.dumps(row), flush=True)
-    machine = {"kernel": platform.release(), "cpus": os.cpu_count(), "load_average_at_end": os.getloadavg()}
-    result = {"benchmark": "cache-compare", "date": date.today().isoformat(), "machine": machine, "rows": rows}
-    result["libcachesim"] = version("libcachesim")
-    out = arguments.out or ROOT / "benchmarks/runs" / date.today().isoformat()
-    out.mkdir(parents=True, exist_ok=True)
-    (out / "cache-compare.json").write_text(json.dumps(result, indent=1) + "\n")
+    keep(arguments.out, "cache-compare", {"libcachesim": version("libcachesim"), "rows": rows})
     if not all(row["equal_to_four_digits"] for row in rows):
         sys.exit("cache_compare.py: the miss ratios differ")
 

@@ -5,16 +5,16 @@
     benchmarks/campaign.py --page    writes the committed figures into docs/performance.md
     benchmarks/campaign.py --check   fails if the code that they measure is another now, or README's table is not theirs
 
-Each run is a line of FILE as soon as it is over; a second call goes on where the first stopped, so that the whole is made in parts. A round is
-unmanaged, each manager, each manager again from the last to the first, unmanaged: what drifts hits all sides alike. "Saved" is told by the
-machine and alike for all: the program's peak resident memory, less what is resident and what the compressed swap occupies, when nine tenths of the run are over. What the program lost is its
-own count of work, or its time. Each run keeps a digest of the code that it measured. Runs go to target/campaign.jsonl unless
---out names the committed ones, benchmarks/runs/campaign/runs.jsonl. Needs root; `make build` first.
+In: programs and managers as far as they are here (stderr says what is left out), and the runs of FILE: a second call goes on where the first stopped.
+Out: a line of FILE as soon as a run is over, with a digest of the code that it measured; FILE is target/campaign.jsonl unless --out names the committed ones,
+benchmarks/runs/campaign/runs.jsonl. Must not: compare runs of two machines, or leave swap or a group behind. Needs root; `make build` first.
+
+A round is unmanaged, each manager, each manager again from the last to the first, unmanaged: what drifts hits all sides alike. "Saved" is told by the
+machine and alike for all: the program's peak resident memory, less what is resident and what the compressed swap occupies, when nine tenths of the run are
+over. What the program lost is its own count of work, or its time.
 """
 
-import argparse
 import contextlib
-import datetime
 import hashlib
 import json
 import os
@@ -27,10 +27,13 @@ import sys
 import tempfile
 import threading
 import time
+from collections import Counter
 from pathlib import Path
 
+import rounds
 import traces
-from run import GIB, MEMTIERD, REDIS_LOAD, ROOT, TERRACE, Zram, cpu_seconds, status_bytes, swap_to_ourselves, wait_for_port
+from rounds import GIB, REDIS_LOAD, ROOT, TERRACE, hot_cold_command, json_lines, parser, processor, ready, redis_server
+from rounds import swap_to_ourselves, today, wait_for_port
 
 DAMON = Path("/sys/kernel/mm/damon/admin/kdamonds")
 LRU = Path("/sys/fs/cgroup/memory")
@@ -57,7 +60,7 @@ def own_count(command):
             program = begin(subprocess.Popen(command, stdout=output))
             program.wait()
             output.seek(0)
-            lines = [json.loads(line) for line in output if line.startswith("{")]
+            lines = json_lines(output.read())
         if "per_second" in lines[-1]:
             return lines[-1]
         # A workload of the catalogue: its seconds.
@@ -65,6 +68,10 @@ def own_count(command):
         return {"per_second": sum(line["operations"] for line in seconds) / len(seconds)}
 
     return run
+
+
+def hot_cold(size, *options):
+    return own_count(hot_cold_command(size, 60, *options))
 
 
 def whole_run(command, **options):
@@ -100,15 +107,18 @@ def recipe(name, larger):
     return run
 
 
-def redis(port, read, exponent):
-    """redis-server with 500 MiB of values, of which the first `read` are read."""
+def key_value(protocol, port, read, exponent):
+    """A server of key-value pairs with 500 MiB of values, of which the first `read` are read."""
+    servers = {
+        "redis": redis_server(port),
+        "memcached": ["memcached", "-p", str(port), "-U", "0", "-l", "127.0.0.1", "-m", "1024", "-t", "1", "-u", "root"],
+    }
 
     def run(begin):
-        server = ["redis-server", "--port", str(port), "--save", "", "--appendonly", "no", "--bind", "127.0.0.1"]
-        program = begin(subprocess.Popen(server, stdout=subprocess.DEVNULL))
+        program = begin(subprocess.Popen(servers[protocol], stdout=subprocess.DEVNULL))
         try:
             wait_for_port(port)
-            load = [REDIS_LOAD, "--port", str(port), "--value", "1KiB"]
+            load = [REDIS_LOAD, "--protocol", protocol, "--port", str(port), "--value", "1KiB"]
             subprocess.run([*load, "--data", "500MiB", "--fill", "500MiB"], check=True)
             reads = [*load, "--data", read, "--seconds", "100", "--warm", "10", "--connections", "1", "--exponent", exponent]
             result = json.loads(subprocess.run(reads, check=True, capture_output=True, text=True).stdout)
@@ -152,20 +162,23 @@ def postgres(port):
 
 
 PROGRAMS = {
-    "hot-cold": own_count([TERRACE, "workload", "hot-cold", "--size", "1GiB", "--duration", "60s", "--set", "layout=scattered"]),
-    "hot-cold-blocks": own_count([TERRACE, "workload", "hot-cold", "--size", "1GiB", "--duration", "60s", "--set", "layout=contiguous"]),
-    "hot-set-moves": own_count([TERRACE, "workload", "hot-cold", "--size", "512MiB", "--duration", "60s", "--set", "layout=contiguous", "--set", "shift_seconds=20"]),
+    "hot-cold": hot_cold("1GiB", "layout=scattered"),
+    "hot-cold-blocks": hot_cold("1GiB", "layout=contiguous"),
+    "hot-set-moves": hot_cold("512MiB", "layout=contiguous", "shift_seconds=20"),
     "loaded-first": own_count([LOADED_FIRST, "2048", "40", "60", "4"]),
     "loaded-12gib": own_count([LOADED_FIRST, "12288", "29", "90", "4"]),
     "uniform": own_count([LOADED_FIRST, "512", "5", "40", "1"]),
-    "redis-tenth": redis(7393, "50MiB", "0"),
-    "redis-zipf": redis(7394, "500MiB", "0.99"),
+    "redis-tenth": key_value("redis", 7393, "50MiB", "0"),
+    "redis-zipf": key_value("redis", 7394, "500MiB", "0.99"),
+    "memcached": key_value("memcached", 7396, "50MiB", "0"),
     "postgres": postgres(7395),
     # Some 4,000 functions; 300,000 texts and a million queries.
     "compiler": recipe("compiler", {"range(60)": "range(4000)", "randrange(i)": "randrange(max(0, i - 20), i)"}),
     "python": recipe("python", {"24_000": "300_000", "18_000": "1_000_000"}),
     "pagerank": whole_run([TERRACE, "workload", "gap-pr", "--size", "640MiB"]),
 }
+# Those that need a server of another's.
+SERVERS = {"redis-tenth": "redis-server", "redis-zipf": "redis-server", "memcached": "memcached"}
 
 
 # ---- managers: each stands beside a process for as long as the context lasts, and says what it cost ----
@@ -183,7 +196,7 @@ class Beside:
 
     def watch(self):
         while not self.ended.wait(0.5):
-            own = sum(status_bytes_or_none(pid, "RssAnon") or 0 for pid in family(self.process.pid))
+            own = sum(status_bytes(pid, "RssAnon") for pid in family(self.process.pid))
             if not own:
                 break
             resident = own + max(meminfo_bytes("Shmem") - self.shared_before, 0)
@@ -201,16 +214,27 @@ class Beside:
         self.wait()
 
 
-def status_bytes_or_none(pid, key):
-    try:
-        return status_bytes(pid, key)
-    except (FileNotFoundError, ProcessLookupError):
-        return None
+def status_bytes(pid, key):
+    """A field of /proc/PID/status; 0 when the process is gone."""
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        return field_bytes(f"/proc/{pid}/status", key)
+    return 0
 
 
 def meminfo_bytes(key):
-    lines = Path("/proc/meminfo").read_text().splitlines()
-    return next(int(line.split()[1]) << 10 for line in lines if line.startswith(f"{key}:"))
+    return field_bytes("/proc/meminfo", key)
+
+
+def field_bytes(file, key):
+    return next((int(line.split()[1]) << 10 for line in Path(file).read_text().splitlines() if line.startswith(f"{key}:")), 0)
+
+
+def cpu_seconds(pid):
+    """User and system time of a process so far; 0 when it is gone."""
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return 0.0
 
 
 def family(pid):
@@ -260,10 +284,7 @@ class Terrace(Nobody):
         return sum(int((path / "mm_stat").read_text().split()[2]) for path in found)
 
     def cpu(self):
-        try:
-            return cpu_seconds(self.process.pid)
-        except (FileNotFoundError, ProcessLookupError):
-            return 0.0
+        return cpu_seconds(self.process.pid)
 
     def end(self):
         said = self.process.communicate(timeout=60)[1]
@@ -272,6 +293,26 @@ class Terrace(Nobody):
         report = json.loads(Path(self.report.name).read_text())
         kept = ("fast_bytes_saved_end", "fast_bytes_saved_mean", "refaults", "cost", "moved_pages", "throttled_seconds")
         return {"report": {key: report[key] for key in kept}}
+
+
+class Zram:
+    """Compressed swap for a peer, like the one Terrace sets up: a device of our own, lz4, taken away again."""
+
+    def __init__(self, size):
+        self.number = Path("/sys/class/zram-control/hot_add").read_text().strip()
+        self.sys = Path(f"/sys/block/zram{self.number}")
+        (self.sys / "comp_algorithm").write_text("lz4")
+        (self.sys / "disksize").write_text(str(size))
+        subprocess.run(["mkswap", f"/dev/zram{self.number}"], check=True, capture_output=True)
+        subprocess.run(["swapon", "-p", "100", f"/dev/zram{self.number}"], check=True)
+
+    def occupied(self):
+        return int((self.sys / "mm_stat").read_text().split()[2])
+
+    def close(self):
+        subprocess.run(["swapoff", f"/dev/zram{self.number}"], check=True)
+        (self.sys / "reset").write_text("1")
+        Path("/sys/class/zram-control/hot_remove").write_text(self.number)
 
 
 class WithSwap(Nobody):
@@ -297,7 +338,24 @@ class WithSwap(Nobody):
         return {}
 
 
-class KernelLru(WithSwap):
+class Limited(WithSwap):
+    """A manager that limits the memory of a group of cgroup version 1, of which the program is all."""
+
+    def start(self, process):
+        self.group = LRU / "terrace-campaign"
+        self.group.mkdir()
+        (self.group / "tasks").write_text(str(process.pid))
+
+    def limit(self, bytes):
+        # A limit below what is in use lets the writer reclaim, and fails when it cannot.
+        with contextlib.suppress(OSError):
+            (self.group / "memory.limit_in_bytes").write_text(str(int(bytes)))
+
+    def stop(self):
+        self.group.rmdir()
+
+
+class KernelLru(Limited):
     """The kernel's reclaim under a limit that leaves three tenths of what is resident when it is set, 15 s after the start."""
 
     name = "kernel-lru"
@@ -306,19 +364,58 @@ class KernelLru(WithSwap):
         return "memory.limit_in_bytes at three tenths of what is resident after 15 s"
 
     def start(self, process):
-        self.group = LRU / "terrace-campaign"
-        self.group.mkdir()
-        (self.group / "tasks").write_text(str(process.pid))
-        self.timer = threading.Timer(15, self.limit, [process.pid])
+        super().start(process)
+        self.timer = threading.Timer(15, lambda: self.limit((status_bytes(process.pid, "VmRSS") or GIB) * 0.3))
         self.timer.start()
-
-    def limit(self, pid):
-        with contextlib.suppress(OSError):
-            (self.group / "memory.limit_in_bytes").write_text(str(int((status_bytes_or_none(pid, "VmRSS") or GIB) * 0.3)))
 
     def stop(self):
         self.timer.cancel()
-        self.group.rmdir()
+        super().stop()
+
+
+class Senpai(Limited):
+    """What senpai does (github.com/facebookincubator/senpai, its defaults): each second the limit follows what is in use and the pressure.
+    Below 10 ms of stalls in six seconds it probes, at most 1 % lower each time; above it backs off. Here the pressure is the machine's, of which the program is
+    all."""
+
+    name = "senpai"
+    INTERVAL, TOLERATED, MOST_PROBE, MOST_BACKOFF, PROBE, BACKOFF = 6, 10_000, 0.01, 1.0, 10, 20
+
+    def command(self):
+        return "memory.limit_in_bytes by senpai's rule: 10 ms of pressure in 6 s, probes of at most 1 %"
+
+    def start(self, process):
+        super().start(process)
+        self.ended = threading.Event()
+        self.thread = threading.Thread(target=self.follow)
+        self.thread.start()
+
+    @staticmethod
+    def stalled():
+        """Microseconds for which some task waited for memory, since the machine started."""
+        return int(Path("/proc/pressure/memory").read_text().split("total=")[1].split()[0])
+
+    def in_use(self):
+        return int((self.group / "memory.usage_in_bytes").read_text())
+
+    def follow(self):
+        before, waited, since, limit = self.stalled(), 0, 0, meminfo_bytes("MemTotal")
+        while not self.ended.wait(1):
+            now = self.stalled()
+            waited, before, since = waited + now - before, now, since + 1
+            if waited > self.TOLERATED:
+                limit *= 1 + min((waited / self.TOLERATED / self.BACKOFF) ** 2 * self.MOST_BACKOFF, self.MOST_BACKOFF)
+            elif since >= self.INTERVAL:
+                limit = min(limit, self.in_use()) * (1 - min((self.TOLERATED / max(waited, 1) / self.PROBE) ** 2 * self.MOST_PROBE, self.MOST_PROBE))
+            else:
+                continue
+            waited, since = 0, 0
+            self.limit(limit)
+
+    def stop(self):
+        self.ended.set()
+        self.thread.join()
+        super().stop()
 
 
 class Damon(WithSwap):
@@ -348,15 +445,32 @@ class Damon(WithSwap):
         self.kdamond = int((DAMON / "0/pid").read_text())
 
     def cpu(self):
-        try:
-            return cpu_seconds(self.kdamond)
-        except (FileNotFoundError, ProcessLookupError):
-            return 0.0
+        return cpu_seconds(self.kdamond)
 
     def stop(self):
         with contextlib.suppress(OSError):
             (DAMON / "0/state").write_text("off")
         (DAMON / "nr_kdamonds").write_text("0")
+
+
+MEMTIERD = """\
+policy:
+  name: age
+  config: |
+    intervalms: 5000
+    pidwatcher:
+      name: pidlist
+      config: |
+        pids: [{pid}]
+    swapoutms: 10000
+    tracker:
+      name: finder
+      config: |
+        regionsupdatems: 5000
+    mover:
+      intervalms: 20
+      bandwidth: 200
+"""
 
 
 class Memtierd(WithSwap):
@@ -384,9 +498,9 @@ def managers():
     """Those that are here; for each other one line says what would bring it."""
     found = [Nobody(), Terrace("age"), Terrace("terrace")]
     if (LRU / "memory.limit_in_bytes").exists():
-        found.append(KernelLru())
+        found += [KernelLru(), Senpai()]
     else:
-        print("kernel-lru is left out: no memory controller of cgroups version 1 here", file=sys.stderr)
+        print("kernel-lru and senpai are left out: no memory controller of cgroups version 1 here", file=sys.stderr)
     if not DAMON.exists():
         print("damon is left out: this kernel has no /sys/kernel/mm/damon/admin", file=sys.stderr)
     elif (DAMON / "nr_kdamonds").read_text().strip() != "0":
@@ -436,15 +550,9 @@ def one_run(program, manager):
         "digests": {source: digest(source) for source in SOURCES},
         "machine": processor(),
         "kernel": platform.release(),
-        "date": datetime.date.today().isoformat(),
+        "date": today(),
         **manager_says,
     }
-
-
-def processor():
-    """The processor's name, as /proc/cpuinfo has it."""
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
 
 
 def digest(source):
@@ -493,7 +601,7 @@ def cell(runs, program, manager):
 
 def table(runs):
     """The runs of one machine as a Markdown table: medians, with all values of the throughput."""
-    lines = ["| program | manager | saved at the end | throughput, unmanaged = 1 (all runs) | account | manager's CPU |", "|---|---|---|---|---|---|"]
+    lines = []
     cells = dict.fromkeys((run["program"], run["manager"]) for run in runs)
     for program, manager in sorted(cells, key=lambda key: list(PROGRAMS).index(key[0])):
         of = cell(runs, program, manager)
@@ -502,10 +610,10 @@ def table(runs):
             values += f"; slowest tenth of a second: {statistics.median(of['slowest']):.0f} ns an operation"
         # A program that gives memory back before it ends is below its peak by itself.
         shown = "" if manager == "unmanaged" and of["saved"] < 0.01 else f"{of['saved']:.0%}"
-        cost = "" if manager in ("unmanaged", "kernel-lru") else f"{of['cpu']:.2f} s"
+        cost = "" if manager in ("unmanaged", "kernel-lru", "senpai") else f"{of['cpu']:.2f} s"
         account = "" if of["account"] is None else f"{of['account']:.1%}"
-        lines.append(f"| {program} | {manager} | {shown} | {statistics.median(of['ratios']):.3f} ({values}) | {account} | {cost} |")
-    return "\n".join(lines)
+        lines.append([program, manager, shown, f"{statistics.median(of['ratios']):.3f} ({values})", account, cost])
+    return rounds.table(["program", "manager", "saved at the end", "throughput, unmanaged = 1 (all runs)", "account", "manager's CPU"], lines)
 
 
 def page(runs):
@@ -517,8 +625,9 @@ def page(runs):
     for of in by_machine(runs):
         dates = sorted({run["date"] for run in of})
         loads = [run["load_average_before"] for run in of]
-        told = f"{len(of)} runs of {dates[0]}{f' to {dates[-1]}' if len(dates) > 1 else ''} on {of[0]['machine']}, Linux {of[0]['kernel']}; load average before a run {min(loads):.1f} to {max(loads):.1f}."
-        parts.append(f"{told}\n\n{table(of)}\n")
+        when = f"{dates[0]} to {dates[-1]}" if len(dates) > 1 else dates[0]
+        load = f"load average before a run {min(loads):.1f} to {max(loads):.1f}."
+        parts.append(f"{len(of)} runs of {when} on {of[0]['machine']}, Linux {of[0]['kernel']}; {load}\n\n{table(of)}\n")
     PAGE.write_text(f"{before}{BEGIN}\n" + "\n".join(parts) + f"{END}{after}")
 
 
@@ -532,15 +641,15 @@ def not_in_readme(runs):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, help="the runs: target/campaign.jsonl, and for --page and --check the committed ones")
-    parser.add_argument("--programs", default=",".join(PROGRAMS))
-    parser.add_argument("--managers", help="those to run; unmanaged is always among them")
-    parser.add_argument("--rounds", type=int, default=1, help="balanced rounds: two runs of each manager in each")
-    parser.add_argument("--minutes", type=float, default=45.0, help="begin no run after so long")
-    parser.add_argument("--page", action="store_true", help="write the figures of --out into docs/performance.md, and run nothing")
-    parser.add_argument("--check", action="store_true", help="fail if the code that the figures of --out measure is another now, or README says others")
-    arguments = parser.parse_args()
+    options = parser(__doc__)
+    options.add_argument("--out", type=Path, help="the runs: target/campaign.jsonl, and for --page and --check the committed ones")
+    options.add_argument("--programs", default=",".join(PROGRAMS))
+    options.add_argument("--managers", help="those to run; unmanaged is always among them")
+    options.add_argument("--rounds", type=int, default=1, help="balanced rounds: two runs of each manager in each")
+    options.add_argument("--minutes", type=float, default=45.0, help="begin no run after so long")
+    options.add_argument("--page", action="store_true", help="write the figures of --out into docs/performance.md, and run nothing")
+    options.add_argument("--check", action="store_true", help="fail if the code that the figures of --out measure is another now, or README says others")
+    arguments = options.parse_args()
     arguments.out = arguments.out or (COMMITTED if arguments.page or arguments.check else ROOT / "target/campaign.jsonl")
     if (arguments.page or arguments.check) and not arguments.out.is_file():
         sys.exit(f"campaign.py: --out {arguments.out}: no such file; a campaign makes it")
@@ -550,15 +659,13 @@ def main():
     if arguments.check:
         changed, now = stale(read())
         for source in changed:
-            print(f"docs/performance.md is stale: {source} is {now[source]} now; measure again (sudo benchmarks/campaign.py --out {COMMITTED.relative_to(ROOT)}, then --page), or add `{source} {now[source]} REASON` to {ALLOWED.relative_to(ROOT)}")
+            print(f"docs/performance.md is stale: {source} is {now[source]} now; measure again (sudo benchmarks/campaign.py "
+                  f"--out {COMMITTED.relative_to(ROOT)}, then --page), or add `{source} {now[source]} REASON` to {ALLOWED.relative_to(ROOT)}")
         missing = list(not_in_readme(read()))
         for figure in missing:
             print(f"README.md does not say {figure!r}, which is what {arguments.out} gives")
         sys.exit(bool(changed or missing))
-    if os.geteuid() != 0:
-        sys.exit("campaign.py: managing memory needs root: sudo benchmarks/campaign.py ...")
-    if not os.access(TERRACE, os.X_OK):
-        sys.exit(f"campaign.py: {TERRACE} is not there: run `make build` first, or set TERRACE")
+    ready(root=True)
     unknown = set(arguments.programs.split(",")) - set(PROGRAMS)
     if unknown:
         sys.exit(f"campaign.py: --programs {','.join(unknown)}: there are {', '.join(PROGRAMS)}")
@@ -571,23 +678,20 @@ def main():
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
     # What another machine ran is not done here.
     mine = lambda: [run for run in read() if run["machine"] == processor()] if arguments.out.exists() else []
-    done = mine()
-    counts = {}
-    for run in done:
-        key = (run["program"], run["manager"])
-        counts[key] = counts.get(key, 0) + 1
+    counts = Counter((run["program"], run["manager"]) for run in mine())
     ends = time.monotonic() + arguments.minutes * 60
     for number in range(arguments.rounds):
         for program in arguments.programs.split(","):
-            if program.startswith("redis") and not shutil.which("redis-server"):
-                print(f"{program} is left out: redis-server is not installed", file=sys.stderr)
+            server = SERVERS.get(program)
+            if server and not shutil.which(server):
+                print(f"{program} is left out: {server} is not installed", file=sys.stderr)
                 continue
             if program == "postgres" and not POSTGRES:
                 print("postgres is left out: PostgreSQL is not installed", file=sys.stderr)
                 continue
             for half, names in enumerate([order, order[::-1]]):
                 for name in names:
-                    if counts.get((program, name), 0) > 2 * number + half:
+                    if counts[program, name] > 2 * number + half:
                         continue
                     if time.monotonic() > ends:
                         return print("the time is up; the same command goes on from here")

@@ -7,13 +7,11 @@
     benchmarks/lab_campaign.py --until 03:00      # begins no run after this time of day
     benchmarks/lab_campaign.py --tau              # whether the simulator ranks managers as the guests do: Kendall's tau
 
-Every run is kept as one JSON file, as `terrace lab compare --json` printed it; a run whose file is there is not run again, so
-that a campaign can be broken off and taken up. Seeds are outermost: what has run when it is broken off is whole seeds.
-`--terrace FILE` (or TERRACE) names the command; where its plugin does not lie beside it, TERRACE_QEMU_PLUGIN does, as for
-`terrace lab compare`. Guests get the same command unless TERRACE_BINARY names another. Nothing but files below --output is written.
+In: `terrace lab compare`; `--terrace FILE` (or TERRACE) names the command, TERRACE_QEMU_PLUGIN its plugin where that does not lie beside it, TERRACE_BINARY
+another command for the guests. Out: a JSON file a run below --output, as the command printed it, and the table. A run whose file is there is not run again, so
+that the campaign can be broken off and taken up. Seeds are outermost: what has run when it is broken off is whole seeds. Must not: write anything else.
 """
 
-import argparse
 import datetime
 import json
 import os
@@ -23,7 +21,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-REPOSITORY = Path(__file__).resolve().parent.parent
+import rounds
+from rounds import ROOT, spread
+
 KERNEL = "7.2"
 SIZE = "64MiB"
 FAST = "30%"
@@ -73,7 +73,7 @@ def run(arguments, workload, seed, manager):
     # A moved page rests a second, as usual: what has run was run before comparisons brought that to the guest's measure.
     name = manager + ":rest=1s" if manager.startswith("terrace:") else manager
     command += ["--managers", name, "--first-seed", str(seed), "--json", *WORKLOADS[workload]]
-    result = subprocess.run(command, stdout=subprocess.PIPE, cwd=REPOSITORY, check=False)
+    result = subprocess.run(command, stdout=subprocess.PIPE, cwd=ROOT, check=False)
     if result.returncode not in (0, 1) or not result.stdout:
         return False
     text = json.loads(result.stdout)
@@ -115,14 +115,6 @@ def rows_of(output):
     return rows
 
 
-def spread(values, scale, digits):
-    values = [value * scale for value in values]
-    median = f"{statistics.median(values):.{digits}f}"
-    if len(values) == 1:
-        return median
-    return f"{median} ({min(values):.{digits}f} to {max(values):.{digits}f})"
-
-
 def nanoseconds(row):
     """Modelled time of an access: a program that times itself does not make the same number of them in each run."""
     return row["modelled_seconds"] / row["accesses"] * 1e9
@@ -130,28 +122,31 @@ def nanoseconds(row):
 
 def table(rows):
     """Medians, and ranges where there is more than one seed, by program and manager; then who is ahead of whom."""
-    print("| program | manager | seeds | fast share, % | of the last half, % | modelled, ms | ns an access | had, MiB | pages in | pages out | CPU of the manager, s |")
-    print("|---|---|---|---|---|---|---|---|---|---|---|")
+    head = ["program", "manager", "seeds", "fast share, %", "of the last half, %", "modelled, ms", "ns an access", "had, MiB", "pages in", "pages out"]
+    cells = []
     for (workload, manager), found in rows.items():
-        column = lambda key: [row[key] for row in found]
-        cells = [
-            spread(column("fast_hit_share"), 100, 1),
-            spread(column("fast_hit_share_late"), 100, 1),
-            spread(column("modelled_seconds"), 1000, 0),
-            spread([nanoseconds(row) for row in found], 1, 2),
-            spread(column("fast_bytes_mean"), 2**-20, 1),
+        column = lambda key, scale=1: [one[key] * scale for one in found]
+        cells.append([
+            workload,
+            f"`{manager}`",
+            len(found),
+            spread(column("fast_hit_share", 100), ".1f"),
+            spread(column("fast_hit_share_late", 100), ".1f"),
+            spread(column("modelled_seconds", 1000), ".0f"),
+            spread(list(map(nanoseconds, found)), ".2f"),
+            spread(column("fast_bytes_mean", 2**-20), ".1f"),
             f"{statistics.median(column('promoted_pages')):,.0f}",
             f"{statistics.median(column('demoted_pages')):,.0f}",
-            spread(column("manager_cpu_seconds"), 1, 1),
-        ]
-        print(f"| {workload} | `{manager}` | {len(found)} | " + " | ".join(cells) + " |")
+            spread(column("manager_cpu_seconds"), ".1f"),
+        ])
+    print(rounds.table([*head, "CPU of the manager, s"], cells))
     median = {
         key: {"share": statistics.median(row["fast_hit_share"] for row in found), "time": statistics.median(map(nanoseconds, found))}
         for key, found in rows.items()
     }
     ahead = lambda one, other: one["share"] > other["share"] and one["time"] < other["time"]
 
-    def row_of(title, ours, rivals):
+    def standing(title, ours, rivals):
         """Where one of ours is ahead of all rivals, by both figures' medians."""
         wins, known = 0, 0
         for workload in WORKLOADS:
@@ -167,13 +162,10 @@ def table(rows):
         print(f"{title}: ahead on {wins} of {known}")
 
     print()
-    for policy in TERRACE:
-        row_of(f"{policy} against numa_balancing=1", [policy], ["numa_balancing=1"])
-    for policy in TERRACE:
-        row_of(f"{policy} against numa_balancing=2 and damon", [policy], ["numa_balancing=2", "damon"])
-    for policy in TERRACE:
-        row_of(f"{policy} against memtierd", [policy], [MEMTIERD])
-    row_of("Terrace's best against numa_balancing=2 and damon", TERRACE, ["numa_balancing=2", "damon"])
+    for rivals in (["numa_balancing=1"], ["numa_balancing=2", "damon"], [MEMTIERD]):
+        for policy in TERRACE:
+            standing(f"{policy} against {' and '.join(rivals)}", [policy], rivals)
+    standing("Terrace's best against numa_balancing=2 and damon", TERRACE, ["numa_balancing=2", "damon"])
 
 
 def simulate(arguments, workload, manager, seed):
@@ -193,8 +185,8 @@ def kendall(one, other):
 
 def tau(arguments, rows):
     """Fast shares in guests and in the simulator, medians over seeds, and Kendall's tau of each program's managers."""
-    print("| program | " + " | ".join(f"`{manager}`" for manager in SIMULATED) + " | tau |")
-    print("|---" * (len(SIMULATED) + 2) + "|")
+    # Row by row: each program is simulated before its row is known.
+    print(rounds.table(["program", *(f"`{manager}`" for manager in SIMULATED), "tau"], []))
     found = []
     for workload in WORKLOADS:
         guests = [statistics.median(row["fast_hit_share"] for row in rows[workload, manager]) for manager in SIMULATED]
@@ -203,21 +195,21 @@ def tau(arguments, rows):
             seeds = range(1, arguments.seeds + 1)
             simulated.append(statistics.median(simulate(arguments, workload, manager, seed)["fast_hit_share"] for seed in seeds))
         found.append(kendall(guests, simulated))
-        cells = " | ".join(f"{guest * 100:.0f} / {ours * 100:.0f} %" for guest, ours in zip(guests, simulated))
-        print(f"| {workload} | {cells} | {found[-1]:+.2f} |", flush=True)
+        cells = (f"{guest * 100:.0f} / {ours * 100:.0f} %" for guest, ours in zip(guests, simulated))
+        print(rounds.row([workload, *cells, f"{found[-1]:+.2f}"]), flush=True)
     print(f"\nfast share in guests / simulated; mean of tau {statistics.mean(found):+.2f}")
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, default=5, help="seeds of each run (5)")
-    parser.add_argument("--managers", type=lambda text: text.split(","), default=MANAGERS, metavar="NAMES", help="only these, with commas between")
-    parser.add_argument("--output", type=Path, default=REPOSITORY / "benchmarks/runs/2026-11-22-2vcpu-vm/lab-campaign", help="where runs are kept")
-    parser.add_argument("--terrace", type=Path, default=Path(os.environ.get("TERRACE", REPOSITORY / "target/release/terrace")), help="the command")
-    parser.add_argument("--until", metavar="HH:MM", help="begin no run after this time of day")
-    parser.add_argument("--table", action="store_true", help="run nothing")
-    parser.add_argument("--tau", action="store_true", help="simulate what has run, and say whether managers rank alike")
-    arguments = parser.parse_args()
+    options = rounds.parser(__doc__)
+    options.add_argument("--seeds", type=int, default=5, help="seeds of each run (5)")
+    options.add_argument("--managers", type=lambda text: text.split(","), default=MANAGERS, metavar="NAMES", help="only these, with commas between")
+    options.add_argument("--output", type=Path, default=ROOT / "benchmarks/runs/2026-11-22-2vcpu-vm/lab-campaign", help="where runs are kept")
+    options.add_argument("--terrace", type=Path, default=Path(rounds.TERRACE), help="the command")
+    options.add_argument("--until", metavar="HH:MM", help="begin no run after this time of day")
+    options.add_argument("--table", action="store_true", help="run nothing")
+    options.add_argument("--tau", action="store_true", help="simulate what has run, and say whether managers rank alike")
+    arguments = options.parse_args()
     failed = 0 if arguments.table or arguments.tau else campaign(arguments)
     rows = rows_of(arguments.output)
     if not rows:

@@ -3,190 +3,49 @@
 
     sudo benchmarks/run.py NAME [--out DIR] [--pairs N] [--short]
 
-NAME: at-rest, size-tune, size-database, all. Every run is kept raw in DIR as one JSON file, with its
-command; the table printed at the end is also written beside it. Ratios are of runs that alternate, so that what else the
-machine does hits both sides. Nothing is asserted: a figure is what was seen. Needs root; `make build` first.
+NAME: at-rest, size-tune, size-database, all. In: what `make build` made, and what is installed of redis-server and of the database's peers. Out: DIR/NAME.json
+with every run raw and the summary that is printed. Must not: assert a figure, or compare runs that do not alternate. Needs root.
 """
 
-import argparse
-import contextlib
-import datetime
-import fcntl
 import json
 import os
-import platform
 import shutil
 import signal
-import statistics
 import subprocess
-import sys
 import tempfile
 import time
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-TERRACE = os.environ.get("TERRACE", str(ROOT / "target/release/terrace"))
-REDIS_LOAD = os.environ.get("REDIS_LOAD", str(ROOT / "target/release/examples/redis_load"))
-GIB = 1 << 30
+from rounds import GIB, REDIS_LOAD, TERRACE, ends, hot_cold_command, json_lines, keep, median, parser, ready, redis_server, run, under_terrace, wait_for_port
 
 
 def say(text):
     print(text, flush=True)
 
 
-@contextlib.contextmanager
-def swap_to_ourselves():
-    """Swap priorities are global, so whoever sets up swap for a measurement or a test holds this lock (the live tests do, too)."""
-    with open(Path(tempfile.gettempdir()) / "terrace-live-swap.lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-
-
-class Zram:
-    """Compressed swap for a peer, like the one Terrace sets up: a device of our own, lz4, taken away again."""
-
-    def __init__(self, size):
-        self.number = Path("/sys/class/zram-control/hot_add").read_text().strip()
-        self.sys = Path(f"/sys/block/zram{self.number}")
-        (self.sys / "comp_algorithm").write_text("lz4")
-        (self.sys / "disksize").write_text(str(size))
-        subprocess.run(["mkswap", f"/dev/zram{self.number}"], check=True, capture_output=True)
-        subprocess.run(["swapon", "-p", "100", f"/dev/zram{self.number}"], check=True)
-
-    def occupied(self):
-        return int((self.sys / "mm_stat").read_text().split()[2])
-
-    def close(self):
-        subprocess.run(["swapoff", f"/dev/zram{self.number}"], check=True)
-        (self.sys / "reset").write_text("1")
-        Path("/sys/class/zram-control/hot_remove").write_text(self.number)
-
-
-def status_bytes(pid, field):
-    """A field of /proc/PID/status in bytes."""
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith(field + ":"):
-            return int(line.split()[1]) * 1024
-    return 0
-
-
-def cpu_seconds(pid):
-    """User and system time of a process so far."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def median(values):
-    values = [value for value in values if value is not None]
-    return statistics.median(values) if values else None
-
-
-def hot_loop(lines, first, last):
-    """Figures of the hot loop between two times of the measured part: mean time of an operation (stalls included) and
-    median of the medians (stalls left out)."""
-    run = [line for line in lines if line.get("phase") == "run" and line["operations"]]
-    if not run:
-        return {}
-    began = run[0]["seconds"] - 1.0
-    window = [line for line in run if first <= line["seconds"] - began <= last]
-    operations = sum(line["operations"] for line in window)
-    seconds = len(window)
-    return {
-        "mean_nanoseconds": seconds * 1e9 / operations if operations else None,
-        "p50_nanoseconds": median([line["p50_nanoseconds"] for line in window]),
-        "p10_nanoseconds": median([line["p10_nanoseconds"] for line in window]),
-        "seconds": seconds,
-    }
-
-
-def json_lines(text):
-    found = []
-    for line in text.splitlines():
-        if line.startswith("{"):
-            found.append(json.loads(line))
-    return found
-
-
-def workload_command(size, duration, options):
-    command = [TERRACE, "workload", "hot-cold", "--size", size, "--duration", f"{duration}s"]
-    for option in options:
-        command += ["--set", option]
-    return command
-
-
-def managed(command, options=()):
-    """A run under Terrace: the program's lines and Terrace's report."""
-    with tempfile.NamedTemporaryFile(suffix=".json") as report:
-        full = [TERRACE, "run", "--quiet", "--json-file", report.name, *options, "--", *command]
-        with swap_to_ourselves():
-            done = subprocess.run(full, capture_output=True, text=True)
-        if done.returncode:
-            sys.exit(f"{' '.join(full)}\nended with {done.returncode}:\n{done.stderr}")
-        text = Path(report.name).read_text()
-        return {"command": full, "lines": json_lines(done.stdout), "report": json.loads(text)}
-
-
-MEMTIERD = """\
-policy:
-  name: age
-  config: |
-    intervalms: 5000
-    pidwatcher:
-      name: pidlist
-      config: |
-        pids: [{pid}]
-    swapoutms: 10000
-    tracker:
-      name: finder
-      config: |
-        regionsupdatems: 5000
-    mover:
-      intervalms: 20
-      bandwidth: 200
-"""
-
-
-def wait_for_port(port):
-    import socket
-
-    for _ in range(300):
-        try:
-            socket.create_connection(("127.0.0.1", port), timeout=1).close()
-            return
-        except OSError:
-            time.sleep(0.1)
-    sys.exit(f"nothing answers on port {port}")
+def hot_loop(lines, duration):
+    """Of the measured part's first seconds: the mean time of an operation (stalls included), and the median of the medians (stalls left out)."""
+    measured = [line for line in lines if line.get("phase") == "run" and line["operations"]]
+    began = measured[0]["seconds"] - 1.0
+    window = [line for line in measured if line["seconds"] - began <= duration]
+    return len(window) / sum(line["operations"] for line in window), median([line["p50_nanoseconds"] for line in window]) / 1e9
 
 
 def at_rest(arguments):
     """Terrace's own cost on a 4 GiB target: at rest, and for each GiB it moved."""
-    run = managed(workload_command("4GiB", 100, ["layout=scattered"]))
-    points = run["report"]["timeline"]
+    found = under_terrace(["run"], hot_cold_command("4GiB", 100, "layout=scattered"), lambda command: json_lines(run(command)))
+    report = found["report"]
+    points, cost = report["timeline"], report["manager"]
     rest = [p for p in points if 55 <= p["seconds"] <= 95]
-    moved = run["report"]["moved_pages"]["demoted"] * 4096 / GIB
+    moved = report["moved_pages"]["demoted"] * 4096 / GIB
     summary = {
-        "cpu_share_at_rest": (rest[-1]["manager_cpu_seconds"] - rest[0]["manager_cpu_seconds"])
-        / (rest[-1]["seconds"] - rest[0]["seconds"]),
-        "user_cpu_seconds_per_gib_moved": run["report"]["manager"]["user_cpu_seconds"] / moved,
-        "cpu_seconds_per_gib_moved_kernel_included": run["report"]["manager"]["cpu_seconds"] / moved,
-        "max_rss_mib": run["report"]["manager"]["max_rss_bytes"] / 2**20,
+        "cpu_share_at_rest": (rest[-1]["manager_cpu_seconds"] - rest[0]["manager_cpu_seconds"]) / (rest[-1]["seconds"] - rest[0]["seconds"]),
+        "user_cpu_seconds_per_gib_moved": cost["user_cpu_seconds"] / moved,
+        "cpu_seconds_per_gib_moved_kernel_included": cost["cpu_seconds"] / moved,
+        "max_rss_mib": cost["max_rss_bytes"] / 2**20,
         "rss_allowed_mib": 16 + 0.003 * 4096,
-        "round_milliseconds_mean": run["report"]["manager"]["round_milliseconds_mean"],
+        "round_milliseconds_mean": cost["round_milliseconds_mean"],
     }
-    keep(arguments, "at-rest", {"run": run}, summary)
-
-
-def tuned(command, max_slowdown, run, options):
-    """A program under `terrace size tune`: what `run` measures of it while it runs, and the tuner's own report."""
-    with tempfile.NamedTemporaryFile(suffix=".json") as report:
-        full = [TERRACE, "size", "tune", "--max-slowdown", max_slowdown, *options, "--quiet", "--json-file", report.name, "--", *command]
-        with swap_to_ourselves():
-            result = run(full)
-        return {"command": full, "result": result, "report": json.loads(Path(report.name).read_text())}
-
-
-def ends(values):
-    return [min(values), max(values)]
+    kept(arguments, "at-rest", {"run": found}, summary)
 
 
 def size_tune(arguments, max_slowdown="5%"):
@@ -201,43 +60,31 @@ def size_tune(arguments, max_slowdown="5%"):
 
     def workload(command):
         began = time.monotonic()
-        done = subprocess.run(command, capture_output=True, text=True)
+        lines = json_lines(run(command))
         wall = time.monotonic() - began
-        if done.returncode:
-            sys.exit(f"{' '.join(command)}\nended with {done.returncode}:\n{done.stderr}")
         # All of the measured part, from the first decision to the last; what comes after it, reading all to verify, is in the wall time.
-        loop = hot_loop(json_lines(done.stdout), 0, duration)
-        return {
-            "seconds_an_operation": loop["mean_nanoseconds"] / 1e9,
-            "median_seconds": loop["p50_nanoseconds"] / 1e9,
-            "wall_seconds": wall,
-        }
+        mean, middle = hot_loop(lines, duration)
+        return {"seconds_an_operation": mean, "median_seconds": middle, "wall_seconds": wall}
 
     def server(command):
         program = subprocess.Popen(command, stdout=subprocess.DEVNULL)
         try:
             wait_for_port(7392)
             load = [REDIS_LOAD, "--port", "7392", "--data", "1GiB", "--value", "1KiB"]
-            subprocess.run([*load, "--fill", "1GiB"], check=True)
-            reads = [*load, "--seconds", str(seconds), "--warm", str(warm), "--connections", "2"]
-            result = json.loads(subprocess.run(reads, check=True, capture_output=True, text=True).stdout)
+            run([*load, "--fill", "1GiB"])
+            result = json.loads(run([*load, "--seconds", str(seconds), "--warm", str(warm), "--connections", "2"]))
         finally:
             program.send_signal(signal.SIGTERM)
             program.wait()
-        return {
-            "seconds_an_operation": 1 / result["requests_per_second"],
-            "median_seconds": result["p50_microseconds"] / 1e6,
-            "result": result,
-        }
+        return {"seconds_an_operation": 1 / result["requests_per_second"], "median_seconds": result["p50_microseconds"] / 1e6, "result": result}
 
-    redis_server = ["redis-server", "--port", "7392", "--save", "", "--appendonly", "no", "--bind", "127.0.0.1"]
-    programs = {"hot-cold": (workload_command("1GiB" if arguments.short else "2GiB", duration, ["layout=scattered"]), workload)}
+    programs = {"hot-cold": (hot_cold_command("1GiB" if arguments.short else "2GiB", duration, "layout=scattered"), workload)}
     if shutil.which("redis-server"):
-        programs["redis"] = (redis_server, server)
+        programs["redis"] = (redis_server(7392), server)
     else:
         say("  redis-server is not installed: left out")
     pairs, summary = {}, {}
-    for name, (command, run) in programs.items():
+    for name, (command, measure) in programs.items():
         if arguments.only not in (None, name):
             continue
         pairs[name] = []
@@ -245,9 +92,9 @@ def size_tune(arguments, max_slowdown="5%"):
             pair = {"load_average_before": os.getloadavg()}
             for side in ["tuned", "untuned"] if number % 2 == 0 else ["untuned", "tuned"]:
                 if side == "tuned":
-                    pair[side] = tuned(command, max_slowdown, run, options)
+                    pair[side] = under_terrace(["size", "tune", "--max-slowdown", max_slowdown, *options], command, measure)
                 else:
-                    pair[side] = {"command": command, "result": run(command)}
+                    pair[side] = {"command": command, "result": measure(command)}
             results = {side: pair[side]["result"] for side in ("tuned", "untuned")}
             for figure in ("seconds_an_operation", "median_seconds"):
                 pair[f"{figure}_slowdown"] = results["tuned"][figure] / results["untuned"][figure] - 1
@@ -259,58 +106,52 @@ def size_tune(arguments, max_slowdown="5%"):
                 f"by the tuner's own account {report['loss']:.2%}"
             )
         of = pairs[name]
-        summary[name] = {
+        figures = {
+            "saved_share_mean": [pair["tuned"]["report"]["saved_share_mean"] for pair in of],
+            "slowdown": [pair["seconds_an_operation_slowdown"] for pair in of],
+            "median_operation_slowdown": [pair["median_seconds_slowdown"] for pair in of],
+            "own_loss": [pair["tuned"]["report"]["loss"] for pair in of],
+        }
+        if name == "hot-cold":
+            figures["wall_slowdown"] = [pair["tuned"]["result"]["wall_seconds"] / pair["untuned"]["result"]["wall_seconds"] - 1 for pair in of]
+        # The range of five pairs is an interval of 94 % for the median, that of three one of 75 %.
+        summary[name] = {f"{figure}_{what}": of_all(values) for figure, values in figures.items() for what, of_all in [("median", median), ("range", ends)]}
+        for figure, key in [("saved_share_max", "saved_share_max"), ("own_loss_low", "loss_low"), ("own_loss_high", "loss_high"), ("own_loss_p95", "loss_p95")]:
+            summary[name][f"{figure}_median"] = median([pair["tuned"]["report"][key] for pair in of])
+        summary[name] |= {
             "pairs": len(of),
-            "saved_share_mean_median": median([pair["tuned"]["report"]["saved_share_mean"] for pair in of]),
-            "saved_share_max_median": median([pair["tuned"]["report"]["saved_share_max"] for pair in of]),
-            # The range of five pairs is an interval of 94 % for the median, that of three one of 75 %.
-            "slowdown_median": median([pair["seconds_an_operation_slowdown"] for pair in of]),
-            "slowdown_range": ends([pair["seconds_an_operation_slowdown"] for pair in of]),
-            "median_operation_slowdown_median": median([pair["median_seconds_slowdown"] for pair in of]),
-            "median_operation_slowdown_range": ends([pair["median_seconds_slowdown"] for pair in of]),
-            "saved_share_mean_range": ends([pair["tuned"]["report"]["saved_share_mean"] for pair in of]),
-            "own_loss_median": median([pair["tuned"]["report"]["loss"] for pair in of]),
-            "own_loss_range": ends([pair["tuned"]["report"]["loss"] for pair in of]),
-            "own_loss_low_median": median([pair["tuned"]["report"]["loss_low"] for pair in of]),
-            "own_loss_high_median": median([pair["tuned"]["report"]["loss_high"] for pair in of]),
-            "own_loss_p95_median": median([pair["tuned"]["report"]["loss_p95"] for pair in of]),
             "max_slowdown": max_slowdown,
             "load_average_before_median": median([pair["load_average_before"][0] for pair in of]),
             "short": arguments.short,
         }
-        if name == "hot-cold":
-            walls = [pair["tuned"]["result"]["wall_seconds"] / pair["untuned"]["result"]["wall_seconds"] - 1 for pair in of]
-            summary[name] |= {"wall_slowdown_median": median(walls), "wall_slowdown_range": ends(walls)}
-    keep(arguments, "-".join(["size-tune", *([arguments.only] if arguments.only else [])]), {"pairs": pairs}, summary)
+    kept(arguments, f"size-tune-{arguments.only}" if arguments.only else "size-tune", {"pairs": pairs}, summary)
 
 
 def size_database(arguments):
     """Building a database of 100,000 records of 100 sizes, indexing it, and queries."""
     with tempfile.TemporaryDirectory() as directory:
         file = f"{directory}/optane.parquet"
-        command = [TERRACE, "size", "build", "--machine", "optane-6252", "--records", "100000", "--out", file, "--json"]
-        build = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+        build = json.loads(run([TERRACE, "size", "build", "--machine", "optane-6252", "--records", "100000", "--out", file, "--json"]))
         vectors = ["5e8,0,0,0,40,16e9,2,24", "1e9,1e7,1e4,1e4,2,8e9,2,16", "5e7,1e6,0,500,300,2e9,4,8"]
         queries = []
         for number in range(arguments.pairs):
             for k in ("1", "8"):
                 query = [TERRACE, "size", "query", "--db", file, "--vector", vectors[number % 3], "--k", k, "--json"]
-                found = json.loads(subprocess.run(query, check=True, capture_output=True, text=True).stdout)
-                queries.append({"command": query, "k": int(k), **{key: found[key] for key in ("query_microseconds", "index_milliseconds", "read_milliseconds")}})
+                found = json.loads(run(query))
+                figures = {key: found[key] for key in ("query_microseconds", "index_milliseconds", "read_milliseconds")}
+                queries.append({"command": query, "k": int(k), **figures})
         others = database_peers(file)
     build["file"] = "optane.parquet"
-    one = [query["query_microseconds"] for query in queries if query["k"] == 1]
-    eight = [query["query_microseconds"] for query in queries if query["k"] == 8]
     summary = {
         "build_seconds": build["seconds"],
         "records_per_second": build["records_per_second"],
         "index_milliseconds_median": median([query["index_milliseconds"] for query in queries]),
         "read_milliseconds_median": median([query["read_milliseconds"] for query in queries]),
-        "query_microseconds_median": median(one),
-        "query_microseconds_k8_median": median(eight),
+        "query_microseconds_median": median([query["query_microseconds"] for query in queries if query["k"] == 1]),
+        "query_microseconds_k8_median": median([query["query_microseconds"] for query in queries if query["k"] == 8]),
+        "peers": others,
     }
-    summary["peers"] = others
-    keep(arguments, "size-database", {"build": build, "queries": queries}, summary)
+    kept(arguments, "size-database", {"build": build, "queries": queries}, summary)
 
 
 def database_peers(file, asked=2000):
@@ -382,57 +223,22 @@ def database_peers(file, asked=2000):
     return results
 
 
-def keep(arguments, name, raw, summary):
-    """Writes the raw runs and the summary, and prints the summary."""
-    arguments.out.mkdir(parents=True, exist_ok=True)
-    for heavy in find_reports(raw):
-        # The picture of every page over time is large and not what these runs are about.
-        heavy.pop("heat_map", None)
-    machine = {
-        "kernel": platform.release(),
-        "cpus": os.cpu_count(),
-        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
-        "load_average_at_end": os.getloadavg(),
-        "date": datetime.date.today().isoformat(),
-    }
-    text = json.dumps({"benchmark": name, "machine": machine, "summary": summary, **raw})
-    # Where the files lie is nobody's business; what was run is.
-    text = text.replace(str(ROOT) + "/", "").replace(TERRACE, "terrace").replace(REDIS_LOAD, "redis_load")
-    (arguments.out / f"{name}.json").write_text(text + "\n")
+def kept(arguments, name, raw, summary):
+    keep(arguments.out, name, {"summary": summary, **raw})
     say(f"  {name}: {json.dumps(summary, indent=2)}")
 
 
-def find_reports(value):
-    if isinstance(value, dict):
-        if "heat_map" in value:
-            yield value
-        for part in value.values():
-            yield from find_reports(part)
-    elif isinstance(value, list):
-        for part in value:
-            yield from find_reports(part)
-
-
-BENCHMARKS = {
-    "at-rest": at_rest,
-    "size-tune": size_tune,
-    "size-database": size_database,
-}
+BENCHMARKS = {"at-rest": at_rest, "size-tune": size_tune, "size-database": size_database}
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("name", choices=[*BENCHMARKS, "all"])
-    parser.add_argument("--out", type=Path, help="where the raw runs go (default: benchmarks/runs/DATE)")
-    parser.add_argument("--pairs", type=int, default=5)
-    parser.add_argument("--short", action="store_true", help="size-tune: shorter runs")
-    parser.add_argument("--only", choices=["hot-cold", "redis"], help="size-tune: this program alone; the file is named after it")
-    arguments = parser.parse_args()
-    arguments.out = arguments.out or ROOT / "benchmarks/runs" / datetime.date.today().isoformat()
-    if os.geteuid() != 0:
-        sys.exit("run.py: managing memory needs root: sudo benchmarks/run.py ...")
-    if not os.access(TERRACE, os.X_OK):
-        sys.exit(f"run.py: {TERRACE} is not there: run `make build` first, or set TERRACE")
+    options = parser(__doc__, out=True)
+    options.add_argument("name", choices=[*BENCHMARKS, "all"])
+    options.add_argument("--pairs", type=int, default=5)
+    options.add_argument("--short", action="store_true", help="size-tune: shorter runs")
+    options.add_argument("--only", choices=["hot-cold", "redis"], help="size-tune: this program alone; the file is named after it")
+    arguments = options.parse_args()
+    ready(root=True)
     for name in BENCHMARKS if arguments.name == "all" else [arguments.name]:
         say(f"{name}:")
         BENCHMARKS[name](arguments)

@@ -3,26 +3,22 @@
 
     benchmarks/sweep_speed.py [--workload btree] [--size 128MiB] [--rounds 3] [--out DIR]
 
-In: the program `terrace` (TERRACE, or target/release/terrace). Out: one JSON file in DIR with every time, and the table that is printed. Nothing
-is asserted about time; cells that differ end the script with 1.
+In: the program `terrace` (TERRACE, or target/release/terrace). Out: DIR/sweep-speed.json with every time and gain, and a line a round. Must not: assert a time.
+Exit: 1 where the cells of both differ.
 
 Ten policies on one program: the sweep runs the program once a core for all of them, the loop once a core for each (with the two bounds and
 first touch). Rounds are balanced: loop, sweep, sweep, loop.
 """
 
-import argparse
 import json
-import os
-import platform
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-TERRACE = os.environ.get("TERRACE", str(ROOT / "target/release/terrace"))
+from rounds import TERRACE, balanced, keep, parser, ready, run
+
 POLICIES = ["first-touch", "age", "terrace", "flexmem", "memtis", "tpp", "hemem", "tiering08", "tieredmms", "flexhm"]
 
 
@@ -36,7 +32,7 @@ def sweep(folder, workload, size):
     specification.write_text("\n".join(lines) + "\n")
     table = folder / "sweep.jsonl"
     began = time.monotonic()
-    subprocess.run([TERRACE, "sweep", str(specification), "--output", str(table)], check=True, capture_output=True)
+    run([TERRACE, "sweep", str(specification), "--output", str(table)])
     seconds = time.monotonic() - began
     rows = [json.loads(line) for line in table.read_text().splitlines()]
     return seconds, {row["policy"]: row["gain_over_all_slow"] for row in rows}
@@ -48,23 +44,22 @@ def loop(workload, size):
     for policy in POLICIES:
         command = [TERRACE, "sim", "compare", "--workloads", workload, "--policies", policy, "--machine", "optane-6252"]
         command += ["--fast", "25%", "--size", size, "--threads", "4", "--scale", "1024", "--pages", "4k", "--seeds", "1", "--json"]
-        done = subprocess.run(command, check=True, capture_output=True, text=True)
-        gains[policy] = json.loads(done.stdout)["cells"][0]["gain_over_all_slow"]
+        gains[policy] = json.loads(run(command))["cells"][0]["gain_over_all_slow"]
     return time.monotonic() - began, gains
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--workload", default="btree")
-    parser.add_argument("--size", default="128MiB")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks/runs")
-    arguments = parser.parse_args()
+    options = parser(__doc__, out=True)
+    options.add_argument("--workload", default="btree")
+    options.add_argument("--size", default="128MiB")
+    options.add_argument("--rounds", type=int, default=3)
+    arguments = options.parse_args()
+    ready()
     rounds, known = [], None
     with tempfile.TemporaryDirectory() as folder:
         for number in range(arguments.rounds):
             times = {"loop": [], "sweep": []}
-            for kind in ["loop", "sweep", "sweep", "loop"]:
+            for kind in balanced(["loop", "sweep"]):
                 if kind == "loop":
                     seconds, gains = loop(arguments.workload, arguments.size)
                 else:
@@ -79,14 +74,8 @@ def main():
             print(f"round {number + 1}: {shown}: {ratio:.2f} times as fast")
     median = statistics.median(one["ratio"] for one in rounds)
     print(f"median: {median:.2f} times as fast")
-    version = subprocess.run([TERRACE, "--version"], check=True, capture_output=True, text=True).stdout.strip()
-    result = {
-        "command": "benchmarks/sweep_speed.py " + " ".join(sys.argv[1:]), "version": version, "cores": os.cpu_count(),
-        "kernel": platform.release(), "policies": POLICIES, "workload": arguments.workload, "size": arguments.size,
-        "rounds": rounds, "median_ratio": median, "gains": known,
-    }
-    arguments.out.mkdir(parents=True, exist_ok=True)
-    (arguments.out / "sweep-speed.json").write_text(json.dumps(result, indent=1) + "\n")
+    result = {"version": run([TERRACE, "--version"]).strip(), "policies": POLICIES, "workload": arguments.workload, "size": arguments.size}
+    keep(arguments.out, "sweep-speed", {**result, "rounds": rounds, "median_ratio": median, "gains": known})
 
 
 if __name__ == "__main__":

@@ -13,13 +13,11 @@ its first word is the newest that is there), `record` (options of terrace record
 `exit_code`, `not_root` (root becomes an ordinary user of its own files) and `varies` (why another run makes other accesses).
 """
 
-import argparse
 import concurrent.futures
 import glob
 import hashlib
 import json
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -27,10 +25,10 @@ import time
 import tomllib
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+from rounds import ROOT, TERRACE, parser, ready
+
 RECIPES = ROOT / "benchmarks/traces"
 OUT = ROOT / "target/traces"
-TERRACE = os.environ.get("TERRACE", str(ROOT / "target/release/terrace"))
 KEYS = {"packages", "seed", "input", "program", "record", "stdin", "environment", "sources", "exit_code", "not_root", "varies"}
 LONGEST_SECONDS = 900
 ORDINARY = ["unshare", "--user", "--map-user=1000", "--map-group=1000"]
@@ -106,8 +104,8 @@ def record(recipe, out):
         info = json.loads(subprocess.run([TERRACE, "trace", "info", "--json", trace], check=True, capture_output=True).stdout)
         with open(trace, "rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
-        kept = {"recipe": recipe["digest"], "pages": info["touched_pages"], "accesses": info["summary"]["accesses"], "trace": digest, "addresses": addresses(trace)}
-        kept |= {"bytes": trace.stat().st_size, "recording_seconds": round(recording, 1)}
+        kept = {"recipe": recipe["digest"], "pages": info["touched_pages"], "accesses": info["summary"]["accesses"], "trace": digest}
+        kept |= {"addresses": addresses(trace), "bytes": trace.stat().st_size, "recording_seconds": round(recording, 1)}
         trace.replace(out / f"{name}.trace")
         (out / f"{name}.json").write_text(json.dumps(kept, indent=1) + "\n")
     mib = kept["pages"] / 256
@@ -132,10 +130,10 @@ def held(recipe, out):
 
 def main():
     there = sorted(path.stem for path in RECIPES.glob("*.toml"))
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", metavar="NAME", help="recipes; all unless given")
-    parser.add_argument("--out", type=Path, default=OUT, help="folder of the traces (target/traces)")
-    arguments = parser.parse_args()
+    options = parser(__doc__)
+    options.add_argument("names", nargs="*", metavar="NAME", help="recipes; all unless given")
+    options.add_argument("--out", type=Path, default=OUT, help="folder of the traces (target/traces)")
+    arguments = options.parse_args()
     for name in arguments.names:
         if name not in there:
             misuse(f"{name}: no such recipe; there are {', '.join(there)}")
@@ -160,7 +158,8 @@ def main():
     lines = []
     for recipe in map(read, there):
         if kept := held(recipe, out):
-            lines.append(f"{recipe['name']} {kept['recipe']} {kept['pages']} {kept['accesses']} {kept['trace']} {kept['addresses']} {recipe.get('varies', '-')}\n")
+            figures = [str(kept[key]) for key in ("recipe", "pages", "accesses", "trace", "addresses")]
+            lines.append(" ".join([recipe["name"], *figures, recipe.get("varies", "-")]) + "\n")
     (RECIPES if out == OUT else out).joinpath("digests").write_text(HEAD + "".join(lines))
     print(f"{len(recipes) - failed} of {len(recipes)} traces in {out}")
     sys.exit(1 if failed else 0)
@@ -171,8 +170,7 @@ def prepare(recipes, out):
     packages = sorted({"qemu-user", *(package for recipe in recipes for package in recipe["packages"])})
     if subprocess.run([ROOT / "scripts/needs", "packages", *packages]).returncode:
         sys.exit(1)
-    if not shutil.which(TERRACE):
-        sys.exit(f"traces.py: {TERRACE} is not there: run `make build` first, or set TERRACE")
+    ready()
     with tempfile.TemporaryDirectory(dir=out) as folder:
         tried = subprocess.run([TERRACE, "record", "--once", "--output", f"{folder}/t", "--", "/bin/true"], capture_output=True, text=True)
         if tried.returncode:

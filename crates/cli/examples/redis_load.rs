@@ -1,4 +1,4 @@
-//! A load for a Redis server: fills it, then reads keys by zipf and reports throughput and latency.
+//! A load for a Redis or memcached server: fills it, then reads keys by zipf and reports throughput and latency.
 //!
 //! redis-benchmark draws its keys uniformly, which is the one distribution that gives tiering nothing to do; hence this
 //! client. In: a port on this machine. Out: one JSON object on stdout. Must not: talk to any other address.
@@ -9,7 +9,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-use clap::Parser;
+use clap::{Parser, ValueEnum};
 use terrace_core::random::mix;
 use terrace_core::units::Bytes;
 use terrace_workloads::random::{Permutation, Random, Zipf};
@@ -19,6 +19,9 @@ struct Arguments {
     /// The server's port on 127.0.0.1.
     #[arg(long)]
     port: u16,
+    /// What the server speaks.
+    #[arg(long, value_enum, default_value_t = Protocol::Redis)]
+    protocol: Protocol,
     /// Write this much before reading; 0 reads what is there.
     #[arg(long, default_value = "0")]
     fill: Bytes,
@@ -43,6 +46,46 @@ struct Arguments {
     /// Seed of the draws.
     #[arg(long, default_value_t = 1)]
     seed: u64,
+}
+
+/// What a server speaks: Redis's RESP2, or memcached's text protocol (doc/protocol.txt of memcached).
+#[derive(Clone, Copy, ValueEnum)]
+enum Protocol {
+    Redis,
+    Memcached,
+}
+
+impl Protocol {
+    fn set(self, key: u64, value: &[u8]) -> Vec<u8> {
+        let bytes = value.len();
+        let head = match self {
+            Self::Redis => format!("*3\r\n$3\r\nSET\r\n$12\r\n{key:012}\r\n${bytes}\r\n"),
+            Self::Memcached => format!("set {key:012} 0 0 {bytes}\r\n"),
+        };
+        [head.as_bytes(), value, b"\r\n"].concat()
+    }
+
+    fn stored(self) -> &'static str {
+        match self {
+            Self::Redis => "+OK\r\n",
+            Self::Memcached => "STORED\r\n",
+        }
+    }
+
+    fn get(self, key: u64) -> String {
+        match self {
+            Self::Redis => format!("*2\r\n$3\r\nGET\r\n$12\r\n{key:012}\r\n"),
+            Self::Memcached => format!("get {key:012}\r\n"),
+        }
+    }
+
+    /// The line before a value, and what follows it.
+    fn around(self, key: u64, bytes: u64) -> (String, &'static str) {
+        match self {
+            Self::Redis => (format!("${bytes}\r\n"), "\r\n"),
+            Self::Memcached => (format!("VALUE {key:012} 0 {bytes}\r\n"), "\r\nEND\r\n"),
+        }
+    }
 }
 
 fn main() -> anyhow::Result<()> {
@@ -111,16 +154,13 @@ fn fill(arguments: &Arguments, keys: u64) -> anyhow::Result<()> {
         let last = (first + 256).min(keys);
         let mut batch = Vec::new();
         for key in first..last {
-            let value = value(key, arguments.value.get() as usize);
-            write!(batch, "*3\r\n$3\r\nSET\r\n$12\r\n{key:012}\r\n${}\r\n", value.len())?;
-            batch.extend_from_slice(&value);
-            batch.extend_from_slice(b"\r\n");
+            batch.extend(arguments.protocol.set(key, &value(key, arguments.value.get() as usize)));
         }
         writer.write_all(&batch)?;
         for _ in first..last {
             line.clear();
             reader.read_line(&mut line)?;
-            anyhow::ensure!(line == "+OK\r\n", "SET answered {line:?}");
+            anyhow::ensure!(line == arguments.protocol.stored(), "setting a key was answered {line:?}");
         }
     }
     Ok(())
@@ -132,17 +172,19 @@ fn read(arguments: &Arguments, number: u64, zipf: &Zipf, scramble: &Permutation)
     let mut random = Random::new(arguments.seed, number);
     let mut latencies = Vec::new();
     let mut line = String::new();
-    let mut body = vec![0; arguments.value.get() as usize + 2];
+    let (protocol, bytes) = (arguments.protocol, arguments.value.get());
+    let mut body = vec![0; bytes as usize + protocol.around(0, bytes).1.len()];
     let began = Instant::now();
     let warm = Duration::from_secs(arguments.warm);
     while began.elapsed() < Duration::from_secs(arguments.seconds) {
         let key = scramble.apply(zipf.draw(&mut random));
-        let request = format!("*2\r\n$3\r\nGET\r\n$12\r\n{key:012}\r\n");
+        let request = protocol.get(key);
+        let (before, _) = protocol.around(key, bytes);
         let sent = Instant::now();
         writer.write_all(request.as_bytes())?;
         line.clear();
         reader.read_line(&mut line)?;
-        anyhow::ensure!(line.starts_with('$') && line != "$-1\r\n", "GET {key:012} answered {line:?}");
+        anyhow::ensure!(line == before, "GET {key:012} answered {line:?}");
         reader.read_exact(&mut body)?;
         let latency = sent.elapsed();
         if began.elapsed() > warm {
