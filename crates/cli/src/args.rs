@@ -34,11 +34,10 @@ const PIDS: std::ops::RangeInclusive<u32> = 1..=(1 << 22);
 fn pid(text: &str) -> Result<u32, String> {
     match text.parse::<u32>() {
         Ok(pid) if PIDS.contains(&pid) => Ok(pid),
-        Ok(_) => Err(format!("a pid is {} to {}", PIDS.start(), PIDS.end())),
-        Err(_) if text.chars().all(|letter| letter.is_ascii_digit()) => {
-            Err(format!("a pid is {} to {}", PIDS.start(), PIDS.end()))
+        Err(_) if text.chars().any(|letter| !letter.is_ascii_digit()) => {
+            Err(format!("expected a number; by name: --name {text}"))
         }
-        Err(_) => Err(format!("expected a number; by name: --name {text}")),
+        _ => Err(format!("a pid is {} to {}", PIDS.start(), PIDS.end())),
     }
 }
 
@@ -240,9 +239,6 @@ pub(crate) struct AttachArguments {
     pub output: ReportArguments,
     #[command(flatten)]
     pub target: TargetArguments,
-    /// Stop after this long, such as 60s.
-    #[arg(long, value_name = "TIME")]
-    pub duration: Option<String>,
 }
 
 #[derive(Debug, Args)]
@@ -254,9 +250,6 @@ pub(crate) struct ObserveArguments {
     pub output: ReportArguments,
     #[command(flatten)]
     pub target: TargetArguments,
-    /// Stop after this long, such as 60s.
-    #[arg(long, value_name = "TIME")]
-    pub duration: Option<String>,
     /// The program and its arguments.
     #[arg(trailing_var_arg = true, value_name = "CMD")]
     pub command: Vec<OsString>,

@@ -6,6 +6,7 @@ use std::io::Write;
 
 use comfy_table::presets::{ASCII_HORIZONTAL_ONLY, UTF8_HORIZONTAL_ONLY};
 use comfy_table::{ContentArrangement, Table};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use terrace_core::text::visible_lines;
 
 /// What a terminal can show.
@@ -51,12 +52,31 @@ pub(crate) fn fitted(text: &str, width: usize) -> String {
     text.chars().take(width).collect()
 }
 
+/// A bar on stderr when that is a terminal, and nothing otherwise; `done` of its steps were done before.
+pub(crate) fn bar(total: u64, done: u64, template: &str) -> ProgressBar {
+    let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::stderr()).with_position(done);
+    if let Ok(style) = ProgressStyle::with_template(template) {
+        bar.set_style(style);
+    }
+    bar.reset_eta();
+    bar
+}
+
 /// Prints a value as one JSON object on one line of stdout. Every command with `--json` prints by this.
 pub(crate) fn print_json(value: &impl serde::Serialize) -> anyhow::Result<()> {
     let mut stdout = std::io::stdout().lock();
     serde_json::to_writer(&mut stdout, value)?;
     writeln!(stdout)?;
     Ok(())
+}
+
+/// Prints a value as JSON where that is asked for, else as the text that a person reads on this screen.
+pub(crate) fn print(
+    json: bool,
+    value: &impl serde::Serialize,
+    text: impl FnOnce(&Screen) -> String,
+) -> anyhow::Result<()> {
+    if json { print_json(value) } else { print_text(&text(&Screen::of(std::io::stdout()))) }
 }
 
 /// Prints text on stdout. Control characters in names from outside do not act on the terminal.

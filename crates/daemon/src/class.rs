@@ -319,17 +319,12 @@ impl Running {
         for reason in reasons {
             tracing::debug!(class = class.name, "{reason}");
         }
-        let life_cycle = match life_cycle {
-            Some((Some(cycle), line)) => {
-                tracing::debug!(class = class.name, "{line}");
-                Some(cycle)
-            }
-            Some((None, line)) => {
-                tracing::warn!(class = class.name, "{line}");
-                None
-            }
-            None => None,
-        };
+        match &life_cycle {
+            Some((Some(_), line)) => tracing::debug!(class = class.name, "{line}"),
+            Some((None, line)) => tracing::warn!(class = class.name, "{line}"),
+            None => {}
+        }
+        let life_cycle = life_cycle.and_then(|(cycle, _)| cycle);
         self.tracker = Some(tracker.name().to_owned());
         self.sees_virtual_machines = tracker.sees_virtual_machines();
         self.move_cost = machine.move_cost;

@@ -26,29 +26,22 @@ pub(crate) fn explain(
     refused: &BTreeMap<u32, Refused>,
 ) -> Response {
     let Some(known) = table.get(pid) else {
-        return match Facts::read(pid) {
-            Ok(Some(_)) => {
-                Response::failed(Code::Unknown, format!("process {pid} is new; it will be examined in a moment"))
-            }
-            Ok(None) => Response::failed(
-                Code::Unknown,
-                format!("process {pid} has no memory of its own: a kernel thread, or it has exited"),
-            ),
-            Err(error) => Response::failed(Code::Unknown, error.to_string()),
+        let why = match Facts::read(pid) {
+            Ok(Some(_)) => format!("process {pid} is new; it will be examined in a moment"),
+            Ok(None) => format!("process {pid} has no memory of its own: a kernel thread, or it has exited"),
+            Err(error) => error.to_string(),
         };
+        return Response::failed(Code::Unknown, why);
     };
     let mut explanation =
         Explanation { schema_version: SCHEMA_VERSION, pid, name: known.name.clone(), ..Explanation::default() };
-    let (name, why) = match &known.place {
-        Place::Nowhere => {
-            explanation.why = "no class matches it, so it is not managed".to_owned();
-            return Response::done(explanation);
+    let Place::Class { name, why } = &known.place else {
+        explanation.why = match known.place {
+            Place::Excluded => "it is never touched: it is Terrace itself, or daemon.exclude names it",
+            _ => "no class matches it, so it is not managed",
         }
-        Place::Excluded => {
-            explanation.why = "it is never touched: it is Terrace itself, or daemon.exclude names it".to_owned();
-            return Response::done(explanation);
-        }
-        Place::Class { name, why } => (name, why),
+        .to_owned();
+        return Response::done(explanation);
     };
     explanation.class = Some(name.clone());
     explanation.why = why.clone();

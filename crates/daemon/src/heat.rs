@@ -19,17 +19,34 @@ const COLUMN: Duration = Duration::from_secs(5);
 /// With rows of 2^36 blocks a process has one row: five-level page tables span 57 bits.
 const COARSEST: u32 = 36;
 
+/// What was seen of the pages of a row in one column.
 #[derive(Clone, Copy, Default)]
-struct Cell {
-    pages: u32,
-    accessed: u32,
+pub struct Cell {
+    /// Pages looked at, as often as they were.
+    pub pages: u32,
+    /// Those found accessed.
+    pub accessed: u32,
+}
+
+/// A column, by process and row.
+pub type Cells = BTreeMap<(SpaceId, u64), Cell>;
+
+/// Cells added up, rows made `shift` steps coarser.
+pub fn merged<'a>(cells: impl IntoIterator<Item = (&'a (SpaceId, u64), &'a Cell)>, shift: u32) -> Cells {
+    let mut sums = Cells::new();
+    for ((space, row), cell) in cells {
+        let sum = sums.entry((*space, row >> shift)).or_default();
+        sum.pages += cell.pages;
+        sum.accessed += cell.accessed;
+    }
+    sums
 }
 
 #[derive(Default)]
 struct Column {
     began: f64,
     number: u64,
-    cells: BTreeMap<(SpaceId, u64), Cell>,
+    cells: Cells,
 }
 
 /// See the module's header.
@@ -101,7 +118,7 @@ impl Observer for HeatTap {
                 self.shift = 0;
             }
             let began = self.epoch + number as f64 * COLUMN.as_secs_f64();
-            self.columns.push_back(Column { began, number, cells: BTreeMap::new() });
+            self.columns.push_back(Column { began, number, cells: Cells::new() });
             if self.columns.len() > COLUMNS {
                 self.columns.pop_front();
             }
@@ -128,13 +145,7 @@ impl Observer for HeatTap {
         while self.shift < COARSEST && self.columns.back().is_some_and(|column| column.cells.len() > ROWS) {
             self.shift += 1;
             for column in &mut self.columns {
-                let mut coarser: BTreeMap<(SpaceId, u64), Cell> = BTreeMap::new();
-                for ((space, row), cell) in &column.cells {
-                    let sum = coarser.entry((*space, row >> 1)).or_default();
-                    sum.pages += cell.pages;
-                    sum.accessed += cell.accessed;
-                }
-                column.cells = coarser;
+                column.cells = merged(&column.cells, 1);
             }
         }
         // More processes than rows: leave out the newest.

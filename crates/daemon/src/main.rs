@@ -12,12 +12,13 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use clap::Parser;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::backend::SignalDelivery;
+use signal_hook::iterator::exfiltrator::SignalOnly;
 use terrace_core::text::visible_lines;
 use terrace_daemon::access::Keys;
 use terrace_daemon::config::{self, Config, ConfigErrors};
@@ -162,9 +163,7 @@ fn end_when_told(shared: Arc<Shared>) -> std::io::Result<()> {
 
 /// Signals in, messages to systemd out.
 struct System {
-    reader: UnixStream,
-    stop: Arc<AtomicBool>,
-    reload: Arc<AtomicBool>,
+    signals: SignalDelivery<UnixStream, SignalOnly>,
     said: Instant,
     line: String,
     /// Half of what the watchdog allows.
@@ -174,18 +173,8 @@ struct System {
 impl System {
     fn new() -> std::io::Result<System> {
         let (reader, writer) = UnixStream::pair()?;
-        reader.set_nonblocking(true)?;
-        writer.set_nonblocking(true)?;
-        let (stop, reload) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
-        for (signal, flag) in [(SIGTERM, &stop), (SIGINT, &stop), (SIGHUP, &reload)] {
-            // Set the flag first, so that it is set before the loop wakes.
-            signal_hook::flag::register(signal, Arc::clone(flag))?;
-            signal_hook::low_level::pipe::register(signal, writer.try_clone()?)?;
-        }
         Ok(System {
-            reader,
-            stop,
-            reload,
+            signals: SignalDelivery::with_pipe(reader, writer, SignalOnly, [SIGTERM, SIGINT, SIGHUP])?,
             said: Instant::now(),
             line: String::new(),
             watchdog: sd_notify::watchdog_enabled().map(|limit| limit / 2),
@@ -206,19 +195,14 @@ fn say(states: &[sd_notify::NotifyState<'_>]) {
 
 impl HostEnv for System {
     fn fd(&self) -> BorrowedFd<'_> {
-        self.reader.as_fd()
+        self.signals.get_read().as_fd()
     }
 
     fn take(&mut self) -> Vec<Signal> {
-        let mut sink = [0; 64];
-        while (&self.reader).read(&mut sink).is_ok_and(|count| count > 0) {}
-        let mut signals = Vec::new();
-        if self.reload.swap(false, Ordering::SeqCst) {
-            signals.push(Signal::Reload);
-        }
-        if self.stop.swap(false, Ordering::SeqCst) {
+        let asks = |signal: i32| if signal == SIGHUP { Signal::Reload } else { Signal::Stop };
+        let signals: Vec<Signal> = self.signals.pending().map(asks).collect();
+        if signals.contains(&Signal::Stop) {
             say(&[sd_notify::NotifyState::Stopping]);
-            signals.push(Signal::Stop);
         }
         signals
     }

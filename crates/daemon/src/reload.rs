@@ -9,7 +9,6 @@ use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
 use crate::access::{Access, Keys};
-use crate::config::node::Place;
 use crate::config::{self, Config, ConfigError, ConfigErrors, Source};
 use crate::shared::{Reply, Shared};
 
@@ -78,6 +77,5 @@ fn read_again(path: &Path, before: &[Source], keys: &Keys) -> Fresh {
 
 /// A problem of the configuration as a whole.
 pub(crate) fn problem_of(path: &Path, problem: String) -> ConfigErrors {
-    let place = Place { file: path.display().to_string().into(), line: 1 };
-    ConfigErrors(vec![ConfigError { place: Some(place), key: String::new(), problem }])
+    ConfigErrors(vec![ConfigError::of_file(path.display().to_string(), 1, problem)])
 }

@@ -20,6 +20,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::ioctl_fionbio;
 use terrace_files::SocketFile;
 
 use crate::rights::Peer;
@@ -95,6 +96,15 @@ pub(crate) enum Listener {
     Unix(UnixListener),
 }
 
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Listener::Tcp(listener) => listener.as_fd(),
+            Listener::Unix(listener) => listener.as_fd(),
+        }
+    }
+}
+
 /// Creates a Unix socket with a mode and, if given, a group.
 ///
 /// # Errors
@@ -121,16 +131,8 @@ pub(crate) fn start<S: Service>(
     backoff: Patience,
     (reader, waker): (UnixStream, Arc<UnixStream>),
 ) -> anyhow::Result<()> {
-    match &listener {
-        Listener::Tcp(listener) => {
-            listener.set_nonblocking(true)?;
-            rustix::net::listen(listener, BACKLOG)?;
-        }
-        Listener::Unix(listener) => {
-            listener.set_nonblocking(true)?;
-            rustix::net::listen(listener, BACKLOG)?;
-        }
-    }
+    ioctl_fionbio(&listener, true)?;
+    rustix::net::listen(&listener, BACKLOG)?;
     let mut server = Server { listener, service, backoff, waker: reader, open: Vec::new(), places: Places::default() };
     let run = move || {
         // Held so that the pair lives as long as the thread.
@@ -338,8 +340,8 @@ impl<M> Connection<M> {
         Err(io::ErrorKind::Interrupted.into())
     }
 
-    /// Sends what can be sent. Returns whether all was sent.
-    fn flush(&mut self) -> io::Result<bool> {
+    /// Sends all of the answer; would block while some is left.
+    fn flush(&mut self) -> io::Result<()> {
         while self.sent < self.answer.len() {
             let from = self.sent;
             match self.stream.io().write(&self.answer[from..])? {
@@ -352,7 +354,7 @@ impl<M> Connection<M> {
                 tls.write_tls(&mut self.stream.io())?;
             }
         }
-        Ok(true)
+        Ok(())
     }
 
     /// Does what needs no waiting; at most one request.
@@ -469,17 +471,10 @@ impl<S: Service> Server<S> {
 
     fn wait(&self) {
         let now = Instant::now();
-        let listener = match &self.listener {
-            Listener::Tcp(listener) => listener.as_fd(),
-            Listener::Unix(listener) => listener.as_fd(),
-        };
-        let mut fds = vec![
-            PollFd::from_borrowed_fd(listener, PollFlags::IN),
-            PollFd::from_borrowed_fd(self.waker.as_fd(), PollFlags::IN),
-        ];
+        let mut fds = vec![PollFd::new(&self.listener, PollFlags::IN), PollFd::new(&self.waker, PollFlags::IN)];
         // Leave out a connection that another thread works for: poll would report its closed peer over and over.
         let waiting = self.open.iter().filter(|connection| !matches!(connection.phase, Phase::Work(_)));
-        fds.extend(waiting.map(|connection| PollFd::from_borrowed_fd(connection.stream.as_fd(), connection.wants())));
+        fds.extend(waiting.map(|connection| PollFd::new(&connection.stream, connection.wants())));
         let ends = self.open.iter().map(|connection| connection.end.saturating_duration_since(now));
         // One millisecond extra, so that the deadline has passed when it is checked.
         let timeout = ends.min().map(|left| {
@@ -512,17 +507,15 @@ impl<S: Service> Server<S> {
     }
 
     fn admit(&mut self, stream: Stream) {
-        let (nonblocking, peer) = match &stream {
-            Stream::Tcp(stream) => (stream.set_nonblocking(true), None),
+        let peer = match &stream {
+            Stream::Tcp(_) => None,
             Stream::Unix(stream) => {
-                let credentials = rustix::net::sockopt::socket_peercred(stream);
-                let peer = credentials.map(|one| Peer { user: one.uid.as_raw(), group: one.gid.as_raw() });
                 // Without credentials a peer is unknown and gets nothing.
-                let Ok(peer) = peer else { return };
-                (stream.set_nonblocking(true), Some(peer))
+                let Ok(one) = rustix::net::sockopt::socket_peercred(stream) else { return };
+                Some(Peer { user: one.uid.as_raw(), group: one.gid.as_raw() })
             }
         };
-        if nonblocking.is_err() {
+        if ioctl_fionbio(&stream, true).is_err() {
             return;
         }
         let owner = match peer {

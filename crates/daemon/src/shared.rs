@@ -72,7 +72,7 @@ pub struct Shared {
     published: Mutex<Published>,
     orders: SyncSender<Order>,
     questions: SyncSender<Order>,
-    waker: UnixStream,
+    waker: Arc<UnixStream>,
     /// Whether the loop turns.
     pub heartbeat: Heartbeat,
 }
@@ -108,9 +108,7 @@ impl Shared {
     /// # Errors
     /// The kernel has no free socket pair.
     pub fn new() -> std::io::Result<(Arc<Shared>, Orders, UnixStream)> {
-        let (reader, waker) = UnixStream::pair()?;
-        reader.set_nonblocking(true)?;
-        waker.set_nonblocking(true)?;
+        let (reader, waker) = crate::serve::waker()?;
         let ((orders, taken_orders), (questions, taken_questions)) = (sync_channel(ORDERS), sync_channel(ORDERS));
         let heartbeat = Heartbeat::default();
         let shared = Shared { published: Mutex::default(), orders, questions, waker, heartbeat };
@@ -249,7 +247,7 @@ impl Shared {
     /// Wakes the loop.
     pub fn wake(&self) {
         // Full means that it is awake already.
-        let _ = std::io::Write::write(&mut &self.waker, &[1]);
+        let _ = std::io::Write::write(&mut &*self.waker, &[1]);
     }
 }
 

@@ -1,7 +1,7 @@
-//! Messages before a command runs and after it fails: help, version, misuse, and errors with their causes.
+//! Messages before a command runs and after it fails: help, version, misuse, and errors with their causes; and long text in lines.
 //!
-//! In: clap's message, or an error. Out: the exit code (0 for requested and printed output, 1 if it could not be printed, 2 for misuse), or
-//! one line. Must not: be silent about lost output, as clap's own exit is, or print anything twice.
+//! In: clap's message, an error, or a text. Out: the exit code (0 for requested and printed output, 1 if it could not be printed, 2 for
+//! misuse), or lines. Must not: be silent about lost output, as clap's own exit is, or print anything twice.
 
 use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
@@ -16,6 +16,24 @@ pub fn causes(error: &anyhow::Error) -> String {
             said => format!("{said}: {cause}"),
         }
     })
+}
+
+/// A text in lines of at most `width` characters, broken between words; a word that is longer has a line to itself. There is always a line.
+pub fn wrapped(text: &str, width: usize) -> Vec<String> {
+    let mut lines = Vec::new();
+    let mut line = String::new();
+    for word in text.split_whitespace() {
+        if !line.is_empty() {
+            if line.chars().count() + 1 + word.chars().count() > width {
+                lines.push(std::mem::take(&mut line));
+            } else {
+                line.push(' ');
+            }
+        }
+        line.push_str(word);
+    }
+    lines.push(line);
+    lines
 }
 
 /// Prints it to stdout or stderr.

@@ -82,7 +82,7 @@ impl Subject {
     fn files(&self) -> Vec<GuestFile> {
         match self {
             Subject::Workload { .. } => Vec::new(),
-            Subject::Program(program) => program.guest_files(),
+            Subject::Program(program) => program.files.iter().map(GuestFile::new).collect(),
         }
     }
 }
@@ -99,15 +99,6 @@ pub struct Program {
 }
 
 impl Program {
-    fn guest_files(&self) -> Vec<GuestFile> {
-        let file = |(host, guest): &(PathBuf, String)| GuestFile {
-            host: host.to_string_lossy().into_owned(),
-            guest: guest.clone(),
-            build: None,
-        };
-        self.files.iter().map(file).collect()
-    }
-
     /// Writes what starts it. The shell that takes the label has not begun a program yet, and its accesses are not counted.
     fn starter(&self) -> String {
         format!(
@@ -247,14 +238,8 @@ impl Lab {
         let bpftrace = matches!(job.manager, Manager::Memtierd { .. });
         let memory = told.as_ref().map(ToldApart::memory_files).unwrap_or_default();
         let extras = Extras { qemu, files_node: Some(1), keep_as, bpftrace, memory };
-        let report = self.run_with(&scenario, None, &extras)?;
-        if !report.passed {
-            let tail = report.console_tail.unwrap_or_default();
-            return Err(LabError::Guest {
-                what: format!("{} under {} failed", job.subject.name(), job.manager.name()),
-                tail,
-            });
-        }
+        let failed = || format!("{} under {} failed", job.subject.name(), job.manager.name());
+        let report = self.run_with(&scenario, None, &extras)?.or_failed(failed)?;
         let text = fs::read_to_string(&output).map_err(file_error(&output))?;
         let counted = count(&text).map_err(|error| LabError::Invalid(error.to_string()))?;
         Ok((job.row(&report, &counted), counted.course))
@@ -277,25 +262,20 @@ impl Lab {
             name: "footprint".to_owned(),
             description: "how much memory a program has".to_owned(),
             kernels: vec![kernel.to_owned()],
-            module_sources: Vec::new(),
             huge_pages: Some("never".to_owned()),
             numa_balancing: Some(0),
-            modules: Vec::new(),
             kernel_arguments: "norandmaps".to_owned(),
             instruction_nanoseconds: COUNTED_INSTRUCTION,
             time_limit,
-            files: program.guest_files(),
+            files: program.files.iter().map(GuestFile::new).collect(),
             steps: vec![Step { name: "run".to_owned(), run, may_fail: false }],
             assertions: vec!["exists(footprint)".to_owned()],
-            figures: std::collections::BTreeMap::new(),
             machine,
+            ..Scenario::default()
         };
         let extras = Extras { keep_as: format!("{}-footprint", file_name(&program.shown)), ..Extras::default() };
-        let report = self.run_with(&scenario, None, &extras)?;
-        if !report.passed {
-            let what = format!("{} failed in a guest without a manager", program.shown);
-            return Err(LabError::Guest { what, tail: report.console_tail.unwrap_or_default() });
-        }
+        let failed = || format!("{} failed in a guest without a manager", program.shown);
+        let report = self.run_with(&scenario, None, &extras)?.or_failed(failed)?;
         let kib = report.values.get("footprint").and_then(Value::as_u64).unwrap_or(0);
         Ok(Bytes::mib(kib.div_ceil(1 << 10)))
     }
@@ -368,7 +348,6 @@ impl Job {
             module_sources: self.manager.modules(),
             huge_pages: Some("never".to_owned()),
             numa_balancing: Some(0),
-            modules: Vec::new(),
             // Addresses must be the same in each run, and tell the program's own.
             kernel_arguments: "norandmaps".to_owned(),
             instruction_nanoseconds: COUNTED_INSTRUCTION,
@@ -380,8 +359,8 @@ impl Job {
                 // Its exit code is the step's.
                 Subject::Program(_) => Vec::new(),
             },
-            figures: std::collections::BTreeMap::new(),
             machine,
+            ..Scenario::default()
         })
     }
 

@@ -104,6 +104,19 @@ pub struct Assertion {
     pub error: Option<String>,
 }
 
+impl ScenarioReport {
+    /// The report of a guest in which all was as it must.
+    ///
+    /// # Errors
+    /// That it was not: `what` says what failed.
+    pub(crate) fn or_failed(self, what: impl FnOnce() -> String) -> Result<ScenarioReport, LabError> {
+        match self.passed {
+            true => Ok(self),
+            false => Err(LabError::Guest { what: what(), tail: self.console_tail.unwrap_or_default() }),
+        }
+    }
+}
+
 impl Lab {
     /// The terrace command that goes into guests unless another is named: TERRACE_BINARY, this program if it is one, or the
     /// one that cargo builds into target/release below the current folder.
@@ -178,13 +191,8 @@ impl Lab {
             kernels: vec![kernel.to_owned()],
             machine: machine.clone(),
             modules: modules.to_vec(),
-            module_sources: Vec::new(),
-            huge_pages: None,
-            numa_balancing: None,
-            kernel_arguments: String::new(),
             instruction_nanoseconds: INSTRUCTION_NANOSECONDS,
             time_limit: limit,
-            files: Vec::new(),
             steps: vec![
                 step("kernel", "uname -r > $OUT/kernel.txt\n"),
                 step("topology", "terrace topology --json > $OUT/topology.json\n"),
@@ -199,6 +207,7 @@ impl Lab {
             ]
             .map(|(name, text)| (name.to_owned(), text.to_owned()))
             .into(),
+            ..Scenario::default()
         };
         self.run(&scenario, None)
     }

@@ -233,6 +233,11 @@ impl Manager {
         let samples = |key: &str, full: u64| format!("{key}={}", measure.samples(full));
         let walks = |milliseconds: u64| time(milliseconds).max(LEAST_BETWEEN_WALKS);
         let pass = measure.kernel_pass();
+        let memtis = || {
+            let reserve = "reserve=3%".to_owned();
+            let cool = samples("cool_samples", 2_000_000);
+            vec![samples("adapt_samples", 100_000), cool, millis("period", time(500)), reserve]
+        };
         let usual = match policy.as_str() {
             // A mark says used or not, and a walk without the module takes a guest 0.1 s: looks cannot come closer, and the times that are
             // counted in looks are as many of them as that leaves.
@@ -240,20 +245,8 @@ impl Manager {
                 ["interval=50ms", "adaptive=off", "share=100%", "idle=2s", "half_life=2s"].map(str::to_owned).to_vec()
             }
             "flexhm" => vec![millis("i", walks(100)), millis("e", walks(10_000))],
-            "flexmem" => vec![
-                samples("adapt_samples", 100_000),
-                samples("cool_samples", 2_000_000),
-                millis("period", time(500)),
-                "reserve=3%".to_owned(),
-                millis("scan_min", pass),
-                millis("scan_delay", pass),
-            ],
-            "memtis" => vec![
-                samples("adapt_samples", 100_000),
-                samples("cool_samples", 2_000_000),
-                millis("period", time(500)),
-                "reserve=3%".to_owned(),
-            ],
+            "flexmem" => [memtis(), vec![millis("scan_min", pass), millis("scan_delay", pass)]].concat(),
+            "memtis" => memtis(),
             "tieredmms" => vec![
                 samples("threshold_period", 100_000),
                 samples("cool_period", 2_000_000),

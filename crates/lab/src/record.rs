@@ -121,11 +121,8 @@ impl Lab {
         );
         let qemu = vec!["-plugin".to_owned(), option];
         let extras = Extras { qemu, memory: told.memory_files(), ..Extras::default() };
-        let report = self.run_with(&scenario, None, &extras)?;
-        if !report.passed {
-            let what = "the guest could not start the programs".to_owned();
-            return Err(LabError::Guest { what, tail: report.console_tail.unwrap_or_default() });
-        }
+        let failed = || "the guest could not start the programs".to_owned();
+        let report = self.run_with(&scenario, None, &extras)?.or_failed(failed)?;
         let text = |name: &str| report.values.get(name).and_then(Value::as_str).unwrap_or_default();
         let exits = report.values.get("exits").and_then(Value::as_array).cloned().unwrap_or_default();
         let end = |(index, exit): (usize, &Value)| ProgramEnd {
@@ -157,25 +154,14 @@ impl RecordJob {
             kernels: vec![self.kernel.clone()],
             machine: self.machine.clone(),
             modules: self.modules.clone(),
-            module_sources: Vec::new(),
             huge_pages: self.huge_pages.clone(),
-            numa_balancing: None,
             // The same addresses in every run.
             kernel_arguments: "norandmaps".to_owned(),
             instruction_nanoseconds: COUNTED_INSTRUCTION,
             time_limit: self.time_limit,
-            files: self
-                .files
-                .iter()
-                .map(|(host, guest)| GuestFile {
-                    host: host.to_string_lossy().into_owned(),
-                    guest: guest.clone(),
-                    build: None,
-                })
-                .collect(),
+            files: self.files.iter().map(GuestFile::new).collect(),
             steps: vec![Step { name: "record".to_owned(), run: self.script(), may_fail: false }],
-            assertions: Vec::new(),
-            figures: std::collections::BTreeMap::new(),
+            ..Scenario::default()
         })
     }
 

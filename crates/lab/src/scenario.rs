@@ -12,7 +12,7 @@ use crate::error::{LabError, file_error};
 use crate::machine::{INSTRUCTION_NANOSECONDS, Machine, Topology};
 
 /// A scenario, ready to run.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Scenario {
     /// Its name: the file's, without the ending.
     pub name: String,
@@ -213,6 +213,11 @@ impl Scenario {
 }
 
 impl GuestFile {
+    /// A file of the host, with its path in the guest.
+    pub(crate) fn new((host, guest): &(PathBuf, String)) -> GuestFile {
+        GuestFile { host: host.to_string_lossy().into_owned(), guest: guest.clone(), build: None }
+    }
+
     /// The file on the host.
     ///
     /// # Errors

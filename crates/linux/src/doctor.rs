@@ -140,20 +140,33 @@ const NOT_TRIED: &str = ": not tried, they do not see";
 struct Candidate {
     name: &'static str,
     open: fn() -> Result<Box<dyn Tracker>, TrackError>,
-    /// What it claims, before it is open.
-    reads: bool,
-    /// Whether it shows accessed bits of any program, which policies of scans live on.
-    scans: bool,
-    /// Whether it shows hardware samples.
-    samples: bool,
-    /// Whether it shows hint faults.
-    hint_faults: bool,
+    shows: Shows,
     serves: &'static str,
+}
+
+/// What a tracker shows, as it claims before it is open.
+#[derive(Clone, Copy, PartialEq)]
+enum Shows {
+    /// Accessed bits of any program, which policies of scans live on.
+    AccessedBits,
+    /// Hardware samples.
+    Samples,
+    /// Hint faults.
+    HintFaults,
+    /// Faults that no policy lives on.
+    Faults,
+    /// Writes, and no reads.
+    Writes,
 }
 
 impl Candidate {
     fn serves_some(&self, needs: Needs) -> bool {
-        self.samples && needs.samples || self.scans && needs.scans || self.hint_faults && needs.hint_faults
+        match self.shows {
+            Shows::AccessedBits => needs.scans,
+            Shows::Samples => needs.samples,
+            Shows::HintFaults => needs.hint_faults,
+            Shows::Faults | Shows::Writes => false,
+        }
     }
 }
 
@@ -166,73 +179,49 @@ const CANDIDATES: [Candidate; 8] = [
     Candidate {
         name: "samples",
         open: || boxed(Samples::open()),
-        reads: true,
-        scans: false,
-        samples: true,
-        hint_faults: false,
+        shows: Shows::Samples,
         serves: "policies that live on hardware samples",
     },
     Candidate {
         name: "walker",
         open: || boxed(Walker::open()),
-        reads: true,
-        scans: true,
-        samples: false,
-        hint_faults: false,
+        shows: Shows::AccessedBits,
         serves: "any policy of accessed bits, on any program; by the kernel module terrace_mm",
     },
     Candidate {
         name: "accessed-bits",
         open: || boxed(AccessedBits::open()),
-        reads: true,
-        scans: true,
-        samples: false,
-        hint_faults: false,
+        shows: Shows::AccessedBits,
         serves: "any policy of accessed bits, on any program",
     },
     Candidate {
         name: "idle-pages",
         open: || boxed(IdlePages::open()),
-        reads: true,
-        scans: true,
-        samples: false,
-        hint_faults: false,
+        shows: Shows::AccessedBits,
         serves: "any policy of accessed bits, on any program",
     },
     Candidate {
         name: "damon",
         open: || boxed(Damon::open()),
-        reads: true,
-        scans: true,
-        samples: false,
-        hint_faults: false,
+        shows: Shows::AccessedBits,
         serves: "policies of accessed bits, on programs whose hot memory lies together",
     },
     Candidate {
         name: "write-tracking",
         open: || boxed(WriteTracking::open()),
-        reads: false,
-        scans: false,
-        samples: false,
-        hint_faults: false,
+        shows: Shows::Writes,
         serves: "writes only, of programs that register their memory themselves; only when asked for by name",
     },
     Candidate {
         name: "hint-faults",
         open: || boxed(HintFaults::open()),
-        reads: true,
-        scans: false,
-        samples: false,
-        hint_faults: true,
+        shows: Shows::HintFaults,
         serves: "policies that live on hint faults, beside samples where they want those; turns kernel.numa_balancing to 2",
     },
     Candidate {
         name: "page-faults",
         open: || boxed(PageFaults::open()),
-        reads: true,
-        scans: false,
-        samples: false,
-        hint_faults: false,
+        shows: Shows::Faults,
         serves: "births and refaults beside another tracker; alone only when asked for by name",
     },
 ];
@@ -326,19 +315,13 @@ fn choose_from(
             }
             _ => {}
         }
-        let (tracker, proof) = match open_and_prove(candidate, tiers) {
-            Ok(tried) => tried,
-            Err(error) => {
-                reasons.push(error.to_string());
-                continue;
-            }
-        };
-        match proof {
-            Ok(proof) => {
+        match open_and_prove(candidate, tiers) {
+            Ok((tracker, Ok(proof))) => {
                 reasons.push(format!("{name}: chosen, {}", describe(&proof)));
                 return Ok((tracker, reasons));
             }
-            Err(reason) => reasons.push(format!("{name}: refused, {reason}")),
+            Ok((_, Err(reason))) => reasons.push(format!("{name}: refused, {reason}")),
+            Err(error) => reasons.push(error.to_string()),
         }
     }
     if !others.is_empty() {
@@ -355,17 +338,16 @@ type Tried = (Box<dyn Tracker>, Result<Proof, ProofError>);
 /// for the kernel's map of memory and fresh memory: what the machine does meanwhile must not decide for the whole run.
 fn open_and_prove(candidate: &Candidate, tiers: &TierMap) -> Result<Tried, TrackError> {
     let mut tracker = (candidate.open)()?;
-    let proof = prove(tracker.as_mut(), tiers);
-    match proof {
-        Err(first) if candidate.name == accessed_bits::NAME => {
-            tracing::debug!("{}: {first}; trying once more from the start", candidate.name);
-            drop(tracker);
-            let mut tracker = (candidate.open)()?;
-            let proof = prove(tracker.as_mut(), tiers);
-            Ok((tracker, proof))
-        }
-        proof => Ok((tracker, proof)),
+    let mut proof = prove(tracker.as_mut(), tiers);
+    if let Err(first) = &proof
+        && candidate.name == accessed_bits::NAME
+    {
+        tracing::debug!("{}: {first}; trying once more from the start", candidate.name);
+        drop(tracker);
+        tracker = (candidate.open)()?;
+        proof = prove(tracker.as_mut(), tiers);
     }
+    Ok((tracker, proof))
 }
 
 /// What a tracker showed, in a line.
@@ -386,7 +368,7 @@ fn examine(candidate: &Candidate, tiers: &TierMap) -> TrackerReport {
         proven: false,
         reason: String::new(),
         granularity_bytes: Bytes::new(PAGE_BYTES),
-        reads: candidate.reads,
+        reads: candidate.shows != Shows::Writes,
         writes: true,
         cost_ns_per_page: None,
         serves: candidate.serves,
@@ -428,7 +410,7 @@ impl Doctor {
         let chosen_tracker = trackers
             .iter()
             .zip(&CANDIDATES)
-            .find(|(report, candidate)| report.proven && candidate.scans)
+            .find(|(report, candidate)| report.proven && candidate.shows == Shows::AccessedBits)
             .map(|(report, _)| report.name);
         let rights = Rights::of_this_process();
         let rivals = rivals(Path::new("/"), std::process::id());
@@ -441,20 +423,18 @@ impl Doctor {
                     .to_owned(),
             );
         }
-        let (tiers, prices) = (tiers.tiers().to_vec(), None);
-        let (schema_version, kernel, notes) = (1, kernel(), accessed_bits::other_clearer().into_iter().collect());
         Doctor {
-            schema_version,
-            kernel,
+            schema_version: 1,
+            kernel: kernel(),
             rights,
             trackers,
             chosen_tracker,
             movers,
-            prices,
-            tiers,
+            prices: None,
+            tiers: tiers.tiers().to_vec(),
             rivals,
             advice,
-            notes,
+            notes: accessed_bits::other_clearer().into_iter().collect(),
         }
     }
 }
@@ -673,19 +653,11 @@ mod tests {
     }
 
     fn choose(needs: Needs, requested: Option<&str>) -> Result<Vec<String>, ChooseError> {
-        let candidate = |name, open, scans, samples| Candidate {
-            name,
-            open,
-            reads: true,
-            scans,
-            samples,
-            hint_faults: false,
-            serves: "tests",
-        };
+        let candidate = |name, open, shows| Candidate { name, open, shows, serves: "tests" };
         let candidates = [
-            candidate("samples", (|| missing("samples")) as fn() -> _, false, true),
-            candidate("accessed-bits", || missing("accessed-bits"), true, false),
-            candidate("page-faults", || missing("page-faults"), false, false),
+            candidate("samples", (|| missing("samples")) as fn() -> _, Shows::Samples),
+            candidate("accessed-bits", || missing("accessed-bits"), Shows::AccessedBits),
+            candidate("page-faults", || missing("page-faults"), Shows::Faults),
         ];
         choose_from(&candidates, needs, requested, &TierMap::new(Vec::new(), Vec::new())).map(|(_, reasons)| reasons)
     }

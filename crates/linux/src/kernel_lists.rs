@@ -15,7 +15,7 @@ use terrace_core::units::{PAGE_BYTES, PageId, TierId, Vpn};
 use crate::kernel_module::{KernelModule, ModuleError, Slot};
 use crate::process::Process;
 use crate::sys::terrace_mm as abi;
-use crate::topology::{TierKind, TierMap};
+use crate::topology::{Tier, TierMap};
 
 const HOT_RING: u64 = 0x1_0000_0000;
 const COLD_RING: u64 = 0x2_0000_0000;
@@ -146,12 +146,8 @@ impl ListSettings {
     /// # Errors
     /// When they have no slower tier of NUMA nodes.
     pub fn of(plan: &ListPlan, tiers: &TierMap) -> Result<ListSettings, ListsError> {
-        let nodes = tiers.tiers().iter().filter_map(|tier| match &tier.kind {
-            TierKind::Nodes { nodes } => Some((tier.id, nodes)),
-            TierKind::Swap { .. } => None,
-        });
-        let (fast, slow): (Vec<_>, Vec<_>) = nodes.partition(|(tier, _)| *tier == TierId::FAST);
-        let numbers = |part: Vec<(TierId, &Vec<u32>)>| part.into_iter().flat_map(|(_, nodes)| nodes.clone()).collect();
+        let (fast, slow): (Vec<&Tier>, Vec<&Tier>) = tiers.tiers().iter().partition(|tier| tier.id == TierId::FAST);
+        let numbers = |part: Vec<&Tier>| part.into_iter().filter_map(Tier::nodes).flatten().copied().collect();
         let (fast_nodes, slow_nodes): (Vec<u32>, Vec<u32>) = (numbers(fast), numbers(slow));
         if fast_nodes.is_empty() || slow_nodes.is_empty() {
             return Err(ListsError::NoSlowNode);
@@ -332,6 +328,7 @@ fn by_generations(path: &Path) -> bool {
 mod tests {
     use super::*;
     use crate::kernel_module::tests::defined;
+    use crate::topology::TierKind;
 
     #[test]
     fn numbers_are_those_of_the_module_s_header() {
@@ -366,7 +363,7 @@ mod tests {
 
     #[test]
     fn a_policy_s_plan_becomes_the_module_s_settings() {
-        let tier = |id, kind| crate::topology::Tier {
+        let tier = |id, kind| Tier {
             id: TierId(id),
             name: String::new(),
             kind,

@@ -20,8 +20,8 @@ use terrace_core::units::Time;
 use terrace_tuning::{Arm, Trial, TrialConfig};
 
 use crate::manager::Manager;
-use crate::metric::own::{Counted, Counters, OwnCounter, instructions_work};
-use crate::metric::read::{DEADLINE, read};
+use crate::metric::own::{Counted, Counters, OwnCounter, Uncounted, instructions_work};
+use crate::metric::read::{DEADLINE, ReadError, read};
 use crate::metric::{Meaning, Metric, Source};
 
 /// How long management rests after harm was shown for the first time (own-policy.md, section 12: 10, 20, 40 minutes).
@@ -98,7 +98,22 @@ struct Reader {
     thread: Option<JoinHandle<()>>,
 }
 
-type Answer = (Instant, Result<f64, String>);
+type Answer = (Instant, Result<f64, Unmeasured>);
+
+/// Why a window says nothing.
+#[derive(Debug, thiserror::Error)]
+enum Unmeasured {
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    #[error(transparent)]
+    Counted(#[from] std::io::Error),
+    #[error("its reader ended")]
+    NoReader,
+    #[error("it was not read in time")]
+    Late,
+    #[error("it went back from {first} to {last}; write gauge= before it if it counts nothing")]
+    Backwards { first: f64, last: f64 },
+}
 
 /// A reading of either kind.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -114,6 +129,7 @@ struct Window {
     last: Option<(Instant, Sample)>,
     sum: f64,
     count: u32,
+    /// Why a reading failed, for people.
     failure: Option<String>,
     /// Whether it is one of the trial's.
     counts: bool,
@@ -149,8 +165,14 @@ pub struct LiveProof {
 
 /// Why there can be no proof.
 #[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-pub struct NoProof(String);
+pub enum NoProof {
+    /// Instructions are asked for, and cannot be counted.
+    #[error(transparent)]
+    Uncounted(#[from] Uncounted),
+    /// A metric is read in a thread.
+    #[error("no thread: {0}")]
+    Thread(std::io::Error),
+}
 
 impl LiveProof {
     /// A proof with windows of this length. A loss up to `allowed_loss` is no harm. For so long after the first look a metric may be missing
@@ -168,7 +190,7 @@ impl LiveProof {
         let works = instructions_work();
         let mut metric = metric;
         let eye = match (&metric.source, works) {
-            (Source::Instructions, Err(why)) => return Err(NoProof(why)),
+            (Source::Instructions, Err(why)) => return Err(why.into()),
             (Source::Instructions | Source::Auto, Ok(())) => {
                 metric.source = Source::Instructions;
                 Eye::Own(OwnCounter::new(Counted::Instructions))
@@ -177,7 +199,7 @@ impl LiveProof {
                 metric.source = Source::Processor;
                 Eye::Own(OwnCounter::new(Counted::Time))
             }
-            _ => Eye::Other(Reader::start(metric.clone()).map_err(|error| NoProof(format!("no thread: {error}")))?),
+            _ => Eye::Other(Reader::start(metric.clone()).map_err(NoProof::Thread)?),
         };
         let config = TrialConfig { allowed_loss, ..TrialConfig::new(seed) };
         Ok(LiveProof {
@@ -272,7 +294,7 @@ impl LiveProof {
         match &mut self.eye {
             Eye::Own(counter) => {
                 let sample = counter.read(manager.processes().map(|(_, process, _)| process));
-                self.take(Instant::now(), sample.map(Sample::Counters).map_err(|error| error.to_string()));
+                self.take(Instant::now(), sample.map(Sample::Counters).map_err(Unmeasured::from));
                 if over {
                     self.end_window(now, news);
                 }
@@ -309,12 +331,12 @@ impl LiveProof {
         };
     }
 
-    fn answer(&mut self) -> Option<(Instant, Result<Sample, String>)> {
+    fn answer(&mut self) -> Option<(Instant, Result<Sample, Unmeasured>)> {
         let Eye::Other(reader) = &mut self.eye else { return None };
         reader.answer().map(|(at, answer)| (at, answer.map(Sample::Number)))
     }
 
-    fn take(&mut self, at: Instant, answer: Result<Sample, String>) {
+    fn take(&mut self, at: Instant, answer: Result<Sample, Unmeasured>) {
         match answer {
             Ok(sample) => {
                 self.window.first.get_or_insert((at, sample));
@@ -324,14 +346,15 @@ impl LiveProof {
                     self.window.count += 1;
                 }
             }
-            Err(failure) => self.window.failure = Some(failure),
+            Err(failure) => self.window.failure = Some(failure.to_string()),
         }
     }
 
     fn end_window(&mut self, now: Time, news: &mut Vec<News>) {
-        let (speed, failure) = match self.window.speed(&self.metric) {
-            Ok(speed) => (speed, None),
-            Err(failure) => (None, Some(failure)),
+        let (speed, failure) = match (self.window.failure.take(), self.window.speed(&self.metric)) {
+            (None, Ok(speed)) => (speed, None),
+            (None, Err(failure)) => (None, Some(failure.to_string())),
+            (failure, _) => (None, failure),
         };
         self.note(now, failure, news);
         if self.window.counts {
@@ -424,15 +447,11 @@ impl LiveProof {
 
 impl Window {
     /// What the program did, more is better. `None` if it did nothing; an error if it was not measured.
-    fn speed(&self, metric: &Metric) -> Result<Option<f64>, String> {
-        if let Some(failure) = &self.failure {
-            return Err(failure.clone());
-        }
-        let missing = || "it was not read in time".to_owned();
-        let ((first_at, first), (last_at, last)) = self.first.zip(self.last).ok_or_else(missing)?;
+    fn speed(&self, metric: &Metric) -> Result<Option<f64>, Unmeasured> {
+        let ((first_at, first), (last_at, last)) = self.first.zip(self.last).ok_or(Unmeasured::Late)?;
         let seconds = last_at.duration_since(first_at).as_secs_f64();
         match (first, last) {
-            _ if seconds <= 0.0 => Err(missing()),
+            _ if seconds <= 0.0 => Err(Unmeasured::Late),
             (Sample::Counters(first), Sample::Counters(last)) => {
                 if metric.source == Source::Instructions {
                     return Ok(Some((last.instructions - first.instructions) / seconds));
@@ -442,14 +461,12 @@ impl Window {
                 Ok((user + other >= LEAST_SECONDS.min(0.2 * seconds)).then(|| user / (user + other)))
             }
             (Sample::Number(first), Sample::Number(last)) => match metric.meaning {
-                Meaning::Counter if last < first => {
-                    Err(format!("it went back from {first} to {last}; write gauge= before it if it counts nothing"))
-                }
+                Meaning::Counter if last < first => Err(Unmeasured::Backwards { first, last }),
                 Meaning::Counter => Ok(Some((last - first) / seconds)),
                 Meaning::Gauge => Ok(Some(self.sum / f64::from(self.count))),
                 Meaning::Cost => Ok(Some(f64::from(self.count) / self.sum)),
             },
-            _ => Err(missing()),
+            _ => Err(Unmeasured::Late),
         }
     }
 }
@@ -460,7 +477,7 @@ impl Reader {
         let (tell, answers) = channel();
         let thread = std::thread::Builder::new().name("metric".to_owned()).spawn(move || {
             while asked.recv().is_ok() {
-                let answer = read(&metric).map_err(|error| error.to_string());
+                let answer = read(&metric).map_err(Unmeasured::from);
                 if tell.send((Instant::now(), answer)).is_err() {
                     return;
                 }
@@ -479,7 +496,7 @@ impl Reader {
         let answer = match self.answers.try_recv() {
             Ok(answer) => answer,
             Err(TryRecvError::Empty) => return None,
-            Err(TryRecvError::Disconnected) => (Instant::now(), Err("its reader ended".to_owned())),
+            Err(TryRecvError::Disconnected) => (Instant::now(), Err(Unmeasured::NoReader)),
         };
         self.asked = None;
         Some(answer)
@@ -531,11 +548,11 @@ mod tests {
     #[test]
     fn the_speed_of_a_window_is_growth_level_or_the_inverse_of_a_price() {
         let numbers = [Sample::Number(10.0), Sample::Number(20.0), Sample::Number(60.0)];
-        assert_eq!(window(&numbers).speed(&metric("file:/x")), Ok(Some(12.5)), "50 in four seconds");
-        assert_eq!(window(&numbers).speed(&metric("gauge=file:/x")), Ok(Some(30.0)));
-        assert_eq!(window(&numbers).speed(&metric("cost=file:/x")), Ok(Some(1.0 / 30.0)));
+        assert_eq!(window(&numbers).speed(&metric("file:/x")).unwrap(), Some(12.5), "50 in four seconds");
+        assert_eq!(window(&numbers).speed(&metric("gauge=file:/x")).unwrap(), Some(30.0));
+        assert_eq!(window(&numbers).speed(&metric("cost=file:/x")).unwrap(), Some(1.0 / 30.0));
         let back = window(&[Sample::Number(10.0), Sample::Number(3.0)]).speed(&metric("file:/x"));
-        assert!(back.is_err_and(|why| why.contains("from 10 to 3")));
+        assert!(back.is_err_and(|why| why.to_string().contains("from 10 to 3")));
         assert!(window(&numbers[..1]).speed(&metric("file:/x")).is_err(), "one reading is no window");
         assert!(window(&[]).speed(&metric("file:/x")).is_err());
     }
@@ -547,7 +564,8 @@ mod tests {
         };
         let speed = window(&[counters(5.0, 1.0), counters(6.8, 1.2)]).speed(&metric("cpu")).unwrap().unwrap();
         assert!((speed - 0.9).abs() < 1e-9, "{speed}");
-        assert_eq!(window(&[counters(5.0, 1.0), counters(5.01, 1.0)]).speed(&metric("cpu")), Ok(None), "it slept");
+        let slept = window(&[counters(5.0, 1.0), counters(5.01, 1.0)]).speed(&metric("cpu"));
+        assert_eq!(slept.unwrap(), None, "it slept");
     }
 
     #[test]
@@ -572,7 +590,7 @@ mod tests {
             }
             std::thread::sleep(STEP);
         };
-        assert_eq!(answer, Ok(5.0));
+        assert_eq!(answer.unwrap(), 5.0);
         reader.ask();
         drop(reader);
     }

@@ -21,7 +21,7 @@ use crate::prices::KindPrice;
 use crate::process::ProcessError;
 use crate::rights::Rights;
 use crate::swap_in::{self, FolioSize, SwapInError};
-use crate::topology::declared::{DeclaredTier, SlowTier, zram_is_there};
+use crate::topology::declared::{DeclaredTier, Resolved, SlowTier, zram_is_there};
 use crate::topology::{Tier, TierKind, TierMap, Topology, TopologyError};
 use crate::trackers::pair::with_refaults;
 use crate::trackers::{Tracker, accessed_bits, walker};
@@ -34,6 +34,20 @@ pub enum Wanted<'a> {
     Slow(&'a SlowTier),
     /// These tiers, whatever is found.
     Tiers(&'a [DeclaredTier]),
+}
+
+impl Wanted<'_> {
+    /// What is found, with what is wanted.
+    fn resolved(&self, root: &Path) -> Result<Resolved, MachineError> {
+        let mut topology = Topology::discover(root)?;
+        // What another Terrace set up for its own run goes when that run ends: it is not there for this one.
+        topology.swaps.retain(|area| !belongs_to_a_run(&area.device));
+        let resolved = match self {
+            Wanted::Slow(slow) => topology.with_slow(slow, zram_is_there(root)),
+            Wanted::Tiers(tiers) => topology.with_declared(tiers),
+        };
+        resolved.map_err(MachineError::Wanted)
+    }
 }
 
 /// A machine made ready.
@@ -220,73 +234,35 @@ impl Machine {
         if let Some(size) = swap_in {
             swap_in::check(root, size)?;
         }
-        let mut topology = Topology::discover(root)?;
-        // What another Terrace set up for its own run goes when that run ends: it is not there for this one.
-        topology.swaps.retain(|area| !belongs_to_a_run(&area.device));
-        let resolved = match wanted {
-            Wanted::Slow(slow) => topology.with_slow(slow, zram_is_there(root)),
-            Wanted::Tiers(tiers) => topology.with_declared(tiers),
-        };
-        let resolved = resolved.map_err(MachineError::Wanted)?;
-        let mut topology = resolved.topology;
+        let Resolved { mut topology, zram_to_set_up } = wanted.resolved(root)?;
         let mut held = Held { zram: None, guard: None, swap_in: None };
-        let mut zram = None;
-        if let Some(size) = resolved.zram_to_set_up.filter(|_| !moves) {
+        if let Some(size) = zram_to_set_up.filter(|_| !moves) {
             // A dry run changes nothing: it plans for the tier that a real one would set up.
             topology.tiers.push(planned_zram(topology.tiers.len(), size));
-        } else if let Some(size) = resolved.zram_to_set_up {
-            topology.notes.extend(remove_leftovers());
-            match set_up(size) {
-                Ok((swap, guard)) => {
-                    topology.add_swap_device(root, &swap.device())?;
-                    topology.notes.extend(stays_with_a_killed_container(&swap));
-                    zram = Some(swap.id());
-                    held = Held { zram: Some(swap), guard: Some(guard), swap_in: None };
-                }
-                // Swap that is there serves, if slower.
-                Err(refused) => match topology.swaps.first().filter(|area| area.free_bytes() > Bytes::ZERO).cloned() {
-                    Some(area) if matches!(wanted, Wanted::Slow(SlowTier::Auto)) => {
-                        topology.add_swap_tier(&area);
-                        topology
-                            .notes
-                            .push(format!("{} is taken, as no compressed swap can be set up: {refused}", area.device));
-                    }
-                    _ => return Err(refused),
-                },
-            }
+        } else if let Some(size) = zram_to_set_up {
+            held.set_up_zram(root, &mut topology, size, matches!(wanted, Wanted::Slow(SlowTier::Auto)))?;
         }
         let tiers = topology.tier_map()?;
         if moves {
             within_reach(tiers.tiers(), &allowed_nodes(std::process::id()).map_err(own_status)?)?;
         }
-        zram = zram.or_else(|| zram_number(&tiers));
+        let zram = held.zram.as_ref().map(ZramSwap::id).or_else(|| zram_number(&tiers));
         // Before what a return costs is measured.
         if let Some(size) = swap_in.filter(|_| moves) {
             topology.notes.extend(held.set_swap_in(root, &tiers, size)?);
         }
-        let trial = match tiers.swap_tier() {
-            Some(swap) if moves => Some(move_cost::refault(&tiers, swap, STALL_DEADLINE)?),
-            _ => None,
-        };
-        let no_page_out =
-            trial.filter(|trial| trial.left == 0).map(|trial| NoPageOut::found(root, &topology, trial.failure));
-        let refault = trial.and_then(|trial| trial.cost);
-        let page_out = match tiers.swap_tier() {
-            Some(swap) if moves => move_cost::page_out(&tiers, swap, STALL_DEADLINE)?,
-            _ => None,
-        };
-        let (page_out_mover, block_out) = match tiers.swap_tier() {
-            Some(swap) if moves => (
-                move_cost::page_out_mover(&tiers, swap, STALL_DEADLINE)?,
-                move_cost::block_out(&tiers, swap, STALL_DEADLINE)?,
-            ),
-            _ => (None, None),
-        };
-        let (between_nodes, measured_pages) = match moves {
-            true => move_cost::between_nodes(&tiers, STALL_DEADLINE)?,
-            false => (None, 0),
-        };
-        let move_cost = MoveCost { refault, page_out, page_out_mover, block_out, between_nodes, measured_pages };
+        let (mut move_cost, mut no_page_out) = (MoveCost::default(), None);
+        if let Some(swap) = tiers.swap_tier().filter(|_| moves) {
+            let trial = move_cost::refault(&tiers, swap, STALL_DEADLINE)?;
+            no_page_out = (trial.left == 0).then(|| NoPageOut::found(root, &topology, trial.failure));
+            move_cost.refault = trial.cost;
+            move_cost.page_out = move_cost::page_out(&tiers, swap, STALL_DEADLINE)?;
+            move_cost.page_out_mover = move_cost::page_out_mover(&tiers, swap, STALL_DEADLINE)?;
+            move_cost.block_out = move_cost::block_out(&tiers, swap, STALL_DEADLINE)?;
+        }
+        if moves {
+            (move_cost.between_nodes, move_cost.measured_pages) = move_cost::between_nodes(&tiers, STALL_DEADLINE)?;
+        }
         let default_rate = match (tiers.swap_tier(), tiers.tiers().len()) {
             (_, 1) => None,
             (Some(_), _) => Some(SWAP_RATE),
@@ -331,14 +307,7 @@ impl Machine {
     /// # Errors
     /// When what is wanted does not fit what is there.
     pub fn could_move(wanted: &Wanted<'_>) -> Result<CouldMove, MachineError> {
-        let root = Path::new("/");
-        let mut topology = Topology::discover(root)?;
-        topology.swaps.retain(|area| !belongs_to_a_run(&area.device));
-        let resolved = match wanted {
-            Wanted::Slow(slow) => topology.with_slow(slow, zram_is_there(root)),
-            Wanted::Tiers(tiers) => topology.with_declared(tiers),
-        };
-        let resolved = resolved.map_err(MachineError::Wanted)?;
+        let resolved = wanted.resolved(Path::new("/"))?;
         Ok(match (resolved.zram_to_set_up, resolved.topology.tiers.len()) {
             (Some(_), _) => CouldMove::ToOwnSwap,
             (None, 1) => CouldMove::Nothing,
@@ -376,6 +345,34 @@ impl Machine {
 }
 
 impl Held {
+    /// Sets up compressed swap of this size; where that cannot be and any slow memory will do, takes swap that is there, if slower.
+    fn set_up_zram(
+        &mut self,
+        root: &Path,
+        topology: &mut Topology,
+        size: Bytes,
+        any_will_do: bool,
+    ) -> Result<(), MachineError> {
+        topology.notes.extend(remove_leftovers());
+        match set_up(size) {
+            Ok((swap, guard)) => {
+                topology.add_swap_device(root, &swap.device())?;
+                topology.notes.extend(stays_with_a_killed_container(&swap));
+                (self.zram, self.guard) = (Some(swap), Some(guard));
+            }
+            Err(refused) => match topology.swaps.first().filter(|area| area.free_bytes() > Bytes::ZERO).cloned() {
+                Some(area) if any_will_do => {
+                    topology.add_swap_tier(&area);
+                    topology
+                        .notes
+                        .push(format!("{} is taken, as no compressed swap can be set up: {refused}", area.device));
+                }
+                _ => return Err(refused),
+            },
+        }
+        Ok(())
+    }
+
     /// What pages cost that go to swap, by what goes at once; nothing where there is no swap.
     ///
     /// # Errors
@@ -431,18 +428,13 @@ impl Held {
 /// Whether this process may use a node of each tier, where pages move between nodes: the kernel allocates what a moved page is copied to on
 /// behalf of who moves it.
 fn within_reach(tiers: &[Tier], allowed: &[u32]) -> Result<(), MachineError> {
-    let of_nodes = || {
-        tiers.iter().filter_map(|tier| match &tier.kind {
-            TierKind::Nodes { nodes } => Some((tier, nodes)),
-            TierKind::Swap { .. } => None,
-        })
-    };
+    let of_nodes = || tiers.iter().filter_map(|tier| Some((tier, tier.nodes()?)));
     if of_nodes().count() < 2 {
         return Ok(());
     }
     match of_nodes().find(|(_, nodes)| !nodes.iter().any(|node| allowed.contains(node))) {
         Some((tier, nodes)) => {
-            Err(MachineError::OutOfReach { tier: tier.name.clone(), nodes: nodes.clone(), allowed: allowed.to_vec() })
+            Err(MachineError::OutOfReach { tier: tier.name.clone(), nodes: nodes.to_vec(), allowed: allowed.to_vec() })
         }
         None => Ok(()),
     }

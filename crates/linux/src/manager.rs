@@ -43,9 +43,10 @@ use crate::observer::{NoTap, Observer};
 use crate::process::{MemoryRange, Process, ProcessError, RangeOptions};
 use crate::processors::ProcessorUse;
 use crate::shared_memory::SharedMemory;
-use crate::topology::{TierKind, TierMap};
+use crate::topology::{Tier, TierMap};
 use crate::trackers::places::{Places, pause_after};
 use crate::trackers::{Target, TrackError, Tracker};
+use crate::usage::thread_cpu;
 
 /// What a manager is made of.
 pub struct ManagerParts {
@@ -119,12 +120,8 @@ impl Space {
 
 /// The nodes between which pages could be moved: those of all tiers, if more than one tier consists of nodes.
 fn movable_nodes(tiers: &TierMap) -> BTreeSet<u32> {
-    let of_tier = |kind: &TierKind| match kind {
-        TierKind::Nodes { nodes } => nodes.clone(),
-        TierKind::Swap { .. } => Vec::new(),
-    };
     if tiers.has_several_node_tiers() {
-        tiers.tiers().iter().flat_map(|tier| of_tier(&tier.kind)).collect()
+        tiers.tiers().iter().filter_map(Tier::nodes).flatten().copied().collect()
     } else {
         BTreeSet::new()
     }
@@ -772,12 +769,6 @@ fn compressibility(parts: &ManagerParts) -> Option<Compressibility> {
     let algorithm = compressibility::algorithm_of(Path::new("/"), parts.zram?)?;
     let made = Compressibility::new(&algorithm);
     made.inspect_err(|error| tracing::warn!(%error, "what does not compress is not found beforehand")).ok()
-}
-
-/// Processor time of this thread so far.
-fn thread_cpu() -> Duration {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
-    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
 /// The processes as a tracker is given them. A function of the map alone, so that the tracker and the engine stay free to change.

@@ -22,6 +22,7 @@ use crate::swap_in::FolioSize;
 use crate::sys::placement::{ask_for_small_pages, prefer_memory_from};
 use crate::topology::nodes::free_memory;
 use crate::topology::{Tier, TierKind, TierMap};
+use crate::usage::thread_cpu;
 
 /// What moves cost, as measured.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -182,8 +183,8 @@ pub fn folio_out(
     size: Option<FolioSize>,
 ) -> Result<Option<BlockPrice>, ProcessError> {
     let Some(size) = size else {
-        let pages = OwnPages::new(tiers, swap, deadline)?;
-        return Ok(in_rounds(pages));
+        let mut pages = OwnPages::new(tiers, swap, deadline)?;
+        return Ok(in_rounds(|round| done(&pages.out(round)) as usize));
     };
     let root = Path::new("/");
     let before = size.made(root);
@@ -196,19 +197,21 @@ pub fn folio_out(
     if made * size.pages() < (PAGES - PAGES / 8) as u64 {
         return Ok(None);
     }
-    Ok(in_rounds(OwnPages::of(memory, size.pages(), tiers, swap, deadline)?))
+    let mut pages = OwnPages::of(memory, size.pages(), tiers, swap, deadline)?;
+    Ok(in_rounds(|round| done(&pages.out(round)) as usize))
 }
 
-/// The price of a page, each round next to a thread that runs.
-fn in_rounds(mut pages: OwnPages<'_>) -> Option<BlockPrice> {
+/// The price of a page in rounds of `carry`, which returns how many pages went, each round next to a thread that runs. `None` if more than half
+/// of the rounds failed.
+fn in_rounds(mut carry: impl FnMut(usize) -> usize) -> Option<BlockPrice> {
     let mut times = Vec::new();
     let mut out = |round: usize| {
         let began = thread_cpu();
-        let left = done(&pages.out(round)) as usize;
-        if left >= LEAST_PAGES {
-            times.push(thread_cpu().saturating_sub(began) / left as u32);
+        let pages = carry(round);
+        if pages >= LEAST_PAGES {
+            times.push(thread_cpu().saturating_sub(began) / pages as u32);
         }
-        left
+        pages
     };
     let program = if others_can_be_interrupted() {
         beside_a_thread(&mut out)
@@ -229,31 +232,21 @@ pub fn block_out(tiers: &TierMap, swap: TierId, deadline: Duration) -> Result<Op
     let memory = half_noise((ROUNDS * BLOCKS + 1) * block);
     let first = (memory.as_ptr() as u64).next_multiple_of(block as u64) / PAGE_BYTES;
     let me = Process::open(std::process::id())?;
-    let (mut mover, mut times) = (Movers::for_tiers(tiers, deadline), Vec::new());
-    let mut out = |round: usize| {
-        let count = BLOCKS as u64 * u64::from(BLOCK_PAGES);
-        let pages = (0..count).map(|page| Vpn(first + round as u64 * count + page));
-        let moves: Vec<PageMove> = pages.map(|vpn| PageMove { vpn, pages: 1, from: TierId::FAST, to: swap }).collect();
-        let began = thread_cpu();
-        let went = mover.execute(&me, &moves, tiers, &mut Vec::new()).went;
-        let whole = went.huge + went.collapsed == count;
-        if whole {
-            times.push(thread_cpu().saturating_sub(began) / count as u32);
-        }
-        if whole { count as usize } else { 0 }
-    };
-    let each = if others_can_be_interrupted() {
-        beside_a_thread(&mut out)
-    } else {
-        (0..ROUNDS).for_each(|round| _ = out(round));
-        None
-    };
-    let program = each.map(|each| Interval {
+    let mut mover = Movers::for_tiers(tiers, deadline);
+    let count = BLOCKS * BLOCK_PAGES as usize;
+    let pages = (first..).take(ROUNDS * count);
+    let moves: Vec<PageMove> =
+        pages.map(|page| PageMove { vpn: Vpn(page), pages: 1, from: TierId::FAST, to: swap }).collect();
+    let price = in_rounds(|round| {
+        let went = mover.execute(&me, &moves[round * count..][..count], tiers, &mut Vec::new()).went;
+        if went.huge + went.collapsed == count as u64 { count } else { 0 }
+    });
+    let of_block = |each: Interval| Interval {
         median: each.median * BLOCK_PAGES,
         low: each.low * BLOCK_PAGES,
         high: each.high * BLOCK_PAGES,
-    });
-    Ok(median(times).map(|mover| BlockPrice { mover, program }))
+    };
+    Ok(price.map(|price| BlockPrice { program: price.program.map(of_block), ..price }))
 }
 
 /// The median; `None` if more than half of the rounds failed.
@@ -278,27 +271,13 @@ pub fn between_nodes(tiers: &TierMap, deadline: Duration) -> Result<(Option<Node
         return Ok((None, 0));
     }
     let mut pages = OwnPages::on_nodes(tiers, slow.id, deadline, nodes)?;
-    let (mut moved, mut times) = (0, Vec::new());
-    let mut there_and_back = |round: usize| {
-        let began = thread_cpu();
-        let pages = done(&pages.out(round)) + done(&pages.back(round));
-        moved += pages;
-        if pages as usize >= LEAST_PAGES {
-            times.push(thread_cpu().saturating_sub(began) / pages as u32);
-        }
-        pages as usize
-    };
-    let interrupt = if others_can_be_interrupted() {
-        beside_a_thread(&mut there_and_back)
-    } else {
-        (0..ROUNDS).for_each(|round| _ = there_and_back(round));
-        None
-    };
-    if times.len() < ROUNDS / 2 {
-        return Ok((None, moved));
-    }
-    times.sort_unstable();
-    let mover = times[times.len() / 2];
+    let mut moved = 0;
+    let price = in_rounds(|round| {
+        let there_and_back = done(&pages.out(round)) + done(&pages.back(round));
+        moved += there_and_back;
+        there_and_back as usize
+    });
+    let Some(BlockPrice { mover, program: interrupt }) = price else { return Ok((None, moved)) };
     moved += done(&pages.out(0));
     let copy = pages.time_of_copy(0).min(mover);
     moved += done(&pages.back(0));
@@ -308,12 +287,6 @@ pub fn between_nodes(tiers: &TierMap, deadline: Duration) -> Result<(Option<Node
 /// Pages that moved.
 fn done(results: &[MoveResult]) -> u64 {
     results.iter().map(|result| u64::from(result.done)).sum()
-}
-
-/// Processor time of this thread so far.
-fn thread_cpu() -> Duration {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
-    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
 /// Whether there is more than one processor: on a single one nothing runs during a page-out.

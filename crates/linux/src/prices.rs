@@ -12,7 +12,7 @@ use crate::guard::Guard;
 use crate::machine::STALL_DEADLINE;
 use crate::move_cost::{self, BlockPrice, Interval};
 use crate::process::ProcessError;
-use crate::swap_in::{self, FolioSize};
+use crate::swap_in::{self, FolioSize, SwapInError};
 use crate::topology::TierMap;
 
 /// Folios between a page and a block whose price is measured: 16 KiB and 64 KiB.
@@ -53,7 +53,7 @@ pub(crate) fn measure(
     for (name, size) in FOLIOS {
         prices.push(match folio(root, tiers, swap, guard, size)? {
             Ok(price) => kind(name, size.pages(), price, 1, "this memory got too few folios of the size"),
-            Err(reason) => kind(name, size.pages(), None, 1, &reason),
+            Err(refused) => kind(name, size.pages(), None, 1, &refused.to_string()),
         });
     }
     let block = move_cost::block_out(tiers, swap, STALL_DEADLINE)?;
@@ -69,10 +69,10 @@ fn folio(
     swap: TierId,
     guard: &Guard,
     size: FolioSize,
-) -> Result<Result<Option<BlockPrice>, String>, ProcessError> {
+) -> Result<Result<Option<BlockPrice>, SwapInError>, ProcessError> {
     let changed = match swap_in::set(root, size, guard) {
         Ok(changed) => changed,
-        Err(error) => return Ok(Err(error.to_string())),
+        Err(refused) => return Ok(Err(refused)),
     };
     let price = move_cost::folio_out(tiers, swap, STALL_DEADLINE, Some(size));
     if let Some(Err(error)) = changed.map(swap_in::Changed::put_back) {

@@ -6,6 +6,7 @@
 use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use terrace_core::units::{Bytes, PAGE_BYTES, Vpn};
@@ -251,44 +252,43 @@ impl Stat {
         Stat::parse(&text).ok_or(ProcessError::Gone { pid })
     }
 
-    /// The counters in the text of a stat file; `None` if it is none.
+    /// Parses /proc/PID/stat (proc_pid_stat(5)). The command may hold blanks and brackets, so the last ')' ends it.
     pub(crate) fn parse(text: &str) -> Option<Stat> {
-        parse_stat(text)
+        let open = text.find('(')?;
+        let close = text.rfind(')')?;
+        let command = text.get(open + 1..close)?.to_owned();
+        let fields: Vec<&str> = text.get(close + 1..)?.split_ascii_whitespace().collect();
+        // Field 3 of the manual page is fields[0] here.
+        let number = |field: usize| fields.get(field - 3)?.parse::<u64>().ok();
+        Some(Stat {
+            command,
+            state: fields.first()?.chars().next()?,
+            minor_faults: number(10)?,
+            major_faults: number(12)?,
+            user_ticks: number(14)?,
+            system_ticks: number(15)?,
+            start_time: number(22)?,
+            resident: Bytes::of_pages(number(24)?),
+            mapped: Bytes::new(number(23)?),
+        })
     }
+}
+
+fn read_proc(pid: u32, file: &str) -> Result<String, ProcessError> {
+    read_below(Path::new("/proc"), pid, file)
 }
 
 /// Reads a file of a process as text; the command name in it may be any bytes.
-fn read_proc(pid: u32, file: &str) -> Result<String, ProcessError> {
-    let path = format!("/proc/{pid}/{file}");
+pub(crate) fn read_below(proc: &Path, pid: u32, file: &str) -> Result<String, ProcessError> {
+    let path = proc.join(format!("{pid}/{file}"));
     match std::fs::read(&path) {
         Ok(bytes) => Ok(String::from_utf8_lossy(&bytes).into_owned()),
-        Err(error) => Err(match error.raw_os_error() {
+        Err(source) => Err(match source.raw_os_error() {
             Some(libc::ENOENT | libc::ESRCH) => ProcessError::Gone { pid },
             Some(libc::EACCES | libc::EPERM) => ProcessError::NotPermitted { pid },
-            _ => ProcessError::Read { path, source: error },
+            _ => ProcessError::Read { path: path.display().to_string(), source },
         }),
     }
-}
-
-/// Parses /proc/PID/stat (proc_pid_stat(5)). The command may hold blanks and brackets, so the last ')' ends it.
-fn parse_stat(text: &str) -> Option<Stat> {
-    let open = text.find('(')?;
-    let close = text.rfind(')')?;
-    let command = text.get(open + 1..close)?.to_owned();
-    let fields: Vec<&str> = text.get(close + 1..)?.split_ascii_whitespace().collect();
-    // Field 3 of the manual page is fields[0] here.
-    let number = |field: usize| fields.get(field - 3)?.parse::<u64>().ok();
-    Some(Stat {
-        command,
-        state: fields.first()?.chars().next()?,
-        minor_faults: number(10)?,
-        major_faults: number(12)?,
-        user_ticks: number(14)?,
-        system_ticks: number(15)?,
-        start_time: number(22)?,
-        resident: Bytes::of_pages(number(24)?),
-        mapped: Bytes::new(number(23)?),
-    })
 }
 
 /// Parses /proc/PID/maps into the ranges that may be managed.
@@ -457,7 +457,7 @@ mod tests {
     fn a_command_with_brackets_does_not_shift_the_fields() {
         let text =
             "42 (a) R (b) S 1 42 42 0 -1 4194304 100 0 7 0 11 22 0 0 20 0 1 0 98765 1000000 250 18446744073709551615 0";
-        let stat = parse_stat(text).unwrap();
+        let stat = Stat::parse(text).unwrap();
         assert_eq!((stat.command.as_str(), stat.state), ("a) R (b", 'S'));
         assert_eq!((stat.minor_faults, stat.major_faults, stat.start_time), (100, 7, 98765));
         assert_eq!((stat.resident, stat.mapped), (Bytes::of_pages(250), Bytes::new(1_000_000)));

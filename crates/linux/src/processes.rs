@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use crate::process::{ProcessError, Stat};
+use crate::process::{ProcessError, Stat, read_below};
 
 /// What is known of a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,16 +49,7 @@ impl Facts {
 
     fn read_under(proc: &Path, pid: u32) -> Result<Option<Facts>, ProcessError> {
         let directory = proc.join(pid.to_string());
-        let read = |file: &str| {
-            let path = directory.join(file);
-            std::fs::read(&path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).map_err(
-                |source| match source.raw_os_error() {
-                    Some(libc::ENOENT | libc::ESRCH) => ProcessError::Gone { pid },
-                    Some(libc::EACCES | libc::EPERM) => ProcessError::NotPermitted { pid },
-                    _ => ProcessError::Read { path: path.display().to_string(), source },
-                },
-            )
-        };
+        let read = |file: &str| read_below(proc, pid, file);
         let status = read("status")?;
         let field = |name: &str| {
             let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));

@@ -83,11 +83,28 @@ pub fn kept(object: &File, first: u64, out: &mut [Kept]) -> io::Result<()> {
     Ok(())
 }
 
+/// Why the pages of shared memory in swap cannot be found here, in one line.
+#[derive(Debug, thiserror::Error)]
+pub enum Unlocatable {
+    /// The kernel has no call for it.
+    #[error("it needs cachestat(2), Linux 6.5 or later")]
+    Kernel,
+    /// This process may not open what others map.
+    #[error("/proc/PID/map_files needs CAP_SYS_ADMIN or CAP_CHECKPOINT_RESTORE on the host")]
+    Rights,
+    /// What the kernel says of a page is wrong.
+    #[error("cachestat(2) says otherwise of a page just written")]
+    Wrong,
+    /// The trial failed.
+    #[error(transparent)]
+    Call(io::Error),
+}
+
 /// Whether the pages of shared memory in swap can be found here, tried on an object of this process.
 ///
 /// # Errors
-/// Why not, in one line.
-pub fn try_on_self() -> Result<(), String> {
+/// See [`Unlocatable`].
+pub fn try_on_self() -> Result<(), Unlocatable> {
     let tried = || -> io::Result<bool> {
         let object = File::from(rustix::fs::memfd_create("terrace-trial", rustix::fs::MemfdFlags::CLOEXEC)?);
         object.set_len(2 * PAGE_BYTES)?;
@@ -102,13 +119,11 @@ pub fn try_on_self() -> Result<(), String> {
     };
     match tried() {
         Ok(true) => Ok(()),
-        Ok(false) => Err("cachestat(2) says otherwise of a page just written".to_owned()),
+        Ok(false) => Err(Unlocatable::Wrong),
         Err(error) => Err(match error.raw_os_error() {
-            Some(libc::ENOSYS) => "it needs cachestat(2), Linux 6.5 or later".to_owned(),
-            Some(libc::EPERM | libc::EACCES) => {
-                "/proc/PID/map_files needs CAP_SYS_ADMIN or CAP_CHECKPOINT_RESTORE on the host".to_owned()
-            }
-            _ => error.to_string(),
+            Some(libc::ENOSYS) => Unlocatable::Kernel,
+            Some(libc::EPERM | libc::EACCES) => Unlocatable::Rights,
+            _ => Unlocatable::Call(error),
         }),
     }
 }
@@ -178,6 +193,14 @@ struct Held {
     mappings: Vec<SharedMapping>,
     /// The first pages of the others.
     left: Vec<Vpn>,
+}
+
+impl Held {
+    /// The mapping that a stretch of pages lies in: a stretch lies in one range, and a range is one mapping.
+    fn mapping_of(&self, first: Vpn, pages: usize) -> Option<SharedMapping> {
+        let mapping = self.mappings.get(self.mappings.partition_point(|mapping| mapping.end <= first))?;
+        (mapping.start <= first && first.0 + pages as u64 <= mapping.end.0).then_some(*mapping)
+    }
 }
 
 /// Consecutive pages whose account goes from one process to another.
@@ -408,14 +431,7 @@ impl SharedSink<'_> {
         turn: bool,
     ) {
         let held = self.memory.spaces.get(&space);
-        let found = held.and_then(|held| {
-            let at = held.mappings.partition_point(|mapping| mapping.end <= first);
-            let mapping = held.mappings.get(at).filter(|mapping| mapping.start <= first)?;
-            Some((held.pid, *mapping))
-        });
-        // A stretch lies in one range, and a range is one mapping.
-        let inside = |mapping: &SharedMapping| first.0 + ptes.len() as u64 <= mapping.end.0;
-        let Some((pid, mapping)) = found.filter(|(_, mapping)| inside(mapping)) else {
+        let Some((pid, mapping)) = held.and_then(|held| Some((held.pid, held.mapping_of(first, ptes.len())?))) else {
             return self.inner.scan(space, first, ptes, window, cleared);
         };
         let page = mapping.first + (first.0 - mapping.start.0);
@@ -450,43 +466,34 @@ impl SharedSink<'_> {
         let swapped = self.swap.map_or(PteState::ABSENT, PteState::placed);
         let out = &mut self.ptes[..ptes.len()];
         out.copy_from_slice(ptes);
-        for (at, (entry, pte)) in entries[page as usize..end].iter_mut().zip(out.iter_mut()).enumerate() {
-            let owner = owner_of(*entry);
-            let of_other = owner.is_some_and(|owner| owner != space);
-            match (absent(pte), of_other) {
-                (false, false) => *entry = mine,
-                (false, true) => {
-                    // The account it left from counts the return.
-                    *entry |= if *entry & OUT != 0 { BACK } else { 0 };
-                    *pte = PteState::ABSENT;
-                }
-                (true, true) => {}
-                (true, false) if owner.is_some() && *entry & BACK != 0 => {
-                    *entry = mine;
-                    *pte = PteState::placed(TierId::FAST);
-                }
-                (true, false) if !look => {
-                    if *entry & OUT != 0 {
-                        *pte = swapped;
-                    } else {
-                        *entry = 0;
-                    }
-                }
-                (true, false) => match self.kept[at] {
-                    Kept::InSwap => {
-                        *entry = mine | OUT;
-                        *pte = swapped;
-                    }
-                    // Somebody who is not managed brought it back; it is seen in memory once, so that the return counts.
-                    Kept::InMemory if *entry & OUT != 0 => {
-                        *entry = mine;
-                        *pte = PteState::placed(TierId::FAST);
-                    }
-                    Kept::InMemory | Kept::Nowhere => *entry = 0,
-                },
-            }
+        for ((entry, pte), kept) in entries[page as usize..end].iter_mut().zip(&mut *out).zip(&*self.kept) {
+            enter(space, entry, pte, look.then_some(*kept), swapped);
         }
-        self.inner.scan(space, first, &self.ptes[..ptes.len()], window, cleared);
+        self.inner.scan(space, first, out, window, cleared);
+    }
+}
+
+/// Brings a page's account up to date by what a process's tables say of it and, where the object was asked, by where that keeps it; and what is
+/// passed on of the page by its account.
+fn enter(space: SpaceId, entry: &mut u32, pte: &mut PteState, kept: Option<Kept>, swapped: PteState) {
+    let (mine, owner, in_memory) = (entry_of(space), owner_of(*entry), PteState::placed(TierId::FAST));
+    let (is_out, is_back) = (*entry & OUT != 0, *entry & BACK != 0);
+    match (pte.tier().is_none(), owner.is_some_and(|owner| owner != space)) {
+        (false, false) => *entry = mine,
+        (false, true) => {
+            // The account it left from counts the return.
+            *entry |= if is_out { BACK } else { 0 };
+            *pte = PteState::ABSENT;
+        }
+        (true, true) => {}
+        (true, false) if owner.is_some() && is_back => (*entry, *pte) = (mine, in_memory),
+        (true, false) => match kept {
+            None if is_out => *pte = swapped,
+            Some(Kept::InSwap) => (*entry, *pte) = (mine | OUT, swapped),
+            // Somebody who is not managed brought it back; it is seen in memory once, so that the return counts.
+            Some(Kept::InMemory) if is_out => (*entry, *pte) = (mine, in_memory),
+            None | Some(Kept::InMemory | Kept::Nowhere) => *entry = 0,
+        },
     }
 }
 
@@ -587,6 +594,7 @@ mod tests {
     #[test]
     fn an_object_of_this_process_is_reached_and_tells_memory_from_holes() {
         if let Err(reason) = try_on_self() {
+            let reason = reason.to_string();
             assert!(reason.contains("CAP_SYS_ADMIN") || reason.contains("6.5"), "{reason}");
             return;
         }

@@ -11,9 +11,9 @@
 pub mod perf {
     use std::io;
     use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
-    use std::ptr::NonNull;
     use std::sync::atomic::{AtomicU64, Ordering};
 
+    use memmap2::{MmapOptions, MmapRaw};
     use perf_event_open_sys::bindings::{PERF_FLAG_FD_CLOEXEC, perf_event_attr, perf_event_mmap_page};
     use perf_event_open_sys::ioctls;
 
@@ -89,45 +89,13 @@ pub mod perf {
         checked(unsafe { ioctls::SET_OUTPUT(event.as_fd().as_raw_fd(), ring_owner.as_fd().as_raw_fd()) })
     }
 
-    /// A mapped region of an event's descriptor.
-    #[derive(Debug)]
-    struct Mapping {
-        start: NonNull<u8>,
-        bytes: usize,
-    }
-
-    impl Mapping {
-        fn new(event: impl AsFd, bytes: usize, offset: u64) -> io::Result<Mapping> {
-            let protection = libc::PROT_READ | libc::PROT_WRITE;
-            let fd = event.as_fd().as_raw_fd();
-            let offset = libc::off_t::try_from(offset).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
-            // SAFETY: a new mapping at an address of the kernel's choice touches no memory of ours.
-            let start = unsafe { libc::mmap(std::ptr::null_mut(), bytes, protection, libc::MAP_SHARED, fd, offset) };
-            if start == libc::MAP_FAILED {
-                return Err(io::Error::last_os_error());
-            }
-            let start = NonNull::new(start.cast()).ok_or_else(|| io::Error::other("mmap returned address 0"))?;
-            Ok(Mapping { start, bytes })
-        }
-    }
-
-    impl Drop for Mapping {
-        fn drop(&mut self) {
-            // SAFETY: this is the whole mapping that `new` made, and no reference into it outlives `self`.
-            unsafe { libc::munmap(self.start.as_ptr().cast(), self.bytes) };
-        }
-    }
-
-    // SAFETY: the mapping belongs to this value alone; the kernel is the only other party, and it works through atomics.
-    unsafe impl Send for Mapping {}
-
     /// The ring that the kernel writes an event's records into, and the one for raw trace data where there is one.
     #[derive(Debug)]
     pub struct MappedRing {
-        header: Mapping,
+        header: MmapRaw,
         data_bytes: usize,
         page_bytes: usize,
-        auxiliary: Option<Mapping>,
+        auxiliary: Option<MmapRaw>,
     }
 
     /// The two parts of what is unread; the second is not empty only where the ring's end lies within.
@@ -142,8 +110,10 @@ pub mod perf {
         pub fn map(event: impl AsFd, data_pages: usize, auxiliary_pages: usize) -> io::Result<MappedRing> {
             let page_bytes = rustix::param::page_size();
             let data_bytes = data_pages * page_bytes;
-            let header = Mapping::new(event.as_fd(), page_bytes + data_bytes, 0)?;
-            let mut ring = MappedRing { header, data_bytes, page_bytes, auxiliary: None };
+            let fd = event.as_fd().as_raw_fd();
+            let part = |bytes: usize, offset: u64| MmapOptions::new().offset(offset).len(bytes).map_raw(fd);
+            let mut ring =
+                MappedRing { header: part(page_bytes + data_bytes, 0)?, data_bytes, page_bytes, auxiliary: None };
             if auxiliary_pages > 0 {
                 let (offset, bytes) = ((page_bytes + data_bytes) as u64, auxiliary_pages * page_bytes);
                 let page = ring.page();
@@ -153,13 +123,13 @@ pub mod perf {
                     (&raw mut (*page).aux_offset).write_volatile(offset);
                     (&raw mut (*page).aux_size).write_volatile(bytes as u64);
                 }
-                ring.auxiliary = Some(Mapping::new(event, bytes, offset)?);
+                ring.auxiliary = Some(part(bytes, offset)?);
             }
             Ok(ring)
         }
 
         fn page(&self) -> *mut perf_event_mmap_page {
-            self.header.start.as_ptr().cast()
+            self.header.as_mut_ptr().cast()
         }
 
         fn counter(&self, field: *mut u64) -> &AtomicU64 {
@@ -176,7 +146,7 @@ pub mod perf {
         pub fn spare_word(&self, index: usize) -> &AtomicU64 {
             let offset = self.page_bytes / 2 + index * size_of::<u64>();
             assert!(offset < self.page_bytes, "word {index} of a ring's first page");
-            self.counter(self.header.start.as_ptr().wrapping_add(offset).cast())
+            self.counter(self.header.as_mut_ptr().wrapping_add(offset).cast())
         }
 
         fn heads(&self) -> [&AtomicU64; 4] {
@@ -206,7 +176,7 @@ pub mod perf {
             let [head, tail, ..] = self.heads();
             // Acquire pairs with the kernel's barrier before it publishes the head: what lies below it is written.
             let (head, tail) = (head.load(Ordering::Acquire), tail.load(Ordering::Relaxed));
-            let data = self.header.start.as_ptr().wrapping_add(self.page_bytes);
+            let data = self.header.as_mut_ptr().wrapping_add(self.page_bytes);
             (slices(self, MappedRing::span(data, self.data_bytes, tail, head)), head)
         }
 
@@ -218,12 +188,12 @@ pub mod perf {
 
         /// Unread raw trace data, with the position of its end; nothing where the event has no such buffer.
         pub fn unread_auxiliary(&mut self) -> (Unread<'_>, u64) {
-            let Some((start, bytes)) = self.auxiliary.as_ref().map(|mapping| (mapping.start, mapping.bytes)) else {
+            let Some((start, bytes)) = self.auxiliary.as_ref().map(|part| (part.as_mut_ptr(), part.len())) else {
                 return ((&[], &[]), 0);
             };
             let [_, _, head, tail] = self.heads();
             let (head, tail) = (head.load(Ordering::Acquire), tail.load(Ordering::Relaxed));
-            (slices(self, MappedRing::span(start.as_ptr(), bytes, tail, head)), head)
+            (slices(self, MappedRing::span(start, bytes, tail, head)), head)
         }
 
         /// Gives raw trace data up to `end` back to the kernel.

@@ -1,6 +1,8 @@
 //! What this process and its children used: CPU time and memory.
 //!
-//! In: whose use. Out: seconds and bytes from getrusage(2). Must not: estimate.
+//! In: whose use. Out: seconds and bytes from getrusage(2) and clock_gettime(2). Must not: estimate.
+
+use std::time::Duration;
 
 use terrace_core::units::Bytes;
 
@@ -34,6 +36,12 @@ pub fn usage(who: Who) -> Usage {
         system_seconds: system.as_secs_f64(),
         max_rss_bytes: Bytes::kib(max_rss_kib).get(),
     }
+}
+
+/// Processor time of this thread so far.
+pub(crate) fn thread_cpu() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
 /// Holds this process's memory in fast memory, what it uses later as well: a manager that waits for its own memory to come

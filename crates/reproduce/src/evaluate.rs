@@ -87,17 +87,13 @@ pub(crate) fn found(row: &Row, runs: &[&Outcome]) -> Found {
     match &row.measure {
         Measure::Mean(of) => over_cases(row, of, runs, |values| mean(values.iter().copied())),
         Measure::Most(of) => over_cases(row, of, runs, |values| values.iter().copied().reduce(f64::max)),
-        Measure::Speedup(part) if row.rivals_tried > 1 => {
+        Measure::Speedup(part) | Measure::Gain(part) if row.rivals_tried > 1 => {
             let (pairs, which) = best_rivals(row, &reports, *part);
-            let found = Found::number(row, factor(&pairs, |report| seconds(report, *part)));
+            let even = if matches!(row.measure, Measure::Gain(_)) { 1.0 } else { 0.0 };
+            let found = Found::number(row, factor(&pairs, |report| seconds(report, *part)) - even);
             Found { text: found.text.clone() + &which, ..found }.with(json!({ "rivals": which }))
         }
         Measure::Speedup(part) => Found::number(row, factor(&reports, |report| seconds(report, *part))),
-        Measure::Gain(part) if row.rivals_tried > 1 => {
-            let (pairs, which) = best_rivals(row, &reports, *part);
-            let found = Found::number(row, factor(&pairs, |report| seconds(report, *part)) - 1.0);
-            Found { text: found.text.clone() + &which, ..found }.with(json!({ "rivals": which }))
-        }
         Measure::Gain(part) => {
             let found = Found::number(row, factor(&reports, |report| seconds(report, *part)) - 1.0);
             if *part == Part::Measured {

@@ -3,7 +3,6 @@
 //! In: TOML. Out: [`Experiments`], and the rows that ids select. Must not: run anything.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Range;
 use std::path::Path;
 use std::str::FromStr;
 
@@ -149,12 +148,7 @@ impl Experiments {
         let (paper, rows, not_built) = reader.all()?;
         let clash = self.papers.iter().find(|other| other.prefix == paper.prefix || other.name == paper.name);
         if clash.is_some() {
-            return Err(reader.wrong(
-                &raw.paper.prefix,
-                "paper",
-                "prefix",
-                "another file has this prefix or name".to_owned(),
-            ));
+            return Err(reader.wrong(&raw.paper.prefix, "paper", "prefix", "another file has this prefix or name"));
         }
         self.papers.push(paper);
         self.rows.extend(rows);
@@ -209,13 +203,9 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    fn wrong<T>(&self, at: &Spanned<T>, place: &str, key: &'static str, why: String) -> Error {
-        self.wrong_at(at.span(), place, key, why)
-    }
-
-    fn wrong_at(&self, at: Range<usize>, place: &str, key: &'static str, why: String) -> Error {
-        let line = schema::line_of(self.text, at.start);
-        Error::Value { file: self.file.to_owned(), line, place: place.to_owned(), key, why }
+    fn wrong<T>(&self, at: &Spanned<T>, place: &str, key: &'static str, why: impl Into<String>) -> Error {
+        let line = schema::line_of(self.text, at.span().start);
+        Error::Value { file: self.file.to_owned(), line, place: place.to_owned(), key, why: why.into() }
     }
 
     fn parsed<T: FromStr<Err: ToString>>(&self, text: &Text, place: &str, key: &'static str) -> Result<T, Error> {
@@ -251,7 +241,7 @@ impl Reader<'_> {
             }
             match ids.insert(text.get_ref().clone()) {
                 true => Ok(text.get_ref().clone()),
-                false => Err(self.wrong(text, text.get_ref(), "id", "there is another row of that id".to_owned())),
+                false => Err(self.wrong(text, text.get_ref(), "id", "there is another row of that id")),
             }
         };
         let mut rows = Vec::new();
@@ -264,7 +254,7 @@ impl Reader<'_> {
             let place = raw.id.get_ref();
             if raw.cause.is_none() || other.get_ref() == place || !rows.iter().any(|row| row.id == *other.get_ref()) {
                 let why = "expected a `cause`, and the id of another row of this file, in which it is changed";
-                return Err(self.wrong(other, place, "cause_row", why.to_owned()));
+                return Err(self.wrong(other, place, "cause_row", why));
             }
         }
         let mut not_built = Vec::new();
@@ -278,7 +268,7 @@ impl Reader<'_> {
         let place = raw.id.get_ref().as_str();
         let mut cases = self.cases(raw, place)?;
         let measure = self.measure(raw, place, &cases)?;
-        let bad = |key, why: &str| self.wrong(&raw.id, place, key, why.to_owned());
+        let bad = |key, why: &str| self.wrong(&raw.id, place, key, why);
         if measure.runs_nothing() != cases.is_empty() {
             return Err(bad("cases", "the row has no runs: expected settings and policies, or cases"));
         }
@@ -303,17 +293,7 @@ impl Reader<'_> {
         if let Measure::Mean(Figure::SpeedOfAllFast) = measure {
             cases.iter_mut().for_each(|case| case.bounds = true);
         }
-        let fixed = cases.iter().all(|case| case.at.is_some());
-        let wants_fixed = matches!(
-            measure,
-            Measure::Loss
-                | Measure::Tuned
-                | Measure::MostSaving { .. }
-                | Measure::PredictionErrors(_)
-                | Measure::PredictionTerms
-                | Measure::SavingBounds { .. }
-        );
-        if wants_fixed && !fixed {
+        if measure.limits_runs() && cases.iter().any(|case| case.at.is_none()) {
             return Err(bad("at", "the measure compares with everything fast: each case must say `at`"));
         }
         let row = Row {
@@ -343,7 +323,7 @@ impl Reader<'_> {
                 setting
                     .machine
                     .map(|machine| machine.get_ref().clone())
-                    .ok_or_else(|| self.wrong(name, place, "settings", "the setting names no machine".to_owned()))
+                    .ok_or_else(|| self.wrong(name, place, "settings", "the setting names no machine"))
             };
             raw.settings.iter().map(machine).collect::<Result<_, _>>()?
         } else {
@@ -356,7 +336,7 @@ impl Reader<'_> {
     }
 
     fn stated(&self, raw: &RawRow, place: &str, measure: &Measure) -> Result<Stated, Error> {
-        let bad = |key, why: &str| Err(self.wrong(&raw.id, place, key, why.to_owned()));
+        let bad = |key, why: &str| Err(self.wrong(&raw.id, place, key, why));
         let range = raw.paper_at_least.is_some() || raw.paper_at_most.is_some();
         if raw.paper.is_some() && range {
             return bad("paper", "a number and a range: expected one of them");
@@ -411,101 +391,7 @@ impl Reader<'_> {
     }
 
     fn measure(&self, raw: &RawRow, place: &str, cases: &[Case]) -> Result<Measure, Error> {
-        let mut used: Vec<&'static str> = Vec::new();
-        let missing = |key: &'static str| {
-            self.wrong(&raw.measure, place, key, format!("the measure {:?} needs it", raw.measure.get_ref()))
-        };
-        let figure = |used: &mut Vec<_>| -> Result<Figure, Error> {
-            used.push("of");
-            self.parsed(raw.of.as_ref().ok_or_else(|| missing("of"))?, place, "of")
-        };
-        let part = |used: &mut Vec<_>| match &raw.of {
-            None => Ok(Part::Whole),
-            Some(text) if text.get_ref() == "measured-part" => {
-                used.push("of");
-                Ok(Part::Measured)
-            }
-            Some(text) => Err(self.wrong(text, place, "of", "expected measured-part, or no such key".to_owned())),
-        };
-        let target = |used: &mut Vec<_>| {
-            used.push("target");
-            self.share(raw.target.as_ref().ok_or_else(|| missing("target"))?, place, "target")
-        };
-        let measure = match raw.measure.get_ref().as_str() {
-            "mean" => Measure::Mean(figure(&mut used)?),
-            "most" => Measure::Most(figure(&mut used)?),
-            "change" => Measure::Change(figure(&mut used)?),
-            "larger" => Measure::Larger(figure(&mut used)?),
-            "speedup" => Measure::Speedup(part(&mut used)?),
-            "gain" => Measure::Gain(part(&mut used)?),
-            "best" => Measure::Best,
-            "shrinks" => Measure::Shrinks,
-            "cores" => Measure::Cores,
-            "loss" => Measure::Loss,
-            "tuned" => Measure::Tuned,
-            "prediction-terms" => Measure::PredictionTerms,
-            "database-query" => Measure::DatabaseQuery,
-            "winners" => {
-                used.push("first");
-                let first = raw.first.ok_or_else(|| missing("first"))?;
-                if first > cases.len() / 2 {
-                    return Err(self.wrong(&raw.id, place, "first", format!("there are {} pairs", cases.len() / 2)));
-                }
-                Measure::Winners { first }
-            }
-            "fastest" => {
-                used.push("expected");
-                let text = raw.expected.as_ref().ok_or_else(|| missing("expected"))?;
-                let wanted =
-                    policy_of(text.get_ref()).map_err(|why| self.wrong(text, place, "expected", why.to_string()))?;
-                let is_it = |case: &Case| case.policy == wanted.0 && case.policy_settings == wanted.1;
-                let expected = cases.iter().position(is_it).ok_or_else(|| {
-                    self.wrong(
-                        text,
-                        place,
-                        "expected",
-                        "no case of the row has this policy and these settings".to_owned(),
-                    )
-                })?;
-                Measure::Fastest { expected }
-            }
-            "swing" => {
-                used.extend(["of", "low", "high"]);
-                let text = raw.of.as_ref().ok_or_else(|| missing("of"))?;
-                let metric = text.get_ref().strip_prefix("metric:").ok_or_else(|| {
-                    self.wrong(text, place, "of", "expected metric: and a metric of the policy".to_owned())
-                })?;
-                let (low, high) = (raw.low.ok_or_else(|| missing("low"))?, raw.high.ok_or_else(|| missing("high"))?);
-                Measure::Swing { metric: metric.to_owned(), low, high }
-            }
-            "most-saving" => {
-                used.push("prediction_error");
-                let error = raw.prediction_error.as_ref();
-                let error = error.map(|text| self.share(text, place, "prediction_error")).transpose()?;
-                Measure::MostSaving { target: target(&mut used)?, error }
-            }
-            "saving-bounds" => Measure::SavingBounds { target: target(&mut used)? },
-            "prediction-errors" => {
-                used.push("by");
-                let text = raw.by.as_ref().ok_or_else(|| missing("by"))?;
-                Measure::PredictionErrors(match text.get_ref().as_str() {
-                    "database" => Prediction::Database,
-                    "corrected" => Prediction::Corrected,
-                    "forecast" => Prediction::Forecast,
-                    _ => {
-                        return Err(self.wrong(
-                            text,
-                            place,
-                            "by",
-                            "expected database, corrected or forecast".to_owned(),
-                        ));
-                    }
-                })
-            }
-            _ => {
-                return Err(self.wrong(&raw.measure, place, "measure", format!("expected one of {}", Measure::NAMES)));
-            }
-        };
+        let measure = self.named_measure(raw, place, cases)?;
         let given = [
             ("of", raw.of.is_some()),
             ("by", raw.by.is_some()),
@@ -516,13 +402,82 @@ impl Reader<'_> {
             ("target", raw.target.is_some()),
             ("prediction_error", raw.prediction_error.is_some()),
         ];
-        match given.into_iter().find(|(key, given)| *given && !used.contains(key)) {
+        match given.into_iter().find(|(key, given)| *given && !measure.keys().contains(key)) {
             Some((key, _)) => {
                 let why = format!("the measure {:?} has no such key", raw.measure.get_ref());
                 Err(self.wrong(&raw.id, place, key, why))
             }
             None => Ok(measure),
         }
+    }
+
+    fn named_measure(&self, raw: &RawRow, place: &str, cases: &[Case]) -> Result<Measure, Error> {
+        let missing = |key: &'static str| {
+            self.wrong(&raw.measure, place, key, format!("the measure {:?} needs it", raw.measure.get_ref()))
+        };
+        let bad = |text: &Text, key: &'static str, why: &str| self.wrong(text, place, key, why);
+        let of = || raw.of.as_ref().ok_or_else(|| missing("of"));
+        let figure = || self.parsed::<Figure>(of()?, place, "of");
+        let part = || match &raw.of {
+            None => Ok(Part::Whole),
+            Some(text) if text.get_ref() == "measured-part" => Ok(Part::Measured),
+            Some(text) => Err(bad(text, "of", "expected measured-part, or no such key")),
+        };
+        let target = || self.share(raw.target.as_ref().ok_or_else(|| missing("target"))?, place, "target");
+        Ok(match raw.measure.get_ref().as_str() {
+            "mean" => Measure::Mean(figure()?),
+            "most" => Measure::Most(figure()?),
+            "change" => Measure::Change(figure()?),
+            "larger" => Measure::Larger(figure()?),
+            "speedup" => Measure::Speedup(part()?),
+            "gain" => Measure::Gain(part()?),
+            "best" => Measure::Best,
+            "shrinks" => Measure::Shrinks,
+            "cores" => Measure::Cores,
+            "loss" => Measure::Loss,
+            "tuned" => Measure::Tuned,
+            "prediction-terms" => Measure::PredictionTerms,
+            "database-query" => Measure::DatabaseQuery,
+            "winners" => {
+                let first = raw.first.ok_or_else(|| missing("first"))?;
+                if first > cases.len() / 2 {
+                    return Err(self.wrong(&raw.id, place, "first", format!("there are {} pairs", cases.len() / 2)));
+                }
+                Measure::Winners { first }
+            }
+            "fastest" => {
+                let text = raw.expected.as_ref().ok_or_else(|| missing("expected"))?;
+                let wanted = policy_of(text.get_ref()).map_err(|why| bad(text, "expected", &why.to_string()))?;
+                let is_it = |case: &Case| case.policy == wanted.0 && case.policy_settings == wanted.1;
+                let none = || bad(text, "expected", "no case of the row has this policy and these settings");
+                Measure::Fastest { expected: cases.iter().position(is_it).ok_or_else(none)? }
+            }
+            "swing" => {
+                let text = of()?;
+                let none = || bad(text, "of", "expected metric: and a metric of the policy");
+                let metric = text.get_ref().strip_prefix("metric:").ok_or_else(none)?;
+                let (low, high) = (raw.low.ok_or_else(|| missing("low"))?, raw.high.ok_or_else(|| missing("high"))?);
+                Measure::Swing { metric: metric.to_owned(), low, high }
+            }
+            "most-saving" => {
+                let error = raw.prediction_error.as_ref();
+                let error = error.map(|text| self.share(text, place, "prediction_error")).transpose()?;
+                Measure::MostSaving { target: target()?, error }
+            }
+            "saving-bounds" => Measure::SavingBounds { target: target()? },
+            "prediction-errors" => {
+                let text = raw.by.as_ref().ok_or_else(|| missing("by"))?;
+                Measure::PredictionErrors(match text.get_ref().as_str() {
+                    "database" => Prediction::Database,
+                    "corrected" => Prediction::Corrected,
+                    "forecast" => Prediction::Forecast,
+                    _ => return Err(bad(text, "by", "expected database, corrected or forecast")),
+                })
+            }
+            _ => {
+                return Err(self.wrong(&raw.measure, place, "measure", format!("expected one of {}", Measure::NAMES)));
+            }
+        })
     }
 
     /// Settings times policies times `at`, the first outermost; or the cases as they are written.
@@ -610,7 +565,7 @@ impl Reader<'_> {
         };
         let Some(like) = &own.like else { return Ok(own.over(&RawSetting::default())) };
         if depth > self.raw.settings.len() {
-            return Err(self.wrong(like, name.get_ref(), "like", "it leads back to itself".to_owned()));
+            return Err(self.wrong(like, name.get_ref(), "like", "it leads back to itself"));
         }
         Ok(own.over(&self.merged(like, name.get_ref(), "like", depth + 1)?))
     }
@@ -619,7 +574,7 @@ impl Reader<'_> {
         let raw = self.merged(name, place, key, 0)?;
         let its = format!("setting {}", name.get_ref());
         let declared = self.raw.settings.keys().find(|known| *known == name).unwrap_or(name);
-        let missing = |key: &'static str| self.wrong(declared, &its, key, "it is missing".to_owned());
+        let missing = |key: &'static str| self.wrong(declared, &its, key, "it is missing");
         let workload = raw.workload.as_ref().ok_or_else(|| missing("workload"))?;
         let machine = raw.machine.as_ref().ok_or_else(|| missing("machine"))?;
         let pages = raw.pages.as_ref().ok_or_else(|| missing("pages"))?;
@@ -648,21 +603,21 @@ impl Reader<'_> {
         };
         let room_over_peak = raw.room_over_peak.unwrap_or(1.0);
         if !(1.0..=2.0).contains(&room_over_peak) {
-            return Err(self.wrong(name, &its, "room_over_peak", "expected a number from 1 to 2".to_owned()));
+            return Err(self.wrong(name, &its, "room_over_peak", "expected a number from 1 to 2"));
         }
         Ok(Setting {
             workload: workload.get_ref().clone(),
             size: self.parsed(raw.size.as_ref().ok_or_else(|| missing("size"))?, &its, "size")?,
             fast: raw.fast.as_ref().map(|text| self.parsed::<Fast>(text, &its, "fast")).transpose()?,
             threads: match raw.threads.ok_or_else(|| missing("threads"))? {
-                0 => return Err(self.wrong(declared, &its, "threads", "it must be greater than 0".to_owned())),
+                0 => return Err(self.wrong(declared, &its, "threads", "it must be greater than 0")),
                 threads => threads,
             },
             machine: machine.get_ref().clone(),
             huge: match pages.get_ref().as_str() {
                 "huge" => true,
                 "4KiB" => false,
-                _ => return Err(self.wrong(pages, &its, "pages", "expected huge or 4KiB".to_owned())),
+                _ => return Err(self.wrong(pages, &its, "pages", "expected huge or 4KiB")),
             },
             options: raw.options.clone().unwrap_or_default(),
             operations,

@@ -301,8 +301,11 @@ impl Plan<'_> {
 
     /// The machine whose database a batch needs first, if it needs one.
     fn machine_asked<'b>(&self, batch: &'b Batch) -> Option<&'b str> {
-        let asks = |case: &Case| case.needs_database() || !self.asked_of(case).shares.is_empty();
-        batch.cases.iter().find(|(case, _)| asks(case)).map(|(case, _)| case.setting.machine.as_str())
+        batch.cases.iter().find(|(case, _)| self.asks_database(case)).map(|(case, _)| case.setting.machine.as_str())
+    }
+
+    fn asks_database(&self, case: &Case) -> bool {
+        case.needs_database() || !self.asked_of(case).shares.is_empty()
     }
 
     /// Whether the runs with everything fast that its runs need are there.
@@ -328,15 +331,15 @@ impl Plan<'_> {
     ) -> Result<Runs, Error> {
         let mut runs = Runs::default();
         for (case, seed) in &batch.cases {
-            if case.needs_database() || !self.asked_of(case).shares.is_empty() {
+            if self.asks_database(case) {
                 let machine = &case.setting.machine;
                 state.indices.prepare_index(machine, database)?;
                 runs.share_index(machine, &state.indices);
             }
             if self.needs_baseline(case) {
                 let baseline = case.baseline();
-                let found = store_outcome(state.store.usable(self, &baseline, *seed));
-                if let Some(outcome) = found {
+                let found = state.store.usable(self, &baseline, *seed);
+                if let Some(outcome) = found.and_then(Record::outcome) {
                     runs.take(&baseline, *seed, outcome);
                 }
             }
@@ -375,10 +378,6 @@ impl Plan<'_> {
         state.made += count;
         Ok(count)
     }
-}
-
-fn store_outcome(record: Option<&Record>) -> Option<crate::outcome::Outcome> {
-    record.and_then(Record::outcome)
 }
 
 /// Of this thread, which runs a batch by itself.

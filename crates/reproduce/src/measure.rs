@@ -175,6 +175,21 @@ impl Measure {
     pub const NAMES: &'static str = "mean, most, speedup, gain, best, change, winners, fastest, larger, shrinks, swing, cores, loss, \
         tuned, most-saving, prediction-errors, prediction-terms, saving-bounds, database-query";
 
+    /// The keys of a row that say more of it.
+    pub(crate) fn keys(&self) -> &'static [&'static str] {
+        match self {
+            Measure::Mean(_) | Measure::Most(_) | Measure::Change(_) | Measure::Larger(_) => &["of"],
+            Measure::Speedup(_) | Measure::Gain(_) => &["of"],
+            Measure::Winners { .. } => &["first"],
+            Measure::Fastest { .. } => &["expected"],
+            Measure::Swing { .. } => &["of", "low", "high"],
+            Measure::MostSaving { .. } => &["prediction_error", "target"],
+            Measure::SavingBounds { .. } => &["target"],
+            Measure::PredictionErrors(_) => &["by"],
+            _ => &[],
+        }
+    }
+
     /// Whether its cases stand in pairs.
     pub(crate) fn wants_pairs(&self) -> bool {
         use Measure::{Best, Change, Gain, Larger, Shrinks, Speedup, Winners};
@@ -184,6 +199,12 @@ impl Measure {
     /// Whether it needs the performance database of its machine.
     pub(crate) fn wants_database(&self) -> bool {
         matches!(self, Measure::PredictionErrors(_) | Measure::PredictionTerms | Measure::DatabaseQuery)
+    }
+
+    /// Whether it is of runs whose fast memory is limited while they run.
+    pub(crate) fn limits_runs(&self) -> bool {
+        use Measure::{Loss, MostSaving, PredictionErrors, PredictionTerms, SavingBounds, Tuned};
+        matches!(self, Loss | Tuned | MostSaving { .. } | PredictionErrors(_) | PredictionTerms | SavingBounds { .. })
     }
 
     /// Whether it runs nothing.

@@ -9,7 +9,6 @@ use crate::error::Error;
 use crate::evaluate::{self, Found, show};
 use crate::experiments::{Experiments, Row};
 use crate::figure;
-use crate::measure::Measure;
 use crate::run::{Plan, Runs};
 use crate::tuned::{self, OfSeed};
 use crate::verdict::{Judgement, Verdict, judge};
@@ -165,17 +164,7 @@ fn of_seed(row: &Row, runs: &Runs, seed: u64) -> Result<Found, Error> {
     if let Some(judgement) = evaluate::is_refused(row, &outcomes) {
         return Ok(Found { text: "no value".to_owned(), judgement: Some(judgement), ..Found::default() });
     }
-    let is_limited = matches!(
-        row.measure,
-        Measure::Loss
-            | Measure::Tuned
-            | Measure::MostSaving { .. }
-            | Measure::PredictionErrors(_)
-            | Measure::PredictionTerms
-            | Measure::SavingBounds { .. }
-            | Measure::DatabaseQuery
-    );
-    match is_limited {
+    match row.measure.limits_runs() || row.measure.runs_nothing() {
         true => tuned::found(row, OfSeed { runs, seed }).map_err(|error| failed(error.to_string())),
         false => Ok(evaluate::found(row, &outcomes)),
     }

@@ -9,6 +9,7 @@
 //! round, so that more moves than pages can be made.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use terrace_core::governor::GovernorConfig;
@@ -203,6 +204,60 @@ fn line_of(before: u64) -> u32 {
     ((before * 36 + before / 16 % 4) % u64::from(LINES)) as u32
 }
 
+/// What is left to do of a benchmark.
+struct Work {
+    arrays: [Array; 3],
+    /// Promotions and demotions.
+    moves: [Moves; 2],
+    queue: Queue,
+    threads: usize,
+    random: u64,
+    /// Visits so far.
+    turn: usize,
+}
+
+/// Moves one way that are left to do, and the pages that can make them.
+struct Moves {
+    left: u64,
+    pages: VecDeque<u64>,
+    to: TierId,
+    accesses: u32,
+}
+
+impl Work {
+    /// The next visit: its thread, the page, how many accesses it makes, and how many of its kind came before them.
+    fn visit(&mut self) -> Option<(usize, u64, u32, u64)> {
+        // A move whose pages are all on the other side waits until one comes back.
+        let ready = |moves: &Moves| if moves.pages.is_empty() { 0 } else { moves.left };
+        let [fast, overflow, steady] = self.arrays.each_ref().map(Array::visits);
+        let visits = [fast, overflow, steady, ready(&self.moves[0]), ready(&self.moves[1])];
+        let all: u64 = visits.iter().sum();
+        if all == 0 {
+            return None;
+        }
+        self.random = self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let mut drawn = ((u128::from(self.random >> 11) * u128::from(all)) >> 53) as u64;
+        let mut kind = 0;
+        while kind + 1 < visits.len() && drawn >= visits[kind] {
+            drawn -= visits[kind];
+            kind += 1;
+        }
+        let thread = self.turn % self.threads;
+        self.turn += 1;
+        if kind < self.arrays.len() {
+            let (page, accesses, before) = self.arrays[kind].visit(thread);
+            return Some((thread, page, accesses, before));
+        }
+        let moves = &mut self.moves[kind - 3];
+        moves.left -= 1;
+        let page = moves.pages.pop_front()?;
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner).push_back((Vpn(page), moves.to));
+        let (accesses, before) = (moves.accesses, moves.left % u64::from(LINES));
+        self.moves[4 - kind].pages.push_back(page);
+        Some((thread, page, accesses, before))
+    }
+}
+
 /// Performs the benchmark.
 ///
 /// # Errors
@@ -231,61 +286,28 @@ pub fn perform(benchmark: &Benchmark, machine: &Machine, seed: u64) -> Result<Pe
     let before = simulation.counters();
 
     let visit = benchmark.fast_accesses_a_visit;
-    let mut arrays = [
-        Array::new(0, fast, benchmark.fast_accesses + benchmark.spared_accesses, visit, threads),
-        Array::new(slow_from, overflow, benchmark.overflow_accesses, visit, threads),
-        Array::new(slow_from + overflow, steady, benchmark.slow_accesses, benchmark.slow_accesses_a_visit, threads),
-    ];
-    let mut to_demote: VecDeque<u64> = (fast..slow_from).collect();
-    let mut to_promote: VecDeque<u64> =
-        (slow_from + overflow + steady..slow_from + overflow + steady + promoted).collect();
-    let (mut promotions, mut demotions) = (benchmark.promotions, benchmark.demotions);
+    let steady_from = slow_from + overflow;
+    let promoted_pages = steady_from + steady..steady_from + steady + promoted;
+    let moves = |left, pages: Range<u64>, to, accesses| Moves { left, pages: pages.collect(), to, accesses };
+    let mut work = Work {
+        arrays: [
+            Array::new(0, fast, benchmark.fast_accesses + benchmark.spared_accesses, visit, threads),
+            Array::new(slow_from, overflow, benchmark.overflow_accesses, visit, threads),
+            Array::new(steady_from, steady, benchmark.slow_accesses, benchmark.slow_accesses_a_visit, threads),
+        ],
+        moves: [
+            moves(benchmark.promotions, promoted_pages, TierId::FAST, benchmark.accesses_a_promotion),
+            moves(benchmark.demotions, fast..slow_from, slow, 1),
+        ],
+        queue: queue.clone(),
+        threads,
+        random: seed | 1,
+        turn: 0,
+    };
     let a_access = benchmark.operations as f64 / benchmark.accesses().max(1) as f64;
     let (mut computed, mut made) = (0u64, 0u64);
-    let mut random = seed | 1;
     let mut batch: Vec<Load> = Vec::with_capacity(BATCH + LINES as usize);
-    let mut turn = 0;
-    loop {
-        // A move whose pages are all on the other side waits until one comes back.
-        let ready = |moves: u64, pages: &VecDeque<u64>| if pages.is_empty() { 0 } else { moves };
-        let moves = [ready(promotions, &to_promote), ready(demotions, &to_demote)];
-        let visits = [arrays[0].visits(), arrays[1].visits(), arrays[2].visits(), moves[0], moves[1]];
-        let all: u64 = visits.iter().sum();
-        if all == 0 {
-            break;
-        }
-        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        let mut drawn = ((u128::from(random >> 11) * u128::from(all)) >> 53) as u64;
-        let kind = visits
-            .iter()
-            .position(|&n| {
-                if drawn < n {
-                    true
-                } else {
-                    drawn -= n;
-                    false
-                }
-            })
-            .unwrap_or(0);
-        let thread = turn % threads;
-        turn += 1;
-        let (page, accesses, before) = match kind {
-            0..=2 => arrays[kind].visit(thread),
-            3 => {
-                promotions -= 1;
-                let Some(page) = to_promote.pop_front() else { continue };
-                queue.lock().unwrap_or_else(PoisonError::into_inner).push_back((Vpn(page), TierId::FAST));
-                to_demote.push_back(page);
-                (page, benchmark.accesses_a_promotion, promotions % u64::from(LINES))
-            }
-            _ => {
-                demotions -= 1;
-                let Some(page) = to_demote.pop_front() else { continue };
-                queue.lock().unwrap_or_else(PoisonError::into_inner).push_back((Vpn(page), slow));
-                to_promote.push_back(page);
-                (page, 1, demotions % u64::from(LINES))
-            }
-        };
+    while let Some((thread, page, accesses, before)) = work.visit() {
         for access in 0..accesses {
             made += 1;
             let due = (made as f64 * a_access) as u64;

@@ -336,40 +336,8 @@ impl Marks {
                 if pass * windows + window == windows * times / 2 {
                     tape.stands();
                 }
-                let (mut rare, mut frequent) = (Vec::new(), Vec::new());
-                for (page, _) in pages.iter().filter(|(_, history)| history.gone == Some(window)) {
-                    tape.happened(Event::Unmapped { first: *page, count: 1 });
-                }
-                // A page is born by an access, whether or not a mark showed it. Which came first nobody saw: here those of lower addresses. One that
-                // went is born again where the program goes on doing the same.
-                let is_born = |history: &History| history.born == window && (pass == 0 || history.gone.is_some());
-                let mut born = pages.iter().filter(|(_, history)| is_born(history)).peekable();
-                if born.peek().is_some() {
-                    tape.happened(Event::StandsFor(1));
-                }
-                for (page, _) in born {
-                    if pass > 0 {
-                        tape.happened(Event::Mapped { first: *page, count: 1, file: false });
-                    }
-                    tape.push(Use::new(*page, 0, Wait::Load, 0, 0));
-                }
-                for (page, history) in &pages {
-                    let lived = history.lived(windows);
-                    if !history.was_seen(window) {
-                        continue;
-                    }
-                    if history.times() >= lived {
-                        frequent.push(*page);
-                        continue;
-                    }
-                    // What a page was used for when it came is done once.
-                    if pass > 0 && history.born == window && history.gone.is_none() {
-                        continue;
-                    }
-                    let rate = -(1.0 - f64::from(history.times()) / f64::from(lived)).ln();
-                    let touches = whole(rate / (1.0 - (-rate).exp()), &mut random);
-                    rare.extend(std::iter::repeat_n(*page, touches as usize));
-                }
+                come_and_go(&mut tape, &pages, window, pass == 0);
+                let (rare, frequent) = accessed(&pages, window, windows, pass == 0, &mut random);
                 let cpu_nanos = self.cpu_seconds[window as usize] * 1e9 / stands;
                 // No more accesses than the CPU time has room for, the rare ones first.
                 let room = (cpu_nanos / wait_nanos - rare.len() as f64 * lines).max(0.0);
@@ -394,22 +362,63 @@ impl Marks {
                 let share = |count: usize| cycles * count as f64 / uses;
                 for slice in 0..SLICES {
                     let part = |count: usize| count * slice / SLICES..count * (slice + 1) / SLICES;
-                    let some = rare[part(rare.len())].to_vec();
-                    if !some.is_empty() {
-                        let cycles = share(some.len());
-                        stretch(some, rare_stand, threads, cycles).record(&mut tape, &mut random);
-                    }
-                    let all = rounds as usize * frequent.len();
-                    let some: Vec<u64> = part(all).map(|at| frequent[at % frequent.len()]).collect();
-                    if !some.is_empty() {
-                        let cycles = share(some.len());
-                        stretch(some, frequent_stand, threads, cycles).record(&mut tape, &mut random);
+                    let some_rare = rare[part(rare.len())].to_vec();
+                    let all = part(rounds as usize * frequent.len());
+                    let some_frequent = all.map(|at| frequent[at % frequent.len()]).collect();
+                    for (some, stand) in [(some_rare, rare_stand), (some_frequent, frequent_stand)] {
+                        if !some.is_empty() {
+                            let cycles = share(some.len());
+                            stretch(some, stand, threads, cycles).record(&mut tape, &mut random);
+                        }
                     }
                 }
             }
         }
         Some(tape)
     }
+}
+
+/// Enters the pages that went with a window, and those that came; `first` is the pass over the windows that was seen.
+fn come_and_go(tape: &mut Tape, pages: &[(u64, &History)], window: u32, first: bool) {
+    for (page, _) in pages.iter().filter(|(_, history)| history.gone == Some(window)) {
+        tape.happened(Event::Unmapped { first: *page, count: 1 });
+    }
+    // A page is born by an access, whether or not a mark showed it. Which came first nobody saw: here those of lower addresses. One that
+    // went is born again where the program goes on doing the same.
+    let is_born = |history: &History| history.born == window && (first || history.gone.is_some());
+    let mut born = pages.iter().filter(|(_, history)| is_born(history)).peekable();
+    if born.peek().is_some() {
+        tape.happened(Event::StandsFor(1));
+    }
+    for (page, _) in born {
+        if !first {
+            tape.happened(Event::Mapped { first: *page, count: 1, file: false });
+        }
+        tape.push(Use::new(*page, 0, Wait::Load, 0, 0));
+    }
+}
+
+/// The pages that were accessed in a window: those that are now and then, once for each touch, and those that are in each of their windows.
+fn accessed(
+    pages: &[(u64, &History)],
+    window: u32,
+    windows: u32,
+    first: bool,
+    random: &mut SplitMix64,
+) -> (Vec<u64>, Vec<u64>) {
+    let (mut rare, mut frequent) = (Vec::new(), Vec::new());
+    for (page, history) in pages.iter().filter(|(_, history)| history.was_seen(window)) {
+        let (times, lived) = (history.times(), history.lived(windows));
+        if times >= lived {
+            frequent.push(*page);
+        // What a page was used for when it came is done once.
+        } else if first || history.born != window || history.gone.is_some() {
+            let rate = -(1.0 - f64::from(times) / f64::from(lived)).ln();
+            let touches = whole(rate / (1.0 - (-rate).exp()), random);
+            rare.extend(std::iter::repeat_n(*page, touches as usize));
+        }
+    }
+    (rare, frequent)
 }
 
 fn stretch(pages: Vec<u64>, stands_for: f64, threads: f64, cycles: f64) -> Stretch {

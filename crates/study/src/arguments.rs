@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 /// Options that a run and a comparison share.
-#[derive(Clone, Debug, Args)]
+#[derive(Clone, Debug, Args, Default)]
 pub struct ModelArguments {
     /// The machine, of `terrace sim machines`, or the file of one.
     #[arg(long, default_value = "optane-6252", value_name = "NAME")]
@@ -111,7 +111,7 @@ pub struct OneRunArguments {
 }
 
 /// A comparison.
-#[derive(Clone, Debug, Args)]
+#[derive(Clone, Debug, Args, Default)]
 pub struct SimCompareArguments {
     /// Workloads, with commas between.
     #[arg(long, value_name = "NAMES", required_unless_present = "trace", value_delimiter = ',')]

@@ -3,8 +3,6 @@
 //!
 //! In: a workload or a trace, policies, sizes, a target, as texts. Out: curves. Must not: know what a policy would do; `terrace_sizing::forecast` plays it.
 
-use std::path::Path;
-
 use rayon::prelude::*;
 use terrace_core::text::{did_you_mean, meant};
 use terrace_core::units::{Bytes, parse_share};
@@ -185,26 +183,17 @@ fn tapes(program: &ProgramArguments, of: &CandidateArguments, one_in: u32) -> Re
         other => Misuse(other.to_string()).into(),
     };
     match (&program.trace, &program.workload) {
-        (Some(path), _) => of_trace(path, &program.max_footprint, one_in, groups, failed),
+        (Some(path), _) => {
+            let mut reader = Trace::open(path, footprint(&program.max_footprint)?)?.reader()?;
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            tape::of_trace(&name, &mut reader, one_in, groups).map_err(failed)
+        }
         (None, Some(name)) => {
             let source = workload_source(name, &program.model, program.seed)?;
             tape::of_workload(&source.name, &source.parameters, one_in, groups).map_err(failed)
         }
         (None, None) => Err(Misuse("--workload or --trace: expected one of them".to_owned()).into()),
     }
-}
-
-fn of_trace(
-    path: &Path,
-    most: &str,
-    one_in: u32,
-    groups: u32,
-    failed: impl Fn(TapeError) -> Error,
-) -> Result<Vec<Tape>> {
-    let trace = Trace::open(path, footprint(most)?)?;
-    let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    let mut reader = trace.reader()?;
-    tape::of_trace(&name, &mut reader, one_in, groups).map_err(failed)
 }
 
 #[cfg(test)]

@@ -100,6 +100,7 @@ impl OneRun {
             }
             (Some(workload), None) => {
                 let first = workload_source(workload, &raw.model, raw.seed)?;
+                made.workload_settings.clone_from(&first.parameters.options);
                 let source: Box<dyn Source> = match recorded(&raw.beside, &raw.model.size, raw.seed)? {
                     Some(other) => Box::new(Beside { first: Box::new(first), other }),
                     None => Box::new(first),
@@ -108,7 +109,6 @@ impl OneRun {
                 config.scale = scale(raw.model.scale, USUAL_SCALE)?;
                 made.size_bytes = raw.model.size.parse::<Bytes>().ok().map(Bytes::get);
                 made.operations = raw.model.operations;
-                made.workload_settings = pairs(&raw.model.workload_settings);
                 (config, source)
             }
             (None, None) => return Err(Misuse("--workload or --trace: expected one of them".to_owned()).into()),
@@ -208,10 +208,16 @@ impl PolicySettings {
     }
 }
 
-/// KEY=VALUE as pairs.
-fn pairs(texts: &[String]) -> BTreeMap<String, String> {
-    let parts = texts.iter().filter_map(|text| text.split_once('='));
-    parts.map(|(key, value)| (key.trim().to_owned(), value.trim().to_owned())).collect()
+/// What an option takes as KEY=VALUE, by key; `such_as` is an example.
+///
+/// # Errors
+/// When a text is no such pair: misuse.
+pub fn settings(option: &str, texts: &[String], such_as: &str) -> Result<BTreeMap<String, String>> {
+    let pair = |text: &String| match text.split_once('=') {
+        Some((key, value)) => Ok((key.trim().to_owned(), value.trim().to_owned())),
+        None => Err(misuse(option, text, format!("expected KEY=VALUE, such as {such_as}"))),
+    };
+    texts.iter().map(pair).collect()
 }
 
 /// Longest description of a machine.
@@ -256,12 +262,7 @@ pub fn workload_source(name: &str, model: &ModelArguments, seed: u64) -> Result<
     fits_this_machine(size)?;
     let mut parameters = Parameters::new(size.get());
     (parameters.threads, parameters.seed, parameters.operations) = (model.threads, seed, model.operations);
-    for text in &model.workload_settings {
-        let Some((key, value)) = text.split_once('=') else {
-            return Err(misuse("--workload-set", text, "expected KEY=VALUE, such as hot=10%"));
-        };
-        parameters.options.insert(key.trim().to_owned(), value.trim().to_owned());
-    }
+    parameters.options = settings("--workload-set", &model.workload_settings, "hot=10%")?;
     terrace_workloads::build(name, &parameters).map_err(|error| Misuse(error.to_string()))?;
     Ok(WorkloadSource { name: name.to_owned(), parameters })
 }

@@ -21,8 +21,8 @@ pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// The commit it was built from, or `unknown`.
 pub const COMMIT: &str = env!("TERRACE_COMMIT");
 
-/// See the module's header. `None` and empty: it does not apply, or there are several.
-#[derive(Clone, Debug, PartialEq, serde::Serialize)]
+/// See the module's header. `None` and empty: it does not apply, or there are several; [`Provenance::of`] makes one with the rest.
+#[derive(Clone, Debug, Default, PartialEq, serde::Serialize)]
 pub struct Provenance {
     /// [`SCHEMA_VERSION`].
     pub schema_version: u32,
@@ -74,19 +74,7 @@ impl Provenance {
             version: VERSION,
             commit: COMMIT,
             command: command.to_owned(),
-            machine: None,
-            machine_hash: None,
-            workload: None,
-            workload_settings: BTreeMap::new(),
-            trace_hash: None,
-            size_bytes: None,
-            operations: None,
-            policy: None,
-            settings: BTreeMap::new(),
-            seed: None,
-            scale: None,
-            threads: None,
-            pages: None,
+            ..Provenance::default()
         }
     }
 

@@ -4,46 +4,58 @@
 
 use serde_json::Value;
 
-/// The columns of the CSV, in their order: all keys of a cell, and then what made it.
-pub const COLUMNS: [&str; 31] = [
-    "workload",
-    "policy",
-    "machine",
-    "fast",
-    "fast_share",
-    "seed",
-    "scale",
-    "fast_bytes",
-    "footprint_bytes",
-    "seconds",
-    "slowdown_vs_all_fast",
-    "gain_over_all_slow",
-    "gain_over_first_touch",
-    "fast_hit_share",
-    "promoted_pages",
-    "demoted_pages",
-    "failed_promotions",
-    "management_seconds",
-    "metadata_bytes_per_page",
-    "schema_version",
-    "version",
-    "commit",
-    "command",
-    "machine_hash",
-    "workload_settings",
-    "trace_hash",
-    "size_bytes",
-    "operations",
-    "settings",
-    "threads",
-    "pages",
+/// What a column holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A text; an object is its JSON.
+    Text,
+    /// A whole number.
+    Whole,
+    /// A number.
+    Number,
+}
+use Kind::{Number, Text, Whole};
+
+/// The columns of a table, in their order: all keys of a cell, and then what made it.
+pub const COLUMNS: [(&str, Kind); 31] = [
+    ("workload", Text),
+    ("policy", Text),
+    ("machine", Text),
+    ("fast", Text),
+    ("fast_share", Number),
+    ("seed", Whole),
+    ("scale", Whole),
+    ("fast_bytes", Whole),
+    ("footprint_bytes", Whole),
+    ("seconds", Number),
+    ("slowdown_vs_all_fast", Number),
+    ("gain_over_all_slow", Number),
+    ("gain_over_first_touch", Number),
+    ("fast_hit_share", Number),
+    ("promoted_pages", Whole),
+    ("demoted_pages", Whole),
+    ("failed_promotions", Whole),
+    ("management_seconds", Number),
+    ("metadata_bytes_per_page", Number),
+    ("schema_version", Whole),
+    ("version", Text),
+    ("commit", Text),
+    ("command", Text),
+    ("machine_hash", Text),
+    ("workload_settings", Text),
+    ("trace_hash", Text),
+    ("size_bytes", Whole),
+    ("operations", Whole),
+    ("settings", Text),
+    ("threads", Whole),
+    ("pages", Text),
 ];
 
 /// Rows as CSV, with the names of the columns first.
 pub fn csv_table(rows: &[Value]) -> String {
-    let mut out = COLUMNS.join(",") + "\n";
+    let mut out = COLUMNS.map(|(name, _)| name).join(",") + "\n";
     for row in rows {
-        out += &(COLUMNS.iter().map(|column| csv_field(&row[*column])).collect::<Vec<_>>().join(",") + "\n");
+        out += &(COLUMNS.map(|(name, _)| csv_field(&row[name])).join(",") + "\n");
     }
     out
 }

@@ -13,7 +13,7 @@ use crate::error::TraceError;
 use crate::export::vpn_of;
 use crate::header::Header;
 use crate::index::Summary;
-use crate::map::PageMap;
+use crate::map::{PageMap, Process, ProcessId};
 use crate::reader::Reader;
 use crate::record::{Access, Change, Event, Pages, ThreadId};
 use crate::writer::{Writer, pages_of};
@@ -137,6 +137,13 @@ fn mark(bits: &mut Vec<u64>, at: usize) {
     bits[at / 64] |= 1 << (at % 64);
 }
 
+fn count_at(counts: &mut Vec<u64>, at: usize) {
+    if at >= counts.len() {
+        counts.resize(at + 1, 0);
+    }
+    counts[at] += 1;
+}
+
 fn ones(bits: &[u64]) -> u64 {
     bits.iter().map(|bits| u64::from(bits.count_ones())).sum()
 }
@@ -165,11 +172,8 @@ pub fn info(input: impl Read) -> Result<Info, TraceError> {
 /// As [`info`].
 pub fn info_within(input: impl Read, most_pages: u64) -> Result<Info, TraceError> {
     let mut reader = Reader::new(input)?;
-    let mut summary = Summary { first_time: Time::FAR_FUTURE, ..Summary::default() };
-    let mut touched: Vec<u64> = Vec::new();
-    let mut by_thread: Vec<u64> = Vec::new();
-    let mut by_block: Vec<u64> = Vec::new();
-    let mut sizes = Sizes::default();
+    let mut tally = Tally::default();
+    tally.summary.first_time = Time::FAR_FUTURE;
     let mut batch = vec![Access::default(); BATCH];
     let too_far = |page: u64| {
         format!(
@@ -184,94 +188,112 @@ pub fn info_within(input: impl Read, most_pages: u64) -> Result<Info, TraceError
         if let Some(far) = batch[..count].iter().find(|access| u64::from(access.page().0) >= most_pages) {
             break Some(too_far(u64::from(far.page().0)));
         }
-        for access in &batch[..count] {
-            let page = access.page().index();
-            mark(&mut touched, page);
-            sizes.access(page);
-            if page >> BLOCK_SHIFT >= by_block.len() {
-                by_block.resize((page >> BLOCK_SHIFT) + 1, 0);
-            }
-            by_block[page >> BLOCK_SHIFT] += 1;
-            let thread = usize::from(access.thread().0);
-            if thread >= by_thread.len() {
-                by_thread.resize(thread + 1, 0);
-            }
-            by_thread[thread] += 1;
-            summary.writes += u64::from(access.is_write());
-            summary.first_time = summary.first_time.min(access.time());
-            summary.last_time = summary.last_time.max(access.time());
-        }
-        summary.accesses += count as u64;
+        batch[..count].iter().for_each(|access| tally.access(access));
         if count == 0 {
             let Some(event) = reader.take_event() else {
                 break None;
             };
-            if let Some(end) = pages_of(&event).map(|pages| u64::from(pages.first.0) + u64::from(pages.count))
-                && end > most_pages
-            {
+            let end = pages_of(&event).map_or(0, |pages| u64::from(pages.first.0) + u64::from(pages.count));
+            if end > most_pages {
                 break Some(too_far(end));
             }
-            summary.events += 1;
-            sizes.event(&event.change);
-            summary.first_time = summary.first_time.min(event.time);
-            summary.last_time = summary.last_time.max(event.time);
-            let end = pages_of(&event).map_or(0, |pages| u64::from(pages.first.0) + u64::from(pages.count));
-            summary.page_ids = summary.page_ids.max(end);
+            tally.event(&event, end);
         }
     };
-    if summary.accesses + summary.events == 0 {
-        summary.first_time = Time::ZERO;
+    if tally.summary.accesses + tally.summary.events == 0 {
+        tally.summary.first_time = Time::ZERO;
     }
-    summary.threads = by_thread.len() as u32;
-    let pages = || {
-        let words = touched.iter().enumerate();
-        words.flat_map(|(word, bits)| (0..64).filter(move |bit| bits >> bit & 1 != 0).map(move |bit| word * 64 + bit))
-    };
-    summary.page_ids = summary.page_ids.max(pages().last().map_or(0, |page| page as u64 + 1));
+    tally.summary.threads = tally.by_thread.len() as u32;
+    tally.summary.page_ids = tally.summary.page_ids.max(tally.pages().last().map_or(0, |page| page as u64 + 1));
     let map = reader.map();
-    let mut by_region: BTreeMap<String, u64> = BTreeMap::new();
-    if !map.regions().is_empty() {
-        for page in pages() {
+    let raw = |thread: usize| map.thread(ThreadId(thread as u16)).unwrap_or(thread as u64);
+    Ok(Info {
+        header: reader.header().clone(),
+        touched_pages_by_region: tally.by_region(map),
+        processes: if reader.header().processes { tally.by_process(map) } else { Vec::new() },
+        touched_pages: ones(&tally.touched),
+        accesses_by_thread: tally.by_thread.iter().enumerate().map(|(thread, count)| (raw(thread), *count)).collect(),
+        blocks: reader.blocks(),
+        bytes: reader.offset(),
+        page_sizes: tally.sizes.done(),
+        summary: tally.summary,
+        damage,
+    })
+}
+
+/// What accesses and events add up to.
+#[derive(Default)]
+struct Tally {
+    summary: Summary,
+    touched: Vec<u64>,
+    by_thread: Vec<u64>,
+    by_block: Vec<u64>,
+    sizes: Sizes,
+}
+
+impl Tally {
+    fn access(&mut self, access: &Access) {
+        let page = access.page().index();
+        mark(&mut self.touched, page);
+        self.sizes.access(page);
+        count_at(&mut self.by_block, page >> BLOCK_SHIFT);
+        count_at(&mut self.by_thread, usize::from(access.thread().0));
+        self.summary.accesses += 1;
+        self.summary.writes += u64::from(access.is_write());
+        self.pass(access.time());
+    }
+
+    /// An event over pages that end before this one.
+    fn event(&mut self, event: &Event, end: u64) {
+        self.sizes.event(&event.change);
+        self.summary.events += 1;
+        self.summary.page_ids = self.summary.page_ids.max(end);
+        self.pass(event.time);
+    }
+
+    fn pass(&mut self, time: Time) {
+        self.summary.first_time = self.summary.first_time.min(time);
+        self.summary.last_time = self.summary.last_time.max(time);
+    }
+
+    /// Pages that were accessed.
+    fn pages(&self) -> impl Iterator<Item = usize> {
+        let words = self.touched.iter().enumerate();
+        words.flat_map(|(word, bits)| (0..64).filter(move |bit| bits >> bit & 1 != 0).map(move |bit| word * 64 + bit))
+    }
+
+    /// How many of them lie in each named range.
+    fn by_region(&self, map: &PageMap) -> BTreeMap<String, u64> {
+        let mut by_region: BTreeMap<String, u64> = BTreeMap::new();
+        if map.regions().is_empty() {
+            return by_region;
+        }
+        for page in self.pages() {
             let region = map.address(PageId(page as u32)).and_then(|address| map.region(address));
             let name =
                 region.map_or("(unmapped)", |region| if region.name.is_empty() { "(anonymous)" } else { &region.name });
             *by_region.entry(name.to_owned()).or_default() += 1;
         }
+        by_region
     }
-    let mut processes: Vec<ProcessInfo> = Vec::new();
-    if reader.header().processes {
-        let known = map.processes().values();
-        processes.extend(known.map(|known| ProcessInfo {
-            pid: known.pid,
-            name: known.name.clone(),
-            accesses: 0,
-            touched_pages: 0,
-        }));
-        let place: BTreeMap<_, _> = map.processes().keys().zip(0..).collect();
-        let mut of = |page: usize, enter: &dyn Fn(&mut ProcessInfo)| {
-            let process = map.process_of(PageId(page as u32));
-            if let Some(info) = place.get(&process).and_then(|at: &usize| processes.get_mut(*at)) {
-                enter(info);
+
+    fn by_process(&self, map: &PageMap) -> Vec<ProcessInfo> {
+        let info =
+            |known: &Process| ProcessInfo { pid: known.pid, name: known.name.clone(), accesses: 0, touched_pages: 0 };
+        let mut processes: BTreeMap<ProcessId, ProcessInfo> =
+            map.processes().iter().map(|(number, known)| (*number, info(known))).collect();
+        for (block, count) in self.by_block.iter().enumerate() {
+            if let Some(info) = processes.get_mut(&map.process_of(PageId((block << BLOCK_SHIFT) as u32))) {
+                info.accesses += count;
             }
-        };
-        for (block, count) in by_block.iter().enumerate() {
-            of(block << BLOCK_SHIFT, &|info| info.accesses += count);
         }
-        pages().for_each(|page| of(page, &|info| info.touched_pages += 1));
+        for page in self.pages() {
+            if let Some(info) = processes.get_mut(&map.process_of(PageId(page as u32))) {
+                info.touched_pages += 1;
+            }
+        }
+        processes.into_values().collect()
     }
-    let raw = |thread: usize| map.thread(ThreadId(thread as u16)).unwrap_or(thread as u64);
-    Ok(Info {
-        header: reader.header().clone(),
-        summary,
-        touched_pages: ones(&touched),
-        accesses_by_thread: by_thread.iter().enumerate().map(|(thread, count)| (raw(thread), *count)).collect(),
-        blocks: reader.blocks(),
-        bytes: reader.offset(),
-        touched_pages_by_region: by_region,
-        page_sizes: sizes.done(),
-        processes,
-        damage,
-    })
 }
 
 /// How [`cat`] writes.

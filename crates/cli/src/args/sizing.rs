@@ -159,9 +159,6 @@ pub(crate) struct SizeTuneArguments {
     pub spec: super::SpecArguments<super::ToTune>,
     #[command(flatten)]
     pub target: super::TargetArguments,
-    /// Stop after this long, such as 60s.
-    #[arg(long, value_name = "TIME")]
-    pub duration: Option<String>,
     /// Write report.json and report.html of the run into this directory.
     #[arg(short = 'o', long, alias = "output", value_name = "DIR")]
     pub report: Option<PathBuf>,
@@ -239,9 +236,6 @@ pub(crate) struct SizeAdviseArguments {
     pub spec: super::SpecArguments<super::ToAdvise>,
     #[command(flatten)]
     pub target: super::TargetArguments,
-    /// Stop after this long, such as 60s.
-    #[arg(long, value_name = "TIME")]
-    pub duration: Option<String>,
     /// Write report.json and report.html into this directory.
     #[arg(short = 'o', long, alias = "output", value_name = "DIR")]
     pub report: Option<PathBuf>,

@@ -2,7 +2,6 @@
 //!
 //! In: the table. Out: flags, and a checked [`RunSpec`] or a `Misuse` of one of them. Must not: describe an option; the table does.
 
-use std::collections::BTreeMap;
 use std::marker::PhantomData;
 
 use clap::error::ErrorKind;
@@ -11,6 +10,7 @@ use terrace_core::text::{did_you_mean, meant};
 use terrace_core::units::Bytes;
 use terrace_daemon::spec::options::{OPTIONS, OptionInfo, Set, Topic};
 use terrace_daemon::spec::{Problem, RunSpec, with_expected};
+use terrace_study::options::settings;
 
 use crate::options::misuse;
 
@@ -146,7 +146,7 @@ impl<O: Offer> SpecArguments<O> {
                     misuse(&flag, text, why)
                 })?,
                 (Set::Flag(set), Typed::Flag(on)) => set(&mut spec, *on),
-                (Set::Settings(set), Typed::Settings(texts)) => set(&mut spec, settings(texts)?),
+                (Set::Settings(set), Typed::Settings(texts)) => set(&mut spec, settings("--set", texts, "idle=20s")?),
                 _ => unreachable!("a value is read as its option takes it"),
             }
         }
@@ -168,15 +168,6 @@ impl<O: Offer> SpecArguments<O> {
     pub(crate) fn spec_over(&self, spec: RunSpec, memory: Bytes) -> anyhow::Result<RunSpec> {
         check(self.over(spec)?, memory, |option| self.text(option))
     }
-}
-
-fn settings(texts: &[String]) -> anyhow::Result<BTreeMap<String, String>> {
-    let pair = |text: &String| {
-        let (key, value) =
-            text.split_once('=').ok_or_else(|| misuse("--set", text, "expected KEY=VALUE, such as idle=20s"))?;
-        Ok((key.trim().to_owned(), value.trim().to_owned()))
-    };
-    texts.iter().map(pair).collect()
 }
 
 /// A specification that was checked as a whole.

@@ -7,7 +7,7 @@ use std::fmt::Write;
 use std::os::fd::AsFd;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{ExitCode, ExitStatus, Stdio};
+use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
 use anyhow::bail;
@@ -18,7 +18,7 @@ use terrace_study::options::Own;
 
 use super::record::cache_size;
 use super::sim::compare::Bar;
-use crate::args::{CompareArguments, MmuArguments, ModelArguments, SimCompareArguments};
+use crate::args::{CompareArguments, ModelArguments, SimCompareArguments};
 use crate::provenance::Provenance;
 use crate::recorder::{Tools, temporary_folder};
 use crate::report::units;
@@ -29,16 +29,12 @@ const BOUND: &str = terrace_policies::clairvoyant::INFO.name;
 /// Where the page goes unless `--report` says.
 const PAGE: &str = "compare-report";
 
-pub(super) fn run(arguments: &CompareArguments) -> anyhow::Result<ExitCode> {
+pub(super) fn run(arguments: &CompareArguments) -> anyhow::Result<()> {
     check(arguments)?;
     let tools = Tools::find(&arguments.command)?;
     let recording = record(arguments, &tools)?;
-    let told = replay(arguments, &recording)?;
-    match arguments.json {
-        true => super::print_json(&told.json)?,
-        false => super::print_text(&told.text)?,
-    }
-    Ok(ExitCode::SUCCESS)
+    let Told { json, text, .. } = replay(arguments, &recording)?;
+    super::print(arguments.json, &json, |_| text)
 }
 
 /// A trace to compare policies on, and how it was made.
@@ -140,7 +136,6 @@ fn came_to_its_end(name: &str, status: ExitStatus, accesses: u64) -> anyhow::Res
 /// The comparison behind it.
 fn terms(arguments: &CompareArguments, trace: &Path) -> SimCompareArguments {
     SimCompareArguments {
-        workloads: Vec::new(),
         trace: vec![trace.to_owned()],
         max_footprint: arguments.max_footprint.clone(),
         policies: arguments.policies.clone(),
@@ -152,16 +147,10 @@ fn terms(arguments: &CompareArguments, trace: &Path) -> SimCompareArguments {
             // Size, threads and operations are the trace's.
             size: "1GiB".to_owned(),
             threads: 1,
-            scale: None,
             pages: "4k".to_owned(),
-            mmu: MmuArguments::default(),
-            operations: None,
-            settings: Vec::new(),
-            workload_settings: Vec::new(),
+            ..ModelArguments::default()
         },
-        json: false,
-        csv: None,
-        report: None,
+        ..SimCompareArguments::default()
     }
 }
 

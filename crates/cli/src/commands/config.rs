@@ -1,14 +1,13 @@
 //! `terrace config`: the daemon's configuration, checked and explained without a daemon.
 
 use std::path::Path;
-use std::process::ExitCode;
 
 use terrace_daemon::config::{self, Config, ConfigErrors};
 
 use crate::args::ConfigCommand;
 use crate::options::Misuse;
 
-pub(super) fn run(command: &ConfigCommand) -> anyhow::Result<ExitCode> {
+pub(super) fn run(command: &ConfigCommand) -> anyhow::Result<()> {
     match command {
         ConfigCommand::Check(place) => {
             let config = Config::load(place.path()).map_err(|errors| told(place.path(), &errors))?;
@@ -19,21 +18,20 @@ pub(super) fn run(command: &ConfigCommand) -> anyhow::Result<ExitCode> {
                 1 => format!("1 class: {}", classes[0]),
                 count => format!("{count} classes: {}", classes.join(", ")),
             };
-            super::print_text(&format!("{}: all is well; {classes}\n", place.path().display()))?;
+            super::print_text(&format!("{}: all is well; {classes}\n", place.path().display()))
         }
         ConfigCommand::Show(place) => {
             let sources = config::read_files(place.path(), false).map_err(|errors| told(place.path(), &errors))?;
             Config::of(&sources).map_err(|errors| told(place.path(), &errors))?;
             let tree = config::merged(&sources).map_err(|errors| told(place.path(), &errors))?;
-            super::print_text(&config::show(&tree))?;
+            super::print_text(&config::show(&tree))
         }
-        ConfigCommand::Default => super::print_text(&config::default_file())?,
+        ConfigCommand::Default => super::print_text(&config::default_file()),
         ConfigCommand::Explain { key } => match config::explain(key) {
-            Some(text) => super::print_text(&text)?,
-            None => return Err(Misuse(format!("there is no key {key}; {}", config::similar(key))).into()),
+            Some(text) => super::print_text(&text),
+            None => Err(Misuse(format!("there is no key {key}; {}", config::similar(key))).into()),
         },
     }
-    Ok(ExitCode::SUCCESS)
 }
 
 /// All problems, one a line, below one line that says how many.

@@ -1,7 +1,5 @@
 //! `terrace doctor`: what works on this machine, what does not, and why.
 
-use std::process::ExitCode;
-
 use terrace_linux::doctor::Doctor;
 use terrace_linux::machine::{Machine, Wanted};
 use terrace_linux::prices::KindPrice;
@@ -11,19 +9,15 @@ use terrace_linux::topology::declared::SlowTier;
 use crate::args::DoctorArguments;
 use crate::session::refusal::Refusal;
 
-pub(super) fn run(arguments: &DoctorArguments) -> anyhow::Result<ExitCode> {
+pub(super) fn run(arguments: &DoctorArguments) -> anyhow::Result<()> {
     let mut doctor = Doctor::examine()?;
     if arguments.prices {
         doctor.prices = Some(prices()?);
     }
-    if arguments.output.json {
-        super::print_json(&doctor)?;
-    } else {
-        super::print_text(&crate::render::doctor::table(&doctor))?;
-    }
+    super::print(arguments.output.json, &doctor, |screen| crate::render::doctor::table(&doctor, screen))?;
     match missing(&doctor) {
         Some(what) if arguments.check => Err(anyhow::anyhow!("{what}; see above for each reason")),
-        _ => Ok(ExitCode::SUCCESS),
+        _ => Ok(()),
     }
 }
 

@@ -1,7 +1,6 @@
 //! `terrace generate`: manual pages and completions for packages, from the grammar itself.
 
 use std::path::Path;
-use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::{Command, CommandFactory};
@@ -9,7 +8,7 @@ use clap_complete::{Generator, Shell};
 
 use crate::args::{Arguments, GenerateArguments};
 
-pub(super) fn run(arguments: &GenerateArguments) -> anyhow::Result<ExitCode> {
+pub(super) fn run(arguments: &GenerateArguments) -> anyhow::Result<()> {
     let (man, completions) = (arguments.directory.join("man"), arguments.directory.join("completions"));
     for directory in [&man, &completions] {
         std::fs::create_dir_all(directory).with_context(|| format!("{}: cannot be made", directory.display()))?;
@@ -23,15 +22,14 @@ pub(super) fn run(arguments: &GenerateArguments) -> anyhow::Result<ExitCode> {
         terrace_files::write(&path, text).with_context(|| format!("{}: cannot be written", path.display()))?;
         tracing::info!("{}", path.display());
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
 /// `terrace completions SHELL`: what the shell is to source, on stdout.
-pub(super) fn completions(shell: Shell) -> anyhow::Result<ExitCode> {
+pub(super) fn completions(shell: Shell) -> anyhow::Result<()> {
     let mut text = Vec::new();
     clap_complete::generate(shell, &mut Arguments::command(), "terrace", &mut text);
-    super::print_text(&String::from_utf8(text).context("completions are UTF-8")?)?;
-    Ok(ExitCode::SUCCESS)
+    super::print_text(&String::from_utf8(text).context("completions are UTF-8")?)
 }
 
 /// A page for a command, and one for each below it: terrace.1, terrace-sim.1, terrace-sim-run.1.

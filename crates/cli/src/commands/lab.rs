@@ -32,7 +32,7 @@ pub(super) fn run(command: &LabCommand) -> anyhow::Result<ExitCode> {
         LabCommand::Compare(arguments) => compare::run(arguments),
         LabCommand::Record(arguments) => record::run(arguments),
         LabCommand::Shell(arguments) => shell(arguments),
-        LabCommand::Kernels(arguments) => kernels(arguments),
+        LabCommand::Kernels(arguments) => kernels(arguments).map(|()| ExitCode::SUCCESS),
     };
     done.map_err(|error| match error.downcast::<LabError>() {
         Ok(LabError::Invalid(what)) => Misuse(what).into(),
@@ -92,25 +92,16 @@ fn shell(arguments: &LabShellArguments) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::from(u8::from(!status.success())))
 }
 
-fn kernels(arguments: &LabKernelsArguments) -> anyhow::Result<ExitCode> {
+fn kernels(arguments: &LabKernelsArguments) -> anyhow::Result<()> {
     let cache = Cache::of_user()?.with_mirror(arguments.mirror.clone());
     let here = cache.present()?;
     let offered = if arguments.refresh { Some(cache.offered(true)?) } else { None };
-    if arguments.json {
-        let folder = cache.folder();
-        super::print_json(&serde_json::json!({"folder": folder, "cached": here, "offered": offered}))?;
-    } else {
-        super::print_text(&render::lab::kernels(cache.folder(), &here, offered.as_deref()))?;
-    }
-    Ok(ExitCode::SUCCESS)
+    let json = serde_json::json!({"folder": cache.folder(), "cached": here, "offered": offered});
+    super::print(arguments.json, &json, |_| render::lab::kernels(cache.folder(), &here, offered.as_deref()))
 }
 
 fn show(report: &ScenarioReport, json: bool) -> anyhow::Result<ExitCode> {
-    if json {
-        super::print_json(report)?;
-    } else {
-        super::print_text(&render::lab::report(report))?;
-    }
+    super::print(json, report, |_| render::lab::report(report))?;
     Ok(ExitCode::from(u8::from(!report.passed)))
 }
 

@@ -12,7 +12,6 @@ use terrace_linux::topology::Topology;
 
 use super::named;
 use crate::args::{AttachArguments, ObserveArguments, RunArguments};
-use crate::options::duration;
 use crate::program;
 use crate::session::{Plan, TargetSpec, observing};
 
@@ -26,7 +25,7 @@ pub(super) fn run(arguments: &RunArguments, verbose: bool) -> anyhow::Result<Exi
 
 pub(super) fn attach(arguments: &AttachArguments, verbose: bool) -> anyhow::Result<ExitCode> {
     let spec = arguments.spec.spec(memory()?)?;
-    let duration = arguments.duration.as_deref().map(|text| duration("--duration", text)).transpose()?;
+    let duration = arguments.target.limit()?;
     let target = named::target(&arguments.target, spec.ranges, Job::Move)?.context("nothing to attach to was given")?;
     let goal_text = arguments.spec.text("fast").to_owned();
     crate::session::run(&Plan { target, spec, goal_text, output: arguments.output.clone(), duration, verbose })
@@ -34,7 +33,7 @@ pub(super) fn attach(arguments: &AttachArguments, verbose: bool) -> anyhow::Resu
 
 pub(super) fn observe(arguments: &ObserveArguments, verbose: bool) -> anyhow::Result<ExitCode> {
     let spec = arguments.spec.over(observing())?;
-    let limit = arguments.duration.as_deref().map(|text| duration("--duration", text)).transpose()?;
+    let limit = arguments.target.limit()?;
     let target = match named::target(&arguments.target, spec.ranges, Job::Watch)? {
         Some(target) => target,
         None => {

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use crate::args::Command;
-use crate::terminal::{print_json, print_text};
+use crate::terminal::{print, print_json, print_text};
 
 mod compare;
 mod config;
@@ -34,11 +34,17 @@ pub(crate) fn run(command: Command, verbose: bool) -> anyhow::Result<ExitCode> {
     if let Command::Sim(_) | Command::Reproduce(_) | Command::Sweep(_) | Command::Rerun(_) = command {
         terrace_linux::sys::allocator::use_huge_pages();
     }
-    match command {
+    let done = match command {
+        // The exit code of these says more than that they are done: it is a program's, or a verdict.
+        Command::Run(arguments) => return manage::run(&arguments, verbose),
+        Command::Attach(arguments) => return manage::attach(&arguments, verbose),
+        Command::Observe(arguments) => return manage::observe(&arguments, verbose),
+        Command::Size(command) => return size::run(&command),
+        Command::Trace(command) => return trace::run(&command),
+        Command::Record(arguments) => return record::run(&arguments),
+        Command::Rerun(arguments) => return rerun::run(&arguments),
+        Command::Lab(command) => return lab::run(&command),
         Command::Demo(arguments) => demo::run(&arguments),
-        Command::Run(arguments) => manage::run(&arguments, verbose),
-        Command::Attach(arguments) => manage::attach(&arguments, verbose),
-        Command::Observe(arguments) => manage::observe(&arguments, verbose),
         Command::Topology(arguments) => topology::run(&arguments),
         Command::Doctor(arguments) => doctor::run(&arguments),
         Command::Policies(arguments) => policies::run(&arguments),
@@ -55,22 +61,12 @@ pub(crate) fn run(command: Command, verbose: bool) -> anyhow::Result<ExitCode> {
         Command::Config(command) => config::run(&command),
         Command::Workload(arguments) => workload::run(&arguments),
         Command::Sim(command) => sim::run(&command),
-        Command::Size(command) => size::run(&command),
-        Command::Trace(command) => trace::run(&command),
-        Command::Record(arguments) => record::run(&arguments),
-        Command::Version => version(),
+        Command::Version => print_text(&format!("terrace {}\n", env!("CARGO_PKG_VERSION"))),
         Command::Completions(arguments) => generate::completions(arguments.shell),
         Command::Generate(arguments) => generate::run(&arguments),
         Command::Reproduce(arguments) => reproduce::run(&arguments),
         Command::Compare(arguments) => compare::run(&arguments),
         Command::Sweep(arguments) => sweep::run(&arguments),
-        Command::Rerun(arguments) => rerun::run(&arguments),
-        Command::Lab(command) => lab::run(&command),
-    }
-}
-
-/// `terrace version`: as `terrace --version`.
-fn version() -> anyhow::Result<ExitCode> {
-    print_text(&format!("terrace {}\n", env!("CARGO_PKG_VERSION")))?;
-    Ok(ExitCode::SUCCESS)
+    };
+    done.map(|()| ExitCode::SUCCESS)
 }

@@ -1,7 +1,6 @@
 //! `terrace policies`: the policies and their settings.
 
 use std::fmt::Write;
-use std::process::ExitCode;
 
 use terrace_core::text::nearest;
 use terrace_policies::{POLICIES, PolicyInfo, Settings};
@@ -9,7 +8,7 @@ use terrace_policies::{POLICIES, PolicyInfo, Settings};
 use crate::args::PoliciesArguments;
 use crate::options::Misuse;
 
-pub(super) fn run(arguments: &PoliciesArguments) -> anyhow::Result<ExitCode> {
+pub(super) fn run(arguments: &PoliciesArguments) -> anyhow::Result<()> {
     let known = || POLICIES.iter().map(|info| info.name);
     if let Some(unknown) = arguments.names.iter().find(|name| !known().any(|known| known == **name)) {
         let hint = nearest(unknown, known()).map_or_else(String::new, |near| format!("; did you mean {near}?"));
@@ -35,8 +34,7 @@ pub(super) fn run(arguments: &PoliciesArguments) -> anyhow::Result<ExitCode> {
                 })
             })
             .collect();
-        super::print_json(&serde_json::json!({ "policies": list }))?;
-        return Ok(ExitCode::SUCCESS);
+        return super::print_json(&serde_json::json!({ "policies": list }));
     }
     let mut text = String::new();
     for info in POLICIES.iter().filter(asked) {
@@ -46,8 +44,7 @@ pub(super) fn run(arguments: &PoliciesArguments) -> anyhow::Result<ExitCode> {
             writeln!(text, "    {}={}  {}", setting.key, setting.default, setting.meaning)?;
         }
     }
-    super::print_text(&text)?;
-    Ok(ExitCode::SUCCESS)
+    super::print_text(&text)
 }
 
 /// Whether the policy can manage a running program.

@@ -4,7 +4,6 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
@@ -22,14 +21,10 @@ use terrace_study::sweep::{Journal, partial};
 /// Runs that are computed between two looks at which rows are whole: enough that those of one program stand together.
 const BATCH_RUNS: usize = 24;
 
-pub(super) fn run(arguments: &ReproduceArguments) -> anyhow::Result<ExitCode> {
+pub(super) fn run(arguments: &ReproduceArguments) -> anyhow::Result<()> {
     let experiments = experiments(arguments)?;
     if arguments.ids.iter().any(|id| id == "list") {
-        match arguments.json {
-            true => super::print_json(&experiments.list())?,
-            false => super::print_text(&experiments.list_text())?,
-        }
-        return Ok(ExitCode::SUCCESS);
+        return super::print(arguments.json, &experiments.list(), |_| experiments.list_text());
     }
     if arguments.ids.iter().any(|id| id == "page") {
         if arguments.ids.len() > 1 || arguments.budget.is_some() || arguments.json {
@@ -40,18 +35,14 @@ pub(super) fn run(arguments: &ReproduceArguments) -> anyhow::Result<ExitCode> {
         }
         let store = Store::read(&arguments.store).map_err(told)?;
         let rows: Vec<&Row> = experiments.rows.iter().collect();
-        super::print_text(&terrace_reproduce::page(&experiments, &rows, &store).map_err(told)?)?;
-        return Ok(ExitCode::SUCCESS);
+        return super::print_text(&terrace_reproduce::page(&experiments, &rows, &store).map_err(told)?);
     }
     let rows = experiments.select(&arguments.ids).map_err(told)?;
     if let Some(budget) = &arguments.budget {
-        let budget = duration("--budget", budget)?;
-        fill(arguments, &experiments, rows, budget)?;
-        return Ok(ExitCode::SUCCESS);
+        return fill(arguments, &experiments, rows, duration("--budget", budget)?);
     }
     if let Some(path) = &arguments.output {
-        into_file(arguments, &experiments, &rows, path)?;
-        return Ok(ExitCode::SUCCESS);
+        return into_file(arguments, &experiments, &rows, path);
     }
     let began = Instant::now();
     let plan = Plan::new(rows.clone(), options(arguments)).map_err(told)?;
@@ -69,7 +60,7 @@ pub(super) fn run(arguments: &ReproduceArguments) -> anyhow::Result<ExitCode> {
         false => super::print_text(&document.text())?,
     }
     tell_time(rows.len(), plan.runs(), began);
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
 /// How long it took, on stderr: a result is the same whenever it is made.

@@ -1,7 +1,6 @@
 //! The commands that ask the daemon, and those that order it about.
 
 use std::io::Write;
-use std::process::ExitCode;
 use std::time::Duration;
 
 use terrace_daemon::client::{Client, ClientError};
@@ -12,13 +11,9 @@ use crate::args::{ExplainArguments, HistoryArguments, OneClassArguments, Reach, 
 use crate::options::{Misuse, misuse};
 use crate::render::service;
 
-pub(super) fn status(arguments: &ReachArguments) -> anyhow::Result<ExitCode> {
+pub(super) fn status(arguments: &ReachArguments) -> anyhow::Result<()> {
     let status: Status = ask(&arguments.reach, Verb::Status {})?;
-    if arguments.reach.json {
-        super::print_json(&status)?;
-    } else {
-        super::print_text(&service::status(&status))?;
-    }
+    super::print(arguments.reach.json, &status, |screen| service::status(&status, screen))?;
     // What is shown is then as old as that; who watches the exit code must not take it for a daemon that works.
     if status.state == HUNG {
         anyhow::bail!(
@@ -26,10 +21,10 @@ pub(super) fn status(arguments: &ReachArguments) -> anyhow::Result<ExitCode> {
             status.loop_age_seconds
         );
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
-pub(super) fn classes(arguments: &OneClassArguments) -> anyhow::Result<ExitCode> {
+pub(super) fn classes(arguments: &OneClassArguments) -> anyhow::Result<()> {
     let mut status: Status = ask(&arguments.reach, Verb::Status {})?;
     let mut bins = None;
     if let Some(class) = &arguments.class {
@@ -43,20 +38,16 @@ pub(super) fn classes(arguments: &OneClassArguments) -> anyhow::Result<ExitCode>
             bins = Some(ask::<Bins>(&arguments.reach, Verb::Bins { class: class.clone() })?);
         }
     }
-    if arguments.reach.json {
-        super::print_json(&status.classes)?;
-    } else {
-        super::print_text(&service::classes(&status, bins.as_ref()))?;
-    }
-    Ok(ExitCode::SUCCESS)
+    super::print(arguments.reach.json, &status.classes, |screen| service::classes(&status, bins.as_ref(), screen))
 }
 
-pub(super) fn explain(arguments: &ExplainArguments) -> anyhow::Result<ExitCode> {
+pub(super) fn explain(arguments: &ExplainArguments) -> anyhow::Result<()> {
     let (pid, address) = place(&arguments.place)?;
-    show::<Explanation>(&arguments.reach, Verb::Explain { pid, address }, service::explanation)
+    let explanation: Explanation = ask(&arguments.reach, Verb::Explain { pid, address })?;
+    super::print(arguments.reach.json, &explanation, |_| service::explanation(&explanation))
 }
 
-pub(super) fn history(arguments: &HistoryArguments) -> anyhow::Result<ExitCode> {
+pub(super) fn history(arguments: &HistoryArguments) -> anyhow::Result<()> {
     let mut client = Client::connect(&arguments.reach.socket)?;
     let mut after = 0;
     loop {
@@ -75,14 +66,14 @@ pub(super) fn history(arguments: &HistoryArguments) -> anyhow::Result<ExitCode> 
             stdout.flush()?;
         }
         if !arguments.follow {
-            return Ok(ExitCode::SUCCESS);
+            return Ok(());
         }
         after = news.last().map_or(after, |last| last.number);
         std::thread::sleep(Duration::from_millis(500));
     }
 }
 
-pub(super) fn pause(arguments: &OneClassArguments) -> anyhow::Result<ExitCode> {
+pub(super) fn pause(arguments: &OneClassArguments) -> anyhow::Result<()> {
     order(
         &arguments.reach,
         Verb::Pause { class: arguments.class.clone() },
@@ -90,30 +81,26 @@ pub(super) fn pause(arguments: &OneClassArguments) -> anyhow::Result<ExitCode> {
     )
 }
 
-pub(super) fn resume(arguments: &OneClassArguments) -> anyhow::Result<ExitCode> {
+pub(super) fn resume(arguments: &OneClassArguments) -> anyhow::Result<()> {
     order(&arguments.reach, Verb::Resume { class: arguments.class.clone() }, "resumed")
 }
 
-pub(super) fn drain(arguments: &OneClassArguments) -> anyhow::Result<ExitCode> {
+pub(super) fn drain(arguments: &OneClassArguments) -> anyhow::Result<()> {
     let done = "draining: what was moved comes back to fast memory; `terrace status` says when it is done";
     order(&arguments.reach, Verb::Drain { class: arguments.class.clone() }, done)
 }
 
-pub(super) fn reload(arguments: &ReachArguments) -> anyhow::Result<ExitCode> {
+pub(super) fn reload(arguments: &ReachArguments) -> anyhow::Result<()> {
     let answer = talk(&arguments.reach, Verb::Reload {})?;
     let keys: Vec<&str> =
         answer["needs_restart"].as_array().into_iter().flatten().filter_map(|key| key.as_str()).collect();
-    if arguments.reach.json {
-        super::print_json(&answer)?;
-    } else if keys.is_empty() {
-        super::print_text("reloaded\n")?;
-    } else {
-        super::print_text(&format!("reloaded; a restart of terraced is needed for {}\n", keys.join(", ")))?;
-    }
-    Ok(ExitCode::SUCCESS)
+    super::print(arguments.reach.json, &answer, |_| match keys.as_slice() {
+        [] => "reloaded\n".to_owned(),
+        keys => format!("reloaded; a restart of terraced is needed for {}\n", keys.join(", ")),
+    })
 }
 
-pub(super) fn set(arguments: &SetArguments) -> anyhow::Result<ExitCode> {
+pub(super) fn set(arguments: &SetArguments) -> anyhow::Result<()> {
     let done = format!(
         "{} = {} until the next reload; write it into the configuration to keep it",
         arguments.key, arguments.value
@@ -121,28 +108,8 @@ pub(super) fn set(arguments: &SetArguments) -> anyhow::Result<ExitCode> {
     order(&arguments.reach, Verb::Set { key: arguments.key.clone(), value: arguments.value.clone() }, &done)
 }
 
-fn order(reach: &Reach, verb: Verb, done: &str) -> anyhow::Result<ExitCode> {
-    let answer = talk(reach, verb)?;
-    if reach.json {
-        super::print_json(&answer)?;
-    } else {
-        super::print_text(&format!("{done}\n"))?;
-    }
-    Ok(ExitCode::SUCCESS)
-}
-
-fn show<T: serde::Serialize + serde::de::DeserializeOwned>(
-    reach: &Reach,
-    verb: Verb,
-    text: impl Fn(&T) -> String,
-) -> anyhow::Result<ExitCode> {
-    let answer: T = ask(reach, verb)?;
-    if reach.json {
-        super::print_json(&answer)?;
-    } else {
-        super::print_text(&text(&answer))?;
-    }
-    Ok(ExitCode::SUCCESS)
+fn order(reach: &Reach, verb: Verb, done: &str) -> anyhow::Result<()> {
+    super::print(reach.json, &talk(reach, verb)?, |_| format!("{done}\n"))
 }
 
 fn talk(reach: &Reach, verb: Verb) -> anyhow::Result<serde_json::Value> {

@@ -3,8 +3,6 @@
 //! In: raw arguments. Out: what a run, a comparison or a bench found, as text, JSON, CSV or a page. Must not: model
 //! anything: `terrace-sim` does, and this lends it files, threads and a clock.
 
-use std::process::ExitCode;
-
 use crate::args::SimCommand;
 
 mod bench;
@@ -16,7 +14,7 @@ pub(crate) mod single;
 
 pub(crate) use terrace_study::options;
 
-pub(super) fn run(command: &SimCommand) -> anyhow::Result<ExitCode> {
+pub(super) fn run(command: &SimCommand) -> anyhow::Result<()> {
     match command {
         SimCommand::Run(arguments) => single::run(arguments),
         SimCommand::Compare(arguments) => compare::run(arguments),

@@ -4,10 +4,9 @@
 //! far it is.
 
 use std::path::Path;
-use std::process::ExitCode;
 use std::time::Instant;
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::ProgressBar;
 use serde_json::json;
 use terrace_study::sweep::{Form, Sweep, partial};
 
@@ -15,11 +14,12 @@ use crate::args::SweepArguments;
 use crate::options::misuse;
 use crate::provenance::Provenance;
 use crate::report::units;
+use crate::terminal::bar;
 
 /// The longest specification.
 const LONGEST: u64 = 1 << 20;
 
-pub(super) fn run(arguments: &SweepArguments) -> anyhow::Result<ExitCode> {
+pub(super) fn run(arguments: &SweepArguments) -> anyhow::Result<()> {
     Form::of(&arguments.output)?;
     let named = arguments.file.display().to_string();
     let text =
@@ -42,7 +42,7 @@ pub(super) fn run(arguments: &SweepArguments) -> anyhow::Result<ExitCode> {
         super::print_json(&Provenance::here().stamp(&json!({
             "file": arguments.output, "cells": cells, "resumed_cells": resumed, "computed_cells": cells - resumed,
             "seconds": seconds, "bytes": bytes,
-        }))?)?;
+        }))?)
     } else {
         super::print_text(&format!(
             "{}: {} cells, {}; {} computed in {}\n",
@@ -51,9 +51,8 @@ pub(super) fn run(arguments: &SweepArguments) -> anyhow::Result<ExitCode> {
             units::bytes(bytes as u64),
             units::count((cells - resumed) as u64),
             units::seconds(seconds)
-        ))?;
+        ))
     }
-    Ok(ExitCode::SUCCESS)
 }
 
 /// How far it is: a bar on a terminal, and elsewhere a line now and then.
@@ -69,12 +68,7 @@ const LINES: std::time::Duration = std::time::Duration::from_secs(10);
 
 impl Progress {
     fn new(total: usize, done: usize) -> Progress {
-        let bar =
-            ProgressBar::with_draw_target(Some(total as u64), ProgressDrawTarget::stderr()).with_position(done as u64);
-        if let Ok(style) = ProgressStyle::with_template("{bar:40} {pos}/{len} runs, {elapsed} elapsed, {eta} left") {
-            bar.set_style(style);
-        }
-        bar.reset_eta();
+        let bar = bar(total as u64, done as u64, "{bar:40} {pos}/{len} runs, {elapsed} elapsed, {eta} left");
         let now = Instant::now();
         Progress { bar, began: now, done_before: done, told: std::sync::Mutex::new(now) }
     }

@@ -1,7 +1,6 @@
 //! `terrace top`: the daemon at work, in the terminal.
 
 use std::io::IsTerminal;
-use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyModifiers};
@@ -16,7 +15,7 @@ use crate::render::top::{Look, draw};
 /// Lines of news kept.
 const NEWS: usize = 100;
 
-pub(super) fn run(arguments: &TopArguments) -> anyhow::Result<ExitCode> {
+pub(super) fn run(arguments: &TopArguments) -> anyhow::Result<()> {
     let interval = duration("--interval", &arguments.interval)?;
     if interval < Duration::from_millis(200) {
         return Err(misuse("--interval", &arguments.interval, "expected 200ms or more; nothing changes faster"));
@@ -31,7 +30,7 @@ pub(super) fn run(arguments: &TopArguments) -> anyhow::Result<ExitCode> {
     let mut terminal = ratatui::try_init()?;
     let result = show(&mut terminal, arguments, client, look, interval);
     ratatui::restore();
-    result.map(|()| ExitCode::SUCCESS)
+    result
 }
 
 fn show(

@@ -23,13 +23,14 @@ use crate::options::{Misuse, duration, misuse};
 use crate::report::units;
 
 pub(super) fn run(command: &TraceCommand) -> anyhow::Result<ExitCode> {
-    match command {
-        TraceCommand::Info(arguments) => info(arguments),
+    let done = match command {
+        TraceCommand::Info(arguments) => return info(arguments),
         TraceCommand::Cat(arguments) => cat(arguments),
         TraceCommand::Cut(arguments) => cut(arguments),
         TraceCommand::Import(arguments) => import_recording(arguments),
         TraceCommand::Export(arguments) => export_trace(arguments),
-    }
+    };
+    done.map(|()| ExitCode::SUCCESS)
 }
 
 /// A file that cannot be opened, is no trace, or of another version, is misuse; damage further in is a failure.
@@ -61,11 +62,7 @@ fn whole<T>(path: &Path, write: impl FnOnce(&mut BufWriter<Output>) -> anyhow::R
 fn info(arguments: &TraceInfoArguments) -> anyhow::Result<ExitCode> {
     let most = crate::options::footprint(&arguments.max_footprint)?.pages();
     let info = tools::info_within(open(&arguments.file)?, most).map_err(|error| wrong(&arguments.file, error))?;
-    if arguments.json {
-        super::print_json(&info)?;
-    } else {
-        super::print_text(&info_text(&info))?;
-    }
+    super::print(arguments.json, &info, |_| info_text(&info))?;
     // The intact part is shown; damage is still a failure.
     Ok(if info.damage.is_some() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
@@ -119,7 +116,7 @@ fn info_text(info: &Info) -> String {
     text
 }
 
-fn cat(arguments: &TraceCatArguments) -> anyhow::Result<ExitCode> {
+fn cat(arguments: &TraceCatArguments) -> anyhow::Result<()> {
     let range = match &arguments.accesses {
         Some(text) => places(text)?,
         None => 0..u64::MAX,
@@ -127,11 +124,7 @@ fn cat(arguments: &TraceCatArguments) -> anyhow::Result<ExitCode> {
     let form = if arguments.json { CatForm::JsonLines } else { CatForm::Text };
     let mut output = Pipe { stdout: std::io::stdout().lock(), closed: false };
     let done = tools::cat(open(&arguments.file)?, &mut output, form, range);
-    if output.closed {
-        return Ok(ExitCode::SUCCESS);
-    }
-    done.map_err(|error| wrong(&arguments.file, error))?;
-    Ok(ExitCode::SUCCESS)
+    if output.closed { Ok(()) } else { done.map(drop).map_err(|error| wrong(&arguments.file, error)) }
 }
 
 /// Standard output that remembers whether its reader went away, which is no failure.
@@ -159,7 +152,7 @@ fn places(text: &str) -> anyhow::Result<Range<u64>> {
     }
 }
 
-fn cut(arguments: &TraceCutArguments) -> anyhow::Result<ExitCode> {
+fn cut(arguments: &TraceCutArguments) -> anyhow::Result<()> {
     let times = match &arguments.times {
         None => None,
         Some(text) => {
@@ -189,17 +182,14 @@ fn cut(arguments: &TraceCutArguments) -> anyhow::Result<ExitCode> {
     let report = whole(&arguments.output, |output| {
         tools::cut(input, output, &options).map_err(|error| wrong(&arguments.file, error))
     })?;
-    if arguments.json {
-        super::print_json(&report)?;
-    } else {
+    super::print(arguments.json, &report, |_| {
         let mut text = format!("{} accesses, {} events\n", report.summary.accesses, report.summary.events);
         text.extend(report.damage.iter().map(|damage| format!("the old trace ends early: {damage}\n")));
-        super::print_text(&text)?;
-    }
-    Ok(ExitCode::SUCCESS)
+        text
+    })
 }
 
-fn import_recording(arguments: &TraceImportArguments) -> anyhow::Result<ExitCode> {
+fn import_recording(arguments: &TraceImportArguments) -> anyhow::Result<()> {
     let format = import_format(arguments)?;
     let options = ImportOptions {
         workload: arguments.workload.clone(),
@@ -226,9 +216,7 @@ fn import_recording(arguments: &TraceImportArguments) -> anyhow::Result<ExitCode
         import::import(&format, BufReader::with_capacity(1 << 20, input), output, &options)
             .map_err(|error| anyhow::Error::new(error).context(arguments.file.display().to_string()))
     })?;
-    if arguments.json {
-        super::print_json(&report)?;
-    } else {
+    super::print(arguments.json, &report, |_| {
         let summary = &report.summary;
         let mut text = format!(
             "{} records: {} accesses, {} events, {} page numbers\n",
@@ -236,9 +224,8 @@ fn import_recording(arguments: &TraceImportArguments) -> anyhow::Result<ExitCode
         );
         text.extend(report.skipped.iter().map(|(reason, count)| format!("{count} records left out: {reason}\n")));
         text.extend(report.damage.iter().map(|damage| format!("the recording ends early: {damage}\n")));
-        super::print_text(&text)?;
-    }
-    Ok(ExitCode::SUCCESS)
+        text
+    })
 }
 
 /// The fields of a `perf script -F` that a trace has use for.
@@ -325,7 +312,7 @@ fn csv_columns(arguments: &TraceImportArguments, named: CsvColumns) -> anyhow::R
     Ok(columns)
 }
 
-fn export_trace(arguments: &TraceExportArguments) -> anyhow::Result<ExitCode> {
+fn export_trace(arguments: &TraceExportArguments) -> anyhow::Result<()> {
     let mut reader = Reader::new(open(&arguments.file)?).map_err(|error| wrong(&arguments.file, error))?;
     let report = whole(&arguments.output, |output| {
         let done = match arguments.format.as_str() {
@@ -339,11 +326,7 @@ fn export_trace(arguments: &TraceExportArguments) -> anyhow::Result<ExitCode> {
         };
         done.map_err(|error| wrong(&arguments.file, error))
     })?;
-    if arguments.json {
-        super::print_json(&report)?;
-    } else {
-        let text = format!("{} accesses, {} events left out\n", report.accesses, report.events_left_out);
-        super::print_text(&text)?;
-    }
-    Ok(ExitCode::SUCCESS)
+    super::print(arguments.json, &report, |_| {
+        format!("{} accesses, {} events left out\n", report.accesses, report.events_left_out)
+    })
 }

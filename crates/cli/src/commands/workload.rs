@@ -6,7 +6,6 @@
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::Path;
-use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
@@ -14,6 +13,7 @@ use std::time::Instant;
 use signal_hook::consts::SIGUSR1;
 use terrace_core::units::Bytes;
 use terrace_linux::topology::Topology;
+use terrace_study::options::settings;
 use terrace_workloads::{Executor, Parameters, Progress, WorkloadError, run_native, workloads};
 
 use crate::args::WorkloadArguments;
@@ -33,7 +33,7 @@ impl Executor for Threads {
     }
 }
 
-pub(super) fn run(arguments: &WorkloadArguments) -> anyhow::Result<ExitCode> {
+pub(super) fn run(arguments: &WorkloadArguments) -> anyhow::Result<()> {
     if arguments.name == "list" {
         return list(arguments.json);
     }
@@ -46,22 +46,14 @@ pub(super) fn run(arguments: &WorkloadArguments) -> anyhow::Result<ExitCode> {
             format!("expected {memory} at most: the machine's memory and swap"),
         ));
     }
-    let mut options = BTreeMap::new();
-    for text in &arguments.settings {
-        let Some((key, value)) = text.split_once('=') else {
-            return Err(misuse("--set", text, "expected KEY=VALUE, such as hot=10%"));
-        };
-        options.insert(key.trim().to_owned(), value.trim().to_owned());
-    }
+    let options = settings("--set", &arguments.settings, "hot=10%")?;
+    let limit = arguments.duration.as_deref().map(|text| duration("--duration", text)).transpose()?;
     let parameters = Parameters {
         size_bytes: size.get(),
         threads: arguments.threads,
         seed: arguments.seed,
         operations: arguments.operations,
-        duration_nanos: match &arguments.duration {
-            Some(text) => Some(duration("--duration", text)?.as_nanos() as u64),
-            None => None,
-        },
+        duration_nanos: limit.map(|limit| limit.as_nanos() as u64),
         options,
     };
     // SIGUSR1 ends a timed run early, with its data verified. Elsewhere the signal does what it does to any program.
@@ -98,7 +90,7 @@ pub(super) fn run(arguments: &WorkloadArguments) -> anyhow::Result<ExitCode> {
         "checksum": format!("{:016x}", answer.checksum), "verified": answer.verified, "figures": figures,
     });
     writeln!(std::io::stdout(), "{line}")?;
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
 /// All that a footprint could be kept in: an allocation beyond it would be refused, or end this process later.
@@ -113,7 +105,7 @@ fn number(value: f64) -> serde_json::Value {
     if value.is_finite() { serde_json::json!((value * 10.0).round() / 10.0) } else { serde_json::Value::Null }
 }
 
-fn list(json: bool) -> anyhow::Result<ExitCode> {
+fn list(json: bool) -> anyhow::Result<()> {
     if json {
         let list: Vec<_> = workloads()
             .iter()
@@ -125,8 +117,7 @@ fn list(json: bool) -> anyhow::Result<ExitCode> {
                 })
             })
             .collect();
-        super::print_json(&serde_json::json!({ "workloads": list }))?;
-        return Ok(ExitCode::SUCCESS);
+        return super::print_json(&serde_json::json!({ "workloads": list }));
     }
     let width = workloads().iter().map(|info| info.name.len()).max().unwrap_or(0);
     let mut text = String::new();
@@ -136,6 +127,5 @@ fn list(json: bool) -> anyhow::Result<ExitCode> {
             text += &format!("{:width$}    {option}: {meaning}\n", "");
         }
     }
-    super::print_text(&text)?;
-    Ok(ExitCode::SUCCESS)
+    super::print_text(&text)
 }

@@ -9,11 +9,7 @@ use super::{Screen, listed};
 use crate::report::units;
 
 /// The tables `terrace doctor` prints.
-pub(crate) fn table(doctor: &Doctor) -> String {
-    on_screen(doctor, &Screen::of(std::io::stdout()))
-}
-
-fn on_screen(doctor: &Doctor, screen: &Screen) -> String {
+pub(crate) fn table(doctor: &Doctor, screen: &Screen) -> String {
     let kernel = &doctor.kernel;
     let mut text = format!(
         "Linux {} on {}{}; {}\n",
@@ -187,19 +183,19 @@ mod tests {
             price("whole block of 2 MiB", Some(2_030.0), Some(80.0)),
         ];
         let doctor = Doctor { prices: Some(prices), ..example() };
-        let text = on_screen(&doctor, &Screen { width: 100, unicode: false });
+        let text = table(&doctor, &Screen { width: 100, unicode: false });
         let row = |kind: &str| text.lines().find(|line| line.contains(kind)).unwrap_or_else(|| panic!("{text}"));
         assert!(row("single page").contains("15.80") && row("single page").contains("3.70 to 14.80"), "{text}");
         assert!(row("whole block").contains("2.03") && row("whole block").contains("0.08"), "{text}");
         assert!(text.contains("folio of 64 KiB: this memory got too few folios"), "{text}");
         assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
-        let none = on_screen(&Doctor { prices: Some(Vec::new()), ..example() }, &Screen { width: 100, unicode: false });
+        let none = table(&Doctor { prices: Some(Vec::new()), ..example() }, &Screen { width: 100, unicode: false });
         assert!(none.contains("no swap is a tier here"), "{none}");
     }
 
     #[test]
     fn everything_is_said_within_a_hundred_columns() {
-        let [unicode, ascii] = [true, false].map(|unicode| on_screen(&example(), &Screen { width: 100, unicode }));
+        let [unicode, ascii] = [true, false].map(|unicode| table(&example(), &Screen { width: 100, unicode }));
         assert!(ascii.is_ascii() && !unicode.is_ascii());
         assert!(unicode.lines().chain(ascii.lines()).all(|line| line.chars().count() <= 100), "{unicode}{ascii}");
         insta::with_settings!({ snapshot_path => "../../tests/snapshots" }, {

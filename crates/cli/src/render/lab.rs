@@ -60,8 +60,7 @@ pub(crate) fn kernels(folder: &Path, here: &[String], offered: Option<&[String]>
 }
 
 /// The rows of a comparison, with what they mean below.
-pub(crate) fn comparison(comparison: &Comparison) -> String {
-    let screen = Screen::of(std::io::stdout());
+pub(crate) fn comparison(comparison: &Comparison, screen: &Screen) -> String {
     let mut table = screen.table(&COLUMNS);
     for row in &comparison.rows {
         table.add_row(cells(row));

@@ -9,6 +9,8 @@ pub(crate) mod service;
 pub(crate) mod top;
 pub(crate) mod topology;
 
+use terrace_daemon::tell::wrapped;
+
 use crate::terminal::Screen;
 
 /// A heading and entries under it, each begun with a dash and continued under itself; nothing if there are none. The lines of an
@@ -20,22 +22,9 @@ fn listed(heading: &str, entries: impl IntoIterator<Item = String>, width: usize
         if text.is_empty() {
             text.push_str(&format!("\n{heading}\n"));
         }
-        let mut head = "  - ";
-        for line in entry.lines() {
-            let mut current = String::new();
-            for word in line.split_whitespace() {
-                if !current.is_empty() && current.chars().count() + 1 + word.chars().count() > room {
-                    text.push_str(&format!("{head}{current}\n"));
-                    head = "    ";
-                    current.clear();
-                }
-                if !current.is_empty() {
-                    current.push(' ');
-                }
-                current.push_str(word);
-            }
-            text.push_str(&format!("{head}{current}\n"));
-            head = "    ";
+        let heads = std::iter::once("  - ").chain(std::iter::repeat("    "));
+        for (head, line) in heads.zip(entry.lines().flat_map(|line| wrapped(line, room))) {
+            text.push_str(&format!("{head}{line}\n"));
         }
     }
     text

@@ -10,11 +10,7 @@ use terrace_daemon::view::{Bins, Class, Explanation, Happening, Proof, Status, T
 use super::{Screen, listed};
 
 /// `terrace status`.
-pub(crate) fn status(status: &Status) -> String {
-    status_on(status, &Screen::of(std::io::stdout()))
-}
-
-fn status_on(status: &Status, screen: &Screen) -> String {
+pub(crate) fn status(status: &Status, screen: &Screen) -> String {
     let processes: u64 = status.classes.iter().map(|class| class.processes).sum();
     let mut text = format!(
         "terraced {} (pid {}), up {}: {}, {processes} processes in {} classes\n",
@@ -78,14 +74,13 @@ fn not_managed(status: &Status) -> Vec<String> {
 }
 
 /// `terrace classes`; `bins` are those of the class that was asked for.
-pub(crate) fn classes(status: &Status, bins: Option<&Bins>) -> String {
-    let screen = Screen::of(std::io::stdout());
-    let mut text = format!("{}\n", table_of_classes(status, &screen));
+pub(crate) fn classes(status: &Status, bins: Option<&Bins>, screen: &Screen) -> String {
+    let mut text = format!("{}\n", table_of_classes(status, screen));
     for class in &status.classes {
         text.push_str(&details(class));
     }
     if let Some(bins) = bins {
-        text.push_str(&histogram(bins, &screen));
+        text.push_str(&histogram(bins, screen));
     }
     text
 }

@@ -9,11 +9,7 @@ use terrace_linux::topology::measure::Measured;
 use super::{Screen, listed};
 
 /// The tables `terrace topology` prints.
-pub(crate) fn table(topology: &Topology) -> String {
-    on_screen(topology, &Screen::of(std::io::stdout()))
-}
-
-fn on_screen(topology: &Topology, screen: &Screen) -> String {
+pub(crate) fn table(topology: &Topology, screen: &Screen) -> String {
     let mut text =
         format!("Tiers, fastest first ({})\n{}\n", because(topology.grouping), tiers(&topology.tiers, screen));
     if topology.tiers.len() == 1 {
@@ -39,11 +35,7 @@ fn on_screen(topology: &Topology, screen: &Screen) -> String {
 }
 
 /// What was measured, beside what firmware tells.
-pub(crate) fn measured(topology: &Topology, measured: &Measured) -> String {
-    measured_on_screen(topology, measured, &Screen::of(std::io::stdout()))
-}
-
-fn measured_on_screen(topology: &Topology, measured: &Measured, screen: &Screen) -> String {
+pub(crate) fn measured(topology: &Topology, measured: &Measured, screen: &Screen) -> String {
     let mut table = screen.table(&["node", "from CPUs", "load", "firmware says", "bandwidth (triad)", "firmware says"]);
     for one in &measured.nodes {
         let node = topology.nodes.iter().find(|node| node.number == one.node);
@@ -204,7 +196,7 @@ mod tests {
     #[test]
     fn every_fact_is_shown_within_a_hundred_columns() {
         for unicode in [true, false] {
-            let text = on_screen(&example(), &Screen { width: 100, unicode });
+            let text = table(&example(), &Screen { width: 100, unicode });
             for fact in
                 ["dram", "95 ns", "cxl", "compressed swap on", "none", "0-31", "300.0 MiB", "node 2 has no memory"]
             {
@@ -232,7 +224,7 @@ mod tests {
             left_out: vec![NotMeasured { node: 2, reason: "it is full".to_owned() }],
             contradictions: vec!["node 1: firmware lies".to_owned()],
         };
-        let text = measured_on_screen(&topology, &measured, &Screen { width: 100, unicode: true });
+        let text = super::measured(&topology, &measured, &Screen { width: 100, unicode: true });
         for fact in [
             "83.2 ns",
             "80 ns",
@@ -252,7 +244,7 @@ mod tests {
     fn one_tier_says_what_to_do() {
         let mut topology = example();
         topology.tiers.truncate(1);
-        assert!(on_screen(&topology, &Screen { width: 100, unicode: true }).contains("--tier-slow"));
+        assert!(table(&topology, &Screen { width: 100, unicode: true }).contains("--tier-slow"));
     }
 
     #[test]

@@ -4,6 +4,8 @@
 
 use std::collections::BTreeMap;
 
+use terrace_linux::live_proof::ProofState;
+
 use super::*;
 
 /// A run of two minutes that saved about half of two GiB, was throttled once, and failed at some pages.
@@ -11,20 +13,7 @@ pub(super) fn managed() -> Report {
     let timeline: Vec<Point> = (0..120).map(point).collect();
     Report {
         schema_version: SCHEMA_VERSION,
-        target: TargetReport {
-            command: ["/usr/bin/redis-server", "--save", "", "<script>alert('x')</script>", "{{facts}}"]
-                .map(str::to_owned)
-                .to_vec(),
-            pid: 4242,
-            cgroup: None,
-            ended: true,
-            exit_code: Some(0),
-            wall_seconds: 120.4,
-            cpu_seconds: 117.9,
-            peak_rss_bytes: 2_180_000_000,
-            peak_footprint_bytes: 2_190_000_000,
-            processes: 2,
-        },
+        target: target(),
         tracker: "accessed-bits".to_owned(),
         tracker_reasons: vec![
             "samples: no hardware performance counters (virtual machine without a vPMU)".to_owned(),
@@ -61,61 +50,14 @@ pub(super) fn managed() -> Report {
         swapped_by_others_bytes_end: 16 << 20,
         swapped_by_others_bytes_peak: 24 << 20,
         incompressible_bytes_peak: 32 << 20,
-        moved_pages: MovedPages {
-            demoted: 391_220,
-            promoted: 2_110,
-            failed: 1_234,
-            failed_by_cause: counts(&[("stayed", 1_100), ("EBUSY", 134)]),
-            measuring: 0,
-            moved_by_reason: counts(&[("cold", 391_220), ("hot", 2_110)]),
-            by_unit: MovedByUnit {
-                single: 61_492,
-                local: 58_112,
-                huge: 0,
-                collapsed: 329_728,
-                apart: counts(&[("shared with another process", 1_024)]),
-            },
-        },
+        moved_pages: moved_pages(),
         refaults: 20_418,
         ping_pong_pages: 913,
         throttled_seconds: BTreeMap::from([("refaults".to_owned(), 12.0), ("compression".to_owned(), 2.5)]),
         rejected_pages: counts(&[("cooldown", 5_120), ("throttled", 20_480)]),
-        manager: ManagerReport {
-            cpu_seconds: 3.31,
-            user_cpu_seconds: 0.42,
-            max_rss_bytes: 19 << 20,
-            stall_seconds: 0.96,
-            refault_microseconds: Some(29.8),
-            rounds: 431,
-            hint_faults: 0,
-            births: 0,
-            deaths: 0,
-            kernel_lists: None,
-            round_milliseconds_mean: 1.27,
-            longest_move_call_milliseconds: 8.4,
-        },
-        cost: CostReport {
-            watching_seconds: 0.21,
-            moving_seconds: 0.14,
-            refault_seconds: 0.61,
-            own_cpu_seconds: 3.31,
-            share_of_target: 0.011,
-            touched_bits: 812_000,
-            touch_nanoseconds: 171.5,
-            back_off: 2,
-        },
-        proof: Some(terrace_linux::live_proof::ProofState {
-            metric: "redis://localhost:6379".to_owned(),
-            seed: 7,
-            windows: 24,
-            discarded: 2,
-            gain: Some(0.031),
-            gain_low: Some(0.012),
-            gain_high: Some(0.049),
-            frozen: false,
-            freezes: 0,
-            error: None,
-        }),
+        manager: manager(),
+        cost: cost(),
+        proof: Some(proof()),
         timeline,
         heat_map: heat(120, 180),
         age_histogram: ages(),
@@ -125,6 +67,86 @@ pub(super) fn managed() -> Report {
             "node 0 says it has 8.0 GiB, /proc/meminfo says 24.0 GiB: the latter is used".to_owned(),
         ],
         background_notes: 1,
+    }
+}
+
+fn target() -> TargetReport {
+    TargetReport {
+        command: ["/usr/bin/redis-server", "--save", "", "<script>alert('x')</script>", "{{facts}}"]
+            .map(str::to_owned)
+            .to_vec(),
+        pid: 4242,
+        cgroup: None,
+        ended: true,
+        exit_code: Some(0),
+        wall_seconds: 120.4,
+        cpu_seconds: 117.9,
+        peak_rss_bytes: 2_180_000_000,
+        peak_footprint_bytes: 2_190_000_000,
+        processes: 2,
+    }
+}
+
+fn moved_pages() -> MovedPages {
+    MovedPages {
+        demoted: 391_220,
+        promoted: 2_110,
+        failed: 1_234,
+        failed_by_cause: counts(&[("stayed", 1_100), ("EBUSY", 134)]),
+        measuring: 0,
+        moved_by_reason: counts(&[("cold", 391_220), ("hot", 2_110)]),
+        by_unit: MovedByUnit {
+            single: 61_492,
+            local: 58_112,
+            huge: 0,
+            collapsed: 329_728,
+            apart: counts(&[("shared with another process", 1_024)]),
+        },
+    }
+}
+
+fn manager() -> ManagerReport {
+    ManagerReport {
+        cpu_seconds: 3.31,
+        user_cpu_seconds: 0.42,
+        max_rss_bytes: 19 << 20,
+        stall_seconds: 0.96,
+        refault_microseconds: Some(29.8),
+        rounds: 431,
+        hint_faults: 0,
+        births: 0,
+        deaths: 0,
+        kernel_lists: None,
+        round_milliseconds_mean: 1.27,
+        longest_move_call_milliseconds: 8.4,
+    }
+}
+
+fn cost() -> CostReport {
+    CostReport {
+        watching_seconds: 0.21,
+        moving_seconds: 0.14,
+        refault_seconds: 0.61,
+        own_cpu_seconds: 3.31,
+        share_of_target: 0.011,
+        touched_bits: 812_000,
+        touch_nanoseconds: 171.5,
+        back_off: 2,
+    }
+}
+
+fn proof() -> ProofState {
+    ProofState {
+        metric: "redis://localhost:6379".to_owned(),
+        seed: 7,
+        windows: 24,
+        discarded: 2,
+        gain: Some(0.031),
+        gain_low: Some(0.012),
+        gain_high: Some(0.049),
+        frozen: false,
+        freezes: 0,
+        error: None,
     }
 }
 

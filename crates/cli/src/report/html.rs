@@ -59,6 +59,22 @@ pub(crate) fn page(report: &Report) -> anyhow::Result<String> {
     Ok(filled(TEMPLATE, &parts))
 }
 
+/// A page of parts of its own in the style of the template: `kind` says where its figures are from, `footer` what they are.
+fn page_of(kind: &str, title: &str, headline: &str, body: &str, footer: &str) -> String {
+    let style = TEMPLATE.split_once("<style>").and_then(|(_, rest)| rest.split_once("</style>"));
+    let style = style.map_or("", |(style, _)| style).replace("{{dark_inks}}", &plots::css());
+    format!(
+        "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
+         <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; img-src data:\">\n\
+         <meta name=\"color-scheme\" content=\"light dark\">\n<title>Terrace: {title}</title>\n<style>{style}</style>\n</head>\n\
+         <body>\n<header><h1>Terrace, {kind}: {title}</h1></header>\n<main>\n<p class=\"headline\">{headline}</p>\n{body}</main>\n\
+         <footer>{footer}</footer>\n</body>\n</html>\n",
+        title = escape(title),
+        headline = escape(headline)
+    )
+}
+
 /// A part of the page under a heading of its own.
 fn section(id: &str, heading: &str, body: &str) -> String {
     format!(
@@ -171,8 +187,7 @@ fn facts(report: &Report) -> String {
 
 fn costs(report: &Report) -> [(&'static str, String); 13] {
     let manager = &report.manager;
-    let throttled: Vec<String> =
-        report.throttled_seconds.iter().map(|(cause, span)| format!("{cause} for {}", units::seconds(*span))).collect();
+    let stops = text::stops(report);
     [
         (
             "CPU time",
@@ -209,7 +224,7 @@ fn costs(report: &Report) -> [(&'static str, String); 13] {
             format!("{}, {} each", units::count(manager.rounds), units::seconds(manager.round_milliseconds_mean / 1e3)),
         ),
         ("Longest call that moved pages", units::seconds(manager.longest_move_call_milliseconds / 1e3)),
-        ("Page-outs stopped", if throttled.is_empty() { "never".to_owned() } else { throttled.join(", ") }),
+        ("Page-outs stopped", if stops.is_empty() { "never".to_owned() } else { stops }),
     ]
 }
 

@@ -21,6 +21,7 @@ mod example;
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+pub(crate) use terrace_daemon::view::HeatRow;
 pub(crate) use terrace_study::figures as units;
 
 pub(crate) use files::write_report;
@@ -285,17 +286,6 @@ pub(crate) struct HeatMap {
     pub rows: Vec<HeatRow>,
     /// `cells[column][row]`: accessed share of the pages in memory, 0 to 1; -1 where nothing was seen.
     pub cells: Vec<Vec<f32>>,
-}
-
-/// A row of the heat map.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct HeatRow {
-    /// The process.
-    pub pid: u32,
-    /// First address.
-    pub address: u64,
-    /// Bytes covered.
-    pub bytes: u64,
 }
 
 /// Memory by idle time.

@@ -22,6 +22,7 @@ pub(crate) use raster::without_pictures;
 use anyhow::anyhow;
 use plotters::coord::Shift;
 use plotters::coord::ranged1d::{Ranged, ValueFormatter};
+use plotters::coord::types::RangedCoordf64;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
@@ -313,8 +314,19 @@ fn text_at(horizontal: HPos, vertical: VPos) -> TextStyle<'static> {
     text().pos(Pos::new(horizontal, vertical))
 }
 
-/// Grid, axes and labels.
+/// A drawing with two linear axes.
+type Chart<'a, 'b> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<RangedCoordf64, RangedCoordf64>>;
+
+/// Room around a chart, but for its right, where an ordinary one has more.
+const MARGIN: u32 = 10;
+const RIGHT: u32 = 40;
+
+/// Grid, axes and labels, and the room around them.
 struct Mesh<'a> {
+    caption: Option<&'a str>,
+    right: u32,
+    /// Room for the labels left of the chart.
+    left: u32,
     x_labels: usize,
     y_labels: usize,
     x_format: &'a dyn Fn(&f64) -> String,
@@ -323,7 +335,39 @@ struct Mesh<'a> {
     y_name: &'a str,
 }
 
-impl Mesh<'_> {
+impl<'a> Mesh<'a> {
+    /// What most charts have: labels in the width of the sheet.
+    fn of(sheet: Sheet, x_name: &'a str, y_name: &'a str) -> Mesh<'a> {
+        Mesh {
+            caption: None,
+            right: RIGHT,
+            left: sheet.pick(170, 150),
+            x_labels: sheet.pick(12, 6),
+            y_labels: 6,
+            x_format: &|value| short(*value),
+            y_format: &|value| short(*value),
+            x_name,
+            y_name,
+        }
+    }
+
+    /// A chart of these ranges, with the mesh drawn.
+    fn chart<'b>(
+        &self,
+        area: &Drawing<'b>,
+        x: std::ops::Range<f64>,
+        y: std::ops::Range<f64>,
+    ) -> anyhow::Result<Chart<'a, 'b>> {
+        let mut builder = ChartBuilder::on(area);
+        if let Some(caption) = self.caption {
+            builder.caption(caption, text());
+        }
+        builder.margin(MARGIN).margin_right(self.right).x_label_area_size(84).y_label_area_size(self.left);
+        let mut chart = builder.build_cartesian_2d(x, y).map_err(failed)?;
+        self.draw(&mut chart)?;
+        Ok(chart)
+    }
+
     fn draw<X, Y>(&self, chart: &mut ChartContext<'_, SVGBackend<'_>, Cartesian2d<X, Y>>) -> anyhow::Result<()>
     where
         X: Ranged<ValueType = f64> + ValueFormatter<f64>,
@@ -378,10 +422,28 @@ impl Scale {
     }
 }
 
+/// Who has most on average, and who least; `none` where nobody has any.
+fn most_and_least(names: &[&str], share: impl Fn(&str) -> Option<f64>, none: &str) -> String {
+    let mut shares: Vec<(&str, f64)> = names.iter().filter_map(|name| Some((*name, share(name)?))).collect();
+    shares.sort_by(|a, b| b.1.total_cmp(&a.1));
+    match shares.as_slice() {
+        [] => none.to_owned(),
+        [(only, share)] => format!("{} under {only}, on average.", units::percent(*share)),
+        [(best, most), .., (last, least)] => {
+            format!("{} under {best} on average, {} under {last}.", units::percent(*most), units::percent(*least))
+        }
+    }
+}
+
 /// A tick's number without needless digits.
 fn short(value: f64) -> String {
     let rounded = (value * 1000.0).round() / 1000.0;
     if rounded >= 1000.0 { units::count(rounded.round() as u64) } else { format!("{rounded}") }
+}
+
+/// The name of an axis of simulated time.
+fn full_size_time(sheet: Sheet, time: &Scale) -> String {
+    format!("{} ({})", sheet.pick("time since the start, at full size", "time, at full size"), time.unit)
 }
 
 /// The top of an axis for values up to `most`: some air above, and never an empty range.

@@ -303,19 +303,8 @@ fn brief(report: &Report) -> Vec<(&'static str, String)> {
     if report.manager.stall_seconds >= WORTH_SECONDS {
         lines.push(("lost", lost_text(report)));
     }
-    let manager = &report.manager;
-    let of_core = match target.wall_seconds >= LEAST_SECONDS {
-        true => format!(" ({} of one core)", units::percent(per_second_of_run(report, manager.cpu_seconds))),
-        false => String::new(),
-    };
-    let (cpu, memory) = (units::seconds(manager.cpu_seconds), units::bytes(manager.max_rss_bytes));
-    lines.push(("cost", format!("Terrace used {cpu} of CPU{of_core} and {memory} of memory")));
-    if let Some(proof) = &report.proof {
-        lines.push(("proof", proof_text(proof)));
-    }
-    if !report.throttled_seconds.is_empty() {
-        lines.push(("throttled", throttled_text(report)));
-    }
+    lines.push(("cost", cost_text(report, false)));
+    lines.extend(proof_and_stops(report));
     // What changes nothing for the run is not announced.
     let notes = &report.notes[..report.notes.len().saturating_sub(report.background_notes)];
     if let Some(first) = notes.first() {
@@ -355,19 +344,22 @@ fn full(report: &Report) -> Vec<(&'static str, String)> {
         }
     }
     lines.push(("lost", lost_text(report)));
-    lines.push(("cost", cost_text(report)));
-    if let Some(proof) = &report.proof {
-        lines.push(("proof", proof_text(proof)));
-    }
-    if !report.throttled_seconds.is_empty() {
-        lines.push(("throttled", throttled_text(report)));
-    }
+    lines.push(("cost", cost_text(report, true)));
+    lines.extend(proof_and_stops(report));
     lines.push(("tracker", tracker_text(report)));
     lines.extend(report.notes.iter().map(|note| ("note", note.clone())));
     lines
 }
 
-fn throttled_text(report: &Report) -> String {
+/// What proof in place has shown, and for how long page-outs stopped; nothing of what was not.
+fn proof_and_stops(report: &Report) -> impl Iterator<Item = (&'static str, String)> {
+    let stops = stops(report);
+    let proof = report.proof.as_ref().map(|proof| ("proof", proof_text(proof)));
+    proof.into_iter().chain((!stops.is_empty()).then_some(("throttled", stops)))
+}
+
+/// For how long page-outs stopped, by cause; empty if they never did.
+pub(super) fn stops(report: &Report) -> String {
     let causes = report.throttled_seconds.iter().map(|(cause, span)| format!("{cause} for {}", units::seconds(*span)));
     causes.collect::<Vec<_>>().join(", ")
 }
@@ -538,18 +530,18 @@ fn left_text(report: &Report) -> Option<String> {
     (left > 0).then(|| format!("{} of memory that does not compress was left", units::bytes(left)))
 }
 
-fn cost_text(report: &Report) -> String {
+fn cost_text(report: &Report, verbose: bool) -> String {
     let manager = &report.manager;
     let of_core = match report.target.wall_seconds >= LEAST_SECONDS {
         true => format!(" ({} of one core)", units::percent(per_second_of_run(report, manager.cpu_seconds))),
         false => String::new(),
     };
-    format!(
-        "Terrace used {} of CPU{of_core}, {} of it in user mode, and {} of memory",
-        units::seconds(manager.cpu_seconds),
-        units::seconds(manager.user_cpu_seconds),
-        units::bytes(manager.max_rss_bytes),
-    )
+    let user = match verbose {
+        true => format!(", {} of it in user mode,", units::seconds(manager.user_cpu_seconds)),
+        false => String::new(),
+    };
+    let (cpu, memory) = (units::seconds(manager.cpu_seconds), units::bytes(manager.max_rss_bytes));
+    format!("Terrace used {cpu} of CPU{of_core}{user} and {memory} of memory")
 }
 
 /// What the program lost, by kind.
@@ -583,22 +575,9 @@ fn tracker_text(report: &Report) -> String {
 fn wrapped(name: &str, text: &str, width: usize) -> String {
     const INDENT: usize = 11;
     let room = width.saturating_sub(INDENT).max(30);
-    let mut lines = vec![String::new()];
-    for word in text.split_whitespace() {
-        let last = lines.last_mut().expect("there is always a line");
-        if last.is_empty() {
-            last.push_str(word);
-        } else if last.chars().count() + 1 + word.chars().count() <= room {
-            last.push(' ');
-            last.push_str(word);
-        } else {
-            lines.push(word.to_owned());
-        }
-    }
-    let name = format!("{name:<width$}", width = INDENT);
-    let blank = " ".repeat(INDENT);
-    let heads = std::iter::once(&name).chain(std::iter::repeat(&blank));
-    heads.zip(lines).map(|(head, line)| format!("{head}{line}\n")).collect()
+    let heads = std::iter::once(name).chain(std::iter::repeat(""));
+    let lines = terrace_daemon::tell::wrapped(text, room);
+    heads.zip(lines).map(|(head, line)| format!("{head:<INDENT$}{line}\n")).collect()
 }
 
 #[cfg(test)]

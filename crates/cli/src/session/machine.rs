@@ -89,17 +89,10 @@ impl Machine {
         let (tracker, mut tracker_reasons) = ready.complete(tracker, tracker_reasons);
         let notes = std::mem::take(&mut ready.notes);
         let mut background = std::mem::take(&mut ready.background);
-        let life_cycle = match life_cycle {
-            Some((Some(cycle), line)) => {
-                tracker_reasons.push(line);
-                Some(cycle)
-            }
-            Some((None, line)) => {
-                background.push(line);
-                None
-            }
-            None => None,
-        };
+        let (life_cycle, line) = life_cycle.unzip();
+        let life_cycle = life_cycle.flatten();
+        let said = if life_cycle.is_some() { &mut tracker_reasons } else { &mut background };
+        said.extend(line);
         let refault_cost = ready.move_cost.refault;
         background.extend(tracker.notes());
         let facts = Facts { tracker: tracker.name().to_owned(), tracker_reasons, notes, background, refault_cost };

@@ -10,6 +10,7 @@ use std::time::Duration;
 use terrace_core::ledger::Route;
 use terrace_core::observation::PteState;
 use terrace_core::units::{BLOCK_SHIFT, Bytes, SpaceId, TierId, Time, Vpn};
+use terrace_daemon::heat::{Cells, merged};
 use terrace_linux::manager::Manager;
 use terrace_linux::observer::Observer;
 use terrace_linux::topology::TierKind;
@@ -224,11 +225,8 @@ impl Recorder {
         };
         let children_peak = if target.is_child() { children.max_rss_bytes } else { 0 };
         let seconds = self.sums.seconds.max(f64::MIN_POSITIVE);
-        let refault_microseconds = facts.refault_cost.map(|cost| cost.as_secs_f64() * 1e6);
         let (user, system) = own_cpu();
-        let user = user - self.cpu_at_start.0;
-        let system = system - self.cpu_at_start.1;
-        let own = usage(Who::Myself);
+        let (user, system) = (user - self.cpu_at_start.0, system - self.cpu_at_start.1);
         let cost = self.cost(manager, facts, user + system);
         let heat_map = self.heat.finish(&self.pids);
         Ok(Report {
@@ -260,23 +258,7 @@ impl Recorder {
                 .iter()
                 .map(|(rejection, count)| (rejection.name().to_owned(), *count))
                 .collect(),
-            manager: ManagerReport {
-                cpu_seconds: user + system,
-                user_cpu_seconds: user,
-                max_rss_bytes: own.max_rss_bytes,
-                stall_seconds: cost.watching_seconds + cost.moving_seconds + cost.refault_seconds,
-                refault_microseconds,
-                rounds: stats.rounds,
-                hint_faults: stats.hint_faults,
-                births: stats.births,
-                deaths: stats.deaths,
-                kernel_lists: stats.kernel_lists,
-                round_milliseconds_mean: match stats.rounds {
-                    0 => 0.0,
-                    rounds => stats.round_time.as_secs_f64() * 1e3 / rounds as f64,
-                },
-                longest_move_call_milliseconds: stats.longest_move_call.as_secs_f64() * 1e3,
-            },
+            manager: manager_report(manager, facts, &cost, user),
             cost,
             proof: None,
             timeline: self.points,
@@ -351,6 +333,28 @@ impl Recorder {
                 }
             })
             .collect()
+    }
+}
+
+/// What Terrace itself did and used.
+fn manager_report(manager: &Manager, facts: &Facts, cost: &CostReport, user_cpu_seconds: f64) -> ManagerReport {
+    let stats = manager.stats();
+    ManagerReport {
+        cpu_seconds: cost.own_cpu_seconds,
+        user_cpu_seconds,
+        max_rss_bytes: usage(Who::Myself).max_rss_bytes,
+        stall_seconds: cost.watching_seconds + cost.moving_seconds + cost.refault_seconds,
+        refault_microseconds: facts.refault_cost.map(|cost| cost.as_secs_f64() * 1e6),
+        rounds: stats.rounds,
+        hint_faults: stats.hint_faults,
+        births: stats.births,
+        deaths: stats.deaths,
+        kernel_lists: stats.kernel_lists,
+        round_milliseconds_mean: match stats.rounds {
+            0 => 0.0,
+            rounds => stats.round_time.as_secs_f64() * 1e3 / rounds as f64,
+        },
+        longest_move_call_milliseconds: stats.longest_move_call.as_secs_f64() * 1e3,
     }
 }
 
@@ -488,13 +492,7 @@ struct HeatRecorder {
     column: Duration,
     /// A row covers 2^shift blocks.
     shift: u32,
-    columns: Vec<BTreeMap<(SpaceId, u64), Cell>>,
-}
-
-#[derive(Clone, Copy, Default)]
-struct Cell {
-    pages: u32,
-    accessed: u32,
+    columns: Vec<Cells>,
 }
 
 const COLUMNS: usize = 120;
@@ -514,14 +512,14 @@ impl HeatRecorder {
             at /= 2;
         }
         if self.columns.len() <= at {
-            self.columns.resize(at + 1, BTreeMap::new());
+            self.columns.resize(at + 1, Cells::new());
         }
         let key = (space, first.0 >> (BLOCK_SHIFT + self.shift));
         let cell = self.columns[at].entry(key).or_default();
         cell.pages += ptes.iter().filter(|pte| pte.tier().is_some()).count() as u32;
         cell.accessed += ptes.iter().filter(|pte| pte.accessed()).count() as u32;
         if self.columns[at].len() > ROWS {
-            self.columns = self.columns.iter().map(|column| merged(column.iter(), 1)).collect();
+            self.columns = self.columns.iter().map(|column| merged(column, 1)).collect();
             self.shift += 1;
         }
     }
@@ -552,20 +550,6 @@ impl HeatRecorder {
         let column_seconds = (0..self.columns.len()).map(|at| self.column.as_secs_f64() * at as f64).collect();
         HeatMap { column_seconds, rows, cells }
     }
-}
-
-/// Cells added up, rows made `shift` steps coarser.
-fn merged<'a>(
-    cells: impl Iterator<Item = (&'a (SpaceId, u64), &'a Cell)>,
-    shift: u32,
-) -> BTreeMap<(SpaceId, u64), Cell> {
-    let mut sums: BTreeMap<(SpaceId, u64), Cell> = BTreeMap::new();
-    for ((space, row), cell) in cells {
-        let sum = sums.entry((*space, row >> shift)).or_default();
-        sum.pages += cell.pages;
-        sum.accessed += cell.accessed;
-    }
-    sums
 }
 
 #[cfg(test)]

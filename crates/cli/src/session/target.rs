@@ -4,19 +4,19 @@
 //! change its environment, its descriptors or its limits.
 
 use std::ffi::OsString;
-use std::io::{IsTerminal, Read};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::io::IsTerminal;
+use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, ExitCode, ExitStatus};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, Signal, kill_process};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
+use signal_hook::iterator::backend::SignalDelivery;
+use signal_hook::iterator::exfiltrator::SignalOnly;
 use terrace_linux::cgroup::Cgroup;
 use terrace_linux::process::Process;
 
@@ -49,7 +49,7 @@ pub(crate) struct Target {
     pid: u32,
     child: Option<Child>,
     exit: Option<ExitStatus>,
-    signals: SignalPipe,
+    signals: SignalDelivery<UnixStream, SignalOnly>,
     started: Instant,
     ended: Option<Duration>,
 }
@@ -58,7 +58,7 @@ impl Target {
     /// Starts the program, or takes hold of the process.
     pub(crate) fn start(spec: &TargetSpec) -> anyhow::Result<Target> {
         // Before the program starts, so that a signal meant for both finds both ready.
-        let signals = SignalPipe::new().context("signals cannot be received")?;
+        let signals = receive_signals().context("signals cannot be received")?;
         let (pid, child) = match spec {
             TargetSpec::Pids(pids) => (*pids.first().context("a process must be given")?, None),
             // The first of them stands for all in reports; there may be none yet.
@@ -84,13 +84,13 @@ impl Target {
 
     /// Readable when a signal came in.
     pub(crate) fn signals(&self) -> &impl AsFd {
-        &self.signals
+        self.signals.get_read()
     }
 
     /// Passes signals on to the program that Terrace started. Returns whether Terrace itself should stop: a program that it
     /// only attached to is not to be disturbed, so then the signal is for Terrace.
     pub(crate) fn pass_signals_on(&mut self) -> anyhow::Result<bool> {
-        for signal in self.signals.take() {
+        for signal in self.signals.pending() {
             if self.child.is_none() {
                 if matches!(signal, SIGUSR1 | SIGUSR2) {
                     continue;
@@ -111,7 +111,7 @@ impl Target {
 
     /// Waits until a signal came in, and no longer than this.
     pub(crate) fn wait_for_signal(&self, longest: Duration) -> anyhow::Result<()> {
-        let mut fds = [PollFd::from_borrowed_fd(self.signals.as_fd(), PollFlags::IN)];
+        let mut fds = [PollFd::new(self.signals.get_read(), PollFlags::IN)];
         let longest =
             rustix::event::Timespec { tv_sec: longest.as_secs() as i64, tv_nsec: longest.subsec_nanos().into() };
         match poll(&mut fds, Some(&longest)) {
@@ -138,7 +138,7 @@ impl Target {
         while process.is_alive() {
             let mut fds = [
                 PollFd::from_borrowed_fd(process.pidfd(), PollFlags::IN),
-                PollFd::from_borrowed_fd(self.signals.as_fd(), PollFlags::IN),
+                PollFd::new(self.signals.get_read(), PollFlags::IN),
             ];
             match poll(&mut fds, None) {
                 // A signal interrupted it; its handler has written to the pipe.
@@ -182,37 +182,8 @@ impl Drop for Target {
     }
 }
 
-/// The signals that are passed on, as flags and as a descriptor that wakes the loop.
-struct SignalPipe {
-    reader: UnixStream,
-    flags: Vec<(i32, Arc<AtomicBool>)>,
-}
-
-impl SignalPipe {
-    fn new() -> std::io::Result<SignalPipe> {
-        let (reader, writer) = UnixStream::pair()?;
-        reader.set_nonblocking(true)?;
-        writer.set_nonblocking(true)?;
-        let mut flags = Vec::new();
-        for signal in [SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2] {
-            let flag = Arc::new(AtomicBool::new(false));
-            signal_hook::flag::register(signal, Arc::clone(&flag))?;
-            // Registered second, so that the flag is set before the loop wakes.
-            signal_hook::low_level::pipe::register(signal, writer.try_clone()?)?;
-            flags.push((signal, flag));
-        }
-        Ok(SignalPipe { reader, flags })
-    }
-
-    fn take(&mut self) -> Vec<i32> {
-        let mut sink = [0; 64];
-        while (&self.reader).read(&mut sink).is_ok_and(|count| count > 0) {}
-        self.flags.iter().filter(|(_, flag)| flag.swap(false, Ordering::SeqCst)).map(|(signal, _)| *signal).collect()
-    }
-}
-
-impl AsFd for SignalPipe {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.reader.as_fd()
-    }
+/// The signals that are passed on, and a descriptor that wakes the loop.
+fn receive_signals() -> std::io::Result<SignalDelivery<UnixStream, SignalOnly>> {
+    let (reader, writer) = UnixStream::pair()?;
+    SignalDelivery::with_pipe(reader, writer, SignalOnly, [SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2])
 }

@@ -15,6 +15,7 @@ mod show;
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use terrace_core::arbiter::Claim;
@@ -58,6 +59,14 @@ impl fmt::Display for ConfigError {
             write!(out, "{}: ", self.key)?;
         }
         write!(out, "{}", self.problem)
+    }
+}
+
+impl ConfigError {
+    /// A problem of a file as a whole, or of its text at a line.
+    pub(crate) fn of_file(file: impl Into<Arc<str>>, line: usize, problem: impl Into<String>) -> ConfigError {
+        let place = Some(Place { file: file.into(), line });
+        ConfigError { place, key: String::new(), problem: problem.into() }
     }
 }
 
@@ -215,9 +224,8 @@ const DROP_INS: usize = 256;
 /// where `may_lack` is set.
 pub fn read_files(path: &Path, may_lack: bool) -> Result<Vec<Source>, ConfigErrors> {
     let unreadable = |path: &Path, error: std::io::Error| {
-        let place = Place { file: path.display().to_string().into(), line: 1 };
         let problem = format!("the file could not be read: {error}");
-        ConfigErrors(vec![ConfigError { place: Some(place), key: String::new(), problem }])
+        ConfigErrors(vec![ConfigError::of_file(path.display().to_string(), 1, problem)])
     };
     let mut sources = Vec::new();
     match terrace_files::read_to_string(path, LONGEST) {
@@ -257,15 +265,9 @@ pub fn check_not_emptied(before: &[Source], now: &[Source]) -> Result<(), Config
     let empty = |source: &Source| source.text.trim().is_empty();
     let emptied =
         now.iter().filter(|source| empty(source) && before.iter().any(|old| old.name == source.name && !empty(old)));
-    let error = |source: &Source| {
-        ConfigError {
-        place: Some(Place { file: source.name.as_str().into(), line: 1 }),
-        key: String::new(),
-        problem: "the file is empty and was not before, as after a write that broke off; if nothing is meant to be configured, \
-                  write a comment into it, or remove a drop-in"
-            .to_owned(),
-    }
-    };
+    let why = "the file is empty and was not before, as after a write that broke off; if nothing is meant to be configured, \
+               write a comment into it, or remove a drop-in";
+    let error = |source: &Source| ConfigError::of_file(source.name.as_str(), 1, why);
     let errors: Vec<ConfigError> = emptied.map(error).collect();
     if errors.is_empty() { Ok(()) } else { Err(ConfigErrors(errors)) }
 }

@@ -139,15 +139,10 @@ pub fn put(tree: &mut Table, key: &str, node: Option<Node>) {
 pub fn parse(file: &str, text: &str) -> Result<Table, ConfigError> {
     let file: Arc<str> = file.into();
     let lines = Lines::of(text);
-    let failed = |line, problem: String| ConfigError {
-        place: Some(Place { file: Arc::clone(&file), line }),
-        key: String::new(),
-        problem,
-    };
     // The parser rejects nesting deeper than 80 levels, so that the stack cannot overflow here.
     let tree = DeTable::parse(text).map_err(|error| {
         let line = error.span().map_or(1, |span| lines.number(span.start));
-        failed(line, format!("invalid TOML: {}", error.message().trim()))
+        ConfigError::of_file(Arc::clone(&file), line, format!("invalid TOML: {}", error.message().trim()))
     })?;
     Ok(table(tree.get_ref(), &file, &lines))
 }

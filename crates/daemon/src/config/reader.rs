@@ -196,22 +196,16 @@ impl<'a> Reader<'a> {
     pub(super) fn classes(&mut self) -> Vec<String> {
         let Some(node) = self.node("class") else { return Vec::new() };
         let Value::Table(classes) = &node.value else {
-            self.complain_at(
-                &node.place,
-                "class",
-                format!("expected a table for each class, such as [class.web], not {}", node.value.kind()),
-            );
+            let problem = format!("expected a table for each class, such as [class.web], not {}", node.value.kind());
+            self.complain_at(&node.place, "class", problem);
             return Vec::new();
         };
         let mut names = Vec::new();
         for (name, class) in classes {
             let key = format!("class.{}", super::node::quoted(name));
             if !matches!(class.value, Value::Table(_)) {
-                self.complain_at(
-                    &class.place,
-                    &key,
-                    format!("expected a table such as [{key}], not {}", class.value.kind()),
-                );
+                let problem = format!("expected a table such as [{key}], not {}", class.value.kind());
+                self.complain_at(&class.place, &key, problem);
             } else if !is_class_name(name) {
                 let problem =
                     "a class is named with up to 32 of a-z, 0-9, - and _, since its name becomes a label of metrics";
@@ -225,27 +219,21 @@ impl<'a> Reader<'a> {
 
     /// Reports every key that no reader took.
     pub(super) fn finish(mut self) -> Vec<ConfigError> {
-        let mut unknown = Vec::new();
         for (key, node) in self.root {
-            self.unknown(key, node, &mut unknown);
+            self.unknown(key, node);
         }
-        self.problems.extend(unknown);
         self.problems.sort_by_key(|error| error.place.as_ref().map(|place| (place.file.clone(), place.line)));
         self.problems
     }
 
-    fn unknown(&self, path: &str, node: &Node, found: &mut Vec<ConfigError>) {
+    fn unknown(&mut self, path: &str, node: &Node) {
         if self.taken.contains(path) && path != "class" {
             return;
         }
         let inside = format!("{path}.");
         let removed = |key: &str| schema::REMOVED.iter().find(|(name, _)| *name == key);
         if let Some((key, instead)) = removed(path) {
-            found.push(ConfigError {
-                place: Some(node.place.clone()),
-                key: (*key).to_owned(),
-                problem: (*instead).to_owned(),
-            });
+            self.complain_at(&node.place, key, (*instead).to_owned());
             return;
         }
         let holds_removed = || schema::REMOVED.iter().any(|(key, _)| key.starts_with(&inside));
@@ -254,7 +242,7 @@ impl<'a> Reader<'a> {
                 if path == "class" || self.taken.iter().any(|key| key.starts_with(&inside)) || holds_removed() =>
             {
                 for (key, node) in table {
-                    self.unknown(&format!("{inside}{}", super::node::quoted(key)), node, found);
+                    self.unknown(&format!("{inside}{}", super::node::quoted(key)), node);
                 }
             }
             // A class that was rejected as a whole is reported already.
@@ -276,11 +264,7 @@ impl<'a> Reader<'a> {
                     || "`terrace config default` shows all keys".to_owned(),
                     |near| format!("did you mean {near}?"),
                 );
-                found.push(ConfigError {
-                    place: Some(node.place.clone()),
-                    key: path.to_owned(),
-                    problem: format!("unknown key; {hint}"),
-                });
+                self.complain_at(&node.place, path, format!("unknown key; {hint}"));
             }
         }
     }

@@ -34,13 +34,9 @@ const fn key(key: &'static str, takes: &'static str, default: &'static str, mean
 }
 
 const fn fixed(key: &'static str, takes: &'static str, default: &'static str, meaning: &'static str) -> KeyInfo {
-    KeyInfo {
-        key: Cow::Borrowed(key),
-        takes,
-        default: Cow::Borrowed(default),
-        meaning: Cow::Borrowed(meaning),
-        restart: true,
-    }
+    let mut info = self::key(key, takes, default, meaning);
+    info.restart = true;
+    info
 }
 
 /// The value of a list of selectors.

@@ -10,7 +10,7 @@ use super::schema;
 use crate::spec::value::ValueError;
 
 /// One selector: all its parts must match.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Selector {
     pid: Option<u32>,
     name: Option<Pattern>,
@@ -90,13 +90,13 @@ pub(super) enum SelectorError {
 /// A selector under construction.
 #[derive(Default)]
 pub(super) struct SelectorParts {
-    selector: Option<Selector>,
+    selector: Selector,
     narrows: bool,
 }
 
 impl SelectorParts {
     pub(super) fn add(&mut self, name: &str, value: &Value) -> Result<(), SelectorError> {
-        let selector = self.selector.get_or_insert_with(Selector::empty);
+        let selector = &mut self.selector;
         let text = || match value {
             Value::Text(text) if !text.is_empty() => Ok(text.as_str()),
             other => Err(ValueError::value(other, "not a text, or is empty")),
@@ -160,25 +160,7 @@ impl SelectorParts {
     }
 
     pub(super) fn finish(self) -> Result<Selector, SelectorError> {
-        match self.selector {
-            Some(selector) if self.narrows => Ok(selector),
-            _ => Err(SelectorError::Nothing),
-        }
-    }
-}
-
-impl Selector {
-    fn empty() -> Selector {
-        Selector {
-            pid: None,
-            name: None,
-            exe: None,
-            user: None,
-            cgroup: None,
-            container: None,
-            guest: None,
-            children: false,
-        }
+        if self.narrows { Ok(self.selector) } else { Err(SelectorError::Nothing) }
     }
 }
 

@@ -6,6 +6,7 @@ use std::fmt::Write;
 
 use super::node::{Table, Value, quoted};
 use super::schema::{KeyInfo, REMOVED, SELECTOR_KEYS, find, keys, nearest};
+use crate::tell::wrapped;
 
 /// How wide comments get.
 const WIDTH: usize = 100;
@@ -71,10 +72,8 @@ pub fn default_file() -> String {
         }
         text.push('\n');
         comment(&mut text, &info.meaning);
-        comment(
-            &mut text,
-            &format!("Takes {}.{}", info.takes, if info.restart { " A change needs a restart." } else { "" }),
-        );
+        let restart = if info.restart { " A change needs a restart." } else { "" };
+        comment(&mut text, &format!("Takes {}.{restart}", info.takes));
         let value =
             if info.key == "class.NAME.match" { "[{ exe = \"/usr/sbin/nginx\" }]" } else { info.default.as_ref() };
         let _ = writeln!(text, "{}{key} = {value}", if class { "#" } else { "" });
@@ -86,20 +85,12 @@ pub fn default_file() -> String {
 pub fn explain(key: &str) -> Option<String> {
     let info = find(key)?;
     let mut text = format!("{}\n", info.key);
-    for part in wrapped(&info.meaning) {
+    for part in wrapped(&info.meaning, WIDTH) {
         let _ = writeln!(text, "  {part}");
     }
-    let _ = writeln!(text, "takes    {}", info.takes);
-    let _ = writeln!(
-        text,
-        "default  {}",
-        if info.default.is_empty() { "none: it must be given" } else { info.default.as_ref() }
-    );
-    let _ = writeln!(
-        text,
-        "change   {}",
-        if info.restart { "needs a restart of terraced" } else { "takes effect on reload" }
-    );
+    let default = if info.default.is_empty() { "none: it must be given" } else { info.default.as_ref() };
+    let change = if info.restart { "needs a restart of terraced" } else { "takes effect on reload" };
+    let _ = writeln!(text, "takes    {}\ndefault  {default}\nchange   {change}", info.takes);
     if info.takes.contains("selectors") {
         text.push_str("a selector has these parts; all given parts must match:\n");
         for (name, takes, meaning) in SELECTOR_KEYS {
@@ -124,23 +115,7 @@ pub fn similar(key: &str) -> String {
 }
 
 fn comment(text: &mut String, what: &str) {
-    for line in wrapped(what) {
+    for line in wrapped(what, WIDTH) {
         let _ = writeln!(text, "# {line}");
     }
-}
-
-fn wrapped(text: &str) -> Vec<String> {
-    let mut lines = vec![String::new()];
-    for word in text.split(' ') {
-        let last = lines.last_mut().expect("there is one line at least");
-        if !last.is_empty() && last.len() + 1 + word.len() > WIDTH {
-            lines.push(word.to_owned());
-        } else {
-            if !last.is_empty() {
-                last.push(' ');
-            }
-            last.push_str(word);
-        }
-    }
-    lines
 }

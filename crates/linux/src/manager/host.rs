@@ -147,10 +147,7 @@ impl Manager {
     /// Passes the capacity of the nodes for the processes to the engine: what they use of them, and what is left. Others live there too, and a
     /// policy that knows only how large a node is would promote into one that is full, and never make room.
     fn read_room(&mut self) {
-        let nodes_of = |tier: &Tier| match &tier.kind {
-            TierKind::Nodes { nodes } => Some((tier.id, tier.capacity_bytes.pages(), nodes.clone())),
-            TierKind::Swap { .. } => None,
-        };
+        let nodes_of = |tier: &Tier| Some((tier.id, tier.capacity_bytes.pages(), tier.nodes()?.to_vec()));
         let tiers: Vec<_> = self.parts.tiers.tiers().iter().filter_map(nodes_of).collect();
         // With one tier of nodes nothing is promoted into it but what comes back from swap, which the kernel makes room for.
         if tiers.len() < 2 {

@@ -18,7 +18,7 @@ impl Manager {
         }
         if let Err(reason) = shared_memory::try_on_self() {
             tracing::warn!("shared memory is left alone, since its pages in swap cannot be found: {reason}");
-            self.stats.shared_refused = Some(reason);
+            self.stats.shared_refused = Some(reason.to_string());
             self.parts.ranges.shared = false;
         }
     }

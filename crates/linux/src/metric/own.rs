@@ -53,22 +53,33 @@ pub struct OwnCounter {
     sums: Counters,
 }
 
+/// Why instructions cannot be counted, in one line.
+#[derive(Debug, thiserror::Error)]
+pub enum Uncounted {
+    /// The machine has no counter.
+    #[error(
+        "this machine counts no instructions (a virtual machine without a vPMU?); use cpu or a metric of the program"
+    )]
+    Machine,
+    /// This process may not use it.
+    #[error("counting instructions is not allowed: needs CAP_PERFMON, or sysctl kernel.perf_event_paranoid=2 or less")]
+    Rights,
+    /// The kernel refuses it.
+    #[error("instructions cannot be counted: {0}")]
+    Call(io::Error),
+}
+
 /// Whether this machine counts instructions.
 ///
 /// # Errors
-/// Why not, in one line.
-pub fn instructions_work() -> Result<(), String> {
-    let attributes = instructions();
-    match perf::open(&attributes, std::process::id() as i32, -1) {
+/// See [`Uncounted`].
+pub fn instructions_work() -> Result<(), Uncounted> {
+    match perf::open(&instructions(), std::process::id() as i32, -1) {
         Ok(_) => Ok(()),
         Err(error) => Err(match error.raw_os_error() {
-            Some(libc::ENOENT | libc::EOPNOTSUPP | libc::ENODEV) => {
-                "this machine counts no instructions (a virtual machine without a vPMU?); use cpu or a metric of the program".to_owned()
-            }
-            Some(libc::EACCES | libc::EPERM) => {
-                "counting instructions is not allowed: needs CAP_PERFMON, or sysctl kernel.perf_event_paranoid=2 or less".to_owned()
-            }
-            _ => format!("instructions cannot be counted: {error}"),
+            Some(libc::ENOENT | libc::EOPNOTSUPP | libc::ENODEV) => Uncounted::Machine,
+            Some(libc::EACCES | libc::EPERM) => Uncounted::Rights,
+            _ => Uncounted::Call(error),
         }),
     }
 }
@@ -220,7 +231,7 @@ mod tests {
 
     #[test]
     fn a_machine_without_the_counter_says_what_to_use() {
-        if let Err(why) = instructions_work() {
+        if let Err(why) = instructions_work().map_err(|why| why.to_string()) {
             assert!(why.contains("instructions") && !why.contains('\n'), "{why}");
         }
     }

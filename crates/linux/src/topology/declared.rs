@@ -224,10 +224,7 @@ impl Topology {
                 let half = resolved.topology.half_of_fast();
                 Ok(Resolved { zram_to_set_up: Some(half), ..resolved })
             }
-            SlowTier::None => {
-                let resolved = self.with_declared(&[tier("memory", TierMemory::Nodes(all))])?;
-                Ok(resolved)
-            }
+            SlowTier::None => self.with_declared(&[tier("memory", TierMemory::Nodes(all))]),
             SlowTier::Memory(TierMemory::Nodes(numbers)) => {
                 for number in numbers {
                     self.node(*number)?;

@@ -165,14 +165,7 @@ mod tests {
     use super::*;
 
     fn tiers(topology: &Topology) -> Vec<Vec<u32>> {
-        topology
-            .tiers
-            .iter()
-            .filter_map(|tier| match &tier.kind {
-                TierKind::Nodes { nodes } => Some(nodes.clone()),
-                TierKind::Swap { .. } => None,
-            })
-            .collect()
+        topology.tiers.iter().filter_map(|tier| tier.nodes().map(<[u32]>::to_vec)).collect()
     }
 
     fn discover(root: &Path) -> Topology {

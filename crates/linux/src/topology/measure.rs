@@ -266,14 +266,8 @@ fn contradictions(topology: &Topology, measured: &[Measurement]) -> Vec<String> 
         }
     }
     let latency = |node: u32| measured.iter().find(|one| one.node == node).map(|one| one.latency_ns);
-    let node_tiers: Vec<Vec<f64>> = topology
-        .tiers
-        .iter()
-        .filter_map(|tier| match &tier.kind {
-            super::TierKind::Nodes { nodes } => Some(nodes.iter().filter_map(|node| latency(*node)).collect()),
-            super::TierKind::Swap { .. } => None,
-        })
-        .collect();
+    let latencies = |nodes: &[u32]| nodes.iter().filter_map(|node| latency(*node)).collect();
+    let node_tiers: Vec<Vec<f64>> = topology.tiers.iter().filter_map(|tier| tier.nodes().map(latencies)).collect();
     for (index, pair) in node_tiers.windows(2).enumerate() {
         let slowest = pair[0].iter().copied().fold(0.0, f64::max);
         let fastest = pair[1].iter().copied().fold(f64::INFINITY, f64::min);

@@ -276,6 +276,13 @@ pub struct Tier {
     pub read_bandwidth_mbps: Option<u32>,
 }
 
+impl Tier {
+    /// Its NUMA nodes, if it is made of some.
+    pub fn nodes(&self) -> Option<&[u32]> {
+        if let TierKind::Nodes { nodes } = &self.kind { Some(nodes) } else { None }
+    }
+}
+
 /// The tiers from fast to slow, and which of them a physical page belongs to.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TierMap {

@@ -152,19 +152,12 @@ impl Damon {
     }
 
     fn read(&self, path: &Path) -> Result<String, TrackError> {
-        fs::read_to_string(path).map_err(|source| TrackError::Call {
-            tracker: NAME,
-            call: format!("read {}", path.display()),
-            source,
-        })
+        fs::read_to_string(path).map_err(|source| TrackError::call(NAME, format!("read {}", path.display()), source))
     }
 
     fn write(&self, path: &Path, value: &str) -> Result<(), TrackError> {
-        terrace_files::set(path, value).map_err(|source| TrackError::Call {
-            tracker: NAME,
-            call: format!("write {value:?} to {}", path.display()),
-            source,
-        })
+        let failed = |source| TrackError::call(NAME, format!("write {value:?} to {}", path.display()), source);
+        terrace_files::set(path, value).map_err(failed)
     }
 
     fn monitor(&self, index: usize) -> PathBuf {
@@ -273,21 +266,15 @@ impl Damon {
         let state = self.monitor(monitor).join("state");
         self.write(&state, "update_schemes_tried_regions")?;
         let directory = self.monitor(monitor).join("contexts/0/schemes/0/tried_regions");
-        let entries = fs::read_dir(&directory).map_err(|source| TrackError::Call {
-            tracker: NAME,
-            call: format!("read {}", directory.display()),
-            source,
-        })?;
+        let failed = |path: &Path, source| TrackError::call(NAME, format!("read {}", path.display()), source);
+        let entries = fs::read_dir(&directory).map_err(|source| failed(&directory, source))?;
         let mut regions = Vec::new();
         for entry in entries.flatten().map(|entry| entry.path()).filter(|path| path.is_dir()) {
             let number = |file: &str| -> Result<u64, TrackError> {
                 let path = entry.join(file);
                 let text = self.read(&path)?;
-                text.trim().parse().map_err(|_| TrackError::Call {
-                    tracker: NAME,
-                    call: format!("read {}", path.display()),
-                    source: io::Error::new(io::ErrorKind::InvalidData, format!("{text:?} is no number")),
-                })
+                let invalid = || io::Error::new(io::ErrorKind::InvalidData, format!("{text:?} is no number"));
+                text.trim().parse().map_err(|_| failed(&path, invalid()))
             };
             regions.push(Region { addresses: number("start")?..number("end")?, accesses: number("nr_accesses")? });
         }
@@ -362,11 +349,7 @@ impl Tracker for Damon {
             };
             bytes += regions.iter().map(|region| region.addresses.end - region.addresses.start).sum::<u64>();
             count += regions.len() as u64;
-            let call = |source| TrackError::Call {
-                tracker: NAME,
-                call: format!("/proc/{}/pagemap", target.process.pid()),
-                source,
-            };
+            let call = |source| TrackError::call(NAME, format!("/proc/{}/pagemap", target.process.pid()), source);
             let mut pagemap = match Pagemap::open(target.process.pid()) {
                 Err(_) if !target.process.is_alive() => continue,
                 result => result.map_err(call)?,

@@ -71,11 +71,6 @@ impl IdlePages {
         Ok(IdlePages { root: root.to_owned(), bitmap, flags, rotation: Rotation::default() })
     }
 
-    fn call(call: &str) -> impl FnOnce(io::Error) -> TrackError {
-        let call = call.to_owned();
-        move |source| TrackError::Call { tracker: NAME, call, source }
-    }
-
     /// Reads whether each frame is idle; of a huge page's frame, whether its first is. Marks those with a turn idle.
     fn read_and_mark(&self, frames: &mut [FrameUse]) -> io::Result<()> {
         frames.sort_unstable_by_key(|entry| entry.frame);
@@ -199,13 +194,14 @@ impl Tracker for IdlePages {
             let mut pagemap = match File::open(&path) {
                 Ok(file) => Pagemap::of_file(file),
                 Err(_) if !target.process.is_alive() => continue,
-                Err(error) => return Err(IdlePages::call(&path.display().to_string())(error)),
+                Err(error) => return Err(TrackError::call(NAME, path.display().to_string(), error)),
             };
+            let call = |source| TrackError::call(NAME, "page_idle/bitmap, kpageflags or pagemap", source);
             let pieces = self.rotation.pieces(now, target, share);
             for pieces in pieces.chunks(BATCH) {
                 match self.batch(target, &mut pagemap, pieces, tiers, sink) {
                     Err(_) if !target.process.is_alive() => break,
-                    result => result.map_err(IdlePages::call("page_idle/bitmap, kpageflags or pagemap"))?,
+                    result => result.map_err(call)?,
                 }
             }
         }

@@ -111,6 +111,11 @@ pub enum TrackError {
 }
 
 impl TrackError {
+    /// A call of a tracker failed.
+    pub(crate) fn call(tracker: &'static str, call: impl Into<String>, source: std::io::Error) -> TrackError {
+        TrackError::Call { tracker, call: call.into(), source }
+    }
+
     /// Whether it says that a process, or its memory, is no longer there. Then it tells of a target's end, and nothing of the tracker.
     pub fn is_no_such_process(&self) -> bool {
         match self {

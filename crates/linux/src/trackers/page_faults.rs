@@ -8,7 +8,6 @@
 //! is one as well, and a prefetched page faults once more. So an allocation means "this page is in use from now on".
 
 use std::collections::BTreeSet;
-use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
@@ -101,11 +100,6 @@ impl PageFaults {
         (self.group.counts(), self.gate.closed_for)
     }
 
-    fn call(call: &str) -> impl FnOnce(io::Error) -> TrackError {
-        let call = call.to_owned();
-        move |source| TrackError::Call { tracker: NAME, call, source }
-    }
-
     fn attach(&mut self, targets: &[Target<'_>]) -> Result<(), TrackError> {
         for target in targets {
             let pid = target.process.pid();
@@ -155,7 +149,8 @@ impl Tracker for PageFaults {
             }
         });
         if let Some(open) = self.gate.note(now, births) {
-            self.group.set_enabled(MINOR, open).map_err(PageFaults::call("ioctl(PERF_EVENT_IOC_ENABLE)"))?;
+            let call = |source| TrackError::call(NAME, "ioctl(PERF_EVENT_IOC_ENABLE)", source);
+            self.group.set_enabled(MINOR, open).map_err(call)?;
         }
         if now.since(self.pruned) >= PRUNE_EVERY {
             self.pruned = now;

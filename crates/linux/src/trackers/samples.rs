@@ -14,7 +14,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
-use std::time::Duration;
 
 use perf_event_open_sys::bindings::{self as perf, perf_event_attr};
 use terrace_core::observation::Access;
@@ -32,6 +31,7 @@ use crate::perf::spe;
 use crate::rights::Rights;
 use crate::sys;
 use crate::topology::TierMap;
+use crate::usage::thread_cpu;
 
 const NAME: &str = "samples";
 /// 128 KiB a CPU, as MEMTIS maps for each event.
@@ -141,7 +141,7 @@ impl Samples {
     }
 
     fn apply(&mut self, periods: SamplePeriods) -> Result<(), TrackError> {
-        let call = |source| TrackError::Call { tracker: NAME, call: "ioctl(PERF_EVENT_IOC_PERIOD)".to_owned(), source };
+        let call = |source| TrackError::call(NAME, "ioctl(PERF_EVENT_IOC_PERIOD)", source);
         match &mut self.source {
             Source::Rings { group, kinds, scope: Scope::Machine, .. } => {
                 for (index, kind) in kinds.iter().enumerate() {
@@ -187,18 +187,14 @@ impl Tracker for Samples {
     }
 
     fn events(&mut self, now: Time, targets: &[Target<'_>], sink: &mut dyn Sink) -> Result<(), TrackError> {
-        let before = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+        let before = thread_cpu();
         let periods = self.control.periods();
         match &mut self.source {
             Source::Rings { group, kinds, attached, .. } => {
                 for target in targets {
                     let pid = target.process.pid();
                     if attached.insert(pid) {
-                        let call = |source| TrackError::Call {
-                            tracker: NAME,
-                            call: format!("perf_event_open(pid {pid})"),
-                            source,
-                        };
+                        let call = |source| TrackError::call(NAME, format!("perf_event_open(pid {pid})"), source);
                         group.attach(pid).map_err(call)?;
                     }
                 }
@@ -230,10 +226,7 @@ impl Tracker for Samples {
                 }
             }),
         }
-        let after = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
-        let nanos = |time: rustix::time::Timespec| time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64;
-        let spent = Duration::from_nanos(nanos(after).saturating_sub(nanos(before)));
-        match self.control.spent(now, spent) {
+        match self.control.spent(now, thread_cpu().saturating_sub(before)) {
             Some(periods) => self.apply(periods),
             None => Ok(()),
         }
@@ -422,7 +415,7 @@ impl SpeThreads {
     }
 
     fn collect(&mut self, targets: &[Target<'_>], period: u32, sink: &mut dyn Sink) -> Result<(), TrackError> {
-        let call = |source| TrackError::Call { tracker: NAME, call: "perf_event_open(arm_spe)".to_owned(), source };
+        let call = |source| TrackError::call(NAME, "perf_event_open(arm_spe)", source);
         self.watch(targets).map_err(call)?;
         for thread in self.threads.values_mut() {
             let mut lost = 0;

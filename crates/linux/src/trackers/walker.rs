@@ -185,11 +185,7 @@ impl Tracker for Walker {
                 // A process that ends has no memory any more for some time before it is gone.
                 Err(error) if error.raw_os_error() == Some(libc::ESRCH) => self.leave(target.space),
                 result => {
-                    result.map_err(|source| TrackError::Call {
-                        tracker: NAME,
-                        call: "/dev/terrace_mm".to_owned(),
-                        source,
-                    })?;
+                    result.map_err(|source| TrackError::call(NAME, "/dev/terrace_mm", source))?;
                 }
             }
         }

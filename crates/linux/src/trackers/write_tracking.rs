@@ -128,11 +128,7 @@ impl Tracker for WriteTracking {
     ) -> Result<(), TrackError> {
         for target in targets {
             let pid = target.process.pid();
-            let call = |source| TrackError::Call {
-                tracker: NAME,
-                call: format!("PAGEMAP_SCAN on /proc/{pid}/pagemap"),
-                source,
-            };
+            let call = |source| TrackError::call(NAME, format!("PAGEMAP_SCAN on /proc/{pid}/pagemap"), source);
             let open = || io::Result::Ok((File::open(format!("/proc/{pid}/pagemap"))?, Pagemap::open(pid)?));
             let (file, mut pagemap) = match open() {
                 Err(_) if !target.process.is_alive() => continue,
@@ -193,7 +189,7 @@ impl Tracker for WriteTracking {
     }
 
     fn admit(&mut self, range: MemoryRange) -> Result<(), TrackError> {
-        let call = |source| TrackError::Call { tracker: NAME, call: "userfaultfd(UFFDIO_REGISTER)".to_owned(), source };
+        let call = |source| TrackError::call(NAME, "userfaultfd(UFFDIO_REGISTER)", source);
         let descriptor = sys::write_tracking::create().map_err(call)?;
         let bytes = range.end.address() - range.start.address();
         sys::write_tracking::register(&descriptor, range.start.address(), bytes).map_err(call)?;

@@ -9,7 +9,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use terrace_sim::FastSize;
 
-use crate::arguments::{MmuArguments, ModelArguments, SimCompareArguments};
+use crate::arguments::{ModelArguments, SimCompareArguments};
 use crate::compare::{Settled, programs};
 use crate::error::{Error, Misuse, Result};
 use crate::options::{self, Own, PolicySettings};
@@ -182,14 +182,11 @@ impl Specification {
                 threads: self.threads,
                 scale: self.scale,
                 pages: self.pages.clone(),
-                mmu: MmuArguments::default(),
                 operations: self.operations,
-                settings: Vec::new(),
                 workload_settings: self.workload_settings.iter().map(pair).collect(),
+                ..ModelArguments::default()
             },
-            json: false,
-            csv: None,
-            report: None,
+            ..SimCompareArguments::default()
         }
     }
 }

@@ -14,41 +14,12 @@ use parquet::schema::types::Type;
 use serde_json::Value;
 
 use crate::error::{Result, misuse};
-use crate::rows::{COLUMNS, csv_table};
+use crate::rows::{COLUMNS, Kind, csv_table};
 
 /// The policy that moves nothing.
 const FIRST_TOUCH: &str = terrace_policies::first_touch::INFO.name;
 /// Rows of a row group.
 const GROUP: usize = 1 << 16;
-/// Columns that are whole numbers, and those that are texts; the others are numbers.
-const WHOLE: [&str; 11] = [
-    "seed",
-    "scale",
-    "fast_bytes",
-    "footprint_bytes",
-    "promoted_pages",
-    "demoted_pages",
-    "failed_promotions",
-    "schema_version",
-    "size_bytes",
-    "operations",
-    "threads",
-];
-const TEXTS: [&str; 12] = [
-    "workload",
-    "policy",
-    "machine",
-    "fast",
-    "version",
-    "commit",
-    "command",
-    "machine_hash",
-    "workload_settings",
-    "trace_hash",
-    "settings",
-    "pages",
-];
-
 /// How the table is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
@@ -111,11 +82,11 @@ pub(super) fn compared_with_first_touch(mut rows: Vec<Value>) -> Vec<Value> {
 }
 
 fn parquet(rows: &[Value]) -> Result<Vec<u8>, parquet::errors::ParquetError> {
-    let column = |name: &&str| -> Result<Arc<Type>, parquet::errors::ParquetError> {
-        let (physical, logical) = match () {
-            () if TEXTS.contains(name) => (Physical::BYTE_ARRAY, Some(LogicalType::String)),
-            () if WHOLE.contains(name) => (Physical::INT64, None),
-            () => (Physical::DOUBLE, None),
+    let column = |(name, kind): &(&str, Kind)| -> Result<Arc<Type>, parquet::errors::ParquetError> {
+        let (physical, logical) = match kind {
+            Kind::Text => (Physical::BYTE_ARRAY, Some(LogicalType::String)),
+            Kind::Whole => (Physical::INT64, None),
+            Kind::Number => (Physical::DOUBLE, None),
         };
         let built = Type::primitive_type_builder(name, physical);
         Ok(Arc::new(built.with_repetition(Repetition::OPTIONAL).with_logical_type(logical).build()?))
@@ -127,12 +98,12 @@ fn parquet(rows: &[Value]) -> Result<Vec<u8>, parquet::errors::ParquetError> {
     let mut writer = SerializedFileWriter::new(&mut bytes, schema, Arc::new(properties))?;
     for rows in rows.chunks(GROUP) {
         let mut group = writer.next_row_group()?;
-        for name in COLUMNS {
+        for (name, kind) in COLUMNS {
             let values = rows.iter().map(|row| &row[name]);
-            match () {
-                () if TEXTS.contains(&name) => put::<ByteArrayType>(&mut group, values.map(text).collect())?,
-                () if WHOLE.contains(&name) => put::<Int64Type>(&mut group, values.map(Value::as_i64).collect())?,
-                () => put::<DoubleType>(&mut group, values.map(Value::as_f64).collect())?,
+            match kind {
+                Kind::Text => put::<ByteArrayType>(&mut group, values.map(text).collect())?,
+                Kind::Whole => put::<Int64Type>(&mut group, values.map(Value::as_i64).collect())?,
+                Kind::Number => put::<DoubleType>(&mut group, values.map(Value::as_f64).collect())?,
             }
         }
         group.close()?;
@@ -176,7 +147,7 @@ mod tests {
 
     fn row(policy: &str, seconds: f64) -> Value {
         let mut row: serde_json::Map<String, Value> =
-            COLUMNS.iter().map(|name| ((*name).to_owned(), Value::Null)).collect();
+            COLUMNS.iter().map(|(name, _)| ((*name).to_owned(), Value::Null)).collect();
         row["policy"] = policy.into();
         row["seconds"] = seconds.into();
         row["seed"] = 7.into();
@@ -214,7 +185,7 @@ mod tests {
             .iter()
             .map(|one| one.name().to_owned())
             .collect();
-        assert_eq!(names, COLUMNS);
+        assert_eq!(names, COLUMNS.map(|(name, _)| name));
         let read = |row: usize, name: &str| {
             let row = reader.get_row_iter(None).unwrap().nth(row).unwrap().unwrap();
             row.get_column_iter().find(|(column, _)| *column == name).map(|(_, field)| field.clone()).unwrap()
@@ -226,6 +197,7 @@ mod tests {
 
     #[test]
     fn every_column_is_of_one_kind() {
-        assert!(TEXTS.iter().all(|name| COLUMNS.contains(name) && !WHOLE.contains(name)));
+        let names: std::collections::BTreeSet<&str> = COLUMNS.iter().map(|(name, _)| *name).collect();
+        assert_eq!(names.len(), COLUMNS.len(), "a name that stands twice could be of two kinds");
     }
 }

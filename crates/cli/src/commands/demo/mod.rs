@@ -8,11 +8,10 @@
 
 use std::io::Write;
 use std::path::PathBuf;
-use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::bail;
-use clap::Parser;
+use clap::{Parser, ValueEnum};
 use terrace_core::text::visible_lines;
 use terrace_daemon::tell::causes;
 
@@ -26,14 +25,12 @@ mod recorded;
 
 /// Where the page goes unless `--report` says.
 const PAGE: &str = "demo-report";
-/// The jobs, best first.
-const JOBS: [DemoJob; 4] = [DemoJob::Manage, DemoJob::Observe, DemoJob::Record, DemoJob::Replay];
 
-pub(super) fn run(arguments: &DemoArguments) -> anyhow::Result<ExitCode> {
+pub(super) fn run(arguments: &DemoArguments) -> anyhow::Result<()> {
     let duration = duration("--duration", &arguments.duration)?;
     let (place, note) = place(arguments.report.as_ref())?;
     let mut demo = Demo { duration, place, json: arguments.json, refused: Vec::new() };
-    for job in JOBS.into_iter().filter(|job| *job >= arguments.from) {
+    for &job in DemoJob::value_variants().iter().filter(|job| **job >= arguments.from) {
         if let Err(error) = demo.could(job) {
             demo.refused.push(Refused::of(job, &error));
             continue;
@@ -137,7 +134,7 @@ impl Demo {
         Ok(())
     }
 
-    fn ends(&self, job: DemoJob, result: &str) -> anyhow::Result<ExitCode> {
+    fn ends(&self, job: DemoJob, result: &str) -> anyhow::Result<()> {
         let page = self.place.join("report.html");
         if !page.exists() {
             bail!("the page {} is missing", page.display());
@@ -148,29 +145,18 @@ impl Demo {
             let because: Vec<_> = self
                 .refused
                 .iter()
-                .map(|refused| {
-                    serde_json::json!({ "not": name(refused.job), "why": refused.why, "enable": refused.enable })
-                })
+                .map(|one| serde_json::json!({ "not": one.job, "why": one.why, "enable": one.enable }))
                 .collect();
             super::print_json(&serde_json::json!({
-                "did": name(job), "program": self.subject(job), "because": because, "result": result, "page": page,
+                "did": job, "program": self.subject(job), "because": because, "result": result, "page": page,
             }))?;
         }
-        Ok(ExitCode::SUCCESS)
+        Ok(())
     }
 
     /// Where a run's report goes.
     fn output(&self) -> ReportArguments {
         ReportArguments { report: Some(self.place.clone()), ..ReportArguments::default() }
-    }
-}
-
-fn name(job: DemoJob) -> &'static str {
-    match job {
-        DemoJob::Manage => "manage",
-        DemoJob::Observe => "observe",
-        DemoJob::Record => "record",
-        DemoJob::Replay => "replay",
     }
 }
 

@@ -82,14 +82,11 @@ pub(super) fn run(arguments: &LabCompareArguments) -> anyhow::Result<ExitCode> {
             one(&lab, &job, &mut comparison)?;
         }
     }
+    let json = stamped(arguments, &comparison)?;
     if let Some(directory) = &arguments.report {
-        report::lab::write_comparison(directory, &comparison, &stamped(arguments, &comparison)?)?;
+        report::lab::write_comparison(directory, &comparison, &json)?;
     }
-    if arguments.json {
-        super::super::print_json(&stamped(arguments, &comparison)?)?;
-    } else {
-        super::super::print_text(&render::lab::comparison(&comparison))?;
-    }
+    super::super::print(arguments.json, &json, |screen| render::lab::comparison(&comparison, screen))?;
     Ok(ExitCode::from(u8::from(!comparison.failures.is_empty())))
 }
 

@@ -2,8 +2,6 @@
 //!
 //! In: sizes. Out: rates by thread CPU time. Must not: judge a rate.
 
-use std::process::ExitCode;
-
 use rustix::time::{ClockId, clock_gettime};
 use terrace_sim::bench::{Bench, BenchPlan, Probe};
 
@@ -21,7 +19,7 @@ impl Probe for Here {
     }
 }
 
-pub(super) fn run(arguments: &SimBenchArguments) -> anyhow::Result<ExitCode> {
+pub(super) fn run(arguments: &SimBenchArguments) -> anyhow::Result<()> {
     super::options::PolicySettings::default().build(&arguments.policy)?;
     if arguments.repeats == 0 {
         return Err(Misuse("--repeats 0: expected at least 1".to_owned()).into());
@@ -48,7 +46,7 @@ pub(super) fn run(arguments: &SimBenchArguments) -> anyhow::Result<ExitCode> {
     if arguments.json {
         super::super::print_json(&serde_json::json!({ "benches": benches }))?;
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
 fn line(bench: &Bench) -> String {

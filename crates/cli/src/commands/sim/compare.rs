@@ -5,11 +5,10 @@
 
 use std::fmt::Write;
 use std::path::Path;
-use std::process::ExitCode;
 use std::sync::OnceLock;
 
 use anyhow::Context;
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::ProgressBar;
 use serde_json::Value;
 use terrace_sim::compare::DRAW;
 use terrace_study::compare::{Comparison, compare};
@@ -19,14 +18,15 @@ use terrace_study::rows::csv_table;
 use crate::args::SimCompareArguments;
 use crate::provenance::Provenance;
 use crate::report::units;
+use crate::terminal::bar;
 
-pub(super) fn run(arguments: &SimCompareArguments) -> anyhow::Result<ExitCode> {
+pub(super) fn run(arguments: &SimCompareArguments) -> anyhow::Result<()> {
     let comparison = compare(arguments, &Own::new(), &Bar::default())?;
     if let Some(path) = &arguments.csv {
         write_csv(path, &comparison.rows()?)?;
     }
+    let json = comparison.as_json(Provenance::here())?;
     if let Some(directory) = &arguments.report {
-        let json = comparison.as_json(Provenance::here())?;
         crate::report::sim::write_comparison(
             directory,
             &json,
@@ -35,12 +35,7 @@ pub(super) fn run(arguments: &SimCompareArguments) -> anyhow::Result<ExitCode> {
             &comparison.courses,
         )?;
     }
-    if arguments.json {
-        super::super::print_json(&comparison.as_json(Provenance::here())?)?;
-    } else {
-        super::super::print_text(&text(&comparison))?;
-    }
-    Ok(ExitCode::SUCCESS)
+    super::super::print(arguments.json, &json, |_| text(&comparison))
 }
 
 /// The bar of a comparison, once it is known how many runs it has.
@@ -67,13 +62,9 @@ impl Drop for Bar {
     }
 }
 
-/// A bar on stderr when that is a terminal, and nothing otherwise.
+/// A bar of runs.
 pub(crate) fn progress(total: usize) -> ProgressBar {
-    let bar = ProgressBar::with_draw_target(Some(total as u64), ProgressDrawTarget::stderr());
-    if let Ok(style) = ProgressStyle::with_template("{bar:40} {pos}/{len} runs, {elapsed} gone, {eta} to go") {
-        bar.set_style(style);
-    }
-    bar
+    bar(total as u64, 0, "{bar:40} {pos}/{len} runs, {elapsed} gone, {eta} to go")
 }
 
 fn text(comparison: &Comparison) -> String {

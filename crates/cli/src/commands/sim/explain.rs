@@ -4,7 +4,6 @@
 
 use std::fmt::Write;
 use std::ops::Range;
-use std::process::ExitCode;
 
 use serde_json::Value;
 use terrace_core::units::{PAGE_BYTES, Vpn};
@@ -15,7 +14,7 @@ use super::options::{OneRun, Own, Trace, failed};
 use crate::args::SimExplainArguments;
 use crate::options::{Misuse, footprint, misuse};
 
-pub(super) fn run(arguments: &SimExplainArguments) -> anyhow::Result<ExitCode> {
+pub(super) fn run(arguments: &SimExplainArguments) -> anyhow::Result<()> {
     let mut run = OneRun::parse(&arguments.run, &Own::new())?;
     let asked = pages_asked(arguments)?;
     // A trace numbers its pages densely; the person asks by address.
@@ -36,12 +35,11 @@ pub(super) fn run(arguments: &SimExplainArguments) -> anyhow::Result<ExitCode> {
         }
     }
     if arguments.json {
-        super::super::print_json(&serde_json::json!({
+        return super::super::print_json(&serde_json::json!({
             "workload": report.workload, "policy": report.policy, "machine": report.machine, "seed": report.seed,
             "scale": report.scale, "first_address": format!("{:#x}", asked.start * PAGE_BYTES),
             "pages": asked.end - asked.start, "moments": moments, "dropped": report.history.dropped,
-        }))?;
-        return Ok(ExitCode::SUCCESS);
+        }));
     }
     let mut text = String::new();
     for (moment, kept) in moments.as_array().into_iter().flatten().zip(&report.history.moments) {
@@ -61,8 +59,7 @@ pub(super) fn run(arguments: &SimExplainArguments) -> anyhow::Result<ExitCode> {
     if report.history.dropped > 0 {
         writeln!(text, "and {} moments more, which were not kept", report.history.dropped)?;
     }
-    super::super::print_text(&text)?;
-    Ok(ExitCode::SUCCESS)
+    super::super::print_text(&text)
 }
 
 fn pages_asked(arguments: &SimExplainArguments) -> anyhow::Result<Range<u64>> {

@@ -5,7 +5,6 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
-use std::process::ExitCode;
 
 use terrace_core::units::{parse_duration, parse_share};
 use terrace_sim::hotness::{HotnessPlan, HotnessReport, run as score};
@@ -16,7 +15,7 @@ use crate::options::{footprint, misuse};
 use crate::provenance::Provenance;
 use crate::report::units;
 
-pub(super) fn run(arguments: &SimHotnessArguments) -> anyhow::Result<ExitCode> {
+pub(super) fn run(arguments: &SimHotnessArguments) -> anyhow::Result<()> {
     let window = parse_duration(&arguments.window).map_err(|error| misuse("--window", &arguments.window, error))?;
     let window_ns = u64::try_from(window.as_nanos()).unwrap_or(u64::MAX);
     if window_ns < 1000 {
@@ -71,11 +70,10 @@ pub(super) fn run(arguments: &SimHotnessArguments) -> anyhow::Result<ExitCode> {
         // Every tracker looks on at one run, in which nothing moves.
         let command = Provenance::here().command;
         let made = Provenance { command, policy: None, settings: BTreeMap::new(), ..one.made };
-        super::super::print_json(&made.stamp(&report)?)?;
+        super::super::print_json(&made.stamp(&report)?)
     } else {
-        super::super::print_text(&text(&report))?;
+        super::super::print_text(&text(&report))
     }
-    Ok(ExitCode::SUCCESS)
 }
 
 fn text(report: &HotnessReport) -> String {

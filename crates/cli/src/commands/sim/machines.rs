@@ -3,13 +3,12 @@
 //! In: the presets. Out: text or JSON. Must not: leave out a source.
 
 use std::fmt::Write;
-use std::process::ExitCode;
 
 use terrace_machine::preset::Machine;
 
 use crate::args::OutputArguments;
 
-pub(super) fn run(arguments: &OutputArguments) -> anyhow::Result<ExitCode> {
+pub(super) fn run(arguments: &OutputArguments) -> anyhow::Result<()> {
     let machines: Result<Vec<Machine>, _> = Machine::preset_names().into_iter().map(Machine::preset).collect();
     let machines = machines?;
     if arguments.json {
@@ -24,8 +23,7 @@ pub(super) fn run(arguments: &OutputArguments) -> anyhow::Result<ExitCode> {
                 serde_json::json!({ "name": machine.name, "summary": machine.summary, "numbers": numbers })
             })
             .collect();
-        super::super::print_json(&serde_json::json!({ "machines": list }))?;
-        return Ok(ExitCode::SUCCESS);
+        return super::super::print_json(&serde_json::json!({ "machines": list }));
     }
     let mut text = String::new();
     for machine in &machines {
@@ -34,6 +32,5 @@ pub(super) fn run(arguments: &OutputArguments) -> anyhow::Result<ExitCode> {
             writeln!(text, "    {} = {}  ({})", source.key, source.value, source.source)?;
         }
     }
-    super::super::print_text(&text)?;
-    Ok(ExitCode::SUCCESS)
+    super::super::print_text(&text)
 }

@@ -3,7 +3,6 @@
 //! In: a checked run. Out: its report as text, JSON or a page. Must not: judge it.
 
 use std::fmt::Write;
-use std::process::ExitCode;
 
 use terrace_sim::run::{bounds, run_alone};
 use terrace_sim::{FastSize, Report};
@@ -13,7 +12,7 @@ use crate::args::SimRunArguments;
 use crate::provenance::Provenance;
 use crate::report::units;
 
-pub(super) fn run(arguments: &SimRunArguments) -> anyhow::Result<ExitCode> {
+pub(super) fn run(arguments: &SimRunArguments) -> anyhow::Result<()> {
     let mut asked = arguments.run.clone();
     asked.workload = asked.workload.or_else(|| arguments.named.clone());
     let run = OneRun::parse(&asked, &Own::new())?;
@@ -22,12 +21,8 @@ pub(super) fn run(arguments: &SimRunArguments) -> anyhow::Result<ExitCode> {
     if let Some(directory) = &arguments.report {
         crate::report::sim::write_run(directory, &report, &made)?;
     }
-    if arguments.json {
-        super::super::print_json(&without_picture(made.stamp(&report)?))?;
-    } else {
-        super::super::print_text(&text(&report, run.config.fast))?;
-    }
-    Ok(ExitCode::SUCCESS)
+    let json = without_picture(made.stamp(&report)?);
+    super::super::print(arguments.json, &json, |_| text(&report, run.config.fast))
 }
 
 /// A run, compared with its bounds.

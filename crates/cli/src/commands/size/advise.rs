@@ -38,11 +38,7 @@ pub(super) fn run(arguments: &SizeAdviseArguments) -> anyhow::Result<ExitCode> {
     if let Some(directory) = &arguments.report {
         crate::report::sim::write_advice(directory, &json, &advice)?;
     }
-    if arguments.json {
-        super::super::print_json(&json)?;
-    } else {
-        super::super::print_text(&advice.text())?;
-    }
+    super::super::print(arguments.json, &json, |_| advice.text())?;
     Ok(code)
 }
 
@@ -72,14 +68,12 @@ pub(crate) fn of_a_program(
             "expected 1s or more: pages' ages are known to a quarter of a second",
         ));
     }
-    let limit = arguments.duration.as_deref().map(|text| duration("--duration", text)).transpose()?;
+    let limit = arguments.target.limit()?;
     // A measuring run: every page counts in every round, whatever it costs.
     let base = RunSpec { interval: Some(Duration::from_millis(500)), max_overhead: 1.0, ..observing() };
     let spec = arguments.spec.over(base)?;
-    let target = match named::target(&arguments.target, spec.ranges, Job::Watch)? {
-        Some(target) => target,
-        None => TargetSpec::Command(arguments.command.clone()),
-    };
+    let target = named::target(&arguments.target, spec.ranges, Job::Watch)?;
+    let target = target.unwrap_or_else(|| TargetSpec::Command(arguments.command.clone()));
     // Twice as many as asked for: a sample is thinned out by halves.
     let mut profiler = Profiler::new(window, (arguments.candidates.sample * GROUPS * 2) as usize);
     let hook: &mut dyn RunHook = &mut profiler;

@@ -6,16 +6,15 @@
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::json;
 use terrace_sizing::Database;
 use terrace_sizing::database::LARGEST_DATABASE;
 use terrace_sizing::journal::{self, Found};
 use terrace_sizing::sampling::Design;
+use terrace_study::sweep::partial;
 use terrace_tuning::curve::SIZES;
 
 use super::store;
@@ -23,13 +22,14 @@ use crate::args::SizeBuildArguments;
 use crate::options::misuse;
 use crate::provenance::Provenance;
 use crate::report::units;
+use crate::terminal::bar;
 
 /// Records computed before the journal is written: some tens of milliseconds of work on two cores.
 const BLOCK: u64 = 64;
 /// The journal is forced to the disk so often; a kill loses nothing of what is written, a power cut so much.
 const SYNC: Duration = Duration::from_secs(2);
 
-pub(super) fn run(arguments: &SizeBuildArguments) -> anyhow::Result<ExitCode> {
+pub(super) fn run(arguments: &SizeBuildArguments) -> anyhow::Result<()> {
     let machine = crate::commands::sim::options::machine(&arguments.machine)?;
     let origin = store::origin(&machine, arguments.seed);
     let design = Design::new(&machine, arguments.seed);
@@ -44,7 +44,7 @@ pub(super) fn run(arguments: &SizeBuildArguments) -> anyhow::Result<ExitCode> {
         eprintln!("{}: goes on after {} records", partial.display(), units::count(resumed));
     }
     let pool = rayon::ThreadPoolBuilder::new().num_threads(arguments.threads.map_or(0, usize::from)).build()?;
-    let bar = bar(total, resumed);
+    let bar = bar(total, resumed, "{bar:40} {human_pos}/{human_len} records, {per_sec}, {elapsed} gone, {eta} to go");
     let began = Instant::now();
     let mut synced = began;
     let mut next = resumed;
@@ -83,7 +83,7 @@ pub(super) fn run(arguments: &SizeBuildArguments) -> anyhow::Result<ExitCode> {
             "file": out, "machine": machine.name, "seed": arguments.seed, "records": total, "sizes": SIZES,
             "resumed_records": resumed, "computed_records": computed, "seconds": seconds, "records_per_second": rate,
             "threads": pool.current_num_threads(), "bytes": bytes.len(),
-        }))?)?;
+        }))?)
     } else {
         super::super::print_text(&format!(
             "{}: {} records of {SIZES} sizes for {}, {}; {} computed in {} ({} records a second)\n",
@@ -94,21 +94,14 @@ pub(super) fn run(arguments: &SizeBuildArguments) -> anyhow::Result<ExitCode> {
             units::count(computed),
             units::seconds(seconds),
             units::count(rate as u64)
-        ))?;
+        ))
     }
-    Ok(ExitCode::SUCCESS)
 }
 
 /// Where a database goes of which nobody has said where. A machine's file may name it with characters that no file name should have.
 fn usual_name(machine: &str) -> PathBuf {
     let plain = |letter: char| if letter.is_ascii_alphanumeric() || "-_.".contains(letter) { letter } else { '-' };
     PathBuf::from(format!("{}.parquet", machine.chars().map(plain).collect::<String>().trim_start_matches('.')))
-}
-
-fn partial(out: &Path) -> PathBuf {
-    let mut name = out.as_os_str().to_owned();
-    name.push(".partial");
-    PathBuf::from(name)
 }
 
 /// Opens the journal, with what is whole of it; it ends there now.
@@ -141,14 +134,4 @@ fn continued(path: &Path, origin: &terrace_sizing::database::Origin) -> anyhow::
         file.write_all(&journal::header(origin)).map_err(refuse)?;
     }
     Ok((file, found))
-}
-
-fn bar(total: u64, done: u64) -> ProgressBar {
-    let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::stderr()).with_position(done);
-    let template = "{bar:40} {human_pos}/{human_len} records, {per_sec}, {elapsed} gone, {eta} to go";
-    if let Ok(style) = ProgressStyle::with_template(template) {
-        bar.set_style(style);
-    }
-    bar.reset_eta();
-    bar
 }

@@ -3,8 +3,6 @@
 //! In: a workload or a trace, a modelled machine, policies, a target. Out: a curve a policy with its error, the careful size, the policy that needs
 //! least. Must not: know what a policy would do; `terrace_sizing::forecast` plays it.
 
-use std::process::ExitCode;
-
 use serde_json::json;
 use terrace_sizing::forecast::{Curve, best};
 use terrace_study::Unwatched;
@@ -15,7 +13,7 @@ use crate::args::SizeForecastArguments;
 use crate::options::Misuse;
 use crate::provenance::Provenance;
 
-pub(super) fn run(arguments: &SizeForecastArguments) -> anyhow::Result<ExitCode> {
+pub(super) fn run(arguments: &SizeForecastArguments) -> anyhow::Result<()> {
     let candidates = Candidates::parse(&arguments.candidates, &arguments.program.model.settings)?;
     let target = candidates.request.target;
     let program = Program::prepare(&arguments.program, &arguments.candidates, &candidates)?;
@@ -29,11 +27,10 @@ pub(super) fn run(arguments: &SizeForecastArguments) -> anyhow::Result<ExitCode>
             "policy": chosen.policy, "probability_over_target": chosen.probability_over_target,
             "sample_one_in": program.one_in(), "groups": program.groups, "sample_pages": pages,
             "accesses": accesses, "policies": curves,
-        }))?)?;
+        }))?)
     } else {
-        super::super::print_text(&text(&curves, chosen, &program, target))?;
+        super::super::print_text(&text(&curves, chosen, &program, target))
     }
-    Ok(ExitCode::SUCCESS)
 }
 
 fn text(curves: &[Curve], chosen: &Curve, program: &Program, target: f64) -> String {

@@ -4,7 +4,6 @@
 //! what was only asked for.
 
 use std::fmt::Write;
-use std::process::ExitCode;
 
 use serde_json::json;
 use terrace_core::units::parse_share;
@@ -20,7 +19,7 @@ use crate::report::units;
 /// More accesses than this take the simulator minutes.
 const MOST_ACCESSES: u64 = 2_000_000_000;
 
-pub(super) fn run(arguments: &SizeMicrobenchArguments) -> anyhow::Result<ExitCode> {
+pub(super) fn run(arguments: &SizeMicrobenchArguments) -> anyhow::Result<()> {
     let vector = super::vector(&arguments.vector)?;
     let share = parse_share(&arguments.fast).map_err(|error| misuse("--fast", &arguments.fast, error))?;
     let asked = Benchmark::new(&vector, share, FastDivisor::default())
@@ -52,23 +51,21 @@ pub(super) fn run(arguments: &SizeMicrobenchArguments) -> anyhow::Result<ExitCod
             "machine": machine.name, "executor": arguments.executor, "vector": vector, "fast_share": share,
             "asked": asked, "performed": performed, "model_seconds": predicted,
             "seconds": performed.map_or(predicted, |performed| performed.seconds),
-        }))?)?;
+        }))?)
     } else {
-        super::super::print_text(&text(&asked, performed.as_ref(), predicted, &machine.name))?;
+        super::super::print_text(&text(&asked, performed.as_ref(), predicted, &machine.name))
     }
-    Ok(ExitCode::SUCCESS)
 }
 
-fn native(arguments: &SizeMicrobenchArguments, asked: &Benchmark) -> anyhow::Result<ExitCode> {
+fn native(arguments: &SizeMicrobenchArguments, asked: &Benchmark) -> anyhow::Result<()> {
     let done = super::native::perform(asked, &arguments.tier_slow)?;
     if arguments.json {
         let mut made = Provenance::here().on_this_machine();
         made.threads = Some(asked.threads as usize);
-        super::super::print_json(&made.stamp(&json!({
+        return super::super::print_json(&made.stamp(&json!({
             "executor": "native", "fast_share": parse_share(&arguments.fast)?, "asked": asked, "performed": done,
             "seconds": done.performed.seconds,
-        }))?)?;
-        return Ok(ExitCode::SUCCESS);
+        }))?);
     }
     let mut text =
         format!("micro-benchmark on this machine, slow memory is {}, {} threads\n", done.slow_tier, asked.threads);
@@ -98,8 +95,7 @@ fn native(arguments: &SizeMicrobenchArguments, asked: &Benchmark) -> anyhow::Res
         text +=
             &format!("{} pages that came back by a slow access were put out again\n", units::count(done.put_out_again));
     }
-    super::super::print_text(&text)?;
-    Ok(ExitCode::SUCCESS)
+    super::super::print_text(&text)
 }
 
 fn text(asked: &Benchmark, performed: Option<&Performed>, predicted: f64, machine: &str) -> String {

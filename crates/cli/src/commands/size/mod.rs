@@ -24,15 +24,16 @@ mod tune;
 mod vector;
 
 pub(super) fn run(command: &SizeCommand) -> anyhow::Result<ExitCode> {
-    match command {
+    let done = match command {
+        SizeCommand::Tune(arguments) => return tune::run(arguments),
+        SizeCommand::Advise(arguments) => return advise::run(arguments),
         SizeCommand::Microbench(arguments) => microbench::run(arguments),
         SizeCommand::Build(arguments) => build::run(arguments),
         SizeCommand::Query(arguments) => query::run(arguments),
-        SizeCommand::Tune(arguments) => tune::run(arguments),
-        SizeCommand::Advise(arguments) => advise::run(arguments),
         SizeCommand::Forecast(arguments) => forecast::run(arguments),
         SizeCommand::Vector(arguments) => vector::run(arguments),
-    }
+    };
+    done.map(|()| ExitCode::SUCCESS)
 }
 
 /// `--vector`: eight numbers in the paper's order, or names with values.

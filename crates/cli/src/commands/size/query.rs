@@ -4,7 +4,6 @@
 //! covers the vector. Must not: hide that it does not.
 
 use std::fmt::Write;
-use std::process::ExitCode;
 use std::time::Instant;
 
 use serde_json::json;
@@ -18,7 +17,7 @@ use crate::report::units;
 /// Queries that are timed; the median counts.
 const TIMED: usize = 33;
 
-pub(super) fn run(arguments: &SizeQueryArguments) -> anyhow::Result<ExitCode> {
+pub(super) fn run(arguments: &SizeQueryArguments) -> anyhow::Result<()> {
     let max_slowdown = super::max_slowdown(&arguments.max_slowdown)?;
     let vector = super::vector(&arguments.vector)?;
     let ready = store::index(&arguments.database)?;
@@ -47,14 +46,13 @@ pub(super) fn run(arguments: &SizeQueryArguments) -> anyhow::Result<ExitCode> {
             .collect();
         let mut made = Provenance::here().on(&ready.machine);
         (made.seed, made.threads) = (Some(database.meta().seed), Some(vector.threads as usize));
-        super::super::print_json(&made.stamp(&json!({
+        return super::super::print_json(&made.stamp(&json!({
             "fast_bytes": fast_bytes, "fast_share": share, "predicted_loss": loss, "max_slowdown": max_slowdown,
             "neighbours": neighbours, "query_microseconds": microseconds, "in_coverage": answer.uncovered.is_none(),
             "uncovered": answer.uncovered, "machine": database.meta().machine, "records": database.len(),
             "read_milliseconds": ready.read.as_secs_f64() * 1e3, "index_milliseconds": ready.indexed.as_secs_f64() * 1e3,
             "curve": answer.curve.losses().as_slice(),
-        }))?)?;
-        return Ok(ExitCode::SUCCESS);
+        }))?);
     }
     let mut out = String::new();
     let mut line = |text: String| writeln!(out, "{text}").expect("writing to a string does not fail");
@@ -83,8 +81,7 @@ pub(super) fn run(arguments: &SizeQueryArguments) -> anyhow::Result<ExitCode> {
     if let Some(why) = &answer.uncovered {
         line(format!("warning: the database does not cover this: {why}"));
     }
-    super::super::print_text(&out)?;
-    Ok(ExitCode::SUCCESS)
+    super::super::print_text(&out)
 }
 
 /// A share with a decimal, as losses need it.

@@ -142,16 +142,14 @@ fn plan(arguments: &SizeTuneArguments, max_slowdown: f64) -> anyhow::Result<Plan
         ..RunSpec::default()
     };
     let spec = arguments.spec.spec_over(base, crate::commands::manage::memory()?)?;
-    let target = match named::target(&arguments.target, spec.ranges, Job::Move)? {
-        Some(target) => target,
-        None => TargetSpec::Command(arguments.command.clone()),
-    };
+    let target = named::target(&arguments.target, spec.ranges, Job::Move)?;
+    let target = target.unwrap_or_else(|| TargetSpec::Command(arguments.command.clone()));
     Ok(Plan {
         target,
         spec,
         goal_text: format!("tuned to a loss of {}", arguments.max_slowdown),
         output: ReportArguments { report: arguments.report.clone(), quiet: true, ..ReportArguments::default() },
-        duration: arguments.duration.as_deref().map(|text| duration("--duration", text)).transpose()?,
+        duration: arguments.target.limit()?,
         verbose: false,
     })
 }

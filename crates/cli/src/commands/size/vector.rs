@@ -3,7 +3,6 @@
 //! In: a workload or a recorded program, a modelled machine. Out: its vector over an interval, from counters of a simulated run with everything fast. Must
 //! not: predict.
 
-use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -46,7 +45,7 @@ impl Tuning for Watcher {
     }
 }
 
-pub(super) fn run(arguments: &SizeVectorArguments) -> anyhow::Result<ExitCode> {
+pub(super) fn run(arguments: &SizeVectorArguments) -> anyhow::Result<()> {
     let mut one = OneRun::parse(&arguments.program.all_fast(NO_MIGRATION), &Own::new())?;
     one.config.footprint = Bytes::of_pages((one.config.footprint.pages() as f64 * ROOM).ceil() as u64);
     one.config.fast = FastSize::Share(1.0);
@@ -72,12 +71,11 @@ pub(super) fn run(arguments: &SizeVectorArguments) -> anyhow::Result<ExitCode> {
     let text = text(&vector);
     if arguments.json {
         let made = Provenance { command: Provenance::here().command, ..one.made.clone() };
-        super::super::print_json(&made.stamp(&json!({ "vector": text, "figures": vector, "seconds": seconds }))?)?;
+        super::super::print_json(&made.stamp(&json!({ "vector": text, "figures": vector, "seconds": seconds }))?)
     } else {
         eprintln!("of {} with everything fast, by 2.5 s; simulated, not measured", units::seconds(seconds));
-        super::super::print_text(&format!("{text}\n"))?;
+        super::super::print_text(&format!("{text}\n"))
     }
-    Ok(ExitCode::SUCCESS)
 }
 
 /// As `--vector` takes it.

@@ -5,7 +5,7 @@
 use terrace_sim::Report;
 use terrace_sim::compare::{Cell, DRAW, Duel, Geomean, Summary};
 
-use super::{TEMPLATE, data_table, escape, fact_table, figure, plots};
+use super::{data_table, escape, fact_table, figure};
 use crate::report::plots::Figure;
 use crate::report::units;
 use terrace_study::advice::{Advices, COLUMNS};
@@ -143,20 +143,8 @@ pub(crate) fn advice_page(advice: &Advices, curves: &Figure) -> String {
 }
 
 fn page(title: &str, headline: &str, body: &str) -> String {
-    // The style is that of the other report's template; only the parts differ.
-    let style = TEMPLATE.split_once("<style>").and_then(|(_, rest)| rest.split_once("</style>"));
-    let style = style.map_or("", |(style, _)| style).replace("{{dark_inks}}", &plots::css());
-    format!(
-        "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
-         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
-         <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; img-src data:\">\n\
-         <meta name=\"color-scheme\" content=\"light dark\">\n<title>Terrace: {title}</title>\n<style>{style}</style>\n</head>\n\
-         <body>\n<header><h1>Terrace, simulated: {title}</h1></header>\n<main>\n<p class=\"headline\">{headline}</p>\n{body}</main>\n\
-         <footer>Simulated on modelled hardware, not measured. All figures are of report.json beside this page.</footer>\n\
-         </body>\n</html>\n",
-        title = escape(title),
-        headline = escape(headline)
-    )
+    let footer = "Simulated on modelled hardware, not measured. All figures are of report.json beside this page.";
+    super::page_of("simulated", title, headline, body, footer)
 }
 
 #[cfg(test)]

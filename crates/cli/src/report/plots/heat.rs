@@ -43,23 +43,15 @@ pub(super) fn heat_map(report: &Report) -> anyhow::Result<Figure> {
     let total = grid.total_bytes() as f64;
     let first = grid.column_edges[0].max(0.0);
     let svg = drawn_with(id, question, &answer, [900; 2], &[cells(&grid)], |root, sheet| {
-        let mut chart = ChartBuilder::on(root)
-            .margin(10)
-            .margin_right(40)
-            .x_label_area_size(84)
-            .y_label_area_size(sheet.pick(ADDRESS_WIDTH, SIZE_WIDTH))
-            .build_cartesian_2d(time.of(first)..time.of(span), 0.0..total)
-            .map_err(failed)?;
         let x_name = format!("time since the start ({})", time.unit);
-        Mesh {
-            x_labels: sheet.pick(12, 6),
+        let y_name = sheet.pick("range of addresses: its start · its size", "ranges of addresses, by size");
+        let mesh = Mesh {
+            left: sheet.pick(ADDRESS_WIDTH, SIZE_WIDTH),
             y_labels: 0,
-            x_format: &|value| short(*value),
             y_format: &|_| String::new(),
-            x_name: &x_name,
-            y_name: sheet.pick("range of addresses: its start · its size", "ranges of addresses, by size"),
-        }
-        .draw(&mut chart)?;
+            ..Mesh::of(sheet, &x_name, y_name)
+        };
+        let mut chart = mesh.chart(root, time.of(first)..time.of(span), 0.0..total)?;
         let all = Rectangle::new([(time.of(first), total), (time.of(span), 0.0)], place(0).filled());
         chart.draw_series([all]).map_err(failed)?;
         let stretches = grid.stretches();
@@ -216,15 +208,11 @@ pub(super) fn working_set(report: &Report) -> anyhow::Result<Figure> {
                 0.0..top,
             )
             .map_err(failed)?;
-        Mesh {
-            x_labels: 14,
-            y_labels: 6,
-            x_format: &|value| units::seconds(*value),
-            y_format: &|value| short(*value),
-            x_name: sheet.pick("span T before the end of the run (logarithmic)", "span T before the end (logarithmic)"),
-            y_name: &format!("memory touched ({})", memory.unit),
-        }
-        .draw(&mut chart)?;
+        let x_name =
+            sheet.pick("span T before the end of the run (logarithmic)", "span T before the end (logarithmic)");
+        let y_name = format!("memory touched ({})", memory.unit);
+        let seconds = |value: &f64| units::seconds(*value);
+        Mesh { x_labels: 14, x_format: &seconds, ..Mesh::of(sheet, x_name, &y_name) }.draw(&mut chart)?;
         let values: Vec<(f64, f64)> = curve.iter().map(|(span, bytes)| (*span, memory.of(*bytes as f64))).collect();
         let all = memory.of(total as f64);
         let across = [(range.start, all), (range.end, all)];
@@ -253,22 +241,11 @@ pub(super) fn ages(report: &Report) -> anyhow::Result<Figure> {
         legend.push(Legend::area(SLOW, "in slower tiers"));
     }
     let svg = drawn(id, question, &answer, [HEIGHT; 2], |root, sheet| {
-        let mut chart = ChartBuilder::on(root)
-            .margin(10)
-            .margin_right(40)
-            .x_label_area_size(84)
-            .y_label_area_size(sheet.pick(170, 150))
-            .build_cartesian_2d(0.0..bins.len() as f64, 0.0..headroom(memory.of(most as f64)))
-            .map_err(failed)?;
-        Mesh {
-            x_labels: 0,
-            y_labels: 6,
-            x_format: &|_| String::new(),
-            y_format: &|value| short(*value),
-            x_name: sheet.pick("idle time at the end of the run", "idle at the end of the run for ... or longer"),
-            y_name: &format!("memory ({})", memory.unit),
-        }
-        .draw(&mut chart)?;
+        let x_name = sheet.pick("idle time at the end of the run", "idle at the end of the run for ... or longer");
+        let y_name = format!("memory ({})", memory.unit);
+        let mesh = Mesh { x_labels: 0, x_format: &|_| String::new(), ..Mesh::of(sheet, x_name, &y_name) };
+        let top = headroom(memory.of(most as f64));
+        let mut chart = mesh.chart(root, 0.0..bins.len() as f64, 0.0..top)?;
         let every = bins.len().div_ceil(MOST_NARROW_LABELS).max(1);
         for (index, bin) in bins.iter().enumerate() {
             let bars = [(0.12, FAST, bin.fast_bytes), (0.51, SLOW, bin.slow_bytes)];

@@ -7,7 +7,7 @@ use plotters::prelude::*;
 use terrace_sim::hotness::HeatPicture;
 
 use super::raster::Cells;
-use super::shades::{LABELS, MARGIN, Shades};
+use super::shades::{LABELS, Shades};
 use super::*;
 
 /// Cells of a panel at most, across and up.

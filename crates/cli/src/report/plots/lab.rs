@@ -32,7 +32,13 @@ pub(crate) fn figures(courses: &[Named]) -> anyhow::Result<Vec<Figure>> {
     let first_seed = courses.iter().filter_map(|course| course.seed).min().unwrap_or(1);
     let (id, question) = ("fast-share", "How many memory accesses did the fast node serve, over the run?");
     let reading = "Runs of the first seed, each point a stretch of about a million accesses.".to_owned();
-    let answer = served(&managers, courses);
+    // A mean over all points of all runs of a manager.
+    let share = |manager: &str| {
+        let own = courses.iter().filter(|course| course.manager == manager);
+        let points: Vec<f64> = own.flat_map(|course| &course.points).map(|(_, share)| *share).collect();
+        (!points.is_empty()).then(|| points.iter().sum::<f64>() / points.len() as f64)
+    };
+    let answer = most_and_least(&managers, share, "No run recorded any.");
     let legend = managers.iter().map(|manager| Legend::line(ink(manager), *manager)).collect();
     if courses.is_empty() {
         let answer = "Nothing was recorded: no run came to its end.".to_owned();
@@ -47,23 +53,15 @@ pub(crate) fn figures(courses: &[Named]) -> anyhow::Result<Vec<Figure>> {
             let shown: Vec<&Named> =
                 courses.iter().filter(|course| course.workload == *workload && first(course)).collect();
             let end = shown.iter().filter_map(|course| course.points.last()).map(|(at, _)| *at).fold(0.0, f64::max);
-            let mut chart = ChartBuilder::on(&area)
-                .caption(shortened(workload), text())
-                .margin(10)
-                .margin_right(40)
-                .x_label_area_size(84)
-                .y_label_area_size(110)
-                .build_cartesian_2d(0.0..headroom(end) / 1.06, 0.0..1.0)
-                .map_err(failed)?;
-            Mesh {
-                x_labels: sheet.pick(12, 6),
+            let caption = shortened(workload);
+            let mesh = Mesh {
+                caption: Some(&caption),
+                left: 110,
                 y_labels: 4,
-                x_format: &|value| short(*value),
                 y_format: &|value| short(*value * 100.0),
-                x_name: "accesses of the program (million)",
-                y_name: "served fast (%)",
-            }
-            .draw(&mut chart)?;
+                ..Mesh::of(sheet, "accesses of the program (million)", "served fast (%)")
+            };
+            let mut chart = mesh.chart(&area, 0.0..headroom(end) / 1.06, 0.0..1.0)?;
             for course in shown {
                 let step = course.points.len().div_ceil(sheet.pick(most, most / 2).max(1)).max(1);
                 let points = course.points.iter().step_by(step).copied();
@@ -73,24 +71,4 @@ pub(crate) fn figures(courses: &[Named]) -> anyhow::Result<Vec<Figure>> {
         Ok(())
     })?;
     Ok(vec![Figure { id, question, answer, reading, legend, svg }])
-}
-
-/// Under which manager the fast node served most, and under which least: means over all points of all its runs.
-fn served(managers: &[&str], courses: &[Named]) -> String {
-    let mut shares: Vec<(&str, f64)> = managers
-        .iter()
-        .filter_map(|manager| {
-            let own = courses.iter().filter(|course| course.manager == *manager);
-            let points: Vec<f64> = own.flat_map(|course| &course.points).map(|(_, share)| *share).collect();
-            (!points.is_empty()).then(|| (*manager, points.iter().sum::<f64>() / points.len() as f64))
-        })
-        .collect();
-    shares.sort_by(|a, b| b.1.total_cmp(&a.1));
-    match shares.as_slice() {
-        [] => "No run recorded any.".to_owned(),
-        [(only, share)] => format!("{} under {only}, on average.", units::percent(*share)),
-        [(best, most), .., (last, least)] => {
-            format!("{} under {best} on average, {} under {last}.", units::percent(*most), units::percent(*least))
-        }
-    }
 }

@@ -15,8 +15,6 @@ pub(super) const MOST_BYTES: usize = 200_000;
 
 /// Room for the labels left of a panel's cells.
 pub(super) const LABELS: u32 = 170;
-/// Room around a panel.
-pub(super) const MARGIN: u32 = 10;
 
 /// One panel of shaded cells.
 pub(super) struct Shades {
@@ -120,26 +118,9 @@ impl Shades {
         let seconds = self.ends.last().copied().unwrap_or(1.0);
         let top = self.rows() as f64 * self.step;
         let time = Scale::of_time(seconds);
-        let mut chart = ChartBuilder::on(area)
-            .caption(&self.title, text())
-            .margin(MARGIN)
-            .margin_right(40)
-            .x_label_area_size(84)
-            .y_label_area_size(LABELS)
-            .build_cartesian_2d(0.0..time.of(seconds), 0.0..top)
-            .map_err(failed)?;
-        let x_name =
-            format!("{} ({})", sheet.pick("time since the start, at full size", "time, at full size"), time.unit);
-        let format = |value: &f64| short(*value);
-        Mesh {
-            x_labels: sheet.pick(12, 6),
-            y_labels: 6,
-            x_format: &format,
-            y_format: &format,
-            x_name: &x_name,
-            y_name: &self.y_name,
-        }
-        .draw(&mut chart)?;
+        let x_name = full_size_time(sheet, &time);
+        let mesh = Mesh { caption: Some(&self.title), left: LABELS, ..Mesh::of(sheet, &x_name, &self.y_name) };
+        let mut chart = mesh.chart(area, 0.0..time.of(seconds), 0.0..top)?;
         let all = Rectangle::new([(0.0, 0.0), (time.of(seconds), top)], place(number).filled());
         chart.draw_series([all]).map_err(failed)?;
         if let Some(line) = &self.line {

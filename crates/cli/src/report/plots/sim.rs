@@ -60,9 +60,8 @@ pub(crate) fn comparison_figures(cells: &[Cell], summary: &Summary, courses: &[C
         "The {} best policies, in runs of the first seed, in full-size time; a line ends where its run ended.",
         best.len()
     );
-    let answer = most_and_least(&best, |policy| {
-        mean(cells.iter().filter(|cell| cell.policy == policy).map(|cell| cell.fast_hit_share))
-    });
+    let share = |policy: &str| mean(cells.iter().filter(|cell| cell.policy == policy).map(|cell| cell.fast_hit_share));
+    let answer = most_and_least(&best, share, "No run came to its end.");
     let mut figures = vec![
         bars(cells, summary)?,
         hit_ratios("How many accesses did fast memory serve, over time?", (answer, reading), legend, &hits)?,
@@ -110,22 +109,16 @@ fn bars(cells: &[Cell], summary: &Summary) -> anyhow::Result<Figure> {
     let rows: usize = by_setting.iter().map(|(_, bars)| bars.len() + 2).sum();
     let height = 140 + BAR * rows as u32;
     let svg = drawn(id, question, &answer, [height; 2], |root, sheet| {
-        let mut chart = ChartBuilder::on(root)
-            .margin(10)
-            .margin_right(sheet.pick(140, 100))
-            .x_label_area_size(84)
-            .y_label_area_size(sheet.pick(320, 240))
-            .build_cartesian_2d(0.0..headroom(most), 0.0..rows as f64)
-            .map_err(failed)?;
-        Mesh {
+        let x_name = sheet.pick("run time over that with all memory fast (ratio)", "run time over all fast (ratio)");
+        let mesh = Mesh {
+            right: sheet.pick(140, 100),
+            left: sheet.pick(320, 240),
             x_labels: sheet.pick(10, 5),
             y_labels: 0,
-            x_format: &|value| short(*value),
             y_format: &|_| String::new(),
-            x_name: sheet.pick("run time over that with all memory fast (ratio)", "run time over all fast (ratio)"),
-            y_name: "",
-        }
-        .draw(&mut chart)?;
+            ..Mesh::of(sheet, x_name, "")
+        };
+        let mut chart = mesh.chart(root, 0.0..headroom(most), 0.0..rows as f64)?;
         let mut top = rows as f64;
         for (setting, bars) in &by_setting {
             let (left, y) = chart.backend_coord(&(0.0, top - 0.5));
@@ -176,25 +169,14 @@ fn hit_ratios(
             let points = || panel.lines.iter().flat_map(|(_, points)| points);
             let time = Scale::of_time(points().map(|(seconds, _)| *seconds).fold(0.0, f64::max));
             let end = headroom(time.of(points().map(|(seconds, _)| *seconds).fold(0.0, f64::max))) / 1.06;
-            let mut chart = ChartBuilder::on(&area)
-                .caption(&panel.title, text())
-                .margin(10)
-                .margin_right(40)
-                .x_label_area_size(84)
-                .y_label_area_size(sheet.pick(170, 150))
-                .build_cartesian_2d(0.0..end, 0.0..1.0)
-                .map_err(failed)?;
-            let x_name =
-                format!("{} ({})", sheet.pick("time since the start, at full size", "time, at full size"), time.unit);
-            Mesh {
-                x_labels: sheet.pick(12, 6),
+            let x_name = full_size_time(sheet, &time);
+            let mesh = Mesh {
+                caption: Some(&panel.title),
                 y_labels: 4,
-                x_format: &|value| short(*value),
                 y_format: &|value| short(*value * 100.0),
-                x_name: &x_name,
-                y_name: "served fast (%)",
-            }
-            .draw(&mut chart)?;
+                ..Mesh::of(sheet, &x_name, "served fast (%)")
+            };
+            let mut chart = mesh.chart(&area, 0.0..end, 0.0..1.0)?;
             for (ink, points) in &panel.lines {
                 let step = points.len().div_ceil(sheet.pick(most, most / 2).max(1)).max(1);
                 let drawn = points.iter().step_by(step).map(|(seconds, value)| (time.of(*seconds), *value));
@@ -299,19 +281,6 @@ fn fullest(histogram: &Shades) -> String {
 fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
     let values: Vec<f64> = values.filter(|value| value.is_finite()).collect();
     (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
-}
-
-/// Under which of these policies fast memory served most of the accesses, and under which least.
-fn most_and_least(policies: &[&str], share: impl Fn(&str) -> Option<f64>) -> String {
-    let mut shares: Vec<(&str, f64)> = policies.iter().filter_map(|policy| Some((*policy, share(policy)?))).collect();
-    shares.sort_by(|a, b| b.1.total_cmp(&a.1));
-    match shares.as_slice() {
-        [] => "No run came to its end.".to_owned(),
-        [(only, share)] => format!("{} under {only}, on average.", units::percent(*share)),
-        [(best, most), .., (last, least)] => {
-            format!("{} under {best} on average, {} under {last}.", units::percent(*most), units::percent(*least))
-        }
-    }
 }
 
 /// The policy that is fastest in most settings, bounds aside, and how long the program took under it and under the slowest.

@@ -2,7 +2,6 @@
 //!
 //! In: advice, decisions. Out: figures. Must not: hide the interval of what is known.
 
-use plotters::coord::types::RangedCoordf64;
 use plotters::prelude::*;
 use plotters::series::LineSeries;
 
@@ -17,33 +16,16 @@ const COLUMNS: usize = 3;
 /// Losses above this are off the drawing: they are no useful target.
 const TOP: f64 = 0.5;
 
-type Chart<'a, 'b> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<RangedCoordf64, RangedCoordf64>>;
-
 /// A small drawing among others, from zero to the ends, with per cent upwards.
 fn chart<'a, 'b>(
-    area: &'a Drawing<'b>,
-    name: &str,
+    area: &Drawing<'b>,
+    name: &'a str,
     (width, top): (f64, f64),
-    (x_name, y_name): (&str, &str),
+    (x_name, y_name): (&'a str, &'a str),
 ) -> anyhow::Result<Chart<'a, 'b>> {
-    let mut chart = ChartBuilder::on(area)
-        .caption(name, text())
-        .margin(10)
-        .margin_right(30)
-        .x_label_area_size(84)
-        .y_label_area_size(110)
-        .build_cartesian_2d(0.0..width, 0.0..top)
-        .map_err(failed)?;
-    Mesh {
-        x_labels: 5,
-        y_labels: 5,
-        x_format: &|value| short(*value),
-        y_format: &|value| short(*value),
-        x_name,
-        y_name,
-    }
-    .draw(&mut chart)?;
-    Ok(chart)
+    let usual = Mesh::of(Sheet::Wide, x_name, y_name);
+    let mesh = Mesh { caption: Some(name), right: 30, left: 110, x_labels: 5, y_labels: 5, ..usual };
+    mesh.chart(area, 0.0..width, 0.0..top)
 }
 
 /// The figure.

@@ -40,23 +40,9 @@ pub(super) fn fast_and_slow(report: &Report) -> anyhow::Result<Figure> {
     let end = end_of(&points, &time);
     let top = headroom(memory.of(most as f64));
     let svg = drawn(id, question, &answer, [HEIGHT; 2], |root, sheet| {
-        let mut chart = ChartBuilder::on(root)
-            .margin(10)
-            .margin_right(40)
-            .x_label_area_size(84)
-            .y_label_area_size(sheet.pick(170, 150))
-            .build_cartesian_2d(0.0..end, 0.0..top)
-            .map_err(failed)?;
         let x_name = format!("time since the start ({})", time.unit);
-        Mesh {
-            x_labels: sheet.pick(12, 6),
-            y_labels: 6,
-            x_format: &|value| short(*value),
-            y_format: &|value| short(*value),
-            x_name: &x_name,
-            y_name: &format!("memory of the program ({})", memory.unit),
-        }
-        .draw(&mut chart)?;
+        let y_name = format!("memory of the program ({})", memory.unit);
+        let mut chart = Mesh::of(sheet, &x_name, &y_name).chart(root, 0.0..end, 0.0..top)?;
         let series = |value: fn(&Point) -> u64| -> Vec<(f64, f64)> {
             points.iter().map(|point| (time.of(point.seconds), memory.of(value(point) as f64))).collect()
         };
@@ -179,23 +165,9 @@ fn rate_panel(
 ) -> anyhow::Result<()> {
     let most = lines.iter().flat_map(|(_, values)| values).map(|(_, rate)| *rate).fold(0.0, f64::max);
     let top = headroom(most);
-    let mut chart = ChartBuilder::on(area)
-        .margin(10)
-        .margin_right(40)
-        .x_label_area_size(84)
-        .y_label_area_size(sheet.pick(170, 150))
-        .build_cartesian_2d(0.0..end, 0.0..top)
-        .map_err(failed)?;
     let x_name = format!("time since the start ({})", time.unit);
-    Mesh {
-        x_labels: sheet.pick(12, 6),
-        y_labels: 4,
-        x_format: &|value| short(*value),
-        y_format: &|value| short(*value),
-        x_name: &x_name,
-        y_name: "pages a second",
-    }
-    .draw(&mut chart)?;
+    let mesh = Mesh { y_labels: 4, ..Mesh::of(sheet, &x_name, "pages a second") };
+    let mut chart = mesh.chart(area, 0.0..end, 0.0..top)?;
     shade_brakes(&mut chart, points, time, end, top)?;
     for (ink, values) in lines {
         chart.draw_series(LineSeries::new(values.iter().copied(), ink.stroke_width(4))).map_err(failed)?;
@@ -218,13 +190,7 @@ fn rates(points: &[Point], time: &Scale, counter: fn(&Point) -> u64) -> Vec<(f64
 }
 
 /// Shades the spans from each throttled point to the next point.
-fn shade_brakes(
-    chart: &mut TimeChart<'_, '_>,
-    points: &[Point],
-    time: &Scale,
-    end: f64,
-    top: f64,
-) -> anyhow::Result<()> {
+fn shade_brakes(chart: &mut Chart<'_, '_>, points: &[Point], time: &Scale, end: f64, top: f64) -> anyhow::Result<()> {
     let mut spans: Vec<(f64, f64)> = Vec::new();
     for (index, point) in points.iter().enumerate().filter(|(_, point)| point.throttled) {
         let from = time.of(point.seconds);
@@ -240,18 +206,12 @@ fn shade_brakes(
 }
 
 /// A line or area through a single point cannot be seen, so a dot stands for it.
-fn draw_lone_point(chart: &mut TimeChart<'_, '_>, values: &[(f64, f64)], ink: RGBColor) -> anyhow::Result<()> {
+fn draw_lone_point(chart: &mut Chart<'_, '_>, values: &[(f64, f64)], ink: RGBColor) -> anyhow::Result<()> {
     if let [only] = values {
         chart.draw_series([Circle::new(*only, 8, ink.filled())]).map_err(failed)?;
     }
     Ok(())
 }
-
-type TimeChart<'a, 'b> = ChartContext<
-    'a,
-    SVGBackend<'b>,
-    Cartesian2d<plotters::coord::types::RangedCoordf64, plotters::coord::types::RangedCoordf64>,
->;
 
 fn time_scale(points: &[Point]) -> Scale {
     Scale::of_time(points.last().map_or(0.0, |point| point.seconds))

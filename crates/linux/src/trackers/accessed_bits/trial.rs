@@ -36,10 +36,7 @@ impl AccessedBits {
     /// Every other page of a private mapping is touched; a round must see exactly those, a second round after
     /// clearing none, and a third those touched in between.
     pub(super) fn try_on_itself(&mut self) -> Result<(), TrackError> {
-        let failed = |call: &str| {
-            let call = call.to_owned();
-            move |source| TrackError::Call { tracker: NAME, call, source }
-        };
+        let failed = |call: &'static str| move |source| TrackError::call(NAME, call, source);
         let mut memory =
             crate::sys::private_memory::PrivateMemory::map(TRIAL_PAGES).map_err(failed("mmap of a trial mapping"))?;
         for page in (0..TRIAL_PAGES).step_by(2) {
@@ -135,7 +132,7 @@ impl AccessedBits {
         if self.clearing == Clearing::ClearRefs {
             return Ok(None);
         }
-        let failed = |source| TrackError::Call { tracker: NAME, call: "mmap of a trial mapping".to_owned(), source };
+        let failed = |source| TrackError::call(NAME, "mmap of a trial mapping", source);
         let mut memory = crate::sys::private_memory::PrivateMemory::map(TRIAL_PAGES).map_err(failed)?;
         (0..TRIAL_PAGES).for_each(|page| memory.write(page, 1));
         let me = Process::open(std::process::id()).map_err(|error| unavailable(error.to_string()))?;

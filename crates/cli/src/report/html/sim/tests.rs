@@ -9,6 +9,7 @@ use terrace_sim::heat::HeatMap;
 use terrace_sim::series::{Series, Totals};
 
 use super::*;
+use crate::report::plots;
 
 #[test]
 fn a_page_has_the_style_and_no_markup_from_outside() {
