@@ -199,7 +199,7 @@ fn starts_beside_memory_full_of_a_misleading_word_are_proven() {
     let (passed_over, again) = all_proven(&starts);
     println!(
         "{} starts proven beside {} MiB of the word {:#x}, of {} MiB free: {passed_over} wrong starts led to memory and were passed over; {again} \
-         tried twice",
+         tried more than once",
         starts.len(),
         bytes >> 20,
         misleading(meminfo_bytes("MemTotal")),
@@ -355,7 +355,7 @@ fn starts_in_a_row_under_a_storm_are_all_proven() {
     let (passed_over, again) = all_proven(&starts);
     println!(
         "{} of {wanted} starts proven in {:.1} s; {passed_over} wrong starts of the map led to memory and were passed over; {again} starts tried \
-         twice; meanwhile {did}, and {} MiB filled over and over",
+         more than once; meanwhile {did}, and {} MiB filled over and over",
         starts.len(),
         elapsed.as_secs_f64(),
         pressure >> 20
