@@ -171,7 +171,12 @@ def main():
     of_pairs.add_argument("--other", action="append", default=[], help="further runs by 2 MiB, a column each in a second table; may be given several times")
     of_pairs.add_argument("--name", help="what the workload is called, where options of it differ")
     arguments = options.parse_args()
-    arguments.work(arguments)
+    try:
+        arguments.work(arguments)
+    except OSError as error:
+        options.error(f"{error.filename}: {error.strerror}")
+    except ModuleNotFoundError as error:
+        options.error(f"a .parquet needs {error.name}: pip install pyarrow")
 
 
 if __name__ == "__main__":

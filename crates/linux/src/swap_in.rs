@@ -59,15 +59,19 @@ pub enum SwapInError {
     Guard(#[from] GuardError),
 }
 
-impl FromStr for FolioSize {
-    type Err = String;
+/// A text that is no size of folios.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("expected a power of two from 16KiB to 1MiB, such as 64KiB")]
+pub struct NotAFolioSize;
 
-    fn from_str(text: &str) -> Result<FolioSize, String> {
-        let expected = || "expected a power of two from 16KiB to 1MiB, such as 64KiB".to_owned();
-        let size: Bytes = text.parse().map_err(|_| expected())?;
+impl FromStr for FolioSize {
+    type Err = NotAFolioSize;
+
+    fn from_str(text: &str) -> Result<FolioSize, NotAFolioSize> {
+        let size: Bytes = text.parse().map_err(|_| NotAFolioSize)?;
         let pages = size.get() / PAGE_BYTES;
         let fits = size.get().is_power_of_two() && (LEAST_PAGES..=MOST_PAGES).contains(&pages);
-        if fits { Ok(FolioSize(size)) } else { Err(expected()) }
+        if fits { Ok(FolioSize(size)) } else { Err(NotAFolioSize) }
     }
 }
 
@@ -207,7 +211,7 @@ mod tests {
             assert_eq!(size(text).to_string(), text);
         }
         for text in ["", "3KiB", "4KiB", "8KiB", "48KiB", "2MiB", "64", "large", "-64KiB", "1TiB"] {
-            let error = text.parse::<FolioSize>().unwrap_err();
+            let error = text.parse::<FolioSize>().unwrap_err().to_string();
             assert!(error.contains("16KiB to 1MiB"), "{text:?}: {error}");
         }
     }

@@ -87,7 +87,7 @@ pub enum ValueError {
     Lacks(&'static str),
     /// No size of folios.
     #[error("{0}, or off")]
-    FolioSize(String),
+    FolioSize(terrace_linux::swap_in::NotAFolioSize),
     /// No amount.
     #[error(transparent)]
     Unit(#[from] ParseUnitError),

@@ -21,8 +21,11 @@ pub(super) fn run(arguments: &SimRunArguments) -> anyhow::Result<()> {
     if let Some(directory) = &arguments.report {
         crate::report::sim::write_run(directory, &report, &made)?;
     }
-    let json = without_picture(made.stamp(&report)?);
-    super::super::print(arguments.json, &json, |_| text(&report, run.config.fast))
+    if arguments.json {
+        super::super::print_json(&without_picture(made.stamp(&report)?))
+    } else {
+        super::super::print_text(&text(&report, run.config.fast))
+    }
 }
 
 /// A run, compared with its bounds.
