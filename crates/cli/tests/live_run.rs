@@ -32,6 +32,7 @@ fn main() -> ExitCode {
                 "the_report_is_on_stdout_in_a_file_and_in_a_directory",
                 the_report_is_on_stdout_in_a_file_and_in_a_directory,
             ),
+            ("what_the_caller_ran_before_is_not_the_program_s", what_the_caller_ran_before),
             ("children_are_followed", children_are_followed),
             ("observe_moves_nothing", observe_moves_nothing),
             ("a_program_with_nothing_to_save_is_watched_within_its_budget", watched_within_its_budget),
@@ -130,6 +131,16 @@ fn the_report_is_on_stdout_in_a_file_and_in_a_directory() {
     }
     assert!(read(&directory.join("report.html")).contains("</html>"));
     println!("    {}", done.stderr.lines().find(|line| line.starts_with("saved")).unwrap_or("no closing line"));
+}
+
+/// A script that builds first and then calls exec, as `make demo` does, leaves Terrace with children that were waited for.
+fn what_the_caller_ran_before() {
+    let before = "i=0; (while [ $i -lt 2000000 ]; do i=$((i + 1)); done); times >&2; exec \"$@\"";
+    let words = ["-c", before, "sh", env!("CARGO_BIN_EXE_terrace"), "run", "--quiet", "--json"];
+    let done = Running::start(Command::new("sh").args(words).args(EAGER).args(["--", "sleep", "1"])).finish(PATIENCE);
+    assert_eq!(done.code, 0, "{}", done.stderr);
+    let cpu = number(&done.report(), "/target/cpu_seconds");
+    assert!(cpu < 0.2, "sleep took {cpu} s of CPU time; the shell before it:\n{}", done.stderr);
 }
 
 fn children_are_followed() {

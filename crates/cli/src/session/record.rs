@@ -217,13 +217,13 @@ impl Recorder {
         for (cause, time) in &stats.throttled {
             self.throttled.insert((*cause).to_owned(), time.as_secs_f64());
         }
-        let children = usage(Who::WaitedChildren);
+        let used = target.used();
         // Of a child that has ended the kernel reports the total; of every other, the readings taken twice per second count.
-        self.target_cpu = match target.is_child() && target.has_ended() {
-            true => children.user_seconds + children.system_seconds,
-            false => stats.cpu_ticks as f64 / rustix::param::clock_ticks_per_second() as f64,
+        self.target_cpu = match used {
+            Some(used) => used.user_seconds + used.system_seconds,
+            None => stats.cpu_ticks as f64 / rustix::param::clock_ticks_per_second() as f64,
         };
-        let children_peak = if target.is_child() { children.max_rss_bytes } else { 0 };
+        let children_peak = used.map_or(0, |used| used.max_rss_bytes);
         let seconds = self.sums.seconds.max(f64::MIN_POSITIVE);
         let (user, system) = own_cpu();
         let (user, system) = (user - self.cpu_at_start.0, system - self.cpu_at_start.1);

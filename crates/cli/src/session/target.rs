@@ -19,6 +19,7 @@ use signal_hook::iterator::backend::SignalDelivery;
 use signal_hook::iterator::exfiltrator::SignalOnly;
 use terrace_linux::cgroup::Cgroup;
 use terrace_linux::process::Process;
+use terrace_linux::usage::{Usage, Who, usage};
 
 use crate::program::NotStarted;
 
@@ -52,6 +53,8 @@ pub(crate) struct Target {
     signals: SignalDelivery<UnixStream, SignalOnly>,
     started: Instant,
     ended: Option<Duration>,
+    /// What children had used before: who called exec on Terrace may have had some, as a script that builds first.
+    used_before: Usage,
 }
 
 impl Target {
@@ -59,6 +62,7 @@ impl Target {
     pub(crate) fn start(spec: &TargetSpec) -> anyhow::Result<Target> {
         // Before the program starts, so that a signal meant for both finds both ready.
         let signals = receive_signals().context("signals cannot be received")?;
+        let used_before = usage(Who::WaitedChildren);
         let (pid, child) = match spec {
             TargetSpec::Pids(pids) => (*pids.first().context("a process must be given")?, None),
             // The first of them stands for all in reports; there may be none yet.
@@ -70,16 +74,24 @@ impl Target {
                 (child.id(), Some(child))
             }
         };
-        Ok(Target { pid, child, exit: None, signals, started: Instant::now(), ended: None })
+        Ok(Target { pid, child, exit: None, signals, started: Instant::now(), ended: None, used_before })
     }
 
     pub(crate) fn pid(&self) -> u32 {
         self.pid
     }
 
-    /// Whether Terrace started it.
-    pub(crate) fn is_child(&self) -> bool {
-        self.child.is_some()
+    /// What it used and its children that it waited for, as the kernel says once a program that Terrace started is over. The highest resident memory
+    /// is 0 where an earlier child had more.
+    pub(crate) fn used(&self) -> Option<Usage> {
+        (self.child.is_some() && self.has_ended()).then(|| {
+            let (before, now) = (self.used_before, usage(Who::WaitedChildren));
+            Usage {
+                user_seconds: now.user_seconds - before.user_seconds,
+                system_seconds: now.system_seconds - before.system_seconds,
+                max_rss_bytes: if now.max_rss_bytes > before.max_rss_bytes { now.max_rss_bytes } else { 0 },
+            }
+        })
     }
 
     /// Readable when a signal came in.
