@@ -191,6 +191,12 @@ impl Manager {
         matches!(self, Manager::Terrace { settings, .. } if settings.iter().any(|setting| setting == "lists=kernel"))
     }
 
+    /// Whether `terrace` is to live on accessed bits, which the module's walker reads as it does for `flexhm`.
+    fn walks(&self) -> bool {
+        let asked = "signals=accessed-bits";
+        matches!(self, Manager::Terrace { policy, settings, .. } if policy == "terrace" && settings.iter().any(|setting| setting == asked))
+    }
+
     /// What is done before the program begins.
     pub(crate) fn before(&self, measure: Measure) -> String {
         let pass = measure.kernel_pass().as_millis();
@@ -247,6 +253,8 @@ impl Manager {
             "flexhm" => vec![millis("i", walks(100)), millis("e", walks(10_000))],
             "flexmem" => [memtis(), vec![millis("scan_min", pass), millis("scan_delay", pass)]].concat(),
             "memtis" => memtis(),
+            // A budget of emulated time would decide by the emulator's speed, and the period is what the other policies of samples begin with.
+            "terrace" => ["cpu=100%", "period=199"].map(str::to_owned).to_vec(),
             "tieredmms" => vec![
                 samples("threshold_period", 100_000),
                 samples("cool_period", 2_000_000),
@@ -280,7 +288,7 @@ impl Manager {
 
     /// Kernel modules that are part of a manager, as folders of this repository.
     pub(crate) fn modules(&self) -> Vec<PathBuf> {
-        let wants = self.policy() == Some("flexhm") || self.orders_kernel_lists();
+        let wants = self.policy() == Some("flexhm") || self.walks() || self.orders_kernel_lists();
         if wants { vec![PathBuf::from(MODULE)] } else { Vec::new() }
     }
 }
@@ -299,6 +307,16 @@ mod tests {
         let asked = Manager::parse("memtierd:config=a/b.yaml").unwrap();
         assert_eq!((asked.name(), asked.asked().as_deref()), ("memtierd".to_owned(), Some("config=a/b.yaml")));
         assert!(asked.check().is_err(), "no such file");
+    }
+
+    #[test]
+    fn policies_that_walk_page_tables_get_the_module() {
+        let modules = |name: &str| Manager::parse(name).unwrap().modules().len();
+        assert_eq!(
+            ["terrace:flexhm", "terrace:terrace:signals=accessed-bits", "terrace:tieredmms:lists=kernel"].map(modules),
+            [1; 3]
+        );
+        assert_eq!(["terrace:age", "terrace:terrace", "damon"].map(modules), [0; 3]);
     }
 
     #[test]

@@ -177,7 +177,13 @@ pub trait Mover {
 /// How long one call may take, by default: users of the peers ask for the same (katalyst-core, pull request 477).
 pub const STALL_DEADLINE: Duration = Duration::from_millis(20);
 
+/// Moves of one direction that are worth a call of their own. Where directions alternate, as in exchanges, so many are sorted by it before they are carried
+/// out: a call drains the processors' lists of pages and reads where the target may go, whether it moves one page or hundreds.
+const TOGETHER: usize = 512;
+
 /// All movers of this machine as one: each move goes to the first mover that can carry it.
+///
+/// What leaves goes before what comes, so that there is room for it: order within a direction is kept, order between directions is not.
 pub struct Movers {
     movers: Vec<Box<dyn Mover>>,
 }
@@ -239,14 +245,28 @@ impl Mover for Movers {
         results: &mut Vec<MoveResult>,
     ) -> MoveCost {
         let mut cost = MoveCost::default();
-        for run in moves.chunk_by(|one, next| (one.from, one.to) == (next.from, next.to)) {
-            let before = results.len();
-            match self.find(tiers, &run[0]) {
-                Some(index) => cost.add(&self.movers[index].execute(process, run, tiers, results)),
-                // Nothing carries pages this way: said plainly, and not held against the page.
-                None => results.extend(run.iter().map(|_| MoveResult::none(Failure::Errno(libc::EOPNOTSUPP)))),
+        let direction = |item: &PageMove| (std::cmp::Reverse(item.to), item.from);
+        let mut rest = moves;
+        while let Some(first) = rest.first() {
+            let alike = rest.iter().take_while(|item| direction(item) == direction(first)).count();
+            let (now, later) = rest.split_at(alike.max(TOGETHER).min(rest.len()));
+            rest = later;
+            let mut order: Vec<usize> = (0..now.len()).collect();
+            order.sort_by_key(|index| direction(&now[*index]));
+            let sorted: Vec<PageMove> = order.iter().map(|index| now[*index]).collect();
+            let mut answers = Vec::with_capacity(now.len());
+            for run in sorted.chunk_by(|one, next| direction(one) == direction(next)) {
+                let before = answers.len();
+                match self.find(tiers, &run[0]) {
+                    Some(index) => cost.add(&self.movers[index].execute(process, run, tiers, &mut answers)),
+                    // Nothing carries pages this way: said plainly, and not held against the page.
+                    None => answers.extend(run.iter().map(|_| MoveResult::none(Failure::Errno(libc::EOPNOTSUPP)))),
+                }
+                debug_assert_eq!(answers.len() - before, run.len(), "one result a move");
             }
-            debug_assert_eq!(results.len() - before, run.len(), "one result a move");
+            let first = results.len();
+            results.resize(first + now.len(), MoveResult::none(Failure::Stayed));
+            order.into_iter().zip(answers).for_each(|(index, answer)| results[first + index] = answer);
         }
         cost
     }
@@ -368,10 +388,29 @@ pub(crate) mod tests {
         let me = Process::open(std::process::id()).unwrap();
         let mut results = Vec::new();
         let cost = movers.execute(&me, &moves, &two_nodes_and_swap(), &mut results);
-        assert_eq!(*batches.borrow(), [("nodes", 2), ("swap", 1), ("nodes", 1), ("nodes", 1)]);
-        assert_eq!((results.len(), cost.calls), (6, 4));
+        assert_eq!(*batches.borrow(), [("swap", 1), ("nodes", 3), ("nodes", 1)], "what leaves goes first");
+        assert_eq!((results.len(), cost.calls), (6, 3));
         assert_eq!(results[3], MoveResult::none(Failure::Errno(libc::EOPNOTSUPP)));
         assert!(!results[3].failure.unwrap().is_permanent(), "a missing mover is not the page's fault");
+    }
+
+    #[test]
+    fn exchanges_are_carried_out_by_direction_and_a_long_run_stays_whole() {
+        let batches = std::rc::Rc::default();
+        let mut movers = Movers::new(vec![Box::new(Recorder {
+            name: "nodes",
+            pairs: vec![(0, 1), (1, 0)],
+            batches: std::rc::Rc::clone(&batches),
+        })]);
+        let go = |from, to| PageMove { vpn: Vpn(1), pages: 1, from: TierId(from), to: TierId(to) };
+        let me = Process::open(std::process::id()).unwrap();
+        let exchanges: Vec<PageMove> = (0..300).flat_map(|_| [go(0, 1), go(1, 0)]).collect();
+        let mut results = Vec::new();
+        movers.execute(&me, &exchanges, &two_nodes_and_swap(), &mut results);
+        assert_eq!(batches.take().iter().map(|batch| batch.1).collect::<Vec<_>>(), [256, 256, 44, 44]);
+        movers.execute(&me, &[go(0, 1); 5000], &two_nodes_and_swap(), &mut results);
+        assert_eq!(*batches.borrow(), [("nodes", 5000)], "a batch for several threads");
+        assert_eq!(results, [MoveResult::all(1); 5600]);
     }
 
     #[test]

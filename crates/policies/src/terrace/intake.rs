@@ -3,7 +3,7 @@
 //! In: samples, walks, faults, counts, allocations. Out: means, last uses and newborns, in the words of the pages. Must not: decide.
 //!
 //! The unit is an access that reached memory. A sample stands for its period; an accessed bit or a fault for as many accesses as there were
-//! for each of them, where the processor counts accesses, and for one elsewhere. For how many a sampled store stands, `stores` knows.
+//! for each of them, as the processor counts accesses, or as such programs usually make where it counts none. For how many a sampled store stands, `stores` knows.
 
 use terrace_core::observation::{Access, Observation, Observations};
 use terrace_core::pages::Pages;

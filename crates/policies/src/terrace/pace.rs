@@ -4,8 +4,8 @@
 //!
 //! An interval ends when an eighth of an observation a unit is in, after 100 ms at least, and after 10 s if it is a sixteenth; a program of
 //! which less is seen ages nothing. An allocation is an observation: a program that loads its data has intervals too. Watching takes its
-//! share of a processor and no more: the sampling period is steered by the time the sampler says it took, the period of walks by the time
-//! they took.
+//! share of a processor and no more: the sampling period is steered by the time the sampler says it took, when an interval ends and where none does for ten
+//! seconds; the period of walks by the time they took.
 //!
 //! Pages are walked every 100 ms, where that share allows it, and an interval ends with a walk. A bit says once what an access did, and
 //! nothing of those after it: a second after the last walk a busy program has used nearly all its pages, and all look the same.
@@ -38,6 +38,7 @@ const STORES_RARER: u32 = 8;
 pub(super) struct Pace {
     signal: Signal,
     fixed: Option<Duration>,
+    fixed_period: bool,
     share: f64,
     with_stores: bool,
     interval: Duration,
@@ -47,6 +48,8 @@ pub(super) struct Pace {
     observations: u64,
     period: u32,
     sampled: Duration,
+    /// When the period was last steered.
+    steered: Time,
     walk: Duration,
     walked: bool,
     pages: u64,
@@ -59,14 +62,16 @@ impl Pace {
         Pace {
             signal,
             fixed: options.interval,
+            fixed_period: options.period.is_some(),
             share: options.cpu,
             with_stores: options.stores,
             interval: options.interval.unwrap_or(SHORTEST),
             began: Time::ZERO,
             look: Time::ZERO,
             observations: 0,
-            period: FIRST_PERIOD,
+            period: options.period.unwrap_or(FIRST_PERIOD),
             sampled: Duration::ZERO,
+            steered: Time::ZERO,
             walk: Duration::ZERO,
             walked: false,
             pages: 0,
@@ -118,6 +123,10 @@ impl Pace {
         let enough = seen >= WANTED || elapsed >= LONGEST && seen >= LEAST;
         let over = self.fixed.is_some() || self.by_time || enough && elapsed >= SHORTEST;
         if !over {
+            // Where a sampler sees too little of a program to end an interval, it would otherwise stay so.
+            if now.since(self.steered) >= LONGEST {
+                self.steer_period(now);
+            }
             self.look = now + self.apart();
         }
         over
@@ -136,9 +145,7 @@ impl Pace {
     /// The next interval begins.
     pub(super) fn begin(&mut self, now: Time, units: u64) {
         let elapsed = self.elapsed(now);
-        if self.signal == Signal::Samples {
-            self.steer_period(elapsed);
-        }
+        self.steer_period(now);
         self.interval =
             self.fixed.unwrap_or(elapsed.clamp(SHORTEST, if self.by_time { LONGEST } else { LONGEST_PLAN }));
         (self.began, self.observations, self.pages) = (now, 0, units);
@@ -154,13 +161,15 @@ impl Pace {
         self.fixed.unwrap_or(share.max(if self.by_time { BY_TIME } else { SHORTEST }))
     }
 
-    fn steer_period(&mut self, elapsed: Duration) {
-        if self.sampled.is_zero() {
+    fn steer_period(&mut self, now: Time) {
+        let elapsed = now.since(self.steered).max(Duration::from_millis(1));
+        self.steered = now;
+        if self.sampled.is_zero() || self.signal != Signal::Samples {
             return;
         }
         let over = self.sampled.as_secs_f64() / elapsed.as_secs_f64() / self.share;
         // Within a quarter of the budget it stays.
-        if !(0.75..=1.25).contains(&over) {
+        if !self.fixed_period && !(0.75..=1.25).contains(&over) {
             let period = f64::from(self.period) * over.clamp(0.5, 2.0);
             self.period = (period as u32).clamp(LEAST_PERIOD, MOST_PERIOD);
         }
@@ -239,6 +248,17 @@ mod tests {
         }
         let share = 12e8 / f64::from(pace.period) * 200e-9;
         assert!((0.021..0.0393).contains(&share), "{share}");
+    }
+
+    #[test]
+    fn a_sampler_that_sees_too_little_to_end_an_interval_looks_closer_all_the_same() {
+        let mut pace = pace(Signal::Samples);
+        pace.begin(Time::ZERO, 1 << 20);
+        for second in 1..=40 {
+            pace.sampler_took(Duration::from_micros(100));
+            assert!(!pace.is_over(Time::ZERO + Duration::from_secs(second), 1 << 20));
+        }
+        assert_eq!(pace.period, LEAST_PERIOD);
     }
 
     #[test]

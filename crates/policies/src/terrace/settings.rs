@@ -46,6 +46,11 @@ pub(super) const SETTINGS: &[SettingInfo] = &[
         default: "auto",
         meaning: "auto: until an eighth of an observation a page is in, 100 ms to 10 s; or a time such as 1s",
     },
+    SettingInfo {
+        key: "period",
+        default: "auto",
+        meaning: "accesses from one sample to the next; auto: as few as cpu affords, 512 at least",
+    },
     SettingInfo { key: "cpu", default: "3%", meaning: "share of a processor that watching may take" },
 ];
 
@@ -64,6 +69,7 @@ pub(super) struct Options {
     pub allocations: bool,
     pub loaded: bool,
     pub interval: Option<Duration>,
+    pub period: Option<u32>,
     pub cpu: f64,
 }
 
@@ -126,6 +132,10 @@ impl Options {
             interval: settings.take("interval", wanted, |text| match text {
                 "auto" => Some(None),
                 text => parse_duration(text).ok().filter(|span| *span >= Duration::from_millis(10)).map(Some),
+            })?,
+            period: settings.take("period", "auto or a number from 16 to 1048576", |text| match text {
+                "auto" => Some(None),
+                text => text.parse().ok().filter(|number| (16..=1 << 20).contains(number)).map(Some),
             })?,
             cpu: settings.share("cpu")?.max(0.0001),
         })

@@ -35,6 +35,10 @@ fn quarter(settings: &[(&str, &str)]) -> Rig {
     rig
 }
 
+fn metric(rig: &Rig, name: &str) -> f64 {
+    rig.engine.policy_metrics().iter().find(|metric| metric.name == name).unwrap().value
+}
+
 fn fast_of(rig: &Rig, vpns: Range<u64>) -> usize {
     vpns.filter(|vpn| rig.tier(*vpn) == Some(TierId::FAST)).count()
 }
@@ -85,6 +89,34 @@ fn pages_in_use_are_found_by_accessed_bits_alone() {
         rig.pass(Duration::from_secs(1));
     }
     assert_eq!(fast_of(&rig, 100..150), 50);
+}
+
+#[test]
+fn where_no_accesses_are_counted_a_mark_stands_for_as_many_as_are_usual() {
+    let mut rig = quarter(&[("signals", "accessed-bits")]);
+    // A live machine says how many processors run the program, and counts nothing.
+    let counts = ProcessorCounts { cores: 1, in_use: 1.0, ..ProcessorCounts::default() };
+    for _ in 0..20 {
+        rig.scan(0, |vpn| (100..150).contains(&vpn));
+        rig.engine.handle(rig.now, terrace_core::engine::Input::Processor(counts));
+        let report = ScanReport { pages: 256, accessed: 50, walk: Duration::ZERO, share: 1.0 };
+        rig.engine.handle(rig.now, terrace_core::engine::Input::ScanDone(report));
+        rig.pass(Duration::from_secs(1));
+    }
+    let found = metric(&rig, "accesses_of_a_mark");
+    // 20 million a second, 50 marks a second.
+    assert!((found / 400_000.0 - 1.0).abs() < 0.01, "{found}");
+    assert_eq!(fast_of(&rig, 100..150), 50, "50 accesses a second would repay no move");
+}
+
+#[test]
+fn what_a_page_receives_is_right_from_the_first_interval_on() {
+    let mut rig = quarter(&[SECOND]);
+    sampled(&mut rig, 1, |_, _| 4);
+    let first = metric(&rig, "accesses_of_a_page");
+    sampled(&mut rig, 9, |_, _| 4);
+    let later = metric(&rig, "accesses_of_a_page");
+    assert!((0.3..3.0).contains(&(first / later)), "{first}, then {later}: not 256 times as much");
 }
 
 #[test]
