@@ -55,7 +55,7 @@ mod table;
 mod witnesses;
 
 use allocations::Allocations;
-use exchange::Offer;
+use exchange::Ranked;
 use load::Load;
 use pace::Pace;
 use pass::{MOST_MOVES, NEWBORN, Pass, next};
@@ -130,7 +130,7 @@ pub struct Terrace {
     /// Blocks without evidence in this interval, where only some are walked.
     blind: Vec<bool>,
     /// Who could come and leave by the latest pass, best first, for each pair of tiers; and the best value that slow memory then had.
-    offers: Vec<[Vec<Offer>; 2]>,
+    offers: Vec<[Ranked; 2]>,
     best_slow: f32,
     fast_limit: u64,
     /// Fast pages to keep free, and whether they are wanted now.
@@ -228,8 +228,8 @@ impl Terrace {
             self.blind.resize(blocks, true);
         }
         let sides = found.coming.into_iter().zip(found.leaving);
-        self.offers = sides.map(|(coming, leaving)| [coming.into_sorted(), leaving.into_sorted()]).collect();
-        self.best_slow = self.offers.first().and_then(|sides| sides[0].first()).map_or(0.0, |offer| offer.value);
+        self.offers = sides.map(|(coming, leaving)| [coming.ranked(), leaving.ranked()]).collect();
+        self.best_slow = self.offers.first_mut().map_or(0.0, |[coming, _]| coming.best_value());
     }
 }
 
@@ -378,7 +378,7 @@ impl Policy for Terrace {
 
     fn report(&self) -> PolicyReport {
         let witnesses = self.witnesses.capacity() * size_of::<Witness>();
-        let offers = self.offers.iter().flatten().map(|side| side.capacity() * size_of::<Offer>()).sum::<usize>();
+        let offers = self.offers.iter().flatten().map(Ranked::memory_bytes).sum::<usize>();
         let column = self.short.len() * size_of::<u16>() + self.blind.capacity();
         let metric = |name, value| Metric { name, value };
         PolicyReport {

@@ -4,9 +4,16 @@
 //! Must not: know where a value comes from, or move a page.
 //!
 //! Values are compared by the 4 KiB page, prices are of the unit: a huge page competes by its density and pays for a huge move.
+//! Of thousands of offers few change places before the next pass, so that they are put in order only as far as somebody looks.
 
+use std::cmp::Ordering;
+
+use terrace_core::pages::Pages;
 use terrace_core::prices::Prices;
 use terrace_core::units::{PageId, TierId};
+
+/// Offers that are put in order at once, the first time.
+const LEAST_ORDERED: usize = 256;
 
 /// What a move costs the program and the mover, in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -100,12 +107,6 @@ impl Best {
         Best { offers: Vec::new(), wanted: wanted.max(1), highest, bar: None }
     }
 
-    fn before(&self, one: &Offer, other: &Offer) -> std::cmp::Ordering {
-        let by_value = one.value.total_cmp(&other.value);
-        let by_value = if self.highest { by_value.reverse() } else { by_value };
-        by_value.then(one.order.cmp(&other.order))
-    }
-
     /// Takes in an offer.
     pub(super) fn push(&mut self, offer: Offer) {
         let beaten = |bar: f32| if self.highest { offer.value <= bar } else { offer.value >= bar };
@@ -115,18 +116,79 @@ impl Best {
         self.offers.push(offer);
         if self.offers.len() >= 2 * self.wanted {
             let mut offers = std::mem::take(&mut self.offers);
-            offers.select_nth_unstable_by(self.wanted - 1, |one, other| self.before(one, other));
+            offers.select_nth_unstable_by(self.wanted - 1, |one, other| before(self.highest, one, other));
             offers.truncate(self.wanted);
             self.bar = Some(offers[self.wanted - 1].value);
             self.offers = offers;
         }
     }
 
-    /// The offers, best first.
-    pub(super) fn into_sorted(mut self) -> Vec<Offer> {
-        let mut offers = std::mem::take(&mut self.offers);
-        offers.sort_unstable_by(|one, other| self.before(one, other));
-        offers
+    /// The offers, to be asked for best first.
+    pub(super) fn ranked(self) -> Ranked {
+        Ranked { offers: self.offers, highest: self.highest, ordered: 0, gone: 0 }
+    }
+}
+
+fn before(highest: bool, one: &Offer, other: &Offer) -> Ordering {
+    let by_value = one.value.total_cmp(&other.value);
+    let by_value = if highest { by_value.reverse() } else { by_value };
+    by_value.then(one.order.cmp(&other.order))
+}
+
+/// The offers of a side until the next pass.
+#[derive(Clone, Debug)]
+pub(super) struct Ranked {
+    offers: Vec<Offer>,
+    highest: bool,
+    /// How many are in order, best first; the others are worse, in any order.
+    ordered: usize,
+    /// How many of the best have changed tier, or cannot.
+    gone: usize,
+}
+
+impl Ranked {
+    /// The offer at this place, the best at 0.
+    fn at(&mut self, place: usize) -> Option<Offer> {
+        if place >= self.offers.len() {
+            return None;
+        }
+        while place >= self.ordered {
+            // As many again as were looked at so far.
+            let (rest, highest) = (&mut self.offers[self.ordered..], self.highest);
+            let more = self.ordered.max(LEAST_ORDERED).min(rest.len());
+            rest.select_nth_unstable_by(more - 1, |one, other| before(highest, one, other));
+            rest[..more].sort_unstable_by(|one, other| before(highest, one, other));
+            self.ordered += more;
+        }
+        Some(self.offers[place])
+    }
+
+    /// The value of the best offer, 0 if there is none.
+    pub(super) fn best_value(&mut self) -> f32 {
+        self.at(0).map_or(0.0, |offer| offer.value)
+    }
+
+    /// The offers whose page is still where it was and may move, best first.
+    pub(super) fn usable<'a>(&'a mut self, pages: &'a Pages) -> impl Iterator<Item = Offer> + 'a {
+        let usable = |offer: &Offer| {
+            let entry = &pages[offer.unit];
+            let there = pages.block(offer.unit.block()).is_some() && entry.tier() == Some(offer.tier);
+            there && !entry.moving() && !entry.pinned()
+        };
+        while self.at(self.gone).is_some_and(|offer| !usable(&offer)) {
+            self.gone += 1;
+        }
+        let mut place = self.gone;
+        std::iter::from_fn(move || {
+            place += 1;
+            self.at(place - 1)
+        })
+        .filter(usable)
+    }
+
+    /// Bytes it occupies.
+    pub(super) fn memory_bytes(&self) -> usize {
+        self.offers.capacity() * size_of::<Offer>()
     }
 }
 
@@ -146,18 +208,17 @@ pub(super) struct Exchange {
 /// `free` pages of the destination are given to the first that come. A victim larger than what comes leaves room, for which the next
 /// that come answer with the victim's value and price by the page.
 pub(super) fn pair(
-    coming: &[Offer],
-    leaving: &[Offer],
+    coming: impl Iterator<Item = Offer>,
+    mut leaving: impl Iterator<Item = Offer>,
     mut free: u64,
     to: TierId,
     market: &Market,
     mover_ns: &mut f64,
 ) -> Vec<Exchange> {
     let mut exchanges = Vec::new();
-    let mut victims = leaving.iter().peekable();
     // Room that victims left: pages, and the value and price of each.
     let (mut spare, mut spare_value, mut spare_price) = (0u64, 0.0, 0.0);
-    for &comes in coming {
+    for comes in coming {
         let up = market.price(comes.pages, f64::from(comes.value), comes.tier, to);
         let mut price = up.program_ns * f64::from(comes.times);
         let mut time = up.mover_ns;
@@ -172,7 +233,7 @@ pub(super) fn pair(
         let mut leaves = Vec::new();
         let (mut left_over, mut left_value, mut left_price) = (spare - from_spare, spare_value, spare_price);
         while need > 0 {
-            let Some(victim) = victims.next() else { return exchanges };
+            let Some(victim) = leaving.next() else { return exchanges };
             let down = market.price(victim.pages, f64::from(victim.value), to, comes.tier);
             let pages = u64::from(victim.pages);
             let each = down.program_ns * f64::from(victim.times) / pages as f64;
@@ -184,7 +245,7 @@ pub(super) fn pair(
             if pages > used {
                 (left_over, left_value, left_price) = (pages - used, f64::from(victim.value), each);
             }
-            leaves.push(*victim);
+            leaves.push(victim);
         }
         let gained = f64::from(comes.value) * f64::from(comes.pages) - lost;
         let pays = if market.weighs { market.worth(gained) > price } else { gained > 0.0 };
@@ -225,6 +286,11 @@ pub(super) mod tests {
         Offer { unit: PageId(unit), pages, value, order: unit, times: 1, tier }
     }
 
+    fn in_order(best: Best) -> impl Iterator<Item = Offer> {
+        let mut ranked = best.ranked();
+        (0..).map_while(move |place| ranked.at(place))
+    }
+
     /// The pairs that come of slow and fast pages with these values.
     fn pairs(slow: &[f32], fast: &[f32], free: u64, market: &Market) -> Vec<(u32, Vec<u32>)> {
         let mut coming = Best::new(100, true);
@@ -235,8 +301,7 @@ pub(super) mod tests {
         for (number, value) in (100..).zip(fast) {
             leaving.push(offer(number, 1, *value, TierId::FAST));
         }
-        let found =
-            pair(&coming.into_sorted(), &leaving.into_sorted(), free, TierId::FAST, market, &mut { f64::INFINITY });
+        let found = pair(in_order(coming), in_order(leaving), free, TierId::FAST, market, &mut { f64::INFINITY });
         let unit = |offer: &Offer| offer.unit.0;
         found.iter().map(|one| (unit(&one.comes), one.leaves.iter().map(unit).collect())).collect()
     }
@@ -259,8 +324,12 @@ pub(super) mod tests {
     #[test]
     fn a_page_that_was_moved_up_and_down_pays_more() {
         let mut comes = offer(0, 1, 4.5, SLOW);
-        let found =
-            |comes| pair(&[comes], &[offer(9, 1, 1.0, TierId::FAST)], 0, TierId::FAST, &market(), &mut { 1e9 }).len();
+        let found = |comes| {
+            pair([comes].into_iter(), [offer(9, 1, 1.0, TierId::FAST)].into_iter(), 0, TierId::FAST, &market(), &mut {
+                1e9
+            })
+            .len()
+        };
         assert_eq!(found(comes), 1);
         comes.times = 3;
         assert_eq!(found(comes), 0);
@@ -274,11 +343,11 @@ pub(super) mod tests {
         // 512 pages of value 1 gain 512 * (1 - 0.5) * 1000 ns and cost about 214 us: they pay where a page would not.
         let coming = [offer(0, 512, 1.0, SLOW)];
         let leaving = [offer(512, 512, 0.5, TierId::FAST)];
-        assert_eq!(pair(&coming, &leaving, 0, TierId::FAST, &market, &mut { 1e9 }).len(), 1);
+        assert_eq!(pair(coming.into_iter(), leaving.into_iter(), 0, TierId::FAST, &market, &mut { 1e9 }).len(), 1);
         assert_eq!(pairs(&[1.0], &[0.5], 0, &market), []);
         // A huge victim makes room for 512 small pages, which share its price.
         let small: Vec<Offer> = (0..600).map(|unit| offer(unit, 1, 3.0, SLOW)).collect();
-        let found = pair(&small, &leaving, 0, TierId::FAST, &market, &mut { 1e9 });
+        let found = pair(small.into_iter(), leaving.into_iter(), 0, TierId::FAST, &market, &mut { 1e9 });
         assert_eq!((found.len(), found[0].leaves.len(), found[1].leaves.len()), (512, 1, 0));
     }
 
@@ -287,7 +356,10 @@ pub(super) mod tests {
         let (slow, fast) = ([100.0; 50], [0.0; 50]);
         let coming: Vec<Offer> = (0..).zip(slow).map(|(unit, value)| offer(unit, 1, value, SLOW)).collect();
         let leaving: Vec<Offer> = (100..).zip(fast).map(|(unit, value)| offer(unit, 1, value, TierId::FAST)).collect();
-        assert_eq!(pair(&coming, &leaving, 0, TierId::FAST, &market(), &mut { 10_000.0 }).len(), 5);
+        assert_eq!(
+            pair(coming.into_iter(), leaving.into_iter(), 0, TierId::FAST, &market(), &mut { 10_000.0 }).len(),
+            5
+        );
     }
 
     #[test]
@@ -297,8 +369,22 @@ pub(super) mod tests {
         {
             best.push(offer(unit, 1, value, SLOW));
         }
-        let units: Vec<u32> = best.into_sorted().iter().take(3).map(|offer| offer.unit.0).collect();
+        let units: Vec<u32> = in_order(best).take(3).map(|offer| offer.unit.0).collect();
         assert_eq!(units, [5, 1, 2]);
+    }
+
+    #[test]
+    fn offers_come_in_order_however_few_are_asked_for_at_once() {
+        for highest in [true, false] {
+            let mut best = Best::new(4096, highest);
+            (0..3000).for_each(|unit| best.push(offer(unit, 1, (unit * 7919 % 1000) as f32, SLOW)));
+            let mut sorted = best.offers.clone();
+            sorted.sort_by(|one, other| before(highest, one, other));
+            let mut ranked = best.ranked();
+            assert_eq!(ranked.at(0), Some(sorted[0]));
+            assert_eq!(ranked.ordered, LEAST_ORDERED, "no more is put in order than is looked at");
+            assert_eq!((0..3001).map_while(|place| ranked.at(place)).collect::<Vec<_>>(), sorted);
+        }
     }
 
     #[test]

@@ -10,7 +10,7 @@ use terrace_core::policy::CapacityView;
 use terrace_core::prices::Prices;
 use terrace_core::units::{PageId, TierId, Time};
 
-use super::exchange::{Market, Offer, pair};
+use super::exchange::{Market, Offer, Ranked, pair};
 use super::state::State;
 use super::{BATCH, NEWBORNS_KNOWN, Terrace};
 use crate::parts::support;
@@ -53,28 +53,21 @@ impl Terrace {
     /// Steps 4 and 5, for as long as the mover is busy until the next look: first room for pages to come, since it costs one move and an
     /// exchange two, then exchanges, from the fastest pair of tiers down.
     pub(super) fn step(&mut self, now: Time, capacity: &CapacityView<'_>, pages: &Pages, requests: &mut MoveRequests) {
-        for (above, sides) in self.offers.iter_mut().enumerate() {
-            for (side, offers) in sides.iter_mut().enumerate() {
-                let tier = TierId((above + 1 - side) as u8);
-                offers.retain(|offer| {
-                    let entry = &pages[offer.unit];
-                    let there = pages.block(offer.unit.block()).is_some() && entry.tier() == Some(tier);
-                    there && !entry.moving() && !entry.pinned()
-                });
-            }
-        }
         let mut offers = std::mem::take(&mut self.offers);
         let mut left = STEP.as_nanos() as f64 * self.movers() / f64::from(self.scale);
-        let leaving = offers.first().map_or(&[][..], |sides| &sides[1]);
-        let used = self.keep_room(now, capacity, leaving, &mut left, requests);
-        self.exchange(capacity, &offers, used, left, requests);
+        let used = match offers.first_mut() {
+            Some([_, leaving]) => self.keep_room(now, capacity, leaving.usable(pages), &mut left, requests),
+            None => 0,
+        };
+        self.exchange(capacity, pages, &mut offers, used, left, requests);
         std::mem::swap(&mut self.offers, &mut offers);
     }
 
     fn exchange(
         &mut self,
         capacity: &CapacityView<'_>,
-        offers: &[[Vec<Offer>; 2]],
+        pages: &Pages,
+        offers: &mut [[Ranked; 2]],
         mut used: usize,
         mut left: f64,
         requests: &mut MoveRequests,
@@ -84,15 +77,14 @@ impl Terrace {
             return;
         }
         let mut taken: Vec<PageId> = Vec::new();
-        for (above, [coming, leaving]) in offers.iter().enumerate() {
+        for (above, [coming, leaving]) in offers.iter_mut().enumerate() {
             let to = TierId(above as u8);
-            let not_taken = |offer: &&Offer| !taken.contains(&offer.unit);
-            let coming: Vec<Offer> = coming.iter().filter(not_taken).copied().collect();
-            let leaving: Vec<Offer> = leaving.iter().skip(used).filter(not_taken).copied().collect();
+            let coming = coming.usable(pages).filter(|offer| !taken.contains(&offer.unit));
+            let leaving = leaving.usable(pages).skip(used).filter(|offer| !taken.contains(&offer.unit));
             used = 0;
             let tier = capacity.tiers[above];
             let free = if above == 0 { self.fast_limit.saturating_sub(tier.used + self.headroom) } else { tier.free() };
-            for one in pair(&coming, &leaving, free, to, &market, &mut left) {
+            for one in pair(coming, leaving, free, to, &market, &mut left) {
                 let victims: Vec<PageId> = one.leaves.iter().map(|offer| offer.unit).collect();
                 let fits = requests.exchange(&victims, to.below(), one.comes.unit, to);
                 if capacity.tiers.len() > 2 {
@@ -111,7 +103,7 @@ impl Terrace {
         &mut self,
         now: Time,
         capacity: &CapacityView<'_>,
-        leaving: &[Offer],
+        leaving: impl Iterator<Item = Offer>,
         left: &mut f64,
         requests: &mut MoveRequests,
     ) -> usize {

@@ -6,10 +6,15 @@
 //! A mean is kept in 16 bits, 256 steps an octave, from 2^-24 accesses an interval up. On such a scale ageing is a subtraction. What is
 //! added is rounded up or down at random, in proportion, so that small amounts are right on average.
 
+use std::sync::LazyLock;
+
 /// Steps of the logarithmic scale in an octave.
 pub(super) const STEPS: f32 = 256.0;
 /// Octaves by which the smallest mean lies below one access an interval.
 const BELOW_ONE: f32 = 24.0;
+
+/// The exponent of 1 in an `f32`.
+const BIAS: u32 = 127;
 
 /// Ageing of the long mean in an interval, in steps: a half-life of 19.7 intervals.
 pub(super) const LONG_AGEING: u16 = 13;
@@ -44,7 +49,12 @@ pub(super) fn encode(value: f32, draw: f32) -> u16 {
 
 /// The mean that a stored number stands for.
 pub(super) fn decode(stored: u16) -> f32 {
-    if stored == 0 { 0.0 } else { (f32::from(stored - 1) / STEPS - BELOW_ONE).exp2() }
+    // A pass decodes several means a page: the octave is the exponent as it stands in the number, the part of an octave is looked up.
+    static PARTS: LazyLock<[f32; STEPS as usize]> =
+        LazyLock::new(|| std::array::from_fn(|part| (part as f32 / STEPS).exp2()));
+    let Some(steps) = stored.checked_sub(1) else { return 0.0 };
+    let octave = u32::from(steps / STEPS as u16) + BIAS - BELOW_ONE as u32;
+    PARTS[usize::from(steps % STEPS as u16)] * f32::from_bits(octave.min(2 * BIAS) << (f32::MANTISSA_DIGITS - 1))
 }
 
 /// The share of an access that enters a mean with this ageing at once.
@@ -138,6 +148,11 @@ mod tests {
             assert!((kept / value - 1.0).abs() < 0.0034, "{value}: {kept}");
         }
         assert_eq!((encode(0.0, 0.0), decode(0)), (0, 0.0));
+        for stored in 1..30_000 {
+            let value = (f32::from(stored - 1) / STEPS - BELOW_ONE).exp2();
+            assert!((decode(stored) / value - 1.0).abs() < 1e-6, "{stored}");
+        }
+        assert!(decode(u16::MAX).is_finite());
         // A thousandth of a step at a time, on average.
         let mut random = SplitMix64::new(1);
         let (mut sum, rounds) = (0.0, 400);
