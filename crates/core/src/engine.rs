@@ -229,6 +229,11 @@ impl Engine {
         Output::Wake([policy, rate].into_iter().flatten().min().unwrap_or(Time::FAR_FUTURE))
     }
 
+    /// Whether more pages are known in a tier than it was said to hold.
+    pub fn is_over_capacity(&self, tier: TierId) -> bool {
+        self.pages.used_in_all(tier) > self.capacity[tier.index()]
+    }
+
     /// The page state.
     pub fn pages(&self) -> &Pages {
         &self.pages

@@ -7,7 +7,7 @@
 //! which rank the lines and objects of caches by what those of the same age went on to receive; a price for moves is added.
 //!
 //! Four steps: accesses enter two means of a page (`intake`, `stores`, `state`); when an interval ends, a pass over all pages learns from the
-//! witnesses and values every page (`pass`, `table`); room is kept for pages to come (`allocations`); and pages change places (`exchange`),
+//! witnesses and values every page (`pass`, `table`), and a slow page that is seen before the next one is valued at once; room is kept for pages to come (`allocations`); and pages change places (`exchange`),
 //! if that repays what it takes from the program, bandwidth included (`load`).
 //! The latter two go by steps of 100 ms of the mover's time (`plan`).
 //!
@@ -55,7 +55,7 @@ mod table;
 mod witnesses;
 
 use allocations::Allocations;
-use exchange::Ranked;
+use exchange::{Best, Ranked};
 use load::Load;
 use pace::Pace;
 use pass::{MOST_MOVES, NEWBORN, Pass, next};
@@ -132,6 +132,10 @@ pub struct Terrace {
     /// Who could come and leave by the latest pass, best first, for each pair of tiers; and the best value that slow memory then had.
     offers: Vec<[Ranked; 2]>,
     best_slow: f32,
+    /// Pages seen below fast memory since that pass, valued as they are seen, and what the worst page above each tier is worth.
+    fresh: Vec<Best>,
+    bars: Vec<f32>,
+    noticed: u32,
     fast_limit: u64,
     /// Fast pages to keep free, and whether they are wanted now.
     headroom: u64,
@@ -178,6 +182,9 @@ impl Terrace {
             blind: Vec::new(),
             offers: Vec::new(),
             best_slow: 0.0,
+            fresh: Vec::new(),
+            bars: Vec::new(),
+            noticed: 0,
             fast_limit: 0,
             headroom: 0,
             make_room: false,
@@ -230,6 +237,7 @@ impl Terrace {
         let sides = found.coming.into_iter().zip(found.leaving);
         self.offers = sides.map(|(coming, leaving)| [coming.ranked(), leaving.ranked()]).collect();
         self.best_slow = self.offers.first_mut().map_or(0.0, |[coming, _]| coming.best_value());
+        self.compete(pages);
     }
 }
 
@@ -378,7 +386,13 @@ impl Policy for Terrace {
 
     fn report(&self) -> PolicyReport {
         let witnesses = self.witnesses.capacity() * size_of::<Witness>();
-        let offers = self.offers.iter().flatten().map(Ranked::memory_bytes).sum::<usize>();
+        let offers = self
+            .offers
+            .iter()
+            .flatten()
+            .map(Ranked::memory_bytes)
+            .chain(self.fresh.iter().map(Best::memory_bytes))
+            .sum::<usize>();
         let column = self.short.len() * size_of::<u16>() + self.blind.capacity();
         let metric = |name, value| Metric { name, value };
         PolicyReport {

@@ -90,6 +90,15 @@ pub(super) struct Offer {
     pub tier: TierId,
 }
 
+impl Offer {
+    /// Whether the page is still where it was, and may move.
+    fn stands(&self, pages: &Pages) -> bool {
+        let entry = &pages[self.unit];
+        let there = pages.block(self.unit.block()).is_some() && entry.tier() == Some(self.tier);
+        there && !entry.moving() && !entry.pinned()
+    }
+}
+
 /// Keeps the best offers of a pass in bounded memory: twice as many as are wanted at most, then half are dropped.
 #[derive(Clone, Debug)]
 pub(super) struct Best {
@@ -123,9 +132,27 @@ impl Best {
         }
     }
 
+    /// Bytes it occupies.
+    pub(super) fn memory_bytes(&self) -> usize {
+        self.offers.capacity() * size_of::<Offer>()
+    }
+
     /// The offers, to be asked for best first.
     pub(super) fn ranked(self) -> Ranked {
         Ranked { offers: self.offers, highest: self.highest, ordered: 0, gone: 0 }
+    }
+}
+
+impl Best {
+    /// Those that still stand, best first, each page once, by the best it was offered for. They stay in the list.
+    pub(super) fn standing(&mut self, pages: &Pages) -> Vec<Offer> {
+        let highest = self.highest;
+        self.offers.retain(|offer| offer.stands(pages));
+        self.offers
+            .sort_unstable_by(|one, other| one.unit.0.cmp(&other.unit.0).then_with(|| before(highest, one, other)));
+        self.offers.dedup_by_key(|offer| offer.unit);
+        self.offers.sort_unstable_by(|one, other| before(highest, one, other));
+        self.offers.clone()
     }
 }
 
@@ -168,13 +195,10 @@ impl Ranked {
         self.at(0).map_or(0.0, |offer| offer.value)
     }
 
-    /// The offers whose page is still where it was and may move, best first.
-    pub(super) fn usable<'a>(&'a mut self, pages: &'a Pages) -> impl Iterator<Item = Offer> + 'a {
-        let usable = |offer: &Offer| {
-            let entry = &pages[offer.unit];
-            let there = pages.block(offer.unit.block()).is_some() && entry.tier() == Some(offer.tier);
-            there && !entry.moving() && !entry.pinned()
-        };
+    /// The offers whose page is still where it was, may move and was not seen in the interval under way, best first: what it is worth by
+    /// now is another matter.
+    pub(super) fn usable<'a>(&'a mut self, pages: &'a Pages, interval: u16) -> impl Iterator<Item = Offer> + 'a {
+        let usable = move |offer: &Offer| offer.stands(pages) && pages[offer.unit].stamp != interval;
         while self.at(self.gone).is_some_and(|offer| !usable(&offer)) {
             self.gone += 1;
         }
@@ -190,6 +214,19 @@ impl Ranked {
     pub(super) fn memory_bytes(&self) -> usize {
         self.offers.capacity() * size_of::<Offer>()
     }
+}
+
+/// Two lists as one, best first.
+pub(super) fn merged(
+    one: impl Iterator<Item = Offer>,
+    other: impl Iterator<Item = Offer>,
+) -> impl Iterator<Item = Offer> {
+    let (mut one, mut other) = (one.peekable(), other.peekable());
+    std::iter::from_fn(move || match (one.peek(), other.peek()) {
+        (Some(first), Some(second)) if first.value < second.value => other.next(),
+        (Some(_), _) => one.next(),
+        (None, _) => other.next(),
+    })
 }
 
 /// One page comes; those that leave make room for it. `leaves` is empty where there is room.

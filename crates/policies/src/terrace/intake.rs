@@ -87,6 +87,7 @@ impl Terrace {
         entry.stamp = self.number;
         let short = &mut self.short[unit.index()];
         *short = encode(decode(*short) + each * weight(SHORT_AGEING), draw());
+        self.notice(unit, size, pages);
     }
 
     /// A unit that is not known yet is as the mean page, until more is known.

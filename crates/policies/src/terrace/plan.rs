@@ -10,9 +10,10 @@ use terrace_core::policy::CapacityView;
 use terrace_core::prices::Prices;
 use terrace_core::units::{PageId, TierId, Time};
 
-use super::exchange::{Market, Offer, Ranked, pair};
+use super::exchange::{Best, Market, Offer, Ranked, merged, pair};
+use super::pass::NEWBORN;
 use super::state::State;
-use super::{BATCH, NEWBORNS_KNOWN, Terrace};
+use super::{BATCH, MOST_OFFERS, NEWBORNS_KNOWN, Terrace};
 use crate::parts::support;
 
 /// Most of the mover's time that is planned for at once: what is asked for later is asked for by fresher news.
@@ -50,13 +51,42 @@ impl Terrace {
         if processors.is_finite() && processors > 0.0 { (processors / 4.0).floor().clamp(1.0, most) } else { most }
     }
 
+    /// A page below fast memory is seen between two passes. Who would have to leave for it is known, so it does not wait for the next pass to
+    /// be valued.
+    pub(super) fn notice(&mut self, unit: PageId, size: u32, pages: &Pages) {
+        let entry = &pages[unit];
+        let Some(tier) = entry.tier().filter(|tier| *tier != TierId::FAST) else { return };
+        let above = tier.index() - 1;
+        let Some(&bar) = self.bars.get(above) else { return };
+        let state = State::of(0, entry.heat, self.short[unit.index()], self.mean, self.options.parts);
+        let value = self.table.value(state) - self.options.doubt * self.table.error(state);
+        if value > bar {
+            let moves = if entry.policy_bits() == NEWBORN { 0 } else { entry.policy_bits() };
+            let offer = Offer { unit, pages: size, value, order: self.noticed, times: moves.max(1), tier };
+            self.noticed += 1;
+            self.fresh[above].push(offer);
+        }
+    }
+
+    /// A pass is done: who is seen from now on competes with the worst of those above.
+    pub(super) fn compete(&mut self, pages: &Pages) {
+        let number = self.number;
+        let worst =
+            |[_, leaving]: &mut [Ranked; 2]| leaving.usable(pages, number).next().map_or(0.0, |worst| worst.value);
+        self.bars = self.offers.iter_mut().map(worst).collect();
+        self.fresh = self.bars.iter().map(|_| Best::new(MOST_OFFERS, true)).collect();
+        self.noticed = 0;
+    }
+
     /// Steps 4 and 5, for as long as the mover is busy until the next look: first room for pages to come, since it costs one move and an
     /// exchange two, then exchanges, from the fastest pair of tiers down.
     pub(super) fn step(&mut self, now: Time, capacity: &CapacityView<'_>, pages: &Pages, requests: &mut MoveRequests) {
         let mut offers = std::mem::take(&mut self.offers);
         let mut left = STEP.as_nanos() as f64 * self.movers() / f64::from(self.scale);
         let used = match offers.first_mut() {
-            Some([_, leaving]) => self.keep_room(now, capacity, leaving.usable(pages), &mut left, requests),
+            Some([_, leaving]) => {
+                self.keep_room(now, capacity, leaving.usable(pages, self.number), &mut left, requests)
+            }
             None => 0,
         };
         self.exchange(capacity, pages, &mut offers, used, left, requests);
@@ -79,8 +109,10 @@ impl Terrace {
         let mut taken: Vec<PageId> = Vec::new();
         for (above, [coming, leaving]) in offers.iter_mut().enumerate() {
             let to = TierId(above as u8);
-            let coming = coming.usable(pages).filter(|offer| !taken.contains(&offer.unit));
-            let leaving = leaving.usable(pages).skip(used).filter(|offer| !taken.contains(&offer.unit));
+            let fresh = self.fresh.get_mut(above).map_or_else(Vec::new, |fresh| fresh.standing(pages));
+            let coming = merged(fresh.into_iter(), coming.usable(pages, self.number));
+            let coming = coming.filter(|offer| !taken.contains(&offer.unit));
+            let leaving = leaving.usable(pages, self.number).skip(used).filter(|offer| !taken.contains(&offer.unit));
             used = 0;
             let tier = capacity.tiers[above];
             let free = if above == 0 { self.fast_limit.saturating_sub(tier.used + self.headroom) } else { tier.free() };
