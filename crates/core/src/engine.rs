@@ -229,11 +229,6 @@ impl Engine {
         Output::Wake([policy, rate].into_iter().flatten().min().unwrap_or(Time::FAR_FUTURE))
     }
 
-    /// Whether more pages are known in a tier than it was said to hold.
-    pub fn is_over_capacity(&self, tier: TierId) -> bool {
-        self.pages.used_in_all(tier) > self.capacity[tier.index()]
-    }
-
     /// The page state.
     pub fn pages(&self) -> &Pages {
         &self.pages
@@ -317,7 +312,9 @@ impl Engine {
     /// The capacity view.
     pub fn tier_use(&self) -> Vec<TierUse> {
         let used = |tier| self.pages.used_in_all(TierId(tier as u8));
-        self.capacity.iter().enumerate().map(|(tier, &capacity)| TierUse { used: used(tier), capacity }).collect()
+        // A tier holds what is in it: pages that are found after its room was read were there already.
+        let tier = |(tier, &capacity): (usize, &u64)| TierUse { used: used(tier), capacity: capacity.max(used(tier)) };
+        self.capacity.iter().enumerate().map(tier).collect()
     }
 
     fn feedback(&mut self, now: Time, feedback: Feedback<'_>) {

@@ -564,7 +564,6 @@ impl Manager {
         if round.pages > 0 {
             self.stats.last_round = round;
         }
-        self.read_room_again();
         self.drain_engine(Input::ScanDone(round));
         Ok(())
     }
@@ -590,7 +589,6 @@ impl Manager {
         });
         self.stats.hint_faults += intake.hint_faults;
         self.outlive_round(walked)?;
-        self.read_room_again();
         self.places_at = Some(now + pause_after(thread_cpu().saturating_sub(began)));
         Ok(())
     }

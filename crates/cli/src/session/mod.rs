@@ -131,6 +131,7 @@ pub(crate) fn run_with(plan: &Plan, mut hook: Option<&mut dyn RunHook>) -> anyho
         hook.begin(ready.move_cost, manager.tiers())?;
     }
     let mut target = Target::start(&plan.target)?;
+    tracing::info!(policy = profile.name, "managing");
     let mut recorder = Recorder::new(manager.now(), plan);
     let broke = manage(plan, &mut manager, &mut target, &mut recorder, hook, proof.as_mut());
     if broke.is_err() {

@@ -162,15 +162,6 @@ impl Manager {
         }
     }
 
-    /// Room is what is used and what is free: where a walk found pages that were there when the room was read, it was taken for too small by as
-    /// many, and they would all have to leave.
-    pub(super) fn read_room_again(&mut self) {
-        let found = |tier: &Tier| tier.nodes().is_some() && self.parts.engine.is_over_capacity(tier.id);
-        if self.parts.tiers.tiers().iter().any(found) {
-            self.read_room();
-        }
-    }
-
     /// Passes to the engine how much of each process must not go to swap: the kernel holds `memory.min` and `memory.low` against reclaim
     /// under pressure, and not against who pages out by advice. What goes to another node stays charged, and is bounded all the same.
     fn respect_protection(&mut self, now: Time) {
