@@ -31,6 +31,8 @@ use crate::scenario::{GuestFile, Scenario, Step};
 /// The program's mappings: with an unlimited stack the kernel maps downwards from a sixth of the address space (from 0x155555556000 on 6.1.0-56,
 /// 6.12.117 and 7.2.13) or upwards from a third of it (seen at 0x2aaaaaaaa000 on another 6.12). Programs themselves begin at two thirds,
 /// everything else maps below the top: nothing else lies here, but for the heap of Go programs.
+/// Room on node 0 beside the program's while Terrace starts: the kernel's own, for its programs and rings.
+const STARTING_KIB: u64 = 32 << 10;
 const ADDRESSES: Range<u64> = 0x0800_0000_0000..0x4000_0000_0000;
 /// The same beside memtierd, whose heap begins anywhere below 0x400000000000 since Go 1.26: no more than any program here can fill. Should a
 /// kernel map elsewhere, the plugin sees no access, which is an error.
@@ -369,7 +371,9 @@ impl Job {
         let interleaved = if self.manager == Manager::Interleave { "numactl --interleave=all " } else { "" };
         let enters = self.manager.enters();
         let set = |settings: &[String]| settings.iter().map(|setting| format!(" --set {setting}")).collect::<String>();
-        let mut text = format!("leave_free 0 {} || exit 1\n", self.fast.get() >> 10);
+        let fast_kib = self.fast.get() >> 10;
+        let room = if matches!(self.manager, Manager::Terrace { .. }) { fast_kib + STARTING_KIB } else { fast_kib };
+        let mut text = format!("leave_free 0 {room} || exit 1\n");
         let measure = Measure::of(self.size);
         text += &self.manager.before(measure);
         text += &match &self.subject {
@@ -404,13 +408,18 @@ impl Job {
             }
             // What watching and moving take in emulated time says how fast the emulator is: budgets of it would decide by that. What each manager
             // cost stands in its row.
+            // Trackers are proven before the first look: seconds of emulated time, whatever the size of the program, which waits for them as it does
+            // for memtierd. What the kernel sets up for them may take memory of node 0, which is the program's in full once it goes on.
             // A policy of its own memory, not a cpuset: that would forbid it to move pages to node 0. With balancing, since the kernel's
             // scanner passes over memory of other policies, and the tracker of hint faults is tried on Terrace's own.
             Manager::Terrace { policy, .. } => format!(
-                "numactl --balancing --membind=1 terrace attach --pid $pid --quiet --policy {policy} --tier-slow node:1 --fast {} --cooldown {}{} \
+                "kill -STOP $pid\n\
+                 numactl --balancing --membind=1 terrace attach --pid $pid -v --quiet --policy {policy} --tier-slow node:1 --fast {} --cooldown {}{} \
                  --max-overhead 100% --max-slowdown 100% \
-                 --json-file $OUT/run.json &\n\
-                 manager=$!\n",
+                 --json-file $OUT/run.json 2>/tmp/terrace.log &\n\
+                 manager=$!\n\
+                 manages $manager && sleep 5 && fill 0 $(left_of {fast_kib} $pid) || exit 1\n\
+                 kill -CONT $pid\ncpu_now cpu_before\n",
                 self.fast.get(),
                 self.manager.rest(measure).unwrap_or_default(),
                 set(&self.manager.settings(measure))
@@ -424,7 +433,7 @@ impl Job {
         text += match &self.manager {
             Manager::Damon => "damon_result damon\n",
             Manager::Memtierd { .. } => "memtierd_result memtierd || exit 1\n",
-            Manager::Terrace { .. } => "wait $manager || exit $?\n",
+            Manager::Terrace { .. } => "wait $manager || { failed=$?; cat /tmp/terrace.log >&2; exit $failed; }\n",
             _ => "",
         };
         text += "vmstat_now after\ncpu_now cpu_after\n";
