@@ -42,8 +42,8 @@ pub(super) struct Market {
     pub rate: f64,
     /// See there.
     pub interval_ns: f64,
-    /// Whether moves are weighed at all; without, whatever is worth more moves.
-    pub weighs: bool,
+    /// The share of its price that a move has to repay; with 0 whatever is worth more moves.
+    pub share: f64,
 }
 
 impl Market {
@@ -65,6 +65,11 @@ impl Market {
             + touched * mover_ns / 2.0
             + bandwidth * f64::from(pages);
         MoveCost { program_ns, mover_ns }
+    }
+
+    /// Whether so much value repays this price, in nanoseconds.
+    pub(super) fn pays(&self, gained: f64, price_ns: f64) -> bool {
+        gained > 0.0 && (self.share == 0.0 || self.worth(gained) > self.share * price_ns)
     }
 
     /// What so much value is worth in nanoseconds.
@@ -285,9 +290,8 @@ pub(super) fn pair(
             leaves.push(victim);
         }
         let gained = f64::from(comes.value) * f64::from(comes.pages) - lost;
-        let pays = if market.weighs { market.worth(gained) > price } else { gained > 0.0 };
         // Those after it gain less, by the page: nothing further down pays.
-        if !pays || time > *mover_ns {
+        if !market.pays(gained, price) || time > *mover_ns {
             break;
         }
         *mover_ns -= time;
@@ -315,7 +319,7 @@ pub(super) mod tests {
             gain_ns: 100.0,
             rate: 10.0,
             interval_ns: 1e12,
-            weighs: true,
+            share: 1.0,
         }
     }
 
@@ -354,7 +358,7 @@ pub(super) mod tests {
     #[test]
     fn pages_a_hundredth_apart_do_not_change_places_unless_moves_are_free() {
         assert_eq!(pairs(&[1.01; 50], &[1.0; 50], 0, &market()), []);
-        let free = Market { weighs: false, ..market() };
+        let free = Market { share: 0.0, ..market() };
         assert_eq!(pairs(&[1.01; 50], &[1.0; 50], 0, &free).len(), 50);
     }
 

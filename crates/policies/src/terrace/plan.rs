@@ -40,7 +40,7 @@ impl Terrace {
             gain_ns: self.gain_ns,
             rate: self.rate[0] / self.rate[1].max(1e-9),
             interval_ns: interval.as_nanos() as f64 / f64::from(self.scale),
-            weighs: self.options.weighs,
+            share: self.options.price,
         }
     }
 
@@ -164,7 +164,7 @@ impl Terrace {
             let cost = market.price(victim.pages, value, TierId::FAST, slow);
             let price = cost.program_ns * f64::from(victim.times);
             let gained = (newborn - value) * f64::from(victim.pages);
-            let pays = if market.weighs { market.worth(gained) > price } else { gained > 0.0 };
+            let pays = market.pays(gained, price);
             let reason = if over > 0 { Reason::OverLimit } else { Reason::MakeRoom };
             if over == 0 && (!pays || *left < cost.mover_ns) || !requests.move_to(victim.unit, slow, reason) {
                 break;
@@ -191,6 +191,6 @@ impl Terrace {
         let market = self.market(self.pace.interval());
         let gained = f64::from(self.best_slow - self.table.value(State::newborn(false)));
         let price = market.price(1, f64::from(self.best_slow), TierId::FAST.below(), TierId::FAST).program_ns;
-        if market.worth(gained) > price { support::first_below(capacity) } else { TierId::FAST }
+        if market.pays(gained, price) { support::first_below(capacity) } else { TierId::FAST }
     }
 }

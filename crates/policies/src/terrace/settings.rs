@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use terrace_core::policy::Needs;
-use terrace_core::units::parse_duration;
+use terrace_core::units::{parse_duration, parse_share};
 
 use super::state::Parts;
 use crate::{SettingInfo, Settings, SettingsError};
@@ -27,7 +27,11 @@ pub(super) const SETTINGS: &[SettingInfo] = &[
         default: "1",
         meaning: "standard errors by which a page that comes is valued lower, and one that leaves higher",
     },
-    SettingInfo { key: "price", default: "on", meaning: "off: whatever is worth more moves, whatever it costs" },
+    SettingInfo {
+        key: "price",
+        default: "on",
+        meaning: "the share of its price that a move has to repay, such as 5%; off: whatever is worth more moves, whatever it costs",
+    },
     SettingInfo {
         key: "spare",
         default: "on",
@@ -62,7 +66,8 @@ pub(super) struct Options {
     pub learns: bool,
     pub parts: Parts,
     pub doubt: f32,
-    pub weighs: bool,
+    /// The share of its price that a move has to repay.
+    pub price: f64,
     pub spare: bool,
     pub bandwidth: bool,
     pub movers: u8,
@@ -121,7 +126,11 @@ impl Options {
             doubt: settings.take("doubt", "a number from 0 to 10", |text| {
                 text.parse().ok().filter(|number| (0.0..=10.0).contains(number))
             })?,
-            weighs: settings.switch("price")?,
+            price: settings.take("price", "on, off or a share between 0% and 100%", |text| match text {
+                "on" => Some(1.0),
+                "off" => Some(0.0),
+                text => parse_share(text).ok(),
+            })?,
             spare: settings.switch("spare")?,
             bandwidth: settings.switch("bandwidth")?,
             movers: settings.take("movers", "a number from 1 to 64", |text| {
