@@ -589,6 +589,7 @@ mod tests {
             ("interleave", "numactl --interleave=all terrace workload"),
             ("damon", "damon_tiering"),
             ("terrace:age", "--policy age --tier-slow node:1 --fast 20131"),
+            ("terrace:age", "manages $manager && sleep 5 && fill 0 $(left_of"),
             ("terrace:flexmem", "--set adapt_samples=98 --set cool_samples=1953 --set period=9ms --set reserve=3%"),
             ("terrace:flexhm:r=5", "--set i=10ms --set e=195ms --set r=5"),
         ] {

@@ -244,6 +244,32 @@ fn moves_cost_what_the_driver_says_and_prices_may_change() {
 }
 
 #[test]
+fn a_share_of_the_price_may_be_all_that_a_move_has_to_repay() {
+    let moved = |price| {
+        let mut rig = quarter(&[SECOND, ("price", price)]);
+        let dear = Prices { move_small_ns: 4e7, ..Prices::ASSUMED };
+        rig.engine.handle(rig.now, terrace_core::engine::Input::Prices(dear));
+        sampled(&mut rig, 20, |vpn, _| usize::from((100..150).contains(&vpn)) * 40);
+        rig.promotions
+    };
+    assert_eq!(["on", "50%"].map(moved), [0, 0]);
+    assert!(moved("0.001%") > 20 && moved("off") > 20, "{} {}", moved("0.001%"), moved("off"));
+}
+
+#[test]
+fn a_slow_page_that_is_seen_between_two_passes_does_not_wait_for_the_next() {
+    let mut rig = quarter(&[]);
+    rig.pass(Duration::from_secs(10));
+    sampled(&mut rig, 10, |vpn, _| if vpn < 20 { 30 } else { 0 });
+    let passes = metric(&rig, "intervals");
+    // Less than an eighth of an observation a page: the interval goes on.
+    rig.sample((100..105).flat_map(|vpn| std::iter::repeat_n(vpn, 5)));
+    rig.pass(Duration::from_secs(1));
+    assert_eq!((metric(&rig, "intervals"), fast_of(&rig, 100..105)), (passes, 5));
+    assert_eq!(fast_of(&rig, 0..20), 20, "those in use stay");
+}
+
+#[test]
 fn what_is_over_the_limit_leaves_least_valuable_first() {
     let mut rig = quarter(&[SECOND]);
     sampled(&mut rig, 10, |vpn, _| if vpn < 32 { 30 } else { 0 });
