@@ -312,9 +312,7 @@ impl Engine {
     /// The capacity view.
     pub fn tier_use(&self) -> Vec<TierUse> {
         let used = |tier| self.pages.used_in_all(TierId(tier as u8));
-        // A tier holds what is in it: pages that are found after its room was read were there already.
-        let tier = |(tier, &capacity): (usize, &u64)| TierUse { used: used(tier), capacity: capacity.max(used(tier)) };
-        self.capacity.iter().enumerate().map(tier).collect()
+        self.capacity.iter().enumerate().map(|(tier, &capacity)| TierUse { used: used(tier), capacity }).collect()
     }
 
     fn feedback(&mut self, now: Time, feedback: Feedback<'_>) {

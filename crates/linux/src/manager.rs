@@ -665,6 +665,7 @@ impl Manager {
         }
         loop {
             let now = self.now();
+            self.believe_what_is_found(now);
             match self.parts.engine.poll(now) {
                 Output::Track(cadence) => {
                     if let Some(periods) = cadence.sampling {

@@ -113,15 +113,6 @@ fn cold_pages_leave_and_are_counted_once() {
 }
 
 #[test]
-fn a_tier_holds_what_is_found_in_it_however_little_room_was_read_of_it_before() {
-    let mut engine = engine(FastGoal::Least);
-    engine.handle(at(99), Input::Capacity(TierId::FAST, 5));
-    show(&mut engine, at(100), 512, |_| Some(TierId::FAST));
-    let fast = engine.tier_use()[0];
-    assert_eq!((fast.used, fast.capacity, fast.free()), (512, 512, 0));
-}
-
-#[test]
 fn a_page_that_comes_back_by_itself_is_a_refault_and_soon_a_mistake() {
     let mut engine = engine(FastGoal::Least);
     show(&mut engine, at(100), 100, |_| Some(TierId::FAST));

@@ -162,6 +162,16 @@ impl Manager {
         }
     }
 
+    /// A node holds what is found on it: pages that are found after its room was read were there already. Otherwise they would all count as over
+    /// its room, and have to leave.
+    pub(super) fn believe_what_is_found(&mut self, now: Time) {
+        for (tier, use_of) in self.parts.tiers.tiers().iter().zip(self.parts.engine.tier_use()) {
+            if tier.nodes().is_some() && use_of.used > use_of.capacity {
+                self.parts.engine.handle(now, Input::Capacity(tier.id, use_of.used));
+            }
+        }
+    }
+
     /// Passes to the engine how much of each process must not go to swap: the kernel holds `memory.min` and `memory.low` against reclaim
     /// under pressure, and not against who pages out by advice. What goes to another node stays charged, and is bounded all the same.
     fn respect_protection(&mut self, now: Time) {
