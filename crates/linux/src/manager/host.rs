@@ -208,6 +208,9 @@ impl Manager {
 
     /// Passes to the policy how busy the processors are, where it weighs moves between nodes: a mover on one that idles takes time from nobody.
     fn read_processors(&mut self, window: Duration) {
+        if self.parts.tiers.tiers().iter().filter(|tier| tier.nodes().is_some()).count() < 2 {
+            return;
+        }
         let Some(now) = ProcessorUse::read(Path::new("/"), &[]) else { return };
         let Some(before) = self.processors.replace(now) else { return };
         let in_use = now.since(&before).busy.as_secs_f64() / (window.as_secs_f64().max(1e-3) * f64::from(now.online));

@@ -177,7 +177,7 @@ pub trait Mover {
 /// How long one call may take, by default: users of the peers ask for the same (katalyst-core, pull request 477).
 pub const STALL_DEADLINE: Duration = Duration::from_millis(20);
 
-/// Moves of one direction that are worth a call of their own. Where directions alternate, as in exchanges, so many are sorted by it before they are carried
+/// Moves of one direction that are worth a call of their own. Where directions alternate, as in exchanges, as many are sorted by it before they are carried
 /// out: a call drains the processors' lists of pages and reads where the target may go, whether it moves one page or hundreds.
 const TOGETHER: usize = 512;
 
