@@ -31,8 +31,6 @@ use crate::scenario::{GuestFile, Scenario, Step};
 /// The program's mappings: with an unlimited stack the kernel maps downwards from a sixth of the address space (from 0x155555556000 on 6.1.0-56,
 /// 6.12.117 and 7.2.13) or upwards from a third of it (seen at 0x2aaaaaaaa000 on another 6.12). Programs themselves begin at two thirds,
 /// everything else maps below the top: nothing else lies here, but for the heap of Go programs.
-/// Room on node 0 beside the program's while Terrace starts: the kernel's own, for its programs and rings.
-const STARTING_KIB: u64 = 32 << 10;
 const ADDRESSES: Range<u64> = 0x0800_0000_0000..0x4000_0000_0000;
 /// The same beside memtierd, whose heap begins anywhere below 0x400000000000 since Go 1.26: no more than any program here can fill. Should a
 /// kernel map elsewhere, the plugin sees no access, which is an error.
@@ -45,6 +43,8 @@ const BESIDES: Bytes = Bytes::mib(384);
 const SAMPLE_MEMORY: Bytes = Bytes::mib(2);
 /// USER_HZ, the unit of CPU time in /proc, is 100 on every x86 kernel.
 const TICKS: f64 = 100.0;
+/// Room on node 0 beside the program's while Terrace starts: the kernel's own, for its programs and rings.
+const STARTING_KIB: u64 = 32 << 10;
 
 /// What is run under every manager.
 #[derive(Clone, Debug, PartialEq, Eq)]

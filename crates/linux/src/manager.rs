@@ -663,9 +663,9 @@ impl Manager {
         if self.held {
             return false;
         }
+        self.believe_what_is_found(now);
         loop {
             let now = self.now();
-            self.believe_what_is_found(now);
             match self.parts.engine.poll(now) {
                 Output::Track(cadence) => {
                     if let Some(periods) = cadence.sampling {

@@ -7,8 +7,8 @@
 //! which rank the lines and objects of caches by what those of the same age went on to receive; a price for moves is added.
 //!
 //! Four steps: accesses enter two means of a page (`intake`, `stores`, `state`); when an interval ends, a pass over all pages learns from the
-//! witnesses and values every page (`pass`, `table`), and a slow page that is seen before the next one is valued at once; room is kept for pages to come (`allocations`); and pages change places (`exchange`),
-//! if that repays what it takes from the program, bandwidth included (`load`).
+//! witnesses and values every page (`pass`, `table`), and a slow page that is seen before the next one is valued at once; room is kept for
+//! pages to come (`allocations`); and pages change places (`exchange`), if that repays what it takes from the program, bandwidth included (`load`).
 //! The latter two go by steps of 100 ms of the mover's time (`plan`).
 //!
 //! | constant | value | meaning |

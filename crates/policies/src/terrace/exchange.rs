@@ -142,13 +142,6 @@ impl Best {
         self.offers.capacity() * size_of::<Offer>()
     }
 
-    /// The offers, to be asked for best first.
-    pub(super) fn ranked(self) -> Ranked {
-        Ranked { offers: self.offers, highest: self.highest, ordered: 0, gone: 0 }
-    }
-}
-
-impl Best {
     /// Those that still stand, best first, each page once, by the best it was offered for. They stay in the list.
     pub(super) fn standing(&mut self, pages: &Pages) -> Vec<Offer> {
         let highest = self.highest;
@@ -158,6 +151,11 @@ impl Best {
         self.offers.dedup_by_key(|offer| offer.unit);
         self.offers.sort_unstable_by(|one, other| before(highest, one, other));
         self.offers.clone()
+    }
+
+    /// The offers, to be asked for best first.
+    pub(super) fn ranked(self) -> Ranked {
+        Ranked { offers: self.offers, highest: self.highest, ordered: 0, gone: 0 }
     }
 }
 

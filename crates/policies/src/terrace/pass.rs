@@ -3,7 +3,7 @@
 //! In: pages, the value table, the witnesses of the interval before. Out: [`Found`]: offers by tier, witnesses with what they received,
 //! sums. Must not: judge prices. It goes by space and address, so that the numbers of pages do not matter.
 
-use terrace_core::pages::{Column, Pages};
+use terrace_core::pages::{Column, Page, Pages};
 use terrace_core::units::{BLOCK_PAGES, BlockId, PageId, SpaceId, Vpn};
 
 use super::exchange::{Best, Offer};
@@ -103,7 +103,7 @@ impl Pass<'_> {
             column[unit.index()] = 0;
             return;
         };
-        let newborn = entry.policy_bits() == NEWBORN;
+        let (newborn, moves) = (entry.policy_bits() == NEWBORN, moves(entry));
         let (long, short) = (entry.heat, column[unit.index()]);
         let blind = self.blind.get(unit.block().0 as usize).copied().unwrap_or(false);
         if blind {
@@ -120,7 +120,6 @@ impl Pass<'_> {
             entry.heat = long.saturating_sub(LONG_AGEING);
             column[unit.index()] = short.saturating_sub(SHORT_AGEING);
         }
-        let moves = if newborn { 0 } else { entry.policy_bits() };
         let kept = if self.fades { moves.saturating_sub(1) } else { moves };
         entry.set_policy_bits(kept);
         found.units += 1;
@@ -155,6 +154,11 @@ impl Pass<'_> {
         }
         found.witnesses.push(now);
     }
+}
+
+/// A page's latest moves, as far as they are counted.
+pub(super) fn moves(entry: &Page) -> u8 {
+    if entry.policy_bits() == NEWBORN { 0 } else { entry.policy_bits() }
 }
 
 /// The number of the interval after this one; 0 stands for a page that is not known yet.

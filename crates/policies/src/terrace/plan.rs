@@ -11,7 +11,7 @@ use terrace_core::prices::Prices;
 use terrace_core::units::{PageId, TierId, Time};
 
 use super::exchange::{Best, Market, Offer, Ranked, merged, pair};
-use super::pass::NEWBORN;
+use super::pass::moves;
 use super::state::State;
 use super::{BATCH, MOST_OFFERS, NEWBORNS_KNOWN, Terrace};
 use crate::parts::support;
@@ -61,8 +61,7 @@ impl Terrace {
         let state = State::of(0, entry.heat, self.short[unit.index()], self.mean, self.options.parts);
         let value = self.table.value(state) - self.options.doubt * self.table.error(state);
         if value > bar {
-            let moves = if entry.policy_bits() == NEWBORN { 0 } else { entry.policy_bits() };
-            let offer = Offer { unit, pages: size, value, order: self.noticed, times: moves.max(1), tier };
+            let offer = Offer { unit, pages: size, value, order: self.noticed, times: moves(entry).max(1), tier };
             self.noticed += 1;
             self.fresh[above].push(offer);
         }
