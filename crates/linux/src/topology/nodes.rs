@@ -116,11 +116,12 @@ pub(crate) fn free_memory(root: &Path, number: u32) -> Option<Bytes> {
 
 /// What of a node's memory can still be taken: the kernel's estimate MemAvailable (Documentation/filesystems/proc.rst) for one node, without
 /// slabs. Of each zone the free memory above its low watermark and above what it keeps back from allocations that could be met
-/// by a higher zone (`lowmem_reserve`, "protection"; a program's could), and of the file cache what is more than half of it or than those
-/// watermarks. `zoneinfo` is what /proc/zoneinfo says.
+/// by a higher zone (`lowmem_reserve`, "protection"; a program's could), the pages that processors hold ready for their next allocations, and of the file
+/// cache what is more than half of it or than those watermarks. Pages that were moved away lie in such a list of the mover's processor at
+/// first, up to an eighth of a zone. `zoneinfo` is what /proc/zoneinfo says.
 pub(crate) fn available_memory(root: &Path, number: u32, zoneinfo: &str) -> Option<Bytes> {
     let text = std::fs::read_to_string(root.join(format!("sys/devices/system/node/node{number}/meminfo"))).ok()?;
-    let (mut free_above, mut low_of_all) = (0u64, 0u64);
+    let (mut free_above, mut low_of_all, mut held_ready) = (0u64, 0u64, 0u64);
     let (mut free, mut low) = (0u64, 0u64);
     for line in node_lines(zoneinfo, number) {
         let mut words = line.split_ascii_whitespace();
@@ -128,7 +129,8 @@ pub(crate) fn available_memory(root: &Path, number: u32, zoneinfo: &str) -> Opti
         match (words.next(), words.next()) {
             (Some("pages"), Some("free")) => free = value(words.next()),
             (Some("low"), word) => low = value(word),
-            // The last of a zone's lines that matter, on every kernel.
+            (Some("count:"), word) => held_ready += value(word),
+            // The last of the lines about the zone itself that matter, on every kernel; its lists by processor come after.
             (Some("protection:"), _) => {
                 let numbers = line.split(['(', ',', ')']).filter_map(|word| word.trim().parse::<u64>().ok());
                 free_above += free.saturating_sub(low + numbers.max().unwrap_or(0));
@@ -140,7 +142,7 @@ pub(crate) fn available_memory(root: &Path, number: u32, zoneinfo: &str) -> Opti
     let amount = |name: &str| meminfo_bytes(&text, name).unwrap_or_default().get();
     let files = amount("Active(file):") + amount("Inactive(file):");
     let low_of_all = Bytes::of_pages(low_of_all).get();
-    Some(Bytes::of_pages(free_above) + Bytes::new(files - low_of_all.min(files / 2)))
+    Some(Bytes::of_pages(free_above + held_ready) + Bytes::new(files - low_of_all.min(files / 2)))
 }
 
 fn read_node(root: &Path, number: u32, block_bytes: Option<u64>, zoneinfo: &str) -> Result<Node, TopologyError> {
@@ -269,33 +271,34 @@ Node 1, zone  Movable
     }
 
     #[test]
-    fn what_can_be_taken_is_free_above_what_zones_keep_back_and_half_of_the_file_cache() {
-        let check = |[dma, normal]: [u64; 2], files_kib: u64, left: Bytes| {
+    fn what_can_be_taken_is_free_above_what_zones_keep_back_or_held_ready_or_half_of_the_file_cache() {
+        let check = |[dma, normal]: [u64; 2], ready: u64, files_kib: u64, left: Bytes| {
             let root = tempfile::tempdir().unwrap();
             let node = root.path().join("sys/devices/system/node/node0");
             std::fs::create_dir_all(&node).unwrap();
             let meminfo = format!("Node 0 Active(file): 0 kB\nNode 0 Inactive(file): {files_kib} kB\n");
             std::fs::write(node.join("meminfo"), meminfo).unwrap();
-            let zone = |name: &str, node: u32, free: u64, low: u64, kept: u64| {
+            let zone = |name: &str, node: u32, free: u64, low: u64, kept: u64, ready: u64| {
                 format!(
                     "Node {node}, zone {name}\n  pages free     {free}\n        boost    0\n        min      1\n        low      {low}\n\
-                     \x20       managed  9999\n        protection: (0, {kept}, {kept}, {kept})\n  pagesets\n              high:     {free}\n"
+                     \x20       managed  9999\n        protection: (0, {kept}, {kept}, {kept})\n  pagesets\n    cpu: 0\n              count:    {ready}\n              high:     {free}\n"
                 )
             };
             let zones = [
-                zone("DMA", 0, dma, 20, 80),
-                zone("Normal", 0, normal, 156, 0),
-                zone("Movable", 0, 0, 80, 0),
-                zone("Normal", 1, 5000, 9, 0),
+                zone("DMA", 0, dma, 20, 80, 0),
+                zone("Normal", 0, normal, 156, 0, ready),
+                zone("Movable", 0, 0, 80, 0, 0),
+                zone("Normal", 1, 5000, 9, 0, 7),
             ];
             let found = available_memory(root.path(), 0, &zones.concat());
             assert_eq!(found, Some(left), "{dma} and {normal} pages free, {files_kib} KiB of files");
         };
-        check([100, 100], 0, Bytes::ZERO);
-        check([868, 100], 0, Bytes::mib(3));
-        check([100, 156 + 768], 0, Bytes::mib(3));
-        check([356, 156 + 512], 0, Bytes::mib(3));
-        check([0, 0], 1024, Bytes::kib(512));
-        check([0, 0], 10240, Bytes::mib(9));
+        check([100, 100], 0, 0, Bytes::ZERO);
+        check([868, 100], 0, 0, Bytes::mib(3));
+        check([100, 156 + 768], 0, 0, Bytes::mib(3));
+        check([356, 156 + 512], 0, 0, Bytes::mib(3));
+        check([0, 0], 256, 0, Bytes::mib(1));
+        check([0, 0], 0, 1024, Bytes::kib(512));
+        check([0, 0], 0, 10240, Bytes::mib(9));
     }
 }

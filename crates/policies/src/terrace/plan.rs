@@ -12,6 +12,7 @@ use terrace_core::units::{PageId, TierId, Time};
 
 use super::exchange::{Best, Market, Offer, Ranked, merged, pair};
 use super::pass::moves;
+use super::settings::Signal;
 use super::state::State;
 use super::{BATCH, MOST_OFFERS, NEWBORNS_KNOWN, Terrace};
 use crate::parts::support;
@@ -20,6 +21,8 @@ use crate::parts::support;
 const STEP: Duration = Duration::from_millis(100);
 /// Steps of the mover for which room for new pages is kept: the one under way, the one that makes room, and as many for bursts.
 const STEPS_AHEAD: u32 = 4;
+/// Lines of 64 bytes in a page.
+const LINES: f64 = 64.0;
 
 impl Terrace {
     /// Prices, and how the machine stands.
@@ -146,7 +149,7 @@ impl Terrace {
             let batch = (BATCH / u64::from(self.scale)).max(1);
             self.headroom = self.allocations.headroom(now, page_ns, STEP * STEPS_AHEAD, batch, self.fast_limit);
         }
-        let newborn = f64::from(self.table.value(State::newborn(false)));
+        let newborn = self.newborn_value(&market);
         let mut over = capacity.fast_excess();
         let mut wanted = self.headroom.saturating_sub(self.fast_limit.saturating_sub(capacity.tiers[0].used + over));
         let mut used = 0;
@@ -176,6 +179,14 @@ impl Terrace {
         used
     }
 
+    /// What a new page is worth. Where pages are sampled and nobody counts what stores reach, samples do not tell that it is written: each line of
+    /// it once, by the kernel before it gives the page out, or by the program.
+    fn newborn_value(&self, market: &Market) -> f64 {
+        let unseen = !self.counted && self.pace.signal() == Signal::Samples && market.rate > 0.0;
+        let written = if unseen { LINES / market.rate } else { 0.0 };
+        f64::from(self.table.value(State::newborn(false))) + written
+    }
+
     /// Where a new page goes: into fast memory while there is room, unless what waits for that room is worth more by the price of a move,
     /// and the value of new pages is well known.
     pub(super) fn place_new(&self, capacity: &CapacityView<'_>) -> TierId {
@@ -188,7 +199,7 @@ impl Terrace {
             return TierId::FAST;
         }
         let market = self.market(self.pace.interval());
-        let gained = f64::from(self.best_slow - self.table.value(State::newborn(false)));
+        let gained = f64::from(self.best_slow) - self.newborn_value(&market);
         let price = market.price(1, f64::from(self.best_slow), TierId::FAST.below(), TierId::FAST).program_ns;
         if market.pays(gained, price) { support::first_below(capacity) } else { TierId::FAST }
     }

@@ -165,6 +165,29 @@ fn room_is_made_for_new_pages_before_they_come() {
     assert!(with <= 30 && without > 2 * with.max(30), "{with} of 600 in slow memory, {without} without");
 }
 
+/// A program that only writes while it loads, on a machine that counts no accesses: loads are sampled of one page alone.
+#[test]
+fn room_is_made_for_pages_that_nobody_sees_written() {
+    let slow = |counts: Option<ProcessorCounts>| {
+        let mut rig = rig(&[("interval", "500ms")], 512);
+        rig.touch_first(0..512);
+        let mut slow = 0;
+        for vpn in 512..1112 {
+            counts.iter().for_each(|counts| {
+                rig.engine.handle(rig.now, terrace_core::engine::Input::Processor(*counts));
+            });
+            rig.touch_first([vpn]);
+            slow += u32::from(vpn >= 812 && rig.tier(vpn) == Some(SLOW));
+            rig.sample([0, 0]);
+            rig.pass(Duration::from_millis(50));
+        }
+        slow
+    };
+    let counted = ProcessorCounts { cores: 1, memory_accesses: 2 * 2503, ..ProcessorCounts::default() };
+    assert_eq!(slow(None), 0, "of 300");
+    assert!(slow(Some(counted)) > 200, "no page but one is used, by the processor's own count");
+}
+
 #[test]
 fn pages_numbered_otherwise_are_treated_alike() {
     let run = |order: [u64; 4]| {
