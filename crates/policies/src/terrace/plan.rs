@@ -72,6 +72,9 @@ impl Terrace {
 
     /// A pass is done: who is seen from now on competes with the worst of those above.
     pub(super) fn compete(&mut self, pages: &Pages) {
+        if !self.options.between {
+            return;
+        }
         let number = self.number;
         let worst =
             |[_, leaving]: &mut [Ranked; 2]| leaving.usable(pages, number).next().map_or(0.0, |worst| worst.value);

@@ -44,6 +44,11 @@ pub(super) const SETTINGS: &[SettingInfo] = &[
     },
     SettingInfo { key: "movers", default: "4", meaning: "threads that move pages where it places them, 1 to 64" },
     SettingInfo { key: "allocations", default: "on", meaning: "whether room is made for new pages before they come" },
+    SettingInfo {
+        key: "between",
+        default: "on",
+        meaning: "whether a slow page that is seen between two passes is valued at once; off: by the next pass",
+    },
     SettingInfo { key: "loaded", default: "on", meaning: "whether latencies count as loaded, not as idle" },
     SettingInfo {
         key: "interval",
@@ -72,6 +77,7 @@ pub(super) struct Options {
     pub bandwidth: bool,
     pub movers: u8,
     pub allocations: bool,
+    pub between: bool,
     pub loaded: bool,
     pub interval: Option<Duration>,
     pub period: Option<u32>,
@@ -137,6 +143,7 @@ impl Options {
                 text.parse().ok().filter(|number| (1..=64).contains(number))
             })?,
             allocations: settings.switch("allocations")?,
+            between: settings.switch("between")?,
             loaded: settings.switch("loaded")?,
             interval: settings.take("interval", wanted, |text| match text {
                 "auto" => Some(None),

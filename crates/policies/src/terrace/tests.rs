@@ -281,15 +281,19 @@ fn a_share_of_the_price_may_be_all_that_a_move_has_to_repay() {
 
 #[test]
 fn a_slow_page_that_is_seen_between_two_passes_does_not_wait_for_the_next() {
-    let mut rig = quarter(&[]);
-    rig.pass(Duration::from_secs(10));
-    sampled(&mut rig, 10, |vpn, _| if vpn < 20 { 30 } else { 0 });
-    let passes = metric(&rig, "intervals");
-    // Less than an eighth of an observation a page: the interval goes on.
-    rig.sample((100..105).flat_map(|vpn| std::iter::repeat_n(vpn, 5)));
-    rig.pass(Duration::from_secs(1));
-    assert_eq!((metric(&rig, "intervals"), fast_of(&rig, 100..105)), (passes, 5));
-    assert_eq!(fast_of(&rig, 0..20), 20, "those in use stay");
+    let fast = |settings: &[(&str, &str)]| {
+        let mut rig = quarter(settings);
+        rig.pass(Duration::from_secs(10));
+        sampled(&mut rig, 10, |vpn, _| if vpn < 20 { 30 } else { 0 });
+        let passes = metric(&rig, "intervals");
+        // Less than an eighth of an observation a page: the interval goes on.
+        rig.sample((100..105).flat_map(|vpn| std::iter::repeat_n(vpn, 5)));
+        rig.pass(Duration::from_secs(1));
+        assert_eq!(metric(&rig, "intervals"), passes);
+        assert_eq!(fast_of(&rig, 0..20), 20, "those in use stay");
+        fast_of(&rig, 100..105)
+    };
+    assert_eq!((fast(&[]), fast(&[("between", "off")])), (5, 0));
 }
 
 #[test]
