@@ -24,7 +24,7 @@ pub(super) const SETTINGS: &[SettingInfo] = &[
     SettingInfo { key: "table", default: "smooth", meaning: "smooth, or raw: without interpolation and prior" },
     SettingInfo {
         key: "doubt",
-        default: "1",
+        default: "3",
         meaning: "standard errors by which a page that comes is valued lower, and one that leaves higher",
     },
     SettingInfo {
