@@ -118,7 +118,7 @@ pub(crate) fn free_memory(root: &Path, number: u32) -> Option<Bytes> {
 /// slabs. Of each zone the free memory above its low watermark and above what it keeps back from allocations that could be met
 /// by a higher zone (`lowmem_reserve`, "protection"; a program's could), the pages that processors hold ready for their next allocations, and of the file
 /// cache what is more than half of it or than those watermarks. Pages that were moved away lie in such a list of the mover's processor at
-/// first, up to an eighth of a zone. `zoneinfo` is what /proc/zoneinfo says.
+/// first. `zoneinfo` is what /proc/zoneinfo says.
 pub(crate) fn available_memory(root: &Path, number: u32, zoneinfo: &str) -> Option<Bytes> {
     let text = std::fs::read_to_string(root.join(format!("sys/devices/system/node/node{number}/meminfo"))).ok()?;
     let (mut free_above, mut low_of_all, mut held_ready) = (0u64, 0u64, 0u64);

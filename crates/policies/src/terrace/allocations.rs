@@ -1,6 +1,6 @@
 //! Room for new pages, made before they come.
 //!
-//! In: allocations as they happen. Out: how many fast pages should be free. Must not: choose who leaves.
+//! In: allocations as they happen. Out: how many fast pages should be free, and what a new page is worth. Must not: choose who leaves.
 //!
 //! `headroom = allocations a second * the time it takes to make as much room`, at least two batches of the mover and at most an eighth of
 //! fast memory. The rate is the larger of a mean with a half-life of 1 s and half the largest of the last 10 s. After 5 s without an
@@ -9,6 +9,11 @@
 use std::time::Duration;
 
 use terrace_core::units::Time;
+
+use super::Terrace;
+use super::exchange::Market;
+use super::settings::Signal;
+use super::state::State;
 
 /// Half-life of the mean rate.
 const HALF_LIFE: Duration = Duration::from_secs(1);
@@ -20,6 +25,8 @@ const QUIET: Duration = Duration::from_secs(5);
 const STEP: Duration = Duration::from_millis(50);
 /// At most one part in this many of fast memory is kept free.
 const MOST: u64 = 8;
+/// Lines of 64 bytes in a page.
+const LINES: f64 = 64.0;
 
 /// See the module's header.
 #[derive(Clone, Debug, Default)]
@@ -68,6 +75,16 @@ impl Allocations {
         let busy = (rate * page_ns / 1e9).min(0.9);
         let wanted = rate * lag.as_secs_f64() / (1.0 - busy);
         (wanted.ceil() as u64).max(2 * batch).min(fast / MOST)
+    }
+}
+
+impl Terrace {
+    /// What a new page is worth. Where pages are sampled and nobody counts what stores reach, samples do not tell that it is written: each line of
+    /// it once, by the kernel before it gives the page out, or by the program.
+    pub(super) fn newborn_value(&self, market: &Market) -> f64 {
+        let unseen = !self.counted && self.pace.signal() == Signal::Samples && market.rate > 0.0;
+        let written = if unseen { LINES / market.rate } else { 0.0 };
+        f64::from(self.table.value(State::newborn(false))) + written
     }
 }
 

@@ -12,7 +12,6 @@ use terrace_core::units::{PageId, TierId, Time};
 
 use super::exchange::{Best, Market, Offer, Ranked, merged, pair};
 use super::pass::moves;
-use super::settings::Signal;
 use super::state::State;
 use super::{BATCH, MOST_OFFERS, NEWBORNS_KNOWN, Terrace};
 use crate::parts::support;
@@ -21,8 +20,6 @@ use crate::parts::support;
 const STEP: Duration = Duration::from_millis(100);
 /// Steps of the mover for which room for new pages is kept: the one under way, the one that makes room, and as many for bursts.
 const STEPS_AHEAD: u32 = 4;
-/// Lines of 64 bytes in a page.
-const LINES: f64 = 64.0;
 
 impl Terrace {
     /// Prices, and how the machine stands.
@@ -180,14 +177,6 @@ impl Terrace {
             (over, wanted) = (over.saturating_sub(size), wanted.saturating_sub(size.saturating_sub(over)));
         }
         used
-    }
-
-    /// What a new page is worth. Where pages are sampled and nobody counts what stores reach, samples do not tell that it is written: each line of
-    /// it once, by the kernel before it gives the page out, or by the program.
-    fn newborn_value(&self, market: &Market) -> f64 {
-        let unseen = !self.counted && self.pace.signal() == Signal::Samples && market.rate > 0.0;
-        let written = if unseen { LINES / market.rate } else { 0.0 };
-        f64::from(self.table.value(State::newborn(false))) + written
     }
 
     /// Where a new page goes: into fast memory while there is room, unless what waits for that room is worth more by the price of a move,
