@@ -57,8 +57,8 @@ fn swap_is(before: &[String]) {
 
 /// The swap areas and zram devices that are no other Terrace's.
 fn swap() -> Vec<String> {
-    let state = common::machine_state();
-    state.into_keys().filter(|key| key.starts_with("swap ") || key.starts_with("/sys/block/")).collect()
+    let state = common::State::read();
+    state.into_names().filter(|key| key.starts_with("swap ") || key.starts_with("/sys/block/")).collect()
 }
 
 /// The command built without eBPF (`--no-default-features`): what lacks is named, and nothing is started.

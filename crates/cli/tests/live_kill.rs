@@ -13,8 +13,8 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use common::{
-    GUARD_LIMIT, PATIENCE, Running, machine_state, read, run_live_tests, status_bytes, terrace, verified,
-    wait_for_state, wait_until, workload, workload_words, zram_of,
+    GUARD_LIMIT, PATIENCE, Running, State, read, run_live_tests, status_bytes, terrace, verified, wait_for_state,
+    wait_until, workload, workload_words, zram_of,
 };
 use rustix::process::{Pid, Signal, test_kill_process};
 use terrace_workloads::random::Random;
@@ -103,7 +103,7 @@ struct Outcome {
 
 /// Terrace watches a program that someone else started.
 fn kill_attached(case: &Case) -> Outcome {
-    let before = machine_state();
+    let before = State::read();
     let mut program = workload(SIZE, PROGRAM_SECONDS, case.seed, case.settings);
     let pid = program.pid();
     let manager = Running::start(terrace().args(["attach", "--pid", &pid.to_string()]).args(&case.options));
@@ -118,7 +118,7 @@ fn kill_attached(case: &Case) -> Outcome {
 
 /// Terrace is the program's parent, and dies before it.
 fn kill_parent(case: &Case) -> Outcome {
-    let before = machine_state();
+    let before = State::read();
     let place = tempfile::tempdir().unwrap();
     let file = |name: &str| place.path().join(name);
     let words = workload_words(SIZE, PROGRAM_SECONDS, case.seed, case.settings);

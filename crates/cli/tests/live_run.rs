@@ -11,7 +11,7 @@ use std::process::{Command, ExitCode};
 use std::time::Duration;
 
 use common::{
-    GUARD_LIMIT, PATIENCE, Running, machine_state, number, read, run, run_live_tests, status_bytes, terrace, verified,
+    GUARD_LIMIT, PATIENCE, Running, State, number, read, run, run_live_tests, status_bytes, terrace, verified,
     wait_until, workload, workload_words, zram_of,
 };
 use rustix::process::Signal;
@@ -205,7 +205,7 @@ fn watched_within_its_budget() {
 }
 
 fn observe_moves_nothing() {
-    let before = machine_state();
+    let before = State::read();
     let script = format!("{} >/dev/null", workload_words("64MiB", 7, 3, &[]));
     let mut running = Running::start(
         terrace()
@@ -214,7 +214,7 @@ fn observe_moves_nothing() {
     );
     std::thread::sleep(Duration::from_secs(3));
     assert!(running.is_running(), "{}", running.stderr());
-    assert_eq!(common::differences(&before, &machine_state()), Vec::<String>::new(), "no swap is set up to look");
+    assert_eq!(before.differences(&State::read()), Vec::<String>::new(), "no swap is set up to look");
     let done = running.finish(PATIENCE);
     assert_eq!(done.code, 0, "{}", done.stderr);
     let report = done.report();

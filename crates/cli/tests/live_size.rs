@@ -8,7 +8,7 @@ mod common;
 
 use std::process::ExitCode;
 
-use common::{Finished, machine_state, number, run, run_live_tests};
+use common::{Finished, State, number, run, run_live_tests};
 use serde_json::Value;
 
 fn main() -> ExitCode {
@@ -86,7 +86,7 @@ fn the_micro_benchmark_performs_what_was_asked_for() {
 
 /// Nothing was tuned, which is said with exit code 2; the machine is as before.
 fn a_program_that_ends_before_the_first_interval() {
-    let before = machine_state();
+    let before = State::read();
     let done = run(&["size", "tune", "--tier-slow", "zram:128MiB", "--quiet", "--", "true"]);
     assert_eq!(done.code, 2, "{}", done.stderr);
     assert!(
@@ -94,11 +94,11 @@ fn a_program_that_ends_before_the_first_interval() {
         "{}",
         done.stderr
     );
-    assert_eq!(machine_state(), before);
+    assert_eq!(State::read(), before);
     let done = run(&["size", "advise", "--", "true"]);
     assert_eq!(done.code, 2, "{}", done.stderr);
     assert!(done.stderr.contains("before the first window of 1s"), "{}", done.stderr);
-    assert_eq!(machine_state(), before);
+    assert_eq!(State::read(), before);
 }
 
 /// The interfaces others rely on, and the program's own exit code.

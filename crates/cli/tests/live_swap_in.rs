@@ -121,7 +121,7 @@ fn the_daemon_sets_it_for_its_time() {
 
 /// What cannot be set: each in a mount namespace of its own, where the kernel's files are read-only or missing.
 fn what_cannot_be_set_is_named() {
-    let before = common::machine_state();
+    let before = common::State::read();
     let cases = [
         (format!("mount --bind {SIZES} {SIZES} && mount -o remount,ro,bind {SIZES}"), ENABLED),
         (format!("mount -t tmpfs none {SIZES}"), "no folios of 64KiB"),
@@ -146,6 +146,6 @@ fn what_cannot_be_set_is_named() {
         common::is_refusal(&done, 2, says);
         assert_eq!(done.stderr.lines().filter(|line| line.contains("--swap-in 64KiB: ")).count(), 1, "{}", done.stderr);
         assert!(done.stderr.contains(says), "{says}: {}", done.stderr);
-        assert_eq!(common::differences(&before, &common::machine_state()), Vec::<String>::new());
+        assert_eq!(before.differences(&common::State::read()), Vec::<String>::new());
     }
 }

@@ -1,8 +1,6 @@
 //! The tracker `accessed-bits` on this kernel, on children whose accesses are known to the page.
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
-mod common;
-
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -10,6 +8,7 @@ use std::time::Duration;
 
 use terrace_core::observation::PteState;
 use terrace_core::units::{Bytes, SpaceId, TierId, Time, Vpn};
+use terrace_fixtures::live;
 use terrace_linux::pagemap::{Pagemap, Residence};
 use terrace_linux::process::{Backing, MemoryRange, Process, RangeOptions};
 use terrace_linux::sys::{self, RemoteRange};
@@ -159,7 +158,7 @@ fn the_touching_child() {
 
 /// The tracker, or the reason why this machine cannot run it.
 fn opened(test: &str) -> Option<AccessedBits> {
-    (common::need_root(test) && common::need_btf(test))
+    live::can_run(test, live::need_root().and(live::need_btf()))
         .then(|| AccessedBits::open().unwrap_or_else(|error| panic!("root with BTF, and yet: {error}")))
 }
 
@@ -289,7 +288,7 @@ fn a_huge_page_is_one_entry_and_stays_whole() {
     let Some(mut tracker) = opened("huge") else { return };
     let enabled = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled").unwrap_or_default();
     if !(enabled.contains("[madvise]") || enabled.contains("[always]")) {
-        return common::skipped("huge", "needs transparent huge pages");
+        return live::skipped("huge", "needs transparent huge pages");
     }
     let mut toucher = Toucher::start(6 * BLOCK, true);
     // Only looked at: the shared huge page of zeros.
@@ -299,7 +298,7 @@ fn a_huge_page_is_one_entry_and_stays_whole() {
     }
     let first = round(&mut tracker, &toucher, 0, 1.0);
     if !first.ptes.values().any(|pte| pte.huge()) {
-        return common::skipped("huge", "the kernel had no free 2 MiB page");
+        return live::skipped("huge", "the kernel had no free 2 MiB page");
     }
     assert!(first.ptes.get(&toucher.page(5 * BLOCK)).is_none_or(|pte| pte.tier().is_none()));
     toucher.touch("read", BLOCK + 100, BLOCK + 101, 1);
@@ -328,7 +327,7 @@ fn swapped_pages_lie_in_the_swap_tier() {
     let Some(mut tracker) = opened("swapped") else { return };
     let _swap = match swap::ensure() {
         Ok(swap) => swap,
-        Err(reason) => return common::skipped("swapped", &reason),
+        Err(reason) => return live::skipped("swapped", &reason),
     };
     let mut toucher = Toucher::start(4 * BLOCK, false);
     let sum = toucher.touch("write", 0, 4 * BLOCK, 1);

@@ -7,7 +7,6 @@
 //! It has its own `main`, because all tests watch this very process, one after another.
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
-mod common;
 #[path = "common/planned.rs"]
 mod planned;
 
@@ -20,6 +19,7 @@ use memmap2::{Advice, MmapMut};
 use terrace_core::observation::PteState;
 use terrace_core::random::SplitMix64;
 use terrace_core::units::{PAGE_BYTES, SpaceId, TierId, Vpn};
+use terrace_fixtures::live;
 use terrace_linux::life_cycle::{LifeCycle, LifeSink};
 use terrace_linux::manager::{Manager, ManagerParts};
 use terrace_linux::observer::NoTap;
@@ -30,7 +30,7 @@ use terrace_linux::trackers::Target;
 use terrace_linux::trackers::places::Places;
 use terrace_policies::Settings;
 
-const TESTS: &[common::LiveTest] = &[
+const TESTS: &[live::LiveTest] = &[
     (
         "pages_are_born_when_they_are_touched_and_die_when_given_back",
         pages_are_born_when_they_are_touched_and_die_when_given_back,
@@ -64,26 +64,19 @@ fn main() -> ExitCode {
         std::mem::forget(memory);
         return ExitCode::SUCCESS;
     }
-    common::run_live_tests(TESTS, can_run, || ())
+    live::run("live_births", TESTS, ready)
 }
 
 /// Whether the kernel takes the programs; if not, that it says so in a line.
-fn can_run() -> Option<()> {
-    if !common::need_root("live_births") || !common::need_btf("live_births") {
-        return None;
-    }
-    match LifeCycle::open() {
-        Ok(cycle) => {
-            println!("attached at {}", cycle.functions().join(", "));
-            Some(())
-        }
-        Err(error) => {
-            let reason = error.to_string();
-            assert!(!reason.contains('\n') && reason.len() > 40, "one line that says what is missing: {reason:?}");
-            common::skipped("live_births", &reason);
-            None
-        }
-    }
+fn ready() -> Result<(), String> {
+    live::need_root()?;
+    live::need_btf()?;
+    let attached = LifeCycle::open().map(|cycle| println!("attached at {}", cycle.functions().join(", ")));
+    attached.map_err(|error| {
+        let reason = error.to_string();
+        assert!(!reason.contains('\n') && reason.len() > 40, "one line that says what is missing: {reason:?}");
+        reason
+    })
 }
 
 // ---- what the tests share ----
@@ -195,7 +188,7 @@ fn pages_are_born_when_they_are_touched_and_die_when_given_back() {
 fn a_huge_page_is_born_whole() {
     let mode = fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled").unwrap_or_default();
     if mode.is_empty() || mode.contains("[never]") {
-        common::skipped("a_huge_page_is_born_whole", "transparent huge pages are off");
+        live::skipped("a_huge_page_is_born_whole", "transparent huge pages are off");
         return;
     }
     let mut watch = Watch::of(std::process::id());
@@ -213,7 +206,7 @@ fn a_huge_page_is_born_whole() {
 fn large_folios_are_born_whole() {
     const ENABLED: &str = "/sys/kernel/mm/transparent_hugepage/hugepages-64kB/enabled";
     let Ok(before) = fs::read_to_string(ENABLED) else {
-        common::skipped(
+        live::skipped(
             "large_folios_are_born_whole",
             "the kernel has no large folios of 64 KiB for anonymous memory (6.8)",
         );
@@ -265,7 +258,7 @@ fn a_copy_on_write_is_told_of_and_a_move_is_not() {
         watch.tell(here.clone(), &mut alive);
         assert_eq!((alive.told, alive.deaths), (256, 0), "a move is no birth and no death");
     } else {
-        common::skipped("a_copy_on_write_is_told_of_and_a_move_is_not (the move)", "needs a second node");
+        live::skipped("a_copy_on_write_is_told_of_and_a_move_is_not (the move)", "needs a second node");
     }
     // A child that exits at once has made all pages shared: what is written now may be copied. Nobody dies of it.
     assert!(Command::new("/proc/self/exe").arg("--list").output().unwrap().status.success());

@@ -6,17 +6,17 @@
 //! It has its own `main`, because the guard starts the running program again, and the mover that is killed is this program too.
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test program: it speaks, and panics are its failures")]
 
-mod common;
 #[path = "common/swap.rs"]
 mod swap;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitCode, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use swap::{settle, zram_tiers};
 use terrace_core::units::{BLOCK_PAGES, Bytes, PAGE_BYTES, TierId, Vpn};
+use terrace_fixtures::{PATIENCE, live, wait_until};
 use terrace_linux::guard::{GUARD_ARGUMENT, Guard, Undo, run_guardian};
 use terrace_linux::movers::{Apart, MoveCost, MoveResult, Mover, Movers, PageMove, STALL_DEADLINE};
 use terrace_linux::pagemap::Pagemap;
@@ -33,9 +33,8 @@ const BLOCKS: u64 = 4;
 const PAGES_OF_BLOCK: u64 = BLOCK_PAGES as u64;
 /// Blocks of the program whose mover is killed.
 const MANY_BLOCKS: u64 = 32;
-const PATIENCE: Duration = Duration::from_secs(20);
 
-const TESTS: &[common::LiveTest] = &[
+const TESTS: &[live::LiveTest] = &[
     ("single_pages_go_whole_whatever_huge_pages_are_set_to", single_pages_go_whole),
     ("memory_that_asks_for_huge_pages_goes_whole", || {
         // Where none was free at the fault there are single pages, which are collapsed.
@@ -65,27 +64,14 @@ fn main() -> ExitCode {
         Some(MOVER_ARGUMENT) => return page_out_until_killed(&arguments[1..]),
         _ => {}
     }
-    common::run_live_tests(TESTS, can_run, machine_state)
+    live::run("live_blocks", TESTS, ready)
 }
 
-fn can_run() -> Option<std::fs::File> {
-    if !Command::new("python3").arg("--version").output().is_ok_and(|output| output.status.success()) {
-        common::skipped("live_blocks", "the program under test needs python3");
-        return None;
-    }
-    if !Path::new(HUGE_PAGES).exists() {
-        common::skipped("live_blocks", "this kernel has no huge pages (CONFIG_TRANSPARENT_HUGEPAGE)");
-        return None;
-    }
-    swap::can_run("live_blocks")
-}
-
-fn machine_state() -> Vec<String> {
-    let mut state = swap::machine_state();
-    for path in [PathBuf::from(HUGE_PAGES), Path::new(KSM).join("run"), Path::new(KSM).join("pages_to_scan")] {
-        state.extend(std::fs::read_to_string(&path).map(|text| format!("{} {}", path.display(), text.trim())));
-    }
-    state
+fn ready() -> Result<(), String> {
+    live::need_root()?;
+    live::need_zram()?;
+    live::need_program("python3")?;
+    live::need(Path::new(HUGE_PAGES).exists(), "this kernel has no huge pages (CONFIG_TRANSPARENT_HUGEPAGE)")
 }
 
 /// A setting of the kernel that is put back when this is dropped: by a panic, and by the guard when this program is killed.
@@ -266,7 +252,7 @@ fn is_apart(kind: &str, blocks: u64, why: Apart) {
 fn merged_memory_stays_merged() {
     let ksm = Path::new(KSM);
     if !ksm.exists() {
-        common::skipped("merged_memory_stays_merged", "this kernel has no KSM (CONFIG_KSM)");
+        live::skipped("merged_memory_stays_merged", "this kernel has no KSM (CONFIG_KSM)");
         return;
     }
     let _setting = Setting::set(Path::new(HUGE_PAGES), "madvise");
@@ -277,7 +263,7 @@ fn merged_memory_stays_merged() {
         let text = std::fs::read_to_string(format!("/proc/{}/ksm_merging_pages", program.pid())).unwrap();
         text.trim().parse::<u64>().unwrap()
     };
-    wait_until("each page is merged", || merged() >= BLOCKS * PAGES_OF_BLOCK - 8);
+    wait_until(PATIENCE, "each page is merged", || merged() >= BLOCKS * PAGES_OF_BLOCK - 8);
     let (cost, _) = page_out("ksm", "madvise", &mut program);
     assert_eq!(apart(&cost, Apart::Shared), BLOCKS * PAGES_OF_BLOCK, "{:?}", cost.went);
 }
@@ -286,14 +272,6 @@ fn locked_memory_stays() {
     let _setting = Setting::set(Path::new(HUGE_PAGES), "madvise");
     let (cost, done) = page_out("locked", "madvise", &mut Program::start("locked", BLOCKS));
     assert_eq!((done, cost.went.pages()), (0, 0), "nothing of it leaves: {:?}", cost.went);
-}
-
-fn wait_until(what: &str, condition: impl Fn() -> bool) {
-    let began = Instant::now();
-    while !condition() {
-        assert!(began.elapsed() < PATIENCE, "not within {PATIENCE:?}: {what}");
-        std::thread::sleep(Duration::from_millis(2));
-    }
 }
 
 /// A Terrace in small: PID ADDRESS [guarded]. Sets compressed swap up, pages all of it out, and waits.
@@ -315,7 +293,7 @@ fn page_out_until_killed(arguments: &[String]) -> ExitCode {
 /// The moment of each kill is when a random number of blocks has left, and a random part of a millisecond later.
 fn data_survive_kills_in_the_middle_of_collapsing() {
     if !has_pids_of_machine() {
-        common::skipped("data_survive_kills_in_the_middle_of_collapsing", "pids here are not the machine's");
+        live::skipped("data_survive_kills_in_the_middle_of_collapsing", "pids here are not the machine's");
         return;
     }
     let _setting = Setting::set(Path::new(HUGE_PAGES), "madvise");
@@ -338,7 +316,7 @@ fn data_survive_kills_in_the_middle_of_collapsing() {
         let mut device = String::new();
         BufReader::new(mover.stdout.take().unwrap()).read_line(&mut device).unwrap();
         let device = PathBuf::from(device.trim());
-        wait_until("enough blocks have left", || counted("thp_swpout") - before.0 >= blocks);
+        wait_until(PATIENCE, "enough blocks have left", || counted("thp_swpout") - before.0 >= blocks);
         std::thread::sleep(later);
         mover.kill().unwrap();
         mover.wait().unwrap();
@@ -347,7 +325,7 @@ fn data_survive_kills_in_the_middle_of_collapsing() {
         in_the_middle += u64::from(left < MANY_BLOCKS && collapsed > 0);
         if guarded {
             let there = Path::new("/sys/block").join(device.file_name().unwrap());
-            wait_until("the guard takes the swap away", || !there.exists());
+            wait_until(PATIENCE, "the guard takes the swap away", || !there.exists());
         } else {
             // As the next Terrace does when it starts.
             let found = leftovers();

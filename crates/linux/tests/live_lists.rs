@@ -7,7 +7,6 @@
 //! It has its own `main`, because the programs it kills are this program too.
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
-mod common;
 #[path = "common/patterned.rs"]
 mod patterned;
 #[path = "common/planned.rs"]
@@ -22,6 +21,7 @@ use std::time::{Duration, Instant};
 use patterned::{CHILD_ARGUMENT, Mode, Patterned};
 use terrace_core::random::SplitMix64;
 use terrace_core::units::{PAGE_BYTES, TierId, Vpn};
+use terrace_fixtures::live;
 use terrace_linux::kernel_lists::{Counts, KernelLists, ListSettings, ListsError};
 use terrace_linux::kernel_module::{DEVICE, KernelModule};
 use terrace_linux::manager::{Manager, ManagerParts};
@@ -34,7 +34,7 @@ use terrace_policies::Settings;
 
 const GROUP: &str = "/sys/fs/cgroup/terrace-lists";
 
-const TESTS: &[common::LiveTest] = &[
+const TESTS: &[live::LiveTest] = &[
     (
         "hot_pages_come_to_the_fast_node_and_the_counts_are_the_kernel_s",
         hot_pages_come_to_the_fast_node_and_the_counts_are_the_kernel_s,
@@ -57,23 +57,14 @@ fn main() -> ExitCode {
         patterned::run_child(&arguments[1..]);
         return ExitCode::SUCCESS;
     }
-    common::run_live_tests(TESTS, can_run, || ())
+    live::run("live_lists", TESTS, ready)
 }
 
 /// Whether there is all that they need.
-fn can_run() -> Option<()> {
-    if !common::need_root("live_lists") {
-        return None;
-    }
-    if let Err(reason) = KernelModule::open(1) {
-        common::skipped("live_lists", &reason.to_string());
-        return None;
-    }
-    if !Path::new("/sys/devices/system/node/node1").exists() {
-        common::skipped("live_lists", "needs a second node with memory");
-        return None;
-    }
-    Some(())
+fn ready() -> Result<(), String> {
+    live::need_root()?;
+    KernelModule::open(1).map_err(|reason| reason.to_string())?;
+    live::need(Path::new("/sys/devices/system/node/node1").exists(), "needs a second node with memory")
 }
 
 // ---- what the tests share ----

@@ -8,7 +8,6 @@
 //! One after the other, and one run at a time (a lock in the temporary directory): swap belongs to the whole machine.
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test program: it speaks, and panics are its failures")]
 
-mod common;
 #[path = "common/patterned.rs"]
 mod patterned;
 #[path = "common/swap.rs"]
@@ -17,12 +16,13 @@ mod swap;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use patterned::{Mode, Patterned, Piece};
 use swap::{settle, with_swap, zram_tiers};
 use terrace_core::plan::Failure;
 use terrace_core::units::{Bytes, TierId, Vpn};
+use terrace_fixtures::{live, wait_until};
 use terrace_linux::doctor::Doctor;
 use terrace_linux::guard::{GUARD_ARGUMENT, Guard, Undo, run_guardian};
 use terrace_linux::movers::{MovePages, MoveResult, Mover, Movers, PageMove, STALL_DEADLINE, SideBySide};
@@ -37,7 +37,7 @@ const HOLDER_ARGUMENT: &str = "__holder";
 const FAST: TierId = TierId(0);
 const SWAP: TierId = TierId(1);
 
-const TESTS: &[common::LiveTest] = &[
+const TESTS: &[live::LiveTest] = &[
     ("pages_go_out_and_come_back_unharmed", pages_go_out_and_come_back_unharmed),
     ("two_thousand_ranges_go_and_only_the_locked_stay", two_thousand_ranges_go_and_only_the_locked_stay),
     ("locked_memory_is_not_offered_and_does_not_move", locked_memory_is_not_offered_and_does_not_move),
@@ -65,7 +65,7 @@ fn main() -> ExitCode {
         Some(HOLDER_ARGUMENT) => return hold(),
         _ => {}
     }
-    common::run_live_tests(TESTS, || swap::can_run("live_movers"), swap::machine_state)
+    live::run("live_movers", TESTS, || live::need_root().and(live::need_zram()))
 }
 
 fn pages_of(pieces: &[Piece], from: TierId, to: TierId) -> Vec<PageMove> {
@@ -365,15 +365,6 @@ fn start_holder(more: &[&str]) -> Holder {
     BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
     let fields: Vec<&str> = line.split_ascii_whitespace().collect();
     Holder { child, device: fields[0].into(), guardian: fields[1].parse().unwrap(), knob: fields[2].into() }
-}
-
-fn wait_until(limit: Duration, what: &str, condition: impl Fn() -> bool) -> Duration {
-    let started = Instant::now();
-    while !condition() {
-        assert!(started.elapsed() < limit, "not within {limit:?}: {what}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    started.elapsed()
 }
 
 fn is_running(pid: u32) -> bool {

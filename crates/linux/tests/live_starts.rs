@@ -5,8 +5,6 @@
 //! filled with a misleading word, 0.6 without it.
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
-mod common;
-
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -16,6 +14,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use terrace_core::policy::Needs;
+use terrace_fixtures::live;
 use terrace_linux::doctor::choose_tracker;
 use terrace_linux::trackers::accessed_bits::NAME;
 use tracing::field::{Field, Visit};
@@ -183,15 +182,15 @@ fn all_proven(starts: &[Start]) -> (u64, usize) {
 #[test]
 fn starts_beside_memory_full_of_a_misleading_word_are_proven() {
     let name = "starts_beside_memory_full_of_a_misleading_word_are_proven";
-    if !(common::need_root(name) && common::need_btf(name)) {
+    if !live::can_run(name, live::need_root().and(live::need_btf())) {
         return;
     }
-    let _machine = common::whole_machine();
+    let _machine = live::whole_machine();
     let available = meminfo_bytes("MemAvailable");
     let share: f64 = from_environment("TERRACE_FILL", 0.6);
     let bytes = ((available as f64 * share) as u64).min(available.saturating_sub(SPARED)) >> 21 << 21;
     if bytes < 1 << 30 {
-        return common::skipped(name, "needs 4 GiB of free memory to fill 1 GiB of it");
+        return live::skipped(name, "needs 4 GiB of free memory to fill 1 GiB of it");
     }
     let filler = Filler::start(bytes, false);
     let starts: Vec<Start> = (0..12).map(|_| start()).collect();
@@ -206,7 +205,7 @@ fn starts_beside_memory_full_of_a_misleading_word_are_proven() {
         available >> 20
     );
     if passed_over == 0 {
-        common::skipped(
+        live::skipped(
             name,
             "the memory that could be filled was too little to mislead any start; TERRACE_FILL=0.85 fills more",
         );
@@ -320,10 +319,10 @@ fn zram_once() -> bool {
 #[test]
 fn starts_in_a_row_under_a_storm_are_all_proven() {
     let name = "starts_in_a_row_under_a_storm_are_all_proven";
-    if !(common::need_root(name) && common::need_btf(name)) {
+    if !live::can_run(name, live::need_root().and(live::need_btf())) {
         return;
     }
-    let _machine = common::whole_machine();
+    let _machine = live::whole_machine();
     let wanted: usize = from_environment("TERRACE_STARTS", 40);
     let pressure = (meminfo_bytes("MemAvailable") / 3).min(6 << 30) >> 21 << 21;
     let _presses = Filler::start(pressure, true);

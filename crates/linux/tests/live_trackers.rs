@@ -6,18 +6,17 @@
 //! It has its own `main`, because the children whose accesses are known are this program too.
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
-mod common;
-
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitCode, Stdio};
 use std::time::Duration;
 
-use common::skipped;
 use perf_event_open_sys::bindings::{self as perf, perf_event_attr};
 use terrace_core::observation::PteState;
 use terrace_core::policy::Needs;
 use terrace_core::units::{Bytes, SpaceId, Time, Vpn};
+use terrace_fixtures::live;
+use terrace_fixtures::live::skipped;
 use terrace_linux::doctor::{self, Doctor, choose_tracker};
 use terrace_linux::guard::{GUARD_ARGUMENT, run_guardian};
 use terrace_linux::pagemap::{Pagemap, Residence};
@@ -44,7 +43,7 @@ const DAMON_HOLDER: &str = "__damon";
 const CHILD_PAGES: u64 = 8192;
 const NR_KDAMONDS: &str = "/sys/kernel/mm/damon/admin/kdamonds/nr_kdamonds";
 
-const TESTS: &[common::LiveTest] = &[
+const TESTS: &[live::LiveTest] = &[
     ("births_are_exact", births_are_exact),
     ("threads_that_ran_before_are_watched", threads_that_ran_before_are_watched),
     ("what_a_watched_program_starts_is_watched_once", what_a_watched_program_starts_is_watched_once),
@@ -79,7 +78,7 @@ fn main() -> ExitCode {
         }
         _ => {}
     }
-    common::run_live_tests(TESTS, || common::need_root("live_trackers").then_some(()), || ())
+    live::run("live_trackers", TESTS, live::need_root)
 }
 
 // ---- the child ----

@@ -2,8 +2,6 @@
 //! refused, and programs that end or change their memory meanwhile are no trouble.
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
-mod common;
-
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,6 +11,7 @@ use memmap2::{Advice, MmapMut};
 use terrace_core::observation::PteState;
 use terrace_core::policy::Needs;
 use terrace_core::units::{SpaceId, Time, Vpn};
+use terrace_fixtures::live;
 use terrace_linux::doctor::choose_tracker;
 use terrace_linux::kernel_module::{KernelModule, MOST_SCANS, Seen, Slot, Walk};
 use terrace_linux::pagemap::{Pagemap, PagemapEntry};
@@ -27,7 +26,7 @@ const PAGES: usize = 4096;
 
 /// The module with this very process named to it, or why there is none.
 fn module(test: &str) -> Option<(KernelModule, Slot)> {
-    if !common::need_root(test) {
+    if !live::can_run(test, live::need_root()) {
         return None;
     }
     match KernelModule::open(1 << 18) {
@@ -36,7 +35,7 @@ fn module(test: &str) -> Option<(KernelModule, Slot)> {
             Some((module, slot))
         }
         Err(reason) => {
-            common::skipped(test, &reason.to_string());
+            live::skipped(test, &reason.to_string());
             None
         }
     }
@@ -132,7 +131,7 @@ fn a_huge_page_has_one_mark() {
     let both = Walk { first, pages: 1024, clear: true, scans: 1, interval_us: 0 };
     module.walk(slot, both, &mut seen).unwrap();
     if !seen.iter().all(|seen| seen.huge()) {
-        common::skipped("a_huge_page_has_one_mark", "the kernel gave no huge pages");
+        live::skipped("a_huge_page_has_one_mark", "the kernel gave no huge pages");
         return;
     }
     assert_eq!(map[skip + (2 << 20) + 5000], 1);
@@ -254,7 +253,7 @@ fn programs_that_end_or_become_others_are_no_trouble() {
 fn what_a_virtual_machine_uses_is_seen() {
     let test = "what_a_virtual_machine_uses_is_seen";
     let Ok(program) = std::env::var("TERRACE_KVM_GUEST") else {
-        return common::skipped(test, "TERRACE_KVM_GUEST names no program (lab/kvm-guest.c)");
+        return live::skipped(test, "TERRACE_KVM_GUEST names no program (lab/kvm-guest.c)");
     };
     let Some((mut module, _)) = module(test) else { return };
     assert!(module.sees_guests());

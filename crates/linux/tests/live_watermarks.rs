@@ -6,14 +6,13 @@
 //! It has its own `main`, because the guard starts the running program again, and the holder is this program too.
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test program: it speaks, and panics are its failures")]
 
-mod common;
-
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use terrace_core::units::Bytes;
+use terrace_fixtures::live;
 use terrace_linux::guard::{GUARD_ARGUMENT, run_guardian};
 use terrace_linux::topology::{TierKind, Topology};
 use terrace_linux::watermarks::{WatermarkError, Watermarks};
@@ -23,7 +22,7 @@ const SETTING: &str = "/proc/sys/vm/min_free_kbytes";
 /// By so much the high mark is raised.
 const MORE: Bytes = Bytes::mib(8);
 
-const TESTS: &[common::LiveTest] = &[
+const TESTS: &[live::LiveTest] = &[
     ("a_clean_end_puts_it_back", a_clean_end_puts_it_back),
     ("a_kill_puts_it_back", a_kill_puts_it_back),
     ("an_administrators_value_survives_the_guard", an_administrators_value_survives_the_guard),
@@ -36,19 +35,12 @@ fn main() -> ExitCode {
         Some(HOLDER_ARGUMENT) => return hold(),
         _ => {}
     }
-    common::run_live_tests(TESTS, can_run, setting)
+    live::run("live_watermarks", TESTS, ready)
 }
 
-/// The lock, where the setting can be changed: live tests of the command compare sysctls before and after, so not beside them.
-fn can_run() -> Option<std::fs::File> {
-    if !common::need_root("live_watermarks") {
-        return None;
-    }
-    if std::fs::File::options().write(true).open(SETTING).is_err() {
-        common::skipped("live_watermarks", "vm.min_free_kbytes cannot be written here");
-        return None;
-    }
-    Some(common::whole_machine())
+fn ready() -> Result<(), String> {
+    live::need_root()?;
+    live::need(std::fs::File::options().write(true).open(SETTING).is_ok(), "vm.min_free_kbytes cannot be written here")
 }
 
 fn setting() -> u64 {

@@ -71,7 +71,7 @@ pub struct SettingInfo {
 }
 
 /// All policies, by name.
-pub const POLICIES: &[PolicyInfo] = &[
+pub static POLICIES: &[PolicyInfo] = &[
     age::INFO,
     all_fast::INFO,
     all_slow::INFO,

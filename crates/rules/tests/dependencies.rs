@@ -13,6 +13,7 @@ fn metadata() -> Metadata {
 const MAY_USE: &[(&str, &[&str])] = &[
     ("core", &[]),
     ("files", &[]),
+    ("fixtures", &[]),
     ("policies", &["core"]),
     ("machine", &["core"]),
     ("trace", &["core"]),

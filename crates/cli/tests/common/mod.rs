@@ -1,16 +1,13 @@
 //! What the end-to-end tests of the command share.
 //!
 //! In: the command as it was built. Out: its runs, the state of the machine before and after, and a `main` that runs tests one
-//! by one. Must not: leave anything behind, nor judge what another program does to the machine meanwhile.
+//! by one. Must not: leave anything behind.
 #![allow(dead_code, reason = "each test program uses its part")]
-#![allow(clippy::print_stdout, reason = "the live tests have their own main, and speak")]
+#![allow(unused_imports, reason = "each test program uses its part")]
 
 pub(crate) mod daemon;
 
-use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::Read;
-use std::os::unix::fs::FileExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, ExitStatus, Output, Stdio};
@@ -18,12 +15,11 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
+use terrace_fixtures::live;
+pub(crate) use terrace_fixtures::live::{GUARD_LIMIT, LiveTest, skipped};
+pub(crate) use terrace_fixtures::machine::{State, read, status_bytes, wait_for_state, zram_devices, zram_of};
+pub(crate) use terrace_fixtures::{PATIENCE, wait_until};
 use terrace_lab::Cache;
-
-/// How long anything that should end by itself may take before the test gives up: a loaded machine is slow.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
-/// How long the undo guard may take (issue: zram is gone when Terrace is, killed or not).
-pub(crate) const GUARD_LIMIT: Duration = Duration::from_secs(30);
 
 /// The command under test.
 pub(crate) fn terrace() -> Command {
@@ -265,15 +261,6 @@ pub(crate) fn run(arguments: &[&str]) -> Finished {
     Running::start(terrace().args(arguments)).finish(PATIENCE)
 }
 
-/// A text file; what is not there yet is empty.
-pub(crate) fn read(path: &Path) -> String {
-    let mut bytes = Vec::new();
-    if let Ok(mut file) = File::open(path) {
-        file.read_to_end(&mut bytes).unwrap();
-    }
-    String::from_utf8_lossy(&bytes).into_owned()
-}
-
 /// Starts the workload whose every read and every page is checked against what was written.
 pub(crate) fn workload(size: &str, seconds: u32, seed: u64, settings: &[&str]) -> Running {
     Running::start(workload_command(size, seconds, seed, settings).stdin(Stdio::null()))
@@ -303,185 +290,17 @@ pub(crate) fn verified(output: &str) -> Option<String> {
     Some(last.get("checksum")?.as_str()?.to_owned())
 }
 
-/// Waits until something holds.
-pub(crate) fn wait_until(limit: Duration, what: &str, mut condition: impl FnMut() -> bool) -> Duration {
-    let began = Instant::now();
-    while !condition() {
-        assert!(began.elapsed() < limit, "not within {limit:?}: {what}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    began.elapsed()
-}
-
-/// A field of /proc/PID/status in bytes; `None` if the process is gone.
-pub(crate) fn status_bytes(pid: u32, field: &str) -> Option<u64> {
-    let text = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    let line = text.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'))?;
-    Some(line.trim().strip_suffix(" kB")?.parse::<u64>().ok()? << 10)
-}
-
-/// The zram devices by name, with their size and the pid of the Terrace that labelled them.
-pub(crate) fn zram_devices() -> BTreeMap<String, (String, Option<u32>)> {
-    let entries = std::fs::read_dir("/sys/block").unwrap().flatten();
-    let names =
-        entries.filter_map(|entry| entry.file_name().into_string().ok()).filter(|name| name.starts_with("zram"));
-    names
-        .map(|name| {
-            let size = std::fs::read_to_string(format!("/sys/block/{name}/disksize")).unwrap_or_default();
-            let owner = owner(&name);
-            (name, (size.trim().to_owned(), owner))
-        })
-        .collect()
-}
-
-/// N of the label `terrace-N` in a swap header (16 bytes at 1052, `union swap_header` of linux/swap.h).
-fn owner(name: &str) -> Option<u32> {
-    let mut label = [0; 16];
-    File::open(format!("/dev/{name}")).ok()?.read_exact_at(&mut label, 1052).ok()?;
-    std::str::from_utf8(&label).ok()?.trim_end_matches('\0').strip_prefix("terrace-")?.parse().ok()
-}
-
-/// The zram device that this Terrace set up.
-pub(crate) fn zram_of(pid: u32) -> Option<String> {
-    zram_devices().into_iter().find(|(_, (_, owner))| *owner == Some(pid)).map(|(name, _)| name)
-}
-
-/// What must be after a run as it was before: swap areas, zram devices, DAMON, the settings of memory management.
-///
-/// A compressed swap labelled by another Terrace that still runs is that one's business.
-pub(crate) fn machine_state() -> BTreeMap<String, String> {
-    let mut state = BTreeMap::new();
-    let mut others = Vec::new();
-    for (name, (size, owner)) in zram_devices() {
-        if owner.is_some_and(|pid| Path::new(&format!("/proc/{pid}")).exists()) {
-            others.push(format!("/dev/{name}"));
-        } else {
-            state.insert(format!("/sys/block/{name}/disksize"), size);
-        }
-    }
-    for line in read(Path::new("/proc/swaps")).lines().skip(1) {
-        let fields: Vec<&str> = line.split_ascii_whitespace().collect();
-        if !others.contains(&fields[0].to_owned()) {
-            // All but how much is used.
-            state.insert(format!("swap {}", fields[0]), format!("{} {} {}", fields[1], fields[2], fields[4]));
-        }
-    }
-    files(Path::new("/proc/sys/vm"), 0, &mut state);
-    files(Path::new("/sys/kernel/mm/damon/admin"), 3, &mut state);
-    for directory in ["transparent_hugepage", "transparent_hugepage/khugepaged", "lru_gen", "swap", "numa"] {
-        files(&Path::new("/sys/kernel/mm").join(directory), 0, &mut state);
-    }
-    let paranoid = Path::new("/proc/sys/kernel/perf_event_paranoid");
-    state.insert(paranoid.display().to_string(), read(paranoid));
-    state
-}
-
-/// The texts of the files below a directory, as deep as said. Statistics, and files that only take commands, are left out.
-fn files(directory: &Path, depth: u32, into: &mut BTreeMap<String, String>) {
-    let Ok(entries) = std::fs::read_dir(directory) else { return };
-    for path in entries.flatten().map(|entry| entry.path()) {
-        let name = path.file_name().unwrap_or_default().to_string_lossy();
-        let no_setting = ["stat_refresh", "compact_memory", "drop_caches", "full_scans", "pages_collapsed", "pid"];
-        if no_setting.contains(&name.as_ref()) {
-            continue;
-        }
-        match std::fs::symlink_metadata(&path) {
-            Ok(found) if found.is_dir() && depth > 0 => files(&path, depth - 1, into),
-            Ok(found) if found.is_file() => {
-                if let Ok(text) = std::fs::read_to_string(&path) {
-                    into.insert(path.display().to_string(), text.trim().to_owned());
-                }
-            }
-            _ => {}
-        }
-    }
-}
-
-/// What differs between two states, in lines.
-pub(crate) fn differences(before: &BTreeMap<String, String>, after: &BTreeMap<String, String>) -> Vec<String> {
-    let keys: std::collections::BTreeSet<&String> = before.keys().chain(after.keys()).collect();
-    keys.into_iter()
-        .filter(|key| before.get(*key) != after.get(*key))
-        .map(|key| format!("{key}: {:?} became {:?}", before.get(key), after.get(key)))
-        .collect()
-}
-
-/// Waits until the machine is as it was; what is still different in the end.
-pub(crate) fn wait_for_state(before: &BTreeMap<String, String>, limit: Duration) -> Vec<String> {
-    let began = Instant::now();
-    loop {
-        let differences = differences(before, &machine_state());
-        if differences.is_empty() || began.elapsed() > limit {
-            return differences;
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    }
-}
-
-/// A test that needs the machine to itself.
-pub(crate) type LiveTest = (&'static str, fn());
-
-/// Runs live tests one after the other, each between two looks at the machine's state.
+/// Runs live tests of the command.
 pub(crate) fn run_live_tests(program: &str, tests: &[LiveTest]) -> ExitCode {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
-    if arguments.iter().any(|argument| argument == "--list") {
-        tests.iter().for_each(|(name, _)| println!("{name}: test"));
-        return ExitCode::SUCCESS;
-    }
-    if let Some(reason) = cannot_run() {
-        println!("SKIPPED {program}: {reason}");
-        return ExitCode::SUCCESS;
-    }
-    // The same lock as the live tests of movers: swap belongs to the whole machine.
-    let lock = File::create(std::env::temp_dir().join("terrace-live-swap.lock")).unwrap();
-    lock.lock().unwrap();
-    let filter = arguments.iter().find(|argument| !argument.starts_with('-'));
-    let (mut passed, mut failed, mut flaky) = (0, 0, 0);
-    for (name, test) in tests {
-        if filter.is_some_and(|filter| !name.contains(filter.as_str())) {
-            continue;
-        }
-        let began = Instant::now();
-        // The machine's other work can make a live test fail. One that fails runs once more, which tells the two kinds apart; the first
-        // failure is printed, and `scripts/test` fails for it as well.
-        let first = passes(test);
-        let good = first || passes(test);
-        passed += u32::from(good);
-        failed += u32::from(!good);
-        flaky += u32::from(good && !first);
-        let outcome = match (first, good) {
-            (true, _) => "ok",
-            (false, true) => "ok at the second try (FLAKY: the first failed as told above)",
-            (false, false) => "FAILED",
-        };
-        println!("test {name} ... {outcome} ({:.2} s)", began.elapsed().as_secs_f64());
-    }
-    println!("test result: {passed} passed, {failed} failed, {flaky} flaky");
-    ExitCode::from(u8::from(failed > 0))
+    live::run(program, tests, ready)
 }
 
-/// Runs a live test; it passes if it leaves the machine as it was, too.
-fn passes(test: &fn()) -> bool {
-    let before = machine_state();
-    let ended = std::panic::catch_unwind(test);
-    let left = wait_for_state(&before, GUARD_LIMIT);
-    for difference in &left {
-        println!("    not as before: {difference}");
-    }
-    ended.is_ok() && left.is_empty()
-}
-
-/// Why live tests cannot run here.
-fn cannot_run() -> Option<String> {
-    if !rustix::process::geteuid().is_root() {
-        return Some("needs root".to_owned());
-    }
-    if !terrace_linux::topology::declared::zram_is_there(Path::new("/")) {
-        return Some("this kernel has no zram (`modprobe zram`)".to_owned());
-    }
-    if !terrace_linux::zram::has_pids_of_machine() {
-        return Some("swap of a Terrace is known by its pid, and pids here are not the machine's".to_owned());
-    }
+/// Why they cannot run here.
+fn ready() -> Result<(), String> {
+    live::need_root()?;
+    live::need_zram()?;
+    let pids = "swap of a Terrace is known by its pid, and pids here are not the machine's";
+    live::need(terrace_linux::zram::has_pids_of_machine(), pids)?;
     let doctor: Value = serde_json::from_str(&run(&["doctor", "--json"]).stdout).unwrap();
-    doctor["chosen_tracker"].is_null().then(|| "no tracker works here, see `terrace doctor`".to_owned())
+    live::need(!doctor["chosen_tracker"].is_null(), "no tracker works here, see `terrace doctor`")
 }

@@ -10,36 +10,6 @@ use terrace_linux::movers::survey;
 use terrace_linux::topology::{SlowTier, TierMap, Topology};
 use terrace_linux::zram::{ZramOptions, ZramSwap};
 
-/// The lock of the machine's swap, where the tests can run.
-pub(crate) fn can_run(program: &str) -> Option<std::fs::File> {
-    if !crate::common::need_root(program) {
-        return None;
-    }
-    if !terrace_linux::topology::declared::zram_is_there(Path::new("/")) {
-        crate::common::skipped(program, "this kernel has no zram (`modprobe zram`)");
-        return None;
-    }
-    Some(crate::common::whole_machine())
-}
-
-/// What must be as it was after every test: swap areas, zram devices, and whether each is set up.
-pub(crate) fn machine_state() -> Vec<String> {
-    let mut state: Vec<String> = std::fs::read_to_string("/proc/swaps").unwrap().lines().map(str::to_owned).collect();
-    let mut devices: Vec<String> = std::fs::read_dir("/sys/block")
-        .unwrap()
-        .flatten()
-        .filter_map(|entry| entry.file_name().into_string().ok())
-        .filter(|name| name.starts_with("zram"))
-        .map(|name| {
-            let size = std::fs::read_to_string(format!("/sys/block/{name}/disksize")).unwrap_or_default();
-            format!("{name} {}", size.trim())
-        })
-        .collect();
-    devices.sort();
-    state.extend(devices);
-    state
-}
-
 /// A zram of its own and the tiers with it, the way `terrace run` makes them.
 pub(crate) fn zram_tiers(size: Bytes) -> (ZramSwap, TierMap) {
     let slow = SlowTier::Memory(terrace_linux::topology::TierMemory::Zram(size));

@@ -29,7 +29,7 @@ mod xsbench;
 use crate::program::WorkloadInfo;
 
 /// All workloads.
-pub const ALL: &[WorkloadInfo] = &[
+pub static ALL: &[WorkloadInfo] = &[
     npb_ft::INFO,
     npb_lu::INFO,
     npb_sp::INFO,
