@@ -13,7 +13,7 @@ use terrace_core::units::{Bytes, SpaceId, Time, Vpn};
 use terrace_linux::process::{Backing, MemoryRange, Process};
 use terrace_linux::topology::TierMap;
 use terrace_linux::trackers::accessed_bits::{AccessedBits, TimeSpent};
-use terrace_linux::trackers::{Event, Sink, Target, Tracker};
+use terrace_linux::trackers::{Event, Round, Sink, Target, Tracker};
 
 /// Clearing rounds a size, each after the child touched everything; the median counts.
 const ROUNDS: usize = 7;
@@ -149,7 +149,7 @@ fn measure_one(size: Bytes, huge: bool) -> Result<Row, Failure> {
     let pages = size.pages() as f64;
     let mut run = |share: f64| -> Result<(TimeSpent, Duration, Count), Failure> {
         let (before, began, mut count) = (tracker.time_spent(), Instant::now(), Count::default());
-        tracker.scan(Time::ZERO, &targets, &tiers, share, &mut count)?;
+        tracker.scan(&Round { now: Time::ZERO, targets: &targets, tiers: &tiers, share }, &mut count)?;
         let (after, elapsed) = (tracker.time_spent(), began.elapsed());
         let spent = TimeSpent {
             reading: after.reading - before.reading,

@@ -45,7 +45,7 @@ use crate::processors::ProcessorUse;
 use crate::shared_memory::SharedMemory;
 use crate::topology::{Tier, TierMap};
 use crate::trackers::places::{Places, pause_after};
-use crate::trackers::{Target, TrackError, Tracker};
+use crate::trackers::{Round, Target, TrackError, Tracker};
 use crate::usage::thread_cpu;
 
 /// What a manager is made of.
@@ -548,7 +548,8 @@ impl Manager {
         let targets = targets(&self.spaces);
         let mut intake = Intake::new(&mut self.parts.engine, observer, now);
         let mut sink = self.shared.over(self.parts.tiers.swap_tier(), true, &mut intake);
-        let scanned = self.parts.tracker.scan(now, &targets, &self.parts.tiers, grant.share, &mut sink);
+        let due = Round { now, targets: &targets, tiers: &self.parts.tiers, share: grant.share };
+        let scanned = self.parts.tracker.scan(&due, &mut sink);
         sink.sweep();
         let mut round = ScanReport { share: grant.share, ..intake.round };
         let mut bill = ScanBill { share: grant.share, ..intake.bill };
@@ -578,7 +579,8 @@ impl Manager {
         let mut intake = Intake::new(&mut self.parts.engine, observer, now);
         // The tracker has a turn as well, at no share of the blocks: it takes up threads that began unseen.
         let mut sink = self.shared.over(self.parts.tiers.swap_tier(), false, &mut intake);
-        let scanned = self.parts.tracker.scan(now, &targets, &self.parts.tiers, 0.0, &mut sink);
+        let threads_alone = Round { now, targets: &targets, tiers: &self.parts.tiers, share: 0.0 };
+        let scanned = self.parts.tracker.scan(&threads_alone, &mut sink);
         let walked = scanned.and_then(|()| {
             let walked = self.places.walk(&targets, &self.parts.tiers, &mut sink);
             walked.map(drop).map_err(|source| TrackError::Call {

@@ -14,7 +14,7 @@ use terrace_linux::process::{Backing, MemoryRange, Process, RangeOptions};
 use terrace_linux::sys::{self, RemoteRange};
 use terrace_linux::topology::{Tier, TierKind, TierMap};
 use terrace_linux::trackers::accessed_bits::AccessedBits;
-use terrace_linux::trackers::{Event, Sink, Target, Tracker};
+use terrace_linux::trackers::{Event, Round, Sink, Target, Tracker};
 
 const SPACE: SpaceId = SpaceId(3);
 const BLOCK: usize = 512;
@@ -167,7 +167,7 @@ fn round(tracker: &mut AccessedBits, toucher: &Toucher, milliseconds: u64, share
     let targets = [Target { space: SPACE, process: &process, ranges: &ranges }];
     let mut seen = Seen::default();
     let now = Time::from_nanos(milliseconds * 1_000_000);
-    tracker.scan(now, &targets, &tiers(), share, &mut seen).unwrap();
+    tracker.scan(&Round { now, targets: &targets, tiers: &tiers(), share }, &mut seen).unwrap();
     seen
 }
 
@@ -365,11 +365,13 @@ fn a_process_that_ends_is_no_error() {
             drop(toucher);
         });
         while !killer.is_finished() {
-            tracker.scan(Time::ZERO, &targets, &tiers(), 1.0, &mut Seen::default()).unwrap();
+            tracker
+                .scan(&Round { now: Time::ZERO, targets: &targets, tiers: &tiers(), share: 1.0 }, &mut Seen::default())
+                .unwrap();
         }
         killer.join().unwrap();
         let mut seen = Seen::default();
-        tracker.scan(Time::ZERO, &targets, &tiers(), 1.0, &mut seen).unwrap();
+        tracker.scan(&Round { now: Time::ZERO, targets: &targets, tiers: &tiers(), share: 1.0 }, &mut seen).unwrap();
         assert!(seen.ptes.is_empty(), "nothing is reported of a process that is gone");
         tracker.forget(SPACE);
     }

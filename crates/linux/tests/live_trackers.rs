@@ -34,7 +34,7 @@ use terrace_linux::trackers::pair::with_refaults;
 use terrace_linux::trackers::prove::prove;
 use terrace_linux::trackers::samples::Samples;
 use terrace_linux::trackers::write_tracking::WriteTracking;
-use terrace_linux::trackers::{Event, Sink, Target, Tracker};
+use terrace_linux::trackers::{Event, Round, Sink, Target, Tracker};
 use terrace_linux::zram::{ZramOptions, ZramSwap};
 
 const CHILD_ARGUMENT: &str = "__toucher";
@@ -307,7 +307,7 @@ fn what_a_watched_program_starts_is_watched_once() {
         Target { space: SpaceId(1), process: &grandchild, ranges: &grandchild_range },
     ];
     let mut heard = Heard::default();
-    tracker.scan(second(2), &targets, &tiers(), 1.0, &mut heard).unwrap();
+    tracker.scan(&Round { now: second(2), targets: &targets, tiers: &tiers(), share: 1.0 }, &mut heard).unwrap();
     child.tell("work");
     child.tell("grandchild write 100 700");
     let heard = listen(&mut tracker, second(3), &targets);
@@ -426,7 +426,9 @@ fn a_program_that_ended_but_was_not_waited_for_is_no_trouble() {
     let mut tracker = PageFaults::open().unwrap();
     assert!(listen(&mut tracker, second(1), &targets).births.is_empty());
     match WriteTracking::open() {
-        Ok(mut written) => written.scan(second(1), &targets, &tiers(), 1.0, &mut Heard::default()).unwrap(),
+        Ok(mut written) => written
+            .scan(&Round { now: second(1), targets: &targets, tiers: &tiers(), share: 1.0 }, &mut Heard::default())
+            .unwrap(),
         // Kernels before 6.7 have no PAGEMAP_SCAN to put the question with.
         Err(error) => {
             println!("SKIPPED a_program_that_ended_but_was_not_waited_for_is_no_trouble, its second half: {error}")
@@ -494,10 +496,10 @@ fn hold_damon() -> ExitCode {
     let (mut damon, tiers) = (Damon::open().unwrap(), tiers());
     println!("opened");
     loop {
-        damon.scan(Time::ZERO, &targets, &tiers, 1.0, &mut Unheard).unwrap();
+        damon.scan(&Round { now: Time::ZERO, targets: &targets, tiers: &tiers, share: 1.0 }, &mut Unheard).unwrap();
         // Set up and taken away in turns, so that kills hit both.
         std::thread::sleep(Duration::from_millis(30));
-        damon.scan(Time::ZERO, &[], &tiers, 1.0, &mut Unheard).unwrap();
+        damon.scan(&Round { now: Time::ZERO, targets: &[], tiers: &tiers, share: 1.0 }, &mut Unheard).unwrap();
     }
 }
 
@@ -564,7 +566,7 @@ fn writes_are_exact_where_registered_and_nothing_elsewhere() {
     let targets = [Target { space: SpaceId(0), process: &process, ranges: &ranges }];
     let mut round = |now: u64| {
         let mut heard = Heard::default();
-        tracker.scan(second(now), &targets, &tiers(), 1.0, &mut heard).unwrap();
+        tracker.scan(&Round { now: second(now), targets: &targets, tiers: &tiers(), share: 1.0 }, &mut heard).unwrap();
         (heard, tracker.is_blind_to(SpaceId(0)))
     };
     child.tell("write 0 8192");

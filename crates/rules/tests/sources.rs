@@ -104,7 +104,7 @@ fn files_are_created_replaced_and_bound_by_one_crate_alone() {
     ];
     for (file, text) in with_ending("rs") {
         let path = file.display().to_string();
-        let elsewhere = ["crates/files/", "crates/rules/", "qemu-plugin/src/", "fuzz/"];
+        let elsewhere = ["crates/files/", "crates/fixtures/", "crates/rules/", "qemu-plugin/src/", "fuzz/"];
         if elsewhere.iter().any(|prefix| path.starts_with(prefix))
             || ["/tests/", "/examples/", "/benches/"].iter().any(|part| path.contains(part))
             || path.ends_with("_tests.rs")

@@ -4,6 +4,7 @@
 //! by one. Must not: leave anything behind.
 #![allow(dead_code, reason = "each test program uses its part")]
 #![allow(unused_imports, reason = "each test program uses its part")]
+#![allow(clippy::print_stdout, reason = "the live tests have their own main, and speak")]
 
 pub(crate) mod daemon;
 

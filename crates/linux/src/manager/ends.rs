@@ -115,7 +115,6 @@ mod tests {
     use terrace_core::engine::{Engine, EngineConfig};
     use terrace_core::governor::GovernorConfig;
     use terrace_core::policy::FastGoal;
-    use terrace_core::units::{Bytes, PAGE_BYTES, Time};
 
     use super::*;
     use crate::manager::ManagerParts;
@@ -123,7 +122,7 @@ mod tests {
     use crate::observer::NoTap;
     use crate::process::{Process, RangeOptions};
     use crate::topology::TierMap;
-    use crate::trackers::{Grade, Sink, Target, Tracker};
+    use crate::trackers::{Round, Sink, Target, Tracker};
 
     /// What a round does with its targets.
     type Scan = Box<dyn FnMut(&[Target<'_>]) -> Result<(), TrackError>>;
@@ -135,18 +134,8 @@ mod tests {
             "scripted"
         }
 
-        fn grade(&self) -> Grade {
-            Grade { granularity_bytes: Bytes::new(PAGE_BYTES), reads: true, writes: true, cost_ns_per_page: None }
-        }
-
-        fn scan(
-            &mut self,
-            _: Time,
-            targets: &[Target<'_>],
-            _: &TierMap,
-            _: f64,
-            _: &mut dyn Sink,
-        ) -> Result<(), TrackError> {
+        fn scan(&mut self, round: &Round<'_>, _: &mut dyn Sink) -> Result<(), TrackError> {
+            let &Round { targets, .. } = round;
             (self.0)(targets)
         }
     }

@@ -15,17 +15,16 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use terrace_core::observation::PteState;
-use terrace_core::units::{Bytes, PAGE_BYTES, SpaceId, Time, Vpn};
+use terrace_core::units::{Bytes, PAGE_BYTES, SpaceId, Vpn};
 
 mod claim;
 
 pub use claim::DamonClaim;
 
 use super::rotation::Rotation;
-use super::{Grade, ProofKind, Sink, Target, TrackError, Tracker};
+use super::{Grade, ProofKind, Round, Sink, TrackError, Tracker};
 use crate::guard::{Guard, ProtectToken, Undo, Undone};
 use crate::pagemap::{Pagemap, PagemapEntry};
-use crate::topology::TierMap;
 
 const NAME: &str = "damon";
 const ADMIN: &str = "/sys/kernel/mm/damon/admin";
@@ -312,14 +311,8 @@ impl Tracker for Damon {
         Grade { granularity_bytes, reads: true, writes: true, cost_ns_per_page: None }
     }
 
-    fn scan(
-        &mut self,
-        now: Time,
-        targets: &[Target<'_>],
-        tiers: &TierMap,
-        share: f64,
-        sink: &mut dyn Sink,
-    ) -> Result<(), TrackError> {
+    fn scan(&mut self, round: &Round<'_>, sink: &mut dyn Sink) -> Result<(), TrackError> {
+        let &Round { now, targets, tiers, share } = round;
         if targets.is_empty() {
             self.stop();
             return Ok(());
@@ -405,6 +398,9 @@ impl Drop for Damon {
 mod tests {
     use super::*;
     use crate::process::{Backing, MemoryRange, Process};
+    use crate::topology::TierMap;
+    use crate::trackers::Target;
+    use terrace_core::units::Time;
 
     /// DAMON's directory as the kernel lays it out for one monitor, as plain files.
     fn fixture(kdamonds: &str, operations: &str) -> tempfile::TempDir {
@@ -488,7 +484,7 @@ mod tests {
             assert_eq!(damon.operations(), Operations::Virtual);
             assert_eq!(read("nr_kdamonds"), "0", "looking leaves nothing set up");
             let mut seen = Accessed::default();
-            damon.scan(Time::ZERO, &targets, &tiers, 1.0, &mut seen).unwrap();
+            damon.scan(&Round { now: Time::ZERO, targets: &targets, tiers: &tiers, share: 1.0 }, &mut seen).unwrap();
             assert_eq!(seen.1, None, "the first round only sets up");
             assert_eq!((read("nr_kdamonds").as_str(), read("0/state").as_str()), ("1", "on"));
             assert_eq!(read("0/contexts/0/targets/0/pid_target"), std::process::id().to_string());
@@ -503,7 +499,7 @@ mod tests {
                 }
             }
             let mut seen = Accessed::default();
-            damon.scan(Time::ZERO, &targets, &tiers, 1.0, &mut seen).unwrap();
+            damon.scan(&Round { now: Time::ZERO, targets: &targets, tiers: &tiers, share: 1.0 }, &mut seen).unwrap();
             assert_eq!((seen.0, seen.1), (vec![true, false, false], Some(AGGREGATION)));
             assert_eq!(
                 damon.grade().granularity_bytes,

@@ -15,11 +15,11 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use terrace_core::observation::PteState;
-use terrace_core::units::{Bytes, PAGE_BYTES, SpaceId, Time};
+use terrace_core::units::SpaceId;
 use terrace_core::watching::WatchPrices;
 
 use super::rotation::{Piece, Rotation};
-use super::{Grade, ProofKind, Sink, Target, TrackError, Tracker};
+use super::{ProofKind, Round, Sink, Target, TrackError, Tracker};
 use crate::pagemap::{Pagemap, PagemapEntry};
 use crate::topology::TierMap;
 
@@ -176,18 +176,8 @@ impl Tracker for IdlePages {
         NAME
     }
 
-    fn grade(&self) -> Grade {
-        Grade { granularity_bytes: Bytes::new(PAGE_BYTES), reads: true, writes: true, cost_ns_per_page: None }
-    }
-
-    fn scan(
-        &mut self,
-        now: Time,
-        targets: &[Target<'_>],
-        tiers: &TierMap,
-        share: f64,
-        sink: &mut dyn Sink,
-    ) -> Result<(), TrackError> {
+    fn scan(&mut self, round: &Round<'_>, sink: &mut dyn Sink) -> Result<(), TrackError> {
+        let &Round { now, targets, tiers, share } = round;
         for target in targets {
             let pid = target.process.pid();
             let path = self.root.join(format!("proc/{pid}/pagemap"));
@@ -235,6 +225,7 @@ mod tests {
 
     use super::*;
     use crate::process::{Backing, MemoryRange, Process};
+    use terrace_core::units::Time;
 
     /// What a sink heard, by page.
     #[derive(Default)]
@@ -288,7 +279,9 @@ mod tests {
         let mut tracker = IdlePages::open_under(root).unwrap();
 
         let mut heard = Heard::default();
-        tracker.scan(Time::from_nanos(5), &targets, &tiers, 1.0, &mut heard).unwrap();
+        tracker
+            .scan(&Round { now: Time::from_nanos(5), targets: &targets, tiers: &tiers, share: 1.0 }, &mut heard)
+            .unwrap();
         assert!(
             heard.0.values().all(|(_, window, cleared)| window.is_none() && *cleared),
             "the first round only marks"
@@ -299,7 +292,9 @@ mod tests {
         // The huge page is accessed: the kernel clears its bit.
         write_words(&root.join(bitmap), &[(8, 0)]);
         let mut heard = Heard::default();
-        tracker.scan(Time::from_nanos(9), &targets, &tiers, 1.0, &mut heard).unwrap();
+        tracker
+            .scan(&Round { now: Time::from_nanos(9), targets: &targets, tiers: &tiers, share: 1.0 }, &mut heard)
+            .unwrap();
         let window = Some(Duration::from_nanos(4));
         let fast = PteState::placed(TierId::FAST);
         assert_eq!(heard.0[&Vpn(512)], (fast, window, true));

@@ -24,7 +24,7 @@ use std::time::Duration;
 
 use terrace_core::observation::{Access, PteState};
 use terrace_core::policy::{HintScan, SamplePeriods};
-use terrace_core::units::{Bytes, SpaceId, Time, Vpn};
+use terrace_core::units::{Bytes, PAGE_BYTES, SpaceId, Time, Vpn};
 use terrace_core::watching::WatchPrices;
 
 use crate::process::{MemoryRange, Process};
@@ -43,6 +43,12 @@ pub struct Grade {
     pub cost_ns_per_page: Option<f64>,
 }
 
+impl Grade {
+    /// Reads and writes of single pages, at a cost that nobody measured.
+    pub const PAGES: Grade =
+        Grade { granularity_bytes: Bytes::new(PAGE_BYTES), reads: true, writes: true, cost_ns_per_page: None };
+}
+
 /// A process as a tracker is given it.
 #[derive(Clone, Copy, Debug)]
 pub struct Target<'a> {
@@ -52,6 +58,19 @@ pub struct Target<'a> {
     pub process: &'a Process,
     /// The memory that may be managed, by address, without overlaps.
     pub ranges: &'a [MemoryRange],
+}
+
+/// One look at all processes.
+#[derive(Clone, Copy)]
+pub struct Round<'a> {
+    /// When it begins.
+    pub now: Time,
+    /// The processes.
+    pub targets: &'a [Target<'a>],
+    /// The tiers of the machine.
+    pub tiers: &'a TierMap,
+    /// The share of each process's blocks whose accessed bits are read and cleared, from 0 to 1.
+    pub share: f64,
 }
 
 /// An event by address.
@@ -151,21 +170,16 @@ pub trait Tracker {
     fn name(&self) -> &'static str;
 
     /// What it can observe, and the cost.
-    fn grade(&self) -> Grade;
+    fn grade(&self) -> Grade {
+        Grade::PAGES
+    }
 
     /// Reads the accessed bits of a share of each target's blocks, in rotation, hands them to `sink`, and clears them.
-    /// Blocks outside the share are reported with `window: None`, so that their places stay known.
+    /// Blocks whose turn it is not are reported with `window: None`, so that their places stay known.
     ///
     /// # Errors
     /// When a call failed that has nothing to do with a target exiting; a target that is gone is skipped.
-    fn scan(
-        &mut self,
-        now: Time,
-        targets: &[Target<'_>],
-        tiers: &TierMap,
-        share: f64,
-        sink: &mut dyn Sink,
-    ) -> Result<(), TrackError>;
+    fn scan(&mut self, round: &Round<'_>, sink: &mut dyn Sink) -> Result<(), TrackError>;
 
     /// Hands over the events that arrived since the last call.
     ///

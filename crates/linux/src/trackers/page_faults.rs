@@ -12,15 +12,14 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
 use perf_event_open_sys::bindings::{self as perf, perf_event_attr};
-use terrace_core::units::{Bytes, PAGE_BYTES, SpaceId, Time, Vpn};
+use terrace_core::units::{SpaceId, Time, Vpn};
 
-use super::{Event, Grade, Sink, Target, TrackError, Tracker};
+use super::{Event, Round, Sink, Target, TrackError, Tracker};
 use crate::perf::group::{EventGroup, Scope};
 use crate::perf::record::Layout;
 use crate::perf::ring::RingCounts;
 use crate::process::MemoryRange;
 use crate::rights::Rights;
-use crate::topology::TierMap;
 
 const NAME: &str = "page-faults";
 /// 256 KiB a CPU: 8,000 faults of 32 bytes.
@@ -119,18 +118,8 @@ impl Tracker for PageFaults {
         NAME
     }
 
-    fn grade(&self) -> Grade {
-        Grade { granularity_bytes: Bytes::new(PAGE_BYTES), reads: true, writes: true, cost_ns_per_page: None }
-    }
-
-    fn scan(
-        &mut self,
-        now: Time,
-        targets: &[Target<'_>],
-        _: &TierMap,
-        _: f64,
-        sink: &mut dyn Sink,
-    ) -> Result<(), TrackError> {
+    fn scan(&mut self, round: &Round<'_>, sink: &mut dyn Sink) -> Result<(), TrackError> {
+        let &Round { now, targets, .. } = round;
         // There are no accessed bits to read; the scan is used to find new threads.
         for target in targets {
             self.attached.remove(&target.process.pid());

@@ -17,9 +17,8 @@ use terrace_core::watching::WatchPrices;
 
 use super::hint_faults::HintFaults;
 use super::page_faults::PageFaults;
-use super::{Grade, ProofKind, Sink, Target, TrackError, Tracker};
+use super::{Grade, ProofKind, Round, Sink, Target, TrackError, Tracker};
 use crate::process::MemoryRange;
-use crate::topology::TierMap;
 
 struct Pair {
     name: &'static str,
@@ -89,16 +88,9 @@ impl Tracker for Pair {
         self.main.proof_kind()
     }
 
-    fn scan(
-        &mut self,
-        now: Time,
-        targets: &[Target<'_>],
-        tiers: &TierMap,
-        share: f64,
-        sink: &mut dyn Sink,
-    ) -> Result<(), TrackError> {
-        self.beside.scan(now, targets, tiers, share, sink)?;
-        self.main.scan(now, targets, tiers, share, sink)
+    fn scan(&mut self, round: &Round<'_>, sink: &mut dyn Sink) -> Result<(), TrackError> {
+        self.beside.scan(round, sink)?;
+        self.main.scan(round, sink)
     }
 
     fn events(&mut self, now: Time, targets: &[Target<'_>], sink: &mut dyn Sink) -> Result<(), TrackError> {

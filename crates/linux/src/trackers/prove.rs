@@ -15,7 +15,7 @@ use terrace_core::observation::PteState;
 use terrace_core::random::SplitMix64;
 use terrace_core::units::{PAGE_BYTES, SpaceId, Time, Vpn};
 
-use super::{Event, Grade, ProofKind, Sink, Target, TrackError, Tracker};
+use super::{Event, Grade, ProofKind, Round, Sink, Target, TrackError, Tracker};
 use crate::process::{Backing, MemoryRange, Process, ProcessError};
 use crate::sys::{self, private_memory::PrivateMemory};
 use crate::topology::TierMap;
@@ -219,7 +219,10 @@ impl Trial<'_> {
 
     fn round(&self, tracker: &mut dyn Tracker) -> Result<Heard, TrackError> {
         let mut heard = Heard::new(self.target.ranges[0].start);
-        tracker.scan(self.now(), std::slice::from_ref(&self.target), self.tiers, 1.0, &mut heard)?;
+        tracker.scan(
+            &Round { now: self.now(), targets: std::slice::from_ref(&self.target), tiers: self.tiers, share: 1.0 },
+            &mut heard,
+        )?;
         Ok(heard)
     }
 

@@ -31,14 +31,8 @@ impl<F: Fn(usize) -> bool> Tracker for Pretender<F> {
         self.grade
     }
 
-    fn scan(
-        &mut self,
-        _: Time,
-        targets: &[Target<'_>],
-        _: &TierMap,
-        _: f64,
-        sink: &mut dyn Sink,
-    ) -> Result<(), TrackError> {
+    fn scan(&mut self, round: &Round<'_>, sink: &mut dyn Sink) -> Result<(), TrackError> {
+        let &Round { targets, .. } = round;
         self.rounds += 1;
         let range = targets[0].ranges[0];
         let pages = (range.end.0 - range.start.0) as usize;

@@ -18,19 +18,18 @@ use std::path::Path;
 use perf_event_open_sys::bindings::{self as perf, perf_event_attr};
 use terrace_core::observation::Access;
 use terrace_core::policy::SamplePeriods;
-use terrace_core::units::{Bytes, PAGE_BYTES, Time, Vpn};
+use terrace_core::units::{Time, Vpn};
 
 use super::emulated::{self, EmulatedSamples};
 use super::page_faults::{contains, space_of};
 use super::sample_period::PeriodControl;
-use super::{Event, Grade, ProofKind, Sink, Target, TrackError, Tracker};
+use super::{Event, ProofKind, Round, Sink, Target, TrackError, Tracker};
 use crate::perf::group::{EventGroup, Scope};
 use crate::perf::record::{Layout, Record, Sample};
 use crate::perf::ring::{Ring, RingCounts};
 use crate::perf::spe;
 use crate::rights::Rights;
 use crate::sys;
-use crate::topology::TierMap;
 use crate::usage::thread_cpu;
 
 const NAME: &str = "samples";
@@ -168,18 +167,8 @@ impl Tracker for Samples {
         NAME
     }
 
-    fn grade(&self) -> Grade {
-        Grade { granularity_bytes: Bytes::new(PAGE_BYTES), reads: true, writes: true, cost_ns_per_page: None }
-    }
-
-    fn scan(
-        &mut self,
-        now: Time,
-        targets: &[Target<'_>],
-        _: &TierMap,
-        _: f64,
-        sink: &mut dyn Sink,
-    ) -> Result<(), TrackError> {
+    fn scan(&mut self, round: &Round<'_>, sink: &mut dyn Sink) -> Result<(), TrackError> {
+        let &Round { now, targets, .. } = round;
         if let Source::Rings { attached, .. } = &mut self.source {
             attached.clear();
         }

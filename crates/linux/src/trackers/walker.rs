@@ -11,11 +11,11 @@ use std::collections::BTreeMap;
 use std::io;
 
 use terrace_core::observation::PteState;
-use terrace_core::units::{BLOCK_PAGES, Bytes, PAGE_BYTES, SpaceId, TierId, Time};
+use terrace_core::units::{BLOCK_PAGES, SpaceId, TierId, Time};
 use terrace_core::watching::WatchPrices;
 
 use super::rotation::{Piece, Rotation};
-use super::{Grade, Sink, Target, TrackError, Tracker};
+use super::{Round, Sink, Target, TrackError, Tracker};
 use crate::kernel_module::{KernelModule, Seen, Slot, Walk};
 use crate::topology::{TierKind, TierMap};
 
@@ -167,18 +167,8 @@ impl Tracker for Walker {
         NAME
     }
 
-    fn grade(&self) -> Grade {
-        Grade { granularity_bytes: Bytes::new(PAGE_BYTES), reads: true, writes: true, cost_ns_per_page: None }
-    }
-
-    fn scan(
-        &mut self,
-        now: Time,
-        targets: &[Target<'_>],
-        tiers: &TierMap,
-        share: f64,
-        sink: &mut dyn Sink,
-    ) -> Result<(), TrackError> {
+    fn scan(&mut self, round: &Round<'_>, sink: &mut dyn Sink) -> Result<(), TrackError> {
+        let &Round { now, targets, tiers, share } = round;
         for target in targets {
             match self.target(now, target, tiers, share, sink) {
                 Err(_) if !target.process.is_alive() => self.leave(target.space),
@@ -216,6 +206,7 @@ mod tests {
 
     use super::*;
     use crate::topology::Tier;
+    use terrace_core::units::Bytes;
 
     #[test]
     fn walks_are_as_long_as_what_is_treated_alike() {

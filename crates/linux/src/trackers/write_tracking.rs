@@ -15,15 +15,14 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
 use terrace_core::observation::PteState;
-use terrace_core::units::{Bytes, PAGE_BYTES, SpaceId, Time, Vpn};
+use terrace_core::units::{Bytes, PAGE_BYTES, SpaceId, Vpn};
 use terrace_core::watching::WatchPrices;
 
 use super::rotation::{Piece, Rotation};
-use super::{Grade, ProofKind, Sink, Target, TrackError, Tracker};
+use super::{Grade, ProofKind, Round, Sink, TrackError, Tracker};
 use crate::pagemap::{Pagemap, PagemapEntry};
 use crate::process::MemoryRange;
 use crate::sys::{self, PageRegion, PageScan};
-use crate::topology::TierMap;
 
 const NAME: &str = "write-tracking";
 /// `PAGE_IS_WRITTEN` of linux/fs.h: written since the page was protected, or never protected.
@@ -118,14 +117,8 @@ impl Tracker for WriteTracking {
         Grade { granularity_bytes: Bytes::new(PAGE_BYTES), reads: false, writes: true, cost_ns_per_page: None }
     }
 
-    fn scan(
-        &mut self,
-        now: Time,
-        targets: &[Target<'_>],
-        tiers: &TierMap,
-        share: f64,
-        sink: &mut dyn Sink,
-    ) -> Result<(), TrackError> {
+    fn scan(&mut self, round: &Round<'_>, sink: &mut dyn Sink) -> Result<(), TrackError> {
+        let &Round { now, targets, tiers, share } = round;
         for target in targets {
             let pid = target.process.pid();
             let call = |source| TrackError::call(NAME, format!("PAGEMAP_SCAN on /proc/{pid}/pagemap"), source);

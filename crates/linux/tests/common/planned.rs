@@ -7,14 +7,14 @@ use terrace_core::engine::{Engine, EngineConfig};
 use terrace_core::governor::GovernorConfig;
 use terrace_core::observation::Access;
 use terrace_core::policy::{FastGoal, Policy};
-use terrace_core::units::{Bytes, PAGE_BYTES, Time, Vpn};
+use terrace_core::units::{Time, Vpn};
 use terrace_core::watching::DEFAULT_MAX_OVERHEAD;
 use terrace_linux::manager::ManagerParts;
 use terrace_linux::move_cost::MoveCost;
 use terrace_linux::movers::Movers;
 use terrace_linux::process::RangeOptions;
 use terrace_linux::topology::TierMap;
-use terrace_linux::trackers::{Event, Grade, Sink, Target, TrackError, Tracker};
+use terrace_linux::trackers::{Event, Round, Sink, Target, TrackError, Tracker};
 
 /// The pages that the next round of events tells of.
 pub(crate) type Samples = Rc<RefCell<Vec<Vpn>>>;
@@ -55,11 +55,7 @@ impl Tracker for Planned {
         "planned"
     }
 
-    fn grade(&self) -> Grade {
-        Grade { granularity_bytes: Bytes::new(PAGE_BYTES), reads: true, writes: true, cost_ns_per_page: None }
-    }
-
-    fn scan(&mut self, _: Time, _: &[Target<'_>], _: &TierMap, _: f64, _: &mut dyn Sink) -> Result<(), TrackError> {
+    fn scan(&mut self, _: &Round<'_>, _: &mut dyn Sink) -> Result<(), TrackError> {
         self.looked = true;
         Ok(())
     }

@@ -30,7 +30,7 @@ use terrace_core::watching::WatchPrices;
 use self::clear::{Cleared, Clearing};
 use self::entries::{Decoder, Head};
 use super::rotation;
-use super::{Grade, Sink, Target, TrackError, Tracker};
+use super::{Grade, Round, Sink, Target, TrackError, Tracker};
 use crate::process::Backing;
 use crate::sys::RemoteRange;
 use crate::topology::{TierKind, TierMap};
@@ -508,14 +508,8 @@ impl Tracker for AccessedBits {
         }
     }
 
-    fn scan(
-        &mut self,
-        now: Time,
-        targets: &[Target<'_>],
-        tiers: &TierMap,
-        share: f64,
-        sink: &mut dyn Sink,
-    ) -> Result<(), TrackError> {
+    fn scan(&mut self, round: &Round<'_>, sink: &mut dyn Sink) -> Result<(), TrackError> {
+        let &Round { now, targets, tiers, share } = round;
         for target in targets {
             match self.walk(now, target, tiers, share, sink) {
                 Ok(()) => {}

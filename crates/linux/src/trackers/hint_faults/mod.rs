@@ -13,12 +13,11 @@ use std::collections::BTreeSet;
 use std::os::fd::BorrowedFd;
 
 use terrace_core::policy::HintScan;
-use terrace_core::units::{Bytes, PAGE_BYTES, SpaceId, Time, Vpn};
+use terrace_core::units::{SpaceId, Time, Vpn};
 
 use self::scanner::Scanner;
 use super::page_faults::PageFaults;
-use super::{Event, Grade, ProofKind, Sink, Target, TrackError, Tracker};
-use crate::topology::TierMap;
+use super::{Event, ProofKind, Round, Sink, Target, TrackError, Tracker};
 
 const NAME: &str = "hint-faults";
 
@@ -97,21 +96,10 @@ impl Tracker for HintFaults {
         NAME
     }
 
-    fn grade(&self) -> Grade {
-        Grade { granularity_bytes: Bytes::new(PAGE_BYTES), reads: true, writes: true, cost_ns_per_page: None }
-    }
-
-    fn scan(
-        &mut self,
-        now: Time,
-        targets: &[Target<'_>],
-        tiers: &TierMap,
-        share: f64,
-        sink: &mut dyn Sink,
-    ) -> Result<(), TrackError> {
-        self.faults.scan(now, targets, tiers, share, &mut AsHintFaults(sink))?;
-        self.mark(targets)?;
-        self.follow_policy(targets);
+    fn scan(&mut self, round: &Round<'_>, sink: &mut dyn Sink) -> Result<(), TrackError> {
+        self.faults.scan(round, &mut AsHintFaults(sink))?;
+        self.mark(round.targets)?;
+        self.follow_policy(round.targets);
         Ok(())
     }
 
