@@ -1,12 +1,13 @@
 //! The eBPF programs of Terrace and their loader.
 //!
 //! Entry: [`PageTables`] and [`LifeCycle`].
-//! In: pids and addresses. Out: copies of the page tables that map them, as raw entries ([`PageTables`]); allocations and frees of
-//! their pages ([`LifeCycle`]). Must not: interpret an entry, or need a compiler for eBPF: the objects are shipped built (in
-//! `object/`, rebuilt by `build-object`) and adapt themselves to the running kernel when they are loaded.
+//! In: pids and addresses.
+//! Out: copies of the page tables that map them, as raw entries; allocations and frees of their pages.
+//! Must not: interpret an entry, or need a compiler for eBPF: the objects are shipped built (in `object/`, rebuilt by `build-object`) and
+//! adapt themselves to the running kernel when they are loaded.
 //!
-//! eBPF is a run-time option: [`PageTables::open`] and [`LifeCycle::open`] say in one line why it does not work here. With the
-//! feature `bpf` off the crate needs no C library, and they say so.
+//! eBPF is a run-time option: [`PageTables::open`] and [`LifeCycle::open`] say in one line why it does not work here. With the feature
+//! `bpf` off the crate needs no C library, and they say so.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 #[cfg(feature = "bpf")]

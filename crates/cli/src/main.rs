@@ -1,8 +1,10 @@
 //! The `terrace` command.
 //!
 //! Entry: `main`, then the command's file in `commands`.
-//! In: arguments. Out: the exit code: 0 done, 1 failed, 2 misuse; `run` passes its program's code through, and
-//! has env(1)'s 126 and 127 for a program that cannot be started. Must not: hold logic; each command is a module of `commands`.
+//! In: arguments.
+//! Out: the exit code: 0 done, 1 failed, 2 misuse; `run` passes its program's code through, and has env(1)'s 126 and 127 for a program
+//! that cannot be started.
+//! Must not: hold logic; each command is a module of `commands`.
 
 use std::process::ExitCode;
 

@@ -1,12 +1,13 @@
 //! The core of Terrace: its state and its decisions, without I/O.
 //!
+//! Entry: [`engine::Engine`].
+//! In: what a driver saw ([`engine::Input`]), with the time.
+//! Out: what it should do ([`engine::Output`]).
+//! Must not: read a clock, touch a file, start a thread, draw a random number or depend on hash order. `now` is always an argument.
+//!
 //! One pipeline: trackers report [`observation`]s, the [`engine`] keeps them in dense arrays ([`pages`]), a [`policy`] ranks pages, the
 //! [`governor`] admits or rejects requests, and a [`plan`] goes to a mover, whose outcomes come back. The [`ledger`] counts and explains.
 //! The same code runs live, in replay and in the simulator.
-//!
-//! Entry: [`engine::Engine`].
-//! In: what a driver saw ([`engine::Input`]), with the time. Out: what it should do ([`engine::Output`]).
-//! Must not: read a clock, touch a file, start a thread, draw a random number or depend on hash order. `now` is always an argument.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod arbiter;

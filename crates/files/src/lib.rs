@@ -1,12 +1,14 @@
-//! The only crate of Terrace that creates, replaces and binds files; Terrace often runs as root, and a mistaken path must not
-//! destroy what lies there.
+//! The only crate that creates, replaces and binds files: Terrace often runs as root, and a mistaken path must not destroy what lies
+//! there.
 //!
 //! Entry: [`Output`].
-//! In: paths as people and configurations name them. Out: [`Output`] and [`write()`] for outputs, [`read`] and [`read_to_string`] with
-//! a bound, [`bind`] for sockets, [`set`] for the kernel's files. Errors are those of `std::fs`, whose place these functions take:
-//! they say what is wrong, and the caller says which path. Must not: know what the files hold.
+//! In: paths as people and configurations name them.
+//! Out: [`Output`] and [`write()`] for outputs, [`read`] and [`read_to_string`] with a bound, [`bind`] for sockets, [`set`] for the
+//! kernel's files.
+//! Must not: know what the files hold.
 //!
-//! A test in `crates/rules` holds that no other crate creates a file in another way.
+//! Errors are those of `std::fs`, whose place these functions take: they say what is wrong, and the caller says which path. A test in
+//! `crates/rules` holds that no other crate creates a file in another way.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod input;

@@ -1,12 +1,12 @@
-//! The full-system laboratory: boots stock Debian kernels in QEMU on machines with fast and slow memory, runs scenarios in
-//! them and judges the results.
+//! The full-system laboratory: stock Debian kernels in QEMU, on machines with fast and slow memory.
 //!
 //! Entry: [`Lab`].
-//! In: scenario files and a terrace binary. Out: reports of assertions and figures, or a shell in the guest. Must not: need
-//! KVM, change the host's packages or kernel, leave a guest running, or take figures of emulated time for performance.
+//! In: scenario files and a terrace binary.
+//! Out: reports of assertions and figures, or a shell in the guest.
+//! Must not: need KVM, change the host's packages or kernel, leave a guest running, or take figures of emulated time for performance.
 //!
-//! [`kernel`] fetches, `initramfs` packs, [`machine`] models, `guest` runs, [`results`] reads, [`expression`] judges,
-//! [`Lab`] puts them together. [`compare`] and [`record`] have the QEMU plugin see every access. docs/lab.md tells how to add a scenario or a kernel.
+//! [`kernel`] fetches, `initramfs` packs, [`machine`] models, `guest` runs, [`results`] reads, [`expression`] judges, [`Lab`] puts them
+//! together. [`compare`] and [`record`] have the QEMU plugin see every access. docs/lab.md tells how to add a scenario or a kernel.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod apt;

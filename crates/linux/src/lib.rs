@@ -1,12 +1,13 @@
 //! The only crate of Terrace that talks to the kernel.
 //!
 //! Entry: [`manager`], the live loop.
-//! In: what the engine asks for. Out: what the kernel shows. `topology` finds the tiers, `process` the
-//! address spaces, [`trackers`] the accesses; [`movers`] change a page's tier; `zram` sets compressed swap up
-//! and takes it away; `manager` is the loop that drives the engine with all of them, [`live_tuner`] fits its share of fast memory to a target,
-//! and [`live_proof`] measures by a [`metric`] whether managing helps. Every unsafe block is in `sys`.
+//! In: what the engine asks for.
+//! Out: what the kernel shows.
+//! Must not: decide: what should move, the core says.
 //!
-//! Must not: decide. What should move, the core says.
+//! `topology` finds the tiers, `process` the address spaces, [`trackers`] the accesses; [`movers`] change a page's tier; `zram` sets
+//! compressed swap up and takes it away; `manager` is the loop that drives the engine with all of them, [`live_tuner`] fits its share of
+//! fast memory to a target, and [`live_proof`] measures by a [`metric`] whether managing helps. Every unsafe block is in `sys`.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod cgroup;

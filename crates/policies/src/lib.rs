@@ -1,9 +1,11 @@
 //! Tiering policies, one file each, and the registry that finds them by name.
 //!
 //! Entry: [`POLICIES`], the registry, and `age.rs`, a whole policy.
-//! In: a name and settings as people write them (`beta=0.3`). Out: a boxed [`Policy`]. Must not: do I/O, read a
-//! clock, or share state between policies. Each file opens with its source and its table of constants, so that it can be
-//! read beside the paper.
+//! In: a name and settings as people write them (`beta=0.3`).
+//! Out: a boxed [`Policy`].
+//! Must not: do I/O, read a clock, or share state between policies.
+//!
+//! Each file opens with its source and its table of constants, so that it can be read beside the paper.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 // [P], [C], [R] in the tables of constants say where a value comes from; they are no links.
 #![allow(rustdoc::broken_intra_doc_links)]

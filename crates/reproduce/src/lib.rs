@@ -1,13 +1,14 @@
 //! The papers' figures as data, run on modelled hardware and judged.
 //!
 //! Entry: [`Experiments`].
-//! In: `experiments/*.toml`, or a file of one's own: one record a figure, with the paper's number, its source, the runs, the measure
-//! and what counts as agreement. Out: [`Document`], rows of paper, ours and verdict. Must not: hold a number of a paper, or fit
-//! anything to one: to check a figure, read the TOML and the paper, and no Rust.
+//! In: `experiments/*.toml`, or a file of one's own: one record a figure, with the paper's number, its source, the runs, the measure and
+//! what counts as agreement.
+//! Out: [`Document`], rows of paper, ours and verdict.
+//! Must not: hold a number of a paper, or fit anything to one: to check a figure, read the TOML and the paper, and no Rust.
 //!
-//! [`Experiments`] reads and selects, [`Plan`] finds the distinct runs and runs them, [`Document`] evaluates and judges. [`Store`] keeps runs by
-//! what they depend on ([`Origin`]), [`Plan::fill`] runs what it lacks, and [`page()`] prints docs/fidelity.md from it. A file of experiments is
-//! described in docs/experiments.md.
+//! [`Experiments`] reads and selects, [`Plan`] finds the distinct runs and runs them, [`Document`] evaluates and judges. [`Store`] keeps
+//! runs by what they depend on ([`Origin`]), [`Plan::fill`] runs what it lacks, and [`page()`] prints docs/fidelity.md from it. A file of
+//! experiments is described in docs/experiments.md.
 
 mod bounds;
 mod case;

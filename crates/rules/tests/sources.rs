@@ -46,6 +46,29 @@ fn every_module_says_what_it_is_for() {
     }
 }
 
+/// Who opens a crate finds the same five things in the same place.
+#[test]
+fn every_crate_opens_with_purpose_entry_in_out_and_must_not() {
+    let roots = with_ending("rs").into_iter().filter(|(file, _)| {
+        let path = file.to_string_lossy();
+        path.starts_with("crates/") && (path.ends_with("/src/lib.rs") || path == "crates/cli/src/main.rs")
+    });
+    let mut crates = 0;
+    for (file, text) in roots {
+        crates += 1;
+        let head: Vec<&str> = text.lines().map_while(|line| line.strip_prefix("//!")).map(str::trim).collect();
+        let places = ["Entry: ", "In: ", "Out: ", "Must not: "]
+            .map(|name| head.iter().position(|line| line.starts_with(name)).unwrap_or_default());
+        let in_order = places[0] > 0 && places.is_sorted() && head[places[0] - 1].is_empty();
+        assert!(
+            in_order,
+            "{}: its header lacks a line that begins with Entry:, In:, Out: or Must not:",
+            file.display()
+        );
+    }
+    assert!(crates > 15, "{crates} crates are too few to be true");
+}
+
 #[test]
 fn no_file_is_too_long_without_a_reason() {
     for (file, text) in with_ending("rs") {

@@ -57,6 +57,12 @@ pub struct BenchPlan {
     pub only: String,
 }
 
+impl BenchPlan {
+    fn wants(&self, name: &str) -> bool {
+        name.starts_with(self.only.as_str())
+    }
+}
+
 /// The names of all benches, in the order they run.
 pub const NAMES: [&str; 17] = [
     "bound_words",
@@ -158,7 +164,7 @@ pub fn run(plan: &BenchPlan, probe: &mut dyn Probe, done: &mut dyn FnMut(Bench))
         let (name, value) = ("pages and accesses", format!("{} and {}", plan.pages, plan.accesses));
         return Err(SimError::Parameter { name, value, wanted: "at least 1, and at most 2^30 pages".to_owned() });
     }
-    let wanted = |name: &str| name.starts_with(plan.only.as_str());
+    let wanted = |name: &str| plan.wants(name);
     if !NAMES.iter().any(|name| wanted(name)) {
         let wanted = format!("a bench, or the beginning of some: {}", NAMES.join(", "));
         return Err(SimError::Parameter { name: "only", value: plan.only.clone(), wanted });
@@ -201,46 +207,12 @@ pub fn run(plan: &BenchPlan, probe: &mut dyn Probe, done: &mut dyn FnMut(Bench))
     if wanted("lockstep_tlb_cache_policy") && plan.pages <= MOST_IN_LOCKSTEP {
         done(lockstep(plan, &lines, probe)?);
     }
-    // The modelled MMU tells pages of up to 240 GiB apart; larger plans have no such rows.
-    let with_mmu = if plan.pages < u64::from(FIRST_FRAME) { 4 } else { 0 };
-    for (name, pages, when) in [
-        ("mmu_4k", Pages::Small, When::FirstMiss),
-        ("mmu_2m_l1_miss", Pages::Huge, When::FirstMiss),
-        ("mmu_2m_random_64", Pages::Huge, When::Random(64)),
-        ("mmu_2m_every", Pages::Huge, When::Every),
-    ]
-    .into_iter()
-    .take(with_mmu)
-    .filter(|(name, ..)| wanted(name))
-    {
-        let mut mmu = MmuConfig::new(1);
-        mmu.counters = Some(CounterSpec { when, ..CounterSpec::default() });
-        done(replay(plan, name, Modelled { pages, mmu: Some(mmu), ..Modelled::CACHE }, &lines, probe)?);
-    }
+    through_mmu(plan, &lines, probe, done)?;
     drop(lines);
     if wanted("generated_tlb_policy") {
         done(generated(plan, probe)?);
     }
-    for (name, eviction, bytes) in [
-        ("object_cache_lru", Eviction::Lru, 8.0),
-        ("object_cache_clock", Eviction::Clock, 1.0 + 0.4),
-        ("object_cache_fifo", Eviction::Fifo, 1.0 + 0.4),
-    ] {
-        if !wanted(name) {
-            continue;
-        }
-        let mut misses = 0.0;
-        let seconds = fastest(plan, probe, &mut |probe| {
-            let mut cache = ObjectCache::new(eviction, (plan.pages / 10) as usize, plan.pages as usize);
-            let start = probe.cpu_seconds();
-            cache.request(&trace);
-            misses = cache.replay().miss_ratio();
-            probe.cpu_seconds() - start
-        });
-        let policy = format!("{eviction:?} of a tenth").to_lowercase();
-        let miss_ratio = Some(misses);
-        done(Bench { miss_ratio, ..bench(plan, name, &policy, seconds, bytes) });
-    }
+    object_caches(plan, &trace, probe, done);
     if wanted("metadata_dense") {
         done(dense_counts(plan, &trace, probe));
     }
@@ -251,6 +223,56 @@ pub fn run(plan: &BenchPlan, probe: &mut dyn Probe, done: &mut dyn FnMut(Bench))
         done(decode(plan, &trace, probe)?);
     }
     Ok(())
+}
+
+/// Replays of the trace through the modelled MMU, by the size of pages and by when its counters count.
+fn through_mmu(
+    plan: &BenchPlan,
+    lines: &[Packed],
+    probe: &mut dyn Probe,
+    done: &mut dyn FnMut(Bench),
+) -> Result<(), SimError> {
+    // The modelled MMU tells pages of up to 240 GiB apart; larger plans have no such rows.
+    let with_mmu = if plan.pages < u64::from(FIRST_FRAME) { 4 } else { 0 };
+    for (name, pages, when) in [
+        ("mmu_4k", Pages::Small, When::FirstMiss),
+        ("mmu_2m_l1_miss", Pages::Huge, When::FirstMiss),
+        ("mmu_2m_random_64", Pages::Huge, When::Random(64)),
+        ("mmu_2m_every", Pages::Huge, When::Every),
+    ]
+    .into_iter()
+    .take(with_mmu)
+    .filter(|(name, ..)| plan.wants(name))
+    {
+        let mut mmu = MmuConfig::new(1);
+        mmu.counters = Some(CounterSpec { when, ..CounterSpec::default() });
+        done(replay(plan, name, Modelled { pages, mmu: Some(mmu), ..Modelled::CACHE }, lines, probe)?);
+    }
+    Ok(())
+}
+
+/// The trace as requests to caches that hold a tenth of its pages.
+fn object_caches(plan: &BenchPlan, trace: &[u32], probe: &mut dyn Probe, done: &mut dyn FnMut(Bench)) {
+    for (name, eviction, bytes) in [
+        ("object_cache_lru", Eviction::Lru, 8.0),
+        ("object_cache_clock", Eviction::Clock, 1.0 + 0.4),
+        ("object_cache_fifo", Eviction::Fifo, 1.0 + 0.4),
+    ] {
+        if !plan.wants(name) {
+            continue;
+        }
+        let mut misses = 0.0;
+        let seconds = fastest(plan, probe, &mut |probe| {
+            let mut cache = ObjectCache::new(eviction, (plan.pages / 10) as usize, plan.pages as usize);
+            let start = probe.cpu_seconds();
+            cache.request(trace);
+            misses = cache.replay().miss_ratio();
+            probe.cpu_seconds() - start
+        });
+        let policy = format!("{eviction:?} of a tenth").to_lowercase();
+        let miss_ratio = Some(misses);
+        done(Bench { miss_ratio, ..bench(plan, name, &policy, seconds, bytes) });
+    }
 }
 
 fn bench(plan: &BenchPlan, name: &'static str, policy: &str, seconds: f64, bytes_per_page: f64) -> Bench {

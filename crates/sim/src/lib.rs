@@ -1,13 +1,15 @@
 //! The simulator: the engine that manages live memory, on modelled hardware, under a workload or a trace.
 //!
 //! Entry: [`Simulation`], the order of events of one run.
-//! In: a machine, a policy, and accesses that a workload or a trace delivers. Out: a [`Report`]: how long the program
-//! took, where its accesses were served, what moved and failed and why, and what the management cost. Must not: read a
-//! clock or a file, start a thread, or treat the engine otherwise than the live manager does.
+//! In: a machine, a policy, and accesses that a workload or a trace delivers.
+//! Out: a [`Report`]: how long the program took, where its accesses were served, what moved and failed and why, and what the management
+//! cost.
+//! Must not: read a clock or a file, start a thread, or treat the engine otherwise than the live manager does.
 //!
-//! [`Simulation`] is one run and is also the sink that workloads write into. [`run`](mod@run) adds the bounds (everything fast,
-//! everything slow) that a report compares with. [`lockstep`] runs one program on many machines at once. [`compare`] turns many reports into geometric means with intervals.
-//! [`object_cache`] replays object traces through LRU, CLOCK and FIFO, for comparison with cache simulators.
+//! [`Simulation`] is one run and is also the sink that workloads write into. [`run`](mod@run) adds the bounds (everything fast, everything
+//! slow) that a report compares with. [`lockstep`] runs one program on many machines at once. [`compare`] turns many reports into
+//! geometric means with intervals. [`object_cache`] replays object traces through LRU, CLOCK and FIFO, for comparison with cache
+//! simulators.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod bench;

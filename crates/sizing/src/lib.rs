@@ -1,9 +1,9 @@
 //! How little fast memory a program needs, and holding it there: Tuna's method and what was added to it.
 //!
 //! Entry: [`forecast`].
-//! In: what a program did in an interval, as a vector of eight figures. Out: how much slower it would be with less fast
-//! memory, and the least that a target allows. Must not: do I/O, read a clock or start a thread: databases come and go as
-//! bytes.
+//! In: what a program did in an interval, as a vector of eight figures.
+//! Out: how much slower it would be with less fast memory, and the least that a target allows.
+//! Must not: do I/O, read a clock or start a thread: databases come and go as bytes.
 //!
 //! The way of one figure: [`vector`] describes an interval; [`microbench`] makes of it the micro-benchmark with the same
 //! accesses, migrations and arithmetic; [`model`] or [`simulated`] run that at every size of fast memory, which is a record;

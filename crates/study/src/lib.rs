@@ -1,8 +1,9 @@
-//! Comparisons and sweeps of simulations, and what makes a reproduction: what the command `terrace` and the Python package share, so that both give the same cells.
+//! Comparisons and sweeps of simulations: the command `terrace` and the Python package share them, so that both give the same cells.
 //!
 //! Entry: [`compare`](mod@compare) and [`sweep`](mod@sweep).
-//! In: arguments as the command line has them, or a sweep's specification. Out: cells, rows with what made them, tables. Must not: print,
-//! or draw a bar: a caller's [`Progress`] receives each run.
+//! In: arguments as the command line has them, or a sweep's specification.
+//! Out: cells, rows with what made them, tables.
+//! Must not: print, or draw a bar: a caller's [`Progress`] receives each run.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod advice;

@@ -1,9 +1,9 @@
 //! Page-access traces: a format of our own, importers from what others record, exporters to what others read.
 //!
 //! Entry: [`Reader`] and [`Writer`].
-//! In: bytes, through [`std::io::Read`] and [`std::io::Write`] that the caller opened. Out: batches of [`Access`] with
-//! the [`Event`]s between them, and errors that name the offset or line. Must not: open a file, read a clock, start a
-//! thread; the same input gives the same bytes.
+//! In: bytes, through [`std::io::Read`] and [`std::io::Write`] that the caller opened.
+//! Out: batches of [`Access`] with the [`Event`]s between them, and errors that name the offset or line.
+//! Must not: open a file, read a clock, start a thread; the same input gives the same bytes.
 //!
 //! A trace is a [`Header`], compressed blocks of records and of the [`PageMap`], and an [`Index`] at the end.
 //! [`Writer`] and [`Reader`] stream; [`import`] and [`export`] convert; [`tools`] is what `terrace trace`

@@ -77,25 +77,20 @@ impl Pass<'_> {
                 let vpn = Vpn(start.0 + u64::from(offset));
                 while old.next_if(|witness| (witness.space, witness.vpn) < (space, vpn)).is_some() {}
                 let before = old.next_if(|witness| (witness.space, witness.vpn) == (space, vpn));
-                let is = is_witness(space, vpn, self.thinned);
-                self.one(pages, short, unit, size, file, before, is.then_some((space, vpn)), &mut found);
+                let is_witness = is_witness(space, vpn, self.thinned);
+                self.one(
+                    pages,
+                    short,
+                    &Unit { id: unit, pages: size, space, vpn, file, before, is_witness },
+                    &mut found,
+                );
             }
         }
         found
     }
 
-    #[allow(clippy::too_many_arguments, reason = "one call, from the loop above")]
-    fn one(
-        &mut self,
-        pages: &mut Pages,
-        column: &mut Column<u16>,
-        unit: PageId,
-        size: u32,
-        file: bool,
-        before: Option<&Witness>,
-        witness: Option<(SpaceId, Vpn)>,
-        found: &mut Found,
-    ) {
+    fn one(&mut self, pages: &mut Pages, column: &mut Column<u16>, it: &Unit<'_>, found: &mut Found) {
+        let &Unit { id: unit, pages: size, space, vpn, file, before, is_witness } = it;
         let entry = &mut pages[unit];
         let Some(tier) = entry.tier() else {
             (entry.heat, entry.stamp) = (0, 0);
@@ -137,7 +132,9 @@ impl Pass<'_> {
                 list.push(offer(value + doubt));
             }
         }
-        let Some((space, vpn)) = witness else { return };
+        if !is_witness {
+            return;
+        }
         let mut now = Witness { space, vpn, state, kind: kind(age, long, self.mean), short: column[unit.index()] };
         if let (false, Some(before)) = (blind, before) {
             self.returns.learn(before.kind, age == 0);
@@ -154,6 +151,18 @@ impl Pass<'_> {
         }
         found.witnesses.push(now);
     }
+}
+
+/// A page, or a huge one, as the pass comes to it.
+struct Unit<'w> {
+    id: PageId,
+    pages: u32,
+    space: SpaceId,
+    vpn: Vpn,
+    file: bool,
+    /// What was noted of it in the pass before, where it was a witness.
+    before: Option<&'w Witness>,
+    is_witness: bool,
 }
 
 /// A page's latest moves, as far as they are counted.
