@@ -3,6 +3,9 @@
 //! In: an uncompressed kernel image. Out: byte offsets of members. Must not: guess an offset, or trust a number of the file's unchecked.
 //!
 //! The format is that of Documentation/bpf/btf.rst; the image is an ELF file with a section `.BTF`.
+//!
+//! Why not a crate: `btf-rs` 2.0 is under the LGPL, which crates of ours may not be; libbpf reads it too, but is a C library, which the laboratory
+//! does without.
 
 use crate::error::ImageError;
 

@@ -6,6 +6,9 @@
 //! Grammar, weakest first: `or` · `and` · `== != < <= > >=` · `+ -` · `* /` · numbers, "texts", true, false, null, paths,
 //! parentheses, and `length(x)`, `sum(x)`, `exists(path)`. A path is names and numbers with dots between; `trackers[name=accessed-bits]` is
 //! the first element of a list with that value. `sum(list)` adds up numbers, `sum(list, key)` those of each element.
+//!
+//! Why not a crate: `evalexpr` 13, the usual one, is under the AGPL, which crates of ours may not be; and here a missing value must be named, and
+//! what a condition that does not hold was made of.
 
 use std::collections::BTreeMap;
 

