@@ -268,6 +268,9 @@ fn a_comparison_in_the_lab_is_checked_before_a_guest_is_booted() {
         "lab compare --workload gups --file /etc/hostname:/x",
         "lab compare --file /nowhere:/x -- true",
         "lab compare --fast 120MiB --workload gups",
+        "lab compare --managers terrace:terrace:between=x --workload gups",
+        "lab compare --managers terrace:age:idle --workload gups",
+        "lab compare --managers terrace:age:rest=soon --workload gups",
     ];
     assert_snapshot!(refusals(2, &lines) + &refusals(127, &["lab compare -- no-such-program"]));
     refused(2, &["lab", "compare", "--program", "  ", "--workload", "gups"], &["--program", "expected a program"]);

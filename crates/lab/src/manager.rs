@@ -3,6 +3,7 @@
 //! In: a name, the program's size. Out: a [`Manager`]: the shell that turns it on, its policy's settings at the guest's measure. Must
 //! not: know of a run or its result.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -268,6 +269,18 @@ impl Manager {
         usual.into_iter().chain(asked.cloned()).collect()
     }
 
+    /// What Terrace's policy runs with in a guest of a program of this size, by key: its settings, of which those that were asked for go
+    /// before, and `rest`. Nothing for other managers.
+    pub fn runs_with(&self, size: Bytes) -> BTreeMap<String, String> {
+        let measure = Measure::of(size);
+        let rest = self.rest(measure).map(|rest| format!("rest={rest}"));
+        let all = self.settings(measure).into_iter().chain(rest);
+        all.map(|text| {
+            text.split_once('=').map_or((text.clone(), String::new()), |(key, value)| (key.into(), value.into()))
+        })
+        .collect()
+    }
+
     /// Programs of the host that are part of a manager.
     ///
     /// # Errors
@@ -331,6 +344,9 @@ mod tests {
         assert_eq!(settings("terrace:tieredmms", FULL_SIZE), full);
         assert_eq!(settings("terrace:tieredmms", Bytes::gib(128)), full);
         assert_eq!(settings("none", small), [""; 0]);
+        let ran = Manager::parse("terrace:flexhm:e=2s:rest=1s").unwrap().runs_with(small);
+        let ran: Vec<(&str, &str)> = ran.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
+        assert_eq!(ran, [("e", "2s"), ("i", "10ms"), ("rest", "1s")]);
     }
 
     #[test]

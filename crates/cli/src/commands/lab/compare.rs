@@ -13,7 +13,7 @@ use terrace_lab::{Cache, Lab, LabError, Mode};
 use super::brought::{brought, file, line_of};
 use super::time_limit;
 use crate::args::LabCompareArguments;
-use crate::options::{Misuse, misuse};
+use crate::options::{Misuse, duration, misuse};
 use crate::provenance::{Provenance, quoted};
 use crate::report::comparison::{Comparison, Named, Settings, manager, progress};
 use crate::{render, report};
@@ -167,7 +167,7 @@ fn stamped(arguments: &LabCompareArguments, comparison: &Comparison) -> anyhow::
     Ok(all)
 }
 
-/// A row's policy stands with the settings that were asked for: `age:idle=5s`.
+/// A row's policy stands with the settings that it ran with, those of the guest's measure included.
 fn stamped_row(arguments: &LabCompareArguments, made: &Provenance, row: &Row) -> anyhow::Result<Value> {
     let mut made = made.clone();
     // A program has no seed, and takes none of the workloads' options.
@@ -176,11 +176,10 @@ fn stamped_row(arguments: &LabCompareArguments, made: &Provenance, row: &Row) ->
         made.workload_settings = given.map(|(key, value)| (key.trim().to_owned(), value.trim().to_owned())).collect();
         made.operations = arguments.operations;
     }
-    if let Some(text) = row.policy.as_deref().filter(|_| row.manager == "terrace") {
-        let mut parts = text.split(':');
-        let policy = parts.next().unwrap_or_default();
-        let given = parts.filter_map(|part| part.split_once('='));
-        made = made.under(policy, &given.map(|(key, value)| (key.to_owned(), value.to_owned())).collect());
+    if let Some(manager) = Manager::parse(&manager(row)).ok()
+        && let Some(policy) = manager.policy()
+    {
+        made = made.under(policy, &manager.runs_with(Bytes::new(row.size_bytes)));
     }
     Ok(made.stamp(row)?)
 }
@@ -213,10 +212,16 @@ fn check_names(arguments: &LabCompareArguments, managers: &[Manager]) -> anyhow:
             return Err(misuse("--workload", name, format!("expected {}", names.join(", "))));
         }
     }
-    for policy in managers.iter().filter_map(Manager::policy) {
+    for (manager, policy) in managers.iter().filter_map(|manager| Some((manager, manager.policy()?))) {
         if !terrace_policies::POLICIES.iter().any(|info| info.name == policy) {
             return Err(misuse("--managers", policy, "`terrace policies` lists the policies"));
         }
+        let mut settings = manager.runs_with(WORKLOAD_SIZE);
+        if let Some(rest) = settings.remove("rest") {
+            duration("--managers", &rest)?;
+        }
+        terrace_policies::build(policy, terrace_policies::Settings::from_pairs(settings))
+            .map_err(|error| misuse("--managers", &manager.label(), error))?;
     }
     terrace_machine::preset::Machine::preset(&arguments.machine)
         .map(drop)
