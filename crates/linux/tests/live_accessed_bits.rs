@@ -365,13 +365,11 @@ fn a_process_that_ends_is_no_error() {
             drop(toucher);
         });
         while !killer.is_finished() {
-            tracker
-                .scan(&Round { now: Time::ZERO, targets: &targets, tiers: &tiers(), share: 1.0 }, &mut Seen::default())
-                .unwrap();
+            tracker.scan(&Round::of_all(Time::ZERO, &targets, &tiers()), &mut Seen::default()).unwrap();
         }
         killer.join().unwrap();
         let mut seen = Seen::default();
-        tracker.scan(&Round { now: Time::ZERO, targets: &targets, tiers: &tiers(), share: 1.0 }, &mut seen).unwrap();
+        tracker.scan(&Round::of_all(Time::ZERO, &targets, &tiers()), &mut seen).unwrap();
         assert!(seen.ptes.is_empty(), "nothing is reported of a process that is gone");
         tracker.forget(SPACE);
     }

@@ -307,7 +307,7 @@ fn what_a_watched_program_starts_is_watched_once() {
         Target { space: SpaceId(1), process: &grandchild, ranges: &grandchild_range },
     ];
     let mut heard = Heard::default();
-    tracker.scan(&Round { now: second(2), targets: &targets, tiers: &tiers(), share: 1.0 }, &mut heard).unwrap();
+    tracker.scan(&Round::of_all(second(2), &targets, &tiers()), &mut heard).unwrap();
     child.tell("work");
     child.tell("grandchild write 100 700");
     let heard = listen(&mut tracker, second(3), &targets);
@@ -426,9 +426,7 @@ fn a_program_that_ended_but_was_not_waited_for_is_no_trouble() {
     let mut tracker = PageFaults::open().unwrap();
     assert!(listen(&mut tracker, second(1), &targets).births.is_empty());
     match WriteTracking::open() {
-        Ok(mut written) => written
-            .scan(&Round { now: second(1), targets: &targets, tiers: &tiers(), share: 1.0 }, &mut Heard::default())
-            .unwrap(),
+        Ok(mut written) => written.scan(&Round::of_all(second(1), &targets, &tiers()), &mut Heard::default()).unwrap(),
         // Kernels before 6.7 have no PAGEMAP_SCAN to put the question with.
         Err(error) => {
             println!("SKIPPED a_program_that_ended_but_was_not_waited_for_is_no_trouble, its second half: {error}")
@@ -496,10 +494,10 @@ fn hold_damon() -> ExitCode {
     let (mut damon, tiers) = (Damon::open().unwrap(), tiers());
     println!("opened");
     loop {
-        damon.scan(&Round { now: Time::ZERO, targets: &targets, tiers: &tiers, share: 1.0 }, &mut Unheard).unwrap();
+        damon.scan(&Round::of_all(Time::ZERO, &targets, &tiers), &mut Unheard).unwrap();
         // Set up and taken away in turns, so that kills hit both.
         std::thread::sleep(Duration::from_millis(30));
-        damon.scan(&Round { now: Time::ZERO, targets: &[], tiers: &tiers, share: 1.0 }, &mut Unheard).unwrap();
+        damon.scan(&Round::of_all(Time::ZERO, &[], &tiers), &mut Unheard).unwrap();
     }
 }
 
@@ -566,7 +564,7 @@ fn writes_are_exact_where_registered_and_nothing_elsewhere() {
     let targets = [Target { space: SpaceId(0), process: &process, ranges: &ranges }];
     let mut round = |now: u64| {
         let mut heard = Heard::default();
-        tracker.scan(&Round { now: second(now), targets: &targets, tiers: &tiers(), share: 1.0 }, &mut heard).unwrap();
+        tracker.scan(&Round::of_all(second(now), &targets, &tiers()), &mut heard).unwrap();
         (heard, tracker.is_blind_to(SpaceId(0)))
     };
     child.tell("write 0 8192");

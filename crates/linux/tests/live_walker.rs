@@ -233,9 +233,7 @@ fn programs_that_end_or_become_others_are_no_trouble() {
         let near: Vec<MemoryRange> = ranges.into_iter().filter(|range| range.end.0 - first.0 < 1 << 20).collect();
         let mut heard = Heard { first, ptes: vec![PteState::ABSENT; pages.min(1 << 20)], cleared: false };
         let target = Target { space: SpaceId(9), process, ranges: &near };
-        tracker
-            .scan(&Round { now: Time::ZERO, targets: &[target], tiers: &tiers, share: 1.0 }, &mut heard)
-            .map(|()| heard)
+        tracker.scan(&Round::of_all(Time::ZERO, &[target], &tiers), &mut heard).map(|()| heard)
     };
     let mut shell = Command::new("/bin/busybox");
     let mut child = shell.args(["sh", "-c", "/bin/busybox sleep 1; exec /bin/busybox sleep 100"]).spawn().unwrap();

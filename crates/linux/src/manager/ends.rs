@@ -135,7 +135,7 @@ mod tests {
         }
 
         fn scan(&mut self, round: &Round<'_>, _: &mut dyn Sink) -> Result<(), TrackError> {
-            let &Round { targets, .. } = round;
+            let targets = round.targets;
             (self.0)(targets)
         }
     }

@@ -484,7 +484,7 @@ mod tests {
             assert_eq!(damon.operations(), Operations::Virtual);
             assert_eq!(read("nr_kdamonds"), "0", "looking leaves nothing set up");
             let mut seen = Accessed::default();
-            damon.scan(&Round { now: Time::ZERO, targets: &targets, tiers: &tiers, share: 1.0 }, &mut seen).unwrap();
+            damon.scan(&Round::of_all(Time::ZERO, &targets, &tiers), &mut seen).unwrap();
             assert_eq!(seen.1, None, "the first round only sets up");
             assert_eq!((read("nr_kdamonds").as_str(), read("0/state").as_str()), ("1", "on"));
             assert_eq!(read("0/contexts/0/targets/0/pid_target"), std::process::id().to_string());
@@ -499,7 +499,7 @@ mod tests {
                 }
             }
             let mut seen = Accessed::default();
-            damon.scan(&Round { now: Time::ZERO, targets: &targets, tiers: &tiers, share: 1.0 }, &mut seen).unwrap();
+            damon.scan(&Round::of_all(Time::ZERO, &targets, &tiers), &mut seen).unwrap();
             assert_eq!((seen.0, seen.1), (vec![true, false, false], Some(AGGREGATION)));
             assert_eq!(
                 damon.grade().granularity_bytes,

@@ -279,9 +279,7 @@ mod tests {
         let mut tracker = IdlePages::open_under(root).unwrap();
 
         let mut heard = Heard::default();
-        tracker
-            .scan(&Round { now: Time::from_nanos(5), targets: &targets, tiers: &tiers, share: 1.0 }, &mut heard)
-            .unwrap();
+        tracker.scan(&Round::of_all(Time::from_nanos(5), &targets, &tiers), &mut heard).unwrap();
         assert!(
             heard.0.values().all(|(_, window, cleared)| window.is_none() && *cleared),
             "the first round only marks"
@@ -292,9 +290,7 @@ mod tests {
         // The huge page is accessed: the kernel clears its bit.
         write_words(&root.join(bitmap), &[(8, 0)]);
         let mut heard = Heard::default();
-        tracker
-            .scan(&Round { now: Time::from_nanos(9), targets: &targets, tiers: &tiers, share: 1.0 }, &mut heard)
-            .unwrap();
+        tracker.scan(&Round::of_all(Time::from_nanos(9), &targets, &tiers), &mut heard).unwrap();
         let window = Some(Duration::from_nanos(4));
         let fast = PteState::placed(TierId::FAST);
         assert_eq!(heard.0[&Vpn(512)], (fast, window, true));

@@ -73,6 +73,13 @@ pub struct Round<'a> {
     pub share: f64,
 }
 
+impl<'a> Round<'a> {
+    /// One in which it is the turn of all blocks.
+    pub fn of_all(now: Time, targets: &'a [Target<'a>], tiers: &'a TierMap) -> Round<'a> {
+        Round { now, targets, tiers, share: 1.0 }
+    }
+}
+
 /// An event by address.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Event {

@@ -219,10 +219,7 @@ impl Trial<'_> {
 
     fn round(&self, tracker: &mut dyn Tracker) -> Result<Heard, TrackError> {
         let mut heard = Heard::new(self.target.ranges[0].start);
-        tracker.scan(
-            &Round { now: self.now(), targets: std::slice::from_ref(&self.target), tiers: self.tiers, share: 1.0 },
-            &mut heard,
-        )?;
+        tracker.scan(&Round::of_all(self.now(), std::slice::from_ref(&self.target), self.tiers), &mut heard)?;
         Ok(heard)
     }
 

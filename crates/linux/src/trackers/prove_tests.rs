@@ -32,7 +32,7 @@ impl<F: Fn(usize) -> bool> Tracker for Pretender<F> {
     }
 
     fn scan(&mut self, round: &Round<'_>, sink: &mut dyn Sink) -> Result<(), TrackError> {
-        let &Round { targets, .. } = round;
+        let targets = round.targets;
         self.rounds += 1;
         let range = targets[0].ranges[0];
         let pages = (range.end.0 - range.start.0) as usize;

@@ -48,12 +48,12 @@ impl AccessedBits {
         let targets = [Target { space: SpaceId(u32::MAX), process: &me, ranges: &ranges }];
         let tiers = TierMap::new(Vec::new(), Vec::new());
         let mut seen = Trial { start, ptes: vec![PteState::ABSENT; TRIAL_PAGES], cleared: false };
-        self.scan(&Round { now: Time::ZERO, targets: &targets, tiers: &tiers, share: 1.0 }, &mut seen)?;
+        self.scan(&Round::of_all(Time::ZERO, &targets, &tiers), &mut seen)?;
         if !seen.cleared {
             // MADV_COLD is not for us here: the whole-process way, for everyone.
             self.clearing = Clearing::ClearRefs;
             self.spaces.clear();
-            self.scan(&Round { now: Time::ZERO, targets: &targets, tiers: &tiers, share: 1.0 }, &mut seen)?;
+            self.scan(&Round::of_all(Time::ZERO, &targets, &tiers), &mut seen)?;
         }
         // A refusal names what it rests on.
         let wrong = |tracker: &AccessedBits, what: &str| {
@@ -71,7 +71,7 @@ impl AccessedBits {
             }
             std::thread::sleep(FIRST_PAUSE * 4u32.pow(attempts - 1));
             attempts += 1;
-            self.scan(&Round { now: Time::ZERO, targets: &targets, tiers: &tiers, share: 1.0 }, &mut seen)?;
+            self.scan(&Round::of_all(Time::ZERO, &targets, &tiers), &mut seen)?;
         }
         // What was touched may have been paged out since; what was not has no memory.
         let (touched, others): (Vec<_>, Vec<_>) = (0..TRIAL_PAGES).partition(|page| page % 2 == 0);
@@ -81,7 +81,7 @@ impl AccessedBits {
         }
         // Pages faulted on another CPU a moment ago may still wait in its folio batch, and MADV_COLD passes over those
         // (mm/madvise.c takes only pages on the kernel's lists): whatever is still marked now cannot be judged.
-        self.scan(&Round { now: Time::ZERO, targets: &targets, tiers: &tiers, share: 1.0 }, &mut seen)?;
+        self.scan(&Round::of_all(Time::ZERO, &targets, &tiers), &mut seen)?;
         let waiting: Vec<bool> = seen.ptes.iter().map(|pte| pte.accessed()).collect();
         if waiting.iter().filter(|waits| **waits).count() > MOST_WAITING {
             return wrong(self, "accessed bits are not cleared");
@@ -90,7 +90,7 @@ impl AccessedBits {
             memory.read(page);
         }
         let began = Instant::now();
-        self.scan(&Round { now: Time::ZERO, targets: &targets, tiers: &tiers, share: 1.0 }, &mut seen)?;
+        self.scan(&Round::of_all(Time::ZERO, &targets, &tiers), &mut seen)?;
         let elapsed = began.elapsed();
         let used: Vec<usize> = (0..TRIAL_PAGES).filter(|page| seen.ptes[*page].accessed()).collect();
         // Never a page too many. A few too few are not our doing: other clearers (DAMON, page ageing) take bits away,
@@ -153,7 +153,7 @@ impl AccessedBits {
         for _ in 0..ROUNDS {
             let mut seen = Trial { start, ptes: vec![PteState::ABSENT; TRIAL_PAGES], cleared: false };
             self.time = TimeSpent::default();
-            self.scan(&Round { now: Time::ZERO, targets: &targets, tiers: &tiers, share: 1.0 }, &mut seen)?;
+            self.scan(&Round::of_all(Time::ZERO, &targets, &tiers), &mut seen)?;
             let nanos = |time: Duration| time.as_nanos() as f64 / TRIAL_PAGES as f64;
             reads.push(nanos(self.time.reading + self.time.translating));
             clears.push(nanos(self.time.clearing));
