@@ -321,9 +321,6 @@ fn returns_from_compressed_swap_are_refaults() {
     if !zram_is_there(std::path::Path::new("/")) {
         return skipped("returns_from_compressed_swap_are_refaults", "this kernel has no zram (`modprobe zram`)");
     }
-    // Swap belongs to the whole machine: one test at a time, over all test programs.
-    let lock = std::fs::File::create(std::env::temp_dir().join("terrace-live-swap.lock")).unwrap();
-    lock.lock().unwrap();
     let zram = ZramSwap::set_up(&ZramOptions::of_size(Bytes::mib(64)), None).unwrap();
     let mut child = Toucher::start();
     let process = Process::open(child.process.pid()).unwrap();

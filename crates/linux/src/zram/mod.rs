@@ -228,8 +228,7 @@ mod tests {
             return;
         }
         // The same lock as the live tests: they list the zram devices.
-        let lock = std::fs::File::create(std::env::temp_dir().join("terrace-live-swap.lock")).unwrap();
-        lock.lock().unwrap();
+        let _machine = terrace_fixtures::live::whole_machine();
         let size = Bytes::mib(8);
         let identity = ZramIdentity::add().unwrap();
         let mut swap = ZramSwap { identity, size, algorithm: String::new(), priority: 0, token: None, active: true };
