@@ -50,7 +50,7 @@ qemu-plugin: ## build the plugin that records programs and counts a guest's acce
 .PHONY: wheel
 wheel: ## build the Python package: target/wheels/terrace-*.whl (fetches maturin once)
 	@[ -x target/python/tools/bin/maturin ] || { $(PYTHON) -m venv target/python/tools && target/python/tools/bin/pip --quiet install 'maturin>=1.9,<2'; }
-	@CARGO_TARGET_DIR=$(CURDIR)/target/python target/python/tools/bin/maturin build --quiet --release --locked --manifest-path python/Cargo.toml --out target/wheels
+	@CARGO_TARGET_DIR=$(CURDIR)/target target/python/tools/bin/maturin build --quiet --release --locked --manifest-path python/Cargo.toml --out target/wheels
 
 .PHONY: python-test
 python-test: ## test the Python package in a fresh environment: the wheel, Dask, the notebooks
