@@ -7,7 +7,7 @@
     benchmarks/tables.py pairs WHOLE SPLIT SMALL       docs/hotness-walk.md: where knowing the pieces of huge pages pays
 
 In: what `terrace sim compare --json` printed, or the table of a `terrace sweep` (.jsonl, .csv, or .parquet, which needs pyarrow). matrix reads the former
-alone. DIR has rivals, accessed-bits, accessed-bits-rivals and ablation-PIECE, one .parquet each. Out: Markdown on stdout. Must not: simulate, or write.
+alone. DIR has rivals and ablation-PIECE, and may have accessed-bits with accessed-bits-rivals, one .parquet each. Out: Markdown on stdout. Must not: simulate, or write.
 
 WHOLE: runs with `--pages 2m --set hotness-walk.split=off`; SPLIT: `--pages 2m`; SMALL: `--pages 4k`; of each several files, with commas between. Run times are
 over those with everything fast and mapped by 2 MiB; a gain is whole over split, less one, as the mean and the range over seeds.
@@ -102,11 +102,12 @@ def evaluation(arguments):
     shown = lambda by: [by["first-touch"], by["terrace"], f"{by[best_rival(by)]:.2f} ({best_rival(by)})", by["clairvoyant"]]
     print(table(["machine", "fast", "program", "first-touch", "terrace", "best rival", "clairvoyant"], [[*at, *shown(by)] for at, by in gains.items()]) + "\n")
     standing(gains)
-    order, own, rows = ["first-touch", "age", "flexhm", "terrace"], read("accessed-bits"), []
-    for at, by in read("accessed-bits-rivals").items():
-        rows.append([at[2], *((own[at] if name == "terrace" else by)[name] for name in order)])
-    rows.append(["geometric mean", *(geomean(column) for column in list(zip(*rows))[1:])])
-    print(table(["program", *order], rows) + "\n")
+    if (arguments.directory / "accessed-bits.parquet").exists():
+        order, own, rows = ["first-touch", "age", "flexhm", "terrace"], read("accessed-bits"), []
+        for at, by in read("accessed-bits-rivals").items():
+            rows.append([at[2], *((own[at] if name == "terrace" else by)[name] for name in order)])
+        rows.append(["geometric mean", *(geomean(column) for column in list(zip(*rows))[1:])])
+        print(table(["program", *order], rows) + "\n")
     whole, rows = read("ablation-defaults"), []
     for file in sorted(arguments.directory.glob("ablation-*.parquet")):
         if file.stem == "ablation-defaults":

@@ -13,6 +13,7 @@ use std::time::Duration;
 use common::{PATIENCE, Running, number, read, run, run_live_tests, status_bytes, terrace, wait_until};
 use rustix::process::Signal;
 use serde_json::Value;
+use terrace_fixtures::live;
 use terrace_linux::process::Process;
 
 const MIB: f64 = (1 << 20) as f64;
@@ -21,8 +22,7 @@ const EAGER: [&str; 8] = ["--shared", "--json", "--set", "idle=1s", "--interval"
 const PROGRAM: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs/memory.py");
 
 fn main() -> ExitCode {
-    if !Command::new("python3").arg("--version").output().is_ok_and(|output| output.status.success()) {
-        println!("SKIPPED live_shared: the program under test needs python3");
+    if !live::can_run("live_shared", live::need_program("python3")) {
         return ExitCode::SUCCESS;
     }
     run_live_tests(

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use swap::{settle, zram_tiers};
 use terrace_core::units::{BLOCK_PAGES, Bytes, PAGE_BYTES, TierId, Vpn};
-use terrace_fixtures::{PATIENCE, live, wait_until};
+use terrace_fixtures::{live, wait_until};
 use terrace_linux::guard::{GUARD_ARGUMENT, Guard, Undo, run_guardian};
 use terrace_linux::movers::{Apart, MoveCost, MoveResult, Mover, Movers, PageMove, STALL_DEADLINE};
 use terrace_linux::pagemap::Pagemap;
@@ -30,6 +30,7 @@ const PROGRAM: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs/block
 const HUGE_PAGES: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
 const KSM: &str = "/sys/kernel/mm/ksm";
 const BLOCKS: u64 = 4;
+const PATIENCE: Duration = Duration::from_secs(20);
 const PAGES_OF_BLOCK: u64 = BLOCK_PAGES as u64;
 /// Blocks of the program whose mover is killed.
 const MANY_BLOCKS: u64 = 32;
@@ -69,7 +70,7 @@ fn main() -> ExitCode {
 
 fn ready() -> Result<(), String> {
     live::need_root()?;
-    live::need_zram()?;
+    swap::need_zram()?;
     live::need_program("python3")?;
     live::need(Path::new(HUGE_PAGES).exists(), "this kernel has no huge pages (CONFIG_TRANSPARENT_HUGEPAGE)")
 }

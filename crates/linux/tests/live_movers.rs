@@ -65,7 +65,7 @@ fn main() -> ExitCode {
         Some(HOLDER_ARGUMENT) => return hold(),
         _ => {}
     }
-    live::run("live_movers", TESTS, || live::need_root().and(live::need_zram()))
+    live::run("live_movers", TESTS, || live::need_root().and(swap::need_zram()))
 }
 
 fn pages_of(pieces: &[Piece], from: TierId, to: TierId) -> Vec<PageMove> {

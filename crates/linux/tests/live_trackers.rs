@@ -319,7 +319,7 @@ fn what_a_watched_program_starts_is_watched_once() {
 fn returns_from_compressed_swap_are_refaults() {
     const MADV_PAGEOUT: i32 = 21;
     if !zram_is_there(std::path::Path::new("/")) {
-        return skipped("returns_from_compressed_swap_are_refaults", "this kernel has no zram (`modprobe zram`)");
+        return skipped("returns_from_compressed_swap_are_refaults", live::NO_ZRAM);
     }
     let zram = ZramSwap::set_up(&ZramOptions::of_size(Bytes::mib(64)), None).unwrap();
     let mut child = Toucher::start();

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use terrace_fixtures::live;
-pub(crate) use terrace_fixtures::live::{GUARD_LIMIT, LiveTest, skipped};
+pub(crate) use terrace_fixtures::live::{GUARD_LIMIT, LiveTest};
 pub(crate) use terrace_fixtures::machine::{State, read, status_bytes, wait_for_state, zram_devices, zram_of};
 pub(crate) use terrace_fixtures::{PATIENCE, wait_until};
 use terrace_lab::Cache;
@@ -298,8 +298,8 @@ pub(crate) fn run_live_tests(program: &str, tests: &[LiveTest]) -> ExitCode {
 
 /// Why they cannot run here.
 fn ready() -> Result<(), String> {
-    live::need_root()?;
-    live::need_zram()?;
+    live::need(rustix::process::geteuid().is_root(), "needs root")?;
+    live::need(terrace_linux::topology::declared::zram_is_there(Path::new("/")), live::NO_ZRAM)?;
     let pids = "swap of a Terrace is known by its pid, and pids here are not the machine's";
     live::need(terrace_linux::zram::has_pids_of_machine(), pids)?;
     let doctor: Value = serde_json::from_str(&run(&["doctor", "--json"]).stdout).unwrap();

@@ -6,9 +6,16 @@
 use std::path::Path;
 
 use terrace_core::units::Bytes;
+use terrace_fixtures::live;
 use terrace_linux::movers::survey;
+use terrace_linux::topology::declared::zram_is_there;
 use terrace_linux::topology::{SlowTier, TierMap, Topology};
 use terrace_linux::zram::{ZramOptions, ZramSwap};
+
+/// Refuses a machine without compressed RAM.
+pub(crate) fn need_zram() -> Result<(), String> {
+    live::need(zram_is_there(Path::new("/")), live::NO_ZRAM)
+}
 
 /// A zram of its own and the tiers with it, the way `terrace run` makes them.
 pub(crate) fn zram_tiers(size: Bytes) -> (ZramSwap, TierMap) {

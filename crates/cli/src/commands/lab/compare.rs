@@ -176,7 +176,7 @@ fn stamped_row(arguments: &LabCompareArguments, made: &Provenance, row: &Row) ->
         made.workload_settings = given.map(|(key, value)| (key.trim().to_owned(), value.trim().to_owned())).collect();
         made.operations = arguments.operations;
     }
-    if let Some(manager) = Manager::parse(&manager(row)).ok()
+    if let Ok(manager) = Manager::parse(&manager(row))
         && let Some(policy) = manager.policy()
     {
         made = made.under(policy, &manager.runs_with(Bytes::new(row.size_bytes)));
