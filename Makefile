@@ -9,16 +9,17 @@ TERRACE := target/release/terrace
 .DEFAULT_GOAL := help
 
 .PHONY: help
-help: ## list the targets
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-14s %s\n", $$1, $$2}'
+help: ## the version, and the targets
+	@sed -n 's/^version = "\(.*\)"$$/Terrace \1/p' Cargo.toml
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-14s %s\n", $$1, $$2}'
 
 .PHONY: needs
 needs: ## install what the build needs (as root), or say in one line what is missing
 	@scripts/needs build
 
 .PHONY: build
-build: needs ## build the command terrace and the daemon terraced into target/release
-	@$(CARGO) build --release --locked -p terrace-cli -p terrace-daemon
+build: needs ## build terrace, terraced and terrace-research into target/release
+	@$(CARGO) build --release --locked -p terrace-cli -p terrace-daemon -p terrace-research
 
 .PHONY: demo
 demo: ## manage a real program and print what that saved and cost; where that is not possible, the next best, which it names
@@ -32,6 +33,14 @@ places: build qemu-plugin ## try what works on the host, in containers and as an
 test: needs ## run all tests, or TESTS=live, others, guests; those that need root or a kernel feature skip elsewhere and say why
 	@scripts/test $(TESTS)
 
+.PHONY: check-all
+check-all: ## all that changes seldom: packages, wheel, browser, systemd, Prometheus, fuzzing, all guests (root; hours; PARTS='NAME ...' for some)
+	@scripts/check-all $(PARTS)
+
+.PHONY: rows-sample
+rows-sample: build ## run one in fifty kept runs of the papers' experiments again whole and compare (resumes; BUDGET=15m limits it)
+	@$(TERRACE) reproduce all --sample 50 $(if $(BUDGET),--budget $(BUDGET)) --output target/rows-sample.jsonl
+
 .PHONY: lint
 lint: needs ## formatting, clippy and the documentation, warnings denied; the documents' links
 	@scripts/links
@@ -39,6 +48,7 @@ lint: needs ## formatting, clippy and the documentation, warnings denied; the do
 	@scripts/gallery --check
 	@scripts/picture --check
 	@python3 benchmarks/campaign.py --check
+	@python3 benchmarks/density.py --check
 	@$(CARGO) fmt --all --check
 	@$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
 	@RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --workspace --no-deps --document-private-items
@@ -92,14 +102,14 @@ STATIC_RUSTFLAGS := -C target-feature=+crt-static
 .PHONY: static
 static: build ## make a tar.gz of programs for x86-64 that need no library (builds them a second time)
 	@rustup -q target add x86_64-unknown-linux-gnu
-	@RUSTFLAGS="$(STATIC_RUSTFLAGS)" $(CARGO) build --release --locked --target x86_64-unknown-linux-gnu -p terrace-cli -p terrace-daemon --features terrace-cli/static,terrace-daemon/static
+	@RUSTFLAGS="$(STATIC_RUSTFLAGS)" $(CARGO) build --release --locked --target x86_64-unknown-linux-gnu -p terrace-cli -p terrace-daemon -p terrace-research --features terrace-cli/static,terrace-daemon/static,terrace-research/static
 	@scripts/package static
 
 .PHONY: aarch64
 aarch64: build ## make a tar.gz of programs for aarch64, built here by cross compilation, that need no library
 	@scripts/needs aarch64
 	@rustup -q target add aarch64-unknown-linux-gnu
-	@CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc RUSTFLAGS="$(STATIC_RUSTFLAGS)" $(CARGO) build --release --locked --target aarch64-unknown-linux-gnu -p terrace-cli -p terrace-daemon --no-default-features
+	@CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc RUSTFLAGS="$(STATIC_RUSTFLAGS)" $(CARGO) build --release --locked --target aarch64-unknown-linux-gnu -p terrace-cli -p terrace-daemon -p terrace-research --no-default-features
 	@scripts/package aarch64
 
 .PHONY: chart
@@ -141,7 +151,7 @@ starts: needs ## STARTS starts (500) of the tracker accessed-bits under a storm,
 
 .PHONY: bench
 bench: build ## programs under Terrace and its peers on this machine, in parts of BENCH_MINUTES (45); the same command goes on (needs root)
-	@$(CARGO) build --locked --release -p terrace-cli --example redis_load
+	@$(CARGO) build --locked --release -p terrace-research --example redis_load
 	@python3 benchmarks/campaign.py --minutes $${BENCH_MINUTES:-45}
 
 .PHONY: traces

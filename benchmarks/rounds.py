@@ -36,11 +36,11 @@ def parser(doc, out=False):
     return made
 
 
-def ready(root=False):
+def ready(root=False, command=True):
     """Ends the script where it lacks the command, or root."""
     if root and os.geteuid() != 0:
         sys.exit(f"{SCRIPT}: managing memory needs root: sudo benchmarks/{SCRIPT} ...")
-    if not shutil.which(TERRACE):
+    if command and not shutil.which(TERRACE):
         sys.exit(f"{SCRIPT}: {TERRACE} is not there: run `make build` first, or set TERRACE")
 
 

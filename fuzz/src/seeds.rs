@@ -101,6 +101,10 @@ pub(crate) fn write() -> anyhow::Result<()> {
     put("import-libcachesim", "small", include_bytes!("../../crates/trace/tests/samples/libcachesim.csv"))?;
     put("import-champsim", "small", include_bytes!("../../crates/trace/tests/samples/champsim.trace"))?;
     put("import-gem5", "small", include_bytes!("../../crates/trace/tests/samples/gem5.trc"))?;
+    put("import-csv", "hexadecimal", b"address,operation,thread,time_ns\n7ffe1000:,W,0,0:\n200000,R,0,8:\n#eof\n")?;
+    put("import-execlog", "small", include_bytes!("../../crates/trace/tests/samples/execlog.txt"))?;
+    put("import-lackey", "gzip", include_bytes!("../../crates/trace/tests/samples/lackey.txt.gz"))?;
+    put("import-lackey", "zstd", include_bytes!("../../crates/trace/tests/samples/lackey.txt.zst"))?;
     put("import-gem5-text", "small", include_bytes!("../../crates/trace/tests/samples/gem5.txt"))?;
     put("import-hook", "small", &hook())?;
     put("import-drmemtrace", "small", &drmemtrace())?;

@@ -69,15 +69,20 @@ pub(crate) const ALL: &[Target] = &[
         &["damon:damon_aggregated:", "target_id=", "nr_regions=", "0-4096: 1\n", " ms\n"],
         |bytes| imported(&ImportFormat::Damon(DamonOptions::default()), bytes),
     ),
-    target("import-csv", &["address,operation,thread,time,latency\n", "0x", ",R,", "\"", "W"], |bytes| {
-        imported(&ImportFormat::Csv(CsvColumns::default()), bytes)
-    }),
+    target(
+        "import-csv",
+        &["address,operation,thread,time_ns\n", "0x", ",R,", "\"", "W", "7ffe", "#eof\n", "\r"],
+        |bytes| imported(&ImportFormat::Csv(CsvColumns::default()), bytes),
+    ),
     target("import-libcachesim", &["time,obj_id,obj_size,op\n", ",get\n", ",set\n", "delete"], |bytes| {
         imported(&ImportFormat::Csv(CsvColumns::libcachesim()), bytes)
     }),
     target("import-champsim", &[], |bytes| imported(&ImportFormat::ChampSim, bytes)),
     target("import-gem5", &["gem5", "system.cpu.data"], |bytes| imported(&ImportFormat::Gem5, bytes)),
     target("import-gem5-text", &["r,", "w,", "u,", ",64,"], |bytes| imported(&ImportFormat::Gem5Text, bytes)),
+    target("import-execlog", &["0, 0xa12, 0xf8, \"", "\", load, 0x", ", store, 0x", ", RAM"], |bytes| {
+        imported(&ImportFormat::Execlog, bytes)
+    }),
     target("import-oracle", &[], |bytes| imported(&ImportFormat::OracleGeneral, bytes)),
     target("import-hook", &["TRRHOOK1"], |bytes| imported(&ImportFormat::Hook, bytes)),
     target(
@@ -208,7 +213,8 @@ fn fields() -> Vec<PerfField> {
 }
 
 fn imported(format: &ImportFormat, bytes: &[u8]) -> u64 {
-    let options = ImportOptions { skip_bad_lines: bytes.len().is_multiple_of(2), ..ImportOptions::default() };
+    let skip_bad_lines = bytes.len().is_multiple_of(2);
+    let options = ImportOptions { skip_bad_lines, most_unpacked: 4 << 20, ..ImportOptions::default() };
     let strict = import(format, bytes, Sink::new(), &options);
     let reached = |error: &TraceError| ended::<()>(Err(error.to_string()));
     strict.map_or_else(

@@ -213,4 +213,4 @@ module_init(terrace_load);
 module_exit(terrace_unload);
 MODULE_LICENSE("GPL");
 MODULE_DESCRIPTION("Page-table walks, page lists and migration for Terrace");
-MODULE_VERSION("0.1.0");
+MODULE_VERSION("0.2.0");

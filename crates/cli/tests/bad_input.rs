@@ -190,6 +190,23 @@ fn a_process_must_be_there_and_have_memory() {
 }
 
 #[test]
+fn what_is_never_touched_is_named_by_names() {
+    let lines =
+        ["a*b", "*", "/usr/bin/sshd", "''", "db,,cache", "a**"].map(|name| format!("attach --all --never {name}"));
+    assert_snapshot!(refusals(2, &lines.iter().map(String::as_str).collect::<Vec<_>>()));
+}
+
+#[test]
+fn what_is_woken_must_be_there() {
+    let socket = "--socket PLACE/no-socket";
+    let mut transcript = Transcript::new();
+    transcript.refused(1, &format!("wake web {socket}"));
+    transcript.refused(1, &format!("wake 4194304 {socket}"));
+    transcript.refused(1, &format!("wake 0 {socket}"));
+    assert_snapshot!(transcript.text);
+}
+
+#[test]
 fn a_program_must_be_there_and_be_one() {
     let mut transcript = Transcript::new();
     let text = transcript.path("text");
@@ -213,6 +230,9 @@ fn words_that_are_missing_or_unknown_are_named() {
         "run --",
         "observe",
         "attach",
+        "attach --all --pid 1",
+        "attach --never sshd --pid 1",
+        "wake",
         "observe --pid 1 -- true",
         "run --bogus -- true",
         "bogus",

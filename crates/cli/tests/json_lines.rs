@@ -6,12 +6,14 @@
 #![allow(clippy::unwrap_used, missing_docs)]
 
 use std::collections::BTreeSet;
+use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixListener;
 use std::path::Path;
+use std::process::Command;
 
 use serde_json::{Value, json};
-use terrace_daemon::view::{Explanation, Status};
+use terrace_daemon::view::{Awake, Explanation, Happening, Status};
 
 mod common;
 use common::{leaves, terrace};
@@ -56,6 +58,7 @@ const COMMANDS: &[(&str, Way)] = &[
     ("resume", Daemon(&[])),
     ("run", Needs(RIGHTS)),
     ("set", Daemon(&["class.web.floor", "1GiB"])),
+    ("survey", Needs("rights and a tracker; live_survey reads it")),
     ("sim bench", Here(&["--pages", "4096", "--accesses", "2000", "--only", "replay_policy"])),
     (
         "sim compare",
@@ -114,6 +117,7 @@ const COMMANDS: &[(&str, Way)] = &[
     ("trace export", Here(&["@/trace", "@/csv", "--format", "csv"])),
     ("trace import", Here(&["@/lackey", "@/imported", "--format", "lackey"])),
     ("trace info", Here(&["@/trace"])),
+    ("wake", Daemon(&["7"])),
     ("workload", Here(&["list"])),
 ];
 
@@ -157,7 +161,8 @@ fn stand_in(socket: &Path) {
             let data = match () {
                 () if asked.contains("status") => json!(Status::default()),
                 () if asked.contains("explain") => json!(Explanation::default()),
-                () if asked.contains("history") => json!([]),
+                () if asked.contains("wake") => json!(Awake::default()),
+                () if asked.contains("history") => json!([Happening::default()]),
                 () => json!({ "done": true, "text": "two\nlines" }),
             };
             writeln!(stream, "{}", json!({ "terrace": 1, "ok": true, "data": data })).unwrap();
@@ -172,6 +177,9 @@ fn place() -> tempfile::TempDir {
     let lines: String = (0..400u64).map(|n| format!(" L {:08x},8\n", n * 977 % 50 * 4096)).collect();
     std::fs::write(at("lackey"), lines).unwrap();
     std::fs::write(at("own.toml"), OWN).unwrap();
+    std::fs::write(at("terrace.toml"), "[class.web]\nmatch = [{ name = \"web\" }]\n").unwrap();
+    let gups = ["sim", "run", "--workload", "gups", "--size", "4MiB", "--operations", "2000", "--json"];
+    std::fs::write(at("runs"), terrace().args(gups).output().unwrap().stdout).unwrap();
     let sweep = "machines = [\"cxl-170\"]\npolicies = [\"tpp\"]\nworkloads = [\"gups\"]\nfast = [\"50%\"]\nsize = \"4MiB\"\noperations = 2000\n";
     std::fs::write(at("sweep.toml"), sweep).unwrap();
     for words in [
@@ -181,6 +189,63 @@ fn place() -> tempfile::TempDir {
         assert!(terrace().args(&words).output().unwrap().status.success(), "{words:?}");
     }
     place
+}
+
+/// A command with small inputs, all in `place`.
+fn command(name: &str, words: &[&str], daemon: bool, place: &Path) -> Command {
+    let mut command = terrace();
+    command.args(name.split(' '));
+    command.args(words.iter().map(|word| word.replace('@', place.to_str().unwrap())));
+    if daemon {
+        command.arg("--socket").arg(place.join("socket"));
+    }
+    command
+}
+
+/// Commands without `--json`.
+const TEXTS: &[(&str, Way)] = &[
+    ("completions", Here(&["bash"])),
+    ("config check", Here(&["--config", "@/terrace.toml"])),
+    ("config default", Here(&[])),
+    ("config explain", Here(&["daemon.socket"])),
+    ("config show", Here(&["--config", "@/terrace.toml"])),
+    ("lab shell", Needs(GUEST)),
+    ("rerun", Here(&["@/runs"])),
+    ("top", Needs("a terminal")),
+    ("workload", Here(&["hot-cold", "--size", "4MiB", "--operations", "2000"])),
+];
+
+#[test]
+fn a_full_stdout_ends_every_command_with_1_and_a_line() {
+    let place = place();
+    stand_in(&place.path().join("socket"));
+    let full = || File::options().write(true).open("/dev/full").unwrap();
+    let names: BTreeSet<&str> = COMMANDS.iter().chain(TEXTS).map(|(name, _)| *name).collect();
+    let all = leaves(&[]);
+    assert_eq!(
+        names,
+        all.iter().map(|(name, _)| name.as_str()).collect(),
+        "left: COMMANDS and TEXTS, right: all commands"
+    );
+    for (name, way) in COMMANDS.iter().chain(TEXTS) {
+        let (words, daemon) = match way {
+            Here(words) => (*words, false),
+            Daemon(words) => (*words, true),
+            Needs(_) => continue,
+        };
+        let has_json = COMMANDS.iter().any(|(with, _)| with == name) && words.first() != Some(&"hot-cold");
+        for option in [None, Some("--json")].into_iter().take(1 + usize::from(has_json)) {
+            let mut command = command(name, words, daemon, place.path());
+            let done = command.args(option).stdout(full()).output().unwrap();
+            let stderr = String::from_utf8_lossy(&done.stderr).into_owned();
+            assert_eq!(done.status.code(), Some(1), "{name} {option:?} > /dev/full: {stderr}");
+            let says = stderr.contains("stdout could not be written: No space left on device");
+            assert!(says, "{name} {option:?} > /dev/full: {stderr:?}");
+            // Nor does a stderr that is full make it panic.
+            let done = command.stdout(full()).stderr(full()).status().unwrap();
+            assert_eq!(done.code(), Some(1), "{name} {option:?} > /dev/full 2>&1");
+        }
+    }
 }
 
 #[test]
@@ -212,13 +277,8 @@ fn json_is_one_line_of_stdout_and_says_what_made_it() {
                 continue;
             }
         };
-        let mut command = terrace();
-        command.args(name.split(' ')).arg("--json");
-        command.args(words.iter().map(|word| word.replace('@', place.path().to_str().unwrap())));
-        if daemon {
-            command.arg("--socket").arg(&socket);
-        }
-        let output = command.output().unwrap();
+        let mut command = command(name, words, daemon, place.path());
+        let output = command.arg("--json").output().unwrap();
         let stdout = String::from_utf8(output.stdout).unwrap();
         assert!(output.status.success(), "{name}: {}", String::from_utf8_lossy(&output.stderr));
         assert!(stdout.ends_with('\n'), "{name}: {stdout:?}");
@@ -246,7 +306,9 @@ fn json_is_one_line_of_stdout_and_says_what_made_it() {
 
 #[test]
 fn json_is_printed_by_one_function() {
-    let mut pending = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("src")];
+    let crates = ["cli", "research", "run", "report", "grammar"];
+    let mut pending: Vec<_> =
+        crates.iter().map(|name| Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../{name}/src"))).collect();
     let mut found = Vec::new();
     while let Some(folder) = pending.pop() {
         for path in std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {

@@ -129,7 +129,7 @@ fn exchange(address: &str, request: &str) -> std::io::Result<String> {
 }
 
 /// Every verb, and the least right that answers it.
-const VERBS: [(&str, &str); 13] = [
+const VERBS: [(&str, &str); 14] = [
     (r#""verb":"hello""#, "metrics"),
     (r#""verb":"status""#, "read"),
     (r#""verb":"history""#, "read"),
@@ -141,6 +141,7 @@ const VERBS: [(&str, &str); 13] = [
     (r#""verb":"pause""#, "operate"),
     (r#""verb":"resume""#, "operate"),
     (r#""verb":"drain""#, "operate"),
+    (r#""verb":"wake","class":"web""#, "operate"),
     (r#""verb":"reload""#, "admin"),
     (r#""verb":"set","key":"budget.cpu","value":"3%""#, "admin"),
 ];

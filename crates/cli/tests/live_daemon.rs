@@ -133,7 +133,7 @@ fn an_idle_class_gives_back_fast_memory() {
     });
     let (fast, granted) = (daemon.figure("sleeper", "fast_bytes"), daemon.figure("worker", "granted_bytes"));
     println!("    the sleeper holds {} MiB, the worker is granted {} MiB", fast / MIB, granted / MIB);
-    assert!(fast >= 15 * MIB, "its floor holds: {fast}");
+    assert!(fast >= 15 * MIB, "its floor holds: {fast}; {:#}", daemon.class("sleeper"));
     assert!(granted > 70 * MIB, "what it gave is the worker's: {granted}");
     kill_process(stopped, Signal::CONT).unwrap();
     ends_well(one, "sleeper");

@@ -13,11 +13,10 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use common::{
-    GUARD_LIMIT, PATIENCE, Running, State, read, run_live_tests, status_bytes, terrace, verified, wait_for_state,
-    wait_until, workload, workload_words, zram_of,
+    GUARD_LIMIT, PATIENCE, Random, Running, State, read, run_live_tests, status_bytes, terrace, verified,
+    wait_for_state, wait_until, workload, workload_words, zram_of,
 };
 use rustix::process::{Pid, Signal, test_kill_process};
-use terrace_workloads::random::Random;
 
 const MIB: u64 = 1 << 20;
 const SIZE: &str = "96MiB";
@@ -49,7 +48,7 @@ fn from_environment(name: &str, otherwise: u64) -> u64 {
 fn data_survive_kills_at_random_moments() {
     let (kills, seed) = (from_environment("TERRACE_KILLS", 8), from_environment("TERRACE_SEED", 1));
     // Moments are random, and the same for the same seed.
-    let mut random = Random::new(seed, 0);
+    let mut random = Random::new(seed);
     println!("    {kills} kills, seed {seed}, program: {SIZE} for {PROGRAM_SECONDS} s");
     let (mut with_memory_out, mut slowest) = (0, Duration::ZERO);
     for kill in 1..=kills {

@@ -42,7 +42,10 @@ impl Programs {
         let folder = tempfile::tempdir().unwrap();
         std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
         let terrace = folder.path().join("terrace");
-        std::fs::copy(env!("CARGO_BIN_EXE_terrace"), &terrace).unwrap();
+        for name in ["terrace", "terrace-research"] {
+            let built = Path::new(env!("CARGO_BIN_EXE_terrace")).with_file_name(name);
+            std::fs::copy(built, folder.path().join(name)).unwrap();
+        }
         Programs { _folder: folder, terrace }
     }
 

@@ -10,11 +10,11 @@ use std::path::Path;
 use std::process::{Command, ExitCode};
 use std::time::Duration;
 
+use common::own_swap::OwnSwap;
 use common::{PATIENCE, Running, number, read, run, run_live_tests, status_bytes, terrace, wait_until};
 use rustix::process::Signal;
 use serde_json::Value;
 use terrace_fixtures::live;
-use terrace_linux::process::Process;
 
 const MIB: f64 = (1 << 20) as f64;
 /// A policy in a hurry, which may cost what it likes: other work on the machine must not change what moves.
@@ -35,6 +35,7 @@ fn main() -> ExitCode {
             ("shared_pages_that_come_back_are_counted", shared_pages_that_come_back_are_counted),
             ("what_a_process_leaves_goes_on_in_another_and_counts_once", what_a_process_leaves_goes_on_in_another),
             ("what_the_program_put_out_is_neither_claimed_nor_brought_back", what_the_program_put_out),
+            ("what_moves_with_its_mapping_stays_terraces", what_moves_with_its_mapping_stays_terraces),
             ("what_does_not_compress_is_left_and_told", what_does_not_compress_is_left_and_told),
             ("swap_that_is_full_is_told", swap_that_is_full_is_told),
             ("an_own_swap_with_the_highest_priority_is_named", an_own_swap_with_the_highest_priority_is_named),
@@ -110,35 +111,6 @@ fn what_a_process_leaves_goes_on_in_another() {
     assert!(number(&report, "/fast_bytes_saved_end") > 0.8 * swapped, "{}", done.stderr);
 }
 
-/// A compressed swap area as a user has it, taken away when it is dropped.
-struct OwnSwap(u32);
-
-impl OwnSwap {
-    fn new(mib: u64, priority: &str) -> OwnSwap {
-        let number = read(Path::new("/sys/class/zram-control/hot_add")).trim().parse().unwrap();
-        let swap = OwnSwap(number);
-        std::fs::write(format!("/sys/block/zram{number}/disksize"), (mib << 20).to_string()).unwrap();
-        for words in [vec!["mkswap"], vec!["swapon", "-p", priority]] {
-            let done = Command::new(words[0]).args(&words[1..]).arg(swap.device()).output().unwrap();
-            assert!(done.status.success(), "{words:?}: {}", String::from_utf8_lossy(&done.stderr));
-        }
-        swap
-    }
-
-    fn device(&self) -> String {
-        format!("/dev/zram{}", self.0)
-    }
-}
-
-impl Drop for OwnSwap {
-    fn drop(&mut self) {
-        let off = Command::new("swapoff").arg(self.device()).output();
-        let reset = std::fs::write(format!("/sys/block/zram{}/reset", self.0), "1");
-        let removed = std::fs::write("/sys/class/zram-control/hot_remove", self.0.to_string());
-        println!("    {}: {:?}, {reset:?}, {removed:?}", self.device(), off.map(|off| off.status));
-    }
-}
-
 /// On a swap area of the user's own, which stays, so that what Terrace brings back shows.
 fn what_the_program_put_out() {
     let swap = OwnSwap::new(512, "100");
@@ -173,6 +145,15 @@ fn what_the_program_put_out() {
     assert!(said(&done).contains("put into swap by the program itself or the kernel"), "{}", done.stderr);
     let ended = target.finish(PATIENCE);
     assert_eq!(ended.code, 0, "{}", ended.stderr);
+}
+
+/// A vector grows by mremap, which moves its pages in swap to other addresses; then a child shares them.
+fn what_moves_with_its_mapping_stays_terraces() {
+    let (report, done) = managed("vector", "96", "40", "zram:512MiB");
+    let (swapped, others) = (swapped(&report, &done), number(&report, "/swapped_by_others_bytes_end"));
+    println!("    {:.1} MiB in swap, {:.1} MiB by others' doing", swapped / MIB, others / MIB);
+    assert!(swapped > 70.0 * MIB, "seven eighths are not used: {}", done.stderr);
+    assert!(others <= 0.02 * swapped, "Terrace moved it: {}", done.stderr);
 }
 
 fn what_does_not_compress_is_left_and_told() {
@@ -213,7 +194,7 @@ fn a_program_that_is_killed_leaves_nothing() {
     let program = ["--", "python3", PROGRAM, "memfd", "256", "50"];
     let mut manager = Running::start(terrace().args(words).args(EAGER).args(program));
     let pid = || {
-        let children = Process::open(manager.pid()).unwrap().descendants();
+        let children = terrace_linux::process::children(manager.pid());
         children.into_iter().find(|pid| read(Path::new(&format!("/proc/{pid}/cmdline"))).contains("memory.py"))
     };
     let used = || {

@@ -18,11 +18,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use common::daemon::{AT_ANY_PRICE, Daemon, EAGER, MIB, cgroup_root, named};
-use common::{PATIENCE, Running, read, run_live_tests, status_bytes, verified, wait_until, zram_of};
+use common::{PATIENCE, Random, Running, read, run_live_tests, status_bytes, verified, wait_until, zram_of};
 use rustix::process::Signal;
 use serde_json::Value;
 use terrace_daemon::protocol::Verb;
-use terrace_workloads::random::Random;
 
 /// What a third of the run may be above the first third, in the middle of its samples. The daemon keeps 2,000 events, 900 points of its
 /// timeline and 2 MiB a GiB managed; until those are full its memory grows, in runs of up to half an hour by this much. It has a
@@ -277,7 +276,7 @@ impl Programs {
             let target = if program == "python3" { python.trim().to_owned() } else { format!("/bin/{program}") };
             std::os::unix::fs::symlink(target, place.path().join(Programs::name(name))).unwrap();
         }
-        Programs { place, spinning: named("soak-spin"), random: Random::new(seed, 0) }
+        Programs { place, spinning: named("soak-spin"), random: Random::new(seed) }
     }
 
     fn name(of: &str) -> String {
@@ -377,7 +376,7 @@ fn a_storm_leaves_the_daemon_as_it_was_and_programs_right() {
     let number = |name: &str, otherwise: u64| std::env::var(name).map_or(otherwise, |text| text.parse().unwrap());
     let (seconds, seed) = (number("TERRACE_SOAK_SECONDS", 30), number("TERRACE_SEED", 1));
     if seconds == 0 {
-        println!("SKIPPED live_soak: TERRACE_SOAK_SECONDS=0; .ci/run soaks for longer in a step of its own");
+        println!("SKIPPED live_soak: TERRACE_SOAK_SECONDS=0; make check-all soaks for longer");
         return;
     }
     // A leak that is seen every other time is one.

@@ -14,7 +14,7 @@ use common::daemon::terraced;
 const NAME: &str = "\x1b]0;PWN\x07\x1b[2J";
 
 fn terrace(words: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_terrace")).args(words).output().unwrap()
+    Command::new(common::program()).args(words).output().unwrap()
 }
 
 fn said(output: &Output) -> String {

@@ -16,10 +16,11 @@ use crate::observation::{Observation, Observations, ScanBatch};
 use crate::pages::Pages;
 use crate::plan::{Action, Failure, MoveRequest, MoveRequests, Outcome, Plan, Reason};
 use crate::policy::{
-    Cadence, CapacityView, Facet, FastGoal, Feedback, Metric, Needs, Oracle, Policy, Remap, ScanReport, Schedule,
-    Setup, TierUse,
+    Cadence, CapacityView, Facet, FastGoal, Feedback, Metric, Needs, Oracle, Policy, ProgramState, Remap, ScanReport,
+    Schedule, Setup, TierUse,
 };
 use crate::prices::{Prices, ProcessorCounts};
+use crate::sleep::{Fetch, Sleepers};
 use crate::units::{BLOCK_PAGES, Bytes, SpaceId, TierId, Time, Vpn};
 
 /// An input of the engine.
@@ -39,6 +40,9 @@ pub enum Input<'a> {
         /// How many.
         pages: u64,
     },
+    /// Terrace had moved these pages of a space, which a tracker found in slower memory: at another address, before their mapping moved, or
+    /// in the space that this one was forked from. Follows the [`Input::Observed`] that found them.
+    MovedBefore(SpaceId, Range<Vpn>),
     /// A whole space is gone.
     Exited(SpaceId),
     /// A tracker's observations.
@@ -53,6 +57,18 @@ pub enum Input<'a> {
     Moved(&'a [Outcome]),
     /// The cost of the moves up to now.
     Pressure(Pressure),
+    /// The same of one program, which is judged by it alone from now on. Pass those of all programs before [`Input::Pressure`], the sum.
+    ProgramPressure(SpaceId, Pressure),
+    /// The program ran since the last such input.
+    Ran(SpaceId),
+    /// The program has not run since then, and its pages were looked at after it had stopped.
+    Slept(SpaceId, Time),
+    /// Free memory is short by this many pages; 0 is plenty.
+    ShortBy(u64),
+    /// The program is about to wake: what it used last is to come back. See [`Engine::fetches`].
+    Wake(SpaceId),
+    /// Of what was to be fetched, these pages of a space are in memory now, and were not used yet.
+    Fetched(SpaceId, Range<Vpn>),
     /// The new capacity of a tier for managed spaces, in 4 KiB pages.
     Capacity(TierId, u64),
     /// The goal for fast memory changed.
@@ -118,6 +134,13 @@ pub struct Engine {
     cadence: Option<Cadence>,
     refaulted: Vec<Observation>,
     draining: bool,
+    sleepers: Sleepers,
+    /// Requests for pages of sleeping programs, which go before all others, and until when the rate admits none of them.
+    asleep_requests: VecDeque<MoveRequest>,
+    asleep_wait: Option<Time>,
+    /// Returns since the last pressure that were paid for.
+    paid_returns: u64,
+    states: Vec<ProgramState>,
 }
 
 impl Engine {
@@ -144,6 +167,11 @@ impl Engine {
             cadence: None,
             refaulted: Vec::new(),
             draining: false,
+            sleepers: Sleepers::default(),
+            asleep_requests: VecDeque::new(),
+            asleep_wait: None,
+            paid_returns: 0,
+            states: Vec::new(),
         }
     }
 
@@ -156,15 +184,23 @@ impl Engine {
             }
             Input::Unmapped(space, range) => {
                 self.policy.remap(now, Remap::Unmapping(space, range.clone()), &mut self.pages);
+                self.sleepers.forget(space, &range);
                 self.pages.unmap(space, range);
             }
             Input::Handed { from, to, pages } => self.hand_over(now, from, to, pages),
+            Input::MovedBefore(space, range) => self.claim(space, range),
             Input::Exited(space) => {
                 self.policy.remap(now, Remap::Unmapping(space, Vpn(0)..Vpn(u64::MAX)), &mut self.pages);
                 self.pages.remove_space(space);
+                self.sleepers.exited(space);
+                self.governor.forget(space);
             }
             Input::Observed(Observations::Scan(scan)) => {
                 self.apply_scan(now, &scan);
+                if !self.sleepers.is_unknown() {
+                    let (space, first) = self.pages.locate(scan.first);
+                    self.sleepers.observe(now, space, first, &scan);
+                }
                 self.policy.observe(now, Observations::Scan(scan), &mut self.pages);
             }
             Input::Observed(Observations::Events(events)) => {
@@ -184,7 +220,26 @@ impl Engine {
                     self.policy.observe(now, Observations::Events(&missing), &mut self.pages);
                 }
             }
-            Input::Pressure(pressure) => self.ask |= self.governor.on_pressure(&pressure),
+            Input::ProgramPressure(space, pressure) => {
+                let refaults = self.sleepers.unpaid(space, pressure.refaults, &self.pages);
+                self.paid_returns += pressure.refaults - refaults;
+                self.ask |= self.governor.on_program(now, space, &Pressure { refaults, ..pressure });
+                if let Some(recent) = self.sleepers.recent(space) {
+                    self.governor.on_use(now, space, recent.count());
+                }
+            }
+            Input::Pressure(pressure) => {
+                let refaults = pressure.refaults.saturating_sub(std::mem::take(&mut self.paid_returns));
+                self.ask |= self.governor.on_pressure(&Pressure { refaults, ..pressure });
+            }
+            Input::Ran(space) => {
+                self.sleepers.ran(now, space);
+                self.asleep_requests.retain(|request| space_of(&self.pages, request) != Some(space));
+            }
+            Input::Slept(space, since) => self.sleepers.slept(space, since),
+            Input::ShortBy(pages) => self.sleepers.short_by(pages),
+            Input::Wake(space) => self.sleepers.wake(space, &self.pages),
+            Input::Fetched(space, range) => self.fetched(now, space, range),
             Input::Capacity(tier, pages) => self.capacity[tier.index()] = pages,
             Input::Goal(goal) => {
                 self.goal = goal;
@@ -201,6 +256,7 @@ impl Engine {
             Input::Drain(draining) => {
                 self.draining = draining;
                 self.requests.clear();
+                self.asleep_requests.clear();
                 self.rate_wait = None;
                 self.ask = true;
             }
@@ -226,7 +282,27 @@ impl Engine {
         // A policy that wakes at `now` was asked just above; it must not make the driver spin.
         let policy = wake_at.filter(|wake| *wake > now);
         let rate = self.rate_wait.filter(|wait| *wait > now && !self.requests.is_empty());
-        Output::Wake([policy, rate].into_iter().flatten().min().unwrap_or(Time::FAR_FUTURE))
+        let asleep = match self.asleep_requests.is_empty() {
+            true => Some(self.sleepers.look_at()).filter(|at| *at > now),
+            false => self.asleep_wait.filter(|wait| *wait > now),
+        };
+        Output::Wake([policy, rate, asleep].into_iter().flatten().min().unwrap_or(Time::FAR_FUTURE))
+    }
+
+    /// Which programs sleep, and what was learned of them.
+    pub fn sleepers(&self) -> &Sleepers {
+        &self.sleepers
+    }
+
+    /// Whether rounds may leave out programs that sleep: the policy knows of it, and their pages leave by themselves.
+    pub fn knows_sleep(&self) -> bool {
+        self.policy.knows_sleep() && self.goal.limit(0).is_none() && self.governor.terms().is_some()
+    }
+
+    /// What is to be fetched ahead of its use since the last call. A driver that says which programs run calls this after every input of a
+    /// [`Output::Wake`]. It needs no answer: what came back is seen as any return is.
+    pub fn fetches(&mut self) -> Vec<Fetch> {
+        self.sleepers.take_fetches()
     }
 
     /// The page state.
@@ -320,6 +396,9 @@ impl Engine {
     }
 
     fn next_plan(&mut self, now: Time) -> Option<Plan> {
+        if let Some(plan) = self.plan_of_sleepers(now) {
+            return Some(plan);
+        }
         loop {
             if self.ask {
                 self.ask = false;
@@ -337,6 +416,7 @@ impl Engine {
             let requests = self.requests.make_contiguous();
             let granted = self.governor.admit(now, requests, &mut self.pages, &tiers, limit);
             self.requests.drain(..granted.consumed);
+            self.requests.extend(granted.deferred);
             for (request, rejection) in &granted.rejected {
                 self.policy.feedback(now, Feedback::Rejected(request, *rejection), &mut self.pages);
             }
@@ -347,15 +427,45 @@ impl Engine {
                 self.ask = true;
             }
             if !granted.moves.is_empty() {
-                self.plans += 1;
-                let plan = Plan { number: self.plans, moves: granted.moves };
-                self.in_flight = Some(plan.clone());
-                return Some(plan);
+                return Some(self.begin(granted.moves));
             }
             if granted.consumed == 0 {
                 return None;
             }
         }
+    }
+
+    fn begin(&mut self, moves: Vec<crate::plan::Move>) -> Plan {
+        self.plans += 1;
+        let plan = Plan { number: self.plans, moves };
+        self.in_flight = Some(plan.clone());
+        plan
+    }
+
+    /// What leaves because its program sleeps. Where a number is the goal the policy alone says who leaves, and what leaves goes to swap, from which
+    /// it comes back by itself.
+    fn plan_of_sleepers(&mut self, now: Time) -> Option<Plan> {
+        if self.draining || self.sleepers.is_unknown() || !self.knows_sleep() {
+            return None;
+        }
+        let terms = self.governor.terms()?;
+        if self.asleep_requests.is_empty() && self.sleepers.look_at() <= now {
+            self.asleep_requests = self.sleepers.leave(now, &terms, &self.pages, REQUESTS_AT_A_TIME).into();
+        }
+        while !self.asleep_requests.is_empty() && self.asleep_wait.is_none_or(|wait| wait <= now) {
+            let tiers = self.tier_use();
+            let requests = self.asleep_requests.make_contiguous();
+            let granted = self.governor.admit(now, requests, &mut self.pages, &tiers, None);
+            self.asleep_requests.drain(..granted.consumed);
+            self.asleep_wait = granted.wait_until;
+            if !granted.moves.is_empty() {
+                return Some(self.begin(granted.moves));
+            }
+            if granted.consumed == 0 {
+                break;
+            }
+        }
+        None
     }
 
     fn ask_policy(&mut self, now: Time) {
@@ -365,6 +475,16 @@ impl Engine {
         if self.draining {
             request_back(&self.pages, &mut requests);
         } else {
+            if !self.sleepers.is_unknown() && self.policy.knows_sleep() {
+                self.states.clear();
+                let (sleepers, governor, knows) = (&self.sleepers, &self.governor, self.knows_sleep());
+                self.states.extend(self.pages.spaces().map(|space| ProgramState {
+                    space,
+                    awake_since: if knows { sleepers.awake_since(space) } else { Some(Time::ZERO) },
+                    backoff: governor.backoff_of(space),
+                }));
+                self.policy.feedback(now, Feedback::Programs(&self.states), &mut self.pages);
+            }
             self.policy.plan(now, &capacity, &mut self.pages, &mut requests);
         }
         self.cut = requests.left() == 0;
@@ -379,6 +499,35 @@ impl Engine {
             let found = self.pages.find(from.0, Vpn(from.1.0 + offset));
             if let (Some(old), Some(new)) = (found, self.pages.find(to.0, Vpn(to.1.0 + offset))) {
                 self.pages.hand(old, new);
+            }
+        }
+    }
+
+    /// Pages that were fetched were promoted, and are no return by use.
+    fn fetched(&mut self, now: Time, space: SpaceId, range: Range<Vpn>) {
+        let mut outcomes = Vec::new();
+        for vpn in (range.start.0..range.end.0).map(Vpn) {
+            let Some(page) = self.pages.find(space, vpn) else { continue };
+            let known = self.pages[page];
+            let Some(from) = known.tier().filter(|tier| *tier > TierId::FAST && !known.moving()) else { continue };
+            let action = Action::MoveTo(TierId::FAST);
+            let item = crate::plan::Move { page, pages: 1, from, action, reason: Reason::Prefetch };
+            let outcome = Outcome { item, done: 1, failure: None };
+            self.ledger.enter(now, self.plans, space, vpn, &outcome);
+            self.pages.set_tier(page, Some(TierId::FAST));
+            self.pages.change(page, |page| self.governor.on_drained(now, page));
+            self.governor.note_return(space, false);
+            outcomes.push(outcome);
+        }
+        self.feedback(now, Feedback::Moved(&outcomes));
+    }
+
+    /// When they were moved is not known any more: they are past every cooldown, and no return of theirs is a ping-pong.
+    fn claim(&mut self, space: SpaceId, range: Range<Vpn>) {
+        for vpn in range.start.0..range.end.0 {
+            let Some(page) = self.pages.find(space, Vpn(vpn)) else { continue };
+            if self.pages[page].tier().is_some_and(|tier| tier > TierId::FAST) {
+                self.pages.change(page, |page| page.set_demoted(true));
             }
         }
     }
@@ -436,6 +585,15 @@ impl Engine {
     fn refaulted(&mut self, now: Time, page: crate::units::PageId) {
         let ping_pong = self.pages.change(page, |page| self.governor.on_returned(now, page));
         self.ledger.returned(ping_pong);
+        if !self.sleepers.is_unknown() {
+            let (space, vpn) = self.pages.locate(page);
+            let paid = self.sleepers.came_back(now, space, vpn, &self.pages);
+            self.governor.note_return(space, ping_pong && !paid);
+            if paid {
+                // Its program has slept for as long as that is worth: the page needs no rest for having left too soon.
+                self.pages.change(page, |page| page.set_ping_pong(0));
+            }
+        }
         self.refaulted.push(Observation::Refault { page });
     }
 
@@ -456,12 +614,23 @@ impl Engine {
             }
             match item.action {
                 // The next scan shows which pages of a partly moved block went; the ledger has the counts already.
-                Action::MoveTo(to) if outcome.done == item.pages => self.apply_move(now, outcome, to),
-                Action::Split if outcome.done > 0 => self.pages.set_huge(item.page.block(), false),
+                Action::MoveTo(to) if outcome.done == item.pages => {
+                    self.apply_move(now, outcome, to);
+                    if item.reason == Reason::Asleep {
+                        self.sleepers.sent(space, u64::from(item.pages));
+                    }
+                }
+                // No round reads where the pages of a sleeping program lie: the kernel has been there before.
+                Action::MoveTo(to) if item.reason == Reason::Asleep && outcome.failure == Some(Failure::ByOthers) => {
+                    (0..item.pages).for_each(|offset| _ = self.pages.set_tier(item.page.plus(offset), Some(to)));
+                }
+                Action::Split if outcome.done > 0 => self.pages.set_split(item.page.block()),
                 Action::Collapse if outcome.done > 0 => self.pages.set_huge(item.page.block(), true),
                 _ => {}
             }
             match outcome.failure {
+                // A block that cannot be split may still move.
+                _ if item.action.remaps() => {}
                 Some(failure) if failure.is_permanent() => self.pages[item.page].set_pinned(true),
                 // What is better left where it is is not asked for again at once.
                 Some(Failure::Stayed | Failure::Incompressible | Failure::ByOthers) => {
@@ -495,10 +664,21 @@ impl Engine {
             self.pages.set_tier(page, Some(to));
             if to > item.from {
                 self.pages.change(page, |page| self.governor.on_demoted(now, page));
+                if item.reason != Reason::Asleep
+                    && let Some(block) = self.pages.block(page.block())
+                {
+                    self.governor.note_demoted(block.space);
+                }
             } else if item.reason == Reason::Drain {
                 self.pages.change(page, |page| self.governor.on_drained(now, page));
-            } else if self.pages.change(page, |page| self.governor.on_returned(now, page)) {
-                self.ledger.ping_pong();
+            } else {
+                let ping_pong = self.pages.change(page, |page| self.governor.on_returned(now, page));
+                if ping_pong {
+                    self.ledger.ping_pong();
+                }
+                if let Some(block) = self.pages.block(page.block()) {
+                    self.governor.note_return(block.space, ping_pong);
+                }
             }
         }
     }
@@ -515,6 +695,10 @@ fn request_back(pages: &Pages, requests: &mut MoveRequests) {
             }
         }
     }
+}
+
+fn space_of(pages: &Pages, request: &MoveRequest) -> Option<SpaceId> {
+    pages.block(request.page.block()).map(|block| block.space)
 }
 
 fn capacity<'a>(tiers: &'a [TierUse], goal: FastGoal, pages: &Pages, governor: &Governor) -> CapacityView<'a> {

@@ -7,20 +7,24 @@
 //! ping-ponging pages. Feedback: page-outs are paced so that refaults, moves and tracking together cost the program no more than its budget, and they
 //! begin with a probe (`pace.rs`). They stop while pages come back and that and tracking alone cost more, and when the slow tier is nearly full or
 //! does not compress (`strain.rs`). The idle time that a policy should wait for grows while ping-pongs cost more than half the budget, and shrinks
-//! again below a quarter of it.
+//! again below a quarter of it. Where programs are told apart, each has such books of its own (`programs.rs`).
 
 mod pace;
+mod programs;
+mod promotions;
 mod strain;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use self::pace::Pace;
+use self::programs::Programs;
 use self::strain::Strain;
 
 use crate::pages::{Page, Pages};
 use crate::plan::{Action, Move, MoveRequest, Reason, Rejection};
 use crate::policy::{SwapCosts, TierUse};
+use crate::sleep::Terms;
 use crate::units::{BLOCK_PAGES, Bytes, SpaceId, TierId, Time};
 
 /// Bounds and budgets.
@@ -39,6 +43,8 @@ pub struct GovernorConfig {
     pub max_slowdown: f64,
     /// Share of the program's time that page-outs may cost until what is cold at the start has left, instead of `max_slowdown`.
     pub invest: Option<f64>,
+    /// Share of the pages in use that may come back in a minute, at the 98th percentile of minutes; `None` for no bound but `max_slowdown`.
+    pub max_promotions: Option<f64>,
     /// The cost of one refault to the program. 5 us is a random 4 KiB fault on lz4 zram, as measured (docs/performance.md).
     pub refault_cost: Duration,
     /// The tier that is swap, if there is one: the program must wait for its pages when it wants them back. Cold pages leave for it as a
@@ -57,6 +63,7 @@ impl Default for GovernorConfig {
             ping_pong_window: Duration::from_secs(20),
             max_slowdown: 0.02,
             invest: None,
+            max_promotions: None,
             refault_cost: Duration::from_micros(5),
             swap: None,
             least_compression: 1.2,
@@ -102,6 +109,12 @@ pub struct Pressure {
     pub single_out_cost: Duration,
     /// See `single_out_cost`.
     pub block_out_cost: Duration,
+    /// What one more split of a huge page costs, and one more collapse into one; zero where that is unknown: then they are not paced.
+    pub split_cost: Duration,
+    /// See `split_cost`.
+    pub collapse_cost: Duration,
+    /// What the program lost in the interval to translations of the pages of blocks that were split, where counters tell.
+    pub translating: Duration,
     /// The cost of tracking in the interval.
     pub watching: Duration,
     /// Cores that the program uses; less than one counts as one.
@@ -124,6 +137,8 @@ pub enum Throttle {
     Moves,
     /// The same, used up by being watched.
     Watching,
+    /// As much came back in this minute as may ([`GovernorConfig::max_promotions`]).
+    Promotions,
 }
 
 impl Throttle {
@@ -134,12 +149,13 @@ impl Throttle {
             Throttle::Compression => "compression",
             Throttle::Moves => "price_of_moves",
             Throttle::Watching => "watching",
+            Throttle::Promotions => "promotions",
         }
     }
 
     /// Whether requests are refused meanwhile; otherwise they wait.
     const fn refuses(self) -> bool {
-        matches!(self, Throttle::Refaults | Throttle::Compression)
+        matches!(self, Throttle::Refaults | Throttle::Compression | Throttle::Promotions)
     }
 }
 
@@ -154,6 +170,8 @@ pub struct Admission {
     pub consumed: usize,
     /// When the rate allows the next one, if the rate stopped the admission.
     pub wait_until: Option<Time>,
+    /// Handled requests whose program cannot afford them yet: they come after all others, in their order.
+    pub deferred: Vec<MoveRequest>,
 }
 
 /// See the module's header.
@@ -167,6 +185,7 @@ pub struct Governor {
     bucket: TokenBucket,
     pace: Pace,
     strain: Strain,
+    programs: Programs,
     /// Processors that the program used lately, at least one.
     cores: f64,
     rejections: BTreeMap<Rejection, u64>,
@@ -183,6 +202,7 @@ impl Governor {
             tick: tick_for(config.cooldown),
             pace: Pace::new(config.swap.is_some(), config.invest),
             strain: Strain::new(),
+            programs: Programs::default(),
             cores: 1.0,
             config,
             limits: BTreeMap::new(),
@@ -222,11 +242,20 @@ impl Governor {
         let mut batch = 0;
         let mut items = Vec::new();
         let mut whole_until = 0;
+        let mut broke = false;
         while let Some(together) = exchange(&requests[granted.consumed..]) {
             // Whole blocks are the cheapest to move, so neither batch nor rate cuts one.
             let along = granted.consumed < whole_until;
             if !along && batch >= self.config.batch_pages {
+                broke = true;
                 break;
+            }
+            let space = pages.block(together[0].page.block()).map(|block| block.space);
+            let asleep = together[0].reason == Reason::Asleep;
+            if !along && !asleep && self.programs.len() > 1 && is_page_out(&together[0]) && !self.affords(space) {
+                granted.deferred.extend_from_slice(together);
+                granted.consumed += together.len();
+                continue;
             }
             if !along
                 && is_whole_block(&requests[granted.consumed..])
@@ -242,23 +271,34 @@ impl Governor {
                 }
                 Err(rejection) => Some((*request, rejection)),
             });
-            let size = items.iter().map(|item| u64::from(item.pages)).sum();
+            let size: u64 = items.iter().map(|item| u64::from(item.pages)).sum();
+            // A split copies nothing, so that no rate of bytes holds it.
+            let copied: u64 =
+                items.iter().filter(|item| item.action != Action::Split).map(|item| u64::from(item.pages)).sum();
+            let remaps = items.iter().find(|item| item.action.remaps()).map(|item| item.action);
             let leaving: u64 = items.iter().filter(|item| leaves(item)).map(|item| u64::from(item.pages)).sum();
-            if rejected.is_none() && leaving > 0 && !along && !self.pace.affords() {
+            let charged = leaving > 0 || remaps.is_some();
+            if rejected.is_none() && charged && !along && !asleep && !self.affords(space) {
                 items.iter().rev().for_each(|item| budget.give_back(item, pages));
                 granted.wait_until = Some(now + PATIENCE);
+                broke = true;
                 break;
             }
             if let Some((request, rejection)) = rejected {
                 items.iter().rev().for_each(|item| budget.give_back(item, pages));
                 *self.rejections.entry(rejection).or_default() += 1;
                 granted.rejected.push((request, rejection));
-            } else if let Err(ready) = self.bucket.take(now, Bytes::of_pages(size), along) {
+            } else if let Err(ready) = self.bucket.take(now, Bytes::of_pages(copied), along) {
                 granted.wait_until = Some(ready);
+                broke = true;
                 break;
             } else {
-                if leaving > 0 {
-                    self.pace.promise(leaving, along || granted.consumed < whole_until);
+                // What leaves because its program sleeps is paid for by its sleep.
+                if leaving > 0 && !asleep {
+                    self.pace_of(space).promise(leaving, along || granted.consumed < whole_until);
+                }
+                if let Some(action) = remaps {
+                    self.pace_of(space).promise_remap(action);
                 }
                 for item in items.drain(..) {
                     for offset in 0..item.pages {
@@ -270,7 +310,29 @@ impl Governor {
             }
             granted.consumed += together.len();
         }
+        if !broke && !granted.deferred.is_empty() {
+            granted.wait_until = Some(now + PATIENCE);
+        }
         granted
+    }
+
+    /// The budget that a program's page-outs come off.
+    fn pace_of(&mut self, space: Option<SpaceId>) -> &mut Pace {
+        match space.and_then(|space| self.programs.get_mut(space)) {
+            Some(books) => &mut books.pace,
+            None => &mut self.pace,
+        }
+    }
+
+    /// Whether a program can afford another page-out. One whose books have not begun waits for them.
+    fn affords(&mut self, space: Option<SpaceId>) -> bool {
+        let known = self.programs.is_empty() || space.is_some_and(|space| self.programs.get(space).is_some());
+        known && self.pace_of(space).affords()
+    }
+
+    /// Why page-outs of a program are stopped, if they are.
+    fn throttle_of(&self, space: SpaceId) -> Option<Throttle> {
+        self.programs.get(space).map_or_else(|| self.strain.throttle(), |books| books.throttle())
     }
 
     /// Checks one request against all bounds but the rate. Records a granted move in `budget`.
@@ -289,7 +351,11 @@ impl Governor {
         }
         let count = unit.end.0 - unit.start.0;
         let item = Move { page: unit.start, pages: count, from, action: request.action, reason: request.reason };
-        let Action::MoveTo(to) = request.action else { return Ok(item) };
+        let Action::MoveTo(to) = request.action else {
+            // What is cold inside could not leave: a look would be in vain.
+            let in_vain = request.reason == Reason::Inside && self.throttle().is_some_and(Throttle::refuses);
+            return if in_vain { Err(Rejection::Throttled) } else { Ok(item) };
+        };
         if to == from {
             return Err(Rejection::Stale);
         }
@@ -301,7 +367,9 @@ impl Governor {
             return Ok(item);
         }
         if to > from {
-            if self.throttle().is_some_and(Throttle::refuses) {
+            // Pages of a sleeping program do not come back while it sleeps, whatever came back before.
+            let stopped = self.throttle_of(space).filter(|throttle| throttle.refuses());
+            if stopped.is_some_and(|cause| request.reason != Reason::Asleep || cause == Throttle::Compression) {
                 return Err(Rejection::Throttled);
             }
             if self.is_cooling_down(now, page) {
@@ -397,28 +465,85 @@ impl Governor {
         renewed
     }
 
+    /// Takes the cost of the moves of one program, which has books of its own from now on. Returns whether the policy should be asked again.
+    pub fn on_program(&mut self, now: Time, space: SpaceId, pressure: &Pressure) -> bool {
+        !pressure.window.is_zero() && self.programs.on_pressure(now, space, pressure, &self.config)
+    }
+
+    /// A program is gone.
+    pub(crate) fn forget(&mut self, space: SpaceId) {
+        self.programs.forget(space);
+        self.limits.remove(&space);
+    }
+
+    /// A page of a program came back; too soon, where its sleep had not paid for it, or not.
+    pub(crate) fn note_return(&mut self, space: SpaceId, ping_pong: bool) {
+        if let Some(books) = self.programs.get_mut(space) {
+            books.promotions.on_return();
+            if ping_pong {
+                books.strain.on_ping_pong();
+            }
+        }
+    }
+
+    /// A program that runs uses this number of pages now: what came back of it in a minute is judged by it.
+    pub(crate) fn on_use(&mut self, now: Time, space: SpaceId, used: u64) {
+        let most = self.config.max_promotions;
+        if let Some(rate) = self.programs.get_mut(space).and_then(|books| books.promotions.judge(now, used, most)) {
+            self.programs.rates.add(rate);
+        }
+    }
+
+    /// Promotions a minute as a share of the pages in use, which 98 of 100 minutes of the programs stayed within; `None` while it is not known.
+    pub fn promotions(&self) -> Option<f64> {
+        self.programs.rates.percentile()
+    }
+
+    /// A page of a program was demoted.
+    pub(crate) fn note_demoted(&mut self, space: SpaceId) {
+        if let Some(books) = self.programs.get_mut(space) {
+            books.strain.on_demoted();
+        }
+    }
+
+    /// On what terms pages of sleeping programs leave; `None` where they cannot, as the next tier is no swap.
+    pub fn terms(&self) -> Option<Terms> {
+        let costs = self.swap_costs().filter(|costs| costs.tier == TierId::FAST.below())?;
+        Some(Terms {
+            max_slowdown: self.config.max_slowdown,
+            single: costs.back + costs.single,
+            of_block: costs.back + costs.of_block,
+            max_promotions: self.config.max_promotions,
+        })
+    }
+
     /// Whether the move at the start is under way, which may cost what is invested.
     pub fn invests(&self) -> bool {
-        self.pace.invests()
+        if self.programs.is_empty() { self.pace.invests() } else { self.programs.invest() }
     }
 
     /// What pages in swap cost the program now, where a tier is swap.
     pub fn swap_costs(&self) -> Option<SwapCosts> {
         let [single, of_block] = self.pace.prices();
+        let [split, collapse] = self.pace.prices_of_remaps();
         let back = self.config.refault_cost.as_secs_f64();
         let budget = self.config.max_slowdown * self.cores;
-        self.config.swap.map(|tier| SwapCosts { tier, back, single, of_block, budget })
+        self.config.swap.map(|tier| SwapCosts { tier, back, single, of_block, split, collapse, budget })
     }
 
     /// Leaves of a policy's requests what the probe allows.
     pub fn probe(&mut self, requests: Vec<MoveRequest>, pages: &Pages) -> Vec<MoveRequest> {
-        self.pace.thin(requests, pages.footprint_of_all(), |request| {
+        let size = |request: &MoveRequest| {
             if pages.block(request.page.block()).is_none() {
                 return 1;
             }
             let unit = pages.unit(request.page);
             u64::from(unit.end.0 - unit.start.0)
-        })
+        };
+        if self.programs.is_empty() {
+            return self.pace.thin(requests, pages.footprint_of_all(), size);
+        }
+        self.programs.thin(requests, pages, size)
     }
 
     /// Share of ping-pongs among the demotions of the last minute or so, 0 to 1.
@@ -431,9 +556,14 @@ impl Governor {
         self.strain.backoff()
     }
 
-    /// Why page-outs are stopped, if they are.
+    /// The same of one program.
+    pub fn backoff_of(&self, space: SpaceId) -> f64 {
+        self.programs.get(space).map_or_else(|| self.strain.backoff(), |books| books.backoff())
+    }
+
+    /// Why page-outs are stopped, if they are: of all programs that run.
     pub fn throttle(&self) -> Option<Throttle> {
-        self.strain.throttle()
+        if self.programs.is_empty() { self.strain.throttle() } else { self.programs.throttle() }
     }
 
     /// Estimated share of the program's time that refaults, moves and tracking cost together, 0 to 1.
@@ -463,6 +593,11 @@ fn is_whole_block(requests: &[MoveRequest]) -> bool {
         let first = block[0].page;
         first.offset() == 0 && block.iter().zip(0..).all(|(request, offset)| request.page == first.plus(offset))
     })
+}
+
+/// Whether a request is for a page to leave fast memory.
+fn is_page_out(request: &MoveRequest) -> bool {
+    matches!(request.action, Action::MoveTo(tier) if tier > TierId::FAST)
 }
 
 /// Whether this takes a page to slower memory.
@@ -857,6 +992,23 @@ mod tests {
             (share - 0.039 / 4.0).abs() < 1e-3 && throttle.is_none(),
             "four cores have four times as much time: {share}"
         );
+    }
+
+    #[test]
+    fn nobody_looks_inside_huge_pages_while_nothing_may_leave() {
+        let mut pages = fast_pages(512);
+        let block = pages.find_block(SPACE, Vpn(0)).unwrap();
+        pages.set_huge(block, true);
+        let mut governor = Governor::new(GovernorConfig::default());
+        let tiers = tiers(&pages, 1 << 20);
+        let split = |reason| [MoveRequest::new(block.first_page(), Action::Split, reason)];
+        let hardly = Pressure { window: Duration::from_secs(1), compression: Some(1.05), ..Pressure::default() };
+        (0..60).for_each(|_| _ = governor.on_pressure(&hardly));
+        assert_eq!(governor.throttle(), Some(Throttle::Compression));
+        let looked = governor.admit(Time::ZERO, &split(Reason::Inside), &mut pages, &tiers, None);
+        assert_eq!((looked.moves.len(), looked.rejected[0].1), (0, Rejection::Throttled));
+        // Between nodes a policy's own reasons stand.
+        assert_eq!(governor.admit(Time::ZERO, &split(Reason::PageSize), &mut pages, &tiers, None).moves.len(), 1);
     }
 
     #[test]

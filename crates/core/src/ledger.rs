@@ -57,7 +57,9 @@ pub struct Ledger {
     promotions_failed: u64,
     demotions_failed: u64,
     splits: u64,
+    looks: u64,
     collapses: u64,
+    splits_refused: BTreeMap<Failure, u64>,
     decisions: VecDeque<Decision>,
 }
 
@@ -78,8 +80,14 @@ impl Ledger {
                     self.promotions_failed += u64::from(failed);
                 }
             }
-            Action::Split => self.splits += u64::from(outcome.done > 0),
+            Action::Split => {
+                self.splits += u64::from(outcome.done > 0);
+                self.looks += u64::from(outcome.done > 0 && item.reason == Reason::Inside);
+            }
             Action::Collapse => self.collapses += u64::from(outcome.done > 0),
+        }
+        if let (Action::Split, Some(failure)) = (item.action, outcome.failure) {
+            *self.splits_refused.entry(failure).or_default() += 1;
         }
         if let Some(failure) = outcome.failure {
             *self.failed.entry(failure).or_default() += u64::from(failed);
@@ -173,6 +181,16 @@ impl Ledger {
     /// Huge pages split.
     pub fn splits(&self) -> u64 {
         self.splits
+    }
+
+    /// Of these, those split to see or to take what is cold inside ([`Reason::Inside`]).
+    pub fn looks(&self) -> u64 {
+        self.looks
+    }
+
+    /// Huge pages that could not be split, by cause. Their pages are in [`Ledger::failed`] as well.
+    pub fn splits_refused(&self) -> &BTreeMap<Failure, u64> {
+        &self.splits_refused
     }
 
     /// Blocks collapsed into huge pages.

@@ -12,6 +12,7 @@
 
 pub mod arbiter;
 pub mod engine;
+pub mod file_cache;
 pub mod governor;
 pub mod ledger;
 pub mod observation;
@@ -21,7 +22,9 @@ pub mod policy;
 pub mod prefetch;
 pub mod prices;
 pub mod random;
+pub mod recent_use;
 pub mod reclaim;
+pub mod sleep;
 pub mod text;
 pub mod units;
 pub mod watching;

@@ -116,7 +116,18 @@ pub struct Block {
     pub huge: bool,
     /// Whether it holds file pages; reclaim treats those apart from anonymous memory.
     pub file: bool,
+    /// How many of its pages are known, and whether it was split: in one word, so that a block stays within 16 bytes.
     managed: u16,
+}
+
+/// Of [`Block`]: it was split on request and has not been huge since.
+const SPLIT: u16 = 1 << 15;
+
+impl Block {
+    /// Whether it was split on request and has not been huge since: each of its pages is seen, and moved, alone.
+    pub const fn split(&self) -> bool {
+        self.managed & SPLIT != 0
+    }
 }
 
 /// The pages of every space.
@@ -127,9 +138,13 @@ pub struct Pages {
     index: BTreeMap<(SpaceId, u64), BlockId>,
     free: Vec<BlockId>,
     used: BTreeMap<SpaceId, [u64; TierId::MAX]>,
+    /// Those of `used` that Terrace demoted.
+    demoted_of: BTreeMap<SpaceId, [u64; TierId::MAX]>,
     total: [u64; TierId::MAX],
     /// Those of `total` that Terrace demoted.
     demoted: [u64; TierId::MAX],
+    /// Blocks that were split on request.
+    split: u64,
 }
 
 impl Pages {
@@ -184,6 +199,7 @@ impl Pages {
     pub fn remove_space(&mut self, space: SpaceId) {
         self.unmap(space, Vpn(0)..Vpn(u64::MAX));
         self.used.remove(&space);
+        self.demoted_of.remove(&space);
     }
 
     /// The page of an address, if it is known.
@@ -258,16 +274,24 @@ impl Pages {
         entry.place = tier.map_or(PLACE_NONE, |tier| tier.0);
         let space = self.info(page.block()).space;
         let used = self.used.entry(space).or_default();
-        let demoted = u64::from(self.pages[page.index()].demoted());
         if let Some(before) = before {
             used[before.index()] -= 1;
             self.total[before.index()] -= 1;
-            self.demoted[before.index()] -= demoted;
         }
         if let Some(after) = tier {
             used[after.index()] += 1;
             self.total[after.index()] += 1;
-            self.demoted[after.index()] += demoted;
+        }
+        if self.pages[page.index()].demoted() {
+            let own = self.demoted_of.entry(space).or_default();
+            if let Some(before) = before {
+                self.demoted[before.index()] -= 1;
+                own[before.index()] -= 1;
+            }
+            if let Some(after) = tier {
+                self.demoted[after.index()] += 1;
+                own[after.index()] += 1;
+            }
         }
         before
     }
@@ -277,9 +301,12 @@ impl Pages {
         let entry = &mut self.pages[page.index()];
         let before = entry.demoted();
         let result = change(entry);
-        if let Some(tier) = entry.tier() {
-            let count = &mut self.demoted[tier.index()];
-            *count = *count + u64::from(entry.demoted()) - u64::from(before);
+        if let Some(tier) = entry.tier().filter(|_| entry.demoted() != before) {
+            let (after, space) = (entry.demoted(), self.info(page.block()).space);
+            let own = self.demoted_of.entry(space).or_default();
+            for count in [&mut self.demoted[tier.index()], &mut own[tier.index()]] {
+                *count = *count + u64::from(after) - u64::from(before);
+            }
         }
         result
     }
@@ -302,7 +329,27 @@ impl Pages {
 
     /// Records that a block is mapped by one 2 MiB entry, or was split into 4 KiB ones.
     pub fn set_huge(&mut self, block: BlockId, huge: bool) {
-        self.info_mut(block).huge = huge;
+        let info = self.info_mut(block);
+        info.huge = huge;
+        if huge && info.split() {
+            info.managed &= !SPLIT;
+            self.split -= 1;
+        }
+    }
+
+    /// Records that a huge block was split on request.
+    pub(crate) fn set_split(&mut self, block: BlockId) {
+        let info = self.info_mut(block);
+        info.huge = false;
+        if !info.split() {
+            info.managed |= SPLIT;
+            self.split += 1;
+        }
+    }
+
+    /// Blocks that were split on request and have not been huge since.
+    pub fn split_blocks(&self) -> u64 {
+        self.split
     }
 
     /// Records that the known blocks of a range hold file pages.
@@ -330,6 +377,11 @@ impl Pages {
     /// Pages of all spaces in a tier that Terrace demoted. What the kernel, or the program itself, put there is not among them.
     pub fn demoted_in_all(&self, tier: TierId) -> u64 {
         self.demoted[tier.index()]
+    }
+
+    /// The same of one space.
+    pub fn demoted(&self, space: SpaceId, tier: TierId) -> u64 {
+        self.demoted_of.get(&space).map_or(0, |demoted| demoted[tier.index()])
     }
 
     /// Pages of a space with memory behind them, in any tier.
@@ -403,9 +455,10 @@ impl Pages {
 
     fn release_if_empty(&mut self, block: BlockId) {
         let info = *self.info(block);
-        if info.managed == 0 {
+        if info.managed & !SPLIT == 0 {
             self.index.remove(&(info.space, info.start.0 >> BLOCK_SHIFT));
             self.blocks[block.0 as usize] = None;
+            self.split -= u64::from(info.split());
             self.free.push(block);
         }
     }

@@ -10,6 +10,8 @@ use crate::units::{PageId, TierId};
 pub enum Reason {
     /// Used too rarely for the memory it occupies.
     Cold,
+    /// Its program sleeps, and loses nothing by it.
+    Asleep,
     /// Used often enough to deserve faster memory.
     Hot,
     /// Neither hot nor cold, but the space is over its limit of fast memory.
@@ -22,6 +24,8 @@ pub enum Reason {
     Drain,
     /// Page size: one huge page holds hot and cold pieces, or all pieces are hot.
     PageSize,
+    /// Inside: one of a few huge pages of a region that are split so that use shows page by page, or one more where that paid.
+    Inside,
 }
 
 impl Reason {
@@ -29,12 +33,14 @@ impl Reason {
     pub const fn name(self) -> &'static str {
         match self {
             Reason::Cold => "cold",
+            Reason::Asleep => "asleep",
             Reason::Hot => "hot",
             Reason::OverLimit => "over_limit",
             Reason::MakeRoom => "make_room",
             Reason::Prefetch => "prefetch",
             Reason::Drain => "drain",
             Reason::PageSize => "page_size",
+            Reason::Inside => "inside",
         }
     }
 }
@@ -48,6 +54,13 @@ pub enum Action {
     Split,
     /// Map its block by one 2 MiB entry.
     Collapse,
+}
+
+impl Action {
+    /// Whether it changes how a block is mapped, and moves nothing.
+    pub const fn remaps(self) -> bool {
+        matches!(self, Action::Split | Action::Collapse)
+    }
 }
 
 /// One request of a policy. A page of a huge block stands for its whole block.
@@ -208,6 +221,8 @@ pub enum Failure {
     ByOthers,
     /// Its contents do not compress, so that compressed swap would save nothing.
     Incompressible,
+    /// The block must stay huge: it is shared by a fork, locked, pinned, under userfaultfd, of hugetlb or of a file. It may still move whole.
+    Whole,
     /// A dry run: the mover only reports what it would do.
     DryRun,
 }
@@ -234,6 +249,7 @@ impl Failure {
             Failure::Gone => "gone".to_owned(),
             Failure::ByOthers => "by_others".to_owned(),
             Failure::Incompressible => "incompressible".to_owned(),
+            Failure::Whole => "left_whole".to_owned(),
             Failure::DryRun => "dry_run".to_owned(),
             Failure::Errno(errno) => match errno {
                 1 => "EPERM".to_owned(),
@@ -250,6 +266,7 @@ impl Failure {
                 19 => "ENODEV".to_owned(),
                 22 => "EINVAL".to_owned(),
                 28 => "ENOSPC".to_owned(),
+                95 => "EOPNOTSUPP".to_owned(),
                 other => format!("errno_{other}"),
             },
         }

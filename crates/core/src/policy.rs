@@ -157,6 +157,10 @@ pub struct SwapCosts {
     pub single: f64,
     /// See there.
     pub of_block: f64,
+    /// A split of a huge page, and a collapse into one; 0 where that is not known.
+    pub split: f64,
+    /// See `split`.
+    pub collapse: f64,
     /// What all of it together may cost in a second.
     pub budget: f64,
 }
@@ -275,17 +279,24 @@ pub struct Profile {
     pub needs: Vec<Needs>,
     /// What the kernel beneath is taken to do by itself.
     pub kernel: Kernel,
+    /// Whether it may ask for huge pages to be split: a driver then measures what that costs.
+    pub splits: bool,
 }
 
 impl Profile {
     /// A policy of that name that lives on `needs`, above a kernel that does nothing by itself.
     pub fn new(name: &'static str, needs: Needs) -> Profile {
-        Profile { name, needs: vec![needs], kernel: Kernel::default() }
+        Profile { name, needs: vec![needs], kernel: Kernel::default(), splits: false }
     }
 
     /// The same above a kernel that does this by itself.
     pub fn above(self, kernel: Kernel) -> Profile {
         Profile { kernel, ..self }
+    }
+
+    /// The same, and whether it may ask for splits of huge pages.
+    pub fn splitting(self, splits: bool) -> Profile {
+        Profile { splits, ..self }
     }
 
     /// The observations it likes best, or was granted.
@@ -337,6 +348,19 @@ pub enum Feedback<'a> {
     Processor(&'a ProcessorCounts),
     /// The sampler used this much processor time since the last such feedback: what a processor quota is held against.
     SamplerTime(Duration),
+    /// How each program stands, before each plan, where a driver says which of them run.
+    Programs(&'a [ProgramState]),
+}
+
+/// How a program stands to the others of its class: each is judged by itself.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ProgramState {
+    /// Its address space.
+    pub space: SpaceId,
+    /// Since when it runs, but for naps; `None` while it sleeps: then no round reads its marks, and its pages leave for that alone.
+    pub awake_since: Option<Time>,
+    /// How patient to be with its idle pages: [`CapacityView::backoff`], of this program.
+    pub backoff: f64,
 }
 
 /// When a policy wants to be called next, and how pages are to be watched until then.
@@ -389,9 +413,10 @@ pub enum Facet<'a> {
 /// | [`Setup::oracle`] | `clairvoyant` |
 /// | [`Feedback::Rejected`] | `flexmem`, those that promote in hint faults |
 /// | [`Feedback::Processor`] | `alto`, `arms`, `colloid`, `hotness-walk`, `hybridtier`, `pact`, `terrace` |
-/// | [`Feedback::SamplerTime`] | `flexmem`, `memtis`, `terrace` |
+/// | [`Feedback::Programs`], [`Policy::knows_sleep`] | `age`, `terrace` |
+/// | [`Feedback::SamplerTime`] | `flexmem`, `memtis`, `terrace`, `tieredmms` |
 /// | [`Policy::place`] | static placements, `clairvoyant`, `memtis`, `pond-static`, `terrace`, those that promote in hint faults |
-/// | [`Profile::kernel`] | `flexmem`, `hemem`, `memory-mode`, `memtis`, `tieredmms`, those that promote in hint faults |
+/// | [`Profile::kernel`] | `flexhm`, `flexmem`, `hemem`, `memory-mode`, `memtis`, `tieredmms`, those that promote in hint faults |
 /// | [`Facet::Lists`] | `tieredmms` with `lists=kernel` |
 /// | [`Facet::Watch`] | `thermostat` |
 pub trait Policy: Send {
@@ -417,6 +442,11 @@ pub trait Policy: Send {
     fn place(&mut self, _now: Time, _page: PageId, capacity: &CapacityView<'_>) -> TierId {
         let with_room = capacity.tiers.iter().position(|tier| tier.free() > 0);
         TierId(with_room.unwrap_or(capacity.tiers.len() - 1) as u8)
+    }
+
+    /// Whether it knows that programs sleep ([`Feedback::Programs`]): then rounds leave out those that do.
+    fn knows_sleep(&self) -> bool {
+        false
     }
 
     /// When to look and when to plan next. Asked after every call.

@@ -98,6 +98,9 @@ pub fn meant(text: &str, takes: impl Fn(&str) -> bool) -> Vec<String> {
     if text.starts_with('/') {
         forms.push(format!("swap:{text}"));
     }
+    if text.ends_with('%') {
+        forms.push(format!("{text}/min"));
+    }
     forms.push(text.replace('=', ":"));
     forms.retain(|form| form != text && takes(form));
     forms

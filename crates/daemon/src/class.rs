@@ -5,7 +5,8 @@
 //!
 //! The file is long because a class is one state machine: starting, pausing, draining and ending it use the same few fields.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -15,7 +16,8 @@ use terrace_core::governor::GovernorConfig;
 use terrace_core::ledger::Route;
 use terrace_core::plan::Reason;
 use terrace_core::policy::FastGoal;
-use terrace_core::units::{Bytes, SpaceId, TierId};
+use terrace_core::units::{Bytes, SpaceId, TierId, Time};
+use terrace_linux::cgroup::Cgroup;
 use terrace_linux::life_cycle::LifeCycle;
 use terrace_linux::live_proof::LiveProof;
 use terrace_linux::live_tuner::{INPUTS, LiveTuner};
@@ -26,15 +28,16 @@ use terrace_linux::process::ProcessError;
 use terrace_linux::trackers::TrackError;
 use terrace_linux::usage::{lock_own_memory, unlock_own_memory};
 use terrace_policies::SettingsError;
+use terrace_run::heat::{HeatRecorder, LATEST, Map};
+use terrace_run::session::Files;
+use terrace_run::spec::{Found, Goal, RunSpec};
 use terrace_tuning::{Action, Interval as Decision, Mode, TunerConfig};
 
-use crate::bargain::{self, Claims, Grant, Orders, Standing, differs};
 use crate::bins;
+use crate::claims::{self, Claims, Grant, Orders, Standing, differs};
 use crate::config::Class;
-use crate::heat::HeatTap;
 use crate::proof;
-use crate::shared::Pictures;
-use crate::spec::{Found, Goal, RunSpec};
+use crate::shared::{Pictures, wall_clock};
 use crate::view;
 
 /// The state of a class.
@@ -133,7 +136,7 @@ pub struct Running {
     /// What it is doing.
     pub state: State,
     manager: Option<Manager>,
-    observer: HeatTap,
+    observer: HeatRecorder,
     tracker: Option<String>,
     sees_virtual_machines: bool,
     activity: Activity,
@@ -152,6 +155,8 @@ pub struct Running {
     retry_at: Option<Instant>,
     heat_at: Option<Instant>,
     move_cost: MoveCost,
+    /// The file cache, if it is a whole cgroup.
+    files: Option<Files>,
 }
 
 /// Time after which a class whose tracker failed is tried again.
@@ -174,7 +179,7 @@ impl Running {
             class,
             state: State::Waiting,
             manager: None,
-            observer: HeatTap::default(),
+            observer: HeatRecorder::new(LATEST, Time::ZERO),
             tracker: None,
             sees_virtual_machines: false,
             activity: Activity::default(),
@@ -192,6 +197,7 @@ impl Running {
             retry_at: None,
             heat_at: None,
             move_cost: MoveCost::default(),
+            files: None,
         }
     }
 
@@ -336,7 +342,7 @@ impl Running {
         if class.is_tuned() {
             manager.watch_fully();
         }
-        self.observer = HeatTap::new(manager.now());
+        self.observer = HeatRecorder::new(LATEST, Time::ZERO);
         self.manager = Some(manager);
         self.told = None;
         self.tuner = None;
@@ -344,7 +350,26 @@ impl Running {
         self.retry_at = None;
         self.set_state(State::Running);
         self.tell();
+        self.begin_files();
         Ok(())
+    }
+
+    /// Begins to look after its file cache, if it is a whole cgroup that is there. What left before still counts.
+    fn begin_files(&mut self) {
+        if let (None, Some(path)) = (&self.files, self.class.whole_cgroup()) {
+            let cgroup = Cgroup::open(Path::new("/"), path).ok();
+            self.files = cgroup.and_then(|cgroup| Files::begin(&self.class.spec, &cgroup));
+        }
+    }
+
+    /// Does what is due of its file cache. Returns the time until the next look.
+    fn look_at_files(&mut self) -> Option<Duration> {
+        let files = self.files.as_mut()?;
+        files.look(self.state != State::Running);
+        if let Some(why) = files.news() {
+            tracing::warn!(class = self.class.name, "{why}");
+        }
+        files.wait()
     }
 
     /// Changes the state of the class and informs its manager.
@@ -365,6 +390,7 @@ impl Running {
     /// # Errors
     /// The tracker failed.
     pub fn turn(&mut self) -> Result<Option<Duration>, TrackError> {
+        let files = self.look_at_files();
         let Some(manager) = &mut self.manager else { return Ok(None) };
         // When the target is exceeded, the engine promotes pages as in a drain. An order to drain, hold or pause takes precedence.
         let again = match (&mut self.tuner, &self.state) {
@@ -375,7 +401,7 @@ impl Running {
             Ok(at) => {
                 let wait = again.map_or(at, |again| again.min(at)).since(manager.now());
                 self.settle();
-                Ok(Some(wait))
+                Ok(Some(files.map_or(wait, |files| files.min(wait))))
             }
             Err(error) => {
                 self.manager = None;
@@ -386,6 +412,26 @@ impl Running {
                 Err(error)
             }
         }
+    }
+
+    /// Brings back at once what its processes used when they were awake last; with `only`, those of these pids. `None` if it has none of them.
+    pub fn wake(&mut self, only: Option<&BTreeSet<u32>>) -> Option<view::Awake> {
+        let manager = self.manager.as_mut()?;
+        let pids: Vec<u32> = manager.processes().map(|(_, process, _)| process.pid()).collect();
+        let meant: Vec<u32> = pids.into_iter().filter(|pid| only.is_none_or(|only| only.contains(pid))).collect();
+        if meant.is_empty() {
+            return None;
+        }
+        let began = Instant::now();
+        let pages: u64 = match only {
+            None => manager.wake(None).map_or(0, |fetched| fetched.pages),
+            Some(_) => meant.iter().filter_map(|pid| manager.wake(Some(*pid))).map(|fetched| fetched.pages).sum(),
+        };
+        Some(view::Awake {
+            processes: meant.len() as u64,
+            bytes: Bytes::of_pages(pages).get(),
+            seconds: began.elapsed().as_secs_f64(),
+        })
     }
 
     /// Whether a failed class may be tried again now. The call itself counts as a try.
@@ -565,7 +611,7 @@ impl Running {
 
     /// The claims of the class: at most `bandwidth` bytes per second and `cpu` millionths of a core.
     pub fn claims(&self, bandwidth: u64, cpu: u64) -> Claims {
-        bargain::claims(&self.class, &self.standing(), bandwidth, cpu)
+        claims::of_class(&self.class, &self.standing(), bandwidth, cpu)
     }
 
     /// Takes a grant of the arbiter.
@@ -581,7 +627,7 @@ impl Running {
     fn tell(&mut self) {
         let standing = self.standing();
         let Some(manager) = &mut self.manager else { return };
-        let mut orders = bargain::orders(&self.class, &standing, &self.grant);
+        let mut orders = claims::orders(&self.class, &standing, &self.grant);
         let before = self.told;
         let tuned = standing.tuned.is_some();
         if before.is_none_or(|old| differs(old.goal, orders.goal, tuned)) {
@@ -659,7 +705,7 @@ impl Running {
             manager.processes().map(|(space, process, _)| (space, process.pid())).collect();
         let name = &self.class.name;
         Some(Pictures {
-            heat: Some(Arc::new(self.observer.map(name, &pids))),
+            heat: Some(Arc::new(heat(name, self.observer.map(&pids), wall_clock() - manager.now().as_secs_f64()))),
             bins: Some(Arc::new(bins::of(name, manager.engine()))),
             sizing: self.tuner.as_ref().map(|tuner| Arc::new(sizing(name, tuner))),
         })
@@ -718,6 +764,7 @@ impl Running {
             backoff: 1.0,
             proof: self.proof.as_ref().map(proof::view),
             tuned: self.class.is_tuned().then(|| self.tuned()),
+            file_cache: self.files.as_ref().map(file_cache),
             ..view::Class::default()
         };
         let Some(manager) = &self.manager else { return view };
@@ -731,7 +778,7 @@ impl Running {
         view.fast_bytes = bytes(fast);
         view.slow_bytes = bytes(footprint - fast);
         view.active_bytes = bytes(self.active.min(footprint));
-        view.floor_bytes = bytes(bargain::floor(&self.class, footprint));
+        view.floor_bytes = bytes(claims::floor(&self.class, footprint));
         view.cpu_seconds = stats.cpu.as_secs_f64();
         view.short_of_cpu = stats.short_of_cpu;
         let returned = self.hits.1;
@@ -754,8 +801,12 @@ impl Running {
             governor.rejections().iter().map(|(rejection, count)| (rejection.name().to_owned(), *count)).collect();
         view.refaults = ledger.refaults();
         view.ping_pong_pages = ledger.ping_pong_pages();
+        view.promotions_p98 = governor.promotions();
+        view.asleep = u64::from(stats.asleep);
+        view.fetched_ahead_pages = stats.fetched_ahead;
         view.major_faults = stats.major_faults;
         view.stall_share = governor.stall_share();
+        view.bound_share = Some(self.class.spec.max_slowdown);
         let watched = manager.watching().cost();
         view.watching_seconds = (watched.own + watched.program).as_secs_f64();
         view.moving_seconds = manager.moving_cost().as_secs_f64();
@@ -817,12 +868,38 @@ fn first_that_works<T, E: std::fmt::Display>(
 pub fn told(reason: Reason) -> &'static str {
     match reason {
         Reason::Cold => "used too rarely for the memory it occupies",
+        Reason::Asleep => "of a program that sleeps",
         Reason::Hot => "used often enough to deserve faster memory",
         Reason::OverLimit => "the class is over its limit of fast memory",
         Reason::MakeRoom => "makes room for hotter pages",
         Reason::Prefetch => "its neighbours came back, so it is expected to be used next",
         Reason::Drain => "Terrace brings it back",
         Reason::PageSize => "hot and cold pieces lie in one huge page",
+        Reason::Inside => "what is used inside of a huge page shows by the page",
+    }
+}
+
+/// The view of a heat map. `epoch` is the beginning of its time, in seconds since 1970.
+fn heat(class: &str, map: Map, epoch: f64) -> view::Heat {
+    view::Heat {
+        class: class.to_owned(),
+        columns: map.columns.into_iter().map(|seconds| epoch + seconds).collect(),
+        rows: map.rows,
+        cells: map.cells,
+        processes_left_out: map.left_out,
+    }
+}
+
+/// The view of its file cache.
+fn file_cache(files: &Files) -> view::FileCache {
+    let totals = files.totals();
+    view::FileCache {
+        rule: files.rule().to_owned(),
+        left_bytes: totals.left.get(),
+        there_bytes: totals.there.get(),
+        refaulted_pages: totals.refaults,
+        stalled_seconds: totals.stalled.as_secs_f64(),
+        not_possible: files.not_possible().map(str::to_owned),
     }
 }
 

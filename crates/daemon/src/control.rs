@@ -142,7 +142,7 @@ fn refusal(rules: &Rules, peer: Option<Peer>, token: Option<&str>, verb: &Verb) 
         Right::Alive | Right::Metrics | Right::Read => {
             "root, the members of daemon.group and those in access.read may read"
         }
-        Right::Operate => "root and those in access.operate may pause, resume and drain",
+        Right::Operate => "root and those in access.operate may pause, resume, drain and wake",
         Right::Admin => "root and those in access.admin may change the configuration",
     };
     Some(Response::failed(Code::Denied, format!("{who} has the right {has}, and this needs {needs}: {how}")))
@@ -168,6 +168,7 @@ mod tests {
             (Verb::Pause { class: None }, Right::Operate),
             (Verb::Resume { class: None }, Right::Operate),
             (Verb::Drain { class: None }, Right::Operate),
+            (Verb::Wake { class: None, pid: Some(1) }, Right::Operate),
             (Verb::Reload {}, Right::Admin),
             (Verb::Set { key: "budget.cpu".to_owned(), value: "1%".to_owned() }, Right::Admin),
         ]

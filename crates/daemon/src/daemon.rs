@@ -6,7 +6,7 @@
 //! One thread does all of this. Classes take turns. A turn ends after one scan, or one plan of moves of at most some tens of milliseconds,
 //! so that no class delays the others. Other threads answer questions from the published state.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
@@ -21,16 +21,18 @@ use terrace_core::units::Bytes;
 use terrace_linux::doctor::rivals;
 use terrace_linux::live_tuner::loss_shows;
 use terrace_linux::machine::{Machine, Wanted};
-use terrace_linux::pressure::{ZramUse, available_memory};
+use terrace_linux::pressure::available_memory;
+use terrace_linux::process::children;
 use terrace_linux::process_events::ProcessEvents;
 use terrace_linux::processes::Facts;
+use terrace_linux::swap_saving::SwapFigures;
 use terrace_linux::topology::TierKind;
 use terrace_linux::topology::presence::Presence;
 use terrace_linux::trackers::accessed_bits;
 use terrace_linux::usage::{Who, usage};
 
 use crate::access::Keys;
-use crate::bargain::Grant;
+use crate::claims::Grant;
 use crate::class::{Running, State};
 use crate::config::{self, Class, Config, ConfigErrors, FastBudget, Source};
 use crate::explain::explain;
@@ -405,6 +407,9 @@ impl Daemon {
     }
 
     fn publish(&mut self) {
+        let managers = self.classes.iter().filter_map(Running::manager);
+        let managed = managers.flat_map(|manager| manager.processes().map(|(_, process, _)| process.pid())).collect();
+        self.shared.publish_managed(managed);
         let status = self.status();
         let sum = |of: fn(&view::Class) -> u64| status.classes.iter().map(of).sum();
         let point = view::Point {
@@ -429,15 +434,18 @@ impl Daemon {
     fn status(&self) -> view::Status {
         let classes: Vec<view::Class> = self.classes.iter().map(|class| class.view(&self.tiers)).collect();
         let in_tiers: Vec<Vec<u64>> = self.classes.iter().map(|class| class.tier_bytes(self.tiers.len())).collect();
-        let zram = self.machine.zram.and_then(|id| ZramUse::read(Path::new("/"), id).ok());
+        let swap = SwapFigures::read(Path::new("/")).ok();
         let tiers = self.machine.tiers.tiers().iter().enumerate().map(|(index, tier)| {
-            let compressed = matches!(tier.kind, TierKind::Swap { compressed: true, .. });
+            let compressed = match &tier.kind {
+                TierKind::Swap { compressed: true, device } => Some(device),
+                _ => None,
+            };
             view::Tier {
                 name: tier.name.clone(),
                 kind: if matches!(tier.kind, TierKind::Nodes { .. }) { "nodes" } else { "swap" }.to_owned(),
                 capacity_bytes: tier.capacity_bytes.get(),
                 used_bytes: in_tiers.iter().map(|bytes| bytes[index]).sum(),
-                occupied_bytes: zram.filter(|_| compressed).map(|zram| zram.mem_used_bytes.get()),
+                occupied_bytes: swap.as_ref().zip(compressed).map(|(swap, device)| swap.occupied(device).get()),
             }
         });
         let resident = terrace_linux::process::Stat::read(std::process::id()).map_or(0, |stat| stat.resident.get());
@@ -474,6 +482,7 @@ impl Daemon {
             refused: self.refused.values().cloned().collect(),
             rivals: self.rivals.clone(),
             notes,
+            survey: self.shared.survey(),
         }
     }
 
@@ -531,6 +540,7 @@ impl Daemon {
             Verb::Drain { class } => {
                 self.put(class.as_deref(), State::Draining, "drains: moved pages return to fast memory")
             }
+            Verb::Wake { class, pid } => self.wake(class.as_deref(), pid),
             Verb::Set { key, value } => self.set(&key, &value),
             other => Response::failed(Code::Failed, format!("{other:?} is not an order")),
         }
@@ -552,6 +562,39 @@ impl Daemon {
         self.shared.happened("state", class, what);
         self.publish();
         Response::done(serde_json::json!({ "state": self.state() }))
+    }
+
+    /// Brings back what a class, or a process of one and its children, used when it was awake last.
+    fn wake(&mut self, class: Option<&str>, pid: Option<u32>) -> Response {
+        let (what, only) = match (class, pid) {
+            (Some(class), None) => {
+                if !self.classes.iter().any(|running| running.class.name == class) {
+                    return self.no_class(class);
+                }
+                (format!("class {class}"), None)
+            }
+            (None, Some(pid)) => (format!("process {pid}"), Some(family(pid))),
+            _ => return Response::failed(Code::Malformed, "wake needs a class or a pid, and not both"),
+        };
+        let meant = self.classes.iter_mut().filter(|running| class.is_none_or(|class| running.class.name == class));
+        let found: Vec<(String, view::Awake)> =
+            meant.filter_map(|running| Some((running.class.name.clone(), running.wake(only.as_ref())?))).collect();
+        let mut sum = view::Awake::default();
+        for (class, awake) in &found {
+            sum.processes += awake.processes;
+            sum.bytes += awake.bytes;
+            sum.seconds += awake.seconds;
+            let text =
+                format!("{what} is woken: {} came back in {:.0} ms", Bytes::new(awake.bytes), awake.seconds * 1e3);
+            self.shared.happened("state", Some(class), text);
+        }
+        match (found.is_empty(), pid) {
+            (true, Some(pid)) => {
+                Response::failed(Code::Unknown, format!("process {pid} is in no class: see `terrace explain {pid}`"))
+            }
+            // A class that waits for processes has nothing to bring back.
+            _ => Response::done(sum),
+        }
     }
 
     fn no_class(&self, class: &str) -> Response {
@@ -734,6 +777,17 @@ impl Daemon {
         self.machine.held.release()?;
         Ok(())
     }
+}
+
+/// A process and all that it started, as far as they run.
+fn family(pid: u32) -> BTreeSet<u32> {
+    let (mut found, mut due) = (BTreeSet::new(), vec![pid]);
+    while let Some(pid) = due.pop() {
+        if found.insert(pid) {
+            due.extend(children(pid));
+        }
+    }
+    found
 }
 
 /// A key and its value as a configuration text. A value that is not valid TOML by itself is taken as a string.

@@ -9,10 +9,10 @@ use terrace_core::ledger::Decision;
 use terrace_core::plan::Action;
 use terrace_core::units::{Bytes, SpaceId, TierId, Time, Vpn};
 use terrace_linux::processes::Facts;
+use terrace_run::spec::Goal;
 
 use crate::class::{Running, State, told};
 use crate::protocol::{Code, Response};
-use crate::spec::Goal;
 use crate::table::{Place, Table};
 use crate::view::{Explanation, PageExplanation, Refused, SCHEMA_VERSION, TierBytes};
 
@@ -36,11 +36,11 @@ pub(crate) fn explain(
     let mut explanation =
         Explanation { schema_version: SCHEMA_VERSION, pid, name: known.name.clone(), ..Explanation::default() };
     let Place::Class { name, why } = &known.place else {
-        explanation.why = match known.place {
-            Place::Excluded => "it is never touched: it is Terrace itself, or daemon.exclude names it",
-            _ => "no class matches it, so it is not managed",
-        }
-        .to_owned();
+        explanation.why = match &known.place {
+            Place::Excluded => "it is never touched: it is Terrace itself, or daemon.exclude names it".to_owned(),
+            Place::LeftAlone(why) => format!("a class has everything, but for what holds the machine up: {why}"),
+            _ => "no class matches it, so it is not managed".to_owned(),
+        };
         return Response::done(explanation);
     };
     explanation.class = Some(name.clone());

@@ -19,6 +19,7 @@ use clap::Parser;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::backend::SignalDelivery;
 use signal_hook::iterator::exfiltrator::SignalOnly;
+use terrace_common::tell::tell;
 use terrace_core::text::visible_lines;
 use terrace_daemon::access::Keys;
 use terrace_daemon::config::{self, Config, ConfigErrors};
@@ -27,7 +28,6 @@ use terrace_daemon::daemon::{Daemon, HostEnv, STOP_LIMIT, Signal};
 use terrace_daemon::handover::{self, Passed};
 use terrace_daemon::http::Http;
 use terrace_daemon::shared::Shared;
-use terrace_daemon::tell::tell;
 use terrace_linux::processes::group_id;
 use terrace_linux::usage::lock_own_memory;
 use tracing_subscriber::Layer;
@@ -67,7 +67,7 @@ fn main() -> ExitCode {
     match run(&arguments, passed) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("terraced: {}", visible_lines(&terrace_daemon::tell::causes(&error)));
+            eprintln!("terraced: {}", visible_lines(&terrace_common::tell::causes(&error)));
             // An invalid configuration is misuse, as in the command.
             if error.is::<ConfigErrors>() { ExitCode::from(2) } else { ExitCode::FAILURE }
         }
@@ -116,7 +116,12 @@ fn run(arguments: &Arguments, passed: anyhow::Result<Passed>) -> anyhow::Result<
         terrace_daemon::otlp::start(collector.clone(), config.otlp_interval, Arc::clone(&shared))
             .context("cannot start the thread that sends metrics")?;
     }
+    let shared_by_survey = Arc::clone(&shared);
     let daemon = Daemon::new(arguments.config.clone(), !arguments.dry_run, shared, orders, waker, keys, passed.events)?;
+    // Before memory is locked: its tracker is tried on memory of this process.
+    if config.survey {
+        terrace_daemon::survey::start(shared_by_survey).context("cannot start the thread of the survey")?;
+    }
     if let Err(error) = lock_own_memory() {
         tracing::warn!(%error, "memory cannot be locked (LimitMEMLOCK=infinity, or CAP_IPC_LOCK): under pressure the daemon may be slow");
     }

@@ -11,7 +11,7 @@ use std::fmt::Write;
 use terrace_core::text::visible;
 use terrace_core::units::PAGE_BYTES;
 
-use crate::view::Status;
+use crate::view::{Status, Survey, SurveyGroup};
 
 /// The type of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -138,7 +138,44 @@ pub(crate) fn families(status: &Status) -> Vec<Family<'_>> {
         out.family(name, Gauge, help, series);
     }
     classes(&mut out, status);
+    if let Some(survey) = &status.survey {
+        of_survey(&mut out, survey);
+    }
     out.0
+}
+
+/// What the machine holds idle beside the classes.
+fn of_survey<'a>(out: &mut Families<'a>, survey: &'a Survey) {
+    type OfGroup = fn(&SurveyGroup) -> Option<u64>;
+    let labels = |group: &'a SurveyGroup| vec![("kind", group.kind.as_str()), ("cgroup", group.cgroup.as_str())];
+    let of_groups: [(&'static str, &'static str, OfGroup); 3] = [
+        ("terrace_survey_memory_bytes", "Memory of the cgroup.", |group| Some(group.memory_bytes)),
+        ("terrace_survey_could_save_bytes", "What managing the cgroup would give back.", |group| {
+            group.could_save_bytes
+        }),
+        ("terrace_survey_file_inactive_bytes", "File cache of the cgroup that was not used lately.", |group| {
+            group.file_inactive_bytes
+        }),
+    ];
+    for (name, help, of) in of_groups {
+        let series = survey.groups.iter().filter_map(|group| Some((labels(group), of(group)? as f64)));
+        out.family(name, Gauge, help, series);
+    }
+    let times: [(&str, OfGroup); 3] = [
+        ("60s", |group| group.idle_one_minute_bytes),
+        ("120s", |group| group.idle_two_minutes_bytes),
+        ("300s", |group| group.idle_five_minutes_bytes),
+    ];
+    let idle = survey.groups.iter().flat_map(|group| {
+        times.into_iter().filter_map(move |(time, of)| {
+            let mut labels = labels(group);
+            labels.push(("idle", time));
+            Some((labels, of(group)? as f64))
+        })
+    });
+    out.family("terrace_survey_idle_bytes", Gauge, "Anonymous memory of the cgroup that was idle for so long.", idle);
+    let share = [(Vec::new(), survey.cpu_share)];
+    out.family("terrace_survey_cpu_ratio", Gauge, "Share of one core that the survey takes.", share);
 }
 
 /// The time since the loop last turned: the one metric that the loop itself cannot publish.
@@ -156,7 +193,7 @@ pub(crate) fn loop_age_family<'a>(age: std::time::Duration) -> Family<'a> {
 /// A metric of each class: its name, its meaning, and its value.
 type OfClass = (&'static str, &'static str, fn(&crate::view::Class) -> Option<f64>);
 
-const GAUGES_OF_CLASSES: [OfClass; 22] = [
+const GAUGES_OF_CLASSES: [OfClass; 25] = [
     ("terrace_class_processes", "Processes under management.", |class| Some(class.processes as f64)),
     ("terrace_class_footprint_bytes", "Memory in use.", |class| Some(class.footprint_bytes as f64)),
     ("terrace_class_fast_bytes", "Of that in fast memory.", |class| Some(class.fast_bytes as f64)),
@@ -172,10 +209,17 @@ const GAUGES_OF_CLASSES: [OfClass; 22] = [
     ("terrace_class_stall_ratio", "Estimated share of its time lost to refaults, moves and tracking.", |class| {
         Some(class.stall_share)
     }),
+    ("terrace_class_bound_ratio", "The most of its time that it may lose (max_slowdown).", |class| class.bound_share),
     ("terrace_class_watching_back_off", "How many times the budget for tracking was halved.", |class| {
         Some(f64::from(class.watching_back_off))
     }),
     ("terrace_class_backoff_ratio", "Factor by which idle thresholds are lengthened.", |class| Some(class.backoff)),
+    (
+        "terrace_class_promotions_p98_ratio",
+        "Promotions a minute as a share of the pages in use, which 98 of 100 minutes stayed within.",
+        |class| class.promotions_p98,
+    ),
+    ("terrace_class_asleep", "Programs that sleep.", |class| Some(class.asleep as f64)),
     ("terrace_class_throttled", "1 while page-outs are stopped.", |class| {
         Some(f64::from(u8::from(class.throttle.is_some())))
     }),
@@ -207,13 +251,19 @@ const GAUGES_OF_CLASSES: [OfClass; 22] = [
     ),
 ];
 
-const COUNTERS_OF_CLASSES: [OfClass; 10] = [
+const COUNTERS_OF_CLASSES: [OfClass; 12] = [
     ("terrace_class_cpu_seconds_total", "Processor time spent on the class.", |class| Some(class.cpu_seconds)),
     ("terrace_class_watching_seconds_total", "Its time lost to tracking.", |class| Some(class.watching_seconds)),
     ("terrace_class_moving_seconds_total", "Its time lost to moves.", |class| Some(class.moving_seconds)),
+    ("terrace_class_file_cache_bytes_total", "File cache that left.", |class| {
+        class.file_cache.as_ref().map(|files| files.left_bytes as f64)
+    }),
     ("terrace_class_refaults_total", "Refaults of demoted pages.", |class| Some(class.refaults as f64)),
     ("terrace_class_ping_pong_pages_total", "Demotions that turned out wrong.", |class| {
         Some(class.ping_pong_pages as f64)
+    }),
+    ("terrace_class_fetched_ahead_pages_total", "Pages fetched ahead for programs that woke.", |class| {
+        Some(class.fetched_ahead_pages as f64)
     }),
     ("terrace_class_major_faults_total", "Major faults of its processes.", |class| Some(class.major_faults as f64)),
     ("terrace_class_scans_total", "Scans of its pages.", |class| Some(class.rounds as f64)),
@@ -292,6 +342,12 @@ mod tests {
         let tier = Tier { name: "\x1b]0;PWN\x07\x1b[2J\"\nterrace_up 1".to_owned(), ..Tier::default() };
         let text = text(&Status { tiers: vec![tier], ..Status::default() });
         assert!(!text.contains(['\x1b', '\x07']) && !text.lines().any(|line| line == "terrace_up 1"), "{text}");
+        let group =
+            SurveyGroup { kind: "cgroup".to_owned(), cgroup: "/a\"}\n b\\".to_owned(), ..SurveyGroup::default() };
+        let survey = Some(Survey { groups: vec![group], ..Survey::default() });
+        let of_survey = super::text(&Status { survey, ..Status::default() });
+        let line = r#"terrace_survey_memory_bytes{kind="cgroup",cgroup="/a\"}\\n b\\"} 0"#;
+        assert!(of_survey.lines().any(|one| one == line), "{of_survey}");
         assert!(text.contains(r#"{tier="\\x1b]0;PWN\\x07\\x1b[2J\"\\nterrace_up 1"}"#), "{text}");
     }
 }

@@ -89,6 +89,15 @@ pub enum Verb {
         #[serde(default)]
         class: Option<String>,
     },
+    /// Bring back at once what a class, or one process of it, used when it was awake last.
+    Wake {
+        /// The class.
+        #[serde(default)]
+        class: Option<String>,
+        /// The process, with its children.
+        #[serde(default)]
+        pid: Option<u32>,
+    },
     /// Read the configuration again.
     Reload {},
     /// Change one key until the next reload.
@@ -112,7 +121,7 @@ impl Verb {
             | Verb::Bins { .. }
             | Verb::Sizing { .. }
             | Verb::Explain { .. } => Right::Read,
-            Verb::Pause { .. } | Verb::Resume { .. } | Verb::Drain { .. } => Right::Operate,
+            Verb::Pause { .. } | Verb::Resume { .. } | Verb::Drain { .. } | Verb::Wake { .. } => Right::Operate,
             Verb::Reload {} | Verb::Set { .. } => Right::Admin,
         }
     }

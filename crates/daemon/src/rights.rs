@@ -15,7 +15,7 @@ use terrace_linux::processes::{group_id, groups_of, user_id};
 
 use anyhow::{Context, ensure};
 
-use crate::spec::value::ValueError;
+use terrace_run::spec::value::ValueError;
 
 /// The rights, from the least to the most.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -4,7 +4,7 @@
 //!
 //! Readers never delay the loop: they take a reference to the published state and release the lock at once.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::os::unix::net::UnixStream;
 use std::sync::mpsc::{Receiver, Sender, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,7 +13,7 @@ use std::time::SystemTime;
 use crate::heartbeat::Heartbeat;
 use crate::protocol::{Code, Response, Verb};
 use crate::rights::Right;
-use crate::view::{Bins, HUNG, Happening, Heat, Point, Sizing, Status, Timeline};
+use crate::view::{Bins, HUNG, Happening, Heat, Point, Sizing, Status, Survey, Timeline};
 
 /// Events kept, of some hundred bytes each.
 const HAPPENINGS: usize = 2000;
@@ -84,6 +84,8 @@ struct Published {
     number: u64,
     points: VecDeque<Point>,
     pictures: BTreeMap<String, Pictures>,
+    managed: BTreeSet<u32>,
+    survey: Option<Survey>,
 }
 
 /// What is shown of one class besides its figures.
@@ -132,6 +134,26 @@ impl Shared {
             published.points.clear();
         }
         published.points.push_back(point);
+    }
+
+    /// Says which processes are managed.
+    pub fn publish_managed(&self, pids: BTreeSet<u32>) {
+        self.lock().managed = pids;
+    }
+
+    /// The processes that are managed.
+    pub fn managed(&self) -> BTreeSet<u32> {
+        self.lock().managed.clone()
+    }
+
+    /// Publishes what the survey found; it is part of the next status.
+    pub fn publish_survey(&self, survey: Survey) {
+        self.lock().survey = Some(survey);
+    }
+
+    /// What the survey found last, if there is one.
+    pub fn survey(&self) -> Option<Survey> {
+        self.lock().survey.clone()
     }
 
     /// Publishes heat map and histogram of a class.

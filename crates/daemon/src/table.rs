@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use terrace_core::text::visible;
+use terrace_linux::machine_programs::Never;
 use terrace_linux::processes::Facts;
 
 use crate::config::{Config, Selector};
@@ -58,6 +59,8 @@ pub enum Place {
     Nowhere,
     /// None, by the list of exclusions.
     Excluded,
+    /// None, though a class has everything: it holds the machine up, in these words.
+    LeftAlone(String),
     /// A class, for this reason.
     Class {
         /// Which.
@@ -81,6 +84,8 @@ impl Place {
 pub struct Table {
     rules: Vec<Rule>,
     exclude: Vec<Selector>,
+    /// What a selector of everything leaves alone.
+    holds: Never,
     never: BTreeSet<u32>,
     known: BTreeMap<u32, Known>,
 }
@@ -97,8 +102,19 @@ impl Table {
             |class: &crate::config::Class| Rule { class: class.name.clone(), selectors: class.selectors.clone() };
         self.rules = config.classes.iter().map(rule).collect();
         self.exclude = config.exclude.clone();
+        self.holds = config.never.clone();
         // What followed from the old rules is no longer valid.
         self.known.values_mut().for_each(|known| known.heirs = None);
+    }
+
+    /// Leaves Terrace and all that it was started by alone, where a selector has everything.
+    pub fn spare(&mut self, pid: u32) {
+        self.holds = std::mem::take(&mut self.holds).and_ancestors_of(pid);
+    }
+
+    /// Whether a selector has everything.
+    pub fn has_everything(&self) -> bool {
+        self.rules.iter().flat_map(|rule| &rule.selectors).any(|selector| selector.all)
     }
 
     /// A known process.
@@ -151,9 +167,19 @@ impl Table {
         if inherited == Some(Place::Excluded) {
             return (Place::Excluded, inherited);
         }
-        for rule in &self.rules {
-            let found = rule.selectors.iter().position(|selector| selector.matches(facts));
+        // Who is named by another part belongs there, wherever the class of everything stands.
+        for (rule, everything) in
+            self.rules.iter().map(|rule| (rule, false)).chain(self.rules.iter().map(|rule| (rule, true)))
+        {
+            if everything && inherited.is_some() {
+                break;
+            }
+            let matches = |selector: &Selector| selector.all == everything && selector.matches(facts);
+            let found = rule.selectors.iter().position(matches);
             if let Some(index) = found {
+                if let Some(why) = self.holds.leaves_alone(facts).filter(|_| everything) {
+                    return (Place::LeftAlone(why.to_string()), None);
+                }
                 let name = rule.class.clone();
                 let why = format!("selector {} of class {name} matches it", index + 1);
                 let heir = || Place::Class {
@@ -198,6 +224,8 @@ mod tests {
             cgroups: vec!["/".to_owned()],
             container: None,
             guest: None,
+            locks_memory: false,
+            real_time: false,
         }
     }
 
@@ -269,6 +297,32 @@ mod tests {
         assert_eq!(table.see(&facts(5, 1, 1, "secret"), None), []);
         assert_eq!(table.see(&facts(6, 1, 5, "db"), None), [], "what it starts is excluded, too");
         assert_eq!(table.see(&facts(8, 1, 1, "db"), None), [join(8, 1, "all")]);
+    }
+
+    #[test]
+    fn everything_is_what_no_other_selector_has_and_nothing_that_holds_the_machine() {
+        let mut table = table(
+            "[daemon]\nexclude = [{ name = \"secret\" }]\n[class.all]\nmatch = [{ all = true }]\norder = 1\n\
+             [class.web]\nmatch = [{ name = \"web\", children = true }]\n[class.ssh]\nmatch = [{ name = \"sshd\", user = \"0\" }]\n",
+        );
+        assert!(table.has_everything());
+        assert_eq!(table.see(&facts(7, 1, 1, "python3"), None), [join(7, 1, "all")]);
+        assert_eq!(table.see(&facts(8, 1, 1, "web"), None), [join(8, 1, "web")], "whatever its order is");
+        assert_eq!(table.see(&facts(9, 1, 8, "worker"), None), [join(9, 1, "web")], "children stay with it");
+        assert_eq!(table.see(&facts(10, 1, 1, "sshd"), None), [join(10, 1, "ssh")], "what somebody names is managed");
+        for (pid, name) in [(11, "dockerd"), (12, "secret"), (1, "init")] {
+            assert_eq!(table.see(&facts(pid, 1, 0, name), None), [], "{name}");
+        }
+        let locked = Facts { locks_memory: true, ..facts(7, 1, 1, "python3") };
+        assert_eq!(table.see(&locked, None), [leave(7, "all")], "it locks its memory now");
+        assert_eq!(table.see(&facts(7, 1, 1, "python3"), None), [join(7, 1, "all")]);
+        assert_eq!(table.see(&facts(7, 1, 1, "kubelet"), None), [leave(7, "all")], "it is another program now");
+        assert!(matches!(&table.get(7).unwrap().place, Place::LeftAlone(why) if why.contains("kubelet")));
+        assert_eq!(
+            table.see(&facts(20, 1, 11, "sh"), None),
+            [join(20, 1, "all")],
+            "children of what is left alone are managed"
+        );
     }
 
     #[test]

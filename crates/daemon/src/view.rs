@@ -4,6 +4,7 @@
 //! the same types. Must not: compute. docs/reference/daemon.md lists every field, and a test compares the two.
 
 use serde::{Deserialize, Serialize};
+pub use terrace_run::heat::HeatRow;
 
 /// Increases when a field changes its meaning or is removed. New fields may be added at any time.
 pub const SCHEMA_VERSION: u32 = 1;
@@ -43,6 +44,43 @@ pub struct Status {
     pub rivals: Vec<Rival>,
     /// What is unusual about the machine.
     pub notes: Vec<String>,
+    /// What the rest of the machine holds idle, if `metrics.survey` is on.
+    #[serde(default)]
+    pub survey: Option<Survey>,
+}
+
+/// What the machine holds idle beside what the service manages.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Survey {
+    /// For how long it was watched.
+    pub watched_seconds: f64,
+    /// Share of one core that watching took.
+    pub cpu_share: f64,
+    /// The cgroups, at most 100; those beyond are one of the kind other, and programs in no cgroup one of the kind program.
+    pub groups: Vec<SurveyGroup>,
+    /// Why idle memory cannot be seen, if so.
+    pub trouble: Option<String>,
+}
+
+/// A cgroup of the survey.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct SurveyGroup {
+    /// service, container, session, cgroup, program or other.
+    pub kind: String,
+    /// Its path; empty for program and other.
+    pub cgroup: String,
+    /// Its memory.
+    pub memory_bytes: u64,
+    /// Anonymous memory that was idle for a minute.
+    pub idle_one_minute_bytes: Option<u64>,
+    /// The same for two.
+    pub idle_two_minutes_bytes: Option<u64>,
+    /// The same for five.
+    pub idle_five_minutes_bytes: Option<u64>,
+    /// File cache that was not used lately.
+    pub file_inactive_bytes: Option<u64>,
+    /// What managing it would give back.
+    pub could_save_bytes: Option<u64>,
 }
 
 /// One tier.
@@ -145,10 +183,19 @@ pub struct Class {
     pub refaults: u64,
     /// Demotions that turned out wrong.
     pub ping_pong_pages: u64,
+    /// Promotions a minute as a share of the pages in use, which 98 of 100 minutes stayed within.
+    pub promotions_p98: Option<f64>,
+    /// Its programs that sleep.
+    pub asleep: u64,
+    /// Pages fetched ahead for those that woke.
+    pub fetched_ahead_pages: u64,
     /// Major faults of its processes.
     pub major_faults: u64,
     /// Estimated share of its time lost to refaults, moves and tracking.
     pub stall_share: f64,
+    /// The most of its time that it may lose (max_slowdown), while it is managed.
+    #[serde(default)]
+    pub bound_share: Option<f64>,
     /// Its time lost to tracking, including Terrace's own work for it.
     pub watching_seconds: f64,
     /// Its time lost to moves, without refaults.
@@ -175,6 +222,9 @@ pub struct Class {
     pub proof: Option<Proof>,
     /// The tuner, if the class has a target.
     pub tuned: Option<Tuned>,
+    /// Its file cache, if it is a whole cgroup.
+    #[serde(default)]
+    pub file_cache: Option<FileCache>,
 }
 
 /// Pages moved.
@@ -201,6 +251,23 @@ pub struct Contract {
     pub worst_bytes: u64,
     /// Pages that Terrace itself moved against the goal: always 0, or it is a defect.
     pub own_moves_against_it: u64,
+}
+
+/// The file cache of a class that is a whole cgroup.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct FileCache {
+    /// The rule by which it leaves.
+    pub rule: String,
+    /// File cache that left at Terrace's requests.
+    pub left_bytes: u64,
+    /// File cache that was there at the last look.
+    pub there_bytes: u64,
+    /// Pages of 4 KiB that were read again after they had left, whatever took them.
+    pub refaulted_pages: u64,
+    /// Time in which some task of the cgroup waited for memory.
+    pub stalled_seconds: f64,
+    /// Why it is left alone, if so.
+    pub not_possible: Option<String>,
 }
 
 /// The measurements of proof mode.
@@ -396,15 +463,15 @@ pub struct Tuned {
     pub waits: Option<String>,
 }
 
-/// A row of the heat map.
+/// What `terrace wake` brought back.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct HeatRow {
-    /// The process.
-    pub pid: u32,
-    /// Its first address.
-    pub address: u64,
-    /// Its length in bytes.
+pub struct Awake {
+    /// Processes that were asked for.
+    pub processes: u64,
+    /// What came back to memory.
     pub bytes: u64,
+    /// How long that took.
+    pub seconds: f64,
 }
 
 /// Why a process, or one of its pages, is where it is.

@@ -9,6 +9,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use terrace_linux::cgroup_events::{CgroupEvent, CgroupEvents};
+use terrace_linux::machine_programs::has_real_time_thread;
 use terrace_linux::process::Stat;
 use terrace_linux::process_events::{ProcessEvent, ProcessEvents};
 use terrace_linux::processes::{Facts, all};
@@ -36,6 +37,8 @@ pub struct Watcher {
     sweep_at: Instant,
     sweeps: u32,
     news: Vec<ProcessEvent>,
+    /// Processes of which a thread runs in real time, with their start times: looked for once, where a class has everything.
+    real_time: BTreeMap<u32, u64>,
 }
 
 impl Watcher {
@@ -61,6 +64,7 @@ impl Watcher {
         };
         let mut table = Table::new(never);
         table.set_rules(config);
+        table.spare(std::process::id());
         let now = Instant::now();
         let mut watcher = Watcher {
             table,
@@ -72,6 +76,7 @@ impl Watcher {
             sweep_at: now,
             sweeps: 0,
             news: Vec::new(),
+            real_time: BTreeMap::new(),
         };
         watcher.watch_cgroups(config);
         Ok(watcher)
@@ -97,6 +102,7 @@ impl Watcher {
     /// Sets a new configuration; all processes are examined again at the next turn.
     pub fn set_config(&mut self, config: &Config) {
         self.table.set_rules(config);
+        self.table.spare(std::process::id());
         self.watch_cgroups(config);
         self.poll = config.poll;
         self.sweep_at = Instant::now();
@@ -177,10 +183,27 @@ impl Watcher {
 
     fn look(&mut self, pid: u32, parent: Option<u32>) -> Vec<Change> {
         match Facts::read(pid) {
-            Ok(Some(facts)) => self.table.see(&facts, parent),
+            Ok(Some(mut facts)) => {
+                facts.real_time |= self.has_real_time_thread(&facts);
+                self.table.see(&facts, parent)
+            }
             // No memory of its own (a kernel thread, a zombie), or exited.
             Ok(None) | Err(_) => self.table.vanish(pid),
         }
+    }
+
+    /// Whether a thread of it runs in real time. A file a thread, so only where it matters, and at the first sight of a process.
+    fn has_real_time_thread(&mut self, facts: &Facts) -> bool {
+        if !self.table.has_everything() {
+            return false;
+        }
+        if self.table.get(facts.pid).is_none_or(|known| known.start_time != facts.start_time) {
+            self.real_time.remove(&facts.pid);
+            if has_real_time_thread(facts.pid) {
+                self.real_time.insert(facts.pid, facts.start_time);
+            }
+        }
+        self.real_time.get(&facts.pid) == Some(&facts.start_time)
     }
 
     /// Examines all processes. Without events most sweeps only find new and exited pids: that is ten times cheaper than reading all cgroups
@@ -190,6 +213,7 @@ impl Watcher {
         self.sweeps += 1;
         let mut changes = Vec::new();
         let there = all();
+        self.real_time.retain(|pid, _| there.binary_search(pid).is_ok());
         for pid in self.table.pids() {
             if there.binary_search(&pid).is_err() {
                 changes.extend(self.table.vanish(pid));

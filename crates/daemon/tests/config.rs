@@ -6,7 +6,8 @@ use std::time::Duration;
 use proptest::prelude::*;
 use terrace_core::units::{Bytes, Quantity};
 use terrace_daemon::config::{self, Config, ConfigErrors, FastBudget, Listen, Source, schema};
-use terrace_daemon::spec::Goal;
+use terrace_linux::machine_programs::Never;
+use terrace_run::spec::Goal;
 
 fn of(texts: &[(&str, &str)]) -> Result<Config, ConfigErrors> {
     let sources: Vec<Source> =
@@ -54,6 +55,30 @@ fn a_configuration_is_read_whole() {
 }
 
 #[test]
+fn everything_is_a_class_but_for_what_is_never_touched() {
+    let config = of(&[("terrace.toml", "[class.rest]\nmatch = [{ all = true }]\n")]).unwrap();
+    assert!(config.classes[0].selectors[0].all);
+    assert_eq!(config.never, Never::default());
+    let config = of(&[("terrace.toml", "[daemon]\nnever = [\"vault*\", \"db\"]\n")]).unwrap();
+    assert_eq!(config.never.names(), ["vault*", "db"]);
+    let shown = config::show(&config::merged(&[]).unwrap());
+    assert!(shown.contains("never = [\"systemd*\"") && shown.contains("\"kubelet\""), "{shown}");
+    for (text, says) in [
+        ("[class.rest]\nmatch = [{ al = true }]\n", "did you mean all?"),
+        ("[class.rest]\nmatch = [{ all = false }]\n", "names no process"),
+        ("[class.rest]\nmatch = [{ all = \"yes\" }]\n", "neither true nor false"),
+        ("[daemon]\nnever = [\"/usr/bin/x\"]\n", "is a path"),
+        ("[daemon]\nnever = [\"*\"]\n", "leaves every process alone"),
+        ("[daemon]\nnever = [7]\n", "expected a list of names"),
+        ("[daemon]\nnever = \"sshd\"\n", "expected a list of names"),
+        ("[daemon]\nnevr = []\n", "did you mean never?"),
+    ] {
+        let told = refused(text);
+        assert!(told.contains(says) && told.starts_with("terrace.toml:2: "), "{text}: {told}");
+    }
+}
+
+#[test]
 fn other_machines_are_served_where_a_token_and_tls_guard_it() {
     let text = "[metrics]\nlisten = \"0.0.0.0:9464\"\ntoken = \"/a\"\ncertificate = \"/b\"\nkey = \"/c\"\n";
     let config = of(&[("terrace.toml", text)]).unwrap();
@@ -81,7 +106,7 @@ fn what_needs_a_restart_keeps_its_value_and_goes_on_needing_one() {
     let text = "[daemon]\nsocket = \"/a\"\nsocket_mode = \"666\"\ngroup = \"b\"\nevents = \"poll\"\n\
                 [memory]\nslow = \"zram:1GiB\"\nswap_in = \"64KiB\"\ntiers = \"dram=node:0 cxl=node:1\"\ntracker = \"damon\"\n\
                 [metrics]\nlisten = \"off\"\nsocket_mode = \"660\"\ntoken = \"/t\"\ncertificate = \"/c\"\nkey = \"/k\"\n\
-                otlp = \"http://c\"\notlp_interval = \"9s\"\n[budget]\ncpu = \"7%\"\n";
+                otlp = \"http://c\"\notlp_interval = \"9s\"\nsurvey = true\n[budget]\ncpu = \"7%\"\n";
     let wanted = match of(&[("terrace.toml", text)]) {
         Ok(wanted) => wanted,
         Err(errors) => panic!("{errors}"),
@@ -171,6 +196,10 @@ fn every_mistake_is_told_with_file_line_and_key() {
     check(
         "[class.a]\nmatch = [{ pid = 1 }]\npolicy = \"flexhm\"\ngoal = \"tuned\"\n",
         &["terrace.toml:4: class.a.goal", "this class has policy flexhm"],
+    );
+    check(
+        "[class.a]\nmatch = [{ pid = 1 }]\nfile_cache = \"senpai\"\n",
+        &["terrace.toml:3: class.a.file_cache", "belongs to cgroups"],
     );
     check(
         "[class.a]\nmatch = [{ pid = 1 }]\nmax_slowdown = \"0%\"\n",

@@ -19,7 +19,7 @@ use terrace_core::observation::{Observations, PteState, ScanBatch};
 use terrace_core::plan::{Action, Failure, Outcome, Plan};
 use terrace_core::policy::{Cadence, FastGoal, ScanReport};
 use terrace_core::units::{BLOCK_PAGES, Bytes, SpaceId, TierId, Time, Vpn};
-use terrace_daemon::bargain::{self, Grant, Standing};
+use terrace_daemon::claims::{self, Grant, Standing};
 use terrace_daemon::config::{Class, Config, Source};
 use terrace_workloads::random::Random;
 
@@ -196,7 +196,7 @@ impl Tenant {
 
     /// Passes the limits to the engine, and carries out its moves.
     fn work(&mut self, now: Time, tier_is_there: bool) {
-        let orders = bargain::orders(&self.class, &self.standing(), &self.grant);
+        let orders = claims::orders(&self.class, &self.standing(), &self.grant);
         self.engine.handle(now, Input::Goal(orders.goal));
         self.engine.handle(now, Input::TotalLimits(orders.limits));
         self.engine.handle(now, Input::Rate(orders.rate));
@@ -210,7 +210,7 @@ impl Tenant {
                 Output::Track(cadence) => self.cadence = cadence,
                 Output::Wake(_) => return,
                 Output::Move(plan) => {
-                    let floor = bargain::floor(&self.class, self.engine.pages().footprint_of_all());
+                    let floor = claims::floor(&self.class, self.engine.pages().footprint_of_all());
                     let before = self.engine.pages().used_in_all(TierId::FAST);
                     let outcomes = self.carry_out(&plan, tier_is_there);
                     self.engine.handle(now, Input::Moved(&outcomes));
@@ -298,7 +298,7 @@ fn a_day_of_everything_leaves_nothing_lost_and_nothing_grown() {
         let budget = if SHORT.contains(&second) { 2_000 } else { 4_000 };
         let rate = RATE.get();
         let claims: Vec<_> =
-            tenants.iter().map(|tenant| bargain::claims(&tenant.class, &tenant.standing(), rate, 20_000)).collect();
+            tenants.iter().map(|tenant| claims::of_class(&tenant.class, &tenant.standing(), rate, 20_000)).collect();
         let fast = share_out(budget, &claims.iter().map(|claim| claim.fast).collect::<Vec<_>>());
         let rates = share_out(rate, &claims.iter().map(|claim| claim.bandwidth).collect::<Vec<_>>());
         assert!(fast.iter().sum::<u64>() <= budget && rates.iter().sum::<u64>() <= rate);

@@ -53,12 +53,14 @@ fn status() -> Status {
         name: "we\"b".to_owned(),
         state: "running".to_owned(),
         hit_share: Some(0.5),
+        bound_share: Some(0.02),
         failed_pages: counts("EPERM"),
         rejected_pages: counts("floor"),
         throttled_seconds: BTreeMap::from([("refaults".to_owned(), 1.5)]),
         moves: vec![Moves { from: "dram".to_owned(), to: "zram".to_owned(), reason: "cold".to_owned(), pages: 2 }],
         contract: Some(Contract::default()),
         proof: Some(Proof { gain: Some(0.01), interval: Some((0.0, 0.02)), ..Proof::default() }),
+        file_cache: Some(FileCache::default()),
         tuned: Some(Tuned { loss: Some(0.01), ..Tuned::default() }),
         ..Class::default()
     };
@@ -67,6 +69,17 @@ fn status() -> Status {
         classes: vec![class],
         refused: vec![Refused::default()],
         rivals: vec![Rival::default()],
+        survey: Some(Survey {
+            groups: vec![SurveyGroup {
+                kind: "service".to_owned(),
+                cgroup: "/a\"b".to_owned(),
+                idle_one_minute_bytes: Some(1),
+                file_inactive_bytes: Some(1),
+                could_save_bytes: Some(1),
+                ..SurveyGroup::default()
+            }],
+            ..Survey::default()
+        }),
         ..Status::default()
     }
 }

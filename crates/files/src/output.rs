@@ -28,8 +28,13 @@ use crate::kind;
 const NEW_FILE: u32 = 0o644;
 
 /// A file in the making. Dropping it leaves the path as it was; [`Output::finish`] puts it there.
+///
+/// It is written to by code that knows no path, as a [`Write`]; errors of that name it.
 #[derive(Debug)]
-pub struct Output(Sink);
+pub struct Output {
+    path: PathBuf,
+    sink: Sink,
+}
 
 #[derive(Debug)]
 enum Sink {
@@ -53,7 +58,9 @@ impl Output {
     /// When the rule above refuses the path, or nothing can be written there.
     pub fn create(path: &Path) -> io::Result<Output> {
         let (target, mode) = match found(path)? {
-            Found::Stream(handle) => return through(&handle).map(|file| Output(Sink::Through(file))),
+            Found::Stream(handle) => {
+                return Ok(Output { path: path.to_owned(), sink: Sink::Through(through(&handle)?) });
+            }
             Found::Nothing => (path.to_owned(), None),
             Found::Regular(target, mode) => {
                 // A rename asks for no right to the file itself.
@@ -68,7 +75,7 @@ impl Output {
         if let Some(mode) = mode {
             file.as_file().set_permissions(Permissions::from_mode(mode & 0o777))?;
         }
-        Ok(Output(Sink::Beside { file, target }))
+        Ok(Output { path: path.to_owned(), sink: Sink::Beside { file, target } })
     }
 
     /// Begins an output that is read again before it is finished.
@@ -77,7 +84,7 @@ impl Output {
     /// As [`Output::create`], and when the path leads to a FIFO or a device.
     pub fn create_file(path: &Path) -> io::Result<Output> {
         let output = Output::create(path)?;
-        match &output.0 {
+        match &output.sink {
             Sink::Beside { .. } => Ok(output),
             Sink::Through(file) => {
                 let kind = kind(file.metadata()?.file_type());
@@ -91,7 +98,7 @@ impl Output {
     /// # Errors
     /// When it is a FIFO or a device, or the file cannot be opened.
     pub fn read_back(&self) -> io::Result<File> {
-        match &self.0 {
+        match &self.sink {
             Sink::Beside { file, .. } => file.reopen(),
             Sink::Through(_) => Err(refused("a FIFO or a device cannot be read back")),
         }
@@ -102,7 +109,7 @@ impl Output {
     /// # Errors
     /// When it cannot be forced to the disk, or something that is no regular file lies under the path by now.
     pub fn finish(self) -> io::Result<()> {
-        let Sink::Beside { mut file, target } = self.0 else { return Ok(()) };
+        let Sink::Beside { mut file, target } = self.sink else { return Ok(()) };
         file.as_file().sync_all()?;
         // A file that another process creates at this moment is found in the next turn.
         for _ in 0..8 {
@@ -121,12 +128,22 @@ impl Output {
     }
 }
 
+impl Sink {
+    fn file(&mut self) -> &mut File {
+        match self {
+            Sink::Through(file) => file,
+            Sink::Beside { file, .. } => file.as_file_mut(),
+        }
+    }
+}
+
 impl Write for Output {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        match &mut self.0 {
-            Sink::Through(file) => file.write(bytes),
-            Sink::Beside { file, .. } => file.as_file_mut().write(bytes),
-        }
+        self.sink.file().write(bytes).map_err(|error| match error.kind() {
+            // Who writes tries again.
+            io::ErrorKind::Interrupted => error,
+            kind => io::Error::new(kind, format!("{} could not be written: {error}", self.path.display())),
+        })
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -137,10 +154,10 @@ impl Write for Output {
 /// Writes a whole file, by the rule of [`Output`].
 ///
 /// # Errors
-/// As [`Output::create`] and [`Output::finish`], and when the bytes cannot be written.
+/// As [`Output::create`] and [`Output::finish`], and when the bytes cannot be written; the caller says which path.
 pub fn write(path: &Path, bytes: impl AsRef<[u8]>) -> io::Result<()> {
     let mut output = Output::create(path)?;
-    output.write_all(bytes.as_ref())?;
+    output.sink.file().write_all(bytes.as_ref())?;
     output.finish()
 }
 
@@ -301,6 +318,17 @@ mod tests {
         drop(output);
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "whole");
         assert_eq!(names(folder.path()), ["out"]);
+    }
+
+    #[test]
+    fn who_streams_into_a_full_device_learns_which_and_why() {
+        let mut output = Output::create(Path::new("/dev/full")).unwrap();
+        let error = output.write_all(b"text").unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::StorageFull);
+        assert_eq!(error.to_string(), "/dev/full could not be written: No space left on device (os error 28)");
+        // The callers of the other say which.
+        let error = write(Path::new("/dev/full"), "text").unwrap_err();
+        assert_eq!(error.to_string(), "No space left on device (os error 28)");
     }
 
     #[test]

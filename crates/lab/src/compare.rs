@@ -20,9 +20,9 @@ use terrace_core::units::{Bytes, PAGE_BYTES};
 
 use crate::error::{LabError, file_error};
 use crate::lab::{Extras, Lab, ScenarioReport};
-use crate::machine::{Machine, Topology};
+use crate::machine::{LARGEST_GUEST, Machine, Topology, escaped};
 pub use crate::manager::Manager;
-use crate::manager::{COUNTED_INSTRUCTION, Measure};
+use crate::measure::{COUNTED_INSTRUCTION, Measure};
 use crate::memtierd;
 use crate::plugin;
 use crate::record::{FIRST_LABEL, SAID_BYTES, ToldApart};
@@ -35,8 +35,6 @@ const ADDRESSES: Range<u64> = 0x0800_0000_0000..0x4000_0000_0000;
 /// The same beside memtierd, whose heap begins anywhere below 0x400000000000 since Go 1.26: no more than any program here can fill. Should a
 /// kernel map elsewhere, the plugin sees no access, which is an error.
 const ADDRESSES_BESIDE_GO: Range<u64> = 0x1555_5555_6000 - (64 << 30)..0x1555_5555_6000;
-/// The highest memory that QEMU's q35 machine keeps in one piece below its hole.
-pub(crate) const LARGEST_GUEST: Bytes = Bytes::mib(2816);
 /// Memory of each node beyond what the program gets, for the kernel, the files and the other programs.
 const BESIDES: Bytes = Bytes::mib(384);
 /// Memory that a guest with a manager of ours shares with the plugin, for its `samples` tracker: half of it is ring.
@@ -497,11 +495,6 @@ impl Job {
             guest_seconds: seconds,
         }
     }
-}
-
-/// A path as part of an option of QEMU's.
-pub(crate) fn escaped(path: &Path) -> String {
-    path.display().to_string().replace(',', ",,")
 }
 
 /// Why the plugin's lines say nothing.

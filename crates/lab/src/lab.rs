@@ -27,6 +27,10 @@ use crate::tools::start_error;
 const DETERMINISTIC_FACTOR: u32 = 4;
 /// Where the program under test lies in the guest.
 const TERRACE: &str = "usr/bin/terrace";
+/// Where the program beside it goes, which has the workloads.
+const RESEARCH: &str = "usr/bin/terrace-research";
+/// Its name beside the command on this host.
+const RESEARCH_NAME: &str = "terrace-research";
 
 /// Everything needed to boot guests.
 #[derive(Debug)]
@@ -118,18 +122,31 @@ impl ScenarioReport {
 }
 
 impl Lab {
-    /// The terrace command that goes into guests unless another is named: TERRACE_BINARY, this program if it is one, or the
-    /// one that cargo builds into target/release below the current folder.
+    /// The terrace command that goes into guests unless another is named: TERRACE_BINARY, the one beside this program, or the one that cargo builds
+    /// into target/release below the current folder. The terrace-research beside it goes there too.
     pub fn usual_terrace() -> PathBuf {
         if let Some(path) = std::env::var_os("TERRACE_BINARY").filter(|path| !path.is_empty()) {
             return PathBuf::from(path);
         }
-        let own = std::env::current_exe().ok().filter(|path| path.file_name().is_some_and(|name| name == "terrace"));
-        own.unwrap_or_else(|| {
+        let beside =
+            std::env::current_exe().ok().map(|path| path.with_file_name("terrace")).filter(|path| path.exists());
+        beside.unwrap_or_else(|| {
             let path = PathBuf::from("target/release/terrace");
-            tracing::warn!(path = %path.display(), "this program is not called terrace, so guests get this one; TERRACE_BINARY or --binary names another");
+            tracing::warn!(path = %path.display(), "there is no terrace beside this program, so guests get this one; TERRACE_BINARY or --binary names another");
             path
         })
+    }
+
+    /// What goes into every guest: the command, and the program for research that lies beside it.
+    fn programs(&self) -> Result<Vec<(PathBuf, String)>, LabError> {
+        let research = self.terrace.with_file_name(RESEARCH_NAME);
+        if !research.exists() {
+            let path = research.display();
+            return Err(LabError::Missing(format!(
+                "there is no {path}, which has the workloads of guests: `make build` makes it"
+            )));
+        }
+        Ok(vec![(self.terrace.clone(), TERRACE.to_owned()), (research, RESEARCH.to_owned())])
     }
 
     /// Runs a scenario on a kernel, its first one unless another is asked for.
@@ -232,12 +249,12 @@ impl Lab {
     fn content(&self, machine: &Machine, modules: &[String]) -> Result<Content, LabError> {
         if !self.terrace.exists() {
             let path = self.terrace.display();
-            let advice = "`cargo build --release -p terrace-cli` makes it, and TERRACE_BINARY names another";
+            let advice = "`make build` makes it, and TERRACE_BINARY names another";
             return Err(LabError::Missing(format!("there is no terrace command at {path}: {advice}")));
         }
         let mut content = Content {
             busybox: self.cache.busybox()?,
-            files: vec![(self.terrace.clone(), TERRACE.to_owned())],
+            files: self.programs()?,
             modules: modules.to_vec(),
             ..Content::default()
         };

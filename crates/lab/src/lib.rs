@@ -22,6 +22,7 @@ pub mod kernel;
 mod lab;
 pub mod machine;
 pub mod manager;
+mod measure;
 mod memtierd;
 mod module_build;
 mod modules;

@@ -12,6 +12,14 @@ use terrace_core::units::Bytes;
 use crate::error::LabError;
 use crate::kernel::{Kernel, series};
 
+/// The highest memory that QEMU's q35 machine keeps in one piece below its hole.
+pub(crate) const LARGEST_GUEST: Bytes = Bytes::mib(2816);
+
+/// A path as part of an option of QEMU's.
+pub(crate) fn escaped(path: &Path) -> String {
+    path.display().to_string().replace(',', ",,")
+}
+
 /// How the memory is laid out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]

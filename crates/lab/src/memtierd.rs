@@ -12,7 +12,7 @@ use std::time::Duration;
 use terrace_core::units::Bytes;
 
 use crate::error::{LabError, file_error};
-use crate::manager::Measure;
+use crate::measure::Measure;
 use crate::scenario::GuestFile;
 
 /// What the slow node has beyond that of other managers' guests: room for bpftrace and its compiler (210 MB of files), which lie there. It

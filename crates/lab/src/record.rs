@@ -15,13 +15,12 @@ use serde_json::Value;
 use terrace_core::units::Bytes;
 
 use crate::btf::Types;
-use crate::compare::{LARGEST_GUEST, escaped};
 use crate::error::{LabError, file_error};
 use crate::initramfs::quoted;
 use crate::kernel::Kernel;
 use crate::lab::{Extras, Lab};
-use crate::machine::Machine;
-use crate::manager::COUNTED_INSTRUCTION;
+use crate::machine::{LARGEST_GUEST, Machine, escaped};
+use crate::measure::COUNTED_INSTRUCTION;
 use crate::plugin;
 use crate::scenario::{GuestFile, Scenario, Step};
 

@@ -104,6 +104,11 @@ impl Cgroup {
         &self.name
     }
 
+    /// Its directory in the file system.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
     /// Whether it is there.
     pub fn exists(&self) -> bool {
         self.directory.join("cgroup.procs").exists()

@@ -82,7 +82,7 @@ fn unified(mounts: &str) -> Option<Mount> {
 }
 
 /// A cgroup, if it has a memory controller.
-fn read_level(path: &Path) -> Option<Level> {
+pub(crate) fn read_level(path: &Path) -> Option<Level> {
     let amount = |file: &str| {
         let text = std::fs::read_to_string(path.join(file)).ok()?;
         match text.trim() {

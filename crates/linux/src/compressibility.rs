@@ -18,12 +18,12 @@ use crate::sys::{self, RemoteRange};
 /// Pages of a block that are tried.
 const SAMPLES: usize = 4;
 /// The least share of its memory that a block must save.
-const LEAST_SAVED: f64 = 0.125;
+pub(crate) const LEAST_SAVED: f64 = 0.125;
 /// How long it is remembered what a block holds.
 const HOLDS: Duration = Duration::from_secs(300);
 /// A page of which more is left than this is kept whole by zsmalloc. Its objects lie in chains of up to 8 pages (CONFIG_ZSMALLOC_CHAIN_SIZE),
 /// in sizes that are multiples of 16 bytes; 9 objects of 3,632 bytes fit into 8 pages of 4 KiB, and of larger ones one page each.
-const KEPT_WHOLE: usize = 3632;
+pub(crate) const KEPT_WHOLE: usize = 3632;
 /// Level of zstd that compresses as zram's fast algorithms do, by repeated strings alone, and as its zstd and deflate do.
 const LIKE_LZ: i32 = -1;
 const LIKE_ZSTD: i32 = 1;

@@ -8,6 +8,7 @@ use std::path::Path;
 use terrace_core::policy::Needs;
 use terrace_core::units::{Bytes, PAGE_BYTES};
 
+use crate::huge_pages::HugePages;
 use crate::movers::{self, MoverReport};
 use crate::prices::KindPrice;
 use crate::rights::Rights;
@@ -22,6 +23,7 @@ use crate::trackers::samples::Samples;
 use crate::trackers::walker::Walker;
 use crate::trackers::write_tracking::WriteTracking;
 use crate::trackers::{TrackError, Tracker, pair};
+use crate::trials::{self, Trial};
 use crate::zram::{Leftover, has_pids_of_machine, leftovers};
 
 /// All that `terrace doctor` shows.
@@ -39,7 +41,11 @@ pub struct Doctor {
     pub chosen_tracker: Option<&'static str>,
     /// Every mover.
     pub movers: Vec<MoverReport>,
-    /// What a page-out costs by what goes at once, where that was asked for; it is measured by `Held::prices`.
+    /// What the kernel does of what it is asked for, tried on memory of this process.
+    pub trials: Vec<Trial>,
+    /// What is set for huge pages, and what follows from it.
+    pub huge_pages: HugePages,
+    /// Prices of page-outs for single pages, folios and whole blocks, if asked for; `Held::prices` measures them.
     pub prices: Option<Vec<KindPrice>>,
     /// The tiers, fastest first.
     pub tiers: Vec<Tier>,
@@ -422,6 +428,13 @@ impl Doctor {
         let rights = Rights::of_this_process();
         let rivals = rivals(Path::new("/"), std::process::id());
         let movers = movers::survey(tiers);
+        let root = Path::new("/");
+        let mut notes: Vec<String> = accessed_bits::other_clearer().into_iter().collect();
+        let mut trials = trials::survey(root, tiers).unwrap_or_else(|error| {
+            notes.push(format!("nothing could be tried on memory of this process: {error}"));
+            Vec::new()
+        });
+        trials.push(trials::folios_untried(root, tiers));
         let mut advice = advice(&rights, chosen_tracker, &movers, tiers, &rivals, &leftovers());
         if !has_pids_of_machine() {
             advice.push(
@@ -437,11 +450,13 @@ impl Doctor {
             trackers,
             chosen_tracker,
             movers,
+            trials,
+            huge_pages: HugePages::read(root),
             prices: None,
             tiers: tiers.tiers().to_vec(),
             rivals,
             advice,
-            notes: accessed_bits::other_clearer().into_iter().collect(),
+            notes,
         }
     }
 }

@@ -1,7 +1,7 @@
 //! What a tracker sees by address becomes what the engine knows by page.
 //!
-//! In: PTE states and events of a tracker, one round at a time; allocations and frees. Out: observations, in the engine. Must not: ask the kernel, or leave
-//! anything out that the engine could know.
+//! In: PTE states and events of a tracker, one round at a time; allocations and frees. Out: observations, in the engine; what appeared in swap and what
+//! left it, for `swap_slots.rs`. Must not: ask the kernel, or leave anything out that the engine could know.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -14,6 +14,7 @@ use terrace_core::watching::ScanBill;
 
 use crate::life_cycle::LifeSink;
 use crate::observer::Observer;
+use crate::swap_slots::SwapSlots;
 use crate::trackers::{Event, Sink};
 
 /// Up to this many blocks of a range are looked up one by one; beyond that, all blocks of the space are scanned.
@@ -23,12 +24,18 @@ const FEW_BLOCKS: u64 = 64;
 pub(crate) struct Intake<'a> {
     pub engine: &'a mut Engine,
     pub observer: &'a mut dyn Observer,
+    /// Where it is kept who put what into swap, and which tier that is; `None` where no tier is.
+    pub swap: Option<(&'a mut SwapSlots, TierId)>,
     pub now: Time,
     /// How many of the scanned pages were accessed.
     pub round: ScanReport,
     /// What is to be paid for it.
     pub bill: ScanBill,
-    /// Faults of marked pages so far.
+    /// Pages read of each process.
+    pub read_of: Vec<(SpaceId, u64)>,
+    /// Events so far, and faults of marked pages among them.
+    pub events: u64,
+    /// See there.
     pub hint_faults: u64,
     /// Pages allocated and freed, if these events are reported as they happen.
     pub births: u64,
@@ -40,12 +47,36 @@ impl<'a> Intake<'a> {
         Intake {
             engine,
             observer,
+            swap: None,
             now,
             round: ScanReport::default(),
             bill: ScanBill::default(),
+            read_of: Vec::new(),
+            events: 0,
             hint_faults: 0,
             births: 0,
             deaths: 0,
+        }
+    }
+
+    /// Keeps what is seen of swap up to date as well.
+    pub(crate) fn with_swap(self, slots: &'a mut SwapSlots, tier: Option<TierId>) -> Intake<'a> {
+        Intake { swap: tier.map(|tier| (slots, tier)), ..self }
+    }
+
+    /// Notes which of these known pages were not in swap when last seen, and are now. Before the engine hears of it.
+    fn find_in_swap(&mut self, space: SpaceId, first: Vpn, ptes: &[PteState]) {
+        let Some((slots, swap)) = &mut self.swap else { return };
+        if !ptes.iter().any(|pte| pte.tier() == Some(*swap)) {
+            return;
+        }
+        let pages = self.engine.pages();
+        let Some(start) = pages.find(space, first) else { return };
+        for (offset, _) in (0..).zip(ptes).filter(|(_, pte)| pte.tier() == Some(*swap)) {
+            let known = pages[start.plus(offset)];
+            if known.tier() != Some(*swap) && !known.moving() {
+                slots.found(space, Vpn(first.0 + u64::from(offset)));
+            }
         }
     }
 
@@ -57,6 +88,9 @@ impl<'a> Intake<'a> {
 impl Sink for Intake<'_> {
     fn scan(&mut self, space: SpaceId, first: Vpn, ptes: &[PteState], window: Option<Duration>, cleared: bool) {
         let range = first..Vpn(first.0 + ptes.len() as u64);
+        if let Some((slots, swap)) = &mut self.swap {
+            slots.scanned(space, first, ptes, *swap);
+        }
         if !self.engine.pages().covers(space, range.clone()) {
             // Pages are made known when memory first appears behind them: a range that is only reserved costs nothing.
             let nothing_there = ptes.iter().all(|pte| pte.tier().is_none());
@@ -65,8 +99,14 @@ impl Sink for Intake<'_> {
             }
             self.engine.handle(self.now, Input::Mapped(space, range));
         }
+        self.find_in_swap(space, first, ptes);
         self.observer.scan(self.now, space, first, ptes, window);
         self.bill.read += ptes.len() as u64;
+        // One process is read after the other.
+        match self.read_of.last_mut() {
+            Some((last, pages)) if *last == space => *pages += ptes.len() as u64,
+            _ => self.read_of.push((space, ptes.len() as u64)),
+        }
         if window.is_some() || cleared {
             let accessed = ptes.iter().filter(|pte| pte.accessed()).count() as u64;
             self.bill.in_turn += ptes.len() as u64;
@@ -89,6 +129,7 @@ impl Sink for Intake<'_> {
     }
 
     fn event(&mut self, space: SpaceId, vpn: Vpn, event: Event) {
+        self.events += 1;
         let Some(page) = self.page(space, vpn) else { return };
         let seen = match event {
             Event::Sampled { access, period } => Observation::Sampled { page, access, period },
@@ -102,7 +143,12 @@ impl Sink for Intake<'_> {
                 None => Observation::Allocated { page, tier: TierId::FAST },
             },
             Event::Allocated => Observation::Allocated { page, tier: TierId::FAST },
-            Event::Refault => Observation::Refault { page },
+            Event::Refault => {
+                if let Some((slots, _)) = &mut self.swap {
+                    slots.left(space, vpn..Vpn(vpn.0 + 1));
+                }
+                Observation::Refault { page }
+            }
         };
         self.engine.handle(self.now, Input::Observed(Observations::Events(&[seen])));
     }
@@ -115,6 +161,7 @@ impl LifeSink for Intake<'_> {
             self.engine.handle(self.now, Input::Mapped(space, range));
         }
         let Some(start) = self.page(space, first) else { return };
+        self.find_in_swap(space, first, ptes);
         // The kernel's own count: a walk that saw the page first takes nothing from it.
         self.births += ptes.len() as u64;
         // A page that is alive was copied on write, came back or became part of a huge one: its life goes on.

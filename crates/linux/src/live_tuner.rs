@@ -15,7 +15,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use terrace_core::engine::{Engine, Input};
-use terrace_core::units::{TierId, Time};
+use terrace_core::units::{Bytes, TierId, Time};
 use terrace_tuning::{Action, Coverage, LiveWindow, Prediction, Predictor, Tuner, TunerConfig, Window};
 
 use self::account::Passed;
@@ -386,11 +386,10 @@ impl LiveTuner {
         moves.unwrap_or_default()
     }
 
-    /// Fast memory that compressed pages take: of the whole device's, the part of those `slow` pages that lie in it.
+    /// Fast memory that `slow` pages in swap take.
     fn occupied(&self, manager: &Manager, slow: u64) -> u64 {
-        let Some(zram) = manager.stats().pressure.zram else { return 0 };
-        let stored = zram.orig_data_bytes.pages().max(1);
-        (zram.mem_used_bytes.pages() as f64 * (slow as f64 / stored as f64).min(1.0)) as u64
+        let parts = manager.saving(Bytes::of_pages(slow));
+        (parts.occupied() + parts.swap_cache).pages()
     }
 }
 

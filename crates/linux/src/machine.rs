@@ -14,6 +14,7 @@ use terrace_core::units::{Bytes, TierId};
 use crate::cgroup_memory::{CgroupMemory, without_swap};
 use crate::doctor::{ChooseError, Chosen, choose_any};
 use crate::guard::{Guard, GuardError};
+use crate::huge_pages::{self, HugePages};
 use crate::move_cost::{self, MoveCost};
 use crate::movers::move_pages::allowed_nodes;
 use crate::movers::{Mover, Movers};
@@ -25,6 +26,7 @@ use crate::topology::declared::{DeclaredTier, Resolved, SlowTier, zram_is_there}
 use crate::topology::{Tier, TierKind, TierMap, Topology, TopologyError};
 use crate::trackers::pair::with_refaults;
 use crate::trackers::{Tracker, accessed_bits, walker};
+use crate::trials::{self, Trial, Verdict};
 use crate::zram::{ZramError, ZramOptions, ZramSwap, belongs_to_a_run, has_pids_of_machine, leftovers};
 
 /// What is wanted of the machine.
@@ -250,6 +252,14 @@ impl Machine {
         // Before what a return costs is measured.
         if let Some(size) = swap_in.filter(|_| moves) {
             topology.notes.extend(held.set_swap_in(root, &tiers, size)?);
+        } else if swap_in.is_some() {
+            // A dry run sets nothing, and says what is known.
+            topology.notes.extend(trials::folios_untried(root, &tiers).complaint().map(str::to_owned));
+        }
+        if moves && tiers.swap_tier().is_some() {
+            let tried = trials::survey(root, &tiers)?;
+            topology.notes.extend(tried.iter().filter_map(Trial::complaint).map(str::to_owned));
+            topology.notes.extend(huge_pages::are_forbidden(root).then(|| huge_pages::NONE_IS_MADE.to_owned()));
         }
         let (mut move_cost, mut no_page_out) = (MoveCost::default(), None);
         if let Some(swap) = tiers.swap_tier().filter(|_| moves) {
@@ -320,6 +330,25 @@ impl Machine {
         Box::new(if self.moves { Movers::for_tiers(&self.tiers, STALL_DEADLINE) } else { Movers::dry_run() })
     }
 
+    /// One that moves nothing and splits huge pages, to look inside of them.
+    pub fn mover_that_only_splits(&self) -> Box<dyn Mover> {
+        Box::new(Movers::that_only_split(STALL_DEADLINE))
+    }
+
+    /// Why nothing can be said of the inside of huge pages here, if that is so: tried on memory of this process.
+    ///
+    /// # Errors
+    /// When this process cannot be read.
+    pub fn cannot_look_inside() -> Result<Option<String>, MachineError> {
+        if HugePages::read(Path::new("/")).enabled.is_none() {
+            return Ok(Some(
+                "this kernel has no huge pages (CONFIG_TRANSPARENT_HUGEPAGE), so there is no inside to look into"
+                    .to_owned(),
+            ));
+        }
+        Ok(trials::split()?.complaint().map(str::to_owned))
+    }
+
     /// A tracker that has proven itself, completed by refaults where it does not find them itself; with which of the needs it serves, and one
     /// line for each tracker on why it was taken, or not.
     ///
@@ -373,7 +402,7 @@ impl Held {
         Ok(())
     }
 
-    /// What pages cost that go to swap, by what goes at once; nothing where there is no swap.
+    /// Prices of page-outs for single pages, folios and whole blocks; none without swap.
     ///
     /// # Errors
     /// When this very process cannot be measured on, or changes cannot be guarded.
@@ -393,11 +422,32 @@ impl Held {
 
     /// Has pages come back in folios of this size until this is released. Returns what is to be said of it.
     fn set_swap_in(&mut self, root: &Path, tiers: &TierMap, size: FolioSize) -> Result<Option<String>, MachineError> {
-        if tiers.swap_tier().is_none() {
+        let Some(swap) = tiers.swap_tier() else {
             return Ok(Some(format!("swap-in {size}: no swap is a tier here, so the setting stays as it is")));
-        }
+        };
         self.swap_in = swap_in::set(root, size, self.guard()?)?;
-        Ok(swap_in::too_old(&rustix::system::uname().release().to_string_lossy()))
+        let Trial { verdict, reason, .. } = trials::folios(root, tiers, swap, size)?;
+        let then = match verdict {
+            Verdict::Works => return Ok(None),
+            Verdict::Unknown => "the setting is on for this run".to_owned(),
+            // It would cost memory on the whole machine, in vain.
+            Verdict::Fails => match self.swap_in.take().map(swap_in::Changed::put_back) {
+                None => "the setting was on before, and stays".to_owned(),
+                Some(Ok(())) => "the setting is put back".to_owned(),
+                Some(Err(error)) => format!("the setting is not back yet ({error}); the guard goes on trying"),
+            },
+        };
+        Ok(Some(format!("swap-in {size}: {reason}; {then}")))
+    }
+
+    /// Whether pages come back from swap in folios, tried with the kernel's setting changed for the time of the trial.
+    ///
+    /// # Errors
+    /// When this very process cannot be measured on, or changes cannot be guarded.
+    pub fn try_folios(&mut self, tiers: &TierMap) -> Result<Trial, MachineError> {
+        let root = Path::new("/");
+        let Some(swap) = tiers.swap_tier() else { return Ok(trials::folios_untried(root, tiers)) };
+        Ok(trials::folios_once(root, tiers, swap, self.guard()?)?)
     }
 
     /// Whether compressed swap was set up for this run.

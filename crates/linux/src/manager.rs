@@ -7,17 +7,24 @@
 //!
 //! One observation's way: tracker → `Intake` (address to page, `intake.rs`) → engine → plan → `Manager::carry_out` (page to address) →
 //! mover → outcome → engine.
+//!
+//! It is long because one loop owns all of its state; what has a name of its own is in `manager/`.
 
+mod activity;
+mod children;
 mod difference;
 mod ends;
+mod exits;
 mod host;
 mod moving;
+mod ownership;
+mod scarcity;
 mod shared;
 mod stats;
 mod vetting;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -26,11 +33,17 @@ use terrace_core::arbiter::Allowance;
 use terrace_core::engine::{Engine, Input, Output};
 use terrace_core::plan::{Action, Failure, Move, Outcome, Plan};
 use terrace_core::policy::{Cadence, FastGoal, ListMark, ScanReport};
-use terrace_core::units::{Bytes, SpaceId, Time};
+use terrace_core::sleep::SOME_TENS;
+use terrace_core::units::{Bytes, SpaceId, Time, Vpn};
 use terrace_core::watching::{ScanBill, WatchBudget, WatchCost, WatchPrices};
 
+use self::activity::Activity;
+use self::children::Children;
+pub use self::children::LeftAlone;
 use self::difference::difference;
+use self::exits::Exits;
 use self::moving::MovingAccount;
+use self::scarcity::Scarcity;
 pub use self::stats::ManagerStats;
 use crate::compressibility::{self, Compressibility};
 use crate::intake::Intake;
@@ -38,11 +51,12 @@ use crate::kernel_lists::KernelLists;
 use crate::kernel_module::Slot;
 use crate::life_cycle::LifeCycle;
 use crate::move_cost::MoveCost;
-use crate::movers::{MoveResult, Mover, PageMove, Went};
+use crate::movers::{self, MoveCounts, MoveResult, Mover, PageMove, Resize};
 use crate::observer::{NoTap, Observer};
-use crate::process::{MemoryRange, Process, ProcessError, RangeOptions};
+use crate::process::{MemoryRange, Process, ProcessError, RangeOptions, Refuses};
 use crate::processors::ProcessorUse;
 use crate::shared_memory::SharedMemory;
+use crate::swap_slots::SwapSlots;
 use crate::topology::{Tier, TierMap};
 use crate::trackers::places::{Places, pause_after};
 use crate::trackers::{Round, Target, TrackError, Tracker};
@@ -90,6 +104,9 @@ struct Space {
     cpu_ticks: u64,
     /// Its number with the kernel module, if the policy orders the kernel's lists.
     slot: Option<Slot>,
+    activity: Activity,
+    /// Areas of its map list, as last read.
+    areas: usize,
 }
 
 impl Space {
@@ -144,14 +161,25 @@ pub struct Manager {
     origin: Instant,
     spaces: BTreeMap<SpaceId, Space>,
     next_space: u32,
+    /// Who of them has exited; `None` until the first is there.
+    exits: Option<Exits>,
     /// Between which pages are moved; empty where only swap is slower.
     nodes: BTreeSet<u32>,
     /// What the processes share, if that may be managed.
     shared: SharedMemory,
+    /// Who put what into swap.
+    slots: SwapSlots,
     /// Finds what does not compress, if the slow tier is compressed.
     compressibility: Option<Compressibility>,
-    /// Pids that are not to be taken up: Terrace itself, and processes that turned out not to be ours.
-    excluded: BTreeSet<u32>,
+    /// Processes that the managed ones started, and that are not managed.
+    children: Children,
+    /// How short memory is.
+    scarcity: Scarcity,
+    /// Pages moved of each process, and pages read in rounds, since the last reading.
+    moved_of: BTreeMap<SpaceId, u64>,
+    read_of: BTreeMap<SpaceId, u64>,
+    /// When a flood of events was read last.
+    flooded: Time,
     cadence: Cadence,
     /// How much of what the cadence asks for the programs can afford.
     watching: WatchBudget,
@@ -173,6 +201,13 @@ pub struct Manager {
     pressure_read: Option<Time>,
     /// When it was last read what cgroups protect.
     protection_read: Time,
+    protection_readings: u64,
+    /// Until when no page goes to swap because writes failed, how long that is the next time, and how many had failed at the last look.
+    swap_shut: Time,
+    swap_pause: Duration,
+    unwritten_before: u64,
+    /// Swap entries of processes that are not managed, and when they were counted.
+    others_in_swap: Option<(Time, Bytes)>,
     /// When to look next where pages are; `None` until the policy has said how it wants to look.
     places_at: Option<Time>,
     places: Places,
@@ -182,8 +217,8 @@ pub struct Manager {
     compacted: Time,
     stats: ManagerStats,
     results: Vec<MoveResult>,
+    resized: Vec<MoveResult>,
     marks: Vec<ListMark>,
-    follows_children: bool,
     held: bool,
     allowance: Option<Allowance>,
     /// Processor time of the current turn that was entered into the allowance already.
@@ -196,6 +231,8 @@ pub struct Manager {
 const HELD_FOLLOWS: Duration = Duration::from_secs(1);
 /// How soon the ranges may be read again because of allocations outside of the known ones: a reading takes some 50 us.
 const RANGES_INTERVAL: Duration = Duration::from_millis(10);
+/// How soon events are read again after some were: faults of a program that wakes come in thousands.
+const EVENTS_INTERVAL: Duration = Duration::from_millis(5);
 /// Where a manager's clock starts: one hour, so that "a while ago" is never before it.
 const ORIGIN: Time = Time::from_nanos(3600 * 1_000_000_000);
 
@@ -218,17 +255,28 @@ impl Manager {
             priced_for: Duration::ZERO,
             nodes: movable_nodes(&parts.tiers),
             shared: SharedMemory::default(),
+            slots: SwapSlots::default(),
             compressibility: compressibility(&parts),
             parts,
             origin: Instant::now(),
             spaces: BTreeMap::new(),
             next_space: 0,
-            excluded: BTreeSet::from([std::process::id()]),
+            exits: None,
+            children: Children::default(),
+            scarcity: Scarcity::default(),
+            moved_of: BTreeMap::new(),
+            read_of: BTreeMap::new(),
+            flooded: Time::ZERO,
             cadence: Cadence::default(),
             wake: Time::ZERO,
             pressure_at: Time::ZERO,
             pressure_read: None,
             protection_read: Time::ZERO,
+            protection_readings: 0,
+            swap_shut: Time::ZERO,
+            swap_pause: host::SWAP_PAUSE,
+            unwritten_before: 0,
+            others_in_swap: None,
             round_began: Time::ZERO,
             spacing: Duration::ZERO,
             places_at: None,
@@ -238,8 +286,8 @@ impl Manager {
             compacted: Time::ZERO,
             stats: ManagerStats::default(),
             results: Vec::new(),
+            resized: Vec::new(),
             marks: Vec::new(),
-            follows_children: true,
             held: false,
             allowance: None,
             spent_in_turn: Duration::ZERO,
@@ -258,15 +306,23 @@ impl Manager {
     /// Takes up a process.
     ///
     /// # Errors
-    /// When it is gone or not ours.
+    /// When it is gone or not ours, or its exit cannot be waited for.
     pub fn add_process(&mut self, pid: u32) -> Result<SpaceId, ProcessError> {
         let process = Process::open(pid)?;
         let stat = process.stat()?;
+        let no_watch = |source| ProcessError::Read { path: format!("epoll on the pidfd of {pid}"), source };
+        if self.exits.is_none() {
+            self.exits = Some(Exits::new().map_err(no_watch)?);
+        }
+        if let Some(exits) = &self.exits {
+            exits.add(SpaceId(self.next_space), &process).map_err(no_watch)?;
+        }
         let slot = self.parts.kernel_lists.as_ref().and_then(|lists| {
             lists.add(&process).map_err(|error| tracing::warn!(pid, %error, "its pages cannot be ordered")).ok()
         });
         let space = SpaceId(self.next_space);
         self.next_space += 1;
+        let activity = Activity::new(self.now());
         self.spaces.insert(
             space,
             Space {
@@ -278,6 +334,8 @@ impl Manager {
                 major_faults: stat.major_faults,
                 cpu_ticks: stat.user_ticks + stat.system_ticks,
                 slot,
+                activity,
+                areas: 0,
             },
         );
         if let Some(life) = &self.parts.life_cycle
@@ -324,6 +382,18 @@ impl Manager {
     pub fn watch_fully(&mut self) {
         self.watches_fully = true;
         self.watching.restore();
+    }
+
+    /// How much later than the policy wanted it a round came, or will come, because watching may cost no more.
+    pub fn rounds_come_late(&self) -> Duration {
+        self.stats.latest_round.max(self.late())
+    }
+
+    fn late(&self) -> Duration {
+        match (self.watching.grant(&self.cadence).scan_at, self.cadence.scan_at) {
+            (Some(granted), Some(wanted)) => granted.since(wanted),
+            _ => Duration::ZERO,
+        }
     }
 
     /// Changes the share of the programs' processor time that watching them may cost.
@@ -397,6 +467,7 @@ impl Manager {
             return Ok(self.pressure_at);
         }
         self.take_events()?;
+        self.fetch_ahead();
         let allowed_at = self.allowance.as_mut().map_or(now, |allowance| allowance.ready(now));
         if allowed_at > now {
             self.stats.short_of_cpu = true;
@@ -404,29 +475,27 @@ impl Manager {
         }
         self.stats.short_of_cpu = false;
         match self.scan_at() {
+            _ if self.is_at_rest() => {}
             Some(at) if at <= now => self.round(observer)?,
             None if self.places_at.is_some_and(|at| at <= now) => self.look_at_places(observer)?,
             _ => {}
         }
         let backlog = self.drain_engine(Input::Tick);
+        self.fetch_ahead();
         self.order_lists();
-        let look_at = self.scan_at().or(self.places_at);
-        let due = [Some(self.wake), look_at, Some(self.pressure_at), self.births_at];
+        let look_at = self.scan_at().or(self.places_at).filter(|_| !self.is_at_rest());
+        let events_at = Some(self.flooded + EVENTS_INTERVAL).filter(|at| *at > self.now());
+        let due = [Some(self.wake), look_at, Some(self.pressure_at), self.births_at, events_at];
         Ok(if backlog { self.now() } else { due.into_iter().flatten().min().unwrap_or(self.pressure_at) })
     }
 
     /// What becomes readable when there is news: a process that exits, an event of the tracker.
     pub fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
-        let pidfds = self.spaces.values().map(|space| space.process.pidfd());
+        let exits = self.exits.as_ref().map(AsFd::as_fd).into_iter();
         // Events that are not read while held, or without a process, would wake the caller forever.
-        let takes_events = !self.held && !self.spaces.is_empty();
+        let takes_events = !self.held && !self.spaces.is_empty() && !self.is_flooded();
         let births = self.parts.life_cycle.as_ref().map(LifeCycle::event_fd).filter(|_| !self.spaces.is_empty());
-        pidfds.chain(self.parts.tracker.event_fd().filter(|_| takes_events)).chain(births).collect()
-    }
-
-    /// Whether children of the managed processes are taken up by themselves, as they are at first.
-    pub fn follow_children(&mut self, follow: bool) {
-        self.follows_children = follow;
+        exits.chain(self.parts.tracker.event_fd().filter(|_| takes_events)).chain(births).collect()
     }
 
     /// Bounds the processor time this manager uses: `share` of a core as a mean, of which `depth`'s worth may be saved up.
@@ -447,6 +516,11 @@ impl Manager {
     /// costing, and proof mode compares by it.
     pub fn hold(&mut self, hold: bool) {
         self.held = hold;
+    }
+
+    /// Leaves time out of this manager's clock in which it and all that it manages were stopped: no page was idle then.
+    pub fn leave_out(&mut self, stopped: Duration) {
+        self.origin += stopped;
     }
 
     /// Passes an input to the engine that does not come from the kernel: a goal, limits, a rate. It takes effect at the next turn.
@@ -473,12 +547,11 @@ impl Manager {
 
     /// Waits for a descriptor of the caller, of a process or of the tracker. Returns whether it was one of the caller's.
     fn wait(&self, wake_on: &[BorrowedFd<'_>], longest: Duration) -> bool {
-        let mut fds: Vec<PollFd<'_>> = Vec::with_capacity(wake_on.len() + self.spaces.len() + 1);
+        let mut fds: Vec<PollFd<'_>> = Vec::with_capacity(wake_on.len() + 3);
         fds.extend(wake_on.iter().map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN)));
-        let pidfds = self.spaces.values().map(|space| space.process.pidfd());
-        fds.extend(pidfds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
+        fds.extend(self.exits.iter().map(|exits| PollFd::new(exits, PollFlags::IN)));
         let births = self.parts.life_cycle.as_ref().map(LifeCycle::event_fd);
-        let told = self.parts.tracker.event_fd().into_iter().chain(births);
+        let told = self.parts.tracker.event_fd().filter(|_| !self.is_flooded()).into_iter().chain(births);
         fds.extend(told.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
         let timeout =
             Timespec { tv_sec: longest.as_secs().min(3600) as i64, tv_nsec: i64::from(longest.subsec_nanos()) };
@@ -489,29 +562,47 @@ impl Manager {
         }
     }
 
+    /// Whether events come so fast that they are read now and then, and not as they come.
+    fn is_flooded(&self) -> bool {
+        self.now() < self.flooded + EVENTS_INTERVAL
+    }
+
     /// Takes up new children, and follows what the processes mapped and unmapped.
     fn follow(&mut self) {
         self.followed = self.now();
-        let known: BTreeSet<u32> = self.spaces.values().map(|space| space.process.pid()).collect();
-        let parents = self.spaces.iter().filter(|_| self.follows_children);
-        let children: BTreeSet<u32> = parents.flat_map(|(_, space)| space.process.descendants()).collect();
-        for pid in children {
-            // A child that cannot be opened exited already, or is not ours; it is not asked about again.
-            if !known.contains(&pid) && !self.excluded.contains(&pid) && self.add_process(pid).is_err() {
-                self.excluded.insert(pid);
-            }
-        }
+        self.take_up_children();
+        let began = thread_cpu();
+        let mut areas = 0;
+        let refuses = if self.nodes.is_empty() { Refuses::Kernel } else { Refuses::Nobody };
         let spaces: Vec<SpaceId> = self.spaces.keys().copied().collect();
         for id in spaces {
             let Some(space) = self.spaces.get_mut(&id) else { continue };
-            let mut mapped = match space.process.ranges(self.parts.ranges) {
+            if space.activity.asleep {
+                areas += space.areas;
+                continue;
+            }
+            let mut mapped = match space.process.ranges_where(self.parts.ranges, refuses) {
                 Ok(mapped) => mapped,
                 Err(ProcessError::Gone { .. }) => {
                     space.without_memory = true;
                     Vec::new()
                 }
-                Err(_) => continue,
+                Err(error) => {
+                    let pid = space.process.pid();
+                    self.leave_alone(pid, LeftAlone::Refused, &error);
+                    continue;
+                }
             };
+            areas += mapped.len();
+            space.areas = mapped.len();
+            if space.process.seen_by() != space.process.pid() {
+                let pid = space.process.pid();
+                self.leave_alone(pid, LeftAlone::FirstThreadEnded, &"no call reaches its memory");
+                mapped.clear();
+                if self.spaces.get(&id).is_some_and(|space| !space.without_memory) {
+                    self.lose_memory(id);
+                }
+            }
             if self.parts.ranges.shared {
                 self.follow_shared(id, &mut mapped);
             }
@@ -529,6 +620,8 @@ impl Manager {
                 self.unmapped(id, range);
             }
         }
+        self.stats.areas = areas;
+        self.stats.areas_time = thread_cpu().saturating_sub(began);
     }
 
     /// When the next round is due: as the policy wants it, and no sooner than its cost allows and rounds may follow each other.
@@ -539,20 +632,33 @@ impl Manager {
     /// One round of accessed bits over all processes, as far as the budget for watching goes.
     fn round(&mut self, observer: &mut dyn Observer) -> Result<(), TrackError> {
         let cpu = thread_cpu();
+        self.look_at_clocks(self.now());
+        if self.is_at_rest() {
+            return Ok(());
+        }
+        self.stats.latest_round = self.stats.latest_round.max(self.late());
         self.follow();
         let now = self.now();
         self.round_began = now;
         let began = Instant::now();
         let grant = self.watching.grant(&self.cadence);
         self.parts.tracker.watch_within(grant.within);
-        let targets = targets(&self.spaces);
-        let mut intake = Intake::new(&mut self.parts.engine, observer, now);
-        let mut sink = self.shared.over(self.parts.tiers.swap_tier(), true, &mut intake);
+        let targets = awake(&self.spaces);
+        let swap = self.parts.tiers.swap_tier();
+        let mut intake = Intake::new(&mut self.parts.engine, observer, now).with_swap(&mut self.slots, swap);
+        let mut sink = self.shared.over(swap, true, &mut intake);
         let due = Round { now, targets: &targets, tiers: &self.parts.tiers, share: grant.share };
         let scanned = self.parts.tracker.scan(&due, &mut sink);
         sink.sweep();
         let mut round = ScanReport { share: grant.share, ..intake.round };
         let mut bill = ScanBill { share: grant.share, ..intake.bill };
+        for (space, pages) in std::mem::take(&mut intake.read_of) {
+            *self.read_of.entry(space).or_default() += pages;
+        }
+        self.tell_owners(scanned.is_ok());
+        if scanned.is_ok() {
+            self.note_round();
+        }
         // Those after a target that ended have their turn in the next round.
         self.outlive_round(scanned)?;
         round.walk = began.elapsed();
@@ -575,10 +681,11 @@ impl Manager {
         let now = self.now();
         // Its own time, not that of the clock: waiting for a processor costs nobody anything, and on a busy machine it is most of it.
         let began = thread_cpu();
-        let targets = targets(&self.spaces);
-        let mut intake = Intake::new(&mut self.parts.engine, observer, now);
+        let targets = awake(&self.spaces);
+        let swap = self.parts.tiers.swap_tier();
+        let mut intake = Intake::new(&mut self.parts.engine, observer, now).with_swap(&mut self.slots, swap);
         // The tracker has a turn as well, at no share of the blocks: it takes up threads that began unseen.
-        let mut sink = self.shared.over(self.parts.tiers.swap_tier(), false, &mut intake);
+        let mut sink = self.shared.over(swap, false, &mut intake);
         let threads_alone = Round { now, targets: &targets, tiers: &self.parts.tiers, share: 0.0 };
         let scanned = self.parts.tracker.scan(&threads_alone, &mut sink);
         let walked = scanned.and_then(|()| {
@@ -590,6 +697,7 @@ impl Manager {
             })
         });
         self.stats.hint_faults += intake.hint_faults;
+        self.tell_owners(walked.is_ok());
         self.outlive_round(walked)?;
         self.places_at = Some(now + pause_after(thread_cpu().saturating_sub(began)));
         Ok(())
@@ -607,7 +715,8 @@ impl Manager {
             let targets = targets(&self.spaces);
             let Some(life) = &mut self.parts.life_cycle else { return Ok(()) };
             let mut observer = NoTap;
-            let mut intake = Intake::new(&mut self.parts.engine, &mut observer, now);
+            let swap = self.parts.tiers.swap_tier();
+            let mut intake = Intake::new(&mut self.parts.engine, &mut observer, now).with_swap(&mut self.slots, swap);
             let all = life.deliver(&targets, &self.parts.tiers, &mut self.places, fresh, &mut intake);
             self.stats.births += intake.births;
             self.stats.deaths += intake.deaths;
@@ -634,10 +743,15 @@ impl Manager {
         let now = self.now();
         let targets = targets(&self.spaces);
         let mut observer = NoTap;
-        let mut intake = Intake::new(&mut self.parts.engine, &mut observer, now);
+        let swap = self.parts.tiers.swap_tier();
+        let mut intake = Intake::new(&mut self.parts.engine, &mut observer, now).with_swap(&mut self.slots, swap);
         let taken = self.parts.tracker.events(now, &targets, &mut intake);
         self.stats.hint_faults += intake.hint_faults;
         self.stats.lost_events = self.parts.tracker.lost();
+        // Samples come all the time, and may wait until there are enough of them.
+        if intake.events >= u64::from(SOME_TENS) && self.parts.tracker.reads_page_tables() {
+            self.flooded = now;
+        }
         self.outlive(taken)
     }
 
@@ -684,11 +798,13 @@ impl Manager {
                     return false;
                 }
                 Output::Move(plan) => {
+                    self.price_splits(&plan);
                     let began = thread_cpu();
-                    let (outcomes, went) = self.carry_out(&plan);
-                    self.account_for(thread_cpu().saturating_sub(began), &went, &outcomes);
+                    let (outcomes, counts) = self.carry_out(&plan);
+                    self.account_for(thread_cpu().saturating_sub(began), &counts, &outcomes);
                     let now = self.now();
                     self.parts.engine.handle(now, Input::Moved(&outcomes));
+                    self.shut_swap(now);
                     if let Some(allowance) = &mut self.allowance {
                         let spent = thread_cpu().saturating_sub(began);
                         allowance.spend(now, spent);
@@ -700,7 +816,8 @@ impl Manager {
                             return false;
                         }
                     }
-                    if self.scan_at().is_some_and(|at| at <= now) || self.pressure_at <= now {
+                    let round = self.scan_at().is_some_and(|at| at <= now) && !self.is_at_rest();
+                    if round || self.pressure_at <= now {
                         self.wake = now;
                         return true;
                     }
@@ -710,17 +827,17 @@ impl Manager {
     }
 
     /// Page ids to addresses, addresses to the mover, results to outcomes: one for each move, in order.
-    fn carry_out(&mut self, plan: &Plan) -> (Vec<Outcome>, Went) {
+    fn carry_out(&mut self, plan: &Plan) -> (Vec<Outcome>, MoveCounts) {
         let mut outcomes = Vec::with_capacity(plan.moves.len());
-        let mut went = Went::default();
+        let mut counts = MoveCounts::default();
         let mut at = 0;
         while at < plan.moves.len() {
             let run = self.same_space(&plan.moves[at..]);
             let moves = &plan.moves[at..at + run];
-            went.add(&self.carry_out_in_one_space(moves, &mut outcomes));
+            counts.add(&self.carry_out_in_one_space(moves, &mut outcomes));
             at += run;
         }
-        (outcomes, went)
+        (outcomes, counts)
     }
 
     /// How many moves from the front belong to one space.
@@ -730,40 +847,60 @@ impl Manager {
         moves.iter().take_while(|item| space_of(item) == first).count()
     }
 
-    fn carry_out_in_one_space(&mut self, moves: &[Move], outcomes: &mut Vec<Outcome>) -> Went {
+    fn carry_out_in_one_space(&mut self, moves: &[Move], outcomes: &mut Vec<Outcome>) -> MoveCounts {
         let id = self.parts.engine.pages().block(moves[0].page.block()).map(|block| block.space);
         let vetoes = id.map_or_else(Vec::new, |id| self.vet(id, moves));
         let vetoed = |at: usize| vetoes.get(at).copied().flatten();
         let pages = self.parts.engine.pages();
-        let space = id.and_then(|id| self.spaces.get(&id));
-        let left_in = moves.iter().enumerate().filter(|(at, _)| vetoed(*at).is_none());
-        let wanted: Option<Vec<PageMove>> = left_in
-            .map(|(_, item)| {
-                let Action::MoveTo(to) = item.action else { return None };
-                let (_, vpn) = pages.locate(item.page);
-                Some(PageMove { vpn, pages: item.pages, from: item.from, to })
+        let Some(space) = id.and_then(|id| self.spaces.get(&id)) else {
+            // The process went while its plan was made.
+            outcomes.extend(moves.iter().map(|&item| Outcome { item, done: 0, failure: Some(Failure::Gone) }));
+            return MoveCounts::default();
+        };
+        let left_in = || moves.iter().enumerate().filter(|(at, _)| vetoed(*at).is_none()).map(|(_, item)| item);
+        let address = |item: &Move| pages.locate(item.page).1;
+        let resizes: Vec<(Vpn, Resize)> = left_in()
+            .filter_map(|item| match item.action {
+                Action::Split => Some((address(item).block_start(), Resize::Split)),
+                Action::Collapse => Some((address(item).block_start(), Resize::Collapse)),
+                Action::MoveTo(_) => None,
             })
             .collect();
-        let (Some(space), Some(wanted)) = (space, wanted) else {
-            // The process went while its plan was made; or the policy wants pages split, which no live mover does.
-            let failure = if space.is_none() { Failure::Gone } else { Failure::Errno(libc::EINVAL) };
-            outcomes.extend(moves.iter().map(|&item| Outcome { item, done: 0, failure: Some(failure) }));
-            return Went::default();
-        };
+        let wanted: Vec<PageMove> = left_in()
+            .filter_map(|item| match item.action {
+                Action::MoveTo(to) => Some(PageMove { vpn: address(item), pages: item.pages, from: item.from, to }),
+                Action::Split | Action::Collapse => None,
+            })
+            .collect();
+        self.resized.clear();
+        if let Some(id) = id {
+            *self.moved_of.entry(id).or_default() += wanted.iter().map(|item| u64::from(item.pages)).sum::<u64>();
+        }
         self.results.clear();
-        let cost = self.parts.mover.execute(&space.process, &wanted, &self.parts.tiers, &mut self.results);
+        let mut cost = if resizes.is_empty() {
+            movers::MoveCost::default()
+        } else {
+            self.parts.mover.resize(&space.process, &resizes, &mut self.resized)
+        };
+        cost.add(&self.parts.mover.execute(&space.process, &wanted, &self.parts.tiers, &mut self.results));
         self.stats.move_time += cost.elapsed;
         self.stats.move_calls += cost.calls;
+        self.stats.unwritten_pages += cost.unwritten;
         self.stats.longest_move_call = self.stats.longest_move_call.max(cost.longest_call);
-        let mut results = self.results.iter();
+        let (mut results, mut resized) = (self.results.iter(), self.resized.iter());
         outcomes.extend(moves.iter().enumerate().map(|(at, &item)| match vetoed(at) {
             Some(failure) => Outcome { item, done: 0, failure: Some(failure) },
             None => {
-                let result = results.next().expect("the mover answers every move");
-                Outcome { item, done: result.done, failure: result.failure }
+                let answers = if item.action.remaps() { &mut resized } else { &mut results };
+                let result = answers.next().expect("the mover answers every move");
+                Outcome { item, done: result.done.min(item.pages), failure: result.failure }
             }
         }));
-        cost.went
+        if let Some(id) = id {
+            self.note_slots(id, &wanted);
+            self.spaces.get_mut(&id).into_iter().for_each(|space| space.activity.touched = true);
+        }
+        cost.counts
     }
 }
 
@@ -778,4 +915,12 @@ fn compressibility(parts: &ManagerParts) -> Option<Compressibility> {
 fn targets(spaces: &BTreeMap<SpaceId, Space>) -> Vec<Target<'_>> {
     let there = spaces.iter().filter(|(_, held)| !held.without_memory);
     there.map(|(&space, held)| Target { space, process: &held.process, ranges: &held.ranges }).collect()
+}
+
+/// Those that run: of the others a round would read what it has read before.
+fn awake(spaces: &BTreeMap<SpaceId, Space>) -> Vec<Target<'_>> {
+    let awake = |target: &Target<'_>| spaces.get(&target.space).is_some_and(|held| !held.activity.asleep);
+    let mut targets = targets(spaces);
+    targets.retain(awake);
+    targets
 }

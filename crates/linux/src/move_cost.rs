@@ -18,6 +18,7 @@ use terrace_core::units::{BLOCK_PAGES, Bytes, PAGE_BYTES, TierId, Vpn};
 
 use crate::movers::{MoveResult, Mover, Movers, PageMove};
 use crate::process::{Process, ProcessError};
+use crate::split_cost::InsidePrice;
 use crate::swap_in::FolioSize;
 use crate::sys::placement::{ask_for_small_pages, prefer_memory_from};
 use crate::topology::nodes::free_memory;
@@ -35,6 +36,8 @@ pub struct MoveCost {
     pub page_out_mover: Option<Duration>,
     /// What a whole block that goes out as one huge page costs; `None` where none went whole.
     pub block_out: Option<BlockPrice>,
+    /// What it costs to look inside of huge pages, once that was asked for.
+    pub inside: Option<InsidePrice>,
     /// What a move between the two fastest tiers of nodes costs; `None` with fewer of them, and where it could not be measured.
     pub between_nodes: Option<NodeMove>,
     /// Pages of Terrace itself that were moved between nodes to find out: the kernel counts them too.
@@ -67,19 +70,29 @@ impl MoveCost {
         self.page_out.or_else(|| self.between_nodes?.interrupt)
     }
 
-    /// The prices by which a policy weighs a move between nodes, if they were measured. What was not measured (a huge page's fixed part, splits,
-    /// page walks) is as assumed; the distance is that of the firmware's table (HMAT) where it has one.
+    /// The prices by which a policy weighs a move between nodes, if they were measured. What was not measured (a huge page's fixed part) is as assumed; the
+    /// distance is that of the firmware's table (HMAT) where it has one.
     pub fn prices(&self, tiers: &TierMap) -> Option<Prices> {
         let measured = self.between_nodes?;
         let nanos = |time: Duration| time.as_nanos() as f64;
         let flush_ns = measured.interrupt.map_or(Prices::ASSUMED.flush_small_ns, |interval| nanos(interval.median));
         let latency = |tier: Option<&Tier>| tier.and_then(|tier| tier.read_latency_ns).map(f64::from);
+        let inside = self.inside.unwrap_or_default();
+        // The mover's time, and what one thread loses meanwhile.
+        let of_block = |price: Option<BlockPrice>, assumed: f64| {
+            price.map_or(assumed, |price| {
+                nanos(price.mover * BLOCK_PAGES) + price.program.map_or(0.0, |each| nanos(each.median))
+            })
+        };
         let farther = latency(tiers.tiers().get(1)).zip(latency(tiers.tiers().first())).map(|(slow, fast)| slow - fast);
         Some(Prices {
             move_small_ns: nanos(measured.mover.saturating_sub(measured.copy)),
             copy_ns: nanos(measured.copy),
             flush_ns: flush_ns.max(Prices::ASSUMED.flush_ns),
             flush_small_ns: flush_ns,
+            split_ns: of_block(inside.split, Prices::ASSUMED.split_ns),
+            collapse_ns: of_block(inside.collapse, Prices::ASSUMED.collapse_ns),
+            walk_ns: inside.walk.map_or(Prices::ASSUMED.walk_ns, nanos),
             farther_ns: farther.filter(|more| *more > 0.0).unwrap_or(Prices::ASSUMED.farther_ns),
             ..Prices::ASSUMED
         })
@@ -100,9 +113,9 @@ pub struct Interval {
 /// Pages that go out, as many each round.
 const PAGES: usize = 1024;
 /// A size that the allocator always takes from the kernel as new memory.
-const FRESH: usize = 33 << 20;
+pub(crate) const FRESH: usize = 33 << 20;
 /// Rounds: between the second and the seventh of eight values the median lies in 93 of 100 cases (binomial, 1 - 18/256).
-const ROUNDS: usize = 8;
+pub(crate) const ROUNDS: usize = 8;
 /// A round of fewer says more of the machine's noise: pages that were touched just now may stay (a folio batch has 31).
 const LEAST_PAGES: usize = 32;
 /// Blocks that go out in a round: one takes a millisecond, in which a thread's loss drowns in the machine's noise.
@@ -203,7 +216,7 @@ pub fn folio_out(
 
 /// The price of a page in rounds of `carry`, which returns how many pages went, each round next to a thread that runs. `None` if more than half
 /// of the rounds failed.
-fn in_rounds(mut carry: impl FnMut(usize) -> usize) -> Option<BlockPrice> {
+pub(crate) fn in_rounds(mut carry: impl FnMut(usize) -> usize) -> Option<BlockPrice> {
     let mut times = Vec::new();
     let mut out = |round: usize| {
         let began = thread_cpu();
@@ -238,8 +251,8 @@ pub fn block_out(tiers: &TierMap, swap: TierId, deadline: Duration) -> Result<Op
     let moves: Vec<PageMove> =
         pages.map(|page| PageMove { vpn: Vpn(page), pages: 1, from: TierId::FAST, to: swap }).collect();
     let price = in_rounds(|round| {
-        let went = mover.execute(&me, &moves[round * count..][..count], tiers, &mut Vec::new()).went;
-        if went.huge + went.collapsed == count as u64 { count } else { 0 }
+        let counts = mover.execute(&me, &moves[round * count..][..count], tiers, &mut Vec::new()).counts;
+        if counts.huge + counts.collapsed == count as u64 { count } else { 0 }
     });
     let of_block = |each: Interval| Interval {
         median: each.median * BLOCK_PAGES,
@@ -405,14 +418,15 @@ pub fn half_noise(bytes: usize) -> Vec<u8> {
 }
 
 /// The same in small pages, which move one by one.
-fn half_noise_in_small_pages(bytes: usize) -> Vec<u8> {
+pub(crate) fn half_noise_in_small_pages(bytes: usize) -> Vec<u8> {
     let mut memory = vec![0u8; bytes];
     ask_for_small_pages(&mut memory);
     fill_with_half_noise(&mut memory);
     memory
 }
 
-fn fill_with_half_noise(memory: &mut [u8]) {
+/// Fills memory so that it compresses about 2:1.
+pub(crate) fn fill_with_half_noise(memory: &mut [u8]) {
     let mut state = 0x9e37_79b9_7f4a_7c15u64;
     for chunk in memory.chunks_exact_mut(PAGE_BYTES as usize) {
         for byte in &mut chunk[..PAGE_BYTES as usize / 2] {

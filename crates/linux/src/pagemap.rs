@@ -13,6 +13,7 @@ use terrace_core::units::{BLOCK_PAGES, PAGE_BYTES, Vpn};
 
 use crate::process::Process;
 use crate::shared_memory::SharedPages;
+use crate::swap_slots::SwapSlot;
 use crate::sys::{self, PageRegion, PageScan};
 
 /// The page is present in memory (`PAGE_IS_*` of linux/fs.h).
@@ -92,6 +93,13 @@ impl PagemapEntry {
         if self.present() && frame != 0 { Some(frame) } else { None }
     }
 
+    /// Bits 0 to 4 and 5 to 54: the area and the place in it of a swapped page. `None` if it is in no swap, or the reader lacks CAP_SYS_ADMIN, in
+    /// which case the kernel says 0.
+    pub(crate) fn swap_slot(self) -> Option<SwapSlot> {
+        let bits = self.0 & ((1 << 55) - 1);
+        if self.swapped() && !self.present() { SwapSlot::new(bits & 31, bits >> 5) } else { None }
+    }
+
     const fn residence(self) -> Residence {
         if self.present() {
             Residence::Present
@@ -139,10 +147,10 @@ impl Pagemap {
     /// # Errors
     /// As [`Pagemap::open`].
     pub fn of_process(process: &Process) -> io::Result<Pagemap> {
-        let mut pagemap = Pagemap::open(process.pid())?;
+        let mut pagemap = Pagemap::open(process.seen_by())?;
         if process.offers_shared() {
             // A process that ended in between has no mappings, and its pages are gone.
-            pagemap.shared = SharedPages::new(process.pid(), process.shared_mappings().unwrap_or_default());
+            pagemap.shared = SharedPages::new(process.seen_by(), process.shared_mappings().unwrap_or_default());
         }
         Ok(pagemap)
     }
@@ -359,5 +367,8 @@ mod tests {
         assert_eq!(entry.frame(), Some(0x1234));
         assert_eq!(PagemapEntry((1 << 62) | 0x55).frame(), None, "a swap entry has no frame");
         assert_eq!(PagemapEntry(1 << 62).residence(), Residence::Swapped);
+        assert_eq!(PagemapEntry((1 << 62) | (1 << 61) | (0x77 << 5) | 3).swap_slot(), SwapSlot::new(3, 0x77));
+        assert_eq!(PagemapEntry(1 << 62).swap_slot(), None, "not shown without the rights");
+        assert_eq!(entry.swap_slot(), None, "a present page has none");
     }
 }

@@ -18,6 +18,8 @@ pub struct ZramUse {
     pub compressed_bytes: Bytes,
     /// Memory that it really takes, with the allocator's waste.
     pub mem_used_bytes: Bytes,
+    /// What that may be at most (`mem_limit`); 0 without a limit.
+    pub limit_bytes: Bytes,
     /// Pages filled with one value, which take no memory.
     pub same_filled_pages: u64,
     /// Pages that would not compress and are stored as they are.
@@ -43,6 +45,11 @@ impl ZramUse {
         self.mem_used_bytes.saturating_sub(self.compressed_bytes)
     }
 
+    /// Memory that it may still take; `None` without a limit.
+    pub fn room(&self) -> Option<Bytes> {
+        (self.limit_bytes > Bytes::ZERO).then(|| self.limit_bytes.saturating_sub(self.mem_used_bytes))
+    }
+
     /// Parses mm_stat: orig, compressed, used, limit, maximum, same pages, compacted, huge pages, ...
     pub fn parse(text: &str) -> Option<ZramUse> {
         let fields: Vec<u64> = text.split_ascii_whitespace().map_while(|field| field.parse().ok()).collect();
@@ -50,6 +57,7 @@ impl ZramUse {
             orig_data_bytes: Bytes::new(*fields.first()?),
             compressed_bytes: Bytes::new(*fields.get(1)?),
             mem_used_bytes: Bytes::new(*fields.get(2)?),
+            limit_bytes: Bytes::new(*fields.get(3)?),
             same_filled_pages: *fields.get(5)?,
             // The column came with 4.19; Terrace asks for 5.10 at least, so it is there.
             incompressible_pages: fields.get(7).copied().unwrap_or(0),

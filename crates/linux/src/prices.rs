@@ -1,4 +1,4 @@
-//! Prices of page-outs by kind: what goes at once decides what a page costs the mover and the program.
+//! Prices of page-outs by kind, and of looking inside of huge pages: what goes at once decides what a page costs the mover and the program.
 //!
 //! In: the tiers, and a guard. Out: a line for each kind, measured on memory of this process next to a thread of it. Must not: leave the kernel's
 //! settings for folios changed, or give a figure for a kind that did not go as such.
@@ -12,6 +12,7 @@ use crate::guard::Guard;
 use crate::machine::STALL_DEADLINE;
 use crate::move_cost::{self, BlockPrice, Interval};
 use crate::process::ProcessError;
+use crate::split_cost::{self, InsidePrice};
 use crate::swap_in::{self, FolioSize, SwapInError};
 use crate::topology::TierMap;
 
@@ -57,9 +58,27 @@ pub(crate) fn measure(
         });
     }
     let block = move_cost::block_out(tiers, swap, STALL_DEADLINE)?;
-    let why = "blocks did not go whole: Linux before 6.1, no free huge page, or a swap that takes none";
+    let why = "blocks did not go whole: huge pages are set to never, Linux before 6.1, no free huge page, or a swap that takes none";
     prices.push(kind("whole block of 2 MiB", u64::from(BLOCK_PAGES), block, BLOCK_PAGES, why));
+    prices.extend(of_inside(split_cost::inside(root, tiers, STALL_DEADLINE)?));
     Ok(prices)
+}
+
+/// What it costs to look inside of huge pages.
+fn of_inside(price: InsidePrice) -> [KindPrice; 4] {
+    let none = "no huge page was split: they are set to never, none was free, or this kernel does not split them by advice (Linux 5.10)";
+    let pages = u64::from(BLOCK_PAGES);
+    let walk = KindPrice {
+        program_ns_per_page: price.walk.map(|walk| walk.as_nanos() as f64),
+        reason: price.walk.is_none().then(|| none.to_owned()),
+        ..kind("access to a page of a split block, more than to one of a huge page", 1, None, 1, none)
+    };
+    [
+        kind("split of a huge page", pages, price.split, BLOCK_PAGES, none),
+        kind("page of a split block", 1, price.single, 1, none),
+        kind("block made huge again", pages, price.collapse, BLOCK_PAGES, "no block became huge again"),
+        walk,
+    ]
 }
 
 /// The price of a page in folios of this size, or why it cannot be measured.
@@ -104,6 +123,18 @@ fn kind(name: &'static str, pages: u64, price: Option<BlockPrice>, program_pages
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn looking_inside_has_a_line_for_each_part_or_its_reason() {
+        let micros = Duration::from_micros;
+        let split =
+            BlockPrice { mover: micros(1), program: Some(Interval { median: micros(51), ..Interval::default() }) };
+        let price = InsidePrice { split: Some(split), walk: Some(Duration::from_nanos(33)), ..InsidePrice::default() };
+        let [split, single, collapse, walk] = of_inside(price);
+        assert_eq!((split.mover_ns_per_page, split.reason), (Some(1000.0), None));
+        assert_eq!((walk.mover_ns_per_page, walk.program_ns_per_page, walk.reason), (None, Some(33.0), None));
+        assert!(single.reason.unwrap().contains("5.10") && collapse.reason.unwrap().contains("huge again"));
+    }
 
     #[test]
     fn a_block_is_told_by_the_page_and_what_is_missing_has_its_reason() {

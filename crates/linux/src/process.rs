@@ -2,14 +2,24 @@
 //!
 //! In: a pid. Out: a [`Process`] that cannot be confused with a later one of the same pid, and its
 //! [`MemoryRange`]s. Must not: offer memory that must not move (device, locked, shared unless asked for).
+//!
+//! What /proc/PID shows of a process's memory it shows by the first thread. Where that one has ended while others run, its files are empty, and
+//! those of another thread are not: every reader goes through [`Process::seen_by`].
+
+mod locked;
 
 use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::Duration;
 
 use terrace_core::units::{Bytes, PAGE_BYTES, Vpn};
+
+use self::locked::LockedAreas;
+pub(crate) use self::locked::{Area, areas};
+pub use self::locked::{Refuses, parse_locked};
 
 /// A process, held by a pidfd and by its start time, so that a pid used again is never taken for it.
 #[derive(Debug)]
@@ -19,6 +29,9 @@ pub struct Process {
     pidfd: OwnedFd,
     /// Whether shared memory was among the ranges it offered last.
     offers_shared: AtomicBool,
+    /// The thread by which its memory is seen: the first, until that has ended.
+    seen_by: AtomicU32,
+    locked: LockedAreas,
 }
 
 /// Why a process cannot be used.
@@ -116,7 +129,34 @@ impl Process {
                 other => ProcessError::Read { path: format!("pidfd_open({pid})"), source: other.into() },
             })?;
         let start_time = Stat::read(pid)?.start_time;
-        Ok(Process { pid, start_time, pidfd, offers_shared: AtomicBool::new(false) })
+        Ok(Process {
+            pid,
+            start_time,
+            pidfd,
+            offers_shared: AtomicBool::new(false),
+            seen_by: AtomicU32::new(pid),
+            locked: LockedAreas::default(),
+        })
+    }
+
+    /// The id under which the kernel shows its memory, below /proc and to calls that take the id of a thread: its pid, or that of a thread
+    /// that runs where the first has ended. As found when its ranges were read last.
+    pub fn seen_by(&self) -> u32 {
+        self.seen_by.load(Ordering::Relaxed)
+    }
+
+    /// Looks again by which thread its memory is seen. Another thread takes the place of the first by executing a program, so that is asked
+    /// first.
+    fn look_for_thread(&self) -> u32 {
+        let found = thread_with_memory(Path::new("/proc"), self.pid).unwrap_or(self.pid);
+        self.seen_by.store(found, Ordering::Relaxed);
+        found
+    }
+
+    /// Whether its first thread has ended, and others run on with its memory. Linux then lets nobody else advise on that memory
+    /// (process_madvise(2) answers ESRCH, by whatever pidfd), so that it cannot be paged out from outside.
+    pub fn first_thread_has_ended(&self) -> bool {
+        !self.has_memory() && self.look_for_thread() != self.pid
     }
 
     /// Its shared mappings, by address, whatever they are mappings of.
@@ -124,7 +164,7 @@ impl Process {
     /// # Errors
     /// When the process is gone or may not be read.
     pub fn shared_mappings(&self) -> Result<Vec<SharedMapping>, ProcessError> {
-        Ok(parse_shared(&read_proc(self.pid, "maps")?))
+        Ok(parse_shared(&self.read_memory_file("maps")?))
     }
 
     /// Whether shared memory was among the ranges that [`Process::ranges`] offered last.
@@ -147,13 +187,18 @@ impl Process {
         self.pidfd.as_fd()
     }
 
-    /// Whether it still runs, and is the one that was opened. A zombie does not run.
+    /// Whether all of its threads are over: it is gone, or waits to be waited for.
+    pub fn has_ended(&self) -> bool {
+        self.stat().map_or(true, |stat| stat.has_ended())
+    }
+
+    /// Whether its first thread runs, and it is the one that was opened. A zombie does not run.
     pub fn is_alive(&self) -> bool {
         Stat::read(self.pid).is_ok_and(|stat| stat.start_time == self.start_time && !matches!(stat.state, 'Z' | 'X'))
     }
 
-    /// Whether it still has memory of its own. A process loses it some time before it exits, and one whose first thread has ended shows
-    /// none while its other threads run.
+    /// Whether its first thread still has memory. A process loses it some time before it exits, and one whose first thread has ended shows
+    /// none by its pid while its other threads run ([`Process::first_thread_has_ended`]).
     pub fn has_memory(&self) -> bool {
         self.stat().is_ok_and(|stat| stat.mapped > Bytes::ZERO)
     }
@@ -167,23 +212,30 @@ impl Process {
         if stat.start_time == self.start_time { Ok(stat) } else { Err(ProcessError::Gone { pid: self.pid }) }
     }
 
+    /// The processor time of its threads so far; `None` if it is gone.
+    pub fn clock(&self) -> Option<Duration> {
+        crate::sys::process_clock(self.pid).ok()
+    }
+
     /// The memory ranges that may be managed, by address.
     ///
     /// # Errors
     /// When the process is gone or may not be read.
     pub fn ranges(&self, options: RangeOptions) -> Result<Vec<MemoryRange>, ProcessError> {
-        let maps = read_proc(self.pid, "maps")?;
-        // Locked memory shows only in smaps, which is dear to read; VmLck in status says whether it is needed.
-        let locked = if read_proc(self.pid, "status")?
-            .lines()
-            .any(|line| line.starts_with("VmLck:") && !line.ends_with(" 0 kB"))
-        {
-            parse_locked(&read_proc(self.pid, "smaps")?)
-        } else {
-            Vec::new()
-        };
-        let mut ranges = parse_maps(&maps, options);
-        ranges.retain(|range| !locked.contains(&range.start));
+        self.ranges_where(options, Refuses::Nobody)
+    }
+
+    /// The memory ranges that may be managed, by address; where the kernel refuses to move what is locked, a little of that is among them.
+    ///
+    /// # Errors
+    /// As [`Process::ranges`].
+    pub fn ranges_where(&self, options: RangeOptions, refuses: Refuses) -> Result<Vec<MemoryRange>, ProcessError> {
+        let mut ranges = parse_maps(&self.read_memory_file("maps")?, options);
+        let status = self.read_memory_file("status")?;
+        self.locked.take_out(locked::amount(&status), &mut ranges, refuses, || {
+            let path = format!("/proc/{}/smaps", self.seen_by());
+            locked::starts(&mut io::BufReader::with_capacity(1 << 16, std::fs::File::open(path)?))
+        });
         let offers_shared = ranges.iter().any(|range| range.backing == Backing::Shared);
         self.offers_shared.store(offers_shared, Ordering::Relaxed);
         Ok(ranges)
@@ -198,25 +250,48 @@ impl Process {
     /// # Errors
     /// When the process is gone or may not be read, or the kernel was built without NUMA.
     pub fn placed_by_policy(&self, nodes: &BTreeSet<u32>) -> Result<BTreeSet<Vpn>, ProcessError> {
-        Ok(parse_placed(&read_proc(self.pid, "numa_maps")?, nodes))
+        Ok(parse_placed(&self.read_memory_file("numa_maps")?, nodes))
     }
 
-    /// Children of this process and of theirs, as far as the kernel lists them.
-    pub fn descendants(&self) -> Vec<u32> {
-        let mut found = Vec::new();
-        let mut pending = vec![self.pid];
-        while let Some(pid) = pending.pop() {
-            let Ok(tasks) = std::fs::read_dir(format!("/proc/{pid}/task")) else { continue };
-            for task in tasks.flatten() {
-                let Ok(children) = std::fs::read_to_string(task.path().join("children")) else { continue };
-                for child in children.split_ascii_whitespace().filter_map(|child| child.parse().ok()) {
-                    found.push(child);
-                    pending.push(child);
-                }
+    /// Reads a file that tells of its memory.
+    fn read_memory_file(&self, file: &str) -> Result<String, ProcessError> {
+        match read_proc(self.seen_by(), file) {
+            Ok(text) if !text.is_empty() => Ok(text),
+            // Empty, or of a thread that is over by now. Of a process that has no memory any more it stays empty.
+            Ok(_) | Err(ProcessError::Gone { .. }) => {
+                read_proc(self.look_for_thread(), file).map_err(|error| match error {
+                    ProcessError::Gone { .. } => ProcessError::Gone { pid: self.pid },
+                    other => other,
+                })
             }
+            Err(error) => Err(error),
         }
-        found
     }
+}
+
+/// A thread of a process that shows its memory: the first that has not ended.
+fn thread_with_memory(proc: &Path, pid: u32) -> Option<u32> {
+    let tasks = std::fs::read_dir(proc.join(format!("{pid}/task"))).ok()?;
+    let mut threads: Vec<u32> = tasks.flatten().filter_map(|task| task.file_name().to_str()?.parse().ok()).collect();
+    threads.sort_unstable();
+    // A thread's own folder below /proc is there for who knows its id, and so are its files of the process it belongs to.
+    let text = |thread| read_below(proc, pid, &format!("task/{thread}/stat")).ok();
+    threads
+        .into_iter()
+        .find(|thread| text(*thread).and_then(|text| Stat::parse(&text)).is_some_and(|stat| stat.mapped > Bytes::ZERO))
+}
+
+/// The children of a process, as far as the kernel lists them: those that ended and were not waited for among them.
+pub fn children(pid: u32) -> Vec<u32> {
+    children_below(Path::new("/proc"), pid)
+}
+
+fn children_below(proc: &Path, pid: u32) -> Vec<u32> {
+    let tasks = std::fs::read_dir(proc.join(format!("{pid}/task"))).into_iter().flatten().flatten();
+    let texts = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("children")).ok());
+    texts
+        .flat_map(|text| text.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<u32>>())
+        .collect()
 }
 
 /// The counters of /proc/PID/stat that Terrace uses.
@@ -226,6 +301,10 @@ pub struct Stat {
     pub command: String,
     /// R, S, D, T, Z, ...
     pub state: char,
+    /// Its process group; 0 where the group's leader lies outside of this PID namespace, as that of the first process of a guest or container does.
+    pub group: u32,
+    /// Its session; 0 where the leader lies outside of this PID namespace.
+    pub session: u32,
     /// Faults that needed no I/O, since it started.
     pub minor_faults: u64,
     /// Faults that read from a device or from swap, since it started.
@@ -234,6 +313,8 @@ pub struct Stat {
     pub user_ticks: u64,
     /// CPU time in the kernel, clock ticks.
     pub system_ticks: u64,
+    /// Its threads that are not over. A first thread that ended counts until the last has.
+    pub threads: u64,
     /// Start time, clock ticks after boot.
     pub start_time: u64,
     /// Resident memory.
@@ -252,6 +333,12 @@ impl Stat {
         Stat::parse(&text).ok_or(ProcessError::Gone { pid })
     }
 
+    /// Whether all of its threads are over, and it only waits to be waited for. A process whose first thread alone has ended is shown as a
+    /// zombie as well.
+    pub fn has_ended(&self) -> bool {
+        matches!(self.state, 'Z' | 'X') && self.threads <= 1
+    }
+
     /// Parses /proc/PID/stat (proc_pid_stat(5)). The command may hold blanks and brackets, so the last ')' ends it.
     pub(crate) fn parse(text: &str) -> Option<Stat> {
         let open = text.find('(')?;
@@ -260,13 +347,18 @@ impl Stat {
         let fields: Vec<&str> = text.get(close + 1..)?.split_ascii_whitespace().collect();
         // Field 3 of the manual page is fields[0] here.
         let number = |field: usize| fields.get(field - 3)?.parse::<u64>().ok();
+        // -1 while the process ends.
+        let leader = |field: usize| Some(fields.get(field - 3)?.parse::<i32>().ok()?.max(0) as u32);
         Some(Stat {
             command,
             state: fields.first()?.chars().next()?,
+            group: leader(5)?,
+            session: leader(6)?,
             minor_faults: number(10)?,
             major_faults: number(12)?,
             user_ticks: number(14)?,
             system_ticks: number(15)?,
+            threads: number(20)?,
             start_time: number(22)?,
             resident: Bytes::of_pages(number(24)?),
             mapped: Bytes::new(number(23)?),
@@ -350,22 +442,6 @@ fn parse_shared_line(line: &str) -> Option<SharedMapping> {
         object: SharedObject { device, inode, system_v },
         first,
     })
-}
-
-/// The starts of the ranges that smaps marks as locked ("lo" in VmFlags), device or hugetlb memory.
-pub fn parse_locked(smaps: &str) -> Vec<Vpn> {
-    let mut locked = Vec::new();
-    let mut start = None;
-    for line in smaps.lines() {
-        if let Some(flags) = line.strip_prefix("VmFlags:") {
-            if flags.split_ascii_whitespace().any(|flag| matches!(flag, "lo" | "io" | "pf" | "ht")) {
-                locked.extend(start);
-            }
-        } else if let Some((first, _)) = line.split_ascii_whitespace().next().and_then(|range| range.split_once('-')) {
-            start = u64::from_str_radix(first, 16).ok().map(Vpn::of_address);
-        }
-    }
-    locked
 }
 
 /// The starts of the ranges of a numa_maps whose policy binds them to fewer than these nodes or interleaves them.
@@ -463,16 +539,46 @@ mod tests {
         assert_eq!((stat.resident, stat.mapped), (Bytes::of_pages(250), Bytes::new(1_000_000)));
     }
 
+    /// Its pid, its threads with the state and mapped bytes of each, and its children.
+    type FakeProcess<'a> = (u32, &'a [(u32, char, u64)], &'a str);
+
+    /// A tree like /proc.
+    fn fake_proc(processes: &[FakeProcess<'_>]) -> tempfile::TempDir {
+        let proc = tempfile::tempdir().unwrap();
+        for (pid, threads, children) in processes {
+            for (thread, state, mapped) in *threads {
+                let place = proc.path().join(format!("{pid}/task/{thread}"));
+                std::fs::create_dir_all(&place).unwrap();
+                let count = threads.len();
+                let stat = format!("{thread} (x) {state} 1 1 1 0 -1 0 0 0 0 0 0 0 0 0 20 0 {count} 0 5 {mapped} 9 0");
+                std::fs::write(place.join("stat"), stat).unwrap();
+                std::fs::write(place.join("children"), if thread == pid { children } else { "" }).unwrap();
+            }
+        }
+        proc
+    }
+
     #[test]
-    fn locked_ranges_are_found_in_smaps() {
-        let smaps = "\
-7f0000000000-7f0000100000 rw-p 00000000 00:00 0
-Size:               1024 kB
-VmFlags: rd wr mr mw me ac
-7f0000200000-7f0000300000 rw-p 00000000 00:00 0
-VmFlags: rd wr mr mw me lo ac
-";
-        assert_eq!(parse_locked(smaps), [Vpn::of_address(0x7f00_0020_0000)]);
+    fn a_thread_that_runs_shows_the_memory_of_a_first_that_ended() {
+        let proc = fake_proc(&[
+            (40, &[(40, 'Z', 0), (41, 'Z', 0), (42, 'S', 4096)], ""),
+            (50, &[(50, 'S', 4096), (51, 'S', 4096)], ""),
+            (60, &[(60, 'Z', 0)], ""),
+        ]);
+        assert_eq!([40, 50, 60, 70].map(|pid| thread_with_memory(proc.path(), pid)), [Some(42), Some(50), None, None]);
+        let ended =
+            |pid| Stat::parse(&read_below(proc.path(), pid, &format!("task/{pid}/stat")).unwrap()).unwrap().has_ended();
+        assert_eq!([40, 50, 60].map(ended), [false, false, true], "one whose other threads run has not ended");
+    }
+
+    #[test]
+    fn children_of_all_threads_are_listed_and_theirs_are_not() {
+        let proc = fake_proc(&[(40, &[(40, 'S', 1), (41, 'S', 1)], "43 44 "), (43, &[(43, 'S', 1)], "45 ")]);
+        std::fs::write(proc.path().join("40/task/41/children"), "46 ").unwrap();
+        let mut found = children_below(proc.path(), 40);
+        found.sort_unstable();
+        assert_eq!(found, [43, 44, 46]);
+        assert_eq!(children_below(proc.path(), 99), Vec::<u32>::new());
     }
 
     #[test]

@@ -6,6 +6,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
+use crate::machine_programs::{is_real_time, locks_all};
 use crate::process::{ProcessError, Stat, read_below};
 
 /// What is known of a process.
@@ -29,6 +30,10 @@ pub struct Facts {
     pub container: Option<String>,
     /// What kind of virtual machine it is, if it is one.
     pub guest: Option<Guest>,
+    /// Whether it has locked all its memory.
+    pub locks_memory: bool,
+    /// Whether its first thread runs in real time or by deadlines.
+    pub real_time: bool,
 }
 
 /// A process that is a virtual machine.
@@ -59,13 +64,15 @@ impl Facts {
         if field("VmSize").is_none() {
             return Ok(None);
         }
-        let stat = Stat::parse(&read("stat")?).ok_or(ProcessError::Gone { pid })?;
+        let text = read("stat")?;
+        let stat = Stat::parse(&text).ok_or(ProcessError::Gone { pid })?;
         let number = |name: &str| field(name).and_then(|text| text.parse().ok());
         let exe = std::fs::read_link(directory.join("exe")).ok();
         // A binary that was replaced while it runs is still meant by its path.
         let exe = exe.map(|path| path.to_string_lossy().trim_end_matches(" (deleted)").to_owned());
         let cgroups = parse_cgroups(&read("cgroup").unwrap_or_default());
         let guest = guest(&directory, exe.as_deref(), &stat.command);
+        let kilobytes = |name: &str| field(name).and_then(|text| text.parse::<u64>().ok()).unwrap_or(0);
         Ok(Some(Facts {
             pid,
             start_time: stat.start_time,
@@ -76,7 +83,15 @@ impl Facts {
             exe,
             cgroups,
             guest,
+            locks_memory: locks_all(kilobytes("VmLck"), kilobytes("VmRSS"), kilobytes("VmSwap")),
+            real_time: is_real_time(&text),
         }))
+    }
+
+    /// The parent of a process; `None` if it is gone, or has none here.
+    pub(crate) fn parent_of(pid: u32) -> Option<u32> {
+        let status = read_below(Path::new("/proc"), pid, "status").ok()?;
+        status.lines().find_map(|line| line.strip_prefix("PPid:")?.trim().parse().ok())
     }
 }
 
@@ -143,7 +158,7 @@ fn parse_cgroups(text: &str) -> Vec<String> {
 }
 
 /// The container that a cgroup's path names: Docker, containerd, CRI-O and Podman all put 64 hexadecimal digits into it.
-fn container(path: &str) -> Option<String> {
+pub(crate) fn container(path: &str) -> Option<String> {
     path.split(['/', '-', '.', ':'])
         .rev()
         .find(|part| part.len() == 64 && part.bytes().all(|byte| byte.is_ascii_hexdigit()))

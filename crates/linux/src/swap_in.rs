@@ -1,7 +1,8 @@
 //! Returns in larger pieces: while a run lasts, pages come back from compressed swap in folios of one size.
 //!
 //! In: a size. Out: the kernel's setting for folios of that size, written, with its undo record at the guard. Must not: change anything before it is
-//! known that the kernel has the size and lets it be written, or put back what somebody else set meanwhile.
+//! known that the kernel has the size and lets it be written, put back what somebody else set meanwhile, or be believed: `trials.rs` tries whether
+//! folios come back, and where they do not the setting is put back at once.
 //!
 //! Since Linux 6.12 a fault on a page in zram brings the whole folio back if the page's neighbours left together, and if the area may have
 //! anonymous folios of that size (hugepages-SIZEkB/enabled). `always` allows it for all programs, whatever they advise; so new memory comes in
@@ -14,6 +15,7 @@ use std::str::FromStr;
 use terrace_core::units::{Bytes, PAGE_BYTES};
 
 use crate::guard::{Guard, GuardError, ProtectToken, Undo, UndoError};
+use crate::huge_pages::chosen;
 
 /// Where the kernel has its settings for folios of each size.
 const SIZES: &str = "sys/kernel/mm/transparent_hugepage";
@@ -95,7 +97,12 @@ impl FolioSize {
         self.0.pages()
     }
 
-    fn file(self, root: &Path) -> PathBuf {
+    /// All sizes that there may be.
+    pub(crate) fn all() -> impl Iterator<Item = FolioSize> {
+        (2..=8).map(|order| FolioSize(Bytes::of_pages(1 << order)))
+    }
+
+    pub(crate) fn file(self, root: &Path) -> PathBuf {
         self.directory(root).join("enabled")
     }
 
@@ -105,7 +112,16 @@ impl FolioSize {
 
     /// Folios of this size that faults on new memory got on the whole machine so far. `None` where the kernel does not count them.
     pub(crate) fn made(self, root: &Path) -> Option<u64> {
-        std::fs::read_to_string(self.directory(root).join("stats/anon_fault_alloc")).ok()?.trim().parse().ok()
+        self.count(root, "anon_fault_alloc")
+    }
+
+    /// Folios of this size that the kernel wanted to bring back so far, and had no memory for.
+    pub(crate) fn failed_returns(self, root: &Path) -> u64 {
+        self.count(root, "swpin_fallback").unwrap_or(0)
+    }
+
+    fn count(self, root: &Path, name: &str) -> Option<u64> {
+        std::fs::read_to_string(self.directory(root).join("stats").join(name)).ok()?.trim().parse().ok()
     }
 }
 
@@ -118,8 +134,8 @@ pub fn check(root: &Path, size: FolioSize) -> Result<(), SwapInError> {
     match std::fs::OpenOptions::new().write(true).open(&path) {
         Ok(_) => Ok(()),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            let all = (2..=8).map(|order| FolioSize(Bytes::of_pages(1 << order)));
-            Err(SwapInError::Missing { size, path, there: all.filter(|size| size.file(root).exists()).collect() })
+            let there = FolioSize::all().filter(|size| size.file(root).exists()).collect();
+            Err(SwapInError::Missing { size, path, there })
         }
         Err(source) => Err(SwapInError::Setting { path, source }),
     }
@@ -165,13 +181,13 @@ pub(crate) fn set(root: &Path, size: FolioSize, guard: &Guard) -> Result<Option<
     }
 }
 
-/// A line for the report where the setting changes nothing for returns.
+/// That this release brings pages back one by one whatever is set.
 pub(crate) fn too_old(release: &str) -> Option<String> {
     let mut numbers = release.split(|letter: char| !letter.is_ascii_digit()).map_while(|part| part.parse().ok());
     let version = numbers.next().zip(numbers.next())?;
     (version < SINCE).then(|| {
         format!(
-            "swap-in: Linux {release} brings pages back from compressed swap one by one; folios come back since {}.{}",
+            "Linux {release} brings pages back from compressed swap one by one, and folios came with {}.{}",
             SINCE.0, SINCE.1
         )
     })
@@ -179,8 +195,7 @@ pub(crate) fn too_old(release: &str) -> Option<String> {
 
 /// How the choice in this text is put back; `None` where it need not be changed. The kernel shows all values and puts the one in force in brackets.
 fn undo(path: &Path, before: &str) -> Option<Undo> {
-    let chosen = before.split_ascii_whitespace().find_map(|word| word.strip_prefix('[')?.strip_suffix(']'));
-    let previous = chosen.unwrap_or(before.trim());
+    let previous = chosen(before).unwrap_or(before.trim());
     if previous == FOR_ALL {
         return None;
     }

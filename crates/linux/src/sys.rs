@@ -963,6 +963,31 @@ pub fn resource_usage(children: bool) -> (std::time::Duration, std::time::Durati
     (span(usage.ru_utime), span(usage.ru_stime), usage.ru_maxrss.max(0) as u64)
 }
 
+/// The processor time of all threads of a process so far, to the nanosecond: its processor clock, as clock_getcpuclockid(3) names it. A thread that
+/// runs now is behind by a tick at most.
+///
+/// # Errors
+/// `EINVAL` where there is no such process.
+pub fn process_clock(pid: u32) -> std::io::Result<std::time::Duration> {
+    // CPUCLOCK_SCHED of a process (linux/posix-timers.h): the complement of the pid, and 2 in the low three bits.
+    let clock = (!(pid as libc::clockid_t) << 3) | 2;
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the pointer is to a live timespec, which the call fills or leaves alone.
+    if unsafe { libc::clock_gettime(clock, &raw mut time) } != 0 {
+        return Err(std::io::Error::last_os_error());
+    }
+    Ok(std::time::Duration::new(time.tv_sec.max(0) as u64, time.tv_nsec.max(0) as u32))
+}
+
+/// Major faults of this thread so far (getrusage(2) with RUSAGE_THREAD), those on other processes' pages that it reads included.
+pub fn thread_major_faults() -> u64 {
+    // SAFETY: rusage is plain data, for which all zero bytes are a value.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: the pointer is to a live rusage, which the call fills; it fails only for an unknown `who`.
+    unsafe { libc::getrusage(libc::RUSAGE_THREAD, &raw mut usage) };
+    usage.ru_majflt.max(0) as u64
+}
+
 // ---- where this thread's memory comes from (measuring nodes) ----
 
 /// Memory from a node of choice, in huge pages where they can be had.

@@ -36,7 +36,8 @@ const PAGES_OF_BLOCK: u64 = BLOCK_PAGES as u64;
 const MANY_BLOCKS: u64 = 32;
 
 const TESTS: &[live::LiveTest] = &[
-    ("single_pages_go_whole_whatever_huge_pages_are_set_to", single_pages_go_whole),
+    ("single_pages_go_whole_unless_huge_pages_are_set_to_never", single_pages_go_whole),
+    ("a_setting_that_changes_counts_at_once", a_setting_that_changes_counts_at_once),
     ("memory_that_asks_for_huge_pages_goes_whole", || {
         // Where none was free at the fault there are single pages, which are collapsed.
         is_whole_or("advised", "madvise", &[]);
@@ -177,7 +178,7 @@ fn all_pages(first: Vpn, blocks: u64) -> Vec<PageMove> {
 
 /// Pages that a reason kept from going whole.
 fn apart(cost: &MoveCost, why: Apart) -> u64 {
-    cost.went.apart.get(&why).copied().unwrap_or_default()
+    cost.counts.apart.get(&why).copied().unwrap_or_default()
 }
 
 /// Pages a program out, all blocks at once, and checks what holds for every kind of memory. Returns what it cost, and how many pages left.
@@ -197,7 +198,7 @@ fn page_out(kind: &str, huge_pages: &str, program: &mut Program) -> (MoveCost, u
     let count = Pagemap::open(program.pid()).unwrap().count(program.first, end).unwrap();
     println!(
         "    {kind}, huge pages {huge_pages}: {done} pages left; huge {}, collapsed {}, single {}, {:?}; {before} before, {after} after",
-        cost.went.huge, cost.went.collapsed, cost.went.single, cost.went.apart
+        cost.counts.huge, cost.counts.collapsed, cost.counts.single, cost.counts.apart
     );
     // Page tables and the interpreter's own pages are all that may come.
     assert!(
@@ -209,8 +210,11 @@ fn page_out(kind: &str, huge_pages: &str, program: &mut Program) -> (MoveCost, u
         // A page of a file that is in swap leaves no trace in the page tables.
         assert_eq!(count.swapped_pages, done, "{kind}: what is reported is what the page tables say");
     }
-    assert!(whole * PAGES_OF_BLOCK >= cost.went.huge + cost.went.collapsed, "{kind}: the kernel wrote {whole} whole");
-    let told = cost.went.huge + cost.went.collapsed + cost.went.apart.values().sum::<u64>();
+    assert!(
+        whole * PAGES_OF_BLOCK >= cost.counts.huge + cost.counts.collapsed,
+        "{kind}: the kernel wrote {whole} whole"
+    );
+    let told = cost.counts.huge + cost.counts.collapsed + cost.counts.apart.values().sum::<u64>();
     assert!(
         kind == "locked" || told == BLOCKS * PAGES_OF_BLOCK,
         "{kind}: each block went whole, or has its reason: {told}"
@@ -225,13 +229,42 @@ fn single_pages_go_whole() {
     for huge_pages in ["always", "madvise", "never"] {
         let _setting = Setting::set(Path::new(HUGE_PAGES), huge_pages);
         let mut program = Program::start("plain", BLOCKS);
+        let made = counted("thp_collapse_alloc");
         let (cost, done) = page_out("plain", huge_pages, &mut program);
         assert_eq!(done, BLOCKS * PAGES_OF_BLOCK);
-        assert_eq!(cost.went.huge + cost.went.collapsed, done, "huge pages {huge_pages}: {:?}", cost.went);
+        if huge_pages == "never" {
+            assert_eq!((cost.counts.single, apart(&cost, Apart::Never)), (done, done), "{:?}", cost.counts);
+            assert_eq!(counted("thp_collapse_alloc"), made, "no huge page is made");
+            continue;
+        }
+        assert_eq!(cost.counts.huge + cost.counts.collapsed, done, "huge pages {huge_pages}: {:?}", cost.counts);
         if huge_pages != "always" {
-            assert_eq!(cost.went.collapsed, done, "single pages until now");
+            assert_eq!(cost.counts.collapsed, done, "single pages until now");
         }
     }
+}
+
+/// One mover, and a block each time: with `never` it makes none huge from the next block on, and with `madvise` it does again.
+fn a_setting_that_changes_counts_at_once() {
+    let mut program = Program::start("plain", BLOCKS);
+    let (zram, tiers) = zram_tiers(Bytes::mib(64));
+    let process = Process::open(program.pid()).unwrap();
+    settle(&tiers);
+    let mut movers = Movers::for_tiers(&tiers, STALL_DEADLINE);
+    for (block, huge_pages) in (0..BLOCKS).zip(["madvise", "never", "always", "never"]) {
+        let _setting = Setting::set(Path::new(HUGE_PAGES), huge_pages);
+        let first = Vpn(program.first.0 + block * PAGES_OF_BLOCK);
+        let cost = movers.execute(&process, &all_pages(first, 1), &tiers, &mut Vec::new());
+        println!("    block {block}, huge pages {huge_pages}: {:?}", cost.counts);
+        if huge_pages == "never" {
+            assert_eq!((cost.counts.collapsed, apart(&cost, Apart::Never)), (0, PAGES_OF_BLOCK), "{:?}", cost.counts);
+        } else {
+            // khugepaged, which `always` wakes, may have been first.
+            assert_eq!(cost.counts.collapsed + cost.counts.huge, PAGES_OF_BLOCK, "{:?}", cost.counts);
+        }
+    }
+    assert_eq!(program.check(), "intact");
+    zram.tear_down().unwrap();
 }
 
 /// All blocks leave, whole or for one of these reasons page by page.
@@ -239,15 +272,15 @@ fn is_whole_or(kind: &str, huge_pages: &str, reasons: &[Apart]) {
     let _setting = Setting::set(Path::new(HUGE_PAGES), huge_pages);
     let (cost, done) = page_out(kind, huge_pages, &mut Program::start(kind, BLOCKS));
     assert_eq!(done, BLOCKS * PAGES_OF_BLOCK, "all of it left");
-    assert!(cost.went.apart.keys().all(|why| reasons.contains(why)), "{:?}", cost.went);
+    assert!(cost.counts.apart.keys().all(|why| reasons.contains(why)), "{:?}", cost.counts);
 }
 
 /// As many blocks are not collapsed, for this reason; the others go whole.
 fn is_apart(kind: &str, blocks: u64, why: Apart) {
     let _setting = Setting::set(Path::new(HUGE_PAGES), "madvise");
     let (cost, _) = page_out(kind, "madvise", &mut Program::start(kind, BLOCKS));
-    assert_eq!(apart(&cost, why), blocks * PAGES_OF_BLOCK, "{:?}", cost.went);
-    assert_eq!(cost.went.collapsed, (BLOCKS - blocks) * PAGES_OF_BLOCK, "{:?}", cost.went);
+    assert_eq!(apart(&cost, why), blocks * PAGES_OF_BLOCK, "{:?}", cost.counts);
+    assert_eq!(cost.counts.collapsed, (BLOCKS - blocks) * PAGES_OF_BLOCK, "{:?}", cost.counts);
 }
 
 fn merged_memory_stays_merged() {
@@ -266,13 +299,13 @@ fn merged_memory_stays_merged() {
     };
     wait_until(PATIENCE, "each page is merged", || merged() >= BLOCKS * PAGES_OF_BLOCK - 8);
     let (cost, _) = page_out("ksm", "madvise", &mut program);
-    assert_eq!(apart(&cost, Apart::Shared), BLOCKS * PAGES_OF_BLOCK, "{:?}", cost.went);
+    assert_eq!(apart(&cost, Apart::Shared), BLOCKS * PAGES_OF_BLOCK, "{:?}", cost.counts);
 }
 
 fn locked_memory_stays() {
     let _setting = Setting::set(Path::new(HUGE_PAGES), "madvise");
     let (cost, done) = page_out("locked", "madvise", &mut Program::start("locked", BLOCKS));
-    assert_eq!((done, cost.went.pages()), (0, 0), "nothing of it leaves: {:?}", cost.went);
+    assert_eq!((done, cost.counts.pages()), (0, 0), "nothing of it leaves: {:?}", cost.counts);
 }
 
 /// A Terrace in small: PID ADDRESS [guarded]. Sets compressed swap up, pages all of it out, and waits.

@@ -46,6 +46,7 @@ const TESTS: &[live::LiveTest] = &[
     ("a_huge_page_goes_whole", a_huge_page_goes_whole),
     ("move_pages_reads_the_status_of_each_page", move_pages_reads_the_status_of_each_page),
     ("full_swap_is_told_as_no_room", full_swap_is_told_as_no_room),
+    ("what_a_limited_zram_refuses_is_no_room", what_a_limited_zram_refuses_is_no_room),
     ("a_refused_set_up_leaves_nothing", a_refused_set_up_leaves_nothing),
     ("zram_goes_and_data_stay_when_terrace_is_killed", zram_goes_and_data_stay_when_terrace_is_killed),
     ("a_leftover_is_told_by_its_label_and_can_be_removed", a_leftover_is_told_by_its_label_and_can_be_removed),
@@ -302,6 +303,29 @@ fn full_swap_is_told_as_no_room() {
     let told = rest.filter(|result| result.failure == Some(Failure::NoRoom)).count();
     println!("    told as no room: {told}");
     assert!(told > 3000);
+    assert_eq!(child.check(), "intact");
+    zram.tear_down().unwrap();
+}
+
+/// Pages that zram refuses get a swap entry and stay in memory, in the swap cache: they are taken back, and not told as moved.
+fn what_a_limited_zram_refuses_is_no_room() {
+    let mut child = Patterned::start(Mode::Plain, 16384);
+    let (zram, tiers) = zram_tiers(Bytes::mib(256));
+    std::fs::write(format!("/sys/block/zram{}/mem_limit", zram.id()), "2M").unwrap();
+    let process = Process::open(child.pid()).unwrap();
+    settle(&tiers);
+    let (moves, mut results) = (pages_of(&child.pieces, FAST, SWAP), Vec::new());
+    let cost = Movers::for_tiers(&tiers, STALL_DEADLINE).execute(&process, &moves, &tiers, &mut results);
+    let usage = zram.usage().unwrap();
+    let (told, stored) = (done(&results), usage.orig_data_bytes.pages());
+    println!("    {told} told, {stored} stored in {}, {} taken back", usage.mem_used_bytes, cost.unwritten);
+    assert!(cost.unwritten > 0 && told > 0 && told < 16000, "the limit is met in the middle: {told}");
+    assert!(told.abs_diff(stored) <= told / 50, "{told} told as moved, {stored} written");
+    let piece = child.pieces[0];
+    let count = Pagemap::open(child.pid()).unwrap().count(piece.first, Vpn(piece.first.0 + piece.pages)).unwrap();
+    assert_eq!((count.swapped_pages, count.present_pages), (told, 16384 - told));
+    let refused = results.iter().filter(|result| result.done == 0);
+    assert!(refused.clone().all(|result| result.failure == Some(Failure::NoRoom)));
     assert_eq!(child.check(), "intact");
     zram.tear_down().unwrap();
 }

@@ -238,6 +238,8 @@ pub struct Management {
     pub split_ns: f64,
     /// Collapsing 512 pages into a huge one, but for the copy, in the mover.
     pub collapse_ns: f64,
+    /// The same of a block that is in use meanwhile, with its copy; 0 where that makes no difference.
+    pub collapse_in_use_ns: f64,
     /// Looking at one page on a reclaim list, in the kernel's reclaim thread.
     pub reclaim_page_ns: f64,
 }
@@ -689,7 +691,7 @@ impl Reader {
             let quantity = self.take(table, "management", name)?;
             self.nanoseconds(&format!("management.{name}"), quantity)
         };
-        let management = Management {
+        let mut management = Management {
             first_touch_small_ns: nanos("first_touch_small")?,
             first_touch_huge_ns: nanos("first_touch_huge")?,
             hint_fault_ns: nanos("hint_fault")?,
@@ -704,8 +706,13 @@ impl Reader {
             shootdown_ns: nanos("shootdown")?,
             split_ns: nanos("split")?,
             collapse_ns: nanos("collapse")?,
+            collapse_in_use_ns: 0.0,
             reclaim_page_ns: nanos("reclaim_page")?,
         };
+        known.push("collapse_in_use");
+        if let Some(given) = table.get("collapse_in_use") {
+            management.collapse_in_use_ns = self.nanoseconds("management.collapse_in_use", given)?;
+        }
         self.no_others(table, "management", &known)?;
         Ok(management)
     }

@@ -6,6 +6,8 @@
 //! once its marks have been cleared: a page with one is in use, and one without was idle since.
 //! Nor, without a limit to keep, what a growing program has written and not used since: it may be about to serve it.
 //!
+//! Huge pages in use are looked into (`parts/inside.rs`): what is cold inside leaves as any other page does.
+//!
 //! Pages leave whole blocks first: those are a hundred times cheaper for the program (docs/block-moves.md).
 //!
 //! Source: our own, after what experience with idle-age policies (intel/memtierd `age`) and with abrupt cooling
@@ -21,17 +23,19 @@
 //! | `interval`, `share` | 1 s, 1/4 | every mark is cleared every 4 s; clears cost both sides a hundred times a reading |
 //! | `ahead` | 1/4 | when so much of a block's slow part came back in one round, the rest is fetched ahead of use |
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use terrace_core::observation::{Observation, Observations, ScanBatch};
 use terrace_core::pages::{Page, Pages};
-use terrace_core::plan::{MoveRequests, Reason};
+use terrace_core::plan::{MoveRequests, Outcome, Reason};
 use terrace_core::policy::{
-    Cadence, CapacityView, Feedback, Metric, Needs, Policy, PolicyReport, Profile, Remap, Schedule,
+    Cadence, CapacityView, Feedback, Metric, Needs, Policy, PolicyReport, Profile, ProgramState, Remap, Schedule, Setup,
 };
-use terrace_core::units::{BLOCK_PAGES, BlockId, TierId, Time};
+use terrace_core::units::{BLOCK_PAGES, BlockId, SpaceId, TierId, Time};
 
-use crate::parts::growth::Growth;
+use crate::parts::growth::GrowthOfEach;
+use crate::parts::inside::{self, Inside};
 use crate::parts::interval::AdaptiveInterval;
 use crate::parts::ranking::Tally;
 use crate::parts::whole_blocks::{Leavers, Leaving};
@@ -59,6 +63,7 @@ pub const INFO: PolicyInfo = PolicyInfo {
             default: "25%",
             meaning: "returned share of a block's slow part that fetches the rest; 0% never",
         },
+        inside::SETTING,
     ],
     build: |settings| Ok(Box::new(Age::new(settings)?)),
 };
@@ -73,6 +78,10 @@ const BORN: u8 = 1;
 const READ: u8 = 2;
 const USED: u8 = 3;
 const HEAT_ONE: f64 = 65535.0;
+/// Of the draws of huge pages to look into.
+const INSIDE_SEED: u64 = 0x1a51de;
+/// Fast memory is full with less than this part of its limit free.
+const FULL: u64 = 64;
 
 /// See the module's header.
 pub struct Age {
@@ -93,9 +102,12 @@ pub struct Age {
     returned: Vec<(BlockId, u32)>,
     cold_pages: u64,
     idle_wanted: Duration,
-    growth: Growth,
-    /// What must be known of a page for it to be cold.
-    least_known: u8,
+    growth: GrowthOfEach,
+    /// The programs that grow: of their pages more must be known for them to be cold.
+    growing: BTreeSet<SpaceId>,
+    /// How each program stands, where a driver says it.
+    programs: BTreeMap<SpaceId, ProgramState>,
+    inside: Inside,
 }
 
 impl Age {
@@ -129,8 +141,10 @@ impl Age {
             returned: Vec::new(),
             cold_pages: 0,
             idle_wanted: idle,
-            growth: Growth::default(),
-            least_known: BORN,
+            growth: GrowthOfEach::default(),
+            growing: BTreeSet::new(),
+            programs: BTreeMap::new(),
+            inside: Inside::new(settings, INSIDE_SEED)?,
         })
     }
 
@@ -241,6 +255,42 @@ impl Age {
         }
     }
 
+    /// Asks for splits of huge pages before all else: what they show takes time. Not in a program that grows or sleeps.
+    fn look_inside(
+        &mut self,
+        now: Time,
+        growing: &BTreeSet<SpaceId>,
+        capacity: &CapacityView<'_>,
+        pages: &Pages,
+        requests: &mut MoveRequests,
+    ) {
+        let unsettled: BTreeSet<SpaceId> =
+            self.programs.keys().copied().filter(|space| self.asked_of(*space, now).is_none()).collect();
+        // With a limit pages leave only for others.
+        let full = |limit: u64| capacity.fast_room() < limit.min(capacity.tiers[0].capacity) / FULL;
+        let pressed = capacity.fast_limit.is_none_or(full);
+        let may_leave = |space| pressed && !growing.contains(&space) && !unsettled.contains(&space);
+        self.inside.plan(now, self.idle_wanted, may_leave, capacity, pages, requests);
+    }
+
+    /// How long a program's pages must be idle; `usual` where nobody tells programs apart.
+    fn idle_wanted_of(&self, space: SpaceId, usual: Duration) -> Duration {
+        self.programs.get(&space).map_or(usual, |program| self.idle.mul_f64(program.backoff))
+    }
+
+    /// What is asked of a program's pages now; `None` while it sleeps, and for as long after it woke: that its pages were not used in its sleep says
+    /// nothing of them.
+    fn asked_of(&self, space: SpaceId, now: Time) -> Option<Asked> {
+        let wanted = self.idle_wanted_of(space, self.idle_wanted);
+        let awake = self.programs.get(&space).is_none_or(|program| {
+            program.awake_since.is_some_and(|since| since == Time::ZERO || now.since(since) >= wanted)
+        });
+        awake.then(|| Asked {
+            idle_stamps: (wanted.as_millis() / STAMP.as_millis()).min(u128::from(OLDEST_STAMP)) as u16,
+            least_known: if self.growing.contains(&space) { USED } else { BORN },
+        })
+    }
+
     fn is_cold(&self, page: &Page, known_until: u16, idle_stamps: u16) -> bool {
         page.heat <= self.cold && idle_stamps_of(page, known_until) >= idle_stamps
     }
@@ -254,19 +304,35 @@ impl Age {
 
 impl Policy for Age {
     fn profile(&self) -> Profile {
-        Profile::new(INFO.name, Needs { scans: true, ..Needs::default() })
+        Profile::new(INFO.name, Needs { scans: true, ..Needs::default() }).splitting(self.inside.splits())
     }
 
-    fn remap(&mut self, now: Time, change: Remap<'_>, _pages: &mut Pages) {
-        if let Remap::Mapped(blocks) = change {
-            blocks.iter().for_each(|&block| self.note_marks(block, stamp(now), false));
+    fn configure(&mut self, setup: Setup) {
+        if let Some(prices) = setup.prices {
+            self.inside.set_prices(&prices);
+        }
+    }
+
+    fn remap(&mut self, now: Time, change: Remap<'_>, pages: &mut Pages) {
+        match change {
+            Remap::Mapped(blocks) => {
+                blocks.iter().for_each(|&block| self.note_marks(block, stamp(now), false));
+                self.inside.mapped(blocks);
+            }
+            Remap::Unmapping(space, range) => self.inside.unmapping(space, &range, pages),
         }
     }
 
     fn observe(&mut self, now: Time, seen: Observations<'_>, pages: &mut Pages) {
         match seen {
-            Observations::Scan(scan) => self.observe_scan(now, &scan, pages),
-            Observations::Events(events) => self.observe_events(now, events, pages),
+            Observations::Scan(scan) => {
+                self.inside.scanned(now, &scan);
+                self.observe_scan(now, &scan, pages);
+            }
+            Observations::Events(events) => {
+                self.inside.saw(now, events, pages);
+                self.observe_events(now, events, pages);
+            }
         }
     }
 
@@ -279,28 +345,40 @@ impl Policy for Age {
             }
             Feedback::Moved(done) => {
                 // A page that is in use although its mark said otherwise has shown that it is not cold.
-                for outcome in done.iter().filter(|outcome| outcome.done < outcome.item.pages) {
+                self.inside.outcomes(now, done, pages);
+                let stayed = |outcome: &&Outcome| outcome.done < outcome.item.pages && !outcome.item.action.remaps();
+                for outcome in done.iter().filter(stayed) {
                     if pages.block(outcome.item.page.block()).is_some() {
                         pages[outcome.item.page].stamp = stamp(now);
                     }
                 }
             }
+            Feedback::Programs(states) => {
+                self.programs = states.iter().map(|program| (program.space, *program)).collect();
+            }
             _ => {}
         }
     }
 
+    fn knows_sleep(&self) -> bool {
+        true
+    }
+
     fn plan(&mut self, now: Time, capacity: &CapacityView<'_>, pages: &mut Pages, requests: &mut MoveRequests) {
+        self.idle_wanted = self.idle.mul_f64(capacity.backoff);
+        let mut growth = std::mem::take(&mut self.growth);
+        let asleep = |space| self.programs.get(&space).is_some_and(|program| program.awake_since.is_none());
+        let growing = growth.note(now, pages, |space| self.idle_wanted_of(space, self.idle_wanted), asleep);
+        self.growth = growth;
+        self.look_inside(now, &growing, capacity, pages, requests);
+        // While a program is loading what it will serve, that nobody used a page yet does not make it cold. With a limit somebody has to go.
+        self.growing = if capacity.fast_limit.is_none() { growing } else { BTreeSet::new() };
         if capacity.tiers.len() < 2 {
             return;
         }
         self.request_ahead(pages, requests);
-        self.idle_wanted = self.idle.mul_f64(capacity.backoff);
-        // While a program is loading what it will serve, that nobody used a page yet does not make it cold. With a limit somebody has to go.
-        let growing = self.growth.note(now, capacity.footprint, self.idle_wanted) && capacity.fast_limit.is_none();
-        self.least_known = if growing { USED } else { BORN };
         let stamp_now = stamp(now);
-        let idle_stamps = (self.idle_wanted.as_millis() / STAMP.as_millis()).min(u128::from(OLDEST_STAMP)) as u16;
-        let census = Census::take(self, pages, stamp_now, idle_stamps);
+        let census = Census::take(self, pages, now);
         self.cold_pages = census.cold;
 
         let excess = capacity.fast_excess();
@@ -314,7 +392,9 @@ impl Policy for Age {
         let mut left_to_come = census.hot_slow.min(capacity.fast_room() + leaving.saturating_sub(excess));
         let mut cut = census.fast.cut(leaving.min(requests.left() as u64));
         let mut coldest = Leavers::new();
+        let mut asked = AskedOfEach::new(self, now);
         for (block, info) in pages.blocks() {
+            let Some(Asked { idle_stamps, least_known }) = asked.of(info.space) else { continue };
             let known_until = self.known_until(block, stamp_now, idle_stamps);
             let step = if info.huge { BLOCK_PAGES } else { 1 };
             for id in (0..BLOCK_PAGES).step_by(step as usize).map(|offset| block.first_page().plus(offset)) {
@@ -328,7 +408,7 @@ impl Policy for Age {
                         requests.move_to(id, TierId::FAST, Reason::Hot);
                         left_to_come = left_to_come.saturating_sub(u64::from(step));
                     }
-                } else if page.policy_bits() >= self.least_known {
+                } else if page.policy_bits() >= least_known {
                     let rank = self.rank(page, known_until, idle_stamps);
                     if cut.take(rank, u64::from(step)) {
                         coldest.push(id, rank);
@@ -342,7 +422,7 @@ impl Policy for Age {
                     let may = page.tier() == Some(TierId::FAST)
                         && !page.moving()
                         && !page.pinned()
-                        && page.policy_bits() >= self.least_known
+                        && page.policy_bits() >= least_known
                         && idle_stamps_of(page, known_until) >= idle_stamps / 2;
                     may.then(|| self.rank(page, known_until, idle_stamps))
                 });
@@ -350,6 +430,8 @@ impl Policy for Age {
             coldest.end_block(step);
         }
         for Leaving { id, .. } in coldest.in_order() {
+            let space = pages.block(id.block()).map(|block| block.space);
+            let Some(Asked { idle_stamps, .. }) = space.and_then(|space| asked.of(space)) else { continue };
             let known_until = self.known_until(id.block(), stamp_now, idle_stamps);
             let cold = self.is_cold(&pages[id], known_until, idle_stamps);
             requests.move_to(id, TierId::FAST.below(), if cold { Reason::Cold } else { Reason::OverLimit });
@@ -365,14 +447,19 @@ impl Policy for Age {
 
     fn report(&self) -> PolicyReport {
         PolicyReport {
-            memory_bytes: self.read_at.capacity() * size_of::<u16>() + self.marked.capacity(),
-            metrics: vec![
+            memory_bytes: self.read_at.capacity() * size_of::<u16>()
+                + self.marked.capacity()
+                + self.inside.memory_bytes(),
+            metrics: [
                 Metric { name: "scan_interval_seconds", value: self.interval.current().as_secs_f64() },
                 Metric { name: "idle_threshold_seconds", value: self.idle_wanted.as_secs_f64() },
                 Metric { name: "cold_fast_pages", value: self.cold_pages as f64 },
                 Metric { name: "cold_heat_share", value: f64::from(self.cold) / HEAT_ONE },
                 Metric { name: "hot_heat_share", value: f64::from(self.hot) / HEAT_ONE },
-            ],
+            ]
+            .into_iter()
+            .chain(self.inside.metrics())
+            .collect(),
         }
     }
 }
@@ -423,6 +510,38 @@ impl Decay {
 /// Ranks from coldest to hottest: 256 steps of heat for pages idle long enough, then as many for the others.
 const RANKS: usize = 512;
 
+/// What is asked of a page for it to be cold.
+#[derive(Clone, Copy)]
+struct Asked {
+    idle_stamps: u16,
+    /// What must be known of it.
+    least_known: u8,
+}
+
+/// What is asked of each program's pages, looked up once for each run of its blocks.
+struct AskedOfEach<'a> {
+    policy: &'a Age,
+    now: Time,
+    latest: Option<(SpaceId, Option<Asked>)>,
+}
+
+impl<'a> AskedOfEach<'a> {
+    fn new(policy: &'a Age, now: Time) -> AskedOfEach<'a> {
+        AskedOfEach { policy, now, latest: None }
+    }
+
+    fn of(&mut self, space: SpaceId) -> Option<Asked> {
+        match self.latest {
+            Some((known, asked)) if known == space => asked,
+            _ => {
+                let asked = self.policy.asked_of(space, self.now);
+                self.latest = Some((space, asked));
+                asked
+            }
+        }
+    }
+}
+
 /// One pass over all pages: how many are cold, and how the fast ones spread over the ranks.
 struct Census {
     fast: Tally,
@@ -431,9 +550,11 @@ struct Census {
 }
 
 impl Census {
-    fn take(policy: &Age, pages: &Pages, stamp_now: u16, idle_stamps: u16) -> Census {
+    fn take(policy: &Age, pages: &Pages, now: Time) -> Census {
         let mut census = Census { fast: Tally::new(RANKS), cold: 0, hot_slow: 0 };
-        for (block, _) in pages.blocks() {
+        let (stamp_now, mut asked) = (stamp(now), AskedOfEach::new(policy, now));
+        for (block, info) in pages.blocks() {
+            let Some(Asked { idle_stamps, least_known }) = asked.of(info.space) else { continue };
             let known_until = policy.known_until(block, stamp_now, idle_stamps);
             for page in pages.block_pages(block) {
                 let Some(tier) = page.tier() else { continue };
@@ -442,7 +563,7 @@ impl Census {
                 }
                 if tier > TierId::FAST {
                     census.hot_slow += u64::from(page.heat >= policy.hot);
-                } else if page.policy_bits() >= policy.least_known {
+                } else if page.policy_bits() >= least_known {
                     census.fast.add(policy.rank(page, known_until, idle_stamps), 1);
                     census.cold += u64::from(policy.is_cold(page, known_until, idle_stamps));
                 }

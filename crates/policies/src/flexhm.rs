@@ -15,6 +15,7 @@
 //! | `e`, epoch | 10 s | 20 s (10 s with huge pages) | section 6 |
 //! | share of the identified pages moved | all | at most 1/2 | section 6 |
 //! | `max_migration_size` | none | none | a share of the identified pages (5.3), of the fast memory (7.5), or bytes (fig. 13) |
+//! | `kernel_demotion` | on | on | section 5.1: the kernel demotes when fast memory is full, as kswapd swaps |
 //!
 //! What the paper leaves open: where the line lies. The public manager fills a quota of the fast share from the highest count
 //! downward, and so does this file. With no limit set there is no quota; then pages never referenced in the epoch are cold.
@@ -27,7 +28,7 @@ use terrace_core::observation::Observations;
 use terrace_core::pages::{Page, Pages};
 use terrace_core::plan::{MoveRequests, Reason};
 use terrace_core::policy::{
-    Cadence, CapacityView, Feedback, Metric, Needs, Policy, PolicyReport, Profile, ScanReport, Schedule, Setup,
+    Cadence, CapacityView, Feedback, Kernel, Metric, Needs, Policy, PolicyReport, Profile, ScanReport, Schedule, Setup,
 };
 use terrace_core::units::{BLOCK_PAGES, BlockId, Bytes, PageId, Quantity, TierId, Time};
 
@@ -66,7 +67,12 @@ pub const INFO: PolicyInfo = PolicyInfo {
         SettingInfo {
             key: "auto",
             default: "off",
-            meaning: "adapt i and e to walk time and change (the paper's sys-refs)",
+            meaning: "adapt i and e to walk time and to where the used pages lie (the paper's sys-refs)",
+        },
+        SettingInfo {
+            key: "kernel_demotion",
+            default: "on",
+            meaning: "the kernel beneath demotes by its lists when fast memory is full (simulator)",
         },
     ],
     build: |settings| Ok(Box::new(FlexHm::new(settings)?)),
@@ -122,6 +128,7 @@ pub struct FlexHm {
     scale: u32,
     anti_thrash: u16,
     auto: Option<AutoTune>,
+    kernel_demotion: bool,
     scans_done: u16,
     epoch_began: Option<Time>,
     scan_at: Time,
@@ -170,6 +177,7 @@ impl FlexHm {
             )?,
             scale: 1,
             anti_thrash: settings.number("anti_thrash", 1..=R_MOST)?,
+            kernel_demotion: settings.switch("kernel_demotion")?,
             auto: settings.switch("auto")?.then(|| AutoTune::new(interval, epoch)),
             scans_done: 0,
             epoch_began: None,
@@ -292,8 +300,11 @@ impl FlexHm {
     fn fit_page_size(&mut self, pages: &Pages) {
         let (huge, all) = pages.blocks().fold((0, 0), |(huge, all), (_, info)| (huge + u32::from(info.huge), all + 1));
         let (r, epoch) = self.by_page_size[usize::from(self.folded || huge * 2 > all)];
-        if (r, epoch) != (self.r, self.epoch) && self.auto.is_none() {
-            (self.r, self.epoch) = (r, epoch);
+        self.r = r;
+        match &mut self.auto {
+            Some(auto) if auto.first_epoch == epoch => {}
+            Some(auto) => (auto.first_epoch, auto.epoch, self.epoch) = (epoch, epoch, epoch),
+            None => self.epoch = epoch,
         }
     }
 
@@ -329,6 +340,7 @@ impl FlexHm {
 impl Policy for FlexHm {
     fn profile(&self) -> Profile {
         Profile::new(INFO.name, Needs { scans: true, ..Needs::default() })
+            .above(Kernel { demotion: self.kernel_demotion, ..Kernel::default() })
     }
 
     fn configure(&mut self, setup: Setup) {
@@ -345,6 +357,11 @@ impl Policy for FlexHm {
         }
         for (page, pte) in pages.run_mut(scan.first, scan.ptes.len()).iter_mut().zip(scan.ptes) {
             page.heat = (page.heat + u16::from(pte.accessed())).min(self.r);
+        }
+        if let Some(auto) = &mut self.auto {
+            for (block, pte) in (scan.first.0..).map(|page| PageId(page).block()).zip(scan.ptes) {
+                auto.used(block, usize::from(pte.accessed()));
+            }
         }
     }
 
@@ -404,7 +421,7 @@ impl Policy for FlexHm {
 
     fn report(&self) -> PolicyReport {
         PolicyReport {
-            memory_bytes: 0,
+            memory_bytes: self.auto.as_ref().map_or(0, AutoTune::memory_bytes),
             metrics: vec![
                 Metric { name: "scan_interval_seconds", value: self.interval.as_secs_f64() },
                 Metric { name: "epoch_seconds", value: self.epoch.as_secs_f64() },
@@ -416,15 +433,19 @@ impl Policy for FlexHm {
     }
 }
 
-/// The paper's sys-refs (section 5.4): a longer interval where a walk is short and shows little change, a shorter one where it is
-/// long and shows much; a longer epoch while nothing changes. The paper gives no constants; these are ours.
+/// The paper's sys-refs (section 5.4): a longer interval where a walk is short and each shows "small difference", a shorter one where it
+/// is long and each shows "very different hot page distribution on virtual addresses"; a longer epoch while nothing changes. The
+/// difference of two walks is that of the pages used in each 2 MiB of addresses, so that it is not hidden where as many pages become
+/// cold in one place as become hot in another. The paper gives no constants; these are ours.
 #[derive(Clone, Debug)]
 struct AutoTune {
     first_interval: Duration,
     first_epoch: Duration,
     interval: Duration,
     epoch: Duration,
-    last_accessed: Option<u64>,
+    /// Pages used in each block at this walk and at the one before.
+    used: Vec<[u16; 2]>,
+    walked_before: bool,
 }
 
 const SHORT_WALK: u32 = 20;
@@ -436,12 +457,34 @@ const REACH: u32 = 8;
 
 impl AutoTune {
     fn new(interval: Duration, epoch: Duration) -> AutoTune {
-        AutoTune { first_interval: interval, first_epoch: epoch, interval, epoch, last_accessed: None }
+        AutoTune {
+            first_interval: interval,
+            first_epoch: epoch,
+            interval,
+            epoch,
+            used: Vec::new(),
+            walked_before: false,
+        }
+    }
+
+    fn memory_bytes(&self) -> usize {
+        self.used.capacity() * size_of::<[u16; 2]>()
+    }
+
+    /// The walk found `pages` of a block used.
+    fn used(&mut self, block: BlockId, pages: usize) {
+        let place = block.0 as usize;
+        if self.used.len() <= place {
+            self.used.resize(place + 1, [0; 2]);
+        }
+        self.used[place][0] = self.used[place][0].saturating_add(pages as u16);
     }
 
     fn after_scan(&mut self, round: &ScanReport) -> Duration {
-        if let Some(last) = self.last_accessed.replace(round.accessed).filter(|_| round.pages > 0) {
-            let change = round.accessed.abs_diff(last) as f64 / round.pages as f64;
+        let differing: u64 = self.used.iter().map(|[now, before]| u64::from(now.abs_diff(*before))).sum();
+        self.used.iter_mut().for_each(|counts| *counts = [0, counts[0]]);
+        if std::mem::replace(&mut self.walked_before, true) && round.pages > 0 {
+            let change = differing as f64 / round.pages as f64;
             if round.walk * SHORT_WALK < self.interval && change < LITTLE_CHANGE {
                 self.interval = self.interval.mul_f64(STEP);
             } else if round.walk * LONG_WALK > self.interval && change > MUCH_CHANGE {
@@ -580,6 +623,40 @@ mod tests {
         check(&[("plan", "conservative")], 20, 10);
         check(&[("r", "8"), ("e", "5s")], 8, 5);
         check(&[("plan", "conservative"), ("e", "30s")], 20, 30);
+    }
+
+    #[test]
+    fn huge_pages_take_six_scans_with_auto_too() {
+        let mut policy = FlexHm::new(&mut Settings::from_pairs([("auto", "on")]).for_policy(&INFO)).unwrap();
+        policy.configure(Setup { sample_parts: Some(1), ..Setup::default() });
+        policy.fit_page_size(&Pages::new());
+        assert_eq!(policy.r, 6);
+    }
+
+    #[test]
+    fn walks_differ_where_other_addresses_are_used_though_as_many() {
+        let interval = Duration::from_millis(100);
+        let after = |walks: [[usize; 2]; 2], walk: Duration| {
+            let mut auto = AutoTune::new(interval, Duration::from_secs(10));
+            let report = ScanReport { pages: 1024, accessed: 400, walk, share: 1.0 };
+            for used in walks {
+                (0..2).for_each(|block| auto.used(BlockId(block as u32), used[block]));
+                auto.after_scan(&report);
+            }
+            auto.interval
+        };
+        let (short, long) = (Duration::from_millis(1), Duration::from_millis(80));
+        assert!(after([[400, 0], [400, 0]], short) > interval, "a short walk, and the same places");
+        assert_eq!(after([[400, 0], [0, 400]], short), interval, "other places");
+        assert!(after([[400, 0], [0, 400]], long) < interval, "a long walk, and other places");
+        assert_eq!(after([[400, 0], [400, 0]], long), interval, "the same places");
+    }
+
+    #[test]
+    fn the_kernel_demotes_when_fast_memory_is_full() {
+        let demotes = |mut settings: Settings| FlexHm::new(&mut settings).unwrap().profile().kernel.demotion;
+        assert!(demotes(Settings::default().for_policy(&INFO)));
+        assert!(!demotes(Settings::from_pairs([("kernel_demotion", "off")]).for_policy(&INFO)));
     }
 
     #[test]

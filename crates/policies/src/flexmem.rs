@@ -15,33 +15,35 @@
 //! | `beta` | 0.20 | not stated; the paper varies it from 10 % to 40 % (A2) |
 //! | `countdown` | 5 | section 5 |
 //! | alpha | 1 at first, then 1 - m/tp, kept while tp = 0 | section 6, equation 3 (A5) |
-//! | `alpha_memory` | 0 | not stated; m and tp of one interval, although a mistake shows six selections after its promotion |
+//! | `alpha_memory` | 0 | Algorithm 1: both start again from 0 at each rate; mistakes without a promotion (tp = 0) wait for the next |
+//! | `mistake` | bin | section 6: "not promoted to any bin before the timer reaches 0", so any rise of its bin clears a page |
 //! | promotion leaves free | 3 % (100 to 1500 MiB) | as MEMTIS; at most a tenth of the memory (`reserve`) |
 //! | sampling periods | as MEMTIS, held to its quota | section 5 |
 //! | `sampling` | all-cores | section 8: built upon MEMTIS, whose counters see the main thread alone (`main-thread`) |
 //! | `touches` | 2 | section 2.2: to be on the active list a page is accessed twice |
 //! | hint scanner | 256 MiB a step, period by resident size | section 5 and the kernel (A10) |
-//! | `failures` | attempts | section 3: pages "that need to be promoted but fail", here each attempt that finds no room |
-//! | `alpha_limits` | promotion | section 6: alpha is to "discourage the opportunistic promotion"; 1/16 of it goes on as a trial |
+//! | `failures` | once | section 6: the hot pages "to promote but fails"; a page that waits for room is one failure, however long it waits |
+//! | `alpha_limits` | demotion | section 5: active list and bins have "equal opportunities"; alpha weighs what is demoted for the list |
 //! | `active_aging` | on | section 5: the active list is an LRU list; a pass of the scanner without a use ends a page's stay |
 //! | `active_order` | newest | not stated; hint faults are to "opportunistically capture the emerging hot pages" (section 1) |
-//! | `dr_gate` | need | abstract: as many pages as "the needs of accommodating hot pages" ask for (A4) |
+//! | `dr_gate` | literal | section 6, equation 2: cold pages leave, asked for or not (A4) |
 //! | `direct` | on | section 8: built by extending MEMTIS, whose demoter allocations wake |
+//! | `split` | on | section 8: of MEMTIS too; its decision is `parts/huge_split.rs` as it is there |
 //!
 //! At the end of an interval, in this order: T_hot from the histogram, the bins from 15 down that fit fast memory (at least
 //! bin 1); Algorithm 2, warm bins below T_hot while MS >= beta * BS; Algorithm 1,
-//! DR = N_fc + promo_fail_histo + alpha * promo_fail_pf; demotion of up to DR pages, coldest bin first, as far as the hot pages
-//! in slow memory and alpha of the active list lack room; promotion until fast
-//! memory is full, the active list as far as alpha allows. An attempt that finds no room is a failure of its source and ends its
-//! turn. A fault-sourced page in a cold bin is passed over five times; if it never rose to a hot bin by then, its promotion was a
-//! mistake (A8).
+//! DR = N_fc + promo_fail_histo + alpha * promo_fail_pf; demotion of up to DR pages, coldest bin first; promotion, in turn of the active
+//! list and the hot bins, until fast memory is full. What then still waits for room has failed, each page once until it is promoted
+//! or found hot again. A fault-sourced page in a cold bin is passed over five times, unless samples or a lower T_hot make it hot; if its
+//! bin never rose by then, its promotion was a mistake (A8).
 //!
 //! `pebs=off` leaves no histogram to demote by: all fast pages are then cold, in the order they came, and the rate is held to need.
 //!
 //! The file is long because each reading of an ambiguity is a setting with its test beside the code.
 //!
 //! Memory beside the eight common bytes: 4 for the count, 8 for the bin lists (the paper's 0.195 %), 8 for the active list
-//! (the kernel's own in the paper). `heat` holds the countdown, marks and the number of the plan that last named the page.
+//! (the kernel's own in the paper). `heat` holds the countdown, marks and the number of the plan that last named the page; a page whose
+//! countdown runs costs 4 more.
 use std::time::Duration;
 
 use terrace_core::observation::{Observation, Observations};
@@ -51,13 +53,14 @@ use terrace_core::policy::{
     Cadence, CapacityView, Feedback, Kernel, Metric, Movers, Needs, Policy, PolicyReport, Profile, Remap, Schedule,
     Setup,
 };
-use terrace_core::units::{PageId, TierId, Time};
+use terrace_core::units::{BlockId, PageId, TierId, Time};
 
 use crate::memtis;
 use crate::parts::bin_lists::BinLists;
-use crate::parts::bins::{BINS, FINE_BINS, fit, visible_bin};
+use crate::parts::bins::{BINS, FINE_BINS, fine_bin, fit, visible_bin};
 use crate::parts::heat::{Class, Heat};
 use crate::parts::hint_scanner::{self, HintScanner};
+use crate::parts::huge_split::{SPLITS_A_PASS, SplitDecision};
 use crate::parts::lists::Lists;
 use crate::parts::period_control::PeriodControl;
 use crate::parts::support::{self, MemtisMarks};
@@ -79,8 +82,8 @@ pub const INFO: PolicyInfo = PolicyInfo {
         SettingInfo { key: "period", default: "500ms", meaning: "time between wakes with couple=timer or decoupled" },
         SettingInfo {
             key: "dr_gate",
-            default: "need",
-            meaning: "need: Algorithm 1's rate, but no more than room asks for; literal: the rate, asked for or not (A4)",
+            default: "literal",
+            meaning: "literal: Algorithm 1's rate, asked for or not; need: no more than room asks for (A4)",
         },
         SettingInfo {
             key: "demote_into_warm",
@@ -95,24 +98,36 @@ pub const INFO: PolicyInfo = PolicyInfo {
             default: "on",
             meaning: "cold pages go at once when an allocation finds fast memory short, as MEMTIS does",
         },
+        SettingInfo { key: "split", default: "on", meaning: "split skewed huge pages, as MEMTIS does" },
+        SettingInfo { key: "fast_ns", default: "80", meaning: "latency of fast memory in the split formula" },
+        SettingInfo {
+            key: "slow_ns",
+            default: "270",
+            meaning: "latency of slow memory in the split formula; 170 for CXL",
+        },
         SettingInfo { key: "countdown", default: "5", meaning: "times a fault-sourced page is passed over; 0 is none" },
         SettingInfo { key: "alpha", default: "adaptive", meaning: "adaptive, or a fixed number from 0 to 1 (A5)" },
         SettingInfo {
             key: "alpha_memory",
             default: "0",
-            meaning: "share of m and tp that counts on at the next interval; 0 takes those of one interval alone",
+            meaning: "share of m and tp that counts on after it was used; 0 for none",
+        },
+        SettingInfo {
+            key: "mistake",
+            default: "bin",
+            meaning: "a fault's promotion was one if the page's bin did not rise (bin), or never was hot (hot), by the countdown's end",
         },
         SettingInfo { key: "fault_profiler", default: "on", meaning: "use hint faults" },
         SettingInfo { key: "touches", default: "2", meaning: "hint faults that put a page on the active list" },
         SettingInfo {
             key: "failures",
-            default: "attempts",
-            meaning: "attempts that found no room, or standing: every page that still waits, at each interval",
+            default: "once",
+            meaning: "once: a page that waits for room; standing: the same at each interval; attempts: one a source and interval",
         },
         SettingInfo {
             key: "alpha_limits",
-            default: "promotion",
-            meaning: "promotion: of the active list, and demotion for it; or demotion alone",
+            default: "demotion",
+            meaning: "demotion for the active list; promotion: of the list too, 1/16 of it as a trial",
         },
         SettingInfo {
             key: "active_aging",
@@ -149,6 +164,10 @@ pub const INFO: PolicyInfo = PolicyInfo {
 
 const COUNTDOWN_MASK: u16 = 7;
 const FROM_FAULT: u16 = 8;
+/// Of a fast page, in the place of `TOUCHED`: its bin rose while its countdown ran.
+const ROSE: u16 = 0x10;
+/// The page waits for room, and its failure is counted.
+const COUNTED: u16 = 0x100;
 /// The pass of the scanner in which a page was first found used, modulo 15, plus one; 0 for none. What was touched 15 passes ago is
 /// taken for new, which is rare: it needs a page that no fault found in between.
 const TOUCHED: u16 = 0xf0;
@@ -160,7 +179,9 @@ const OLD: usize = 1;
 /// Share of the active list's promotions that goes on whatever alpha is. Without promotions alpha would never change again; the paper
 /// does not say how it rises from 0, and its figure 12 shows that it does.
 const TRIAL: f64 = 1.0 / 16.0;
-const FLAGS: u16 = 0xff;
+const FLAGS: u16 = 0x1ff;
+const SERIAL_SHIFT: u32 = 9;
+const SERIALS: u16 = 0x7f;
 /// MEMTIS's rule of its one warm bin, for `warm=single`.
 const WARM_BELOW: f64 = 0.75;
 
@@ -176,6 +197,14 @@ enum Warm {
     Adaptive,
     Single,
     None,
+}
+
+/// What counts as a failed promotion.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Failing {
+    Once,
+    Attempts,
+    Standing,
 }
 
 /// See the module's header.
@@ -195,7 +224,9 @@ pub struct FlexMem {
     countdown: u16,
     fixed_alpha: Option<f64>,
     touches: u8,
-    standing_failures: bool,
+    failing: Failing,
+    /// A promotion is a mistake unless the page became hot; else, unless its bin rose.
+    must_get_hot: bool,
     limits_promotion: bool,
     aging: bool,
     main_thread: bool,
@@ -210,10 +241,19 @@ pub struct FlexMem {
     control: PeriodControl,
     scanner: HintScanner,
     heat: Heat,
+    split: bool,
+    splitting: SplitDecision,
+    to_split: Vec<BlockId>,
+    splits: u64,
+    /// The hot threshold if every page were a base page, and how often counts were halved.
+    base_hot: usize,
+    coolings: u64,
     bins: BinLists,
     /// The slow active list: pages the fault profiler calls promising.
     active: Lists,
     active_pages: u64,
+    /// Fast pages whose countdown ran when the list was last gone through, and those whose countdown began since.
+    guarded: Vec<PageId>,
     moved_up: [u64; BINS],
     hot: usize,
     warm_bin: usize,
@@ -290,12 +330,16 @@ impl FlexMem {
             cool_growth: support::size(settings, "cool_growth")?.pages(),
         };
         let warm = [("adaptive", Warm::Adaptive), ("single", Warm::Single), ("none", Warm::None)];
+        let failing = [("once", Failing::Once), ("attempts", Failing::Attempts), ("standing", Failing::Standing)];
         let fixed_alpha = settings.take("alpha", "adaptive or a number from 0 to 1", |text| match text {
             "adaptive" => Some(None),
             number => number.parse::<f64>().ok().filter(|alpha| (0.0..=1.0).contains(alpha)).map(Some),
         })?;
         let need = settings.choice("dr_gate", &[("literal", false), ("need", true)])?;
         let quota = settings.number("quota", 0..=1000)?;
+        let split = settings.switch("split")? && pebs;
+        let [fast_ns, slow_ns] =
+            [settings.number("fast_ns", 1.0..=100_000.0)?, settings.number("slow_ns", 1.0..=100_000.0)?];
         Ok(FlexMem {
             scale: 1,
             reserve: support::reserve(settings)?,
@@ -314,7 +358,8 @@ impl FlexMem {
             countdown: settings.number("countdown", 0..=COUNTDOWN_MASK)?,
             fixed_alpha,
             touches: settings.number("touches", 1..=2)?,
-            standing_failures: settings.choice("failures", &[("attempts", false), ("standing", true)])?,
+            failing: settings.choice("failures", &failing)?,
+            must_get_hot: settings.choice("mistake", &[("bin", false), ("hot", true)])?,
             limits_promotion: settings.choice("alpha_limits", &[("promotion", true), ("demotion", false)])?,
             aging: settings.switch("active_aging")?,
             main_thread: settings.choice("sampling", &[("all-cores", false), ("main-thread", true)])?,
@@ -325,10 +370,17 @@ impl FlexMem {
             pebs,
             control: PeriodControl::new(quota, Duration::from_secs(15)),
             scanner: HintScanner::new(settings, hint_scanner::SLOW_TIERS, false)?,
-            heat: Heat::new(false),
+            heat: Heat::new(split),
+            split,
+            splitting: SplitDecision::new(split, fast_ns, slow_ns, full.cool_samples.min(1 << 40)),
+            to_split: Vec::new(),
+            splits: 0,
+            base_hot: 1,
+            coolings: 0,
             bins: BinLists::default(),
             active: Lists::new(2),
             active_pages: 0,
+            guarded: Vec::new(),
             moved_up: [0; BINS],
             hot: 1,
             warm_bin: 1,
@@ -389,9 +441,16 @@ impl FlexMem {
         if hit.before.class != Class::Unseen && after > before {
             self.moved_up[before] += self.heat.unit_pages(hit.unit);
         }
-        if after >= self.hot {
-            pages[hit.unit].heat &= !COUNTDOWN_MASK;
+        let heat = &mut pages[hit.unit].heat;
+        if after > before && *heat & COUNTDOWN_MASK > 0 {
+            *heat |= ROSE;
         }
+        if after >= self.hot {
+            *heat &= !COUNTDOWN_MASK;
+            // A page that becomes hot asks for a promotion of its own.
+            *heat &= if before < self.hot { !COUNTED } else { u16::MAX };
+        }
+        self.splitting.sample(!hit.after.slow, visible_bin(fine_bin(hit.page_before)) >= self.base_hot);
         self.samples += 1;
         if self.samples.is_multiple_of(self.amounts.cool_samples) {
             self.cool(pages);
@@ -421,7 +480,7 @@ impl FlexMem {
             pages[unit].heat = pages[unit].heat & !TOUCHED | touched_in(self.passes);
             return;
         }
-        pages[unit].heat &= !TOUCHED;
+        pages[unit].heat &= !(TOUCHED | COUNTED);
         self.active.push_front(YOUNG, unit.0);
         self.active_pages += self.heat.unit_pages(unit);
     }
@@ -460,16 +519,42 @@ impl FlexMem {
             self.heat.cool_by(1.0 - self.k, pages);
             self.apply_changes(pages);
         }
+        self.coolings += 1;
+        self.base_hot = self.base_hot.saturating_sub(1).max(1);
+        let fast = self.limit.unwrap_or(u64::MAX >> 1);
+        let chosen = self.splitting.decide(&self.heat, pages, self.base_hot, fast, self.coolings);
+        if !chosen.is_empty() {
+            self.to_split = chosen;
+        }
+    }
+
+    /// Ends the countdown of pages that T_hot passed, and forgets those that have none.
+    fn release_hot(&mut self, pages: &mut Pages) {
+        let (heat, hot) = (&self.heat, self.hot);
+        self.guarded.retain(|&page| {
+            let is_guarded = pages.block(page.block()).is_some()
+                && pages.unit(page).start == page
+                && pages[page].heat & COUNTDOWN_MASK > 0;
+            let spot = if is_guarded { heat.spot(page, pages) } else { None };
+            let Some(spot) = spot else { return false };
+            if spot.slow || visible_bin(spot.fine) >= hot {
+                pages[page].heat &= !COUNTDOWN_MASK;
+                return false;
+            }
+            true
+        });
     }
 
     /// T_hot, then Algorithm 2.
-    fn adapt(&mut self) {
+    fn adapt(&mut self, pages: &mut Pages) {
         let Some(limit) = self.limit else { return };
         self.threshold_due = false;
         let sizes = self.heat.histogram();
         let capacity = if self.fixed_demotion { limit.saturating_sub(self.marks(limit).promote) } else { limit };
         let found = fit(&sizes, capacity);
         self.hot = found.lowest.clamp(1, BINS - 1);
+        self.base_hot = fit(&self.heat.base_histogram(), capacity).lowest.clamp(1, BINS - 1);
+        self.release_hot(pages);
         self.warm_bin = match self.warm {
             Warm::Adaptive => lowest_warm_bin(self.hot, self.beta, self.skip_empty, &sizes, &self.moved_up),
             Warm::Single if (found.pages as f64) < WARM_BELOW * capacity as f64 => self.hot - 1,
@@ -485,14 +570,21 @@ impl FlexMem {
         let limit = support::fast_limit(capacity);
         let cold: u64 = self.heat.histogram_of(false)[..self.warm_bin].iter().sum();
         let (mistaken, promoted) = (self.mistaken as f64, self.promoted_by_faults as f64);
-        self.judged = [self.judged[0] * self.alpha_memory + mistaken, self.judged[1] * self.alpha_memory + promoted];
-        if promoted > 0.0 && self.fixed_alpha.is_none() {
-            self.alpha = (1.0 - self.judged[0] / self.judged[1]).clamp(0.0, 1.0);
+        if promoted > 0.0 {
+            let kept = self.judged.map(|sum| sum * self.alpha_memory);
+            self.judged = [kept[0] + mistaken, kept[1] + promoted];
+            (self.mistaken, self.promoted_by_faults) = (0, 0);
+            let alpha = (1.0 - self.judged[0] / self.judged[1]).clamp(0.0, 1.0);
+            self.alpha = self.fixed_alpha.unwrap_or(alpha);
         }
-        let promising = self.alpha * if self.standing_failures { self.active_pages as f64 } else { self.failed.faults };
+        let waiting = match self.failing {
+            Failing::Standing => self.active_pages as f64,
+            Failing::Once | Failing::Attempts => self.failed.faults,
+        };
+        let promising = self.alpha * waiting;
         let unmet = (self.failed.histogram + self.alpha * self.failed.faults) as u64;
         let rate = cold + unmet;
-        (self.failed, self.mistaken, self.promoted_by_faults) = (Failures::default(), 0, 0);
+        self.failed = Failures::default();
         self.totals.intervals += 1;
         let used = capacity.tiers[0].used;
         let marks = self.marks(limit);
@@ -560,7 +652,8 @@ impl FlexMem {
                     if pages[unit].heat & COUNTDOWN_MASK > 0 {
                         pages[unit].heat -= 1;
                         self.totals.passed_over += 1;
-                        if pages[unit].heat & COUNTDOWN_MASK == 0 {
+                        let rose = pages[unit].heat & ROSE != 0 && !self.must_get_hot;
+                        if pages[unit].heat & COUNTDOWN_MASK == 0 && !rose {
                             self.mistaken += heat.unit_pages(unit);
                             self.totals.mistaken += heat.unit_pages(unit);
                         }
@@ -587,8 +680,8 @@ impl FlexMem {
         let limit = support::fast_limit(capacity);
         let reserve = self.marks(limit).promote;
         let mut left = (limit + freed).saturating_sub(capacity.tiers[0].used + reserve);
-        self.serial = if self.serial == 0xff { 1 } else { self.serial + 1 };
-        let mark = self.serial << 8;
+        self.serial = if self.serial == SERIALS { 1 } else { self.serial + 1 };
+        let mark = self.serial << SERIAL_SHIFT;
         let (mut from_active, mut from_bins) = (0, 0);
         let active = &self.active;
         let front_to_back = |list| std::iter::successors(active.front(list), |&id| active.toward_back(id));
@@ -641,14 +734,41 @@ impl FlexMem {
         drop(promising);
         drop(hot);
         self.credit = credit.min(1.0);
-        if !self.standing_failures {
-            self.fail(false, unmet[0]);
-            self.fail(true, unmet[1]);
-        } else if requests.left() > 0 {
-            let (hot_slow, active) = (self.hot_slow(), self.active_pages);
-            self.fail(false, hot_slow.saturating_sub(from_bins));
-            self.fail(true, active.saturating_sub(from_active));
+        let is_last = requests.left() > 0;
+        let failed = match self.failing {
+            Failing::Attempts => unmet,
+            Failing::Once if is_last => self.newly_waiting(unmet.map(|pages| pages > 0), mark, pages),
+            Failing::Standing if is_last => {
+                [self.hot_slow().saturating_sub(from_bins), self.active_pages.saturating_sub(from_active)]
+            }
+            Failing::Once | Failing::Standing => [0; 2],
+        };
+        self.fail(false, failed[0]);
+        self.fail(true, failed[1]);
+    }
+
+    /// Pages of the sources that ran out of room, hot bins and active list, that still wait and were not counted for it yet. This plan has the
+    /// number `mark`.
+    fn newly_waiting(&self, is_short: [bool; 2], mark: u16, pages: &mut Pages) -> [u64; 2] {
+        let mut found = [0; 2];
+        let mut count = |source: usize, unit: PageId| {
+            let page = &mut pages[unit];
+            if page.heat & !FLAGS == mark || page.heat & COUNTED != 0 || page.moving() || page.pinned() {
+                return;
+            }
+            page.heat |= COUNTED;
+            found[source] += self.heat.unit_pages(unit);
+        };
+        if is_short[0] {
+            for (fine, class) in (self.hot..FINE_BINS).flat_map(|fine| [(fine, Class::Fresh), (fine, Class::Settled)]) {
+                self.bins.fine_back_to_front(true, class, fine).for_each(|unit| count(0, unit));
+            }
         }
+        if is_short[1] {
+            let lists = [YOUNG, OLD].into_iter();
+            lists.flat_map(|list| self.active.back_to_front(list)).for_each(|unit| count(1, PageId(unit)));
+        }
+        found
     }
 
     fn fail(&mut self, from_fault: bool, pages: u64) {
@@ -662,9 +782,12 @@ impl FlexMem {
 
     /// A promotion found no room after all.
     fn no_room(&mut self, unit: PageId, pages: &mut Pages) {
-        let from_fault = pages[unit].heat & FROM_FAULT != 0;
-        pages[unit].heat &= !FROM_FAULT;
-        self.fail(from_fault, self.heat.unit_pages(unit));
+        let heat = &mut pages[unit].heat;
+        let (from_fault, counted) = (*heat & FROM_FAULT != 0, *heat & COUNTED != 0);
+        *heat = (*heat & !FROM_FAULT) | COUNTED;
+        if !counted || self.failing != Failing::Once {
+            self.fail(from_fault, self.heat.unit_pages(unit));
+        }
     }
 }
 
@@ -692,6 +815,7 @@ impl FlexMem {
             cool_samples: scaled(self.full.cool_samples),
             cool_growth: scaled(self.full.cool_growth),
         };
+        self.splitting.set_cool_samples(self.amounts.cool_samples.min(1 << 40));
     }
 
     fn set_folded(&mut self, parts: u32) {
@@ -699,6 +823,17 @@ impl FlexMem {
         let samples = |full| support::scaled_samples(full, self.scale, parts);
         self.amounts.adapt_samples = samples(self.full.adapt_samples);
         self.amounts.cool_samples = samples(self.full.cool_samples);
+        self.splitting.set_cool_samples(self.amounts.cool_samples.min(1 << 40));
+    }
+
+    /// Pages split since the last decision, before anything moves: their pieces then move by their own counts.
+    fn request_splits(&mut self, pages: &Pages, requests: &mut MoveRequests) {
+        let count = self.to_split.len().min(SPLITS_A_PASS);
+        for block in self.to_split.drain(..count) {
+            if pages.block(block).is_some_and(|info| info.huge) {
+                requests.push(block.first_page(), Action::Split, Reason::PageSize);
+            }
+        }
     }
 
     fn outcome(&mut self, done: &[Outcome], pages: &mut Pages) {
@@ -712,15 +847,25 @@ impl FlexMem {
             for offset in 0..item.pages {
                 self.refresh(item.page.plus(offset), pages);
             }
+            if item.action == Action::Split {
+                self.splits += u64::from(outcome.done > 0);
+                continue;
+            }
             if !promotion {
+                if outcome.done > 0 {
+                    pages[item.page].heat &= !(COUNTDOWN_MASK | TOUCHED | COUNTED);
+                }
                 continue;
             }
             if outcome.done == item.pages {
-                pages[item.page].heat &= !(FROM_FAULT | COUNTDOWN_MASK | TOUCHED);
+                pages[item.page].heat &= !(FROM_FAULT | COUNTDOWN_MASK | TOUCHED | COUNTED);
                 let count = u64::from(item.pages);
                 if from_fault {
                     let bin = self.heat.spot(item.page, pages).map_or(0, |spot| visible_bin(spot.fine));
-                    pages[item.page].heat |= if bin >= self.hot { 0 } else { self.countdown };
+                    if bin < self.hot && self.countdown > 0 {
+                        pages[item.page].heat |= self.countdown;
+                        self.guarded.push(item.page);
+                    }
                     self.promoted_by_faults += count;
                     self.totals.promoted_by_faults += count;
                 } else {
@@ -747,6 +892,7 @@ impl Policy for FlexMem {
             },
         )
         .above(Kernel { movers: Movers::EachTier, ..Kernel::default() })
+        .splitting(self.split)
     }
 
     fn configure(&mut self, setup: Setup) {
@@ -829,8 +975,9 @@ impl Policy for FlexMem {
             self.room_at = None;
             return;
         }
+        self.request_splits(pages, requests);
         if self.threshold_due && self.couple != Couple::Timer {
-            self.adapt();
+            self.adapt(pages);
             if self.couple == Couple::Samples {
                 self.interval = self.open_interval(capacity);
             }
@@ -840,7 +987,7 @@ impl Policy for FlexMem {
                 if !self.pebs {
                     self.cool(pages);
                 }
-                self.adapt();
+                self.adapt(pages);
             }
             self.interval = self.open_interval(capacity);
         }
@@ -899,8 +1046,14 @@ impl Policy for FlexMem {
             Metric { name: "metadata_bytes_per_page", value: METADATA_BYTES },
         ];
         metrics.extend(crate::parts::bins::metrics(&sizes));
+        if self.splits > 0 {
+            metrics.push(Metric { name: "splits", value: self.splits as f64 });
+        }
         PolicyReport {
-            memory_bytes: self.heat.memory_bytes() + self.bins.memory_bytes() + self.active.memory_bytes(),
+            memory_bytes: self.heat.memory_bytes()
+                + self.bins.memory_bytes()
+                + self.active.memory_bytes()
+                + self.guarded.capacity() * size_of::<PageId>(),
             metrics,
         }
     }

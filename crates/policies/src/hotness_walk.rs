@@ -681,7 +681,7 @@ impl HotnessWalk {
 
 impl Policy for HotnessWalk {
     fn profile(&self) -> Profile {
-        Profile::new(INFO.name, Needs { scans: true, counters: true, ..Needs::default() })
+        Profile::new(INFO.name, Needs { scans: true, counters: true, ..Needs::default() }).splitting(true)
     }
 
     fn configure(&mut self, setup: Setup) {

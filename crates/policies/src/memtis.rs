@@ -450,6 +450,7 @@ impl Policy for Memtis {
             Needs { samples: true, life_cycle: true, first_thread: self.main_thread, ..Needs::default() },
         )
         .above(Kernel { movers: Movers::EachTier, ..Kernel::default() })
+        .splitting(self.split)
     }
 
     fn configure(&mut self, setup: Setup) {

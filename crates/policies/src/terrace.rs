@@ -9,7 +9,7 @@
 //! Four steps: accesses enter two means of a page (`intake`, `stores`, `state`); when an interval ends, a pass over all pages learns from the
 //! witnesses and values every page (`pass`, `table`), and a slow page that is seen before the next one is valued at once; room is kept for
 //! pages to come (`allocations`); and pages change places (`exchange`), if that repays what it takes from the program, bandwidth included (`load`).
-//! The latter two go by steps of 100 ms of the mover's time (`plan`).
+//! The latter two go by steps of 100 ms of the mover's time (`plan`). Where accessed bits are walked, huge pages in use are looked into (`parts/inside.rs`).
 //!
 //! | constant | value | meaning |
 //! |---|---|---|
@@ -23,20 +23,22 @@
 //!
 //! Memory beside the common eight bytes: 2 a page, and below 1 MiB in all for the table and at most 16,384 witnesses.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use terrace_core::observation::Observations;
 use terrace_core::pages::{Column, Pages};
 use terrace_core::plan::{Action, MoveRequests, Outcome};
 use terrace_core::policy::{
-    CapacityView, Feedback, Kernel, Metric, Movers, Needs, Policy, PolicyReport, Profile, Remap, ScanReport, Schedule,
-    Setup,
+    CapacityView, Feedback, Kernel, Metric, Movers, Needs, Policy, PolicyReport, Profile, ProgramState, Remap,
+    ScanReport, Schedule, Setup,
 };
 use terrace_core::prices::{Prices, ProcessorCounts};
 use terrace_core::random::SplitMix64;
-use terrace_core::units::{BLOCK_PAGES, PageId, TierId, Time};
+use terrace_core::units::{BLOCK_PAGES, PageId, SpaceId, TierId, Time};
 
-use crate::parts::growth::Growth;
+use crate::parts::growth::GrowthOfEach;
+use crate::parts::inside::Inside;
 use crate::parts::support;
 use crate::{PolicyInfo, Settings, SettingsError};
 
@@ -59,7 +61,7 @@ use exchange::{Best, Ranked};
 use load::Load;
 use pace::Pace;
 use pass::{MOST_MOVES, NEWBORN, Pass, next};
-use returns::Returns;
+use returns::{LOADING, Returns};
 use settings::{Options, Signal};
 use state::{LONG_AGEING, State, encode, weight};
 use stores::Stores;
@@ -81,6 +83,8 @@ const FORGET: f32 = 0.9;
 const TARGETS: f32 = 20_480.0;
 /// Intervals after which one move less of a page is counted.
 const MOVES_FADE: u64 = 40;
+/// Fast memory is full with less than this part of its limit free: only then is it worth to look inside huge pages.
+const FULL: u64 = 64;
 /// Most pages of a side that are kept to be moved until the next pass.
 const MOST_OFFERS: usize = 8192;
 /// New pages after which their value decides where they go.
@@ -100,7 +104,10 @@ pub struct Terrace {
     pace: Pace,
     table: Table,
     returns: Returns,
-    growth: Growth,
+    growth: GrowthOfEach,
+    inside: Inside,
+    /// How each program stands, where a driver says it.
+    programs: BTreeMap<SpaceId, ProgramState>,
     allocations: Allocations,
     /// The short mean of each page; the long one is its heat, the interval of its last use its stamp.
     short: Column<u16>,
@@ -157,7 +164,9 @@ impl Terrace {
             pace,
             table: Table::new(options.learns, options.parts.smooth),
             returns: Returns::new(),
-            growth: Growth::default(),
+            growth: GrowthOfEach::default(),
+            programs: BTreeMap::new(),
+            inside: Inside::new(settings, 0x7e44_1a51)?,
             allocations: Allocations::default(),
             short: Column::default(),
             witnesses: Vec::new(),
@@ -264,6 +273,7 @@ impl Terrace {
             self.gain_ns = prices.farther_ns / USUAL_OVERLAP;
         }
         self.prices = Some(*prices);
+        self.inside.set_prices(prices);
     }
 
     fn scan_done(&mut self, report: &ScanReport) {
@@ -276,6 +286,9 @@ impl Terrace {
     fn outcome(&mut self, done: &[Outcome], pages: &mut Pages) {
         for outcome in done {
             let item = outcome.item;
+            if item.action == Action::Split && outcome.done > 0 && pages.block(item.page.block()).is_some() {
+                self.inherit(item.page, pages);
+            }
             if let (Action::MoveTo(_), true) =
                 (item.action, outcome.done > 0 && pages.block(item.page.block()).is_some())
             {
@@ -283,6 +296,18 @@ impl Terrace {
                 let bits = entry.policy_bits();
                 entry.set_policy_bits(if bits == NEWBORN { NEWBORN } else { (bits + 1).min(MOST_MOVES) });
             }
+        }
+    }
+
+    /// The pages of a block that was split are each as the block was, until they are seen apart.
+    fn inherit(&mut self, first: PageId, pages: &mut Pages) {
+        let (whole, short) = (pages[first], self.short[first.index()]);
+        for offset in 1..BLOCK_PAGES {
+            let page = first.plus(offset);
+            let entry = &mut pages[page];
+            (entry.heat, entry.stamp) = (whole.heat, whole.stamp);
+            entry.set_policy_bits(whole.policy_bits());
+            self.short[page.index()] = short;
         }
     }
 
@@ -312,7 +337,7 @@ impl Policy for Terrace {
             (None, None) => Signal::ALL.map(Signal::needs).to_vec(),
         };
         let movers = Movers::Several(self.options.movers);
-        Profile { name: INFO.name, needs, kernel: Kernel { movers, ..Kernel::default() } }
+        Profile { name: INFO.name, needs, kernel: Kernel { movers, ..Kernel::default() }, splits: self.inside.splits() }
     }
 
     fn configure(&mut self, setup: Setup) {
@@ -332,28 +357,53 @@ impl Policy for Terrace {
 
     fn remap(&mut self, _now: Time, change: Remap<'_>, pages: &mut Pages) {
         match change {
-            Remap::Mapped(_) => self.short.fit(pages),
+            Remap::Mapped(blocks) => {
+                self.short.fit(pages);
+                self.inside.mapped(blocks);
+            }
             Remap::Unmapping(space, range) => {
+                self.inside.unmapping(space, &range, pages);
                 support::each_page(pages, space, &range, |page| self.short[page.index()] = 0)
             }
         }
     }
 
     fn observe(&mut self, now: Time, seen: Observations<'_>, pages: &mut Pages) {
+        match &seen {
+            Observations::Scan(scan) => self.inside.scanned(now, scan),
+            Observations::Events(events) => self.inside.saw(now, events, pages),
+        }
         self.take_in(now, seen, pages);
     }
 
     fn feedback(&mut self, now: Time, feedback: Feedback<'_>, pages: &mut Pages) {
         match feedback {
             Feedback::ScanDone(report) => self.scan_done(report),
-            Feedback::Moved(done) => self.outcome(done, pages),
+            Feedback::Moved(done) => {
+                self.inside.outcomes(now, done, pages);
+                self.outcome(done, pages);
+            }
             Feedback::Processor(counts) => self.processor(now, counts),
             Feedback::SamplerTime(spent) => self.pace.sampler_took(spent),
+            Feedback::Programs(states) => {
+                self.programs = states.iter().map(|program| (program.space, *program)).collect();
+            }
             _ => {}
         }
     }
 
+    fn knows_sleep(&self) -> bool {
+        true
+    }
+
     fn plan(&mut self, now: Time, capacity: &CapacityView<'_>, pages: &mut Pages, requests: &mut MoveRequests) {
+        let programs = &self.programs;
+        let asleep = |space| programs.get(&space).is_some_and(|program| program.awake_since.is_none());
+        let growing = self.growth.note(now, pages, |_| LOADING, asleep);
+        let full = |limit: u64| capacity.fast_room() < limit.min(capacity.tiers[0].capacity) / FULL;
+        let pressed = capacity.fast_limit.is_none_or(full);
+        let may_leave = |space| pressed && !growing.contains(&space) && !asleep(space);
+        self.inside.plan(now, LOADING.mul_f64(capacity.backoff), may_leave, capacity, pages, requests);
         if capacity.tiers.len() < 2 {
             return;
         }
@@ -369,7 +419,7 @@ impl Policy for Terrace {
             }
         }
         match swap {
-            Some(costs) => self.leave(now, &costs, capacity, pages, requests),
+            Some(costs) => self.leave(now, &growing, &costs, capacity, pages, requests),
             None => self.step(now, capacity, pages, requests),
         }
     }
@@ -396,8 +446,8 @@ impl Policy for Terrace {
         let column = self.short.len() * size_of::<u16>() + self.blind.capacity();
         let metric = |name, value| Metric { name, value };
         PolicyReport {
-            memory_bytes: column + witnesses + offers + self.table.memory_bytes(),
-            metrics: vec![
+            memory_bytes: column + witnesses + offers + self.table.memory_bytes() + self.inside.memory_bytes(),
+            metrics: [
                 metric("store_share", self.stores.share()),
                 metric("intervals", self.intervals as f64),
                 metric("interval_seconds", self.pace.interval().as_secs_f64()),
@@ -410,7 +460,10 @@ impl Policy for Terrace {
                 metric("accesses_of_a_mark", self.touch),
                 metric("accesses_of_a_page", self.rate[0] / self.rate[1].max(1e-9)),
                 metric("metadata_bytes_per_page", (8 + size_of::<u16>()) as f64),
-            ],
+            ]
+            .into_iter()
+            .chain(self.inside.metrics())
+            .collect(),
         }
     }
 }

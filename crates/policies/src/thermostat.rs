@@ -307,6 +307,7 @@ impl Thermostat {
 impl Policy for Thermostat {
     fn profile(&self) -> Profile {
         Profile::new(INFO.name, Needs { scans: true, hint_faults: true, own_marks: true, ..Needs::default() })
+            .splitting(true)
     }
 
     fn configure(&mut self, setup: Setup) {

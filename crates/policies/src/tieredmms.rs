@@ -1,13 +1,16 @@
-//! `tieredmms`: TieredMMS. Sampled hotness puts the kernel's two lists in order; a module migrates from their tails and heads.
+//! `tieredmms`: TieredMMS. Sampled hotness puts the kernel's two lists in order; a module demotes from their tails and promotes from their heads.
 //!
 //! In: hardware samples, the life cycle of pages. Out: demotions from the inactive lists by watermarks, promotions of the slow
-//! active list. Must not: look at a page's count when it picks victims; the order of the lists is all it goes by.
+//! active list from its head, where the hottest are. Must not: look at a page's count when it picks victims; the order of the lists is all it goes by.
 //!
 //! Source: TieredMMS (China Unicom), sections III and IV; M1 to M7 are the ambiguities of the specification (section 3).
 //!
 //! | constant | default | source |
 //! |---|---|---|
-//! | periods | 199 loads, 100,007 stores | section IV |
+//! | periods | 199 loads, 100,007 stores | section III.A |
+//! | `quota` | 30 | not stated; what the live sampler holds every policy to. The paper measures 4.25 % at most |
+//! | `merge` | on | section III.A: "we merge the adjacent accesses that fall on the same page" |
+//! | promotion | from the head of the slow active list | section V.C: TieredMMS keeps the hottest pages there |
 //! | bars | 16; a page is in bar n if its count is in [2^n, 2^(n+1)) | figure 3 |
 //! | `alpha` | 75 % | section III.A: below so much of F_s the bar under the hot ones is warm |
 //! | `threshold_period` | 100,000 samples | not stated; MEMTIS's (M1) |
@@ -37,6 +40,7 @@
 //! With `lists=kernel` the kernel's own lists are ordered and moved from, by a module: the policy gives marks and makes no requests.
 //!
 //! Memory beside the eight common bytes: 4 for the count, 10 for the kernel's lists. The paper's map takes 12 a page.
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use terrace_core::observation::{Observation, Observations};
@@ -44,12 +48,13 @@ use terrace_core::pages::{Column, Pages};
 use terrace_core::plan::{MoveRequests, Reason};
 use terrace_core::policy::{
     Cadence, CapacityView, Facet, Feedback, Kernel, KernelLists, ListMark, ListPlan, Metric, Movers, Needs, Policy,
-    PolicyReport, Profile, Remap, SamplePeriods, Schedule, Setup,
+    PolicyReport, Profile, Remap, Schedule, Setup,
 };
 use terrace_core::units::{BLOCK_PAGES, PageId, TierId, Time};
 
 use crate::parts::bins::{BINS, Bins, fine_bin, fit, visible_bin};
 use crate::parts::lru::{Kind, Lru, Place};
+use crate::parts::period_control::PeriodControl;
 use crate::parts::support;
 use crate::{PolicyInfo, SettingInfo, Settings, SettingsError};
 
@@ -104,6 +109,12 @@ pub const INFO: PolicyInfo = PolicyInfo {
             default: "none",
             meaning: "promotion stops when less than this is free: the high or the low watermark, or none (M4)",
         },
+        SettingInfo { key: "merge", default: "on", meaning: "samples that follow each other on one page count as one" },
+        SettingInfo {
+            key: "quota",
+            default: "30",
+            meaning: "permil of a processor for the sampler, to which its periods are fitted; 0 leaves them as they are",
+        },
         SettingInfo { key: "file_first", default: "on", meaning: "demote file pages before anonymous ones" },
         SettingInfo {
             key: "lists",
@@ -114,7 +125,8 @@ pub const INFO: PolicyInfo = PolicyInfo {
     build: |settings| Ok(Box::new(TieredMms::new(settings)?)),
 };
 
-const PERIODS: SamplePeriods = SamplePeriods { loads: 199, stores: 100_007 };
+/// The live sampler compares its time with its quota as often.
+const QUOTA_WINDOW: Duration = Duration::from_secs(15);
 
 /// How far down promotion may fill fast memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -145,6 +157,10 @@ pub struct TieredMms {
     /// Marks for the kernel's lists, if those are the ones to order.
     marks: Option<Vec<ListMark>>,
     counts: Column<u32>,
+    control: PeriodControl,
+    merge: bool,
+    /// The page of the sample before.
+    last: Option<PageId>,
     /// What one observation adds to a count.
     weight: u32,
     bars: Bins,
@@ -208,6 +224,9 @@ impl TieredMms {
             promote_until,
             marks: kernel.then(Vec::new),
             counts: Column::default(),
+            control: PeriodControl::new(settings.number("quota", 0..=1000)?, QUOTA_WINDOW),
+            merge: settings.switch("merge")?,
+            last: None,
             weight: 1,
             bars: Bins::default(),
             lru: Lru::default(),
@@ -239,6 +258,9 @@ impl TieredMms {
     fn on_sample(&mut self, page: PageId, pages: &mut Pages) {
         self.lru.refresh(page, pages);
         if pages[page].tier().is_none() {
+            return;
+        }
+        if self.merge && self.last.replace(page) == Some(page) {
             return;
         }
         let before = self.counts[page.index()];
@@ -347,15 +369,29 @@ impl TieredMms {
         freed
     }
 
+    /// Promotes from the heads of the active lists as far as there is room. The lists are walked from their tails: of a walk the last
+    /// pages that fit are kept, and the very last goes first.
     fn promote(&mut self, tiers: usize, mut left: u64, pages: &Pages, requests: &mut MoveRequests) {
         for tier in 1..tiers as u8 {
+            if left == 0 || requests.left() == 0 {
+                return;
+            }
+            let (mut nearest, mut held) = (VecDeque::new(), 0);
             for unit in self.lru.tail_to_head(Place::active(TierId(tier))) {
-                let weight = self.lru.weight(unit);
-                if left < weight || requests.left() == 0 {
-                    return;
-                }
                 if pages[unit].moving() || pages[unit].pinned() {
                     continue;
+                }
+                let weight = self.lru.weight(unit);
+                nearest.push_back((unit, weight));
+                held += weight;
+                while let Some(&(_, farthest)) = nearest.front().filter(|(_, farthest)| held - farthest >= left) {
+                    nearest.pop_front();
+                    held -= farthest;
+                }
+            }
+            for (unit, weight) in nearest.into_iter().rev() {
+                if left < weight || requests.left() == 0 {
+                    return;
                 }
                 requests.move_to(unit, TierId::FAST, Reason::Hot);
                 left -= weight;
@@ -368,6 +404,8 @@ impl TieredMms {
     fn set_folded(&mut self, parts: u32) {
         // A small page has the samples of a huge one: its observations count as parts of them.
         self.weight = (BLOCK_PAGES / parts.max(1)).max(1);
+        // Nor are its samples those of one place.
+        self.merge = false;
         self.threshold_period = support::scaled_samples(self.full_periods.0, self.scale, parts);
         self.cool_period = support::scaled_samples(self.full_periods.1, self.scale, parts);
     }
@@ -439,13 +477,17 @@ impl Policy for TieredMms {
         }
     }
 
-    fn feedback(&mut self, _now: Time, feedback: Feedback<'_>, pages: &mut Pages) {
-        if let Feedback::Moved(done) = feedback {
-            for outcome in done {
-                if pages.block(outcome.item.page.block()).is_some() {
-                    self.lru.refresh(outcome.item.page, pages);
+    fn feedback(&mut self, now: Time, feedback: Feedback<'_>, pages: &mut Pages) {
+        match feedback {
+            Feedback::Moved(done) => {
+                for outcome in done {
+                    if pages.block(outcome.item.page.block()).is_some() {
+                        self.lru.refresh(outcome.item.page, pages);
+                    }
                 }
             }
+            Feedback::SamplerTime(spent) => self.control.spend(now, spent),
+            _ => {}
         }
     }
 
@@ -482,7 +524,8 @@ impl Policy for TieredMms {
     }
 
     fn schedule(&self) -> Schedule {
-        Schedule { cadence: Cadence { sampling: Some(PERIODS), ..Cadence::default() }, wake_at: Some(self.next_pass) }
+        let sampling = Some(self.control.periods());
+        Schedule { cadence: Cadence { sampling, ..Cadence::default() }, wake_at: Some(self.next_pass) }
     }
 
     fn report(&self) -> PolicyReport {
@@ -523,9 +566,11 @@ mod tests {
 
     const PERIOD: Duration = Duration::from_millis(500);
 
-    /// 1000 fast pages, thresholds every 100 samples.
+    /// 1000 fast pages, thresholds every 100 samples; tests give a page several samples one behind the other.
     fn rig(extra: &[(&str, &str)]) -> Rig {
-        let pairs = [("threshold_period", "100"), ("cool_period", "0")].into_iter().chain(extra.iter().copied());
+        let pairs = [("threshold_period", "100"), ("cool_period", "0"), ("merge", "off")]
+            .into_iter()
+            .chain(extra.iter().copied());
         let mut rig = Rig::new(crate::build("tieredmms", Settings::from_pairs(pairs)).unwrap(), &[1000, 100_000]);
         rig.map(4096);
         rig
@@ -580,6 +625,43 @@ mod tests {
         rig.pass(PERIOD);
         assert!((500..550).all(|vpn| rig.tier(vpn) == Some(TierId::FAST)));
         assert_eq!(rig.tier(560), Some(SLOW));
+    }
+
+    #[test]
+    fn promotion_begins_at_the_head_where_the_hottest_are() {
+        let mut rig = rig(&[("direct", "off")]);
+        rig.born(0..980, TierId::FAST);
+        rig.born(1000..1100, SLOW);
+        // All are hot; the last that was sampled lies at the head. 20 pages are free and 10 more become so.
+        rig.sample((1000..1100).flat_map(|vpn| [vpn; 4]));
+        rig.pass(PERIOD);
+        let came: Vec<u64> = (1000..1100).filter(|&vpn| rig.tier(vpn) == Some(TierId::FAST)).collect();
+        assert_eq!(came, (1070..1100).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn samples_that_follow_each_other_on_one_page_count_once() {
+        let counted = |merge: &str| {
+            let mut rig = rig(&[("merge", merge)]);
+            rig.born(0..2, TierId::FAST);
+            rig.sample([0, 0, 0, 1, 0, 0, 1]);
+            (rig.metric("samples"), rig.metric("bin_01_pages"))
+        };
+        assert_eq!(counted("on"), (4.0, 2.0), "two of each page");
+        assert_eq!(counted("off"), (7.0, 1.0), "five of one, two of the other");
+    }
+
+    #[test]
+    fn the_periods_follow_the_quota_and_stay_without_one() {
+        let loads = |quota: &str| {
+            let mut rig = rig(&[("quota", quota)]);
+            for _ in 0..3 {
+                rig.engine.handle(rig.now, Input::SamplerTime(Duration::from_secs(5)));
+                rig.pass(QUOTA_WINDOW);
+            }
+            rig.cadence.sampling.unwrap().loads
+        };
+        assert_eq!((loads("0"), loads("30")), (199, 401));
     }
 
     #[test]

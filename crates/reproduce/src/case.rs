@@ -15,7 +15,7 @@ use crate::QUICK_SCALE;
 use crate::error::ValueError;
 
 /// Fast memory at full size.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, serde::Serialize)]
 pub enum Fast {
     /// A share of the footprint.
     Share(f64),
@@ -43,7 +43,7 @@ impl FromStr for Fast {
 }
 
 /// How much a program does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 pub enum Operations {
     /// The program's own number.
     Usual,
@@ -115,7 +115,7 @@ impl Setting {
 }
 
 /// Who decides the size of fast memory, in cases that say `at`.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, serde::Serialize)]
 pub enum Limit {
     /// Everything fast: the baseline of a loss, and a profile.
     Full,

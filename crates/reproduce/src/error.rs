@@ -140,6 +140,9 @@ pub enum RunError {
     /// The performance database of its machine.
     #[error("no performance database: {0}")]
     Database(Box<dyn std::error::Error + Send + Sync>),
+    /// What a canary came to cannot be hashed.
+    #[error("what it came to cannot be hashed: {0}")]
+    Fingerprint(String),
     /// The run with everything fast, which says how large the program is, is missing.
     #[error("its run with everything fast is missing")]
     NoBaseline,

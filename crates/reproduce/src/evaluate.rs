@@ -108,7 +108,8 @@ pub(crate) fn found(row: &Row, runs: &[&Outcome]) -> Found {
             let all: Vec<f64> = all.collect();
             Found::number(row, all.iter().copied().fold(0.0, f64::max)).with(json!({ "of_each_pair": all }))
         }
-        Measure::Change(of) => change(row, of, runs),
+        Measure::Change(of) => change(row, of, runs, 1.0),
+        Measure::Ratio(of) => change(row, of, runs, 0.0),
         Measure::Winners { first } => winners(row, &reports, *first),
         Measure::Fastest { expected } => fastest(row, &reports, *expected),
         Measure::Larger(of) => larger(row, of, runs),
@@ -166,7 +167,8 @@ fn factor(reports: &[&RunFigures], seconds: impl Fn(&RunFigures) -> f64) -> f64 
     mean(logarithms).map_or(f64::NAN, f64::exp)
 }
 
-fn change(row: &Row, of: &Figure, runs: &[&Outcome]) -> Found {
+/// Pairs: a figure's sum over the firsts over that of the seconds, less `even`.
+fn change(row: &Row, of: &Figure, runs: &[&Outcome], even: f64) -> Found {
     let sum = |which: usize| {
         let runs = row.cases.iter().zip(runs).skip(which).step_by(2);
         runs.filter_map(|(case, run)| figure::of(of, case, run)).map(|(value, _)| value).sum::<f64>()
@@ -176,8 +178,9 @@ fn change(row: &Row, of: &Figure, runs: &[&Outcome]) -> Found {
         return Found::nothing("the second of the pairs has none to compare with")
             .with(json!({ "firsts": ours, "seconds": theirs }));
     }
-    let found = Found::number(row, ours / theirs - 1.0);
-    let text = format!("{} ({ours} against {theirs})", found.text);
+    let found = Found::number(row, ours / theirs - even);
+    let plain = |sum: f64| if sum.abs() < 1.0 { format!("{sum:.2e}") } else { format!("{sum}") };
+    let text = format!("{} ({} against {})", found.text, plain(ours), plain(theirs));
     Found { text, ..found }
 }
 

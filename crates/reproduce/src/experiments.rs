@@ -42,8 +42,48 @@ pub struct Stated {
     pub each: Vec<f64>,
     /// The loss beside a saving.
     pub loss: Option<f64>,
+    /// The most that was saved at any time of the run.
+    pub most: Option<f64>,
     /// All of it in words.
     pub words: String,
+}
+
+impl Stated {
+    /// Whether there is a number or a range of the row's value.
+    pub fn is_numeric(&self) -> bool {
+        [self.number, self.at_least, self.at_most, self.most].iter().any(Option::is_some)
+    }
+}
+
+/// What a row is a figure of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Kind {
+    /// The paper whose file it is in, under the paper's conditions, once.
+    #[default]
+    Figure,
+    /// The same figure of the paper under another reading.
+    Repeat,
+    /// What the paper did not run: another policy, setting, baseline or cause.
+    Variant,
+    /// What this project wants.
+    Goal,
+    /// A system that is none of the papers this project began with.
+    Rival,
+}
+
+impl FromStr for Kind {
+    type Err = ValueError;
+
+    fn from_str(text: &str) -> Result<Kind, ValueError> {
+        Ok(match text {
+            "figure" => Kind::Figure,
+            "repeat" => Kind::Repeat,
+            "variant" => Kind::Variant,
+            "goal" => Kind::Goal,
+            "rival" => Kind::Rival,
+            _ => return Err(ValueError::new(text, "expected figure, repeat, variant, goal or rival")),
+        })
+    }
 }
 
 /// One figure of a paper.
@@ -51,6 +91,8 @@ pub struct Stated {
 pub struct Row {
     /// Its name: parts with dots between them, the first the paper's.
     pub id: String,
+    /// What it is a figure of.
+    pub kind: Kind,
     /// What it is, in words.
     pub quantity: String,
     /// The unit of the paper's number and of ours.
@@ -298,6 +340,10 @@ impl Reader<'_> {
         }
         let row = Row {
             id: place.to_owned(),
+            kind: match raw.kind.as_ref().or(self.raw.paper.kind.as_ref()) {
+                Some(text) => self.parsed(text, place, "kind")?,
+                None => Kind::default(),
+            },
             quantity: raw.quantity.clone(),
             unit: raw.unit.clone(),
             source: raw.source.clone(),
@@ -359,6 +405,9 @@ impl Reader<'_> {
         if raw.paper_loss.is_some() && *measure != Measure::Tuned {
             return bad("paper_loss", "only the measure `tuned` has a loss beside its value");
         }
+        if raw.paper_most.is_some() && (*measure != Measure::Tuned || raw.paper.is_some() || range) {
+            return bad("paper_most", "only the measure `tuned` has a most, and then no other saving");
+        }
         let each = raw.paper_each.clone().unwrap_or_default();
         if matches!(measure, Measure::PredictionErrors(_)) == each.is_empty() {
             return bad("paper_each", "the measure `prediction-errors`, and it alone, has a number for each size");
@@ -367,7 +416,7 @@ impl Reader<'_> {
             "x" => "x".to_owned(),
             other => format!(" {other}"),
         };
-        let words = match (&raw.stated, raw.paper, raw.paper_at_least, raw.paper_at_most) {
+        let words = match (&raw.stated, raw.paper.or(raw.paper_most), raw.paper_at_least, raw.paper_at_most) {
             (Some(words), ..) => words.clone(),
             (None, Some(number), ..) => format!("{number}{unit}"),
             (None, None, Some(low), Some(high)) => format!("{low} to {high}{unit}"),
@@ -386,6 +435,7 @@ impl Reader<'_> {
             at_most: raw.paper_at_most,
             each,
             loss: raw.paper_loss,
+            most: raw.paper_most,
             words,
         })
     }
@@ -428,6 +478,13 @@ impl Reader<'_> {
             "mean" => Measure::Mean(figure()?),
             "most" => Measure::Most(figure()?),
             "change" => Measure::Change(figure()?),
+            "ratio" => match figure()? {
+                // What a run must tell beside its own figures is asked for by the other measures alone.
+                Figure::Median(_) | Figure::MeanOf(_) => {
+                    return Err(bad(of()?, "of", "expected a figure that every run has, no metric of a policy"));
+                }
+                plain => Measure::Ratio(plain),
+            },
             "larger" => Measure::Larger(figure()?),
             "speedup" => Measure::Speedup(part()?),
             "gain" => Measure::Gain(part()?),

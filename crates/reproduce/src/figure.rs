@@ -19,6 +19,10 @@ pub(crate) fn of(figure: &Figure, case: &Case, run: &Outcome) -> Option<(f64, Op
             let promoted = Some(figures.promoted_pages).filter(|pages| *pages > 0)?;
             plain(figures.failed_promotions as f64 / promoted as f64)
         }
+        Figure::FailedOverAttempts => {
+            let tried = Some(figures.promoted_pages + figures.failed_promotions).filter(|pages| *pages > 0)?;
+            plain(figures.failed_promotions as f64 / tried as f64)
+        }
         Figure::FastHits => plain(figures.fast_hit_share),
         Figure::FastOverSlow => plain(fast_over_slow(&figures.tier_accesses)?),
         Figure::CountedFastOverSlow => plain(fast_over_slow(&figures.counted_loads)?),

@@ -1,9 +1,9 @@
 //! Runs what a store lacks, the cheapest first, within a time.
 //!
-//! In: a plan, a store, a budget. Out: the store, which has each run as soon as it is made; [`Filled`]. Must not: run what the store has from
-//! the same sources, or lose a finished run to one that fails or is stopped.
+//! In: a plan, a store, a budget. Out: the store, which has each run as soon as it is made; [`Filled`]. Must not: run what the store has and
+//! this program would compute again, or lose a finished run to one that fails or is stopped.
 //!
-//! What a run costs is what it took before: itself at another digest or seed, else others of its program at its scale, else by the program's
+//! What a run costs is what it took before: itself with another fingerprint or seed, else others of its program at its scale, else by the program's
 //! size. That is processor time; where others use the processors too, it takes as much longer as what was run since the start. Runs of one program on one scale are made together, so that the program runs once for them; towards the end a batch is cut so
 //! that all cores are busy.
 
@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use crate::canary::{Canaries, Canary};
 use crate::case::Case;
 use crate::error::Error;
 use crate::measure::Measure;
@@ -44,7 +45,7 @@ pub struct Filled {
     pub kept: usize,
     /// Those that were made.
     pub made: usize,
-    /// Those that are missing, or of other sources than this program's.
+    /// Those that are missing, or that this program would compute otherwise.
     pub missing: usize,
     /// Expected seconds of one core for these.
     pub missing_seconds: f64,
@@ -113,6 +114,7 @@ impl Plan<'_> {
         done: &(dyn Fn(usize) + Sync),
     ) -> Result<Filled, Error> {
         let until = budget.time.map(|time| Instant::now() + time);
+        store.prints.prepare(self.canaries(self.first.iter().chain(&self.second).map(|(case, _)| case)))?;
         let batches = self.missing(store)?;
         let queries = self.missing_queries(store)?;
         let runs = self.first.len() + self.second.len() + self.query_machines().count();
@@ -141,7 +143,7 @@ impl Plan<'_> {
                 run,
                 scale,
                 seed,
-                of: Origin::of_query(&machine)?,
+                of: Origin::of_query(&machine, &state.store.prints)?,
                 took,
                 figures: None,
                 query,
@@ -164,6 +166,14 @@ impl Plan<'_> {
         Ok(Filled { runs, kept: runs - missing, made: state.made, missing: missing - state.made, missing_seconds })
     }
 
+    /// Those of these cases.
+    pub(crate) fn canaries<'c>(
+        &'c self,
+        cases: impl Iterator<Item = &'c Case> + 'c,
+    ) -> impl Iterator<Item = Canary> + 'c {
+        cases.flat_map(|case| Canaries::of(case, &self.settings_of(case), &self.asked_of(case)).all())
+    }
+
     fn query_machines(&self) -> impl Iterator<Item = &String> {
         let rows = self.rows.iter().filter(|row| matches!(row.measure, Measure::DatabaseQuery));
         let machines: std::collections::BTreeSet<&String> = rows.flat_map(|row| &row.machines).collect();
@@ -173,7 +183,7 @@ impl Plan<'_> {
     fn missing_queries(&self, store: &Store) -> Result<Vec<String>, Error> {
         let mut missing = Vec::new();
         for machine in self.query_machines() {
-            let of = Origin::of_query(machine)?;
+            let of = Origin::of_query(machine, &store.prints)?;
             if store.get(&query_key(machine)).is_none_or(|record| record.of != of) {
                 missing.push(machine.clone());
             }
@@ -304,7 +314,7 @@ impl Plan<'_> {
         batch.cases.iter().find(|(case, _)| self.asks_database(case)).map(|(case, _)| case.setting.machine.as_str())
     }
 
-    fn asks_database(&self, case: &Case) -> bool {
+    pub(crate) fn asks_database(&self, case: &Case) -> bool {
         case.needs_database() || !self.asked_of(case).shares.is_empty()
     }
 
@@ -362,7 +372,7 @@ impl Plan<'_> {
             let Some(outcome) = outcomes.remove(&(case.to_string(), *seed)) else { continue };
             let asked = self.asked_of(case);
             let (run, scale, seed) = self.key(case, *seed);
-            let of = Origin::of(self, case, &asked)?;
+            let of = Origin::of(self, case, &state.store.prints)?;
             let figures = Some(outcome.figures.kept(&asked));
             records.push(Record { run, scale, seed, of, took: took(seconds / count as f64), figures, query: None });
         }

@@ -7,17 +7,21 @@
 //! Must not: hold a number of a paper, or fit anything to one: to check a figure, read the TOML and the paper, and no Rust.
 //!
 //! [`Experiments`] reads and selects, [`Plan`] finds the distinct runs and runs them, [`Document`] evaluates and judges. [`Store`] keeps
-//! runs by what they depend on ([`Origin`]), [`Plan::fill`] runs what it lacks, and [`page()`] prints docs/fidelity.md from it. A file of
+//! runs by what they depend on ([`Origin`], by the [`Fingerprints`] of what computes them), [`Plan::fill`] runs what it lacks, and [`page()`] prints docs/fidelity.md from it. A file of
 //! experiments is described in docs/experiments.md.
 
 mod bounds;
+mod canary;
 mod case;
 mod course;
+mod digest;
 mod error;
 mod evaluate;
+mod exercise;
 mod experiments;
 mod figure;
 mod fill;
+mod fingerprints;
 mod measure;
 mod origin;
 mod outcome;
@@ -26,10 +30,8 @@ mod prepare;
 mod query;
 mod results;
 mod run;
+mod sample;
 mod schema;
-// The build script has the rest of it.
-#[cfg_attr(not(test), allow(dead_code))]
-mod sources;
 mod stop;
 mod store;
 mod tuned;
@@ -37,14 +39,16 @@ mod verdict;
 
 pub use case::{Case, Fast, Limit, Operations, Setting};
 pub use error::{Error, MeasureError, RunError, ValueError};
-pub use experiments::{Experiments, NotBuilt, Paper, Row, Stated};
+pub use experiments::{Experiments, Kind, NotBuilt, Paper, Row, Stated};
 pub use fill::{Budget, Filled};
+pub use fingerprints::Fingerprints;
 pub use measure::{Figure, Measure, Part, Prediction};
 pub use origin::Origin;
 pub use outcome::{Outcome, OverTime, Predicted, PredictedAt, RunFigures, Tuned};
 pub use page::page;
 pub use results::{Document, RowResult, SCHEMA_VERSION};
 pub use run::{Database, Options, Plan, Runs};
+pub use sample::{Again, Sample, Sampled};
 pub use store::Store;
 pub use verdict::Verdict;
 

@@ -11,6 +11,8 @@ use crate::error::ValueError;
 pub enum Figure {
     /// Failed over successful promotions; none where no promotion succeeded.
     FailedOverPromoted,
+    /// Failed promotions over those that were tried; none where none was.
+    FailedOverAttempts,
     /// Share of memory accesses that fast memory serves.
     FastHits,
     /// Accesses to fast over accesses to slow memory.
@@ -50,7 +52,7 @@ pub enum Figure {
 }
 
 impl Figure {
-    const NAMES: &'static str = "failed-over-promoted, fast-hits, fast-over-slow, counted-fast-hits, counted-fast-over-slow, speed-of-all-fast, management-of-all-threads, \
+    const NAMES: &'static str = "failed-over-promoted, failed-over-attempts, fast-hits, fast-over-slow, counted-fast-hits, counted-fast-over-slow, speed-of-all-fast, management-of-all-threads, \
         management-of-one-processor, management-threads, overhead:KIND, hot-set, metadata-bytes-a-page, walk-share, imbalance, drift, migrated-bytes, \
         failed-promotions, median:METRIC, mean:METRIC";
 }
@@ -65,6 +67,7 @@ impl FromStr for Figure {
             Some(("mean", metric)) => Figure::MeanOf(metric.to_owned()),
             _ => match text {
                 "failed-over-promoted" => Figure::FailedOverPromoted,
+                "failed-over-attempts" => Figure::FailedOverAttempts,
                 "fast-hits" => Figure::FastHits,
                 "fast-over-slow" => Figure::FastOverSlow,
                 "counted-fast-hits" => Figure::CountedFastHits,
@@ -121,6 +124,8 @@ pub enum Measure {
     Best,
     /// Pairs: sum of a figure over the firsts over that over the seconds, less one.
     Change(Figure),
+    /// Pairs: sum of a figure over the firsts over that over the seconds.
+    Ratio(Figure),
     /// Pairs: which is ahead; the paper says in how many the first is, and the second in the rest.
     Winners {
         /// Pairs in which the first is said to be ahead.
@@ -172,13 +177,15 @@ pub enum Measure {
 
 impl Measure {
     /// The names that files use.
-    pub const NAMES: &'static str = "mean, most, speedup, gain, best, change, winners, fastest, larger, shrinks, swing, cores, loss, \
+    pub const NAMES: &'static str = "mean, most, speedup, gain, best, change, ratio, winners, fastest, larger, shrinks, swing, cores, loss, \
         tuned, most-saving, prediction-errors, prediction-terms, saving-bounds, database-query";
 
     /// The keys of a row that say more of it.
     pub(crate) fn keys(&self) -> &'static [&'static str] {
         match self {
-            Measure::Mean(_) | Measure::Most(_) | Measure::Change(_) | Measure::Larger(_) => &["of"],
+            Measure::Mean(_) | Measure::Most(_) | Measure::Change(_) | Measure::Ratio(_) | Measure::Larger(_) => {
+                &["of"]
+            }
             Measure::Speedup(_) | Measure::Gain(_) => &["of"],
             Measure::Winners { .. } => &["first"],
             Measure::Fastest { .. } => &["expected"],
@@ -192,8 +199,8 @@ impl Measure {
 
     /// Whether its cases stand in pairs.
     pub(crate) fn wants_pairs(&self) -> bool {
-        use Measure::{Best, Change, Gain, Larger, Shrinks, Speedup, Winners};
-        matches!(self, Best | Change(_) | Gain(_) | Larger(_) | Shrinks | Speedup(_) | Winners { .. })
+        use Measure::{Best, Change, Gain, Larger, Ratio, Shrinks, Speedup, Winners};
+        matches!(self, Best | Change(_) | Ratio(_) | Gain(_) | Larger(_) | Shrinks | Speedup(_) | Winners { .. })
     }
 
     /// Whether it needs the performance database of its machine.
@@ -223,23 +230,34 @@ impl Measure {
 
     /// Whether it ends in one number that is compared with the paper's, instead of a judgement of its own.
     pub(crate) fn is_numeric(&self) -> bool {
-        use Measure::{Best, Change, DatabaseQuery, Gain, Loss, Mean, Most, SavingBounds, Speedup};
+        use Measure::{Best, Change, DatabaseQuery, Gain, Loss, Mean, Most, Ratio, SavingBounds, Speedup};
         matches!(
             self,
-            Mean(_) | Most(_) | Speedup(_) | Gain(_) | Best | Change(_) | Loss | DatabaseQuery | SavingBounds { .. }
+            Mean(_)
+                | Most(_)
+                | Speedup(_)
+                | Gain(_)
+                | Best
+                | Change(_)
+                | Ratio(_)
+                | Loss
+                | DatabaseQuery
+                | SavingBounds { .. }
         )
     }
 
     /// The least and the most that it can come to, in plain numbers: a range of the paper that covers these says nothing.
     pub(crate) fn natural_range(&self) -> (f64, f64) {
-        use Figure::{CountedFastHits, Drift, FailedOverPromoted, FastHits, HotSet, SpeedOfAllFast, WalkShare};
+        use Figure::{
+            CountedFastHits, Drift, FailedOverAttempts, FailedOverPromoted, FastHits, HotSet, SpeedOfAllFast, WalkShare,
+        };
         match self {
-            Measure::Mean(FastHits | CountedFastHits | Drift | WalkShare)
+            Measure::Mean(FailedOverAttempts | FastHits | CountedFastHits | Drift | WalkShare)
             | Measure::Tuned
             | Measure::MostSaving { .. } => (0.0, 1.0),
             Measure::Mean(SpeedOfAllFast) => (0.0, 1.0),
             Measure::Mean(FailedOverPromoted | HotSet) | Measure::Most(_) | Measure::Mean(_) => (0.0, f64::INFINITY),
-            Measure::Speedup(_) | Measure::Best | Measure::DatabaseQuery => (0.0, f64::INFINITY),
+            Measure::Speedup(_) | Measure::Ratio(_) | Measure::Best | Measure::DatabaseQuery => (0.0, f64::INFINITY),
             Measure::SavingBounds { .. } => (0.0, 1.0),
             Measure::Gain(_) | Measure::Change(_) | Measure::Loss => (-1.0, f64::INFINITY),
             _ => (f64::NEG_INFINITY, f64::INFINITY),

@@ -18,7 +18,7 @@ use crate::experiments::Row;
 use crate::measure::{Figure, Measure};
 
 /// Significant digits that are kept: more than any verdict looks at.
-const DIGITS: usize = 9;
+pub(crate) const DIGITS: usize = 9;
 
 /// The same of parts of a run, of which there are forty.
 const DIGITS_OF_PARTS: usize = 6;
@@ -177,9 +177,9 @@ pub struct PredictedAt {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Asked {
     /// Metrics of the policy over the run.
-    metrics: BTreeSet<String>,
+    pub metrics: BTreeSet<String>,
     /// Its parts of equal work.
-    parts: bool,
+    pub parts: bool,
     /// Shares of the peak for which the database is asked.
     pub shares: Vec<f64>,
 }
@@ -337,7 +337,7 @@ pub(crate) fn round(value: &mut f64) {
     round_to(value, DIGITS);
 }
 
-fn round_to(value: &mut f64, digits: usize) {
+pub(crate) fn round_to(value: &mut f64, digits: usize) {
     if value.is_finite() {
         *value = format!("{value:.*e}", digits - 1).parse().expect("it was a number");
     }

@@ -1,20 +1,23 @@
-//! The page docs/fidelity.md: for each paper how many figures agree, and every figure beside ours with the reason where it differs.
+//! The page docs/fidelity.md: for each paper how many of its figures agree, and every row beside ours with the reason where it differs.
+//!
+//! What counts as a figure of a paper is a number that it states, once and under its own conditions; goals, variants, repeats and rivals are
+//! counted beside them.
 //!
 //! In: rows and the store of results. Out: Markdown. Must not: run anything, or say of a row what neither its runs nor its record say.
 //!
 //! A row has its value at the finest scale at which all its runs are kept, over the seeds for which they are. Its digest is that of what
-//! computed these; where this program is built from other sources, or a setting was changed, the row is stale, and says what is another.
+//! computed these; where this program would compute otherwise, or a setting was changed, the row is stale, and says what is another.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
+use crate::digest::digest_of;
 use crate::error::Error;
-use crate::experiments::{Experiments, Row};
+use crate::experiments::{Experiments, Kind, Row};
 use crate::measure::Measure;
 use crate::origin::Origin;
 use crate::results::{Document, RowResult};
 use crate::run::{Options, Plan, Runs};
-use crate::sources::digest_of;
 use crate::store::{Store, query_key};
 use crate::verdict::Verdict;
 use crate::{LEAST_SCALE, QUICK_SCALE};
@@ -26,7 +29,7 @@ const DIGITS: usize = 8;
 struct Kept {
     result: RowResult,
     digest: String,
-    /// What is another than where this program is built from.
+    /// What is another than this program computes.
     stale: BTreeSet<&'static str>,
 }
 
@@ -50,18 +53,22 @@ const VERDICTS: [(Verdict, &str); 7] = [
 /// When the runs of a row do not give its value.
 pub fn page(experiments: &Experiments, rows: &[&Row], store: &Store) -> Result<String, Error> {
     let mut results = Results::new();
+    prepare(experiments, rows, store)?;
     for row in rows {
         if let Some(kept) = kept(experiments, row, store)? {
             results.insert(&row.id, kept);
         }
     }
-    let mut out = "# Fidelity: the papers' figures beside ours\n\n".to_owned();
+    let mut out = "# Fidelity: the papers' figures beside ours\n\n\
+        For researchers and planners. After it you know how far to trust a simulated figure: which figures of the papers agree with ours, which do not, and\n\
+        why, as far as it is known. One section a paper; on the site the rows can be filtered by paper, verdict and words.\n\n"
+        .to_owned();
     findings(&mut out, experiments, rows, &results);
     out.push_str(
         "Every figure that a row of `experiments/*.toml` states, beside what the simulator computes for it. Nothing here was measured but the time\n\
          of database queries. The page is made by\n\n    terrace reproduce page >docs/fidelity.md\n\n\
          of the runs that are kept in `experiments/results`, and a test holds it to that. [Experiments](experiments.md) says what the verdicts mean,\n\
-         how to repeat a row, and how runs are kept. A row's digest stands for the sources, machines and settings that computed its runs; `stale`\n\
+         how to repeat a row, and how runs are kept. A row's digest stands for the settings, machines and fingerprints of what computed its runs; `stale`\n\
          says which of them are others in the program that printed this page.\n",
     );
     summary(&mut out, experiments, rows, &results);
@@ -96,6 +103,15 @@ fn kept(experiments: &Experiments, row: &Row, store: &Store) -> Result<Option<Ke
     Ok(None)
 }
 
+/// Runs the canaries of all kept runs at once.
+fn prepare(experiments: &Experiments, rows: &[&Row], store: &Store) -> Result<(), Error> {
+    let mut plan = Plan::new(rows.to_vec(), Options { scale: QUICK_SCALE, seeds: vec![0], set: Vec::new() })?;
+    plan.ask_also(&experiments.rows);
+    let known = store.words();
+    let cases = plan.first.iter().chain(&plan.second).map(|(case, _)| case);
+    store.prints.prepare(plan.canaries(cases.filter(|case| known.contains(case.to_string().as_str()))))
+}
+
 fn kept_at(experiments: &Experiments, row: &Row, store: &Store, scale: u32) -> Result<Option<Kept>, Error> {
     let planned = |seeds| {
         let mut plan = Plan::new(vec![row], Options { scale, seeds, set: Vec::new() })?;
@@ -110,7 +126,7 @@ fn kept_at(experiments: &Experiments, row: &Row, store: &Store, scale: u32) -> R
             let Some(record) = store.get(&query_key(machine)) else { return Ok(None) };
             let Some(query) = record.query.clone() else { return Ok(None) };
             runs.take_query(machine, query);
-            stale.extend(record.of.changed(&Origin::of_query(machine)?));
+            stale.extend(record.of.changed(&Origin::of_query(machine, &store.prints)?));
             origins.push(record.of.text());
         }
         seeds.push(1);
@@ -125,7 +141,7 @@ fn kept_at(experiments: &Experiments, row: &Row, store: &Store, scale: u32) -> R
             if let Some(outcome) = record.outcome() {
                 runs.take(case, seed, outcome);
             }
-            stale.extend(record.of.changed(&Origin::of(&all, case, &all.asked_of(case))?));
+            stale.extend(record.of.changed(&Origin::of(&all, case, &store.prints)?));
             origins.push(record.of.text());
         }
     }
@@ -133,7 +149,7 @@ fn kept_at(experiments: &Experiments, row: &Row, store: &Store, scale: u32) -> R
         return Ok(None);
     }
     let document = Document::new(&planned(seeds)?, &runs)?;
-    let digest = digest_of(&origins.join("\n"))[..DIGITS].to_owned();
+    let digest = digest_of(origins.join("\n"))[..DIGITS].to_owned();
     Ok(document.rows.into_iter().next().map(|result| Kept { result, digest, stale }))
 }
 
@@ -146,27 +162,31 @@ fn verdict(results: &Results<'_>, row: &Row) -> Option<Verdict> {
     results.get(row.id.as_str()).map(|kept| kept.result.verdict)
 }
 
-/// Rows whose paper states a number or a range, so that agreement is within a distance of it.
-fn is_numeric(row: &Row) -> bool {
-    row.paper.number.is_some() || row.paper.at_least.is_some() || row.paper.at_most.is_some()
+/// Rows that are figures of their paper and have a number or a range of it.
+fn is_figure(row: &Row) -> bool {
+    row.kind == Kind::Figure && row.paper.is_numeric()
 }
 
-/// The first paragraph: how many agree, and what each paper's rows come to.
+/// The first paragraph: how many figures agree, and what each paper's rows come to.
 fn findings(out: &mut String, experiments: &Experiments, rows: &[&Row], results: &Results<'_>) {
-    let count = |wanted: fn(&Row, Verdict) -> bool| {
+    let figures: Vec<&Row> = rows.iter().copied().filter(|row| is_figure(row)).collect();
+    let of_papers = experiments.papers.iter().filter(|paper| figures.iter().any(|row| begins(row, &paper.prefix)));
+    let count = |rows: &[&Row], wanted: fn(&Row, Verdict) -> bool| {
         rows.iter().filter(|row| verdict(results, row).is_some_and(|verdict| wanted(row, verdict))).count()
     };
+    let is_opposite = |_: &Row, verdict| verdict == Verdict::Opposite;
     let _ = write!(
         out,
-        "Of {} rows {} were run: {} agree with their paper ({} of {} that state a number), and {} point the other way, {} of these with a cause that \
-         another row tests.",
-        rows.len(),
-        count(|_, _| true),
-        count(|_, verdict| verdict == Verdict::Agrees),
-        count(|row, verdict| verdict == Verdict::Agrees && is_numeric(row)),
-        count(|row, _| is_numeric(row)),
-        count(|_, verdict| verdict == Verdict::Opposite),
-        count(|row, verdict| verdict == Verdict::Opposite && row.cause_row.is_some()),
+        "Of the {} distinct figures that {} papers state in numbers {} agree, within the paper's own bound where it states one; {} point the other \
+         way, {} of these with a cause that another row tests. Beside them stand {} rows of orders, repeats, variants, goals and other systems, of \
+         which {} agree.",
+        figures.len(),
+        of_papers.count(),
+        count(&figures, |_, verdict| verdict == Verdict::Agrees),
+        count(&figures, is_opposite),
+        count(&figures, |row, verdict| verdict == Verdict::Opposite && row.cause_row.is_some()),
+        rows.len() - figures.len(),
+        count(rows, |row, verdict| verdict == Verdict::Agrees && !is_figure(row)),
     );
     for finding in experiments.papers.iter().filter_map(|paper| paper.finding.as_ref()) {
         let _ = write!(out, "\n{finding}");
@@ -179,7 +199,7 @@ fn summary(out: &mut String, experiments: &Experiments, rows: &[&Row], results: 
     VERDICTS.iter().for_each(|(_, name)| {
         let _ = write!(out, " {name} |");
     });
-    out.push_str(" not run | numeric rows that agree | others with a cause | of these tested |\n|---|---|");
+    out.push_str(" not run | figures that agree | others with a cause | of these tested |\n|---|---|");
     out.push_str(&"---|".repeat(VERDICTS.len() + 4));
     out.push('\n');
     let mut line = |name: &str, own: &[&Row]| {
@@ -188,8 +208,8 @@ fn summary(out: &mut String, experiments: &Experiments, rows: &[&Row], results: 
         for (key, _) in VERDICTS {
             let _ = write!(out, " {} |", count(Some(key)));
         }
-        let numeric: Vec<&&Row> = own.iter().filter(|row| is_numeric(row) && verdict(results, row).is_some()).collect();
-        let agree = numeric.iter().filter(|row| verdict(results, row) == Some(Verdict::Agrees)).count();
+        let figures: Vec<&&Row> = own.iter().filter(|row| is_figure(row)).collect();
+        let agree = figures.iter().filter(|row| verdict(results, row) == Some(Verdict::Agrees)).count();
         let others: Vec<&&Row> = own
             .iter()
             .filter(|row| !matches!(verdict(results, row), None | Some(Verdict::Agrees | Verdict::NoNumber)))
@@ -200,7 +220,7 @@ fn summary(out: &mut String, experiments: &Experiments, rows: &[&Row], results: 
             out,
             " {} | {agree} of {} | {with_cause} of {} | {tested} |",
             count(None),
-            numeric.len(),
+            figures.len(),
             others.len()
         );
     };
@@ -212,7 +232,7 @@ fn summary(out: &mut String, experiments: &Experiments, rows: &[&Row], results: 
     }
     line("all", rows);
     out.push_str(
-        "\nA cause is tested where another row has that one thing changed; both values then stand in the last column. What has no cause there is not\n\
+        "\nA cause is tested where another row has that one thing changed; its value then stands behind the cause. What has no cause there is not\n\
          explained.\n",
     );
 }
@@ -224,14 +244,14 @@ fn line(out: &mut String, row: &Row, results: &Results<'_>) {
         return;
     };
     let name = VERDICTS.iter().find(|(key, _)| *key == result.verdict).map_or("", |(_, name)| name);
-    let mut why = result.verdict_why.clone();
+    let mut why = once(&result.verdict_why, result.seeds.len()).to_owned();
     if result.verdict != Verdict::Agrees {
         if let Some(cause) = &row.cause {
             let _ = write!(why, ". Cause: {cause}");
         }
         if let Some(other) = &row.cause_row {
             let changed = results.get(other.as_str());
-            let ours = changed.map_or("not run", |kept| kept.result.ours_text.as_str());
+            let ours = changed.map_or_else(|| "not run".to_owned(), of_first);
             let _ = write!(why, ". With that changed ({other}): {ours}");
         }
     }
@@ -245,11 +265,29 @@ fn line(out: &mut String, row: &Row, results: &Results<'_>) {
         row.id,
         cell(&row.quantity),
         cell(&row.paper.words),
-        cell(&result.ours_text),
+        cell(once(&result.ours_text, result.seeds.len())),
         result.scale,
         result.seeds.len(),
         cell(&why)
     );
+}
+
+/// What each seed gave, between bars; only once where all gave the same.
+fn once(text: &str, seeds: usize) -> &str {
+    let parts: Vec<&str> = text.split(" | ").collect();
+    if parts.len() == seeds && parts.iter().all(|part| *part == parts[0]) { parts[0] } else { text }
+}
+
+/// The value of a row that is named in another; where each seed has its own, the first of them: all stand in the row itself.
+fn of_first(kept: &Kept) -> String {
+    let seeds = kept.result.seeds.len();
+    let text = once(&kept.result.ours_text, seeds);
+    let parts: Vec<&str> = text.split(" | ").collect();
+    if seeds > 1 && parts.len() == seeds {
+        format!("{} in the first of {seeds} seeds", parts[0])
+    } else {
+        text.to_owned()
+    }
 }
 
 /// Text in a cell of a table.

@@ -36,25 +36,9 @@ impl Plan<'_> {
         let machine = Machine::preset(&case.setting.machine).map_err(SimError::from)?;
         let scale = case.setting.scale(self.scale);
         let footprint = self.footprint(case);
-        let mut settings = case.policy_settings.clone();
-        let for_it = self.others.iter().filter(|other| other.policy == case.policy);
-        settings.extend(for_it.map(|other| (other.key.clone(), other.value.clone())));
+        let settings = self.settings_of(case);
         let policy = terrace_policies::build(&case.policy, Settings::from_pairs(settings.clone()))?;
-        let configured = |footprint, fast| {
-            let mut config = SimConfig::new(machine.clone(), footprint, fast);
-            (config.scale, config.seed) = (scale, seed);
-            config.pages = match (case.setting.huge, case.setting.mmu_miss_cycles) {
-                (false, _) => Pages::Small,
-                (true, None) => Pages::Folded,
-                (true, Some(_)) => Pages::Whole,
-            };
-            config.mmu = case.setting.mmu_miss_cycles.map(|miss_cycles| MmuConfig {
-                miss_cycles,
-                counters: None,
-                ..MmuConfig::new(case.setting.threads)
-            });
-            config
-        };
+        let configured = |footprint, fast| self.config(case, machine.clone(), seed, footprint, fast);
         let Some(limit) = &case.at else {
             let fast = match case.setting.fast {
                 Some(Fast::Share(share)) => FastSize::Share(share),
@@ -105,6 +89,32 @@ impl Plan<'_> {
         };
         let limited = Some(Limited { profile, tuner, replay, index });
         Ok((RunRequest::new(config, policy).tuned(tuning), After { limited, scale, asked }))
+    }
+}
+
+impl Plan<'_> {
+    /// A case's machine, with pages and MMU as its setting has them.
+    pub(crate) fn config(
+        &self,
+        case: &Case,
+        machine: Machine,
+        seed: u64,
+        footprint: Bytes,
+        fast: FastSize,
+    ) -> SimConfig {
+        let mut config = SimConfig::new(machine, footprint, fast);
+        (config.scale, config.seed) = (case.setting.scale(self.scale), seed);
+        config.pages = match (case.setting.huge, case.setting.mmu_miss_cycles) {
+            (false, _) => Pages::Small,
+            (true, None) => Pages::Folded,
+            (true, Some(_)) => Pages::Whole,
+        };
+        config.mmu = case.setting.mmu_miss_cycles.map(|miss_cycles| MmuConfig {
+            miss_cycles,
+            counters: None,
+            ..MmuConfig::new(case.setting.threads)
+        });
+        config
     }
 }
 

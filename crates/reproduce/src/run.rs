@@ -87,6 +87,11 @@ impl Runs {
         self.queries.insert(machine.to_owned(), query);
     }
 
+    /// Takes the database of a machine.
+    pub(crate) fn take_index(&mut self, machine: &str, index: Arc<Index>) {
+        self.indices.insert(machine.to_owned(), index);
+    }
+
     /// Takes the database of a machine over from others.
     pub(crate) fn share_index(&mut self, machine: &str, other: &Runs) {
         if let Some(index) = other.indices.get(machine) {
@@ -152,6 +157,21 @@ impl<'a> Plan<'a> {
         let (first, second) = all.into_iter().partition(|(case, _)| matches!(case.at, None | Some(Limit::Full)));
         let asked = Asked::of(rows.iter().copied());
         Ok(Plan { rows, options, scale, others, asked, first, second })
+    }
+
+    /// That of a single case of no row.
+    pub(crate) fn of_one(scale: Scale, case: &Case, asked: Asked) -> Plan<'static> {
+        let options = Options { scale: scale.factor(), seeds: vec![1], set: Vec::new() };
+        let asked = [(case.to_string(), asked)].into();
+        Plan { rows: Vec::new(), options, scale, others: Vec::new(), asked, first: Vec::new(), second: Vec::new() }
+    }
+
+    /// The settings of a case's policy, with those that take the place of its own.
+    pub(crate) fn settings_of(&self, case: &Case) -> BTreeMap<String, String> {
+        let mut settings = case.policy_settings.clone();
+        let for_it = self.others.iter().filter(|other| other.policy == case.policy);
+        settings.extend(for_it.map(|other| (other.key.clone(), other.value.clone())));
+        settings
     }
 
     /// Asks of its runs what these rows want of them as well, so that what one plan runs serves the others.

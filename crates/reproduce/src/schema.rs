@@ -35,6 +35,7 @@ pub(crate) struct RawPaper {
     pub name: Text,
     pub title: String,
     pub agree: Text,
+    pub kind: Option<Text>,
     pub finding: Option<String>,
 }
 
@@ -89,6 +90,8 @@ pub(crate) struct RawRow {
     pub paper_at_most: Option<f64>,
     pub paper_each: Option<Vec<f64>>,
     pub paper_loss: Option<f64>,
+    pub paper_most: Option<f64>,
+    pub kind: Option<Text>,
     pub stated: Option<String>,
     pub agree: Option<Text>,
     pub judge_from: Option<f64>,

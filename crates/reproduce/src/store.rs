@@ -1,10 +1,10 @@
 //! Results that last: runs by what they are, in files of text that are committed.
 //!
-//! In: a folder. Out: [`Store`]: the figures of runs, each with the digests of what computed it. Must not: run or judge anything, or take a
+//! In: a folder. Out: [`Store`]: the figures of runs, each with the fingerprints of what computed it. Must not: run or judge anything, or take a
 //! line that is not as it was written.
 //!
 //! Each program has a file, `npb-ft.jsonl`. A line is a run: a JSON object that ends in `"sum"`, the first digits of the SHA-256 of what
-//! stands before it. Lines are sorted by run, scale and seed, and a run has one, that of its last digest: a change is a small difference
+//! stands before it. Lines are sorted by run, scale and seed, and a run has one, the last: a change is a small difference
 //! of text. A file is replaced as a whole whenever runs are added, so that a process that is killed leaves what was there before. One process
 //! writes at a time: it holds a lock on the folder.
 
@@ -15,12 +15,13 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::case::Case;
+use crate::digest::digest_of;
 use crate::error::Error;
+use crate::fingerprints::Fingerprints;
 use crate::origin::Origin;
 use crate::outcome::{Outcome, RunFigures};
 use crate::query::Query;
 use crate::run::Plan;
-use crate::sources::digest_of;
 
 /// The longest file that is read, in bytes: some hundred thousand runs of one program.
 const LONGEST_FILE: u64 = 1 << 28;
@@ -57,6 +58,8 @@ pub struct Store {
     records: BTreeMap<Key, Record>,
     /// Of the folder, while it is written; the lock goes with it.
     lock: Option<File>,
+    /// What this program computes.
+    pub(crate) prints: Fingerprints,
 }
 
 impl Store {
@@ -65,7 +68,8 @@ impl Store {
     /// # Errors
     /// When there is no such folder, or a line is damaged: file and line are named.
     pub fn read(folder: &Path) -> Result<Store, Error> {
-        let mut store = Store { folder: folder.to_owned(), records: BTreeMap::new(), lock: None };
+        let mut store =
+            Store { folder: folder.to_owned(), records: BTreeMap::new(), lock: None, prints: Fingerprints::default() };
         let failed = |why: String| Error::Folder { path: folder.to_owned(), why };
         let entries = std::fs::read_dir(folder).map_err(|error| {
             failed(format!("no folder of results: {error}; run this in a checkout of Terrace, or name one by --store"))
@@ -127,6 +131,12 @@ impl Store {
         Ok(())
     }
 
+    /// With fingerprints that are kept elsewhere than in memory.
+    #[must_use]
+    pub fn with(self, prints: Fingerprints) -> Store {
+        Store { prints, ..self }
+    }
+
     /// How many runs are kept.
     pub fn len(&self) -> usize {
         self.records.len()
@@ -144,6 +154,11 @@ impl Store {
     /// The seeds of kept runs.
     pub(crate) fn seeds(&self) -> BTreeSet<u64> {
         self.records.values().filter(|record| record.figures.is_some()).map(|record| record.seed).collect()
+    }
+
+    /// The words of kept runs.
+    pub(crate) fn words(&self) -> BTreeSet<&str> {
+        self.records.keys().map(|(run, ..)| run.as_str()).collect()
     }
 
     /// All of them, in order.
@@ -175,10 +190,10 @@ impl Store {
         plan.asked_of(case).is_answered_by(figures).then_some(record)
     }
 
-    /// The same if its sources are those of this program.
+    /// The same if this program would compute it again.
     pub(crate) fn current(&self, plan: &Plan<'_>, case: &Case, seed: u64) -> Result<Option<&Record>, Error> {
         let Some(record) = self.usable(plan, case, seed) else { return Ok(None) };
-        Ok((record.of == Origin::of(plan, case, &plan.asked_of(case))?).then_some(record))
+        Ok((record.of == Origin::of(plan, case, &self.prints)?).then_some(record))
     }
 }
 
@@ -223,7 +238,7 @@ mod tests {
     use super::*;
 
     fn record(run: &str, seed: u64, seconds: f64) -> Record {
-        let of = Origin::of_query("optane-6252").unwrap();
+        let of = Origin::of_query("optane-6252", &Fingerprints::default()).unwrap();
         let figures = Some(RunFigures { seconds, ..RunFigures::default() });
         Record { run: run.to_owned(), scale: 4096, seed, of, took: 0.5, figures, query: None }
     }

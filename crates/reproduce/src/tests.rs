@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use terrace_machine::scale::Scale;
 
-use crate::{Document, Error, Experiments, Options, Plan, QUICK_SCALE, Verdict};
+use crate::{Document, Error, Experiments, Kind, Options, Plan, QUICK_SCALE, Verdict};
 
 fn built_in() -> Experiments {
     Experiments::built_in().unwrap_or_else(|error| panic!("{error}"))
@@ -167,6 +167,13 @@ fn errors_name_file_line_and_key() {
 fn rows_that_can_say_nothing_are_refused() {
     refused("paper = 10", "paper_at_least = -100", &["its verdict says nothing"]);
     refused("paper = 10\n", "", &["key `stated`: ", "neither a number"]);
+    refused(
+        "measure = \"gain\"",
+        "measure = \"ratio\"\nof = \"median:alpha\"",
+        &["key `of`: ", "no metric of a policy"],
+    );
+    refused("paper = 10\n", "paper_most = 10\n", &["key `paper_most`: ", "only the measure `tuned`"]);
+    refused("paper = 10\n", "paper = 10\nkind = \"wish\"\n", &["key `kind`: ", "expected figure, repeat"]);
     refused("\"tpp\", \"first-touch\"", "\"tpp\", \"tpp\"", &["the same run stands there twice"]);
     refused("\"tpp\", \"first-touch\"", "\"tpp\"", &["their number is odd"]);
     refused("settings = [\"gups\"]", "settings = []", &["the row has no runs"]);
@@ -187,6 +194,34 @@ fn a_row_is_run_once_a_seed_and_the_same_way_every_time() {
     assert_eq!(serde_json::to_string(&first).unwrap(), serde_json::to_string(&again).unwrap());
     let alone = run(&file, &["T.gain"], 4096, &[1]);
     assert_eq!((alone.rows[0].ours_low, alone.rows[0].ours_high), (None, None));
+}
+
+#[test]
+fn a_ratio_is_a_change_and_one_and_shares_of_attempts_are_below_one() {
+    let ours = |measure: &str| {
+        let all = one("measure = \"gain\"", measure).unwrap();
+        run(&all, &["T"], 4096, &[1]).rows[0].ours.unwrap()
+    };
+    let hits = "\nof = \"fast-hits\"";
+    let (change, ratio) = (ours(&format!("measure = \"change\"{hits}")), ours(&format!("measure = \"ratio\"{hits}")));
+    assert!(change != 0.0 && (ratio - change - 100.0).abs() < 1e-9, "{ratio} and {change}, both in %");
+    let of_attempts = ours("measure = \"mean\"\nof = \"failed-over-attempts\"");
+    let of_promoted = ours("measure = \"mean\"\nof = \"failed-over-promoted\"");
+    // Of first touch, which promotes nothing, there is neither.
+    let expected = of_promoted / (of_promoted + 100.0) * 100.0;
+    assert!(of_promoted > 0.0 && (of_attempts - expected).abs() < 1e-9, "{of_attempts} of {of_promoted}");
+}
+
+#[test]
+fn the_papers_distinct_figures_are_counted_apart() {
+    let all = built_in();
+    let figures = |prefix: &str| {
+        let of = |row: &&crate::Row| row.kind == Kind::Figure && row.paper.is_numeric() && row.id.starts_with(prefix);
+        all.rows.iter().filter(of).count()
+    };
+    assert_eq!(["FM.", "MM.", "FH.", "HW.", "TU.", "RV."].map(figures), [32, 24, 33, 19, 14, 0]);
+    let is_ours = |row: &&crate::Row| row.source == "goal of this project";
+    assert!(all.rows.iter().filter(is_ours).all(|row| row.kind == Kind::Goal));
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! What ours says of the paper's.
 //!
 //! In: a row and a value in its unit. Out: a verdict and the reason for it. Must not: be lenient where nobody wrote so: what counts
-//! as agreement stands in the row.
+//! as agreement stands in the row. `agree` is for a number; a bound that the paper states is the bound.
 //!
 //! What is compared is what the paper states: of a gain the gain, not one plus the gain. A row may say from which number both are
 //! counted (`judge_from = 1` for relative times whose difference from 1 is the finding).
@@ -78,7 +78,7 @@ pub(crate) fn judge(row: &Row, ours: f64, half: Option<f64>) -> Judgement {
     match (row.paper.number, row.paper.at_least, row.paper.at_most) {
         (Some(paper), ..) => number(row, ours, paper, even),
         (None, None, None) => Judgement::new(Verdict::NoNumber, "the paper states no number"),
-        (None, low, high) => range(row, ours, low, high, even),
+        (None, low, high) => range(ours, low, high, even),
     }
 }
 
@@ -103,7 +103,7 @@ fn number(row: &Row, ours: f64, paper: f64, even: Option<f64>) -> Judgement {
     }
 }
 
-fn range(row: &Row, ours: f64, low: Option<f64>, high: Option<f64>, even: Option<f64>) -> Judgement {
+fn range(ours: f64, low: Option<f64>, high: Option<f64>, even: Option<f64>) -> Judgement {
     let (side, bound) = match (low, high) {
         (Some(low), _) if ours < low => ("below", low),
         (_, Some(high)) if ours > high => ("above", high),
@@ -111,21 +111,19 @@ fn range(row: &Row, ours: f64, low: Option<f64>, high: Option<f64>, even: Option
     };
     let why = format!("{side} what the paper states, ratio ours/paper {:.2}", ours / bound);
     let turned = even.is_some_and(|even| (ours - even) * (bound - even) < 0.0);
-    match (is_near(ours, bound, row.agree), turned) {
-        (true, _) => Judgement::new(Verdict::Agrees, why),
-        (false, true) => Judgement::new(Verdict::Opposite, why),
-        (false, false) => Judgement::new(Verdict::Differs, why),
-    }
+    Judgement::new(if turned { Verdict::Opposite } else { Verdict::Differs }, why)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::experiments::{Kind, Stated};
     use crate::measure::{Figure, Measure, Part};
 
     fn row(measure: Measure, unit: &str) -> Row {
         Row {
             id: "X.y".to_owned(),
+            kind: Kind::Figure,
             quantity: String::new(),
             unit: unit.to_owned(),
             source: String::new(),
@@ -169,13 +167,15 @@ mod tests {
     }
 
     #[test]
-    fn a_range_allows_as_much_beyond_its_ends_as_the_row_says() {
+    fn a_range_allows_nothing_beyond_the_papers_own_ends() {
         let mut share = row(Measure::Mean(Figure::FastHits), "%");
         share.paper.at_least = Some(90.0);
         let of = |ours| judge(&share, ours, None);
         assert_eq!(of(95.0), Judgement::new(Verdict::Agrees, "within what the paper states"));
-        assert_eq!(of(80.0), Judgement::new(Verdict::Agrees, "below what the paper states, ratio ours/paper 0.89"));
-        assert_eq!(of(30.0).verdict, Verdict::Differs);
+        assert_eq!(of(90.0).verdict, Verdict::Agrees);
+        assert_eq!(of(89.9), Judgement::new(Verdict::Differs, "below what the paper states, ratio ours/paper 1.00"));
+        share.paper = Stated { at_most: Some(55.0), ..Stated::default() };
+        assert_eq!([55.0, 55.1].map(|ours| verdict(&share, ours)), [Verdict::Agrees, Verdict::Differs]);
         let mut factor = row(Measure::Speedup(Part::Whole), "x");
         factor.paper.at_least = Some(3.0);
         assert_eq!(verdict(&factor, 0.5), Verdict::Opposite);

@@ -1,7 +1,8 @@
 //! Who may depend on whom, and under which licences.
 #![allow(clippy::unwrap_used)]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
 
 use cargo_metadata::{DependencyKind, Metadata, MetadataCommand};
 
@@ -24,15 +25,21 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("sim", &["core", "policies", "machine", "workloads", "trace"]),
     ("sizing", &["core", "machine", "workloads", "trace", "sim", "tuning"]),
     ("reproduce", &["core", "files", "policies", "tuning", "machine", "workloads", "sim", "sizing"]),
-    ("study", &["core", "files", "policies", "machine", "workloads", "trace", "sim", "sizing", "reproduce"]),
+    ("common", &["core", "files", "policies"]),
+    ("study", &["core", "common", "files", "policies", "machine", "workloads", "trace", "sim", "sizing", "reproduce"]),
     ("lab", &["core", "files"]),
-    ("daemon", &["core", "files", "policies", "tuning", "linux", "bpf"]),
+    ("report", &["core", "common", "files", "linux"]),
+    ("run", &["core", "common", "files", "policies", "tuning", "linux", "report"]),
+    ("grammar", &["core", "common", "files", "run"]),
+    ("daemon", &["core", "common", "files", "policies", "tuning", "linux", "bpf", "run"]),
     ("rules", &[]),
     ("fuzz", &["core", "files", "trace", "machine", "sizing", "tuning", "linux", "lab", "daemon"]),
+    ("cli", &["core", "common", "policies", "linux", "report", "run", "grammar", "daemon"]),
     (
-        "cli",
+        "research",
         &[
             "core",
+            "common",
             "files",
             "policies",
             "tuning",
@@ -44,9 +51,10 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "reproduce",
             "study",
             "linux",
-            "bpf",
             "lab",
-            "daemon",
+            "report",
+            "run",
+            "grammar",
         ],
     ),
 ];
@@ -71,76 +79,116 @@ fn crates_depend_only_downwards() {
     }
 }
 
-/// The modules of the command, from the lowest to the highest: each may use those before it.
-const MODULES_OF_THE_COMMAND: [&str; 9] =
-    ["options", "terminal", "program", "recorder", "args", "report", "render", "session", "commands"];
+/// The modules of a crate, from the lowest to the highest: each may use those before it.
+const MODULES: [(&str, &[&str]); 3] = [
+    ("run", &["spec", "heat", "options", "program", "programs", "args", "session", "named", "tune", "entry"]),
+    ("cli", &["render", "commands"]),
+    ("research", &["options", "recorder", "profile", "report", "render", "commands"]),
+];
 
 #[test]
-fn modules_of_the_command_use_only_those_below_them() {
-    let source = std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../cli/src"));
-    let mut waiting = vec![source.to_owned()];
-    while let Some(path) = waiting.pop() {
-        if path.is_dir() {
-            waiting.extend(std::fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()));
-            continue;
-        }
-        let module = path.strip_prefix(source).unwrap().with_extension("");
-        let module = module.iter().next().unwrap().to_str().unwrap();
-        if module == "main" {
-            continue;
-        }
-        let place = MODULES_OF_THE_COMMAND.iter().position(|name| *name == module);
-        let place = place.unwrap_or_else(|| panic!("{module} has no place in MODULES_OF_THE_COMMAND"));
-        let text = std::fs::read_to_string(&path).unwrap();
-        // What stands behind `crate::` is one name, or several in braces.
-        for used in text.split("crate::").skip(1).map(|rest| rest.split(['}', ';', '(']).next().unwrap_or_default()) {
-            let names = if used.starts_with('{') { usize::MAX } else { 1 };
-            let mut words = used.split(|letter: char| !letter.is_ascii_lowercase()).filter(|word| !word.is_empty());
-            let above = words.by_ref().take(names).find(|word| MODULES_OF_THE_COMMAND[place + 1..].contains(word));
-            assert!(above.is_none(), "{}: uses {above:?}, which is above {module}", path.display());
+fn modules_use_only_those_below_them() {
+    for (name, modules) in MODULES {
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(name).join("src");
+        for path in sources(&source) {
+            let module = path.strip_prefix(&source).unwrap().with_extension("");
+            let module = module.iter().next().unwrap().to_str().unwrap();
+            if ["main", "lib"].contains(&module) {
+                continue;
+            }
+            let place = modules.iter().position(|name| *name == module);
+            let place = place.unwrap_or_else(|| panic!("{module} of {name} has no place in MODULES"));
+            let text = std::fs::read_to_string(&path).unwrap();
+            // What stands behind `crate::` is one name, or several in braces.
+            let rest = text.split("crate::").skip(1);
+            for used in rest.map(|rest| rest.split(['}', ';', '(']).next().unwrap_or_default()) {
+                let names = if used.starts_with('{') { usize::MAX } else { 1 };
+                let mut words = used.split(|letter: char| !letter.is_ascii_lowercase()).filter(|word| !word.is_empty());
+                let above = words.by_ref().take(names).find(|word| modules[place + 1..].contains(word));
+                assert!(above.is_none(), "{}: uses {above:?}, which is above {module}", path.display());
+            }
         }
     }
 }
 
-/// The service runs as root on every machine: what only experiments need is not in it, nor in anything it links.
+/// What the command may know of the service: how to ask it, and its configuration, which `terrace config` checks without it.
+const OF_THE_SERVICE: [&str; 4] = ["client", "config", "protocol", "view"];
+
 #[test]
-fn the_service_links_no_simulator_and_no_database() {
+fn the_command_knows_only_the_protocol_of_the_service() {
+    for path in sources(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../cli/src")) {
+        let text = std::fs::read_to_string(&path).unwrap();
+        for rest in text.split("terrace_daemon::").skip(1) {
+            let module = rest.split(|letter: char| !letter.is_ascii_lowercase()).next().unwrap();
+            assert!(OF_THE_SERVICE.contains(&module), "{}: uses terrace_daemon::{module}", path.display());
+        }
+    }
+}
+
+/// The files below a folder.
+fn sources(folder: &Path) -> Vec<PathBuf> {
+    let (mut waiting, mut found) = (vec![folder.to_owned()], Vec::new());
+    while let Some(path) = waiting.pop() {
+        if path.is_dir() {
+            waiting.extend(std::fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()));
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            found.push(path);
+        }
+    }
+    found
+}
+
+/// All that a package links, directly or not. With `tests`, also what its own tests use.
+fn linked_by(package: &str, tests: bool) -> BTreeSet<String> {
     let metadata = metadata();
     let nodes = &metadata.resolve.as_ref().expect("cargo resolves the workspace").nodes;
-    let name = |id: &cargo_metadata::PackageId| {
-        metadata.packages.iter().find(|package| package.id == *id).unwrap().name.to_string()
+    let found = |id: &cargo_metadata::PackageId| {
+        metadata.packages.iter().find(|package| package.id == *id).expect("every node has a package")
     };
-    let mut linked = std::collections::BTreeSet::new();
-    let mut waiting: Vec<_> = metadata
-        .workspace_packages()
-        .into_iter()
-        .filter(|package| package.name.as_str() == "terrace-daemon")
-        .map(|package| package.id.clone())
-        .collect();
+    let (mut linked, mut waiting) = (BTreeSet::new(), Vec::new());
+    waiting.extend(metadata.workspace_packages().iter().filter(|one| one.name.as_str() == package).map(|one| &one.id));
+    let own = waiting.clone();
     while let Some(id) = waiting.pop() {
-        let node = nodes.iter().find(|node| node.id == id).expect("every package has a node");
+        let node = nodes.iter().find(|node| node.id == *id).expect("every package has a node");
         for dependency in &node.deps {
-            let normal = dependency.dep_kinds.iter().any(|kind| kind.kind == DependencyKind::Normal);
-            if normal && linked.insert(name(&dependency.pkg)) {
-                waiting.push(dependency.pkg.clone());
+            let links = |kind: DependencyKind| {
+                kind == DependencyKind::Normal || (tests && kind == DependencyKind::Development && own.contains(&id))
+            };
+            let linked_here = dependency.dep_kinds.iter().any(|info| links(info.kind));
+            if linked_here && linked.insert(found(&dependency.pkg).name.to_string()) {
+                waiting.push(&dependency.pkg);
             }
         }
     }
-    assert!(linked.contains("terrace-linux") && linked.contains("terrace-tuning"), "{linked:?}");
-    for banned in [
+    linked
+}
+
+/// The service and the operator's command run as root on every machine: what only experiments need is not in them, nor in anything they link.
+#[test]
+fn operators_programs_link_no_simulator_and_no_database() {
+    const OF_RESEARCH: [&str; 12] = [
         "terrace-sim",
         "terrace-workloads",
         "terrace-trace",
         "terrace-machine",
         "terrace-sizing",
+        "terrace-study",
+        "terrace-reproduce",
+        "terrace-lab",
+        "terrace-research",
         "parquet",
         "kiddo",
         "rayon",
-    ] {
-        assert!(
-            !linked.contains(banned),
-            "terraced links {banned}: `cargo tree -p terrace-daemon -e normal -i {banned}` says by whom"
-        );
+    ];
+    for (package, tests) in [("terrace-daemon", false), ("terrace-cli", true)] {
+        let linked = linked_by(package, tests);
+        assert!(linked.contains("terrace-linux") && linked.contains("terrace-tuning"), "{package}: {linked:?}");
+        for banned in OF_RESEARCH {
+            assert!(
+                !linked.contains(banned),
+                "{package} links {banned}: `cargo tree -p {package} -i {banned}` says by whom"
+            );
+        }
     }
 }
 

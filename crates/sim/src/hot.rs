@@ -207,6 +207,8 @@ pub(crate) struct Hot {
     missed: Vec<u32>,
     /// TLB lookups that ended in a walk.
     walks: u64,
+    /// Nanoseconds that those of 4 KiB pages took.
+    small_walk_ns: f64,
 }
 
 impl Hot {
@@ -250,6 +252,7 @@ impl Hot {
             record_misses: false,
             missed: Vec::new(),
             walks: 0,
+            small_walk_ns: 0.0,
         }
     }
 
@@ -437,6 +440,14 @@ impl Hot {
         self.mmu.as_ref().map_or(self.walks, |run| run.mmu.totals().map(|core| core.walks).sum())
     }
 
+    /// Nanoseconds that walks of 4 KiB pages took so far.
+    pub(crate) fn small_walk_ns(&self) -> f64 {
+        match &self.mmu {
+            Some(run) => run.mmu.totals().map(|core| core.walk_ns - core.huge_walk_ns).sum(),
+            None => self.small_walk_ns,
+        }
+    }
+
     fn run_once<R: Record>(&mut self, batch: &[R], from: usize) -> Stop {
         if self.mmu.is_some() {
             return self.run_mmu(batch, from);
@@ -557,6 +568,7 @@ impl Hot {
             + walks[0] * tlb_spec.walk_small_ns
             + walks[1] * tlb_spec.walk_huge_ns;
         self.walks += u64::from(found.walks[0] + found.walks[1]);
+        self.small_walk_ns += walks[0] * (tlb_spec.second_hit_ns + tlb_spec.walk_small_ns);
     }
 
     /// Which accesses miss the cache, into [`Piece::missed`].

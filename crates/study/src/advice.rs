@@ -8,6 +8,7 @@
 //! size holds in the worst of the three.
 
 use serde_json::json;
+use terrace_common::arguments::{CandidateArguments, ProgramArguments};
 use terrace_core::units::Bytes;
 use terrace_machine::preset::Machine;
 use terrace_sim::{FastSize, SimConfig};
@@ -15,7 +16,6 @@ use terrace_sizing::advise::cost_saved;
 use terrace_sizing::forecast::{CAREFUL, Curve, Point, best, within_bounds};
 use terrace_sizing::watched::{Intensity, Marks, Profile};
 
-use crate::arguments::{CandidateArguments, ProgramArguments};
 use crate::error::{Result, misuse};
 use crate::forecast::{Candidates, Program};
 use crate::options::machine;

@@ -7,11 +7,11 @@ use std::path::{Path, PathBuf};
 
 use rayon::prelude::*;
 use serde_json::{Value, json};
+use terrace_common::arguments::{BesideArguments, OneRunArguments, SimCompareArguments};
 use terrace_sim::compare::{Cell, Course, Job, Matrix, Summary, compare_with_first_touch, summarise};
 use terrace_sim::run::{Bounds, RunRequest, bounding, machines_at_once, parts, run_together};
 use terrace_sim::{FastSize, Report, SimConfig};
 
-use crate::arguments::{BesideArguments, OneRunArguments, SimCompareArguments};
 use crate::error::{Error, Result, misuse};
 use crate::options::{self, OneRun, Own, PolicySettings, command_of, failed};
 use crate::provenance::Provenance;
@@ -38,7 +38,7 @@ impl Comparison {
     /// # Errors
     /// When a cell is no JSON, which does not happen.
     pub fn rows(&self) -> Result<Vec<Value>> {
-        self.cells.iter().zip(&self.made).map(|(cell, made)| made.stamp(cell)).collect()
+        self.cells.iter().zip(&self.made).map(|(cell, made)| Ok(made.stamp(cell)?)).collect()
     }
 
     /// All of it, with what the cells have in common; `made` says which command asked for it.
@@ -59,7 +59,8 @@ impl Comparison {
                 first.pages.clone().filter(|pages| self.made.iter().all(|cell| cell.pages.as_ref() == Some(pages)));
             (made.size_bytes, made.operations) = (first.size_bytes, first.operations);
         }
-        made.stamp(&json!({ "cells": self.rows()?, "geomean": self.summary.geomean, "duels": self.summary.duels }))
+        Ok(made
+            .stamp(&json!({ "cells": self.rows()?, "geomean": self.summary.geomean, "duels": self.summary.duels }))?)
     }
 }
 

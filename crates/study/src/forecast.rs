@@ -4,15 +4,14 @@
 //! In: a workload or a trace, policies, sizes, a target, as texts. Out: curves. Must not: know what a policy would do; `terrace_sizing::forecast` plays it.
 
 use rayon::prelude::*;
-use terrace_core::text::{did_you_mean, meant};
+use terrace_common::arguments::{CandidateArguments, ProgramArguments};
+use terrace_common::{figures, max_slowdown};
 use terrace_core::units::{Bytes, parse_share};
 use terrace_sim::{Pages, SimConfig};
 use terrace_sizing::forecast::{ALL_FAST, Cell, Curve, NO_MIGRATION, Played, Request, SHARES};
 use terrace_sizing::tape::{self, Tape, TapeError};
 
-use crate::arguments::{CandidateArguments, ProgramArguments};
 use crate::error::{Error, Misuse, Result, misuse};
-use crate::figures;
 use crate::options::{OneRun, Own, PolicySettings, Trace, failed, footprint, workload_source};
 use crate::provenance::Provenance;
 use crate::{Progress, unless_stopped};
@@ -122,18 +121,6 @@ impl Program {
     }
 }
 
-/// `--max-slowdown`: above 0 and at most 1.
-///
-/// # Errors
-/// What is wrong: misuse.
-pub fn max_slowdown(text: &str) -> Result<f64> {
-    let read = |text: &str| parse_share(text).ok().filter(|share| *share > 0.0 && *share <= 1.0);
-    read(text).ok_or_else(|| {
-        let forms = did_you_mean("--max-slowdown ", &meant(text, |form| read(form).is_some()));
-        misuse("--max-slowdown", text, format!("expected a share above 0% and at most 100%, such as 5%{forms}"))
-    })
-}
-
 fn pages_of(tape: &Tape) -> u64 {
     terrace_sim::Source::footprint(tape).pages()
 }
@@ -219,7 +206,7 @@ mod tests {
         assert_eq!(max_slowdown("5%").unwrap(), 0.05);
         assert_eq!(max_slowdown("1").unwrap(), 1.0);
         for text in ["0", "0%", "-5%", "101%", "2", "much", "NaN"] {
-            assert!(max_slowdown(text).unwrap_err().is_misuse(), "{text}");
+            assert!(max_slowdown(text).is_err(), "{text}");
         }
     }
 }

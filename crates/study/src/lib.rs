@@ -7,10 +7,8 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod advice;
-pub mod arguments;
 pub mod compare;
 mod error;
-pub mod figures;
 pub mod forecast;
 pub mod options;
 pub mod provenance;
@@ -18,7 +16,9 @@ pub mod reproduction;
 pub mod rows;
 pub mod sweep;
 
-pub use error::{Error, Misuse, Result, misuse};
+pub use terrace_common::{arguments, figures};
+
+pub use error::{Error, Misuse, Result, misuse, unwritable};
 
 /// Receives how far a comparison or a sweep is, from any thread.
 pub trait Progress: Sync {

@@ -8,6 +8,8 @@ use std::io::BufReader;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use terrace_common::arguments::{BesideArguments, MmuArguments, ModelArguments, OneRunArguments};
+pub use terrace_common::settings;
 use terrace_core::policy::Policy;
 use terrace_core::units::{BLOCK_PAGES, Bytes};
 use terrace_machine::mmu::{CounterSpec, NotOffered, TablePlacement};
@@ -23,9 +25,8 @@ use terrace_trace::tools::info_within;
 use terrace_trace::{AccessSource, Change, Header, Index, Provenance as Precision, Reader};
 use terrace_workloads::Parameters;
 
-use crate::arguments::{BesideArguments, MmuArguments, ModelArguments, OneRunArguments};
 use crate::error::{Error, Misuse, Result, misuse};
-use crate::provenance::{Provenance, file_hash};
+use crate::provenance::{Modelled, Provenance, file_hash};
 
 /// The scale where neither the command line nor a trace names one.
 const USUAL_SCALE: u32 = 64;
@@ -206,18 +207,6 @@ impl PolicySettings {
         }
         terrace_policies::build(policy, Settings::from_pairs(pairs)).map_err(|error| Misuse(error.to_string()).into())
     }
-}
-
-/// What an option takes as KEY=VALUE, by key; `such_as` is an example.
-///
-/// # Errors
-/// When a text is no such pair: misuse.
-pub fn settings(option: &str, texts: &[String], such_as: &str) -> Result<BTreeMap<String, String>> {
-    let pair = |text: &String| match text.split_once('=') {
-        Some((key, value)) => Ok((key.trim().to_owned(), value.trim().to_owned())),
-        None => Err(misuse(option, text, format!("expected KEY=VALUE, such as {such_as}"))),
-    };
-    texts.iter().map(pair).collect()
 }
 
 /// Longest description of a machine.

@@ -9,7 +9,7 @@ use terrace_machine::preset::Machine;
 use terrace_reproduce::{Case, Document, Options, Row};
 
 use crate::error::Result;
-use crate::provenance::{self, Provenance};
+use crate::provenance::{self, Modelled, Provenance};
 
 /// How rows are chosen and run.
 pub struct Reproduction {
@@ -31,7 +31,7 @@ impl Reproduction {
     /// # Errors
     /// When a row cannot be turned into JSON.
     pub fn stamped_rows(&self, rows: &[&Row], document: &Document) -> Result<Vec<Value>> {
-        rows.iter().zip(&document.rows).map(|(row, result)| self.made(row).stamp(result)).collect()
+        rows.iter().zip(&document.rows).map(|(row, result)| Ok(self.made(row).stamp(result)?)).collect()
     }
 
     /// What makes a row: where its runs agree on machine, program and policy, these too.

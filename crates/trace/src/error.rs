@@ -60,7 +60,7 @@ pub enum TraceError {
         reason: String,
     },
     /// An input in a text format has a line that cannot be understood.
-    #[error("{format} input, line {line}: {reason}: {text:?}")]
+    #[error("{format} input, line {line}: {reason}: {text:?}; {remedy}")]
     Line {
         /// The format it was read as.
         format: &'static str,
@@ -70,6 +70,8 @@ pub enum TraceError {
         reason: String,
         /// The line, shortened to 120 bytes.
         text: String,
+        /// What to do.
+        remedy: &'static str,
     },
     /// An input in a binary format has a record that cannot be understood.
     #[error("{format} input, byte {offset}: {reason}")]
@@ -118,9 +120,15 @@ impl TraceError {
         TraceError::Corrupt { offset, within, reason: reason.into() }
     }
 
-    pub(crate) fn line(format: &'static str, line: u64, text: &[u8], reason: impl Into<String>) -> TraceError {
+    pub(crate) fn line(
+        format: &'static str,
+        line: u64,
+        text: &[u8],
+        reason: impl Into<String>,
+        remedy: &'static str,
+    ) -> TraceError {
         let shown = String::from_utf8_lossy(&text[..text.len().min(120)]).into_owned();
-        TraceError::Line { format, line, reason: reason.into(), text: shown }
+        TraceError::Line { format, line, reason: reason.into(), text: shown, remedy }
     }
 
     pub(crate) fn record(format: &'static str, offset: u64, reason: impl Into<String>) -> TraceError {

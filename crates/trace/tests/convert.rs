@@ -72,7 +72,8 @@ fn lackey_is_read() {
 fn a_bad_line_is_named_and_can_be_skipped() {
     let text = b" L 1000,8\n L xyz,8\n S 2000,8\n";
     let error = bring(&ImportFormat::Lackey, text).unwrap_err();
-    let expected = "lackey input, line 2: the address is no hexadecimal number: \" L xyz,8\"";
+    let expected = "lackey input, line 2: the address is no hexadecimal number: \" L xyz,8\"; \
+                    --skip-bad-lines leaves such lines out and counts them";
     assert_eq!(error.to_string(), expected);
     let skipping = ImportOptions { skip_bad_lines: true, ..ImportOptions::default() };
     let (bytes, report) = bring_with(&ImportFormat::Lackey, text, &skipping).unwrap();
@@ -219,8 +220,12 @@ fn damon_raw_text_becomes_regions() {
     let region =
         |first, count, accesses| Change::Region { pages: Pages { first: PageId(first), count }, accesses, age: 0 };
     assert_eq!(got, [(0, region(0, 2, 1)), (0, region(993, 2, 0)), (103_991_000, region(0, 1, 20))]);
+    // What is no region, perf or the program said; a region without the beginning of its snapshot is damage.
     let error = bring(&ImportFormat::Damon(DamonOptions::default()), b"hello\n").unwrap_err();
-    assert!(matches!(error, TraceError::Line { line: 1, .. }), "{error}");
+    assert!(matches!(error, TraceError::NoAccesses { .. }), "{error}");
+    let orphan = b"hello\n7f938d7e1000-7f938d7e3000(   8.000 KiB):        0\n";
+    let error = bring(&ImportFormat::Damon(DamonOptions::default()), orphan).unwrap_err();
+    assert!(matches!(error, TraceError::Line { line: 2, .. }), "{error}");
 }
 
 #[test]

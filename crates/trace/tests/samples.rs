@@ -331,7 +331,7 @@ fn what_is_not_the_format_is_refused_at_its_place() {
     for (format, bytes, reason) in [
         (ImportFormat::ChampSim, &b"\xfd7zXZ\0 and so on"[..], "xz -dc"),
         (ImportFormat::ChampSim, &[9; 64], "is_branch"),
-        (ImportFormat::Gem5, b"\x1f\x8b\x08\0", "gzip -dc"),
+        (ImportFormat::Gem5, b"\x1f\x8b\x08\0", "gzip data is cut off or damaged"),
         (ImportFormat::Gem5, b"trace", "does not begin with \"gem5\""),
         (ImportFormat::Gem5, b"gem5\x02\x18\0", "no tick frequency"),
         (ImportFormat::Gem5, b"gem5\x02\x18\x01\x02\x08\x01", "lacks its tick, command, address or size"),

@@ -110,7 +110,7 @@ impl Coverage {
     }
 }
 
-/// What is known of a window of running processes where nothing counts accesses by tier.
+/// What is known of a window of running processes without counts of accesses by tier.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LiveWindow {
     /// When it ended.

@@ -5,6 +5,7 @@ use terrace_linux::machine::{Machine, Wanted};
 use terrace_linux::prices::KindPrice;
 use terrace_linux::rights::Job;
 use terrace_linux::topology::declared::SlowTier;
+use terrace_linux::trials::Trial;
 
 use crate::args::DoctorArguments;
 use crate::session::refusal::Refusal;
@@ -12,7 +13,10 @@ use crate::session::refusal::Refusal;
 pub(super) fn run(arguments: &DoctorArguments) -> anyhow::Result<()> {
     let mut doctor = Doctor::examine()?;
     if arguments.prices {
-        doctor.prices = Some(prices()?);
+        let (prices, folios) = prices()?;
+        doctor.prices = Some(prices);
+        doctor.trials.retain(|trial| trial.name != folios.name);
+        doctor.trials.push(folios);
     }
     super::print(arguments.output.json, &doctor, |screen| crate::render::doctor::table(&doctor, screen))?;
     match missing(&doctor) {
@@ -21,14 +25,15 @@ pub(super) fn run(arguments: &DoctorArguments) -> anyhow::Result<()> {
     }
 }
 
-/// Prices of page-outs on the swap that a run would use.
-fn prices() -> anyhow::Result<Vec<KindPrice>> {
+/// Prices of page-outs on the swap that a run would use, and whether pages come back from it in folios.
+fn prices() -> anyhow::Result<(Vec<KindPrice>, Trial)> {
     let slow = SlowTier::Auto;
     let mut machine =
         Machine::prepare(&Wanted::Slow(&slow), None, true).map_err(|error| Refusal::of(&error, Job::MoveToOwnSwap))?;
     let prices = machine.held.prices(&machine.tiers);
+    let folios = machine.held.try_folios(&machine.tiers);
     crate::session::machine::release(machine.held)?;
-    Ok(prices?)
+    Ok((prices?, folios?))
 }
 
 /// What Terrace cannot do without and this machine does not give.

@@ -56,7 +56,7 @@ pub(super) fn history(arguments: &HistoryArguments) -> anyhow::Result<()> {
         if arguments.reach.json && !arguments.follow {
             super::print_json(&news)?;
         } else {
-            let mut stdout = std::io::stdout().lock();
+            let mut stdout = crate::terminal::stdout();
             for one in &news {
                 match arguments.reach.json {
                     true => writeln!(stdout, "{}", serde_json::to_string(one)?)?,

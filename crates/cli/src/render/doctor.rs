@@ -33,6 +33,9 @@ pub(crate) fn table(doctor: &Doctor, screen: &Screen) -> String {
         table.add_row([mover.name.to_owned(), yes(mover.available), yes(mover.useful)]);
     }
     text.push_str(&format!("\nMovers\n{table}\n"));
+    let tried = doctor.trials.iter().map(|trial| format!("{}: {}", trial.name, trial.reason));
+    text.push_str(&listed("Tried on memory of its own", tried, screen.width));
+    text.push_str(&listed("Huge pages", doctor.huge_pages.follows.iter().cloned(), screen.width));
     if let Some(prices) = &doctor.prices {
         text.push_str(&price_table(prices, screen));
     }
@@ -77,7 +80,7 @@ fn price_table(prices: &[KindPrice], screen: &Screen) -> String {
         "a program with one busy thread loses less by single pages: the mover goes to its processor, and interrupts nobody",
     ];
     let notes = listed("About the prices", reasons.chain(always.map(str::to_owned)), screen.width);
-    format!("\nPage-outs, microseconds for each page of 4 KiB\n{table}\n{notes}")
+    format!("\nPage-outs and splits, microseconds for each page of 4 KiB\n{table}\n{notes}")
 }
 
 fn tracker_row(tracker: &TrackerReport) -> [String; 5] {
@@ -110,8 +113,10 @@ fn yes(whether: bool) -> String {
 mod tests {
     use terrace_core::units::Bytes;
     use terrace_linux::doctor::{Kernel, Rival};
+    use terrace_linux::huge_pages::HugePages;
     use terrace_linux::movers::MoverReport;
     use terrace_linux::rights::{Capability, Rights};
+    use terrace_linux::trials::{Trial, Verdict};
 
     use super::*;
 
@@ -154,6 +159,16 @@ mod tests {
                 useful: true,
                 reason: "pages out to compressed swap".to_owned(),
             }],
+            trials: vec![Trial {
+                name: "folios",
+                verdict: Verdict::Fails,
+                reason: "folios do not come back from swap here: zswap was on".to_owned(),
+            }],
+            huge_pages: HugePages {
+                enabled: Some("never".to_owned()),
+                follows: vec!["huge pages are set to never, so none is made".to_owned()],
+                ..HugePages::default()
+            },
             prices: None,
             tiers: Vec::new(),
             rivals: vec![Rival {

@@ -4,12 +4,13 @@
 //! or find out anything itself.
 
 pub(crate) mod doctor;
-pub(crate) mod lab;
+pub(crate) mod machine;
 pub(crate) mod service;
+pub(crate) mod survey;
 pub(crate) mod top;
 pub(crate) mod topology;
 
-use terrace_daemon::tell::wrapped;
+use terrace_common::tell::wrapped;
 
 use crate::terminal::Screen;
 

@@ -48,7 +48,7 @@ pub(crate) fn draw(frame: &mut Frame<'_>, look: &Look) {
     draw_classes(frame, look, class_area);
     draw_heat(frame, look, heat_area);
     draw_news(frame, look, news_area);
-    frame.render_widget(Paragraph::new("up, down: choose a class   q: leave").style(dim()), foot);
+    frame.render_widget(Paragraph::new("up, down: choose a class   Tab: the machine   q: leave").style(dim()), foot);
 }
 
 fn dim() -> Style {

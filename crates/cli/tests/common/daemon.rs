@@ -170,34 +170,17 @@ pub(crate) fn cgroup_root() -> Option<PathBuf> {
     })
 }
 
-/// The daemon's program, built from what is there now: it is another package's, so that cargo does not build it for these tests.
-/// With the features of the whole workspace, so that after `make test` has built all there is nothing left to build; it says so by
-/// TERRACE_TESTS_BUILT, and cargo is not asked, which would wait for whatever else it builds.
+/// The daemon's program.
 pub(crate) fn terraced() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    BUILT.get_or_init(|| {
-        // Beside the command, in the folder of the profile; that of `dev` is called debug.
-        let folder = Path::new(env!("CARGO_BIN_EXE_terrace")).parent().unwrap();
-        if std::env::var_os("TERRACE_TESTS_BUILT").is_some() {
-            return folder.join("terraced");
-        }
-        let profile = match folder.file_name().and_then(|name| name.to_str()).unwrap() {
-            "debug" => "dev",
-            other => other,
-        };
-        let mut cargo = Command::new(env!("CARGO"));
-        cargo.args(["build", "--quiet", "--locked", "--workspace", "--bin", "terraced", "--profile", profile]);
-        cargo.arg("--target-dir").arg(folder.parent().unwrap()).current_dir(env!("CARGO_MANIFEST_DIR"));
-        assert!(cargo.status().unwrap().success(), "terraced was not built: {cargo:?}");
-        folder.join("terraced")
-    })
+    BUILT.get_or_init(|| super::built("terraced"))
 }
 
 /// The workload under a name of its own, so that its path selects it.
 pub(crate) fn named(name: &str) -> PathBuf {
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     let _ = std::fs::remove_file(&path);
-    std::fs::hard_link(env!("CARGO_BIN_EXE_terrace"), &path).unwrap();
+    std::fs::hard_link(super::built("terrace-research"), &path).unwrap();
     path
 }
 

@@ -7,11 +7,15 @@
 #![allow(clippy::print_stdout, reason = "the live tests have their own main, and speak")]
 
 pub(crate) mod daemon;
+pub(crate) mod namespace;
+pub(crate) mod own_swap;
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, ExitStatus, Output, Stdio};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -20,11 +24,45 @@ use terrace_fixtures::live;
 pub(crate) use terrace_fixtures::live::{GUARD_LIMIT, LiveTest};
 pub(crate) use terrace_fixtures::machine::{State, read, status_bytes, wait_for_state, zram_devices, zram_of};
 pub(crate) use terrace_fixtures::{PATIENCE, wait_until};
-use terrace_lab::Cache;
+
+/// The program under test: `terrace`, or in the tests of research `terrace-research`, which is typed in the same way.
+const PROGRAM: Option<&str> = match option_env!("CARGO_BIN_EXE_terrace") {
+    Some(path) => Some(path),
+    None => option_env!("CARGO_BIN_EXE_terrace-research"),
+};
+
+/// See [`PROGRAM`]; the other one lies beside it.
+pub(crate) fn program() -> &'static Path {
+    let program = Path::new(PROGRAM.expect("cargo says where the program under test is"));
+    let other = if program.ends_with("terrace") { "terrace-research" } else { "terrace" };
+    built(other);
+    program
+}
+
+/// A program of another package, built from what is there now: cargo does not build it for these tests. With the features of the whole workspace, so
+/// that after `make test` has built all there is nothing left to build; it says so by TERRACE_TESTS_BUILT, and cargo is not asked, which would
+/// wait for whatever else it builds.
+pub(crate) fn built(name: &'static str) -> PathBuf {
+    static BUILT: Mutex<BTreeSet<&str>> = Mutex::new(BTreeSet::new());
+    // Beside the program under test, in the folder of the profile; that of `dev` is called debug.
+    let folder = Path::new(PROGRAM.expect("cargo says where the program under test is")).parent().unwrap();
+    let mut done = BUILT.lock().unwrap();
+    if std::env::var_os("TERRACE_TESTS_BUILT").is_none() && done.insert(name) {
+        let profile = match folder.file_name().and_then(|name| name.to_str()).unwrap() {
+            "debug" => "dev",
+            other => other,
+        };
+        let mut cargo = Command::new(env!("CARGO"));
+        cargo.args(["build", "--quiet", "--locked", "--workspace", "--bin", name, "--profile", profile]);
+        cargo.arg("--target-dir").arg(folder.parent().unwrap()).current_dir(env!("CARGO_MANIFEST_DIR"));
+        assert!(cargo.status().unwrap().success(), "{name} was not built: {cargo:?}");
+    }
+    folder.join(name)
+}
 
 /// The command under test.
 pub(crate) fn terrace() -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_terrace"));
+    let mut command = Command::new(program());
     // Logs of the environment's choosing would be taken for messages.
     // A terminal's width would be the help's.
     command.env_remove("TERRACE_LOG").env("COLUMNS", "100").stdin(Stdio::null());
@@ -61,7 +99,12 @@ pub(crate) fn number(report: &Value, pointer: &str) -> f64 {
 pub(crate) fn subcommands(help: &str) -> Vec<String> {
     let list = help.lines().take_while(|line| !matches!(*line, "Options:" | "Arguments:"));
     let names = list.filter(|line| line.starts_with("  ") && !line.starts_with("   "));
-    names.filter_map(|line| line.split_whitespace().next()).filter(|name| *name != "help").map(str::to_owned).collect()
+    let names = names.flat_map(|line| match line.split_whitespace().next() {
+        // Those of research stand in one line.
+        Some(first) if first.ends_with(',') => line.split(',').map(str::trim).collect(),
+        first => Vec::from_iter(first),
+    });
+    names.filter(|name| *name != "help").map(str::to_owned).collect()
 }
 
 /// Every command that does something, below these words: its words, and its help.
@@ -71,25 +114,6 @@ pub(crate) fn leaves(path: &[&str]) -> Vec<(String, String)> {
         below if below.is_empty() => vec![(path.join(" "), help)],
         below => below.iter().flat_map(|name| leaves(&[path, &[name]].concat())).collect(),
     }
-}
-
-/// Why no guest can be booted here, with this plugin and this command in it.
-pub(crate) fn no_guest(plugin: &Path, terrace: &Path, kernel: &str) -> Option<String> {
-    let wanted = |name: &str, value: &str| std::env::var(name).is_ok_and(|given| given == value);
-    if !wanted("CI", "true") && !wanted("TERRACE_LAB", "1") {
-        return Some("boots a guest: set TERRACE_LAB=1 to run it".to_owned());
-    }
-    if let Err(error) = terrace_lab::plugin::check("qemu-system-x86_64", "qemu-system-x86") {
-        return Some(error.to_string());
-    }
-    for (file, make) in [(plugin, "make qemu-plugin"), (terrace, "make build")] {
-        if !file.exists() {
-            return Some(format!("there is no {}: `{make}` makes it", file.display()));
-        }
-    }
-    // Without a network there is no kernel; everything after that must work.
-    let fetched = Cache::of_user().and_then(|cache| cache.busybox().and_then(|_| cache.kernel(kernel, false)));
-    fetched.err().map(|error| error.to_string())
 }
 
 /// Words that are refused with exit code 2, nothing on stdout, and this in the message.
@@ -282,6 +306,21 @@ pub(crate) fn workload_words(size: &str, seconds: u32, seed: u64, settings: &[&s
     let command = workload_command(size, seconds, seed, settings);
     let words = std::iter::once(command.get_program()).chain(command.get_args());
     words.map(|word| format!("'{}'", word.to_str().unwrap())).collect::<Vec<_>>().join(" ")
+}
+
+/// Random numbers of a seed: the same for the same seed.
+pub(crate) struct Random(u64);
+
+impl Random {
+    pub(crate) fn new(seed: u64) -> Random {
+        Random(seed)
+    }
+
+    /// One of 0 up to, not including, `bound`.
+    pub(crate) fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_add(1);
+        terrace_core::random::mix(self.0) % bound
+    }
 }
 
 /// Whether a workload's output says that all its data were right.

@@ -2,7 +2,8 @@
 
 In: KIND MIB SECONDS [again]. Out: /proc/swaps as it ends, on stdout; whether its data were right, by the exit code. It fills the memory with
 text, uses the first eighth, and leaves the rest alone until nothing has gone to swap for five seconds, at most SECONDS. With `again` it then reads all of it
-once and waits once more. At the end it checks a page of each MiB.
+once and waits once more. At the end it checks a page of each MiB. A `vector` grows twice by a mremap to another address once it has settled, as
+realloc does, and new memory takes its place; then a forked child keeps it in swap while the program is looked at.
 """
 
 import ctypes
@@ -14,6 +15,8 @@ import time
 PAGE = 4096
 MADV_PAGEOUT = 21
 LIBC = ctypes.CDLL(None, use_errno=True)
+# Arrays whose memory is elsewhere: let go, they would unmap what has their place.
+MOVED = []
 
 
 def buffer(kind, size):
@@ -29,7 +32,7 @@ def buffer(kind, size):
     elif kind == "tmpfs":
         file = os.open("/dev/shm", os.O_RDWR | os.O_TMPFILE, 0o600)
     else:
-        shared = mmap.MAP_PRIVATE if kind in ("pageout", "noise") else mmap.MAP_SHARED
+        shared = mmap.MAP_PRIVATE if kind in ("pageout", "noise", "vector") else mmap.MAP_SHARED
         memory = mmap.mmap(-1, size, flags=shared | mmap.MAP_ANONYMOUS)
         return (ctypes.c_ubyte * size).from_buffer(memory)
     os.ftruncate(file, size)
@@ -48,6 +51,25 @@ def use(memory, until, size):
         for at in range(0, size // 8, PAGE):
             _ = memory[at]
         time.sleep(0.01)
+
+
+def grown(memory, size):
+    """The memory at another address and a little longer, and fresh memory where it was."""
+    more = size + (4 << 20)
+    LIBC.mmap.restype = LIBC.mremap.restype = ctypes.c_void_p
+    private = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+    where = [ctypes.c_void_p(0), ctypes.c_size_t(more), 0, private, -1, ctypes.c_long(0)]
+    to = LIBC.mmap(*where)
+    here = ctypes.addressof(memory)
+    # MREMAP_MAYMOVE and MREMAP_FIXED
+    if LIBC.mremap(ctypes.c_void_p(here), ctypes.c_size_t(size), ctypes.c_size_t(more), 3, ctypes.c_void_p(to)) != to:
+        sys.exit("mremap failed")
+    fixed = [ctypes.c_void_p(here), ctypes.c_size_t(size // 8), 3, private | 0x10, -1, ctypes.c_long(0)]
+    if LIBC.mmap(*fixed) != here:
+        sys.exit("mmap failed")
+    ctypes.memset(here, 1, size // 8)
+    MOVED.append(memory)
+    return (ctypes.c_ubyte * size).from_address(to)
 
 
 def in_swap():
@@ -102,6 +124,15 @@ def main():
         use(memory, end, size)
     else:
         settle(memory, end, size, least)
+    if kind == "vector":
+        for _ in range(2):
+            memory = grown(memory, size)
+            use(memory, time.monotonic() + 4, size)
+        child = os.fork()
+        if child == 0:
+            time.sleep(6)
+            os._exit(0)
+        use(memory, time.monotonic() + 4, size)
     if "again" in sys.argv:
         for at in range(0, size, PAGE):
             _ = memory[at]
@@ -111,6 +142,8 @@ def main():
     if kind == "noise":
         return
     wrong = [page for page in range(0, size // PAGE, 256) if bytes(memory[page * PAGE:page * PAGE + 64]) != text(page)[:64]]
+    if kind == "vector":
+        os.waitpid(child, 0)
     if wrong:
         sys.exit(f"pages {wrong[:5]} are wrong")
 

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::observation::PteState;
-use crate::plan::Reason;
+use crate::plan::{Move, Reason};
 use crate::policy::{PolicyReport, Profile};
 use crate::units::PageId;
 
@@ -83,7 +83,7 @@ fn show(engine: &mut Engine, now: Time, hot: u32, place: impl Fn(u32) -> Option<
 }
 
 /// Carries out every plan, until the engine returns a wake-up time.
-fn carry_out(engine: &mut Engine, now: Time) -> Vec<crate::plan::Move> {
+fn carry_out(engine: &mut Engine, now: Time) -> Vec<Move> {
     let mut done = Vec::new();
     loop {
         match engine.poll(now) {
@@ -364,4 +364,131 @@ fn shared_pages_go_on_with_their_history_in_another_space() {
     let scan = ScanBatch { first, ptes: &ptes, window: Some(Duration::from_secs(1)), cleared: true };
     engine.handle(at(102), Input::Observed(Observations::Scan(scan)));
     assert_eq!((engine.ledger().refaults(), engine.pages().demoted_in_all(SLOW)), (12, 0));
+}
+
+#[test]
+fn what_moved_with_its_mapping_is_terraces_once_it_is_told() {
+    let mut engine = engine(FastGoal::Pages(1 << 20));
+    // Found in slow memory: by others' doing, as far as anybody knows.
+    show(&mut engine, at(100), 0, |page| Some(if page < 100 { SLOW } else { TierId::FAST }));
+    assert_eq!((engine.pages().demoted_in_all(SLOW), engine.has_pages_to_bring_back()), (0, false));
+    engine.handle(at(100), Input::MovedBefore(SPACE, Vpn(90)..Vpn(600)));
+    assert_eq!(engine.pages().demoted_in_all(SLOW), 10, "of these, what is in slow memory");
+    // It is brought back as what Terrace moved, and its return by itself is a refault.
+    assert!(engine.has_pages_to_bring_back());
+    show(&mut engine, at(101), 0, |page| Some(if page < 94 { SLOW } else { TierId::FAST }));
+    let back = engine.pages().find(SPACE, Vpn(95)).unwrap();
+    assert_eq!((engine.ledger().refaults(), engine.pages()[back].ping_pong()), (6, 0));
+    engine.handle(at(102), Input::Drain(true));
+    let back: Vec<_> = carry_out(&mut engine, at(102)).iter().map(|item| item.page.offset()).collect();
+    assert_eq!(back, [90, 91, 92, 93]);
+}
+
+/// Asks for a split of each huge block, as long as there are any.
+struct Splitter;
+
+impl Policy for Splitter {
+    fn profile(&self) -> Profile {
+        Profile::new("splitter", Needs { scans: true, ..Needs::default() }).splitting(true)
+    }
+    fn observe(&mut self, _now: Time, _seen: Observations<'_>, _pages: &mut Pages) {}
+    fn plan(&mut self, _now: Time, _capacity: &CapacityView<'_>, pages: &mut Pages, requests: &mut MoveRequests) {
+        for (block, _) in pages.blocks().filter(|(_, info)| info.huge) {
+            requests.push(block.first_page(), Action::Split, Reason::Inside);
+        }
+    }
+    fn schedule(&self) -> Schedule {
+        Schedule::default()
+    }
+    fn report(&self) -> PolicyReport {
+        PolicyReport::default()
+    }
+}
+
+/// Three huge blocks.
+fn huge_blocks(governor: GovernorConfig) -> Engine {
+    let config = EngineConfig { tiers: vec![1 << 20, 1 << 20], goal: FastGoal::Least, governor };
+    let mut engine = Engine::new(config, Box::new(Splitter));
+    engine.handle(at(100), Input::Mapped(SPACE, Vpn(0)..Vpn(3 * u64::from(BLOCK_PAGES))));
+    look_huge(&mut engine, at(100));
+    engine
+}
+
+fn look_huge(engine: &mut Engine, now: Time) {
+    let ptes = [PteState::placed(TierId::FAST).with_huge(true); BLOCK_PAGES as usize];
+    for block in 0..3 {
+        let first = engine.pages().find(SPACE, Vpn(block * u64::from(BLOCK_PAGES))).unwrap();
+        let scan = ScanBatch { first, ptes: &ptes, window: None, cleared: false };
+        engine.handle(now, Input::Observed(Observations::Scan(scan)));
+    }
+    engine.handle(now, Input::ScanDone(ScanReport::default()));
+}
+
+fn next_plan(engine: &mut Engine, now: Time) -> Option<Plan> {
+    loop {
+        match engine.poll(now) {
+            Output::Move(plan) => return Some(plan),
+            Output::Track(_) => {}
+            Output::Wake(_) => return None,
+        }
+    }
+}
+
+#[test]
+fn a_split_is_counted_and_one_that_was_refused_leaves_the_block_as_it_was() {
+    let mut engine = huge_blocks(GovernorConfig::default());
+    let plan = next_plan(&mut engine, at(100)).unwrap();
+    let answers = [None, Some(Failure::Whole), Some(Failure::Errno(22))];
+    let answer = |(&item, failure): (&Move, Option<Failure>)| Outcome {
+        item,
+        done: if failure.is_none() { item.pages } else { 0 },
+        failure,
+    };
+    let outcomes: Vec<Outcome> = plan.moves.iter().zip(answers).map(answer).collect();
+    assert_eq!(outcomes.len(), 3);
+    engine.handle(at(101), Input::Moved(&outcomes));
+    let ledger = engine.ledger();
+    assert_eq!((ledger.splits(), ledger.looks(), ledger.moved().len()), (1, 1, 0));
+    assert_eq!(ledger.splits_refused().values().sum::<u64>(), 2);
+    let blocks: Vec<(bool, bool)> = engine.pages().blocks().map(|(_, info)| (info.huge, info.split())).collect();
+    assert_eq!(blocks, [(false, true), (true, false), (true, false)]);
+    assert_eq!(engine.pages().split_blocks(), 1);
+    for (block, _) in engine.pages().blocks() {
+        let page = engine.pages().block_pages(block)[0];
+        assert!(!page.pinned() && !page.moving() && page.ping_pong() == 0, "it may still move whole: {page:?}");
+    }
+    // Once huge again it is not counted any more.
+    look_huge(&mut engine, at(102));
+    assert_eq!(engine.pages().split_blocks(), 0);
+}
+
+#[test]
+fn splits_wait_until_the_program_can_afford_them() {
+    let mut engine = huge_blocks(GovernorConfig { swap: Some(SLOW), max_slowdown: 0.001, ..GovernorConfig::default() });
+    let priced = Pressure {
+        window: Duration::from_secs(1),
+        single_out_cost: Duration::from_micros(10),
+        block_out_cost: Duration::from_micros(50),
+        split_cost: Duration::from_micros(800),
+        ..Pressure::default()
+    };
+    // A millisecond is earned: the second begins while something is left, and the third waits.
+    engine.handle(at(101), Input::Pressure(priced));
+    engine.handle(at(101), Input::ScanDone(ScanReport::default()));
+    let plan = next_plan(&mut engine, at(101)).unwrap();
+    assert_eq!(plan.moves.len(), 2);
+    let outcomes: Vec<Outcome> =
+        plan.moves.iter().map(|&item| Outcome { item, done: item.pages, failure: None }).collect();
+    engine.handle(at(101), Input::Moved(&outcomes));
+    // What they cost, and what the program loses by them from then on, is of the same budget.
+    let spent = Pressure { moving: Duration::from_micros(1600), translating: Duration::from_micros(1900), ..priced };
+    engine.handle(at(102), Input::Pressure(spent));
+    engine.handle(at(102), Input::ScanDone(ScanReport::default()));
+    assert_eq!(next_plan(&mut engine, at(102)), None);
+    engine.handle(at(103), Input::Pressure(priced));
+    engine.handle(at(103), Input::ScanDone(ScanReport::default()));
+    assert_eq!(next_plan(&mut engine, at(103)), None, "half a millisecond is owed still");
+    engine.handle(at(104), Input::Pressure(priced));
+    engine.handle(at(104), Input::ScanDone(ScanReport::default()));
+    assert_eq!(next_plan(&mut engine, at(104)).unwrap().moves.len(), 1);
 }

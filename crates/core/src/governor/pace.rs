@@ -59,8 +59,10 @@ pub(super) struct Pace {
     /// What a page that leaves alone costs, and a whole block; 0 while unknown, which makes page-outs free.
     single: f64,
     block: f64,
+    /// What a split of a huge page costs, and a collapse into one; 0 while unknown.
+    remaps: [f64; 2],
     /// Pages that may all come back for half of what can be saved up.
-    venture: u64,
+    first_probe: u64,
     /// Costs, fading over ten seconds, by which the cause of a shortage is named.
     spent: Spent,
     waited: bool,
@@ -100,12 +102,13 @@ impl Pace {
         let earning = max_slowdown * pressure.cores.max(1.0);
         let cost = Spent {
             refaults: pressure.refaults as f64 * refault_cost.as_secs_f64(),
-            moves: pressure.moving.as_secs_f64(),
+            moves: (pressure.moving + pressure.translating).as_secs_f64(),
             watching: pressure.watching.as_secs_f64(),
         };
         (self.single, self.block) = (pressure.single_out_cost.as_secs_f64(), pressure.block_out_cost.as_secs_f64());
+        self.remaps = [pressure.split_cost, pressure.collapse_cost].map(|cost| cost.as_secs_f64());
         let there_and_back = self.single + refault_cost.as_secs_f64();
-        self.venture = (earning * SAVED_UP.as_secs_f64() / 2.0 / there_and_back) as u64;
+        self.first_probe = (earning * SAVED_UP.as_secs_f64() / 2.0 / there_and_back) as u64;
         if let Some((_, calm)) = &mut self.invest {
             *calm = if self.waited || !self.moved { Duration::ZERO } else { *calm + pressure.window };
         }
@@ -134,6 +137,17 @@ impl Pace {
     /// What a page costs that leaves alone, and one of a whole block, in seconds.
     pub(super) fn prices(&self) -> [f64; 2] {
         [self.single, self.block / f64::from(BLOCK_PAGES)]
+    }
+
+    /// What a split costs, and a collapse, in seconds.
+    pub(super) fn prices_of_remaps(&self) -> [f64; 2] {
+        self.remaps
+    }
+
+    /// A block is split, or collapsed.
+    pub(super) fn promise_remap(&mut self, action: Action) {
+        let [split, collapse] = self.remaps;
+        self.promised += if action == Action::Split { split } else { collapse };
     }
 
     /// Whether nobody said what page-outs cost: then they are not paced.
@@ -191,7 +205,7 @@ impl Pace {
             return requests;
         }
         if probe.limit == 0 {
-            probe.limit = (footprint / FIRST).max(self.venture).max(u64::from(BLOCK_PAGES));
+            probe.limit = (footprint / FIRST).max(self.first_probe).max(u64::from(BLOCK_PAGES));
         }
         let allowed = probe.limit.saturating_sub(probe.sent);
         if cold <= allowed {

@@ -20,9 +20,12 @@ use std::time::Duration;
 
 use terrace_core::arbiter::Claim;
 use terrace_core::units::{Bytes, Quantity};
+use terrace_linux::machine_programs::Never;
 use terrace_linux::metric;
 use terrace_linux::swap_in::FolioSize;
 use terrace_linux::topology::declared::{DeclaredTier, SlowTier, TierMemory, parse_declared};
+use terrace_run::spec::value::ValueError;
+use terrace_run::spec::{FileCacheChoice, Goal, RunSpec, options, with_value};
 
 use self::node::{Place, Table};
 use self::reader::Reader;
@@ -30,11 +33,9 @@ pub use self::selector::Selector;
 pub use self::show::{default_file, explain, show, similar};
 use crate::access::AccessConfig;
 use crate::rights::Grants;
-use crate::spec::value::ValueError;
-use crate::spec::{Goal, RunSpec, options};
 
 /// The default path of the configuration.
-pub const DEFAULT_PATH: &str = "/etc/terrace/terrace.toml";
+pub const DEFAULT_PATH: &str = terrace_run::CONFIGURATION;
 
 /// The address of a Unix socket holds 107 bytes (unix(7)).
 const NO_SOCKET_PATH: &str = " is not an absolute path of at most 107 bytes";
@@ -166,6 +167,8 @@ pub struct Config {
     pub poll: Duration,
     /// Processes that are never touched.
     pub exclude: Vec<Selector>,
+    /// What a selector of everything leaves alone.
+    pub never: Never,
     /// Where cold pages go.
     pub slow: SlowTier,
     /// The size of folios in which pages come back from swap; `None` for the kernel's setting as it is.
@@ -194,6 +197,8 @@ pub struct Config {
     pub otlp: Option<Collector>,
     /// How often.
     pub otlp_interval: Duration,
+    /// Whether the rest of the machine is surveyed, for metrics.
+    pub survey: bool,
     /// Who has which right, there and on the control socket.
     pub access: AccessConfig,
     /// The classes, in the order in which processes are assigned.
@@ -338,6 +343,7 @@ impl Config {
             events: reader.text("daemon.events", known_events),
             poll: reader.duration("daemon.poll", Duration::from_millis(100)),
             exclude: reader.selectors("daemon.exclude"),
+            never: reader.never("daemon.never"),
             slow: reader.text("memory.slow", |text| Ok(text.parse()?)),
             tiers: reader.text("memory.tiers", tiers),
             swap_in: reader.text("memory.swap_in", options::swap_in),
@@ -357,6 +363,7 @@ impl Config {
             socket_mode: reader.text("metrics.socket_mode", socket_mode_of),
             otlp: reader.text("metrics.otlp", collector_of),
             otlp_interval: reader.duration("metrics.otlp_interval", Duration::from_secs(1)),
+            survey: reader.flag("metrics.survey"),
             access,
             classes: Config::classes(reader),
             tree: ReadFrom::default(),
@@ -434,6 +441,14 @@ impl Class {
     pub fn is_tuned(&self) -> bool {
         self.spec.goal == Goal::Tuned
     }
+
+    /// The cgroup that it is, if it is a whole one.
+    pub fn whole_cgroup(&self) -> Option<&str> {
+        match self.selectors.as_slice() {
+            [selector] => selector.whole_cgroup(),
+            _ => None,
+        }
+    }
 }
 
 fn class(reader: &mut Reader<'_>, name: String) -> Class {
@@ -457,7 +472,7 @@ fn class(reader: &mut Reader<'_>, name: String) -> Class {
     {
         reader.complain(&key("ceiling"), format!("{ceiling} is below the class's floor of {floor}"));
     }
-    Class {
+    let class = Class {
         selectors,
         order: reader.integer(&key("order"), i64::MIN..=i64::MAX),
         spec,
@@ -465,7 +480,12 @@ fn class(reader: &mut Reader<'_>, name: String) -> Class {
         ceiling,
         weight: reader.integer(&key("weight"), 1..=i64::from(Claim::MAX_WEIGHT)) as u32,
         name,
+    };
+    if let (FileCacheChoice::By(rule), None) = (class.spec.file_cache, class.whole_cgroup()) {
+        let why = "file cache belongs to cgroups, not to processes; write match = [{ cgroup = \"/PATH\" }] with one cgroup and nothing else, or auto";
+        reader.complain(&format!("class.{}.file_cache", class.name), with_value(why, rule.name()));
     }
+    class
 }
 
 fn tiers(text: &str) -> Result<Option<Vec<DeclaredTier>>, ValueError> {

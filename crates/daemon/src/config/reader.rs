@@ -7,15 +7,16 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use terrace_core::units::Quantity;
+use terrace_linux::machine_programs::Never;
+use terrace_run::spec::options::{OPTIONS, Set, span};
+use terrace_run::spec::value::ValueError;
+use terrace_run::spec::{RunSpec, with_expected, with_value};
 
 use super::ConfigError;
 use super::node::{Node, Place, Table, Value};
 use super::schema;
 use super::selector::{Selector, SelectorParts};
 use crate::rights::Principal;
-use crate::spec::options::{OPTIONS, Set, span};
-use crate::spec::value::ValueError;
-use crate::spec::{RunSpec, with_expected, with_value};
 
 /// See the module's header.
 pub(super) struct Reader<'a> {
@@ -146,6 +147,19 @@ impl<'a> Reader<'a> {
         })
     }
 
+    /// The names that a selector of everything leaves alone.
+    pub(super) fn never(&mut self, key: &str) -> Never {
+        self.value(key, |value| {
+            let Value::List(list) = value else { return Err(ValueError::value(value, value.kind())) };
+            let name = |node: &Node| match &node.value {
+                Value::Text(text) => Ok(text.clone()),
+                other => Err(ValueError::value(other, other.kind())),
+            };
+            let names: Vec<String> = list.iter().map(name).collect::<Result<_, _>>()?;
+            Ok(Never::of(names)?)
+        })
+    }
+
     /// The position of an inner key of a table, for a later report.
     pub(super) fn complain_within(&mut self, key: &str, inner: &str, problem: String) {
         let place = match self.node(key).map(|node| (&node.value, &node.place)) {
@@ -257,8 +271,8 @@ impl<'a> Reader<'a> {
                 let sections: BTreeSet<&str> =
                     schema::keys().iter().filter_map(|info| info.key.split('.').next()).collect();
                 let near = match prefix.is_empty() {
-                    true => schema::nearest(last[0], sections.into_iter()),
-                    false => schema::nearest(last[0], siblings),
+                    true => terrace_common::nearest(last[0], sections.into_iter()),
+                    false => terrace_common::nearest(last[0], siblings),
                 };
                 let hint = near.map_or_else(
                     || "`terrace config default` shows all keys".to_owned(),

@@ -6,7 +6,10 @@
 use std::borrow::Cow;
 use std::sync::LazyLock;
 
-use crate::spec::options::{OPTIONS, OptionInfo};
+use terrace_linux::machine_programs::NEVER;
+use terrace_run::spec::options::{OPTIONS, OptionInfo};
+
+use super::node::Value;
 
 /// Information about one key.
 #[derive(Clone, Debug)]
@@ -65,9 +68,21 @@ fn of_option(info: &OptionInfo) -> KeyInfo {
 pub fn keys() -> &'static [KeyInfo] {
     static KEYS: LazyLock<Vec<KeyInfo>> = LazyLock::new(|| {
         let options = OPTIONS.iter().filter(|info| info.is_key()).map(of_option);
-        OF_THE_SERVICE.iter().cloned().chain(options).collect()
+        let own = OF_THE_SERVICE.iter().cloned().map(|info| match info.key.as_ref() {
+            NEVER_KEY => KeyInfo { default: Cow::Owned(names_as_toml(NEVER)), ..info },
+            _ => info,
+        });
+        own.chain(options).collect()
     });
     &KEYS
+}
+
+/// The key whose default is a list that other commands use as well.
+const NEVER_KEY: &str = "daemon.never";
+
+fn names_as_toml(names: &[&str]) -> String {
+    let names: Vec<String> = names.iter().map(|name| Value::Text((*name).to_owned()).to_string()).collect();
+    format!("[{}]", names.join(", "))
 }
 
 /// The keys that are no options of a run.
@@ -113,6 +128,12 @@ const OF_THE_SERVICE: &[KeyInfo] = &[
         SELECTORS,
         "[]",
         "Processes that are never touched, even if a class matches them. Terrace itself and kernel threads are never touched.",
+    ),
+    key(
+        NEVER_KEY,
+        "a list of names, such as [\"systemd*\", \"sshd\"]",
+        "",
+        "Programs that a selector with all = true leaves alone, by the name of the command or of its executable; a star at the end stands for any rest. The first process, kernel threads, Terrace and what started it, what has locked all its memory and what runs in real time or by deadlines are left alone as well. A list replaces the default as a whole. A class that names a program by another part of a selector manages it all the same.",
     ),
     fixed(
         "memory.slow",
@@ -175,7 +196,7 @@ const OF_THE_SERVICE: &[KeyInfo] = &[
         "[]",
         "Who may see everything, besides root and daemon.group: status, history, heat maps, why a page is where it is. All others see aggregate metrics only.",
     ),
-    key("access.operate", PRINCIPALS, "[]", "Who may also pause, resume and drain."),
+    key("access.operate", PRINCIPALS, "[]", "Who may also pause, resume, drain and wake."),
     key("access.admin", PRINCIPALS, "[]", "Who may also reload and set, as root may."),
     fixed(
         "metrics.listen",
@@ -214,6 +235,12 @@ const OF_THE_SERVICE: &[KeyInfo] = &[
         "An OpenTelemetry collector to which the metrics of /metrics are sent as well: OTLP over HTTP, as JSON. Without a path it is /v1/metrics. If the collector does not answer, the log says so once and the daemon goes on.",
     ),
     fixed("metrics.otlp_interval", "a time of 1s or more", "\"60s\"", "How often they are sent."),
+    fixed(
+        "metrics.survey",
+        "true or false",
+        "false",
+        "Whether the rest of the machine is looked at as well, as by `terrace survey`: how much each cgroup holds idle, and what managing it would give back, as terrace_survey_*. It takes up to a hundredth of a core beside budget.cpu, and moves nothing. The paths of cgroups are labels then, for all who may see metrics; programs are not named.",
+    ),
     key(
         "class.NAME.match",
         SELECTORS,
@@ -256,6 +283,11 @@ pub const SELECTOR_KEYS: &[(&str, &str, &str)] = &[
     ("cgroup", "a pattern", "Its cgroup or an ancestor of it. * stays within one part of the path, ** does not."),
     ("container", "any, or the beginning of an ID", "The container that its cgroup names."),
     ("guest", "true or false", "Whether it is a virtual machine: QEMU, or another process that has /dev/kvm open."),
+    (
+        "all",
+        "true",
+        "Every process that no other selector matches, but for what daemon.never names, and what holds the machine up in other ways.",
+    ),
     ("children", "true or false", "Whether processes that it starts belong to the class as well."),
 ];
 
@@ -267,21 +299,6 @@ pub fn find(key: &str) -> Option<&'static KeyInfo> {
     }
     let general = parts.join(".");
     keys().iter().find(|info| info.key == general)
-}
-
-/// The known name nearest to a wrong one, if one is near enough.
-pub fn nearest<'a>(wrong: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
-    /// A text much longer than any name is not a misspelt name, and comparing it would take long.
-    const LONGEST: usize = 64;
-    if wrong.len() > LONGEST {
-        return None;
-    }
-    known
-        // Two letters in the wrong order are one mistake.
-        .map(|name| (strsim::osa_distance(wrong, name), name))
-        .filter(|(far, name)| *far <= name.len().div_ceil(3))
-        .min()
-        .map(|(_, name)| name)
 }
 
 /// The keys as a table of docs/reference/daemon.md.

@@ -4,10 +4,10 @@
 
 use glob::{MatchOptions, Pattern};
 use terrace_linux::processes::{Facts, user_id};
+use terrace_run::spec::value::ValueError;
 
 use super::node::Value;
 use super::schema;
-use crate::spec::value::ValueError;
 
 /// One selector: all its parts must match.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -19,6 +19,8 @@ pub struct Selector {
     cgroup: Option<Pattern>,
     container: Option<Container>,
     guest: Option<bool>,
+    /// Whether it means every process that no other selector matches, but for what holds the machine up.
+    pub all: bool,
     /// Whether processes started by a matching process belong to it as well.
     pub children: bool,
 }
@@ -42,6 +44,13 @@ impl Selector {
     /// Whether it selects by cgroup or by container, which the cgroup names.
     pub fn asks_for_cgroups(&self) -> bool {
         self.cgroup.is_some() || self.container.is_some()
+    }
+
+    /// The one cgroup that it names, if it names that and nothing else.
+    pub fn whole_cgroup(&self) -> Option<&str> {
+        let pattern = self.cgroup.as_ref()?;
+        let alone = Selector { cgroup: Some(pattern.clone()), children: self.children, ..Selector::default() };
+        (*self == alone && !pattern.as_str().contains(['*', '?', '['])).then_some(pattern.as_str())
     }
 
     /// Whether a process matches, without its ancestors.
@@ -83,7 +92,9 @@ pub(super) enum SelectorError {
     LongPattern,
     #[error("{text:?} is not a pattern: {} at position {}", .why.msg, .why.pos)]
     Pattern { text: String, why: glob::PatternError },
-    #[error("this selector names no process; write at least one of pid, name, exe, user, cgroup, container, guest")]
+    #[error(
+        "this selector names no process; write at least one of pid, name, exe, user, cgroup, container, guest, or all = true"
+    )]
     Nothing,
 }
 
@@ -105,7 +116,7 @@ impl SelectorParts {
             Value::Boolean(whether) => Ok(*whether),
             other => Err(ValueError::value(other, "neither true nor false")),
         };
-        self.narrows |= name != "children";
+        self.narrows |= !matches!(name, "children" | "all") || *value == Value::Boolean(true) && name == "all";
         match name {
             "pid" => match value {
                 Value::Integer(pid) if (1..=1 << 22).contains(pid) => selector.pid = Some(*pid as u32),
@@ -146,9 +157,10 @@ impl SelectorParts {
                 });
             }
             "guest" => selector.guest = Some(flag()?),
+            "all" => selector.all = flag()?,
             "children" => selector.children = flag()?,
             other => {
-                let near = schema::nearest(other, schema::SELECTOR_KEYS.iter().map(|(name, ..)| *name));
+                let near = terrace_common::nearest(other, schema::SELECTOR_KEYS.iter().map(|(name, ..)| *name));
                 let known: Vec<&str> = schema::SELECTOR_KEYS.iter().map(|(name, ..)| *name).collect();
                 return Err(SelectorError::NoPart(match near {
                     Some(near) => format!("did you mean {near}?"),
@@ -201,6 +213,8 @@ mod tests {
             cgroups: vec!["/system.slice/redis.service/worker".to_owned()],
             container: None,
             guest: None,
+            locks_memory: false,
+            real_time: false,
         }
     }
 
@@ -254,5 +268,13 @@ mod tests {
         let mut only_children = SelectorParts::default();
         only_children.add("children", &Value::Boolean(true)).unwrap();
         assert!(only_children.finish().unwrap_err().to_string().contains("names no process"));
+    }
+
+    #[test]
+    fn a_whole_cgroup_is_one_that_is_named_alone() {
+        assert_eq!(selector(&[("cgroup", "/sys/fs/cgroup/jobs/")]).whole_cgroup(), Some("/jobs"));
+        for parts in [&[("cgroup", "/jobs/*")] as &[_], &[("cgroup", "/jobs"), ("user", "0")], &[("name", "redis")]] {
+            assert_eq!(selector(parts).whole_cgroup(), None, "{parts:?}");
+        }
     }
 }

@@ -5,8 +5,9 @@
 use std::fmt::Write;
 
 use super::node::{Table, Value, quoted};
-use super::schema::{KeyInfo, REMOVED, SELECTOR_KEYS, find, keys, nearest};
-use crate::tell::wrapped;
+use super::schema::{KeyInfo, REMOVED, SELECTOR_KEYS, find, keys};
+use terrace_common::nearest;
+use terrace_common::tell::wrapped;
 
 /// How wide comments get.
 const WIDTH: usize = 100;

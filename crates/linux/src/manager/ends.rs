@@ -8,11 +8,11 @@
 
 use std::ops::Range;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use terrace_core::engine::Input;
 use terrace_core::units::{SpaceId, Vpn};
 
 use super::Manager;
+use super::exits::Exits;
 use crate::trackers::TrackError;
 
 /// More errors than this about processes that are there, without a complete round between them, are the tracker's own. One or two come
@@ -22,17 +22,14 @@ const MOST_UNEXPLAINED: u32 = 10;
 impl Manager {
     /// Releases processes that exited.
     pub(super) fn drop_exited(&mut self) {
-        // One call asks after all of them: a pidfd is readable once its process has exited.
-        let mut fds: Vec<PollFd<'_>> =
-            self.spaces.values().map(|space| PollFd::from_borrowed_fd(space.process.pidfd(), PollFlags::IN)).collect();
-        let asked = poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
-        let exited: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
-        let gone: Vec<SpaceId> = match asked {
-            Ok(_) => self.spaces.keys().zip(exited).filter(|(_, exited)| *exited).map(|(id, _)| *id).collect(),
-            Err(_) => self.spaces.iter().filter(|(_, space)| !space.process.is_alive()).map(|(id, _)| *id).collect(),
-        };
+        let gone = self.exits.as_mut().map_or_else(Vec::new, Exits::take);
+        let any = !gone.is_empty();
         for space in gone {
             self.let_go(space);
+        }
+        // What the last of them has left running: its orphans are with another parent now.
+        if any && self.spaces.is_empty() {
+            self.take_up_children();
         }
     }
 
@@ -48,6 +45,7 @@ impl Manager {
         }
         self.parts.tracker.forget(space);
         self.forget_shared(space);
+        self.slots.left(space, Vpn(0)..Vpn(u64::MAX));
         if let Some(judge) = &mut self.compressibility {
             judge.forget_range(space, Vpn(0), Vpn(u64::MAX));
         }
@@ -82,9 +80,10 @@ impl Manager {
     }
 
     /// The process has no memory any more: the engine forgets its pages, and only its exit is waited for.
-    fn lose_memory(&mut self, id: SpaceId) {
+    pub(super) fn lose_memory(&mut self, id: SpaceId) {
         let Some(space) = self.spaces.get_mut(&id) else { return };
-        tracing::debug!(pid = space.process.pid(), "its memory is gone: it is about to exit");
+        let pid = space.process.pid();
+        tracing::debug!(pid, "its memory is gone or out of reach: only its exit is waited for");
         space.without_memory = true;
         space.mapped = Vec::new();
         let ranges = std::mem::take(&mut space.ranges);
@@ -100,6 +99,7 @@ impl Manager {
         if let Some(judge) = &mut self.compressibility {
             judge.forget_range(id, range.start, range.end);
         }
+        self.slots.left(id, range.clone());
         self.drain_engine(Input::Unmapped(id, range));
     }
 }
@@ -239,6 +239,29 @@ mod tests {
         drop(ends);
         rounds(&mut manager, 1).unwrap();
         assert_eq!(managed(&manager), [stays_pid]);
+    }
+
+    #[test]
+    fn children_that_ended_and_are_not_waited_for_cost_nothing() {
+        // What it executes does not know of the children that the shell began.
+        let script = "for i in 1 2 3 4 5 6 7 8; do true & done; exec sleep 600";
+        let parent = Program::start(Command::new("sh").args(["-c", script]));
+        let began = Instant::now();
+        let children = || crate::process::children(parent.0.id());
+        let ended = |pid: &u32| crate::process::Stat::read(*pid).unwrap().has_ended();
+        while children().len() < 8 || !children().iter().all(ended) {
+            assert!(began.elapsed() < Duration::from_secs(60), "its children do not end");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let mut manager = manager(Box::new(|_| Ok(())));
+        manager.add_process(parent.0.id()).unwrap();
+        rounds(&mut manager, 5).unwrap();
+        assert_eq!((manager.stats().processes, manager.spaces.len()), (1, 1));
+        // Their pids may be others' later: what is not listed any more is not remembered.
+        assert_eq!(manager.children.passed_over(), 8);
+        drop(parent);
+        manager.drop_exited();
+        assert_eq!(manager.children.passed_over(), 0);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! What moving costs the programs, as it happens: the manager's account of it, and of the processor time of watching.
 //!
-//! In: what a page-out, or a move between nodes, takes of a running thread (`move_cost.rs`), the processor time of each batch of moves and of watching, how busy the processors are and how
+//! In: what a page-out, a move between nodes, or a split takes of a running thread (`move_cost.rs`), the processor time of each batch of moves and of watching, how busy the processors are and how
 //! long the programs' threads waited for one. Out: the price of a page-out now, and the cost of all work so far. Must not: judge it; the
 //! governor does.
 //!
@@ -19,8 +19,8 @@ use std::time::Duration;
 
 use terrace_core::units::BLOCK_PAGES;
 
-use crate::move_cost::MoveCost;
-use crate::movers::Went;
+use crate::move_cost::{BlockPrice, MoveCost};
+use crate::movers::MoveCounts;
 use crate::processors::{self, ProcessorUse};
 use crate::usage::{Who, usage};
 
@@ -32,6 +32,12 @@ const ASSUMED_BLOCK: u32 = 6;
 /// A block is measured in milliseconds, in which the machine's neighbours may take far more of a thread than a block does: 0.8 and 2.3 ms in two
 /// starts here, where it was charged a tenth of a millisecond in others, mover included. What is above this many times its interrupts is taken for that.
 const NOISE: u32 = 2;
+/// What a split takes of the mover, and making a block huge again, where that could not be measured: the middle of what a busy machine showed
+/// (docs/inside-huge-pages.md).
+const ASSUMED_SPLIT: Duration = Duration::from_micros(500);
+const ASSUMED_COLLAPSE: Duration = Duration::from_millis(4);
+/// How many interrupts a split costs where that could not be measured: one for the huge mapping, one for what it becomes.
+const ASSUMED_RESIZE: u32 = 2;
 /// Weight of the latest batch in the mover's time a page.
 const LATEST: f64 = 0.1;
 /// Readings without a move after which the surroundings are no longer read: four seconds of two readings each. A policy that moves
@@ -52,6 +58,9 @@ pub(super) struct MovingAccount {
     fixed: Duration,
     alone: Duration,
     whole: Duration,
+    /// What a split takes of each thread that runs, and making a block huge again; the mover's own time of a split, and of the other.
+    resize: [Duration; 2],
+    resizing: [Duration; 2],
     /// Share of the mover's time that was taken from somebody when it last worked.
     taken: f64,
     /// Since the last reading: the mover's time, and what the moves took of each thread that ran.
@@ -86,6 +95,9 @@ pub(super) struct Moved {
     /// What one costs that goes alone, and what a whole block costs.
     pub(super) single_out: Duration,
     pub(super) block_out: Duration,
+    /// What one more split costs, and one more block that is made huge again.
+    pub(super) split: Duration,
+    pub(super) collapse: Duration,
 }
 
 impl MovingAccount {
@@ -99,6 +111,8 @@ impl MovingAccount {
             fixed: Duration::ZERO,
             alone: costs.page_out_mover.unwrap_or_default(),
             whole: costs.block_out.map_or(Duration::ZERO, |price| price.mover * BLOCK_PAGES),
+            resize: [Duration::ZERO; 2],
+            resizing: resizing(costs),
             taken: 1.0,
             mover: Duration::ZERO,
             interrupts: Duration::ZERO,
@@ -120,26 +134,46 @@ impl MovingAccount {
         let block = costs.block_out.and_then(|price| price.program).map(|interval| interval.median);
         let interrupts = self.interrupt * ASSUMED_BLOCK;
         self.block = block.map_or(interrupts, |block| block.min(interrupts * NOISE));
+        let inside = costs.inside.unwrap_or_default();
+        let assumed = self.interrupt * ASSUMED_RESIZE;
+        // No thread loses more by it than it takes; what is above is the machine's noise.
+        self.resize = [inside.split, inside.collapse].map(|price| {
+            let program = price.and_then(|price| Some(price.program?.median.min(price.mover * BLOCK_PAGES)));
+            program.unwrap_or(assumed)
+        });
+    }
+
+    /// The mover's time of splits was measured, for the first time.
+    pub(super) fn set_prices_of_splits(&mut self, costs: &MoveCost) {
+        self.resizing = resizing(costs);
     }
 
     /// A batch was carried out: the mover's processor time, pages whose move interrupts the programs, by kind, and pages that moved at all.
-    pub(super) fn carried_out(&mut self, cpu: Duration, went: &Went, moved: u64) {
+    pub(super) fn carried_out(&mut self, cpu: Duration, counts: &MoveCounts, moved: u64) {
         self.mover += cpu;
-        let out = went.pages();
-        let blocks = (went.huge + went.collapsed) as f64 / f64::from(BLOCK_PAGES);
+        let out = counts.pages();
+        let blocks = (counts.huge + counts.collapsed) as f64 / f64::from(BLOCK_PAGES);
         // From the program's own processor nobody is interrupted; what the program waited there shows in `taken`.
-        let single = self.interrupt.mul_f64(went.single.saturating_sub(went.local) as f64);
+        let single = self.interrupt.mul_f64(counts.single.saturating_sub(counts.local) as f64);
         let taken = single + self.block.mul_f64(blocks);
-        self.interrupts += taken;
-        if went.single > 0 {
-            learn(&mut self.single, single.as_secs_f64() / went.single as f64);
+        let [split, collapse] = self.resize;
+        self.interrupts += taken + split.mul_f64(counts.split as f64) + collapse.mul_f64(counts.huge_again as f64);
+        match (counts.split, counts.huge_again) {
+            (0, 0) => {}
+            (splits, 0) => learn(&mut self.resizing[0], counts.resizing.as_secs_f64() / splits as f64),
+            (0, collapses) => learn(&mut self.resizing[1], counts.resizing.as_secs_f64() / collapses as f64),
+            _ => {}
+        }
+        let cpu = cpu.saturating_sub(counts.resizing);
+        if counts.single > 0 {
+            learn(&mut self.single, single.as_secs_f64() / counts.single as f64);
         }
         if out > 0 {
             learn(&mut self.each, taken.as_secs_f64() / out as f64);
         }
         if moved > 0 && out == moved {
             learn(&mut self.fixed, cpu.as_secs_f64() / out as f64);
-            match (went.single, blocks) {
+            match (counts.single, blocks) {
                 (single, 0.0) => learn(&mut self.alone, cpu.as_secs_f64() / single as f64),
                 (0, blocks) => learn(&mut self.whole, cpu.as_secs_f64() / blocks),
                 // Of a mixed batch nobody knows which part took how long.
@@ -186,14 +220,17 @@ impl MovingAccount {
     }
 
     fn priced(&self, cost: Duration, watching: Duration, taken: Option<f64>, cores: f64) -> Moved {
-        Moved {
-            cost,
-            watching,
-            taken,
-            page_out: self.page_out(cores),
-            single_out: self.alone.mul_f64(self.taken) + self.single.mul_f64(cores),
-            block_out: self.whole.mul_f64(self.taken) + self.block.mul_f64(cores),
-        }
+        let [page_out, single_out, block_out, split, collapse] = self.prices(cores);
+        Moved { cost, watching, taken, page_out, single_out, block_out, split, collapse }
+    }
+
+    /// What these cost a program that runs on this number of cores: a page-out in the mean, of a page that goes alone, of a whole block; one more split of a
+    /// block, and one that is made huge again.
+    pub(super) fn prices(&self, cores: f64) -> [Duration; 5] {
+        let single = self.alone.mul_f64(self.taken) + self.single.mul_f64(cores);
+        let block = self.whole.mul_f64(self.taken) + self.block.mul_f64(cores);
+        let [split, collapse] = [0, 1].map(|at| self.resizing[at].mul_f64(self.taken) + self.resize[at].mul_f64(cores));
+        [self.page_out(cores), single, block, split, collapse]
     }
 
     fn page_out(&self, cores: f64) -> Duration {
@@ -209,6 +246,13 @@ impl MovingAccount {
     pub(super) fn watching(&self) -> Duration {
         self.watching
     }
+}
+
+/// The mover's time for a split, and for a block made huge again, as measured at the start.
+fn resizing(costs: &MoveCost) -> [Duration; 2] {
+    let inside = costs.inside.unwrap_or_default();
+    let of = |price: Option<BlockPrice>, assumed| price.map_or(assumed, |price| price.mover * BLOCK_PAGES);
+    [of(inside.split, ASSUMED_SPLIT), of(inside.collapse, ASSUMED_COLLAPSE)]
 }
 
 /// Moves what is known of a time towards the latest value.
@@ -233,7 +277,8 @@ fn taken(before: &Reading, now: &Reading, window: Duration, work: Duration, proc
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::move_cost::{BlockPrice, Interval};
+    use crate::move_cost::Interval;
+    use crate::split_cost::InsidePrice;
 
     const MS: Duration = Duration::from_millis(1);
 
@@ -276,7 +321,7 @@ mod tests {
     #[test]
     fn a_page_out_costs_each_thread_that_runs_its_interrupt() {
         let mut account = MovingAccount::new(&costs());
-        account.carried_out(MS * 10, &Went { single: 1000, ..Went::default() }, 1000);
+        account.carried_out(MS * 10, &MoveCounts { single: 1000, ..MoveCounts::default() }, 1000);
         let root = tempfile::tempdir().unwrap();
         let moved = account.read(root.path(), MS * 500, Duration::ZERO, 2.0, std::iter::empty());
         // Without a second reading all of the mover's 10 us a page count.
@@ -310,11 +355,33 @@ mod tests {
     }
 
     #[test]
+    fn a_split_costs_what_it_was_measured_to_and_no_page_out_is_dearer_for_that() {
+        let each = |micros| Some(Interval { median: Duration::from_micros(micros), ..Interval::default() });
+        let of = |mover, program| Some(BlockPrice { mover: Duration::from_micros(mover), program: each(program) });
+        // A second of loss by a split of half a millisecond is the machine's noise.
+        let inside = InsidePrice { split: of(1, 30), collapse: of(4, 1_000_000), ..InsidePrice::default() };
+        let mut account = MovingAccount::new(&MoveCost { inside: Some(inside), ..costs() });
+        assert_eq!(account.resize, [Duration::from_micros(30), Duration::from_micros(4 * 512)]);
+        let counts = MoveCounts { split: 10, single: 100, resizing: MS * 6, ..MoveCounts::default() };
+        account.carried_out(MS * 7, &counts, 100);
+        let root = tempfile::tempdir().unwrap();
+        let moved = account.read(root.path(), MS * 500, Duration::ZERO, 1.0, std::iter::empty());
+        assert_eq!(moved.cost.as_micros(), 7000 + 100 * 4 + 10 * 30);
+        assert_eq!(moved.single_out, Duration::from_micros(10 + 4), "a millisecond for a hundred pages");
+        let [learned, _] = account.resizing;
+        assert!(learned > Duration::from_micros(512) && learned < Duration::from_micros(600), "{learned:?}");
+        assert_eq!(moved.split, learned + Duration::from_micros(30));
+        // Nothing was measured: half a millisecond, and two interrupts.
+        let account = MovingAccount::new(&costs());
+        assert_eq!((account.resizing[0], account.resize[0]), (ASSUMED_SPLIT, Duration::from_micros(8)));
+    }
+
+    #[test]
     fn a_whole_block_costs_what_it_was_measured_to_and_not_512_pages() {
         let mut account = MovingAccount::new(&costs());
-        let went = Went { single: 100, huge: 512, collapsed: 512, ..Went::default() };
-        account.carried_out(Duration::ZERO, &went, 1124);
-        account.carried_out(Duration::from_nanos(1), &Went::default(), 0);
+        let counts = MoveCounts { single: 100, huge: 512, collapsed: 512, ..MoveCounts::default() };
+        account.carried_out(Duration::ZERO, &counts, 1124);
+        account.carried_out(Duration::from_nanos(1), &MoveCounts::default(), 0);
         let root = tempfile::tempdir().unwrap();
         let moved = account.read(root.path(), MS * 500, Duration::ZERO, 1.0, std::iter::empty());
         assert_eq!(moved.cost.as_micros(), 100 * 4 + 2 * 20);

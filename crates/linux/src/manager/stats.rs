@@ -6,10 +6,13 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use terrace_core::policy::ScanReport;
+use terrace_core::units::Bytes;
 
+use super::LeftAlone;
 use crate::kernel_lists::Counts;
-use crate::movers::Went;
+use crate::movers::MoveCounts;
 use crate::pressure::PressureReading;
+use crate::swap_saving::SwapFigures;
 
 /// Figures of the run so far.
 #[derive(Clone, Debug, Default)]
@@ -27,7 +30,7 @@ pub struct ManagerStats {
     /// Calls that moved pages.
     pub move_calls: u64,
     /// Pages that went to slower memory, by what was unmapped at once.
-    pub went: Went,
+    pub counts: MoveCounts,
     /// Major faults of the managed processes since they are managed.
     pub major_faults: u64,
     /// CPU time of the managed processes since they are managed, clock ticks.
@@ -51,8 +54,22 @@ pub struct ManagerStats {
     pub kernel_lists: Option<Counts>,
     /// Marks that found no room in a ring.
     pub dropped_marks: u64,
+    /// How much later than wanted the latest round came that came late because watching may cost no more.
+    pub latest_round: Duration,
+    /// Areas of memory of all managed processes, as their map lists show them, and the processor time that reading those took last.
+    pub areas: usize,
+    /// See `areas`.
+    pub areas_time: Duration,
+    /// Processes that are, or were, there and not managed.
+    pub left_alone: BTreeMap<u32, LeftAlone>,
     /// Processes ever managed.
     pub processes: u32,
+    /// Of those that are managed now, how many sleep.
+    pub asleep: u32,
+    /// Pages fetched ahead for programs that woke, or were about to.
+    pub fetched_ahead: u64,
+    /// By how much free memory was short at the last reading.
+    pub short_by: Bytes,
     /// Resident memory of the managed processes, as the kernel counts it.
     pub resident_bytes: u64,
     /// Processor time of the turns.
@@ -61,6 +78,16 @@ pub struct ManagerStats {
     pub short_of_cpu: bool,
     /// The latest reading of the surroundings.
     pub pressure: PressureReading,
+    /// What the kernel said of swap then.
+    pub swap: SwapFigures,
+    /// What the managed processes have in swap by its count, without shared memory; `None` if none of them has memory any more.
+    pub swapped: Option<Bytes>,
+    /// Pages that could not be written to swap and were taken back into memory.
+    pub unwritten_pages: u64,
+    /// The limit that zram had met at some time (its `mem_limit`).
+    pub zram_limit: Option<Bytes>,
+    /// The most that zswap held, before compression.
+    pub zswap_stored_peak: Bytes,
     /// Pages that are left where they are because they do not compress.
     pub incompressible_pages: u64,
     /// Why shared memory is left alone, if it was to be managed and cannot be accounted for.

@@ -20,6 +20,9 @@ impl Manager {
         let pages = self.parts.engine.pages();
         let mut out: Vec<(Vpn, u32, usize)> = Vec::new();
         for (at, item) in moves.iter().enumerate() {
+            if item.action.remaps() {
+                continue;
+            }
             if item.from == swap && !pages[item.page].demoted() {
                 vetoes[at] = Some(Failure::ByOthers);
             } else if matches!(item.action, Action::MoveTo(to) if to == swap) {

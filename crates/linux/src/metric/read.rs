@@ -6,7 +6,6 @@
 use std::io::{self, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::os::fd::AsFd;
-use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -17,6 +16,7 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use terrace_core::text::visible;
 
 use super::{Metric, Source};
+use crate::helpers;
 
 /// A reading that takes longer has failed: windows are seconds long at least, and a figure that comes late belongs to another one.
 pub const DEADLINE: Duration = Duration::from_secs(5);
@@ -124,7 +124,7 @@ fn named(text: &str, name: &str) -> Result<f64, ReadError> {
 /// What a command prints; it and its group are gone afterwards.
 fn run(command: &mut Command, until: Instant) -> Result<String, ReadError> {
     let name = command.get_program().to_string_lossy().into_owned();
-    let started = command.process_group(0).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+    let started = helpers::spawn(command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()));
     let child = started.map_err(|error| ReadError::Command(format!("could not be started: {name}: {error}")))?;
     let mut group = Group(child);
     let (mut out, mut complaint) = (Vec::new(), Vec::new());

@@ -8,20 +8,26 @@
 //! interrupt on each of them, however large it is. A block that is one folio costs a five-hundredth of what its single pages cost
 //! (docs/block-moves.md). Collapsing is process_madvise(MADV_COLLAPSE): Linux 6.1, madvise(2).
 //!
+//! Huge pages that the administrator or the program forbids are not made (`huge_pages.rs`); both settings are read before each collapse, so that a change
+//! counts at once. They are read in microseconds, and a collapse takes hundreds. A block that was made huge and does not leave is split again: it was to
+//! be huge for its way out, not to stay so in a program that did not ask for it.
+//!
 //! A collapse needs a free huge page, and the kernel may compact memory to find one. So the time spent in collapsing is bounded, and
 //! where none is free it stops for a while; the huge page that a block leaves behind is the next one's.
 
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use terrace_core::units::{BLOCK_PAGES, PAGE_BYTES, Vpn};
 
 use super::PageMove;
+use crate::huge_pages;
 use crate::pagemap::{Pagemap, PagemapEntry};
 use crate::process::{Process, RangeOptions};
 use crate::sys::{self, RemoteRange};
 
 /// `MADV_COLLAPSE` of linux/mman.h, which the C library's headers may not have.
-const MADV_COLLAPSE: i32 = 25;
+pub(crate) const MADV_COLLAPSE: i32 = 25;
 /// How long an area that refused is not asked again: its owner may advise otherwise meanwhile.
 const ASK_AGAIN: Duration = Duration::from_secs(60);
 /// How long nothing is collapsed after the kernel found no free huge page, or wrote the collapsed ones page by page.
@@ -37,6 +43,8 @@ const RESERVE: Duration = Duration::from_millis(250);
 pub enum Apart {
     /// The area, or the whole process, forbids huge pages (`MADV_NOHUGEPAGE`, `PR_SET_THP_DISABLE`), or the kernel is older than 6.1.
     Forbidden,
+    /// The administrator set huge pages to `never`.
+    Never,
     /// It lies in several areas of the address space (`mprotect`, `madvise` on a part of it); a huge page lies in one.
     Areas,
     /// Some of its pages are shared with another process, with the kernel, or by KSM.
@@ -56,6 +64,7 @@ impl Apart {
     pub const fn name(self) -> &'static str {
         match self {
             Apart::Forbidden => "this program, or this kernel, forbids huge pages there",
+            Apart::Never => "huge pages are set to never",
             Apart::Areas => "across areas of different rights or advice",
             Apart::Shared => "shared with another process",
             Apart::Busy => "in use by the kernel",
@@ -80,6 +89,8 @@ pub(super) enum Block {
 /// See the module's header.
 #[derive(Debug)]
 pub(super) struct Blocks {
+    /// Where the settings are read: "/", or a fixture.
+    root: PathBuf,
     refused: Vec<Refused>,
     paused: Option<(Instant, Apart)>,
     /// Time that collapsing may still take, as of `filled`.
@@ -126,7 +137,14 @@ pub(super) fn gather(moves: &[PageMove]) -> Gathered {
 
 impl Default for Blocks {
     fn default() -> Blocks {
-        Blocks { refused: Vec::new(), paused: None, left: RESERVE, filled: Instant::now(), entries: Vec::new() }
+        Blocks {
+            root: PathBuf::from("/"),
+            refused: Vec::new(),
+            paused: None,
+            left: RESERVE,
+            filled: Instant::now(),
+            entries: Vec::new(),
+        }
     }
 }
 
@@ -139,7 +157,7 @@ impl Blocks {
             // What cannot be read is not made huge; the page-out will say why.
             Err(_) => return Block::Apart(Apart::Busy),
         }
-        if let Some(why) = self.forbids(process, first, now) {
+        if let Some(why) = self.unwanted(process).or_else(|| self.forbids(process, first, now)) {
             return Block::Apart(why);
         }
         self.entries.resize(BLOCK_PAGES as usize, PagemapEntry::default());
@@ -164,6 +182,26 @@ impl Blocks {
                 Block::Apart(Apart::NoHugePage)
             }
             Err(_) => Block::Apart(Apart::Busy),
+        }
+    }
+
+    /// Who does not want huge pages, as the settings are now.
+    fn unwanted(&self, process: &Process) -> Option<Apart> {
+        if huge_pages::are_forbidden(&self.root) {
+            return Some(Apart::Never);
+        }
+        huge_pages::are_forbidden_by(&self.root, process.pid()).then_some(Apart::Forbidden)
+    }
+
+    /// Splits a block that was made huge and did not leave. The kernel splits a huge page where a part of it is advised (MADV_COLD); what is in use
+    /// right now it leaves as it is.
+    pub(super) fn split_again(&self, process: &Process, pagemap: &mut Pagemap, first: Vpn) {
+        if !pagemap.is_huge(first).unwrap_or(false) {
+            return;
+        }
+        let page = RemoteRange { address: first.address() as usize, length: PAGE_BYTES as usize };
+        if let Err(error) = sys::process_madvise(process.pidfd(), &[page], libc::MADV_COLD) {
+            tracing::debug!(%error, pid = process.pid(), "a block that was made huge and did not leave stays huge");
         }
     }
 
@@ -225,6 +263,10 @@ mod tests {
     use terrace_core::units::TierId;
 
     use super::*;
+    use crate::huge_pages::SETTINGS;
+    use crate::move_cost::FRESH;
+    use crate::pressure::tests::tree;
+    use crate::sys::placement::{ask_for_huge_pages, ask_for_small_pages};
 
     fn single(page: u64) -> PageMove {
         PageMove { vpn: Vpn(page), pages: 1, from: TierId(0), to: TierId(1) }
@@ -264,6 +306,50 @@ mod tests {
         blocks.pause(now, Apart::NoHugePage);
         assert_eq!(blocks.forbids(&me, Vpn(4096), now + PAUSE / 2), Some(Apart::NoHugePage));
         assert_eq!(blocks.forbids(&me, Vpn(4096), now + PAUSE), None);
+    }
+
+    #[test]
+    fn settings_that_change_count_at_the_next_block() {
+        let me = Process::open(std::process::id()).unwrap();
+        let (setting, status) = (format!("{SETTINGS}/enabled"), format!("proc/{}/status", std::process::id()));
+        let root = tree(&[(&setting, "always [madvise] never\n"), (&status, "THP_enabled:\t1\n")]);
+        let blocks = Blocks { root: root.path().to_owned(), ..Blocks::default() };
+        let write = |path: &str, text: &str| std::fs::write(root.path().join(path), text).unwrap();
+        assert_eq!(blocks.unwanted(&me), None, "a block only passes through");
+        write(&status, "THP_enabled:\t0\n");
+        assert_eq!(blocks.unwanted(&me), Some(Apart::Forbidden));
+        write(&status, "THP_enabled:\t1\n");
+        write(&setting, "always madvise [never]\n");
+        assert_eq!(blocks.unwanted(&me), Some(Apart::Never));
+        write(&setting, "[always] madvise never\n");
+        assert_eq!(blocks.unwanted(&me), None);
+    }
+
+    #[test]
+    fn with_never_no_block_is_made_huge_and_one_that_stays_is_split() {
+        let block = u64::from(BLOCK_PAGES) * PAGE_BYTES;
+        let mut memory = vec![0u8; FRESH];
+        let part = &mut memory[..2 * block as usize];
+        ask_for_small_pages(part);
+        part.fill(7);
+        ask_for_huge_pages(part);
+        let first = Vpn::of_address((memory.as_ptr() as u64).next_multiple_of(block));
+        let me = Process::open(std::process::id()).unwrap();
+        let mut pagemap = Pagemap::of_process(&me).unwrap();
+        let root = tree(&[(&format!("{SETTINGS}/enabled"), "always madvise [never]\n")]);
+        let mut blocks = Blocks { root: root.path().to_owned(), ..Blocks::default() };
+        let make = |blocks: &mut Blocks, pagemap: &mut Pagemap| blocks.make_huge(&me, pagemap, first, Instant::now());
+        assert_eq!(make(&mut blocks, &mut pagemap), Block::Apart(Apart::Never));
+        assert!(!pagemap.is_huge(first).unwrap());
+        std::fs::write(root.path().join(SETTINGS).join("enabled"), "always [madvise] never\n").unwrap();
+        match make(&mut blocks, &mut pagemap) {
+            Block::Collapsed if pagemap.tells_huge() => {
+                blocks.split_again(&me, &mut pagemap, first);
+                assert!(!pagemap.is_huge(first).unwrap(), "it was to be huge for its way out only");
+            }
+            other => println!("SKIPPED: no huge page to be had here: {other:?}"),
+        }
+        assert!(memory[..2 * block as usize].iter().all(|byte| *byte == 7));
     }
 
     #[test]

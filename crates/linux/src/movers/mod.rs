@@ -5,11 +5,13 @@
 
 mod blocks;
 pub mod dry_run;
+mod failed_writes;
 mod low_priority;
 pub mod move_pages;
 pub mod process_madvise;
 mod same_processor;
 mod side_by_side;
+mod splitter;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -18,10 +20,12 @@ use terrace_core::plan::Failure;
 use terrace_core::units::{TierId, Vpn};
 
 pub use blocks::Apart;
+pub(crate) use blocks::MADV_COLLAPSE;
 pub use dry_run::DryRun;
 pub use move_pages::MovePages;
 pub use process_madvise::ProcessMadvise;
 pub use side_by_side::SideBySide;
+pub use splitter::{Resize, Splitter, Unsplit};
 
 use crate::process::Process;
 use crate::topology::{TierKind, TierMap};
@@ -50,7 +54,7 @@ pub struct MoveResult {
 
 /// Pages that went to slower memory, by what the kernel unmapped at once. Each unit interrupts the processors that run the program once.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
-pub struct Went {
+pub struct MoveCounts {
     /// Pages that went one by one.
     pub single: u64,
     /// Of these the ones that went from the processor of the program's only busy thread: they interrupted nobody.
@@ -61,26 +65,41 @@ pub struct Went {
     pub collapsed: u64,
     /// Of the single pages those that made up whole blocks, by the reason why they were not collapsed.
     pub apart: BTreeMap<Apart, u64>,
+    /// Blocks that were split to look inside, and blocks made huge again because that was in vain.
+    pub split: u64,
+    /// See `split`.
+    pub huge_again: u64,
+    /// Blocks that were to be split and are whole, by the reason.
+    pub unsplit: BTreeMap<Unsplit, u64>,
     /// Wall time of collapsing.
     #[serde(skip)]
     pub collapsing: Duration,
+    /// Processor time of splits, and of making huge again.
+    #[serde(skip)]
+    pub resizing: Duration,
 }
 
-impl Went {
+impl MoveCounts {
     /// All of them.
     pub fn pages(&self) -> u64 {
         self.single + self.huge + self.collapsed
     }
 
     /// Adds what another batch took.
-    pub fn add(&mut self, other: &Went) {
+    pub fn add(&mut self, other: &MoveCounts) {
         self.single += other.single;
         self.local += other.local;
         self.huge += other.huge;
         self.collapsed += other.collapsed;
         self.collapsing += other.collapsing;
+        self.resizing += other.resizing;
+        self.split += other.split;
+        self.huge_again += other.huge_again;
         for (why, pages) in &other.apart {
             *self.apart.entry(*why).or_default() += pages;
+        }
+        for (why, blocks) in &other.unsplit {
+            *self.unsplit.entry(*why).or_default() += blocks;
         }
     }
 }
@@ -94,8 +113,10 @@ pub struct MoveCost {
     pub longest_call: Duration,
     /// System calls made.
     pub calls: u64,
+    /// Pages that got a place in swap, could not be written, and were taken back.
+    pub unwritten: u64,
     /// Pages whose move interrupts the program, by kind.
-    pub went: Went,
+    pub counts: MoveCounts,
 }
 
 impl MoveCost {
@@ -111,7 +132,8 @@ impl MoveCost {
         self.elapsed += other.elapsed;
         self.longest_call = self.longest_call.max(other.longest_call);
         self.calls += other.calls;
-        self.went.add(&other.went);
+        self.unwritten += other.unwritten;
+        self.counts.add(&other.counts);
     }
 }
 
@@ -172,6 +194,12 @@ pub trait Mover {
         tiers: &TierMap,
         results: &mut Vec<MoveResult>,
     ) -> MoveCost;
+
+    /// Splits blocks of one process, or makes them huge again; pushes one result each, in order. One that only says what it would do says so.
+    fn resize(&mut self, _process: &Process, wanted: &[(Vpn, Resize)], results: &mut Vec<MoveResult>) -> MoveCost {
+        results.extend(wanted.iter().map(|_| MoveResult::none(Failure::DryRun)));
+        MoveCost::default()
+    }
 }
 
 /// How long one call may take, by default: users of the peers ask for the same (katalyst-core, pull request 477).
@@ -186,6 +214,8 @@ const TOGETHER: usize = 512;
 /// What leaves goes before what comes, so that there is room for it: order within a direction is kept, order between directions is not.
 pub struct Movers {
     movers: Vec<Box<dyn Mover>>,
+    /// Splits huge pages, where that is not only planned.
+    splitter: Option<Splitter>,
 }
 
 impl std::fmt::Debug for Movers {
@@ -197,7 +227,7 @@ impl std::fmt::Debug for Movers {
 impl Movers {
     /// These movers, the preferred ones first.
     pub fn new(movers: Vec<Box<dyn Mover>>) -> Movers {
-        Movers { movers }
+        Movers { movers, splitter: None }
     }
 
     /// The movers that these tiers need: `move_pages` between nodes, `process_madvise` to and from swap.
@@ -210,12 +240,17 @@ impl Movers {
         if tiers.swap_tier().is_some() {
             movers.push(Box::new(ProcessMadvise::new(deadline)));
         }
-        Movers { movers }
+        Movers { movers, splitter: Some(Splitter::new(deadline)) }
     }
 
     /// A mover that only says what it would do.
     pub fn dry_run() -> Movers {
-        Movers { movers: vec![Box::new(DryRun)] }
+        Movers::new(vec![Box::new(DryRun)])
+    }
+
+    /// One that moves nothing and splits: to look inside of huge pages where no page is to leave.
+    pub fn that_only_split(deadline: Duration) -> Movers {
+        Movers { splitter: Some(Splitter::new(deadline)), ..Movers::dry_run() }
     }
 
     /// Their names.
@@ -269,6 +304,13 @@ impl Mover for Movers {
             order.into_iter().zip(answers).for_each(|(index, answer)| results[first + index] = answer);
         }
         cost
+    }
+
+    fn resize(&mut self, process: &Process, wanted: &[(Vpn, Resize)], results: &mut Vec<MoveResult>) -> MoveCost {
+        match &mut self.splitter {
+            Some(splitter) => splitter.resize(process, wanted, results),
+            None => DryRun.resize(process, wanted, results),
+        }
     }
 }
 

@@ -238,7 +238,7 @@ impl Mover for MovePages {
                 self.choose(&mut kernel, &rest[..count], tiers, &mut destinations, &mut cost);
                 let before = results.len();
                 self.carry(&mut kernel, &rest[..count], nodes, results, &mut cost);
-                cost.went.add(&by_unit(&rest[..count], &results[before..]));
+                cost.counts.add(&by_unit(&rest[..count], &results[before..]));
                 self.batch.learn(pages, cost.longest_call);
                 cost.longest_call = cost.longest_call.max(longest_before);
                 rest = &rest[count..];

@@ -7,6 +7,9 @@
 //! What makes up a whole 2 MiB block goes first, block by block, as one huge page where that can be made of it (`blocks.rs`): seven times
 //! cheaper for the mover, a hundred times for the program. The rest goes page by page.
 //!
+//! Where writes to zram failed (`failed_writes.rs`), pages got a swap entry and stayed in memory, which no page table shows: those of the batch
+//! are taken back, so that they are where they are said to be, and the rest finds no room.
+//!
 //! Pages that another CPU faulted just now are in its folio batch (31 at most) and stay this once; shared ones stay for good.
 //!
 //! Out: a batch is sorted by address and neighbours are merged into one range each, at most 1024 ranges and 64 MiB a
@@ -22,10 +25,11 @@ use terrace_core::plan::Failure;
 use terrace_core::units::{BLOCK_PAGES, PAGE_BYTES, TierId, Vpn};
 
 use super::blocks::{self, Apart, Block, Blocks};
+use super::failed_writes::FailedWrites;
 use super::low_priority::LowPriority;
 use super::move_pages::take;
 use super::same_processor::BusyThread;
-use super::{BatchSize, MoveCost, MoveResult, Mover, PageMove, Went};
+use super::{BatchSize, MoveCost, MoveCounts, MoveResult, Mover, PageMove};
 use crate::pagemap::{Pagemap, PagemapEntry, Residence};
 use crate::process::Process;
 use crate::sys::{self, RemoteRange};
@@ -42,6 +46,10 @@ const MOST_PAGES: u32 = 16384;
 const LOCAL_PAGES: u32 = 128;
 /// How often a call that the kernel interrupted is made again.
 const RETRIES: u32 = 8;
+/// Pages that are taken back at a time where writes failed, and how many in a row may turn out to have been written before the search for others
+/// ends: zram refuses what comes last, but for a few pages that fit into holes, and for whole blocks of zeros.
+const CHUNK: usize = 64;
+const WRITTEN_IN_A_ROW: usize = 1024;
 
 /// The mover to and from swap. Its memory is that of one batch.
 #[derive(Debug)]
@@ -50,6 +58,7 @@ pub struct ProcessMadvise {
     back: BatchSize,
     blocks: Blocks,
     busy: BusyThread,
+    writes: FailedWrites,
     /// The batch's moves by address: indices into it.
     order: Vec<u32>,
     /// Ranges still to be advised: runs of `order`, next one last.
@@ -97,6 +106,7 @@ impl ProcessMadvise {
             back: BatchSize::new(RANGES as u32, 64, RANGES as u32, deadline),
             blocks: Blocks::default(),
             busy: BusyThread::default(),
+            writes: FailedWrites::default(),
             order: Vec::new(),
             pending: Vec::new(),
             ranges: Vec::new(),
@@ -193,13 +203,17 @@ impl ProcessMadvise {
                 // Its pages are gone, as the results say already.
                 continue;
             }
+            if self.writes.pauses(Instant::now()) {
+                rest.extend(indices);
+                continue;
+            }
             let began = Instant::now();
             let block = self.blocks.make_huge(process, pagemap, first, began);
             let collapsing = began.elapsed();
-            cost.went.collapsing += collapsing;
+            cost.counts.collapsing += collapsing;
             cost.elapsed += collapsing;
             if let Block::Apart(why) = block {
-                *cost.went.apart.entry(why).or_default() += u64::from(BLOCK_PAGES);
+                *cost.counts.apart.entry(why).or_default() += u64::from(BLOCK_PAGES);
                 rest.extend(indices);
                 continue;
             }
@@ -207,6 +221,9 @@ impl ProcessMadvise {
             answers.clear();
             self.advise_out(process, pagemap, &own, false, &mut answers, cost);
             let done: u64 = answers.iter().map(|result| u64::from(result.done)).sum();
+            if block == Block::Collapsed && done < u64::from(BLOCK_PAGES) {
+                self.blocks.split_again(process, pagemap, first);
+            }
             let after = written.and_then(|_| blocks::written_whole());
             // A huge page that the kernel split before it wrote it interrupted the program for each of its pages.
             let whole = match (written, after) {
@@ -216,12 +233,12 @@ impl ProcessMadvise {
             written = after;
             match block {
                 _ if !whole => {
-                    cost.went.single += done;
-                    *cost.went.apart.entry(Apart::Split).or_default() += done;
+                    cost.counts.single += done;
+                    *cost.counts.apart.entry(Apart::Split).or_default() += done;
                     self.blocks.pause(Instant::now(), Apart::Split);
                 }
-                Block::Huge => cost.went.huge += done,
-                _ => cost.went.collapsed += done,
+                Block::Huge => cost.counts.huge += done,
+                _ => cost.counts.collapsed += done,
             }
             for (index, result) in indices.iter().zip(&answers) {
                 results[base + *index as usize] = *result;
@@ -253,6 +270,10 @@ impl ProcessMadvise {
                 results.extend(rest.iter().map(|_| MoveResult::none(Failure::Gone)));
                 return;
             }
+            if outward && self.writes.pauses(Instant::now()) {
+                results.extend(rest.iter().map(|_| MoveResult::none(Failure::NoRoom)));
+                return;
+            }
             let local = if outward { self.busy.join(process) } else { None };
             let most = if local.is_some() { LOCAL_PAGES } else { MOST_PAGES };
             let (count, pages) = take(rest, if outward { self.out.pages.min(most) } else { self.back.pages });
@@ -260,9 +281,9 @@ impl ProcessMadvise {
             let before = results.len();
             if outward {
                 self.advise_out(process, pagemap, &rest[..count], local.is_some(), results, cost);
-                let went = by_unit(&rest[..count], &results[before..]);
-                let local = if local.is_some() { went.single } else { 0 };
-                cost.went.add(&Went { local, ..went });
+                let counts = by_unit(&rest[..count], &results[before..]);
+                let local = if local.is_some() { counts.single } else { 0 };
+                cost.counts.add(&MoveCounts { local, ..counts });
                 self.out.learn(pages, cost.longest_call);
             } else {
                 self.bring_back(process, pagemap, &rest[..count], tiers, results, cost);
@@ -285,11 +306,57 @@ impl ProcessMadvise {
         cost: &mut MoveCost,
     ) {
         self.arrange(moves);
+        self.writes.begin();
         let whole_call = {
             let _lowered = (!local).then(LowPriority::enter);
             self.advise(process.pidfd(), moves, cost)
         };
+        let unwritten = self.writes.found(Instant::now());
+        let base = results.len();
         self.read_back(pagemap, moves, &Wanted::Swapped, whole_call, results, cost);
+        if unwritten {
+            cost.unwritten += self.take_back(process, moves, &results[base..], cost);
+            // The next try is a small one.
+            self.out.pages = LEAST_PAGES;
+            results.truncate(base);
+            let reason = whole_call.or(Some(Failure::NoRoom));
+            self.read_back(pagemap, moves, &Wanted::Swapped, reason, results, cost);
+        }
+    }
+
+    /// Takes those pages of the batch back that are `out` and in memory still, the last ones first, and says how many they were. A page that was written comes
+    /// back by a major fault of this thread, one that was not without any.
+    fn take_back(&mut self, process: &Process, moves: &[PageMove], out: &[MoveResult], cost: &mut MoveCost) -> u64 {
+        let order = std::mem::take(&mut self.order);
+        let pages: Vec<(u32, Vpn)> = order
+            .iter()
+            .filter(|index| out[**index as usize].done > 0)
+            .flat_map(|index| {
+                let item = moves[*index as usize];
+                (0..u64::from(item.pages)).map(move |page| (*index, Vpn(item.vpn.0 + page)))
+            })
+            .collect();
+        self.order = order;
+        let (mut found, mut in_a_row) = (0, 0);
+        for chunk in pages.rchunks(CHUNK) {
+            self.ranges.clear();
+            self.owners.clear();
+            for (index, vpn) in chunk {
+                self.ranges.push(RemoteRange { length: 1, ..remote(*vpn, 1) });
+                self.owners.push(*index);
+            }
+            let before = sys::thread_major_faults();
+            if self.touch(process, cost).is_some() {
+                break;
+            }
+            let written = (sys::thread_major_faults() - before).min(chunk.len() as u64);
+            found += chunk.len() as u64 - written;
+            in_a_row = if written as usize == chunk.len() { in_a_row + chunk.len() } else { 0 };
+            if in_a_row >= WRITTEN_IN_A_ROW {
+                break;
+            }
+        }
+        found
     }
 
     /// Brings one batch back and pushes its results.
@@ -458,6 +525,7 @@ impl Mover for ProcessMadvise {
                 return cost;
             }
         };
+        self.writes.watch(tiers);
         let is_swap = |tier: TierId| Some(tier) == tiers.swap_tier();
         for run in moves.chunk_by(|one, next| is_swap(one.to) == is_swap(next.to)) {
             if is_swap(run[0].to) {
@@ -471,12 +539,12 @@ impl Mover for ProcessMadvise {
 }
 
 /// What went of these moves, by how many pages each carried.
-pub(super) fn by_unit(moves: &[PageMove], results: &[MoveResult]) -> Went {
-    let mut went = Went::default();
+pub(super) fn by_unit(moves: &[PageMove], results: &[MoveResult]) -> MoveCounts {
+    let mut counts = MoveCounts::default();
     for (item, result) in moves.iter().zip(results) {
-        *(if item.pages == 1 { &mut went.single } else { &mut went.huge }) += u64::from(result.done);
+        *(if item.pages == 1 { &mut counts.single } else { &mut counts.huge }) += u64::from(result.done);
     }
-    went
+    counts
 }
 
 fn end_of(item: &PageMove) -> Vpn {
@@ -488,7 +556,7 @@ fn remote(first: Vpn, pages: u64) -> RemoteRange {
 }
 
 /// How many ranges were advised in full.
-fn whole_ranges(ranges: &[RemoteRange], bytes: usize) -> usize {
+pub(super) fn whole_ranges(ranges: &[RemoteRange], bytes: usize) -> usize {
     let mut left = bytes;
     ranges
         .iter()
@@ -500,7 +568,7 @@ fn whole_ranges(ranges: &[RemoteRange], bytes: usize) -> usize {
         .count()
 }
 
-/// What became of a move, by where its pages are now. `reason` is what the kernel said of it, if it refused.
+/// What became of a move, by where its pages are now. `reason` is what is known of it beforehand: what the kernel said, or that writes failed.
 fn verdict(places: &[Place], reason: Option<Failure>, swap_is_full: impl Fn() -> bool) -> MoveResult {
     let count = |wanted: Place| places.iter().filter(|place| **place == wanted).count() as u32;
     let done = count(Place::Wanted);

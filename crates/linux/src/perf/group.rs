@@ -70,12 +70,27 @@ impl EventGroup {
     /// # Errors
     /// What perf_event_open or mmap said.
     pub fn open(events: &[perf_event_attr], layout: Layout, scope: Scope, ring_pages: usize) -> io::Result<EventGroup> {
+        let quarter = (ring_pages * rustix::param::page_size() / 4) as u32;
+        EventGroup::open_readable_from(events, layout, scope, ring_pages, quarter)
+    }
+
+    /// The same, readable when this number of bytes is in a ring.
+    ///
+    /// # Errors
+    /// As [`EventGroup::open`].
+    pub fn open_readable_from(
+        events: &[perf_event_attr],
+        layout: Layout,
+        scope: Scope,
+        ring_pages: usize,
+        readable_from: u32,
+    ) -> io::Result<EventGroup> {
         let poll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let mut rings = Vec::new();
         for cpu in online_cpus()? {
             let mut idle =
                 perf_event_attr { type_: PERF_TYPE_SOFTWARE, config: PERF_COUNT_SW_DUMMY.into(), ..Default::default() };
-            prepare(&mut idle, layout, ring_pages);
+            prepare(&mut idle, layout, readable_from);
             idle.set_disabled(1);
             idle.set_exclude_kernel(1);
             // On the main thread: it lives as long as this process, so the ring's descriptor never reports a hang-up.
@@ -86,7 +101,7 @@ impl EventGroup {
         }
         let mut events = events.to_vec();
         for (index, event) in events.iter_mut().enumerate() {
-            prepare(event, layout, ring_pages);
+            prepare(event, layout, readable_from);
             event.set_inherit(u64::from(scope == Scope::Tasks));
             event.set_task(u64::from(scope == Scope::Tasks && index == 0));
         }
@@ -245,17 +260,17 @@ impl EventGroup {
 }
 
 impl AsFd for EventGroup {
-    /// Becomes readable when a quarter of any ring is full.
+    /// Becomes readable when a quarter of any ring is full, or as much as was asked for.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.poll.as_fd()
     }
 }
 
-fn prepare(event: &mut perf_event_attr, layout: Layout, ring_pages: usize) {
+fn prepare(event: &mut perf_event_attr, layout: Layout, readable_from: u32) {
     event.sample_type = layout.sample_type();
     event.set_sample_id_all(1);
     event.set_watermark(1);
-    event.__bindgen_anon_2.wakeup_watermark = (ring_pages * rustix::param::page_size() / 4) as u32;
+    event.__bindgen_anon_2.wakeup_watermark = readable_from;
 }
 
 /// The threads of a process; none if it is gone.

@@ -100,6 +100,10 @@ pub enum TopologyError {
     },
 }
 
+/// What an operator should know where zswap is on.
+const ZSWAP_IS_ON: &str = "zswap is on: it takes pages before any swap area does, zram included, and compresses them into a pool of its own, which counts \
+                           against what is saved; to leave them to zram: echo N > /sys/module/zswap/parameters/enabled";
+
 /// On arm64 kernels come with pages of 16 and 64 KiB, too; figures by page, and places in /proc/PID/pagemap, would all be wrong there.
 fn check_page_size(bytes: usize) -> Result<(), TopologyError> {
     if bytes as u64 == terrace_core::units::PAGE_BYTES {
@@ -127,6 +131,9 @@ impl Topology {
         // Page-outs go to the area of the highest priority, so that is the one tier that swap makes.
         if let Some(area) = topology.swaps.first().cloned() {
             topology.add_swap_tier(&area);
+        }
+        if crate::swap_saving::zswap_is_on(root) {
+            topology.notes.push(ZSWAP_IS_ON.to_owned());
         }
         Ok(topology)
     }

@@ -13,7 +13,7 @@ pub mod page_faults;
 pub mod pair;
 pub mod places;
 pub mod prove;
-mod rotation;
+pub(crate) mod rotation;
 pub mod sample_period;
 pub mod samples;
 pub mod walker;
@@ -221,6 +221,11 @@ pub trait Tracker {
     /// What disturbs what it sees, as found when it was opened; one line each.
     fn notes(&self) -> Vec<String> {
         Vec::new()
+    }
+
+    /// Whether what it sees lies in the page tables until a round reads it, so that a round may leave out a program that did not run since the last.
+    fn reads_page_tables(&self) -> bool {
+        false
     }
 
     /// Whether it sees what a virtual machine under KVM uses of its process's memory: that is marked in tables of the processor's own.

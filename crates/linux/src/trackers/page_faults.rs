@@ -24,6 +24,8 @@ use crate::rights::Rights;
 const NAME: &str = "page-faults";
 /// 256 KiB a CPU: 8,000 faults of 32 bytes.
 const RING_PAGES: usize = 64;
+/// Faults of 32 bytes after which they are to be read, where they are rare: this number says that a program is on its way through what it used before.
+const NOTICED_FROM: u32 = 32 * terrace_core::sleep::SOME_TENS;
 /// The event that carries the FORK and EXIT records and is never switched off: major faults are rare by their nature.
 const MAJOR: usize = 0;
 const MINOR: usize = 1;
@@ -89,8 +91,13 @@ impl PageFaults {
         };
         let major = event(perf::PERF_COUNT_SW_PAGE_FAULTS_MAJ);
         let events = if births { vec![major, event(perf::PERF_COUNT_SW_PAGE_FAULTS_MIN)] } else { vec![major] };
-        let group = EventGroup::open(&events, layout, Scope::Tasks, RING_PAGES)
-            .map_err(|error| TrackError::Unavailable { tracker: NAME, reason: rights.explain_perf(&error) })?;
+        let group = match births {
+            true => EventGroup::open(&events, layout, Scope::Tasks, RING_PAGES),
+            // A program that wakes is to be noticed by the first pages that come back.
+            false => EventGroup::open_readable_from(&events, layout, Scope::Tasks, RING_PAGES, NOTICED_FROM),
+        };
+        let group =
+            group.map_err(|error| TrackError::Unavailable { tracker: NAME, reason: rights.explain_perf(&error) })?;
         Ok(PageFaults { group, gate, rights, attached: BTreeSet::new(), pruned: Time::ZERO })
     }
 

@@ -110,6 +110,10 @@ impl Tracker for Pair {
         self.main.notes().into_iter().chain(self.beside.notes()).collect()
     }
 
+    fn reads_page_tables(&self) -> bool {
+        self.main.reads_page_tables()
+    }
+
     fn sees_virtual_machines(&self) -> bool {
         self.main.sees_virtual_machines()
     }

@@ -61,7 +61,7 @@ impl Places {
     }
 
     fn walk_one(&mut self, target: &Target<'_>, tiers: &TierMap, sink: &mut dyn Sink) -> io::Result<u64> {
-        let mut pagemap = Pagemap::open(target.process.pid())?;
+        let mut pagemap = Pagemap::open(target.process.seen_by())?;
         let mut placed = 0;
         for range in target.ranges {
             let mut first = range.start.0;

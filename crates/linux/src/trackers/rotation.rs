@@ -27,12 +27,12 @@ impl Default for Rotation {
 /// Where on a circle of 2^32 points a block lies, by its number (its address divided by 2 MiB). Neighbours lie far apart and
 /// evenly (Knuth, The Art of Computer Programming, volume 3, 6.4, on multiplying by the golden ratio), so that the blocks of any stretch of
 /// the circle stand for all.
-pub(super) fn place_on_circle(block: u64) -> u64 {
+pub(crate) fn place_on_circle(block: u64) -> u64 {
     block.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32
 }
 
 /// A share of that circle, in points.
-pub(super) fn points(share: f64) -> u64 {
+pub(crate) fn points(share: f64) -> u64 {
     (share.clamp(0.0, 1.0) * CIRCLE as f64) as u64
 }
 

@@ -167,6 +167,10 @@ impl Tracker for Walker {
         NAME
     }
 
+    fn reads_page_tables(&self) -> bool {
+        true
+    }
+
     fn scan(&mut self, round: &Round<'_>, sink: &mut dyn Sink) -> Result<(), TrackError> {
         let &Round { now, targets, tiers, share } = round;
         for target in targets {

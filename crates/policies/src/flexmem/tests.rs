@@ -3,6 +3,8 @@
 use super::*;
 use crate::rig::{Rig, SLOW};
 use std::ops::Range;
+use terrace_core::engine::Input;
+use terrace_core::units::Vpn;
 
 /// 1000 fast pages, intervals of 100 samples, coolings every 2000.
 /// One fault makes a page promising here, so that a test needs only one; what the default says has a test of its own.
@@ -127,6 +129,59 @@ fn mistakes_among_the_promotions_of_an_interval_lower_alpha() {
 }
 
 #[test]
+fn mistakes_wait_for_promotions_to_stand_against() {
+    let mut policy = FlexMem::new(&mut Settings::default().for_policy(&INFO)).unwrap();
+    let tiers = [terrace_core::policy::TierUse { used: 0, capacity: 10 }; 2];
+    let view = CapacityView { tiers: &tiers, fast_limit: None, footprint: 0, backoff: 1.0, swap: None };
+    let mut alpha_after = |mistaken: u64, promoted: u64| {
+        policy.mistaken += mistaken;
+        policy.promoted_by_faults += promoted;
+        policy.open_interval(&view);
+        policy.alpha
+    };
+    assert_eq!(alpha_after(3, 0), 1.0, "kept while nothing was promoted");
+    assert_eq!(alpha_after(0, 10), 0.7, "three of ten");
+    assert_eq!(alpha_after(0, 10), 1.0, "and both start again");
+}
+
+#[test]
+fn a_page_whose_bin_rose_was_no_mistake_though_it_never_was_hot() {
+    let mistaken = |reading: &str| {
+        // As above: hot is bin 10. One sample is bin 9, and the page has none when it is promoted.
+        let mut rig =
+            rig(&[("cool_samples", "0"), ("adapt_samples", "47360000"), ("warm", "none"), ("mistake", reading)]);
+        rig.born(0..850, TierId::FAST);
+        rig.born(1500..1801, SLOW);
+        rig.fault([1800], SOON, false);
+        rig.sample((0..850).flat_map(|vpn| [vpn; 4]).chain(1500..1800));
+        assert_eq!((rig.metric("hot_threshold_bin"), rig.tier(1800)), (10.0, Some(TierId::FAST)));
+        rig.sample([1800]);
+        for _ in 0..8 {
+            rig.sample([0; 3700]);
+        }
+        assert_eq!(rig.tier(1800), Some(SLOW));
+        rig.metric("mistaken_pages")
+    };
+    assert_eq!((mistaken("bin"), mistaken("hot")), (0.0, 1.0));
+}
+
+#[test]
+fn a_threshold_that_falls_to_a_page_ends_its_countdown() {
+    let mut rig = rig(&[("cool_samples", "0"), ("adapt_samples", "47360000"), ("warm", "none")]);
+    rig.born(0..850, TierId::FAST);
+    rig.born(1500..1800, SLOW);
+    rig.fault([1500], SOON, false);
+    rig.sample((0..850).flat_map(|vpn| [vpn; 4]).chain(1500..1800));
+    let countdown = |rig: &Rig| rig.engine.pages()[rig.page(1500)].heat & COUNTDOWN_MASK;
+    assert_eq!((rig.metric("hot_threshold_bin"), countdown(&rig)), (10.0, 5));
+    // With three hundred hot pages gone all that has a sample fits.
+    rig.engine.handle(rig.now, Input::Unmapped(crate::rig::SPACE, Vpn(0)..Vpn(512)));
+    rig.sample([600; 3700]);
+    assert!(rig.metric("hot_threshold_bin") < 10.0, "{}", rig.metric("hot_threshold_bin"));
+    assert_eq!((rig.tier(1500), countdown(&rig), rig.metric("passed_over_pages")), (Some(TierId::FAST), 0, 0.0));
+}
+
+#[test]
 fn pages_without_room_are_failures_of_their_source_and_raise_the_rate() {
     let mut rig = rig(&[("demote_into_warm", "off"), ("cool_samples", "0")]);
     rig.born(0..1000, TierId::FAST);
@@ -143,7 +198,8 @@ fn pages_without_room_are_failures_of_their_source_and_raise_the_rate() {
 }
 
 #[test]
-fn a_failure_is_an_attempt_that_found_no_room_and_not_each_page_that_waits() {
+fn a_page_that_waits_for_room_failed_once_and_not_at_each_interval() {
+    // Failures of the active list, and the intervals in which they were counted.
     let failures = |reading: &str| {
         let mut rig = rig(&[("failures", reading), ("cool_samples", "0"), ("dr_gate", "need"), ("alpha", "0")]);
         rig.born(0..970, TierId::FAST);
@@ -153,10 +209,35 @@ fn a_failure_is_an_attempt_that_found_no_room_and_not_each_page_that_waits() {
         rig.fault(1000..1100, SOON, false);
         let intervals = rig.metric("intervals");
         rig.sample((0..970).flat_map(|vpn| [vpn; 2]));
-        (rig.metric("promotion_failures_faults") - before) / (rig.metric("intervals") - intervals)
+        (rig.metric("promotion_failures_faults") - before, rig.metric("intervals") - intervals)
     };
-    assert!((0.0..=1.0).contains(&failures("attempts")), "{}", failures("attempts"));
-    assert!(failures("standing") > 50.0, "{}", failures("standing"));
+    let (once, intervals) = failures("once");
+    assert!(once == 100.0 && intervals > 5.0, "{once} in {intervals}");
+    let (attempts, intervals) = failures("attempts");
+    assert!((1.0..=intervals).contains(&attempts), "{attempts} in {intervals}");
+    let (standing, intervals) = failures("standing");
+    assert!(standing > 50.0 * intervals, "{standing} in {intervals}");
+}
+
+#[test]
+fn a_page_that_came_and_went_may_fail_again() {
+    let mut rig = rig(&[("cool_samples", "0"), ("dr_gate", "need"), ("alpha", "0")]);
+    rig.born(0..970, TierId::FAST);
+    rig.born(1000..1010, SLOW);
+    rig.sample((0..970).flat_map(|vpn| [vpn; 2]));
+    let failed = |rig: &mut Rig| {
+        rig.fault(1000..1010, SOON, false);
+        rig.sample([0; 200]);
+        rig.metric("promotion_failures_faults")
+    };
+    assert_eq!((failed(&mut rig), failed(&mut rig)), (10.0, 10.0), "it waits still");
+    // A pass of the scanner, and one more, without a use: it leaves the active list.
+    for _ in 0..4 {
+        rig.pass(Duration::from_secs(60));
+        rig.sample([0]);
+    }
+    assert_eq!(rig.metric("active_slow_pages"), 0.0);
+    assert_eq!(failed(&mut rig), 20.0);
 }
 
 #[test]
@@ -237,4 +318,22 @@ fn cooling_renames_the_lists_and_keeps_every_page() {
         let policy_pages: f64 = (0..16).map(|bin| rig.metric(&format!("bin_{bin:02}_pages"))).sum();
         assert_eq!(policy_pages, 900.0, "k={k}");
     }
+}
+
+#[test]
+fn a_skewed_huge_page_is_split_unless_that_is_off() {
+    let run = |split: &str| {
+        let mut rig = rig(&[("split", split)]);
+        rig.born_huge(0, TierId::FAST);
+        rig.born_huge(1, SLOW);
+        rig.born_huge(2, SLOW);
+        // Two pages of slow huge pages get every sample: base pages would have hit fast memory.
+        for _ in 0..4000 {
+            rig.sample([512 + 7, 1024 + 9]);
+        }
+        rig.pass(Duration::from_secs(1));
+        rig.engine.ledger().splits()
+    };
+    assert!(run("on") >= 1);
+    assert_eq!(run("off"), 0);
 }

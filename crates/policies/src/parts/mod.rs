@@ -11,6 +11,7 @@ pub(crate) mod growth;
 pub mod heat;
 pub mod hint_scanner;
 pub mod huge_split;
+pub(crate) mod inside;
 pub mod interval;
 pub mod kernel_reclaim;
 pub mod lists;

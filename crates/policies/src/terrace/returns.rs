@@ -15,12 +15,13 @@
 //! first, and more the longer the program was watched. All pages that are out, and those that leave, lowest rate first, may together cost
 //! four fifths of the bound: the sum of `rate * (back + out)`.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use terrace_core::pages::Pages;
 use terrace_core::plan::{MoveRequests, Reason};
 use terrace_core::policy::{CapacityView, SwapCosts};
-use terrace_core::units::{BLOCK_PAGES, TierId, Time};
+use terrace_core::units::{BLOCK_PAGES, SpaceId, TierId, Time};
 
 use super::Terrace;
 use super::pass::NEWBORN;
@@ -40,7 +41,7 @@ const PART: f64 = 0.8;
 /// A page used in this interval or the last does not leave unless it must.
 const LEAST_AGE: u16 = 2;
 /// Within which a program that grows is taken to be loading.
-const LOADING: Duration = Duration::from_secs(12);
+pub(super) const LOADING: Duration = Duration::from_secs(12);
 
 /// See the module's header.
 #[derive(Clone, Debug)]
@@ -143,16 +144,23 @@ impl Terrace {
     pub(super) fn leave(
         &mut self,
         now: Time,
+        growing: &BTreeSet<SpaceId>,
         costs: &SwapCosts,
         capacity: &CapacityView<'_>,
         pages: &Pages,
         requests: &mut MoveRequests,
     ) {
-        let growing = self.growth.note(now, capacity.footprint, LOADING);
+        let asleep = |space| self.programs.get(&space).is_some_and(|program| program.awake_since.is_none());
         let must = capacity.fast_excess();
-        if must == 0 && (growing || capacity.fast_limit.is_some()) {
+        if must == 0 && capacity.fast_limit.is_some() {
             return;
         }
+        // What sleeps leaves for that alone, and just after that a page was not used says nothing of it.
+        let stays = |space: SpaceId| {
+            let since = self.programs.get(&space).map_or(Some(Time::ZERO), |program| program.awake_since);
+            let settled = since.is_some_and(|since| since == Time::ZERO || now.since(since) >= LOADING);
+            must == 0 && (growing.contains(&space) || !settled)
+        };
         let mut places = vec![0_usize; KINDS];
         for (place, kind) in self.returns.order.iter().enumerate() {
             places[usize::from(*kind)] = place;
@@ -167,10 +175,13 @@ impl Terrace {
         };
         for (block, info) in pages.blocks() {
             let step = if info.huge { BLOCK_PAGES } else { 1 };
+            let (stays, sleeps) = (stays(info.space), asleep(info.space));
             for unit in (0..BLOCK_PAGES).step_by(step as usize).map(|offset| block.first_page().plus(offset)) {
                 match (pages[unit].tier(), kind_of(unit)) {
-                    (Some(TierId::FAST), Some(kind)) if !pages[unit].pinned() => fast[kind] += u64::from(step),
-                    (Some(tier), kind) if tier == costs.tier => out[kind.unwrap_or(0)] += u64::from(step),
+                    (Some(TierId::FAST), Some(kind)) if !stays && !pages[unit].pinned() => {
+                        fast[kind] += u64::from(step)
+                    }
+                    (Some(tier), kind) if tier == costs.tier && !sleeps => out[kind.unwrap_or(0)] += u64::from(step),
                     _ => {}
                 }
             }
@@ -180,6 +191,9 @@ impl Terrace {
         let mut quotas = self.returns.quotas(&fast, &out, budget, must);
         let mut leavers = Leavers::new();
         for (block, info) in pages.blocks() {
+            if stays(info.space) {
+                continue;
+            }
             let step = if info.huge { BLOCK_PAGES } else { 1 };
             let may = |unit| {
                 let page = &pages[unit];

@@ -8,6 +8,7 @@ use terrace_core::policy::Needs;
 use terrace_core::units::{parse_duration, parse_share};
 
 use super::state::Parts;
+use crate::parts::inside;
 use crate::{SettingInfo, Settings, SettingsError};
 
 /// The settings, for the registry.
@@ -61,6 +62,7 @@ pub(super) const SETTINGS: &[SettingInfo] = &[
         meaning: "accesses from one sample to the next; auto: as few as cpu affords, 512 at least",
     },
     SettingInfo { key: "cpu", default: "3%", meaning: "share of a processor that watching may take" },
+    inside::SETTING,
 ];
 
 /// What a policy of this name was asked to be.

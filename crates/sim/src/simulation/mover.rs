@@ -47,6 +47,8 @@ struct Moving {
     nanos: f64,
     /// Whether it stayed mapped meanwhile, so that no thread had to wait for it.
     mapped: bool,
+    /// Whether it is a block of 4 KiB pages by now, any of which a thread may have waited for.
+    split: bool,
 }
 
 impl Mover {
@@ -98,8 +100,8 @@ impl Simulation {
         let moving = std::mem::take(&mut self.mover.moving);
         let (mut waited, mut again) = (0.0, 0.0);
         let pieces = self.config.pages_in_a_unit();
-        for &Moving { unit, accessed, nanos, mapped } in &moving {
-            let range = self.hot.memory.unit(unit);
+        for &Moving { unit, accessed, nanos, mapped, split } in &moving {
+            let range = if split { unit..unit + BLOCK_PAGES } else { self.hot.memory.unit(unit) };
             let words = &self.hot.memory.words()[range.start as usize..range.end as usize];
             let one = nanos / pieces;
             let within = one / span.max(one);
@@ -202,7 +204,16 @@ impl Simulation {
         }
         match item.action {
             Action::MoveTo(to) => self.move_unit(unit, to, busy),
-            Action::Split => self.split(unit.start, busy),
+            Action::Split => {
+                let failure = self.split(unit.start, busy);
+                if failure.is_none() {
+                    // Who touches the block meanwhile waits for it.
+                    let nanos = self.config.machine.management.split_ns;
+                    let moving = Moving { unit: unit.start, accessed: false, nanos, mapped: false, split: true };
+                    self.mover.moving.push(moving);
+                }
+                failure
+            }
             Action::Collapse => self.collapse(page >> BLOCK_SHIFT << BLOCK_SHIFT, busy),
         }
     }
@@ -334,7 +345,7 @@ impl Simulation {
             false => 0.0,
         };
         let cost = fixed + copy + packing + unpacking;
-        self.mover.moving.push(Moving { unit: unit.start, accessed, nanos: cost, mapped: leaves_copy });
+        self.mover.moving.push(Moving { unit: unit.start, accessed, nanos: cost, mapped: leaves_copy, split: false });
         cost
     }
 
@@ -438,6 +449,7 @@ impl Simulation {
         if !together {
             return Some(Failure::Stayed);
         }
+        let in_use = words.iter().any(|word| word.has(PageWord::ACCESSED));
         for page in first..first + BLOCK_PAGES {
             self.kernel.leaving(&self.hot.memory, page);
         }
@@ -456,6 +468,7 @@ impl Simulation {
         let management = &self.config.machine.management;
         let place = &self.config.machine.tiers[tier.index()];
         let cost = management.collapse_ns + management.copy_nanos(bytes as f64, place, place);
+        let cost = if in_use { cost.max(management.collapse_in_use_ns) } else { cost };
         self.books.pay(Cost::Migration, cost);
         *busy += cost;
         None

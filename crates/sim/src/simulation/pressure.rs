@@ -25,6 +25,7 @@ pub(super) struct Reported {
     refaults: u64,
     moving: f64,
     watching: f64,
+    translating: f64,
 }
 
 /// Tells the governor which tier is swap, if the only slow one is, and what a page costs that comes back from it. With fast memory for all of the
@@ -58,6 +59,8 @@ impl Simulation {
         let watching = costs(Cost::ScanResetStall);
         let refaults = self.books.counted(Event::Refaults);
         let (single, block) = self.out_prices(swap);
+        let (split, collapse) = self.remap_prices();
+        let translating = self.hot.small_walk_ns() * full;
         let pressure = Pressure {
             window,
             refaults: refaults - before.refaults,
@@ -65,14 +68,37 @@ impl Simulation {
             page_out_cost: single,
             single_out_cost: single,
             block_out_cost: block,
+            split_cost: split,
+            collapse_cost: collapse,
+            translating: nanos((translating - before.translating) * self.split_share()),
             watching: nanos(watching - before.watching),
             cores: f64::from(self.clock.active()).min(self.clock.cores()),
             stall_share: None,
             compression: Some(self.config.machine.tiers[swap.index()].ratio),
         };
-        self.link.set_reported(Reported { at: now, refaults, moving, watching });
+        self.link.set_reported(Reported { at: now, refaults, moving, watching, translating });
         self.link.handle(now, Input::Pressure(pressure));
         true
+    }
+
+    /// What the program pays for a split of a huge page, and for a collapse into one: interrupts, and the mover's time, of which a thread that
+    /// touches the block waits for half on average, where it takes no processor from the program.
+    fn remap_prices(&self) -> (Duration, Duration) {
+        let (management, pages) = (&self.config.machine.management, self.config.pages_in_a_unit());
+        let cores = f64::from(self.clock.active()).min(self.clock.cores());
+        let part = if cores >= self.clock.cores() { 1.0 } else { 0.5 };
+        let price = |mover: f64| nanos((management.shootdown_ns * cores + mover * part) * pages);
+        (price(management.split_ns), price(management.collapse_ns.max(management.collapse_in_use_ns)))
+    }
+
+    /// Which share of the program's 4 KiB pages are so because their block was split on request.
+    fn split_share(&self) -> f64 {
+        let pages = self.link.engine().pages();
+        if pages.split_blocks() == 0 {
+            return 0.0;
+        }
+        let small: usize = pages.blocks().map(|(_, block)| usize::from(!block.huge)).sum();
+        pages.split_blocks() as f64 / small.max(1) as f64
     }
 
     /// What the program pays for a unit that leaves alone, and for a block of them: interrupts, and the mover where it takes a processor from it.

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use terrace_sim::run::Bounds;
 
-use crate::error::{Error, Result, misuse};
+use crate::error::{Error, Result, misuse, unwritable};
 use crate::provenance::text_hash;
 
 /// The longest journal that is read.
@@ -41,10 +41,10 @@ impl Journal {
     /// Opens the journal with what is whole of it.
     ///
     /// # Errors
-    /// When it is of another sweep, another process writes it, or it cannot be read; exit code 2.
+    /// When it is of another sweep, another process writes it, or there can be none; exit code 2. When it cannot be written: exit code 1.
     pub fn open(path: &Path, fingerprint: &Value) -> Result<Journal> {
         let shown = path.display().to_string();
-        let refuse = |error: std::io::Error| misuse("--output", &shown, error);
+        let refuse = |error: std::io::Error| unwritable("--output", &shown, error);
         let mut file = terrace_files::open_in_place(path).map_err(refuse)?;
         file.try_lock().map_err(|_| misuse("--output", &shown, "another sweep is writing it"))?;
         let mut bytes = Vec::new();

@@ -125,7 +125,10 @@ impl Sweep {
             let (group, cell, job) = job_of(&self.plan, number);
             let mut report = report.map_err(|error| of_cell(number, failed(error)))?;
             report.compare_with(&bounds);
-            group.made(&job, &cell.settings).stamp(&Cell::new(&job, &report)).map_err(|error| of_cell(number, error))
+            group
+                .made(&job, &cell.settings)
+                .stamp(&Cell::new(&job, &report))
+                .map_err(|error| of_cell(number, error.into()))
         };
         let rows = cells.iter().zip(of_cells).map(row).collect::<Result<_>>()?;
         Ok((bounds, rows))

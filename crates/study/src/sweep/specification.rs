@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 use serde_json::{Value, json};
+use terrace_common::arguments::{ModelArguments, SimCompareArguments};
 use terrace_sim::FastSize;
 
-use crate::arguments::{ModelArguments, SimCompareArguments};
 use crate::compare::{Settled, programs};
 use crate::error::{Error, Misuse, Result};
 use crate::options::{self, Own, PolicySettings};

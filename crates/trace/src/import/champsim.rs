@@ -1,9 +1,9 @@
-//! ChampSim's traces: 64-byte records, one for each instruction, decompressed.
+//! ChampSim's traces: 64-byte records, one for each instruction.
 //!
 //! In: records of `u64 ip, u8 is_branch, u8 branch_taken, u8 destination_registers[2], u8 source_registers[4],
 //! u64 destination_memory[2], u64 source_memory[4]`, little endian (`inc/trace_instruction.h` of the project; a memory
 //! operand of 0 is none). Out: the loads of each instruction, then its stores, each of one line: the format has no sizes,
-//! no time and no threads. Must not: take a compressed file for records, or read the longer records of CloudSuite.
+//! no time and no threads. Must not: read the longer records of CloudSuite.
 
 use std::io::BufRead;
 
@@ -17,7 +17,6 @@ pub(crate) const DESTINATIONS: usize = 16;
 /// Where the operands that are read begin; four of 8 bytes.
 pub(crate) const SOURCES: usize = 32;
 const FORMAT: &str = "ChampSim";
-const XZ: &[u8] = b"\xfd7zXZ\0";
 
 pub(super) fn read(input: &mut dyn BufRead, sink: &mut Sink<'_>) -> Result<(), TraceError> {
     let mut input = input;
@@ -28,13 +27,12 @@ pub(super) fn read(input: &mut dyn BufRead, sink: &mut Sink<'_>) -> Result<(), T
         if got == 0 {
             return Ok(());
         }
-        if offset == 0 && record.starts_with(XZ) {
-            let reason =
-                "it is compressed; decompress it first: xz -dc FILE | terrace trace import --format champsim - NEW";
-            return Err(TraceError::record(FORMAT, 0, reason));
-        }
         if got < RECORD_BYTES {
-            return Err(TraceError::record(FORMAT, offset, "the last record is cut off"));
+            return Err(TraceError::record(
+                FORMAT,
+                offset,
+                "the last record is cut off; --keep-whole keeps those before it",
+            ));
         }
         if record[8] > 1 || record[9] > 1 {
             let reason = "is_branch and branch_taken are not 0 or 1: no ChampSim record of 64 bytes begins here";

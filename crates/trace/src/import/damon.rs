@@ -10,7 +10,7 @@ use std::io::BufRead;
 
 use crate::error::TraceError;
 use crate::header::{Header, Provenance};
-use crate::import::lines::{BadLine, decimal, each_line, hexadecimal, seconds, words};
+use crate::import::lines::{BadLine, FOREIGN, decimal, each_line, hexadecimal, no_aside, seconds, words};
 use crate::import::{ImportOptions, Sink, USER_END};
 use crate::record::Change;
 
@@ -52,7 +52,13 @@ pub(super) fn read(
             b"monitoring_end:" => raw.end_nanos = spoken_time(&fields[1..]).ok_or("the time makes no sense")?,
             b"nr_regions:" | b"monitoring_start:" | b"monitoring_duration:" | b"base_time_absolute:" => {}
             _ => {
-                let target = raw.target.ok_or("neither a tracepoint of DAMON nor within a snapshot of a target")?;
+                no_aside(line)?;
+                // A region of which the beginning is lost is damage; what is no region, perf or the program said.
+                let region = first.contains(&b'-') && line.contains(&b':');
+                let target = raw.target.ok_or_else(|| match region {
+                    true => BadLine::from("a region outside a snapshot of a target"),
+                    false => BadLine::Aside(FOREIGN),
+                })?;
                 return raw_line(line, target, raw.end_nanos, &mut kept, sink);
             }
         }

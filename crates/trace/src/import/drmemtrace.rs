@@ -1,6 +1,6 @@
 //! DynamoRIO's drmemtrace: the text of its `view` tool, and its 12-byte records.
 //!
-//! In: text, or decompressed records of one or several threads. Out: accesses with threads, and times as coarse as
+//! In: text, or records of one or several threads. Out: accesses with threads, and times as coarse as
 //! the recording's timestamp markers. Must not: decode instructions, or read records of a stream that does not begin
 //! with a header record. The record layout is the one of the project's trace_entry.h: u16 type, u16 size, u64
 //! address, packed, little endian. Its maintainers recommend their own tools for reading files; the view text is the
@@ -35,7 +35,11 @@ pub(super) fn read_binary(input: &mut dyn BufRead, sink: &mut Sink<'_>) -> Resul
             return Ok(());
         }
         if got < RECORD_BYTES {
-            return Err(TraceError::record(FORMAT, offset, "the last record is cut off"));
+            return Err(TraceError::record(
+                FORMAT,
+                offset,
+                "the last record is cut off; --keep-whole keeps those before it",
+            ));
         }
         let kind = u16::from_le_bytes([record[0], record[1]]);
         let size = u16::from_le_bytes([record[2], record[3]]);
@@ -84,6 +88,9 @@ pub(super) fn read_view(
             return Ok(());
         }
         let Some(operand) = after(line, b" byte(s) @ 0x") else {
+            if !line.is_empty() && after(line, b"<").is_none() {
+                sink.skip("line without an access");
+            }
             return Ok(());
         };
         let before = &line[..line.len() - operand.len() - b" byte(s) @ 0x".len()];

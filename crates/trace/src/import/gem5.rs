@@ -1,7 +1,7 @@
 //! gem5's packet traces: the protobuf file of its memory probe, and the text of `util/decode_packet_trace.py`.
 //!
 //! In: "gem5", then messages with their length as a varint in front, first a `PacketHeader` and then each `Packet`
-//! (`src/proto/packet.proto` of the project), decompressed; or lines `[id,]cmd,address,size,[flags,]tick[,pc]`.
+//! (`src/proto/packet.proto` of the project); or lines `[id,]cmd,address,size,[flags,]tick[,pc]`.
 //! Out: an access for each ReadReq and WriteReq. Must not: guess what other commands are, whose numbers differ from
 //! version to version (gem5's own decoder names these two alone), or trust a length.
 
@@ -9,7 +9,7 @@ use std::io::BufRead;
 
 use crate::error::TraceError;
 use crate::header::read_up_to;
-use crate::import::lines::{BadLine, decimal, each_line};
+use crate::import::lines::{BadLine, decimal, each_line, no_aside};
 use crate::import::{ImportOptions, Sink, Touch};
 use crate::varint::Cursor;
 
@@ -30,10 +30,6 @@ pub(super) fn read_protobuf(input: &mut dyn BufRead, sink: &mut Sink<'_>) -> Res
     let mut input = input;
     let mut signature = [0; 4];
     let got = read_up_to(&mut input, &mut signature, 0)?;
-    if got == 4 && signature[..2] == [0x1f, 0x8b] {
-        let reason = "it is compressed; decompress it first: gzip -dc FILE | terrace trace import --format gem5 - NEW";
-        return Err(TraceError::record(FORMAT, 0, reason));
-    }
     if got < 4 || &signature != SIGNATURE {
         return Err(TraceError::record(FORMAT, 0, "it does not begin with \"gem5\": no packet trace"));
     }
@@ -83,7 +79,7 @@ impl Packet {
 fn next_message(input: &mut dyn BufRead, message: &mut Vec<u8>, offset: &mut u64) -> Result<Option<u64>, TraceError> {
     let mut input = input;
     let begin = *offset;
-    let cut = || TraceError::record(FORMAT, begin, "the last message is cut off");
+    let cut = || TraceError::record(FORMAT, begin, "the last message is cut off; --keep-whole keeps those before it");
     let mut length = 0_u64;
     for shift in (0..).step_by(7) {
         let mut byte = [0];
@@ -140,7 +136,8 @@ pub(super) fn read_text(
         if line.is_empty() {
             return Ok(());
         }
-        let words: Vec<&[u8]> = line.split(|&byte| byte == b',').collect();
+        no_aside(line)?;
+        let words: Vec<&[u8]> = line.split(|&byte| byte == b',').map(<[u8]>::trim_ascii).collect();
         let at = words.iter().take(2).position(|word| matches!(*word, b"r" | b"w" | b"u"));
         let at = at.ok_or("neither the first nor the second field is a command: r, w or u")?;
         let number = |place: usize| words.get(place).and_then(|word| decimal(word));

@@ -85,7 +85,9 @@ pub(super) fn read(input: &mut dyn BufRead, sink: &mut Sink<'_>, begin: Begin) -
         }
         let bad = |reason: &str| TraceError::record(FORMAT, offset, reason);
         if got < CHUNK_BYTES {
-            return Err(bad("the last chunk is cut off; the program did not end by itself"));
+            return Err(bad(
+                "the last chunk is cut off, as the program did not end by itself; --keep-whole keeps those before it",
+            ));
         }
         let length = word32(&head, 32);
         if word32(&head, 0) != CHUNK_MARK || length > LARGEST_PAYLOAD {
@@ -93,7 +95,9 @@ pub(super) fn read(input: &mut dyn BufRead, sink: &mut Sink<'_>, begin: Begin) -
         }
         payload.resize(length as usize, 0);
         if read_up_to(&mut input, &mut payload, offset + CHUNK_BYTES as u64)? < length as usize {
-            return Err(bad("the last chunk is cut off; the program did not end by itself"));
+            return Err(bad(
+                "the last chunk is cut off, as the program did not end by itself; --keep-whole keeps those before it",
+            ));
         }
         let process = match u16::try_from(word32(&head, 40)) {
             Ok(number) => ProcessId(number),

@@ -1,6 +1,6 @@
 //! From what other tools record to a trace.
 //!
-//! In: the bytes of a recording, already decompressed, and what the recording itself does not say ([`ImportOptions`]).
+//! In: the bytes of a recording, as they are or compressed by gzip or zstd, and what the recording itself does not say ([`ImportOptions`]).
 //! Out: a trace, and an [`ImportReport`] of what went in and what was left out. Must not: hold the recording in memory,
 //! skip a line it does not understand without counting it, or present samples or regions as every access.
 
@@ -8,12 +8,14 @@ pub(crate) mod champsim;
 mod csv;
 mod damon;
 mod drmemtrace;
+mod execlog;
 pub(crate) mod gem5;
 mod hook;
 mod lackey;
 mod lines;
 mod oracle_general;
 mod perf_script;
+mod unpack;
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, Write};
@@ -21,7 +23,7 @@ use std::io::{BufRead, Write};
 use rustc_hash::FxHashMap;
 use terrace_core::units::{PAGE_SHIFT, Time, Vpn};
 
-pub use csv::{Column, CsvColumns};
+pub use csv::{AddressBase, Column, CsvColumns};
 pub use damon::DamonOptions;
 pub use perf_script::PerfField;
 
@@ -37,7 +39,7 @@ use crate::writer::Writer;
 pub enum ImportFormat {
     /// Text of `valgrind --tool=lackey --trace-mem=yes`.
     Lackey,
-    /// 12-byte records of DynamoRIO's drmemtrace, decompressed.
+    /// 12-byte records of DynamoRIO's drmemtrace.
     Drmemtrace,
     /// Text of drmemtrace's `view` tool.
     DrmemtraceView,
@@ -47,12 +49,14 @@ pub enum ImportFormat {
     Damon(DamonOptions),
     /// Text columns; with [`CsvColumns::libcachesim`] those of libCacheSim.
     Csv(CsvColumns),
-    /// 64-byte records of ChampSim, decompressed.
+    /// 64-byte records of ChampSim.
     ChampSim,
-    /// Packet trace of gem5's memory probe, decompressed.
+    /// Packet trace of gem5's memory probe.
     Gem5,
     /// Text of gem5's `decode_packet_trace.py`.
     Gem5Text,
+    /// Text of QEMU's plugin execlog.
+    Execlog,
     /// 24-byte records of libCacheSim.
     OracleGeneral,
     /// What the recorder behind [`crate::hook`] writes.
@@ -78,6 +82,8 @@ pub struct ImportOptions {
     pub skip_bad_lines: bool,
     /// At an error, keep what was whole before it and report the error in [`ImportReport::damage`].
     pub keep_whole_prefix: bool,
+    /// The most bytes that a compressed recording is decompressed to.
+    pub most_unpacked: u64,
 }
 
 impl Default for ImportOptions {
@@ -91,6 +97,7 @@ impl Default for ImportOptions {
             scale: 1.0,
             skip_bad_lines: false,
             keep_whole_prefix: false,
+            most_unpacked: 64 << 30,
         }
     }
 }
@@ -104,6 +111,8 @@ pub struct ImportReport {
     pub records: u64,
     /// Records left out, by reason.
     pub skipped: BTreeMap<&'static str, u64>,
+    /// What was taken for granted about the recording as a whole, such as the base of its addresses.
+    pub notes: Vec<&'static str>,
     /// The error that ended the import early, with [`ImportOptions::keep_whole_prefix`].
     #[serde(serialize_with = "as_text")]
     pub damage: Option<TraceError>,
@@ -128,7 +137,7 @@ pub fn import(
     mut output: impl Write,
     options: &ImportOptions,
 ) -> Result<ImportReport, TraceError> {
-    let report = import_any(format, &mut input, &mut output, options)?;
+    let report = import_any(format, &mut *unpack::unpacked(&mut input, options.most_unpacked)?, &mut output, options)?;
     let nothing = report.summary.accesses == 0 && report.summary.events == 0;
     match report.damage {
         None if nothing && *format != ImportFormat::Hook => {
@@ -182,6 +191,10 @@ fn import_any(
             let header = Header { time_resolution_nanos: None, ..timed };
             run(header, &mut |sink| champsim::read(input, sink))
         }
+        ImportFormat::Execlog => {
+            let header = Header { time_resolution_nanos: None, ..timed };
+            run(header, &mut |sink| execlog::read(input, sink, options))
+        }
         ImportFormat::Gem5 => run(timed, &mut |sink| gem5::read_protobuf(input, sink)),
         ImportFormat::Gem5Text => run(timed, &mut |sink| gem5::read_text(input, sink, options)),
         ImportFormat::OracleGeneral => {
@@ -217,7 +230,7 @@ fn drive(
     };
     sink.put_map()?;
     let (_, summary) = sink.writer.finish()?;
-    Ok(ImportReport { summary, records: sink.records, skipped: sink.skipped, damage })
+    Ok(ImportReport { summary, records: sink.records, skipped: sink.skipped, notes: sink.notes, damage })
 }
 
 /// One access as a recording tells it.
@@ -246,6 +259,7 @@ pub(crate) struct Sink<'a> {
     period: Option<u64>,
     pub(crate) records: u64,
     skipped: BTreeMap<&'static str, u64>,
+    notes: Vec<&'static str>,
 }
 
 impl<'a> Sink<'a> {
@@ -259,12 +273,18 @@ impl<'a> Sink<'a> {
             period: None,
             records: 0,
             skipped: BTreeMap::new(),
+            notes: Vec::new(),
         }
     }
 
     /// Counts a record that is left out.
     pub(crate) fn skip(&mut self, reason: &'static str) {
         *self.skipped.entry(reason).or_default() += 1;
+    }
+
+    /// Says what was taken for granted about the recording as a whole.
+    pub(crate) fn note(&mut self, what: &'static str) {
+        self.notes.push(what);
     }
 
     /// Adds an access, as one access for each line (or page, where the trace keeps no lines) that it covers.

@@ -1,6 +1,6 @@
 //! libCacheSim's oracleGeneral: 24-byte records of u32 seconds, u64 object, u32 size, i64 next access.
 //!
-//! In: decompressed records. Out: one read for each, the object taken as a page number. Must not: use the object's
+//! In: records. Out: one read for each, the object taken as a page number. Must not: use the object's
 //! size or the next access, which a page trace has no place for; both can be made again at export.
 
 use std::io::BufRead;
@@ -22,7 +22,11 @@ pub(super) fn read(input: &mut dyn BufRead, sink: &mut Sink<'_>) -> Result<(), T
             return Ok(());
         }
         if got < RECORD_BYTES {
-            return Err(TraceError::record(FORMAT, offset, "the last record is cut off; is this oracleGeneral?"));
+            return Err(TraceError::record(
+                FORMAT,
+                offset,
+                "the last record is cut off; is this oracleGeneral? --keep-whole keeps those before it",
+            ));
         }
         let seconds = u32::from_le_bytes([record[0], record[1], record[2], record[3]]);
         let object = u64::from_le_bytes([

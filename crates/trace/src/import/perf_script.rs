@@ -13,7 +13,7 @@ use std::str::FromStr;
 
 use crate::error::TraceError;
 use crate::header::{Header, LatencyUnit, Provenance};
-use crate::import::lines::{BadLine, decimal, each_line, hexadecimal, seconds, words};
+use crate::import::lines::{BadLine, decimal, each_line, hexadecimal, no_aside, seconds, words};
 use crate::import::{ImportOptions, Sink, Touch};
 use crate::record::Change;
 
@@ -102,9 +102,10 @@ pub(super) fn read(
     let has = |field| fields.contains(&field);
     let mut huge_blocks = BTreeSet::new();
     each_line(input, sink, "perf script", options, |line, sink| {
-        if line.is_empty() || line[0] == b'#' {
+        if line.is_empty() {
             return Ok(());
         }
+        no_aside(line)?;
         let words: Vec<&[u8]> = words(line).collect();
         let sample = Sample::split(&words, has(PerfField::Period))?;
         let address = sample.tail.first().and_then(|word| hexadecimal(word)).ok_or("no address after the event")?;
@@ -152,7 +153,9 @@ impl<'w, 'l> Sample<'w, 'l> {
     /// The command may hold blanks and brackets, so the time, with its colon, is the first firm ground.
     fn split(words: &'w [&'l [u8]], with_period: bool) -> Result<Sample<'w, 'l>, BadLine> {
         let time_of = |word: &[u8]| word.strip_suffix(b":").filter(|text| text.contains(&b'.')).and_then(seconds);
-        let at = words.iter().position(|word| time_of(word).is_some()).ok_or("no time such as 123.456789:")?;
+        let at = words.iter().position(|word| time_of(word).is_some());
+        // Call chains, and what perf and the program themselves say, have none.
+        let at = at.ok_or(BadLine::Aside("line without a time such as 123.456789:"))?;
         let nanos = time_of(words[at]).ok_or("no time such as 123.456789:")?;
         let before = &words[..at];
         let before = match before.split_last() {

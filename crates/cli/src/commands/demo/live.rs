@@ -12,23 +12,21 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use rustix::process::{Pid, Signal, kill_process};
 use terrace_core::units::Bytes;
-use terrace_daemon::spec::RunSpec;
 use terrace_linux::cgroup_memory::{CgroupMemory, memory_left};
 use terrace_linux::pressure::available_memory;
-use terrace_study::advice::{Advice, Asked};
+use terrace_run::spec::RunSpec;
 
 use super::Demo;
-use crate::args;
-use crate::args::{SizeAdviseArguments, SizeCommand};
-use crate::commands::size::advise::{Watched, of_a_program};
 use crate::program;
-use crate::recorder::temporary_folder;
+use crate::programs::{self, RESEARCH};
 use crate::report::text::headline;
 use crate::report::{Report, units};
 use crate::session::{Plan, TargetSpec, observing, probe, run_with};
 
 /// What the load needs besides the server.
 const REDIS: [&str; 3] = ["redis-server", "redis-benchmark", "redis-cli"];
+/// Without it the load is a workload of `terrace-research`.
+const NO_REDIS: &str = "redis-server is not installed: apt-get install redis-server";
 /// Values that are stored where memory suffices; each has a KiB.
 const VALUES: u64 = 300_000;
 /// The footprint of a workload of Terrace's own, and about that of redis-server with all values.
@@ -41,18 +39,28 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const MACHINE: &str = "cxl-170";
 
 pub(super) fn could_manage() -> anyhow::Result<()> {
+    could_load()?;
     probe(&RunSpec::default())
 }
 
 pub(super) fn could_observe() -> anyhow::Result<()> {
+    could_load()?;
     probe(&observing())
+}
+
+/// Whether there is a program to show anything on.
+fn could_load() -> anyhow::Result<()> {
+    if !has_redis() {
+        programs::find(RESEARCH, "workload").context(NO_REDIS)?;
+    }
+    Ok(())
 }
 
 /// The program, and why it is not redis-server, if it is not.
 pub(super) fn subject() -> String {
     match has_redis() {
         true => "redis-server under load".to_owned(),
-        false => "a workload of Terrace's own (redis-server is not installed: apt-get install redis-server)".to_owned(),
+        false => format!("a workload of Terrace's own ({NO_REDIS})"),
     }
 }
 
@@ -95,32 +103,33 @@ fn refuse_if_nothing_moved(report: &Report) -> anyhow::Result<()> {
 }
 
 pub(super) fn observe(demo: &Demo) -> anyhow::Result<String> {
-    let arguments = advise_arguments()?;
-    let asked = Asked::parse(&arguments.program, &arguments.candidates, &arguments.prices)?;
-    let mut asked = Some(asked);
-    let Watched { report, advice, made, .. } = under_load(demo, |target| {
-        let TargetSpec::Command(command) = target else { bail!("the demo starts its program itself") };
-        let arguments = SizeAdviseArguments { command, ..advise_arguments()? };
-        of_a_program(&arguments, asked.take().context("the demo observes once")?, demo.output())
-    })?;
-    demo.print(&advice.text())?;
-    let json = made.stamp(&advice.as_json())?;
-    let sizes = demo.place.join("size");
-    crate::report::sim::write_advice(&sizes, &json, &advice)?;
-    demo.say(&format!("page on its size: {}", sizes.join("report.html").display()))?;
-    let known = advice.of.iter().find(|one| one.machine == MACHINE).and_then(Advice::careful);
-    let enough = known.map_or_else(
-        || "how much fast memory it needs is not known yet: observe for longer".to_owned(),
-        |share| format!("on {MACHINE} {} of it as fast memory is enough (forecast)", units::percent(share)),
-    );
-    Ok(format!("{}; {enough}", headline(&report)))
+    match programs::find(RESEARCH, "size advise") {
+        Ok(_) => advised(demo),
+        Err(missing) => {
+            demo.say(&format!("how much fast memory it needs is not said here: {missing}"))?;
+            let (_, report) =
+                under_load(demo, |target| run_with(&Plan::observe(target, observing(), demo.output(), None)?, None))?;
+            Ok(headline(&report))
+        }
+    }
 }
 
-fn advise_arguments() -> anyhow::Result<SizeAdviseArguments> {
-    match super::command(&["size", "advise", "--", "program"])? {
-        args::Command::Size(SizeCommand::Advise(arguments)) => Ok(*arguments),
-        _ => bail!("`terrace size advise` is another command"),
-    }
+/// `terrace-research` watches the program, and says how much fast memory it needs.
+fn advised(demo: &Demo) -> anyhow::Result<String> {
+    under_load(demo, |target| {
+        let TargetSpec::Command(command) = target else { bail!("the demo starts its program itself") };
+        let mut words: Vec<OsString> = ["size", "advise", "--report"].map(OsString::from).into();
+        words.push(demo.place.clone().into());
+        words.push("--".into());
+        demo.research(words.into_iter().chain(command))
+    })?;
+    let advice = demo.report()?;
+    let machines = advice["machines"].as_array().context("advice names machines")?;
+    let share = machines.iter().find(|one| one["machine"] == MACHINE).and_then(|one| one["fast_share"].as_f64());
+    Ok(share.map_or_else(
+        || "how much fast memory it needs is not known yet: observe for longer".to_owned(),
+        |share| format!("on {MACHINE} {} of it as fast memory is enough (forecast)", units::percent(share)),
+    ))
 }
 
 /// Runs `work` on a program that is under load meanwhile.
@@ -129,13 +138,13 @@ fn under_load<T>(demo: &Demo, work: impl FnOnce(TargetSpec) -> anyhow::Result<T>
     if !has_redis() {
         let size = FOOTPRINT.share(share);
         let seconds = format!("{}s", demo.duration.as_secs().max(1));
-        let own = std::env::current_exe().context("/proc/self/exe")?;
+        let research = programs::find(RESEARCH, "workload").context(NO_REDIS)?;
         let words =
             ["workload", "hot-cold", "--size", &size.get().to_string(), "--duration", &seconds].map(OsString::from);
-        return work(TargetSpec::Command(std::iter::once(own.into_os_string()).chain(words).collect()));
+        return work(TargetSpec::Command(std::iter::once(research.into_os_string()).chain(words).collect()));
     }
     // A socket of its own: no port that another program may have, no network that may be missing.
-    let folder = temporary_folder()?;
+    let folder = tempfile::tempdir().context("no temporary files can be made; TMPDIR names another directory")?;
     let socket = folder.path().join("socket");
     let words: Vec<OsString> = [
         "redis-server",
@@ -224,15 +233,21 @@ fn runs(command: &mut Command) -> bool {
     quiet.status().is_ok_and(|status| status.success())
 }
 
-/// Ends the redis-server that is a child of this process.
+/// Ends the redis-server that is a child of this process, or of the `terrace-research` that is one.
 fn end_server() {
-    let own = std::process::id();
-    let children = std::fs::read_to_string(format!("/proc/{own}/task/{own}/children")).unwrap_or_default();
-    for pid in children.split_ascii_whitespace().filter_map(|pid| pid.parse::<i32>().ok()) {
+    let own = std::process::id().cast_signed();
+    let below: Vec<i32> = children(own).into_iter().flat_map(|pid| [vec![pid], children(pid)].concat()).collect();
+    for pid in below {
         let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
         if let (Some(pid), true) = (Pid::from_raw(pid), name.trim() == REDIS[0]) {
             // If it is gone by now, that is what was wanted.
             let _ = kill_process(pid, Signal::TERM);
         }
     }
+}
+
+/// Children of a process; those of its first thread, as these programs start others from no other.
+fn children(pid: i32) -> Vec<i32> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+    text.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()).collect()
 }

@@ -6,18 +6,22 @@
 //! In: how long, and where the page goes. Out: lines, a result, a page; exit code 0 if any of the four was done. Must not: take a lesser job without
 //! saying why, or leave anything on the machine.
 
+use std::ffi::OsString;
 use std::io::Write;
+use std::os::fd::AsFd;
 use std::path::PathBuf;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use anyhow::bail;
-use clap::{Parser, ValueEnum};
+use anyhow::{Context, bail};
+use clap::ValueEnum;
+use terrace_common::tell::causes;
 use terrace_core::text::visible_lines;
-use terrace_daemon::tell::causes;
 
-use crate::args::{Arguments, Command, DemoArguments, DemoJob, ReportArguments};
+use crate::args::{DemoArguments, DemoJob, ReportArguments};
 use crate::options::duration;
-use crate::report::Places;
+use crate::programs::{self, RESEARCH};
+use crate::session::Places;
 use crate::session::refusal::Refusal;
 
 mod live;
@@ -92,7 +96,7 @@ impl Demo {
             DemoJob::Manage => live::could_manage(),
             DemoJob::Observe => live::could_observe(),
             DemoJob::Record => recorded::program(self.duration).map(drop),
-            DemoJob::Replay => Ok(()),
+            DemoJob::Replay => recorded::could_replay(),
         }
     }
 
@@ -127,7 +131,7 @@ impl Demo {
         if self.json {
             std::io::stderr().lock().write_all(text.as_bytes())?;
         } else {
-            let mut stdout = std::io::stdout().lock();
+            let mut stdout = crate::terminal::stdout();
             stdout.write_all(text.as_bytes())?;
             stdout.flush()?;
         }
@@ -152,6 +156,27 @@ impl Demo {
             }))?;
         }
         Ok(())
+    }
+
+    /// Has `terrace-research` do something; what it prints is the demo's.
+    fn research(&self, words: impl Iterator<Item = OsString>) -> anyhow::Result<()> {
+        let mut command = Command::new(programs::find(RESEARCH, "demo")?);
+        command.args(words).stdin(Stdio::null());
+        if self.json {
+            command.stdout(std::io::stderr().as_fd().try_clone_to_owned()?);
+        }
+        let status = command.status().with_context(|| format!("{RESEARCH} could not be started"))?;
+        if !status.success() {
+            bail!("{RESEARCH} ended with {status}");
+        }
+        Ok(())
+    }
+
+    /// The report that it wrote.
+    fn report(&self) -> anyhow::Result<serde_json::Value> {
+        let path = self.place.join("report.json");
+        let text = std::fs::read(&path).with_context(|| path.display().to_string())?;
+        serde_json::from_slice(&text).with_context(|| path.display().to_string())
     }
 
     /// Where a run's report goes.
@@ -228,11 +253,6 @@ fn place(asked: Option<&PathBuf>) -> anyhow::Result<(PathBuf, Option<String>)> {
             bail!("no page can be written: {PAGE}: {why}; {no_folder}; name a directory with --report DIR")
         }
     }
-}
-
-/// A command of Terrace by its words, so that what is not named has the command line's own default.
-fn command(words: &[&str]) -> anyhow::Result<Command> {
-    Ok(Arguments::try_parse_from(std::iter::once("terrace").chain(words.iter().copied()))?.command)
 }
 
 #[cfg(test)]

@@ -1,25 +1,22 @@
 //! The jobs of the demo that need no rights: record a program and compare policies, or compare them on a recording that is part of Terrace.
 //!
+//! `terrace-research` does both.
+//!
 //! In: how much work. Out: a comparison and its answer. Must not: take longer than four minutes on two cores, or show a recording of Terrace's
 //! as one of this machine.
 
+use std::ffi::OsString;
 use std::time::Duration;
 
-use anyhow::{Context, bail};
-use terrace_trace::tools::info;
+use anyhow::Context;
 
 use super::Demo;
-use crate::args::{Command, CompareArguments};
-use crate::commands::compare::{Recording, record as record_program, replay as replay_recording};
-use crate::recorder::Tools;
+use crate::programs::{self, RESEARCH};
 
 /// What to install for recording.
 pub(super) const PACKAGES: &str = "apt-get install qemu-user sqlite3";
 /// The recording that is part of Terrace.
 pub(super) const HELD: &str = "a recording of sqlite3 that is part of Terrace";
-/// `docs/traces.md` says how it was made.
-/// (`terrace record --cache 1MiB`, with [`queries`] of all rows.)
-const TRACE: &[u8] = include_bytes!("../../../data/sqlite3.trace");
 /// Rows of the whole demo's table.
 const ROWS: u64 = 200_000;
 /// The least that says anything.
@@ -47,8 +44,8 @@ pub(super) fn program(duration: Duration) -> anyhow::Result<(String, Vec<String>
     ];
     let mut refused = None;
     for (name, words) in candidates {
-        match Tools::find(&words.iter().map(Into::into).collect::<Vec<_>>()) {
-            Ok(_) => return Ok((name, words)),
+        match programs::could_record(&words.iter().map(Into::into).collect::<Vec<_>>()) {
+            Ok(()) => return Ok((name, words)),
             Err(error) => refused = refused.or(Some(error)),
         }
     }
@@ -79,41 +76,29 @@ fn script(rows: u64) -> String {
 
 pub(super) fn record(demo: &Demo) -> anyhow::Result<String> {
     let (_, words) = program(demo.duration)?;
-    let arguments = arguments(demo, &words)?;
-    let tools = Tools::find(&arguments.command)?;
     demo.say("recording takes some seconds, replaying a minute or two")?;
-    let recording = record_program(&arguments, &tools)?;
-    compare(demo, &arguments, &recording)
+    compare(demo, &["--cache", CACHE], &[vec!["--".to_owned()], words].concat())
 }
 
 pub(super) fn replay(demo: &Demo) -> anyhow::Result<String> {
-    let held = info(TRACE).context("the recording that is part of Terrace")?;
-    // Beside the page, so that it can be looked at: `terrace trace info`.
-    std::fs::create_dir_all(&demo.place).with_context(|| demo.place.display().to_string())?;
-    let trace = demo.place.join("sqlite3.trace");
-    terrace_files::write(&trace, TRACE).with_context(|| trace.display().to_string())?;
-    let accesses = held.summary.accesses;
-    let recording = Recording { trace, accesses, started: Vec::new(), wall: None, _folder: None };
-    compare(demo, &arguments(demo, &["sqlite3".to_owned()])?, &recording)
+    compare(demo, &["--example"], &[])
 }
 
-fn compare(demo: &Demo, arguments: &CompareArguments, recording: &Recording) -> anyhow::Result<String> {
-    let told = replay_recording(arguments, recording)?;
-    demo.print(&told.text)?;
-    Ok(format!("{} (simulated on {})", told.answer, arguments.machine))
+/// Whether the recording that is part of Terrace could be replayed.
+pub(super) fn could_replay() -> anyhow::Result<()> {
+    programs::find(RESEARCH, "compare")?;
+    Ok(())
 }
 
-fn arguments(demo: &Demo, program: &[String]) -> anyhow::Result<CompareArguments> {
-    let words: Vec<&str> = ["compare", "--cache", CACHE]
-        .into_iter()
-        .chain(TERMS)
-        .chain(["--"])
-        .chain(program.iter().map(String::as_str))
-        .collect();
-    match super::command(&words)? {
-        Command::Compare(arguments) => Ok(CompareArguments { report: Some(demo.place.clone()), ..*arguments }),
-        _ => bail!("`terrace compare` is another command"),
-    }
+fn compare(demo: &Demo, how: &[&str], program: &[String]) -> anyhow::Result<String> {
+    let mut words: Vec<OsString> =
+        ["compare"].into_iter().chain(TERMS).chain(how.iter().copied()).map(Into::into).collect();
+    words.push("--report".into());
+    words.push(demo.place.clone().into());
+    demo.research(words.into_iter().chain(program.iter().map(Into::into)))?;
+    let report = demo.report()?;
+    let told = |key: &str| report[key].as_str().with_context(|| format!("the comparison has no {key}"));
+    Ok(format!("{} (simulated on {})", told("answer")?, told("machine")?))
 }
 
 #[cfg(test)]
@@ -121,17 +106,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_recording_is_whole_and_small() {
-        let held = info(TRACE).unwrap();
-        assert!(held.damage.is_none() && held.summary.accesses > 100_000, "{:?}", held.summary);
-        assert!(TRACE.len() <= 2 << 20, "{} bytes", TRACE.len());
-    }
-
-    #[test]
     fn the_terms_are_of_the_grammar() {
-        let demo = Demo { duration: WHOLE, place: "x".into(), json: false, refused: Vec::new() };
-        let arguments = arguments(&demo, &["sqlite3".to_owned(), "--version".to_owned()]).unwrap();
-        assert_eq!(arguments.command.len(), 2);
-        crate::commands::compare::check(&arguments).unwrap();
+        for rest in [&["--cache", CACHE, "--", "sqlite3", "--version"][..], &["--example"]] {
+            let words = [&["terrace", "compare"], &TERMS[..], rest].concat();
+            crate::args::command().try_get_matches_from(words).unwrap();
+        }
     }
 }

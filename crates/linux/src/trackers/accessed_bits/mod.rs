@@ -213,7 +213,7 @@ impl AccessedBits {
         space.position = turn.map_or(space.position, Turn::end);
         let before = std::mem::take(&mut space.blocks);
         space.blocks.reserve(before.len());
-        let mut round = ScanPass {
+        let mut pass = ScanPass {
             now,
             target,
             tiers,
@@ -223,27 +223,27 @@ impl AccessedBits {
             at: 0,
             first_window: true,
         };
-        let result = self.walk_ranges(&mut round, &mut space, sink);
+        let result = self.walk_ranges(&mut pass, &mut space, sink);
         if result.is_err() {
             // What was not come to is remembered as it was.
             self.window.clear();
-            space.blocks.extend_from_slice(&round.before[round.at..]);
+            space.blocks.extend_from_slice(&pass.before[pass.at..]);
         }
-        let whole = round.whole && result.is_ok();
+        let whole = pass.whole && result.is_ok();
         self.spaces.insert(target.space, space);
         result?;
         if whole { self.clear_whole(target) } else { Ok(()) }
     }
 
-    fn walk_ranges(&mut self, round: &mut ScanPass<'_>, space: &mut Space, sink: &mut dyn Sink) -> Result<(), Stop> {
-        for range in round.target.ranges {
+    fn walk_ranges(&mut self, pass: &mut ScanPass<'_>, space: &mut Space, sink: &mut dyn Sink) -> Result<(), Stop> {
+        for range in pass.target.ranges {
             let mut at = range.start;
             while at < range.end {
                 let block = at.block_start();
                 let end = range.end.0.min(block.0 + u64::from(BLOCK_PAGES));
                 if self.window.addresses.last() != Some(&block.address()) {
                     if self.window.addresses.len() == WINDOW_BLOCKS {
-                        self.flush(round, space, sink)?;
+                        self.flush(pass, space, sink)?;
                     }
                     self.window.addresses.push(block.address());
                 }
@@ -256,57 +256,57 @@ impl AccessedBits {
                 at = Vpn(end);
             }
         }
-        self.flush(round, space, sink)
+        self.flush(pass, space, sink)
     }
 
     /// Reads, clears and hands over the blocks of the window.
-    fn flush(&mut self, round: &mut ScanPass<'_>, space: &mut Space, sink: &mut dyn Sink) -> Result<(), Stop> {
+    fn flush(&mut self, pass: &mut ScanPass<'_>, space: &mut Space, sink: &mut dyn Sink) -> Result<(), Stop> {
         if self.window.addresses.is_empty() {
             return Ok(());
         }
         let began = Instant::now();
-        let mark = match self.tables.copy(round.target.process.pid(), &self.window.addresses) {
+        let mark = match self.tables.copy(pass.target.process.pid(), &self.window.addresses) {
             Ok(mark) => mark,
             Err(BpfError::Gone(_)) => return Err(Stop::Gone),
             Err(error) => return Err(Stop::Failed(call_error(error))),
         };
         if space.mark != Some(mark) {
             // Another program runs under the pid now (exec): the ranges of this round are stale if it happened within.
-            if !round.first_window {
+            if !pass.first_window {
                 return Err(Stop::Gone);
             }
-            round.before.iter_mut().for_each(|block| block.cleared = Time::FAR_FUTURE);
+            pass.before.iter_mut().for_each(|block| block.cleared = Time::FAR_FUTURE);
             space.mark = Some(mark);
         }
-        round.first_window = false;
+        pass.first_window = false;
         let read = Instant::now();
         self.time.reading += read - began;
-        self.window.choose(&self.tables, round, space.clearing);
+        self.window.choose(&self.tables, pass, space.clearing);
         if space.clearing == Clearing::Cold {
-            self.clear_window(round, space)?;
+            self.clear_window(pass, space)?;
         }
         let cleared = Instant::now();
         self.time.clearing += cleared - read;
         self.time.longest_clear = self.time.longest_clear.max(cleared - read);
-        self.report(round, space, sink);
+        self.report(pass, space, sink);
         self.time.translating += cleared.elapsed();
         self.window.clear();
         Ok(())
     }
 
-    fn clear_window(&mut self, round: &ScanPass<'_>, space: &mut Space) -> Result<(), Stop> {
+    fn clear_window(&mut self, pass: &ScanPass<'_>, space: &mut Space) -> Result<(), Stop> {
         let Window { stretches, stretch_slots, cleared, .. } = &mut self.window;
         let failed = |index: usize| {
             let (first, last) = stretch_slots[index];
             cleared[first as usize..=last as usize].fill(false);
         };
-        match clear::cold(round.target.process.pidfd(), stretches, failed) {
+        match clear::cold(pass.target.process.pidfd(), stretches, failed) {
             Ok(Cleared::Done) => Ok(()),
             Ok(Cleared::Gone) => Err(Stop::Gone),
             Ok(Cleared::Refused) => {
                 // The next round clears by the other way; of this one nothing is known to be cleared.
                 tracing::warn!(
-                    pid = round.target.process.pid(),
+                    pid = pass.target.process.pid(),
                     "process_madvise(MADV_COLD) is refused: using clear_refs"
                 );
                 space.clearing = Clearing::ClearRefs;
@@ -314,7 +314,7 @@ impl AccessedBits {
                 Ok(())
             }
             Err(source) => {
-                let call = format!("process_madvise(pid {}, MADV_COLD)", round.target.process.pid());
+                let call = format!("process_madvise(pid {}, MADV_COLD)", pass.target.process.pid());
                 Err(Stop::Failed(TrackError::Call { tracker: NAME, call, source }))
             }
         }
@@ -339,10 +339,10 @@ impl AccessedBits {
     }
 
     /// Translates the window and hands it over; notes which blocks hold something, and when they were cleared.
-    fn report(&self, round: &mut ScanPass<'_>, space: &mut Space, sink: &mut dyn Sink) {
-        let decoder = Decoder { address_mask: self.tables.physical_address_mask(), swap: round.tiers.swap_tier() };
+    fn report(&self, pass: &mut ScanPass<'_>, space: &mut Space, sink: &mut dyn Sink) {
+        let decoder = Decoder { address_mask: self.tables.physical_address_mask(), swap: pass.tiers.swap_tier() };
         // Nearly every machine with zram has one node tier: then no frame need be looked up.
-        let mut nodes = round.tiers.tiers().iter().filter(|tier| matches!(tier.kind, TierKind::Nodes { .. }));
+        let mut nodes = pass.tiers.tiers().iter().filter(|tier| matches!(tier.kind, TierKind::Nodes { .. }));
         let only_tier = match (nodes.next(), nodes.next()) {
             (Some(tier), None) => Some(tier.id),
             (None, _) => Some(TierId::FAST),
@@ -358,8 +358,8 @@ impl AccessedBits {
             let cleared = self.window.cleared[piece.slot as usize];
             if slot != piece.slot as usize {
                 slot = piece.slot as usize;
-                known = round.known(number);
-                let since = if cleared { Some(round.now) } else { known.map(|block| block.cleared) };
+                known = pass.known(number);
+                let since = if cleared { Some(pass.now) } else { known.map(|block| block.cleared) };
                 let remembered = match head {
                     Head::Nothing => None,
                     // Still remembered, so that it is missed once it has vanished.
@@ -368,10 +368,10 @@ impl AccessedBits {
                 };
                 space.blocks.extend(remembered);
             }
-            let in_turn = round.has_turn(number, space.clearing);
+            let in_turn = pass.has_turn(number, space.clearing);
             let window = known
                 .filter(|block| in_turn && block.cleared != Time::FAR_FUTURE)
-                .map(|block| round.now.since(block.cleared));
+                .map(|block| pass.now.since(block.cleared));
             let ptes = &mut ptes[..piece.pages as usize];
             match head {
                 Head::Unknown => continue,
@@ -381,7 +381,7 @@ impl AccessedBits {
                 Head::Huge => {
                     let pte = match only_tier {
                         Some(tier) => decoder.decode_huge(entry, piece.anonymous, |_| tier),
-                        None => decoder.decode_huge(entry, piece.anonymous, |frame| round.tiers.tier_of_frame(frame)),
+                        None => decoder.decode_huge(entry, piece.anonymous, |frame| pass.tiers.tier_of_frame(frame)),
                     };
                     ptes.fill(pte);
                 }
@@ -390,11 +390,11 @@ impl AccessedBits {
                     let entries = &self.tables.table(slot)[from..from + piece.pages as usize];
                     match only_tier {
                         Some(tier) => decoder.decode(entries, ptes, |_| tier),
-                        None => decoder.decode(entries, ptes, |frame| round.tiers.tier_of_frame(frame)),
+                        None => decoder.decode(entries, ptes, |frame| pass.tiers.tier_of_frame(frame)),
                     }
                 }
             }
-            sink.scan(round.target.space, piece.first, ptes, window, cleared && head != Head::Nothing);
+            sink.scan(pass.target.space, piece.first, ptes, window, cleared && head != Head::Nothing);
         }
     }
 }
@@ -439,8 +439,8 @@ impl Window {
     }
 
     /// Finds the blocks that have their turn, and the stretches of them that need clearing: those with a bit set.
-    fn choose(&mut self, tables: &PageTables, round: &ScanPass<'_>, clearing: Clearing) {
-        let turn = |address: &u64| round.has_turn(address / BLOCK_BYTES, clearing);
+    fn choose(&mut self, tables: &PageTables, pass: &ScanPass<'_>, clearing: Clearing) {
+        let turn = |address: &u64| pass.has_turn(address / BLOCK_BYTES, clearing);
         self.cleared.extend(self.addresses.iter().map(turn));
         if clearing == Clearing::ClearRefs {
             return;
@@ -508,6 +508,10 @@ impl Tracker for AccessedBits {
         }
     }
 
+    fn reads_page_tables(&self) -> bool {
+        true
+    }
+
     fn scan(&mut self, round: &Round<'_>, sink: &mut dyn Sink) -> Result<(), TrackError> {
         let &Round { now, targets, tiers, share } = round;
         for target in targets {
@@ -567,10 +571,10 @@ mod tests {
         let block = |number| BlockState { number, cleared: Time::from_nanos(number) };
         let before = vec![block(3), block(5), block(9)];
         let (now, turn) = (Time::ZERO, None);
-        let mut round =
+        let mut pass =
             ScanPass { now, target: &target, tiers: &tiers, turn, whole: false, before, at: 0, first_window: true };
         let found: Vec<Option<u64>> =
-            [1, 3, 4, 8, 9, 10].map(|number| round.known(number).map(|block| block.number)).to_vec();
+            [1, 3, 4, 8, 9, 10].map(|number| pass.known(number).map(|block| block.number)).to_vec();
         assert_eq!(found, [None, Some(3), None, None, Some(9), None]);
     }
 

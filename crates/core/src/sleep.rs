@@ -1,0 +1,412 @@
+//! Programs that sleep: their memory leaves whole, and comes back at once when they wake.
+//!
+//! In: which programs ran and which did not, what was seen of pages, how short free memory is. Out: requests to leave, pages to be fetched
+//! ahead, what returns of each program are paid for already. Must not: read a clock, judge a program by what others do, or take one for
+//! asleep by the marks of its pages.
+//!
+//! **Leaving.** A program that sleeps loses nothing by a page-out; what it loses is the return of the page when it wakes. It may lose
+//! `max_slowdown` of its time, and its sleep is time: after it has slept for [`LONG_ENOUGH`], as many pages may be out as that share of its sleep pays
+//! for, there and back. So whatever it does when it wakes, it has lost no more than the bound, and a program that sleeps twice as long has twice as much
+//! out. What it did not use before it fell asleep leaves first. Pages that left so are paid for: as many of its returns count as none. Where free
+//! memory is short the kernel would take as much in a while, and from whom it meets; then the programs that have slept longest leave first and at
+//! once, until as much is free as should be.
+//!
+//! **Waking.** What a program used before it fell asleep is remembered ([`RecentUse`]). When [`SOME_TENS`] of these pages come back within [`MOMENT`] of
+//! each other, the rest of them is fetched ahead.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::time::Duration;
+
+use crate::observation::ScanBatch;
+use crate::pages::{Page, Pages};
+use crate::plan::{Action, MoveRequest, Reason};
+use crate::recent_use::RecentUse;
+use crate::units::{BLOCK_PAGES, BlockId, PageId, SpaceId, TierId, Time, Vpn};
+
+/// Sleep after which a program's memory may leave, in plenty and where memory is short.
+pub const LONG_ENOUGH: Duration = Duration::from_secs(5);
+/// See there.
+pub const LONG_ENOUGH_IF_SHORT: Duration = Duration::from_secs(1);
+/// This number of pages in use last time, if they come back within a moment, says that the others are about to.
+pub const SOME_TENS: u32 = 32;
+/// See there.
+pub const MOMENT: Duration = Duration::from_secs(2);
+/// How soon it is looked again what else may leave, at least and at most; between them an eighth of the time slept.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+const LOOK_AGAIN_PART: u32 = 8;
+const LOOK_AGAIN_AT_MOST: Duration = Duration::from_secs(60);
+/// A stretch of use in which a program does not sleep.
+const STRETCH: Duration = Duration::from_secs(60);
+
+/// What page-outs of sleeping programs are decided by, apart from their sleep.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Terms {
+    /// Share of a program's time that it may lose.
+    pub max_slowdown: f64,
+    /// What a page that leaves alone costs until it is back, and one that leaves with its whole block, in seconds.
+    pub single: f64,
+    /// See `single`.
+    pub of_block: f64,
+    /// Share of the pages in use that may come back in a minute, if that is bounded.
+    pub max_promotions: Option<f64>,
+}
+
+/// A program as the driver sees it run and sleep.
+#[derive(Clone, Debug)]
+struct Program {
+    /// Since when it has not run, and what left meanwhile.
+    asleep: Option<Asleep>,
+    /// When it last woke after it had slept for long enough; the origin if it never slept.
+    awake_since: Time,
+    /// When the stretch of use began.
+    stretch: Time,
+    /// Returns that are paid for.
+    paid: u64,
+    recent: RecentUse,
+    /// Remembered pages that came back, and since when; `None` once the others were fetched.
+    back: Option<(Time, u32)>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Asleep {
+    since: Time,
+    sent: u64,
+    look_at: Time,
+}
+
+/// Pages to be fetched ahead of their use.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fetch {
+    /// Whose.
+    pub space: SpaceId,
+    /// Pages in swap, by address.
+    pub ranges: Vec<Range<Vpn>>,
+    /// Whether they were asked for: then they are brought back whole. Otherwise the program is on its way through them, and they are read ahead
+    /// of it.
+    pub asked: bool,
+}
+
+/// See the module's header.
+#[derive(Clone, Debug, Default)]
+pub struct Sleepers {
+    programs: BTreeMap<SpaceId, Program>,
+    /// Pages that should leave at once, as free memory is short by as many.
+    short_by: u64,
+    fetches: Vec<Fetch>,
+    left: u64,
+    fetched: u64,
+}
+
+impl Sleepers {
+    /// Whether no driver said of any program whether it runs.
+    pub fn is_unknown(&self) -> bool {
+        self.programs.is_empty()
+    }
+
+    /// The program ran since it was last said to sleep.
+    pub(crate) fn ran(&mut self, now: Time, space: SpaceId) {
+        let program = self.programs.entry(space).or_insert_with(|| Program::new(now));
+        if let Some(asleep) = program.asleep.take() {
+            if now.since(asleep.since) >= LONG_ENOUGH {
+                program.awake_since = now;
+            }
+            program.stretch = now;
+        } else if now.since(program.stretch) >= STRETCH {
+            program.recent.turn();
+            program.stretch = now;
+        }
+    }
+
+    /// The program has not run since then, and what it used before has been seen.
+    pub(crate) fn slept(&mut self, space: SpaceId, since: Time) {
+        let program = self.programs.entry(space).or_insert_with(|| Program::new(since));
+        if program.asleep.is_none() {
+            program.recent.turn();
+            program.back = Some((since, 0));
+            program.asleep = Some(Asleep { since, sent: 0, look_at: since + LONG_ENOUGH_IF_SHORT });
+        }
+    }
+
+    /// Free memory is short by this number of pages; 0 is plenty.
+    pub(crate) fn short_by(&mut self, pages: u64) {
+        self.short_by = pages;
+    }
+
+    pub(crate) fn forget(&mut self, space: SpaceId, range: &Range<Vpn>) {
+        if let Some(program) = self.programs.get_mut(&space) {
+            program.recent.forget(range.clone());
+        }
+    }
+
+    pub(crate) fn exited(&mut self, space: SpaceId) {
+        self.programs.remove(&space);
+        self.fetches.retain(|fetch| fetch.space != space);
+    }
+
+    /// Whether the program sleeps.
+    pub fn is_asleep(&self, space: SpaceId) -> bool {
+        self.programs.get(&space).is_some_and(|program| program.asleep.is_some())
+    }
+
+    /// How many programs sleep.
+    pub fn asleep(&self) -> usize {
+        self.programs.values().filter(|program| program.asleep.is_some()).count()
+    }
+
+    /// Since when it runs, but for naps; `None` while it sleeps. One of which nobody said anything always ran.
+    pub fn awake_since(&self, space: SpaceId) -> Option<Time> {
+        match self.programs.get(&space) {
+            None => Some(Time::ZERO),
+            Some(program) => program.asleep.is_none().then_some(program.awake_since),
+        }
+    }
+
+    /// The pages that a program used lately; `None` where nobody said whether it runs.
+    pub fn recent(&self, space: SpaceId) -> Option<&RecentUse> {
+        self.programs.get(&space).map(|program| &program.recent)
+    }
+
+    /// Marks were read. What was used since the program woke is known by marks that were cleared since then.
+    pub(crate) fn observe(&mut self, now: Time, space: SpaceId, first: Vpn, scan: &ScanBatch<'_>) {
+        let Some(program) = self.programs.get_mut(&space) else { return };
+        if scan.window.is_some_and(|window| window <= now.since(program.awake_since)) {
+            program.recent.seen(first, scan.ptes.iter().map(|pte| pte.accessed()));
+        }
+    }
+
+    /// A page that Terrace had moved came back. Returns whether its return is paid for.
+    pub(crate) fn came_back(&mut self, now: Time, space: SpaceId, vpn: Vpn, pages: &Pages) -> bool {
+        let Some(program) = self.programs.get_mut(&space) else { return false };
+        if let Some((since, count)) = program.back.as_mut().filter(|_| program.recent.has(vpn)) {
+            if now.since(*since) > MOMENT {
+                (*since, *count) = (now, 0);
+            }
+            *count += 1;
+            if *count >= SOME_TENS {
+                program.back = None;
+                let ranges = in_swap(pages, space, program.recent.pages());
+                self.fetched += length(&ranges);
+                if !ranges.is_empty() {
+                    self.fetches.push(Fetch { space, ranges, asked: false });
+                }
+            }
+        }
+        program.recent.used(vpn);
+        program.paid > 0
+    }
+
+    /// The program is about to wake: what it used last is fetched, or all that Terrace moved where nothing is remembered.
+    pub(crate) fn wake(&mut self, space: SpaceId, pages: &Pages) {
+        let recent = self.programs.get(&space).map(|program| &program.recent).filter(|recent| recent.count() > 0);
+        let ranges = match recent {
+            Some(recent) => in_swap(pages, space, recent.pages()),
+            None => {
+                let blocks = pages.blocks_of(space).map(|(_, block)| block.start);
+                in_swap(pages, space, blocks.flat_map(|start| (start.0..start.0 + u64::from(BLOCK_PAGES)).map(Vpn)))
+            }
+        };
+        self.fetched += length(&ranges);
+        if let Some(program) = self.programs.get_mut(&space) {
+            program.back = None;
+        }
+        if !ranges.is_empty() {
+            self.fetches.push(Fetch { space, ranges, asked: true });
+        }
+    }
+
+    /// What is to be fetched ahead, since the last call.
+    pub(crate) fn take_fetches(&mut self) -> Vec<Fetch> {
+        std::mem::take(&mut self.fetches)
+    }
+
+    /// Pages that left because their program slept, and pages that were fetched ahead.
+    pub fn moved(&self) -> [u64; 2] {
+        [self.left, self.fetched]
+    }
+
+    /// Pages of a sleeping program left.
+    pub(crate) fn sent(&mut self, space: SpaceId, pages: u64) {
+        self.left += pages;
+        self.short_by = self.short_by.saturating_sub(pages);
+        if let Some(program) = self.programs.get_mut(&space) {
+            program.paid += pages;
+            if let Some(asleep) = &mut program.asleep {
+                asleep.sent += pages;
+            }
+        }
+    }
+
+    /// How many of a program's returns are not paid for.
+    pub(crate) fn unpaid(&mut self, space: SpaceId, returns: u64, pages: &Pages) -> u64 {
+        let Some(program) = self.programs.get_mut(&space) else { return returns };
+        let paid = returns.min(program.paid);
+        // What has gone with its memory comes back no more.
+        let out: u64 = (1..TierId::MAX).map(|tier| pages.demoted(space, TierId(tier as u8))).sum();
+        program.paid = (program.paid - paid).min(out + returns);
+        returns - paid
+    }
+
+    /// When it is to be looked which pages may leave; never while nobody sleeps.
+    pub(crate) fn look_at(&self) -> Time {
+        let of = |program: &Program| {
+            let asleep = program.asleep?;
+            let enough = if self.short_by > 0 { LONG_ENOUGH_IF_SHORT } else { LONG_ENOUGH };
+            Some(asleep.look_at.max(asleep.since + enough))
+        };
+        self.programs.values().filter_map(of).min().unwrap_or(Time::FAR_FUTURE)
+    }
+
+    /// The pages that may leave now, at most `limit`: of the programs that have slept longest first.
+    pub(crate) fn leave(&mut self, now: Time, terms: &Terms, pages: &Pages, limit: usize) -> Vec<MoveRequest> {
+        let mut requests = Vec::new();
+        let (mut short, is_short) = (self.short_by, self.short_by > 0);
+        let enough = if is_short { LONG_ENOUGH_IF_SHORT } else { LONG_ENOUGH };
+        let mut due: Vec<(Time, SpaceId)> = self
+            .programs
+            .iter()
+            .filter_map(|(space, program)| Some((program.asleep?, *space)))
+            .filter(|(asleep, _)| asleep.look_at <= now && now.since(asleep.since) >= enough)
+            .map(|(asleep, space)| (asleep.since, space))
+            .collect();
+        due.sort_unstable();
+        for (since, space) in due {
+            if requests.len() >= limit {
+                break;
+            }
+            let Some(program) = self.programs.get_mut(&space) else { continue };
+            let Some(asleep) = &mut program.asleep else { continue };
+            let slept = now.since(since);
+            asleep.look_at = now + (slept / LOOK_AGAIN_PART).clamp(LOOK_AGAIN, LOOK_AGAIN_AT_MOST);
+            let mut purse = Purse {
+                earned: if slept >= LONG_ENOUGH { terms.max_slowdown * slept.as_secs_f64() } else { 0.0 },
+                short,
+                terms: *terms,
+                sent: asleep.sent,
+                returns: terms.max_promotions.map(|share| {
+                    let allowed = share * slept.as_secs_f64() / 60.0 * program.recent.count() as f64;
+                    (allowed as u64).saturating_sub(length(&in_swap(pages, space, program.recent.pages())))
+                }),
+            };
+            let before = requests.len();
+            for in_use in [false, true] {
+                purse.take(pages, space, &program.recent, in_use, limit, &mut requests);
+            }
+            let asked: u64 = requests[before..].iter().map(|request| size(pages, request.page)).sum();
+            short = short.saturating_sub(asked);
+        }
+        requests
+    }
+
+    /// Bytes that what is remembered occupies.
+    pub fn memory_bytes(&self) -> usize {
+        self.programs.values().map(|program| size_of::<Program>() + program.recent.memory_bytes()).sum()
+    }
+}
+
+impl Program {
+    fn new(now: Time) -> Program {
+        Program {
+            asleep: None,
+            awake_since: Time::ZERO,
+            stretch: now,
+            paid: 0,
+            recent: RecentUse::default(),
+            back: None,
+        }
+    }
+}
+
+/// What a program's sleep pays for.
+struct Purse {
+    /// Seconds that it may lose.
+    earned: f64,
+    /// Pages that may leave unpaid, as memory is short.
+    short: u64,
+    terms: Terms,
+    /// Pages that this sleep has paid for already.
+    sent: u64,
+    /// Pages in use that may leave, where returns are bounded.
+    returns: Option<u64>,
+}
+
+impl Purse {
+    /// Requests pages that may leave, block by block: of those that were in use before the program slept, or of the others.
+    fn take(
+        &mut self,
+        pages: &Pages,
+        space: SpaceId,
+        recent: &RecentUse,
+        in_use: bool,
+        limit: usize,
+        requests: &mut Vec<MoveRequest>,
+    ) {
+        let may = |page: &Page| page.tier() == Some(TierId::FAST) && !page.moving() && !page.pinned();
+        for (block, info) in pages.blocks_of(space) {
+            // A block leaves whole where it can: its pages not in use go along with those that are, if it has any.
+            if recent.has_of_block(info.start) != in_use {
+                continue;
+            }
+            let step = if info.huge { BLOCK_PAGES } else { 1 };
+            let there = |id: &PageId| may(&pages[*id]);
+            let leaving: Vec<PageId> = each(block, step).filter(there).collect();
+            let count = leaving.len() as u64 * u64::from(step);
+            let whole = count == u64::from(BLOCK_PAGES);
+            let price = if whole { self.terms.of_block } else { self.terms.single };
+            let already = self.sent as f64 * price;
+            let affordable = ((self.earned - already).max(0.0) / price.max(1e-9)) as u64;
+            let mut most = affordable.max(self.short).min(count);
+            if in_use && let Some(returns) = &mut self.returns {
+                most = most.min(*returns);
+                *returns -= most;
+            }
+            if most < count {
+                // The purse is empty: what comes later in the order does not go before the rest of this.
+                self.earned = 0.0;
+            }
+            if most < u64::from(step) {
+                continue;
+            }
+            for id in leaving.into_iter().take((most / u64::from(step)) as usize) {
+                if requests.len() >= limit {
+                    return;
+                }
+                requests.push(MoveRequest::new(id, Action::MoveTo(TierId::FAST.below()), Reason::Asleep));
+                self.short = self.short.saturating_sub(u64::from(step));
+                self.earned = (self.earned - price * f64::from(step)).max(0.0);
+            }
+        }
+    }
+}
+
+fn each(block: BlockId, step: u32) -> impl Iterator<Item = PageId> {
+    (0..BLOCK_PAGES).step_by(step as usize).map(move |offset| block.first_page().plus(offset))
+}
+
+fn size(pages: &Pages, page: PageId) -> u64 {
+    let unit = pages.unit(page);
+    u64::from(unit.end.0 - unit.start.0)
+}
+
+/// Those of these pages, by address, that Terrace has moved to slower memory, as ranges.
+fn in_swap(pages: &Pages, space: SpaceId, of: impl Iterator<Item = Vpn>) -> Vec<Range<Vpn>> {
+    let mut ranges: Vec<Range<Vpn>> = Vec::new();
+    let out = |vpn: &Vpn| {
+        let page = pages.find(space, *vpn).map(|page| pages[page]);
+        page.is_some_and(|page| page.demoted() && page.tier().is_some_and(|tier| tier > TierId::FAST))
+    };
+    for vpn in of.filter(out) {
+        match ranges.last_mut() {
+            Some(last) if last.end == vpn => last.end = Vpn(vpn.0 + 1),
+            _ => ranges.push(vpn..Vpn(vpn.0 + 1)),
+        }
+    }
+    ranges
+}
+
+fn length(ranges: &[Range<Vpn>]) -> u64 {
+    ranges.iter().map(|range| range.end.0 - range.start.0).sum()
+}
+
+#[cfg(test)]
+mod tests;
