@@ -21,6 +21,10 @@ needs: ## install what the build needs (as root), or say in one line what is mis
 build: needs ## build terrace, terraced and terrace-research into target/release
 	@$(CARGO) build --release --locked -p terrace-cli -p terrace-daemon -p terrace-research
 
+.PHONY: dist
+dist: needs ## build the programs that packages hold into target/dist: smaller, and four times as long to build
+	@$(CARGO) build --profile dist --locked -p terrace-cli -p terrace-daemon -p terrace-research
+
 .PHONY: demo
 demo: ## manage a real program and print what that saved and cost; where that is not possible, the next best, which it names
 	@scripts/demo
@@ -84,32 +88,32 @@ bpf: ## rebuild the shipped eBPF object (needs clang 14 or later)
 	@crates/bpf/build-object
 
 .PHONY: deb
-deb: build qemu-plugin ## make the Debian packages: the programs, the QEMU plugin, debug symbols, the kernel module's source for DKMS
+deb: dist qemu-plugin ## make the Debian packages: the programs, the QEMU plugin, debug symbols, the kernel module's source for DKMS
 	@scripts/package deb
 
 .PHONY: rpm
-rpm: build qemu-plugin ## make the RPM packages (needs rpmbuild: apt install rpm)
+rpm: dist qemu-plugin ## make the RPM packages (needs rpmbuild: apt install rpm)
 	@scripts/needs package
 	@scripts/package rpm
 
 .PHONY: image
-image: build ## make the container image, an OCI layout in a tar (podman load, skopeo copy oci-archive:)
+image: dist ## make the container image, an OCI layout in a tar (podman load, skopeo copy oci-archive:)
 	@scripts/package image
 
 # Programs that depend on no library: they run on any distribution with a kernel that is new enough.
 STATIC_RUSTFLAGS := -C target-feature=+crt-static
 
 .PHONY: static
-static: build ## make a tar.gz of programs for x86-64 that need no library (builds them a second time)
+static: dist ## make a tar.gz of programs for x86-64 that need no library (builds them a second time)
 	@rustup -q target add x86_64-unknown-linux-gnu
-	@RUSTFLAGS="$(STATIC_RUSTFLAGS)" $(CARGO) build --release --locked --target x86_64-unknown-linux-gnu -p terrace-cli -p terrace-daemon -p terrace-research --features terrace-cli/static,terrace-daemon/static,terrace-research/static
+	@RUSTFLAGS="$(STATIC_RUSTFLAGS)" $(CARGO) build --profile dist --locked --target x86_64-unknown-linux-gnu -p terrace-cli -p terrace-daemon -p terrace-research --features terrace-cli/static,terrace-daemon/static,terrace-research/static
 	@scripts/package static
 
 .PHONY: aarch64
-aarch64: build ## make a tar.gz of programs for aarch64, built here by cross compilation, that need no library
+aarch64: dist ## make a tar.gz of programs for aarch64, built here by cross compilation, that need no library
 	@scripts/needs aarch64
 	@rustup -q target add aarch64-unknown-linux-gnu
-	@CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc RUSTFLAGS="$(STATIC_RUSTFLAGS)" $(CARGO) build --release --locked --target aarch64-unknown-linux-gnu -p terrace-cli -p terrace-daemon -p terrace-research --no-default-features
+	@CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc RUSTFLAGS="$(STATIC_RUSTFLAGS)" $(CARGO) build --profile dist --locked --target aarch64-unknown-linux-gnu -p terrace-cli -p terrace-daemon -p terrace-research --no-default-features
 	@scripts/package aarch64
 
 .PHONY: chart
@@ -117,7 +121,7 @@ chart: ## pack the Helm chart
 	@scripts/package chart
 
 .PHONY: release
-release: build qemu-plugin wheel $(RELEASE_ALSO) ## make all packages, SBOM, changes and checksums into target/release-artifacts (RELEASE_ALSO='static aarch64' for those as well)
+release: dist qemu-plugin wheel $(RELEASE_ALSO) ## make all packages, SBOM, changes and checksums into target/release-artifacts (RELEASE_ALSO='static aarch64' for those as well)
 	@scripts/needs package
 	@RELEASE_ALSO="$(RELEASE_ALSO)" scripts/package release
 
