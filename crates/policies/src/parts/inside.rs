@@ -19,9 +19,9 @@
 //! **Levels.** A block is split on a guess if what was read of its 64 MiB, of its 512 MiB or of its program says so, four blocks at least; and neither its 64 MiB nor its
 //! 512 MiB, by two blocks or more, turned out to be evenly used. Of each 64 MiB two are read before others are split on a guess.
 //!
-//! **Worth.** A page that leaves alone for swap is worth what it costs, since that is paid for each cold page there is; between nodes its place in
-//! fast memory is worth the longer way of as many accesses as there are walks. A split is worth it if the pages that then leave are worth
-//! more than the split and the page walks of those that stay.
+//! **Worth.** A page that leaves for swap is worth 20 µs, or what its page-out costs if that is more: so much is paid for each cold page there is. Its
+//! memory is worth the same where page-outs are cheap. Between nodes its place in fast memory is worth the longer way of as many accesses as there
+//! are walks. A split is worth it if the pages that then leave are worth more than the split and the page walks of those that stay.
 //!
 //! **Blocks split in vain** are left to khugepaged. A collapse beside a running program takes 1.6 to 8 ms, as much as 3 to 20 splits, and
 //! moves 2 MiB; khugepaged passes 16 MiB in 10 s, as it is set by default. Meanwhile one block in a hundred at most is split, so that 1 % of the accesses wait for walks of 4 KiB.
@@ -33,6 +33,7 @@
 //! | growth | 8 | of the blocks split on a guess, over those that repaid; once pages of these have left, for what does not compress stays |
 //! | steadily used | 3 readings, half of the idle time | what is used less will be idle, and leave whole |
 //! | misses of a 4 KiB translation | 20 a second for each page in use, for 60 s | Assumption; what counters tell of it is charged to the bound by the driver |
+//! | worth of a page in swap | 20 µs at least | the dearest page-out of a page of a split block in docs/inside-huge-pages.md, rounded up |
 //! | rest | 60 s, doubled up to 17 hours | of an evenly used region |
 //!
 //! Where there are hardware samples they say first: a block is left whole without a split if the pages sampled of it are too many for that to pay,
@@ -84,6 +85,8 @@ const UNABLE: Duration = Duration::from_secs(60);
 const SHORT: Duration = Duration::from_secs(10);
 /// Seconds that a split is taken to cost where page-outs were measured and it was not: the dearest of docs/block-moves.md.
 const UNKNOWN: f64 = 605e-6;
+/// Seconds that a page in swap is worth at least: the dearest page-out of a page of a split block in docs/inside-huge-pages.md, rounded up.
+const WORTH: f64 = 20e-6;
 /// Blocks with less than this share of their pages in use count as sparse in reports.
 const SPARSE: f64 = 0.1;
 /// For how long samples are gathered until they are forgotten.
@@ -491,7 +494,7 @@ impl Inside {
         let walk = prices.walk_ns * 1e-9;
         match capacity.swap.filter(|swap| swap.single > 0.0) {
             Some(swap) => {
-                Costs { worth: swap.single, split: if swap.split > 0.0 { swap.split } else { UNKNOWN }, walk }
+                Costs { worth: swap.single.max(WORTH), split: if swap.split > 0.0 { swap.split } else { UNKNOWN }, walk }
             }
             None => Costs {
                 worth: prices.farther_ns * MISSES * HORIZON * 1e-9,

@@ -228,7 +228,7 @@ fn off_asks_for_nothing_and_look_for_no_more_than_a_few() {
 #[test]
 fn a_split_that_costs_more_than_its_pages_is_not_asked_for_a_second_time() {
     let mut program = Program::new(64, &[]);
-    program.split_cost = Duration::from_millis(5);
+    program.split_cost = Duration::from_millis(15);
     program.run(300, scattered);
     assert!(program.split_now() <= UNPAID, "{}", program.split_now());
 }
