@@ -7,7 +7,9 @@
 //! **Leaving.** A program that sleeps loses nothing by a page-out; what it loses is the return of the page when it wakes. It may lose
 //! `max_slowdown` of its time, and its sleep is time: after it has slept for [`LONG_ENOUGH`], as many pages may be out as that share of its sleep pays
 //! for, there and back. So whatever it does when it wakes, it has lost no more than the bound, and a program that sleeps twice as long has twice as much
-//! out. What it did not use before it fell asleep leaves first. Pages that left so are paid for: as many of its returns count as none. Where free
+//! out. What it did not use before it fell asleep leaves first. What it did use stays in plenty until it has slept for twice as long as it usually does, or
+//! for [`STAYS_AT_MOST`]: a program that is asked once a minute would have it back within that minute. Pages that left so are paid for: as many of its
+//! returns count as none. Where free
 //! memory is short the kernel would take as much in a while, and from whom it meets; then the programs that have slept longest leave first and at
 //! once, until as much is free as should be.
 //!
@@ -28,6 +30,10 @@ use crate::units::{BLOCK_PAGES, BlockId, PageId, SpaceId, TierId, Time, Vpn};
 pub const LONG_ENOUGH: Duration = Duration::from_secs(5);
 /// See there.
 pub const LONG_ENOUGH_IF_SHORT: Duration = Duration::from_secs(1);
+/// What was in use stays in plenty until its program has slept for this number of its usual sleeps, and no longer than the time below.
+const STAYS: u32 = 2;
+/// See there.
+pub const STAYS_AT_MOST: Duration = Duration::from_secs(300);
 /// This number of pages in use last time, if they come back within a moment, says that the others are about to.
 pub const SOME_TENS: u32 = 32;
 /// See there.
@@ -57,6 +63,8 @@ pub struct Terms {
 struct Program {
     /// Since when it has not run, and what left meanwhile.
     asleep: Option<Asleep>,
+    /// How long it usually sleeps, if it ever woke: half of it is its latest sleep, a quarter the one before, and so on.
+    usual: Option<Duration>,
     /// When it last woke after it had slept for long enough; the origin if it never slept.
     awake_since: Time,
     /// When the stretch of use began.
@@ -73,6 +81,8 @@ struct Asleep {
     since: Time,
     sent: u64,
     look_at: Time,
+    /// When it is looked again where memory is short.
+    look_if_short_at: Time,
 }
 
 /// Pages to be fetched ahead of their use.
@@ -108,8 +118,10 @@ impl Sleepers {
     pub(crate) fn ran(&mut self, now: Time, space: SpaceId) {
         let program = self.programs.entry(space).or_insert_with(|| Program::new(now));
         if let Some(asleep) = program.asleep.take() {
-            if now.since(asleep.since) >= LONG_ENOUGH {
+            let slept = now.since(asleep.since);
+            if slept >= LONG_ENOUGH {
                 program.awake_since = now;
+                program.usual = Some(program.usual.map_or(slept, |usual| (usual + slept) / 2));
             }
             program.stretch = now;
         } else if now.since(program.stretch) >= STRETCH {
@@ -124,7 +136,12 @@ impl Sleepers {
         if program.asleep.is_none() {
             program.recent.turn();
             program.back = Some((since, 0));
-            program.asleep = Some(Asleep { since, sent: 0, look_at: since + LONG_ENOUGH_IF_SHORT });
+            program.asleep = Some(Asleep {
+                since,
+                sent: 0,
+                look_at: since + LONG_ENOUGH_IF_SHORT,
+                look_if_short_at: since + LONG_ENOUGH_IF_SHORT,
+            });
         }
     }
 
@@ -251,8 +268,10 @@ impl Sleepers {
     pub(crate) fn look_at(&self) -> Time {
         let of = |program: &Program| {
             let asleep = program.asleep?;
-            let enough = if self.short_by > 0 { LONG_ENOUGH_IF_SHORT } else { LONG_ENOUGH };
-            Some(asleep.look_at.max(asleep.since + enough))
+            Some(match self.short_by {
+                0 => asleep.look_at.max(asleep.since + LONG_ENOUGH),
+                _ => asleep.look_at.min(asleep.look_if_short_at),
+            })
         };
         self.programs.values().filter_map(of).min().unwrap_or(Time::FAR_FUTURE)
     }
@@ -266,21 +285,22 @@ impl Sleepers {
             .programs
             .iter()
             .filter_map(|(space, program)| Some((program.asleep?, *space)))
-            .filter(|(asleep, _)| asleep.look_at <= now && now.since(asleep.since) >= enough)
+            .filter(|(asleep, _)| asleep.look_at <= now || is_short && asleep.look_if_short_at <= now)
+            .filter(|(asleep, _)| now.since(asleep.since) >= enough)
             .map(|(asleep, space)| (asleep.since, space))
             .collect();
         due.sort_unstable();
+        let mut purses: Vec<(SpaceId, Purse)> = Vec::new();
         for (since, space) in due {
-            if requests.len() >= limit {
-                break;
-            }
             let Some(program) = self.programs.get_mut(&space) else { continue };
+            let stays = program.usual.map_or(Duration::ZERO, |usual| (usual * STAYS).min(STAYS_AT_MOST));
             let Some(asleep) = &mut program.asleep else { continue };
             let slept = now.since(since);
+            asleep.look_if_short_at = now + LOOK_AGAIN;
             asleep.look_at = now + (slept / LOOK_AGAIN_PART).clamp(LOOK_AGAIN, LOOK_AGAIN_AT_MOST);
-            let mut purse = Purse {
+            let purse = Purse {
                 earned: if slept >= LONG_ENOUGH { terms.max_slowdown * slept.as_secs_f64() } else { 0.0 },
-                short,
+                used_may: slept >= stays,
                 terms: *terms,
                 sent: asleep.sent,
                 returns: terms.max_promotions.map(|share| {
@@ -288,12 +308,14 @@ impl Sleepers {
                     (allowed as u64).saturating_sub(length(&in_swap(pages, space, program.recent.pages())))
                 }),
             };
-            let before = requests.len();
-            for in_use in [false, true] {
-                purse.take(pages, space, &program.recent, in_use, limit, &mut requests);
+            purses.push((space, purse));
+        }
+        // What nobody uses leaves first, whosever it is.
+        for part in [Part::Idle, Part::Around, Part::Used] {
+            for (space, purse) in &mut purses {
+                let Some(program) = self.programs.get(space) else { continue };
+                purse.take(pages, *space, &program.recent, part, &mut short, limit, &mut requests);
             }
-            let asked: u64 = requests[before..].iter().map(|request| size(pages, request.page)).sum();
-            short = short.saturating_sub(asked);
         }
         requests
     }
@@ -310,6 +332,7 @@ impl Program {
             asleep: None,
             awake_since: Time::ZERO,
             stretch: now,
+            usual: None,
             paid: 0,
             recent: RecentUse::default(),
             back: None,
@@ -317,12 +340,23 @@ impl Program {
     }
 }
 
+/// Which pages of a program leave together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Part {
+    /// Blocks of which it used nothing before it slept.
+    Idle,
+    /// Of the other blocks what it did not use, where what it used stays.
+    Around,
+    /// What is left.
+    Used,
+}
+
 /// What a program's sleep pays for.
 struct Purse {
     /// Seconds that it may lose.
     earned: f64,
-    /// Pages that may leave unpaid, as memory is short.
-    short: u64,
+    /// Whether it has slept for so long that what it used leaves in plenty, too.
+    used_may: bool,
     terms: Terms,
     /// Pages that this sleep has paid for already.
     sent: u64,
@@ -331,32 +365,44 @@ struct Purse {
 }
 
 impl Purse {
-    /// Requests pages that may leave, block by block: of those that were in use before the program slept, or of the others.
+    /// Requests pages of this part that may leave, block by block. The `short` pages that memory is short by may leave unpaid.
+    #[expect(clippy::too_many_arguments, reason = "what leaves, of whom, and three limits")]
     fn take(
         &mut self,
         pages: &Pages,
         space: SpaceId,
         recent: &RecentUse,
-        in_use: bool,
+        part: Part,
+        short: &mut u64,
         limit: usize,
         requests: &mut Vec<MoveRequest>,
     ) {
+        let apart = !self.used_may;
+        if part == Part::Around && !apart {
+            return;
+        }
         let may = |page: &Page| page.tier() == Some(TierId::FAST) && !page.moving() && !page.pinned();
         for (block, info) in pages.blocks_of(space) {
             // A block leaves whole where it can: its pages not in use go along with those that are, if it has any.
-            if recent.has_of_block(info.start) != in_use {
+            if recent.has_of_block(info.start) == (part == Part::Idle) || part == Part::Around && info.huge {
                 continue;
             }
             let step = if info.huge { BLOCK_PAGES } else { 1 };
-            let there = |id: &PageId| may(&pages[*id]);
+            let stays = |id: &PageId| part == Part::Around && recent.has(Vpn(info.start.0 + u64::from(id.offset())));
+            let there = |id: &PageId| may(&pages[*id]) && !stays(id);
             let leaving: Vec<PageId> = each(block, step).filter(there).collect();
             let count = leaving.len() as u64 * u64::from(step);
             let whole = count == u64::from(BLOCK_PAGES);
             let price = if whole { self.terms.of_block } else { self.terms.single };
             let already = self.sent as f64 * price;
-            let affordable = ((self.earned - already).max(0.0) / price.max(1e-9)) as u64;
-            let mut most = affordable.max(self.short).min(count);
-            if in_use && let Some(returns) = &mut self.returns {
+            let affordable = match part {
+                Part::Used if apart => 0,
+                _ => ((self.earned - already).max(0.0) / price.max(1e-9)) as u64,
+            };
+            let mut most = affordable.max(*short).min(count);
+            if part == Part::Used
+                && let Some(returns) = &mut self.returns
+            {
                 most = most.min(*returns);
                 *returns -= most;
             }
@@ -372,7 +418,7 @@ impl Purse {
                     return;
                 }
                 requests.push(MoveRequest::new(id, Action::MoveTo(TierId::FAST.below()), Reason::Asleep));
-                self.short = self.short.saturating_sub(u64::from(step));
+                *short = short.saturating_sub(u64::from(step));
                 self.earned = (self.earned - price * f64::from(step)).max(0.0);
             }
         }
@@ -381,11 +427,6 @@ impl Purse {
 
 fn each(block: BlockId, step: u32) -> impl Iterator<Item = PageId> {
     (0..BLOCK_PAGES).step_by(step as usize).map(move |offset| block.first_page().plus(offset))
-}
-
-fn size(pages: &Pages, page: PageId) -> u64 {
-    let unit = pages.unit(page);
-    u64::from(unit.end.0 - unit.start.0)
 }
 
 /// Those of these pages, by address, that Terrace has moved to slower memory, as ranges.

@@ -97,6 +97,43 @@ fn what_was_in_use_leaves_last_and_no_more_is_out_than_the_sleep_pays_for() {
     }
 }
 
+#[test]
+fn what_is_in_use_stays_for_twice_the_usual_sleep_and_leaves_where_memory_is_short() {
+    let mut pages = programs(&[2048]);
+    let mut sleepers = Sleepers::default();
+    let used = |vpn: u64| vpn < 512 || (1024..1032).contains(&vpn);
+    let use_it = |sleepers: &mut Sleepers, pages: &Pages, second: f64| {
+        sleepers.ran(at(second), SpaceId(0));
+        for start in [0, 1024] {
+            let first = pages.find(SpaceId(0), Vpn(start)).unwrap();
+            let ptes: Vec<PteState> =
+                (start..start + 512).map(|vpn| PteState::placed(TierId::FAST).with_accessed(used(vpn))).collect();
+            let scan = ScanBatch { first, ptes: &ptes, window: Some(Duration::from_millis(100)), cleared: true };
+            sleepers.observe(at(second + 1.0), SpaceId(0), Vpn(start), &scan);
+        }
+        sleepers.slept(SpaceId(0), at(second + 2.0));
+    };
+    use_it(&mut sleepers, &pages, 0.0);
+    // Nobody knows yet how long it sleeps: it leaves whole.
+    assert_eq!(leave(&mut sleepers, at(32.0), &TERMS, &mut pages).len(), 2048);
+    // Somebody else brings all of it back.
+    for vpn in (0..2048).map(Vpn) {
+        let page = pages.find(SpaceId(0), vpn).unwrap();
+        pages.set_tier(page, Some(TierId::FAST));
+        pages.change(page, |page| page.set_demoted(false));
+    }
+    use_it(&mut sleepers, &pages, 62.0);
+    // It slept for a minute, so that what it uses stays for two.
+    let left = leave(&mut sleepers, at(72.0), &TERMS, &mut pages);
+    assert_eq!(left.len(), 2048 - 520);
+    assert!(left.iter().all(|(_, vpn)| !used(vpn.0)));
+    assert!(leave(&mut sleepers, at(182.0), &TERMS, &mut pages).is_empty());
+    sleepers.short_by(100);
+    assert_eq!(leave(&mut sleepers, at(183.0), &TERMS, &mut pages).len(), 100);
+    sleepers.short_by(0);
+    assert_eq!(leave(&mut sleepers, at(210.0), &TERMS, &mut pages).len(), 420);
+}
+
 fn fast(pages: &Pages, vpn: u64) -> bool {
     pages[pages.find(SpaceId(0), Vpn(vpn)).unwrap()].tier() == Some(TierId::FAST)
 }
@@ -144,15 +181,15 @@ fn some_tens_of_remembered_pages_that_come_back_at_once_fetch_the_others() {
     sleepers.ran(at(61.5), space);
     assert_eq!(sleepers.take_fetches(), []);
     sleepers.slept(space, at(62.0));
-    leave(&mut sleepers, at(130.0), &TERMS, &mut pages);
+    leave(&mut sleepers, at(190.0), &TERMS, &mut pages);
     assert_eq!(pages.used(space, TierId::FAST), 0);
     // What was not used says nothing of it, and neither do a few.
-    come_back(&mut sleepers, at(131.0), space, (0..500).map(|page| page * 2 + 1), &mut pages);
-    come_back(&mut sleepers, at(131.0), space, (0..31).map(|page| page * 2), &mut pages);
+    come_back(&mut sleepers, at(191.0), space, (0..500).map(|page| page * 2 + 1), &mut pages);
+    come_back(&mut sleepers, at(191.0), space, (0..31).map(|page| page * 2), &mut pages);
     assert_eq!(sleepers.take_fetches(), []);
-    come_back(&mut sleepers, at(134.0), space, 100..=100, &mut pages);
+    come_back(&mut sleepers, at(194.0), space, 100..=100, &mut pages);
     assert_eq!(sleepers.take_fetches(), [], "no moment any more");
-    come_back(&mut sleepers, at(134.5), space, (0..40).map(|page| 102 + page * 2), &mut pages);
+    come_back(&mut sleepers, at(194.5), space, (0..40).map(|page| 102 + page * 2), &mut pages);
     let fetches = sleepers.take_fetches();
     assert_eq!((fetches.len(), fetches[0].space, fetches[0].asked), (1, space, false));
     let fetched: u64 = fetches[0].ranges.iter().map(|range| range.end.0 - range.start.0).sum();
