@@ -166,7 +166,7 @@ fn page_outs_wait_for_what_the_program_can_afford() {
     assert_eq!(done.code, 0, "{}", done.stderr);
     let report = done.report();
     let (cost, waited) =
-        (number(&report, "/cost/moving_seconds"), number(&report, "/throttled_seconds/price_of_moves"));
+        (number(&report, "/cost/moving_seconds"), number(&report, "/page_outs_seconds/limited_to_bound"));
     let wall = number(&report, "/target/wall_seconds");
     println!("    moves cost {cost:.3} s of {wall:.1}, and waited for {waited:.1} s");
     assert!(number(&report, "/moved_pages/demoted") > 1000.0, "{}", done.stderr);

@@ -125,8 +125,8 @@ pub struct Pressure {
     pub compression: Option<f64>,
 }
 
-/// Why page-outs are stopped, or wait.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+/// Why page-outs are stopped, or limited to the bound.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Throttle {
     /// Refaults cost the program more than its budget.
@@ -141,8 +141,44 @@ pub enum Throttle {
     Promotions,
 }
 
+/// The state of page-outs that nothing limits, as fields and series have it.
+pub const FREE: &str = "free";
+
+/// The state of page-outs in words, from its name in fields and series; a name that is not known stands for itself.
+pub fn state_in_words(state: &str) -> &str {
+    match Throttle::ALL.into_iter().find(|throttle| throttle.state() == state) {
+        Some(throttle) => throttle.in_words(),
+        None if state == FREE => "not limited",
+        None => state,
+    }
+}
+
 impl Throttle {
-    /// The cause in reports.
+    /// All of them.
+    pub const ALL: [Throttle; 5] =
+        [Throttle::Refaults, Throttle::Compression, Throttle::Moves, Throttle::Watching, Throttle::Promotions];
+
+    /// The state of page-outs in fields and series. Where the budget is used up, pages go on leaving as it refills; only the other states stop them.
+    pub const fn state(self) -> &'static str {
+        match self {
+            Throttle::Moves | Throttle::Watching => "limited_to_bound",
+            Throttle::Refaults => "stopped_came_back",
+            Throttle::Compression => "stopped_compression",
+            Throttle::Promotions => "stopped_promotions",
+        }
+    }
+
+    /// The same in words.
+    pub const fn in_words(self) -> &'static str {
+        match self {
+            Throttle::Moves | Throttle::Watching => "limited to the bound",
+            Throttle::Refaults => "stopped because pages came back",
+            Throttle::Compression => "stopped because data hardly compress",
+            Throttle::Promotions => "stopped at max_promotions",
+        }
+    }
+
+    /// The cause in fields that stay for one release: `throttle`, `throttled_seconds`.
     pub const fn name(self) -> &'static str {
         match self {
             Throttle::Refaults => "refaults",
@@ -153,8 +189,8 @@ impl Throttle {
         }
     }
 
-    /// Whether requests are refused meanwhile; otherwise they wait.
-    const fn refuses(self) -> bool {
+    /// Whether requests are refused meanwhile; otherwise they wait for the budget.
+    pub const fn refuses(self) -> bool {
         matches!(self, Throttle::Refaults | Throttle::Compression | Throttle::Promotions)
     }
 }
@@ -561,7 +597,7 @@ impl Governor {
         self.programs.get(space).map_or_else(|| self.strain.backoff(), |books| books.backoff())
     }
 
-    /// Why page-outs are stopped, if they are: of all programs that run.
+    /// Why page-outs of all programs that run are stopped or limited, if they are.
     pub fn throttle(&self) -> Option<Throttle> {
         if self.programs.is_empty() { self.strain.throttle() } else { self.programs.throttle() }
     }
@@ -992,6 +1028,17 @@ mod tests {
             (share - 0.039 / 4.0).abs() < 1e-3 && throttle.is_none(),
             "four cores have four times as much time: {share}"
         );
+    }
+
+    #[test]
+    fn page_outs_are_limited_while_they_wait_and_stopped_while_they_are_refused() {
+        for throttle in Throttle::ALL {
+            let limited = throttle.state() == "limited_to_bound";
+            assert_eq!((limited, throttle.state().starts_with("stopped_")), (!throttle.refuses(), throttle.refuses()));
+            assert_eq!(state_in_words(throttle.state()), throttle.in_words());
+        }
+        assert_eq!([FREE, "of a later release"].map(state_in_words), ["not limited", "of a later release"]);
+        assert_eq!(Throttle::Refaults.in_words(), "stopped because pages came back");
     }
 
     #[test]

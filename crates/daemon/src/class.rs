@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use terrace_core::arbiter::Activity;
 use terrace_core::engine::Input;
-use terrace_core::governor::GovernorConfig;
+use terrace_core::governor::{FREE, GovernorConfig, Throttle};
 use terrace_core::ledger::Route;
 use terrace_core::plan::Reason;
 use terrace_core::policy::FastGoal;
@@ -125,7 +125,7 @@ struct Last {
     moved_pages: u64,
     cpu: Duration,
     refaults: u64,
-    throttle: Option<&'static str>,
+    throttle: Option<Throttle>,
     at: Option<Instant>,
 }
 
@@ -497,18 +497,19 @@ impl Running {
                 lines.push(("move", format!("{} from {from} to {to}: {}", Bytes::of_pages(new), told(route.reason))));
             }
         }
-        let throttle = engine.governor().throttle().map(|throttle| throttle.name());
-        if throttle != self.last.throttle {
+        let throttle = engine.governor().throttle();
+        if throttle.map(Throttle::state) != self.last.throttle.map(Throttle::state) {
             lines.push((
                 "throttle",
                 match throttle {
-                    Some("refaults") => format!(
-                        "page-outs stop: refaults cost {:.1} % of the time, {:.1} % are allowed",
+                    Some(Throttle::Refaults) => format!(
+                        "page-outs are {}: that costs {:.1} % of the time, {:.1} % are allowed",
+                        Throttle::Refaults.in_words(),
                         engine.governor().stall_share() * 100.0,
                         self.class.spec.max_slowdown * 100.0
                     ),
-                    Some(cause) => format!("page-outs stop: {cause}"),
-                    None => "page-outs resume".to_owned(),
+                    Some(throttle) => format!("page-outs are {}", throttle.in_words()),
+                    None => "page-outs are not limited any more".to_owned(),
                 },
             ));
         }
@@ -812,9 +813,12 @@ impl Running {
         view.moving_seconds = manager.moving_cost().as_secs_f64();
         view.watching_back_off = manager.watching().step();
         view.backoff = governor.backoff();
+        view.page_outs = governor.throttle().map_or(FREE, Throttle::state).to_owned();
+        view.page_outs_seconds =
+            stats.page_outs().into_iter().map(|(state, time)| (state.to_owned(), time.as_secs_f64())).collect();
         view.throttle = governor.throttle().map(|throttle| throttle.name().to_owned());
         view.throttled_seconds =
-            stats.throttled.iter().map(|(cause, time)| ((*cause).to_owned(), time.as_secs_f64())).collect();
+            stats.throttled.iter().map(|(cause, time)| (cause.name().to_owned(), time.as_secs_f64())).collect();
         view.rounds = stats.rounds;
         view.round_seconds = stats.round_time.as_secs_f64();
         view.longest_move_call_seconds = stats.longest_move_call.as_secs_f64();

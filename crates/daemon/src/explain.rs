@@ -148,7 +148,7 @@ fn because(page: &PageExplanation, running: &Running, engine: &Engine, last: Opt
             Some("its class must never be in slow memory".to_owned())
         }
         () if governor.throttle().is_some() => {
-            governor.throttle().map(|throttle| format!("page-outs are stopped: {}", throttle.name()))
+            governor.throttle().map(|throttle| format!("page-outs are {}", throttle.in_words()))
         }
         () if page.ping_pong > 0 => {
             Some(format!("it came straight back after {} demotions, so it is in cooldown", page.ping_pong))

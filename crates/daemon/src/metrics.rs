@@ -6,8 +6,10 @@
 //! Base units, and `_total` on counters, as Prometheus's naming guide asks. docs/reference/daemon.md lists every name, and a test compares
 //! the two.
 
+use std::collections::BTreeSet;
 use std::fmt::Write;
 
+use terrace_core::governor::{FREE, Throttle};
 use terrace_core::text::visible;
 use terrace_core::units::PAGE_BYTES;
 
@@ -220,7 +222,8 @@ const GAUGES_OF_CLASSES: [OfClass; 25] = [
         |class| class.promotions_p98,
     ),
     ("terrace_class_asleep", "Programs that sleep.", |class| Some(class.asleep as f64)),
-    ("terrace_class_throttled", "1 while page-outs are stopped.", |class| {
+    // This and `terrace_throttled_seconds_total` stay for one release.
+    ("terrace_class_throttled", "1 while page-outs are limited or stopped. Use terrace_class_page_outs.", |class| {
         Some(f64::from(u8::from(class.throttle.is_some())))
     }),
     ("terrace_class_target_loss_ratio", "How much slower the class may be (max_slowdown).", |class| {
@@ -284,6 +287,14 @@ fn classes<'a>(out: &mut Families<'a>, status: &'a Status) {
         })
     });
     out.family("terrace_class_state", Gauge, "1 for the current state of the class, 0 for the others.", states);
+    // Two causes have one state, which is one series all the same.
+    let states: BTreeSet<&'static str> = Throttle::ALL.into_iter().map(Throttle::state).chain([FREE]).collect();
+    let page_outs = status.classes.iter().flat_map(|class| {
+        states.iter().map(move |state| {
+            (vec![("class", class.name.as_str()), ("state", *state)], f64::from(u8::from(class.page_outs == *state)))
+        })
+    });
+    out.family("terrace_class_page_outs", Gauge, "1 for what its page-outs do now, 0 for the other states.", page_outs);
     for (name, help, of) in GAUGES_OF_CLASSES {
         out.family(name, Gauge, help, classes(of));
     }
@@ -324,10 +335,20 @@ fn classes<'a>(out: &mut Families<'a>, status: &'a Status) {
         "Move requests of the policy that were rejected.",
         by_cause(|class| counts(&class.rejected_pages, 1)),
     );
+    let seconds = status.classes.iter().flat_map(|class| {
+        let times = class.page_outs_seconds.iter();
+        times.map(move |(state, seconds)| (vec![("class", class.name.as_str()), ("state", state.as_str())], *seconds))
+    });
+    out.family(
+        "terrace_page_outs_seconds_total",
+        Counter,
+        "Time for which page-outs were limited or stopped.",
+        seconds,
+    );
     out.family(
         "terrace_throttled_seconds_total",
         Counter,
-        "Time for which page-outs were stopped.",
+        "The same by cause. Use terrace_page_outs_seconds_total.",
         by_cause(|class| class.throttled_seconds.iter().map(|(cause, seconds)| (cause.as_str(), *seconds)).collect()),
     );
 }
@@ -335,7 +356,30 @@ fn classes<'a>(out: &mut Families<'a>, status: &'a Status) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::view::Tier;
+    use crate::view::{Class, Tier};
+
+    #[test]
+    fn page_outs_that_are_limited_and_that_are_stopped_are_two_states() {
+        let class = |name: &str, page_outs: &str| Class {
+            name: name.to_owned(),
+            page_outs: page_outs.to_owned(),
+            page_outs_seconds: [(page_outs.to_owned(), 2.5)].into(),
+            ..Class::default()
+        };
+        let classes = vec![class("web", "limited_to_bound"), class("batch", "stopped_came_back")];
+        let text = text(&Status { classes, ..Status::default() });
+        for line in [
+            r#"terrace_class_page_outs{class="web",state="limited_to_bound"} 1"#,
+            r#"terrace_class_page_outs{class="web",state="stopped_came_back"} 0"#,
+            r#"terrace_class_page_outs{class="batch",state="limited_to_bound"} 0"#,
+            r#"terrace_class_page_outs{class="batch",state="stopped_came_back"} 1"#,
+            r#"terrace_class_page_outs{class="batch",state="free"} 0"#,
+            r#"terrace_page_outs_seconds_total{class="web",state="limited_to_bound"} 2.5"#,
+            r#"terrace_page_outs_seconds_total{class="batch",state="stopped_came_back"} 2.5"#,
+        ] {
+            assert!(text.lines().any(|one| one == line), "{line} is missing:\n{text}");
+        }
+    }
 
     #[test]
     fn a_label_holds_any_text_on_one_line() {

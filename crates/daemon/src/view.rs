@@ -204,9 +204,15 @@ pub struct Class {
     pub watching_back_off: u32,
     /// The factor by which idle thresholds are lengthened.
     pub backoff: f64,
-    /// Why page-outs are stopped, if they are.
+    /// Whether page-outs are limited to the bound, or stopped and why: the names of `terrace_core::governor::Throttle::state`, or "free".
+    #[serde(default)]
+    pub page_outs: String,
+    /// Time for which they were limited or stopped, by state.
+    #[serde(default)]
+    pub page_outs_seconds: std::collections::BTreeMap<String, f64>,
+    /// The cause of it, under a name that stays for one release.
     pub throttle: Option<String>,
-    /// Time for which they were stopped, by cause.
+    /// The time by cause, under a name that stays for one release.
     pub throttled_seconds: std::collections::BTreeMap<String, f64>,
     /// Scans of its pages.
     pub rounds: u64,

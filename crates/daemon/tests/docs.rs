@@ -28,7 +28,8 @@ fn fields(value: &Value, prefix: &str, found: &mut BTreeSet<String>) {
             for (key, inner) in object {
                 found.insert(format!("{prefix}{key}"));
                 // The keys of counts by cause or by reason are data.
-                let by_cause = ["failed_pages", "rejected_pages", "throttled_seconds"].contains(&key.as_str());
+                let by_cause = ["failed_pages", "rejected_pages", "page_outs_seconds", "throttled_seconds"]
+                    .contains(&key.as_str());
                 if !by_cause {
                     let many = matches!(inner, Value::Array(list) if list.first().is_some_and(Value::is_object));
                     fields(inner, &format!("{prefix}{key}{}.", if many { "[]" } else { "" }), found);
@@ -56,6 +57,8 @@ fn status() -> Status {
         bound_share: Some(0.02),
         failed_pages: counts("EPERM"),
         rejected_pages: counts("floor"),
+        page_outs: "stopped_came_back".to_owned(),
+        page_outs_seconds: BTreeMap::from([("stopped_came_back".to_owned(), 1.5)]),
         throttled_seconds: BTreeMap::from([("refaults".to_owned(), 1.5)]),
         moves: vec![Moves { from: "dram".to_owned(), to: "zram".to_owned(), reason: "cold".to_owned(), pages: 2 }],
         contract: Some(Contract::default()),

@@ -8,7 +8,7 @@ use terrace_linux::live_proof::ProofState;
 
 use super::*;
 
-/// A run of two minutes that saved about half of two GiB, was throttled once, and failed at some pages.
+/// A run of two minutes that saved about half of two GiB, was limited and stopped once each, and failed at some pages.
 pub(super) fn managed() -> Report {
     let timeline: Vec<Point> = (0..120).map(point).collect();
     Report {
@@ -71,9 +71,15 @@ pub(super) fn managed() -> Report {
         inside: inside(),
         file_cache: Some(file_cache()),
         refaults: 20_418,
+        refaults_at_end: 3_350,
         ping_pong_pages: 913,
         promotions_p98: Some(0.0174),
-        throttled_seconds: BTreeMap::from([("refaults".to_owned(), 12.0), ("compression".to_owned(), 2.5)]),
+        page_outs_seconds: seconds(&[
+            ("limited_to_bound", 25.0),
+            ("stopped_came_back", 12.0),
+            ("stopped_compression", 2.5),
+        ]),
+        throttled_seconds: seconds(&[("price_of_moves", 25.0), ("refaults", 12.0), ("compression", 2.5)]),
         rejected_pages: counts(&[("cooldown", 5_120), ("throttled", 20_480)]),
         manager: manager(),
         cost: cost(),
@@ -148,8 +154,10 @@ fn cost() -> CostReport {
         watching_seconds: 0.21,
         moving_seconds: 0.14,
         refault_seconds: 0.61,
+        ending_seconds: 0.1,
         own_cpu_seconds: 3.31,
-        share_of_target: 0.011,
+        lost_share: 0.96 / 120.4,
+        share_of_target: 0.0081,
         touched_bits: 812_000,
         touch_nanoseconds: 171.5,
         back_off: 2,
@@ -180,6 +188,7 @@ pub(super) fn empty() -> Report {
     report.tiers.clear();
     report.moved_pages = MovedPages::default();
     report.policy_settings.clear();
+    report.page_outs_seconds.clear();
     report.throttled_seconds.clear();
     report.rejected_pages.clear();
     report.tracker_reasons.clear();
@@ -210,6 +219,7 @@ pub(super) fn edges() -> Vec<(&'static str, Report)> {
     broken.heat_map.cells[3] = vec![f32::NAN; 7];
     broken.heat_map.cells.truncate(60);
     broken.manager.stall_seconds = f64::NAN;
+    broken.cost.lost_share = f64::NAN;
     broken.age_histogram[0].to_seconds = Some(f64::NAN);
     let mut zeros = managed();
     zeros.timeline = (0..3).map(|second| Point { seconds: f64::from(second), ..Point::default() }).collect();
@@ -294,6 +304,11 @@ fn inside() -> InsideReport {
 fn point(second: u64) -> Point {
     let slow = if second < 20 { 0 } else { ((second - 20) * 60).min(1440) << 20 };
     let footprint = (2050 << 20) * second.min(6) / 6;
+    let page_outs = match second {
+        30..55 => PageOuts::LimitedToBound,
+        72..84 => PageOuts::StoppedCameBack,
+        _ => PageOuts::Free,
+    };
     Point {
         seconds: second as f64,
         fast_bytes: footprint - slow,
@@ -307,7 +322,8 @@ fn point(second: u64) -> Point {
         refaults: second * second + if second > 70 { 4_000 } else { 0 },
         manager_cpu_seconds: second as f64 * 0.027,
         accessed_share: 0.2,
-        throttled: (72..84).contains(&second),
+        page_outs,
+        throttled: page_outs != PageOuts::Free,
     }
 }
 
@@ -326,6 +342,10 @@ fn ages() -> Vec<AgeBin> {
 
 fn counts(counts: &[(&str, u64)]) -> BTreeMap<String, u64> {
     counts.iter().map(|(name, count)| ((*name).to_owned(), *count)).collect()
+}
+
+fn seconds(seconds: &[(&str, f64)]) -> BTreeMap<String, f64> {
+    seconds.iter().map(|(state, span)| ((*state).to_owned(), *span)).collect()
 }
 
 fn settings(settings: &[(&str, &str)]) -> BTreeMap<String, String> {

@@ -128,7 +128,7 @@ const OF_MOVES: [&str; 8] = [
     "of it to pages that came back",
     "One refault costs",
     "Longest call that moved pages",
-    "Page-outs stopped",
+    "Page-outs limited or stopped",
 ];
 
 /// The facts, a table for each subject.
@@ -190,9 +190,11 @@ fn facts(report: &Report) -> String {
     [table("The program", &program), gained, table("What it cost", &costs(report))].concat()
 }
 
-fn costs(report: &Report) -> [(&'static str, String); 13] {
+fn costs(report: &Report) -> [(&'static str, String); 12] {
     let manager = &report.manager;
-    let stops = text::stops(report);
+    let page_outs = text::page_outs_text(report);
+    let share = text::lost_share(report)
+        .map_or_else(String::new, |share| format!(" ({} of the program's time)", units::percent(share)));
     [
         (
             "CPU time",
@@ -204,18 +206,10 @@ fn costs(report: &Report) -> [(&'static str, String); 13] {
         ),
         ("of it in user mode", units::seconds(manager.user_cpu_seconds)),
         ("Highest resident memory", units::bytes(manager.max_rss_bytes)),
-        (
-            "Stall caused (estimate)",
-            format!(
-                "{} ({})",
-                units::seconds(manager.stall_seconds),
-                units::percent(text::per_second_of_run(report, manager.stall_seconds))
-            ),
-        ),
+        ("Lost by the program (estimate)", units::seconds(manager.stall_seconds) + &share),
         ("of it to being watched", units::seconds(report.cost.watching_seconds)),
         ("of it to moves", units::seconds(report.cost.moving_seconds)),
-        ("of it to pages that came back", units::seconds(report.cost.refault_seconds)),
-        ("Stall over the program's CPU time", units::percent(report.cost.share_of_target)),
+        ("of it to pages that came back", units::seconds(report.cost.refault_seconds) + &text::ending_text(report)),
         (
             "Proof by a measure of the program",
             report.proof.as_ref().map_or("none asked for".to_owned(), text::proof_text),
@@ -229,7 +223,7 @@ fn costs(report: &Report) -> [(&'static str, String); 13] {
             format!("{}, {} each", units::count(manager.rounds), units::seconds(manager.round_milliseconds_mean / 1e3)),
         ),
         ("Longest call that moved pages", units::seconds(manager.longest_move_call_milliseconds / 1e3)),
-        ("Page-outs stopped", if stops.is_empty() { "never".to_owned() } else { stops }),
+        ("Page-outs limited or stopped", if page_outs.is_empty() { "never".to_owned() } else { page_outs }),
     ]
 }
 
@@ -278,7 +272,7 @@ fn timeline(report: &Report) -> String {
             units::count(point.promoted_pages),
             units::count(point.refaults),
             units::percent(point.accessed_share),
-            if point.throttled { "yes" } else { "no" }.to_owned(),
+            point.page_outs.in_words().to_owned(),
         ]
     });
     let headings = [
@@ -291,7 +285,7 @@ fn timeline(report: &Report) -> String {
         "promoted so far",
         "refaults so far",
         "accessed",
-        "throttled",
+        "page-outs",
     ];
     let table = data_table("The run over time", &headings, rows.collect());
     if table.is_empty() {

@@ -22,6 +22,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 pub use terrace_common::figures as units;
+use terrace_core::governor::Throttle;
 
 pub use files::write_report;
 
@@ -97,13 +98,19 @@ pub struct Report {
     pub file_cache: Option<FileCacheReport>,
     /// Pages the program touched after they had left fast memory.
     pub refaults: u64,
+    /// Of these, those of the last seconds of a program that ended, beyond what came back at the rate until then.
+    #[serde(default)]
+    pub refaults_at_end: u64,
     /// Demotions undone within 20 seconds: the page was back sooner than it had been idle before it left.
     pub ping_pong_pages: u64,
     /// Promotions a minute as a share of the pages in use, which 98 of 100 minutes stayed within: returns and promotions of each program and
     /// minute in which it ran. `null` for a run of less than a minute, and where no program is known to run or sleep.
     #[serde(default)]
     pub promotions_p98: Option<f64>,
-    /// Seconds during which page-outs were stopped, by cause ("refaults", "compression").
+    /// Seconds during which page-outs were limited to the bound, or stopped, by state: the names of [`PageOuts`].
+    #[serde(default)]
+    pub page_outs_seconds: BTreeMap<String, f64>,
+    /// The same by cause, under names that stay for one release.
     pub throttled_seconds: BTreeMap<String, f64>,
     /// Requests of the policy that were not granted, by reason.
     pub rejected_pages: BTreeMap<String, u64>,
@@ -156,6 +163,14 @@ pub struct TargetReport {
     pub peak_footprint_bytes: u64,
     /// Processes managed, children included.
     pub processes: u32,
+}
+
+impl TargetReport {
+    /// Seconds as a share of the program's time, as the bound takes it: of the time it ran, or of its CPU time where several cores make that more.
+    pub fn share_of_time(&self, seconds: f64) -> f64 {
+        let time = self.wall_seconds.max(self.cpu_seconds);
+        if time > 0.0 { seconds / time } else { 0.0 }
+    }
 }
 
 /// One tier over the run.
@@ -290,9 +305,15 @@ pub struct CostReport {
     pub moving_seconds: f64,
     /// Pages that came back: refaults times the measured cost of one.
     pub refault_seconds: f64,
+    /// Of that, what the program read back as it ended: [`Report::refaults_at_end`]. No bound holds for it.
+    #[serde(default)]
+    pub ending_seconds: f64,
     /// CPU time of Terrace itself, which the first two contain as far as the program had to wait for it.
     pub own_cpu_seconds: f64,
-    /// The first three together, over the CPU time of the program.
+    /// What the program lost: watching, moves and pages that came back, over its time ([`TargetReport::share_of_time`]).
+    #[serde(default)]
+    pub lost_share: f64,
+    /// The same over its CPU time alone.
     pub share_of_target: f64,
     /// Accessed bits cleared that the program set again.
     pub touched_bits: u64,
@@ -365,8 +386,63 @@ pub struct Point {
     pub manager_cpu_seconds: f64,
     /// Share of the memory with a window that was accessed in the latest round, 0 to 1.
     pub accessed_share: f64,
-    /// Whether page-outs were stopped.
+    /// What page-outs did.
+    #[serde(default)]
+    pub page_outs: PageOuts,
+    /// Whether they were limited or stopped; it stays for one release.
     pub throttled: bool,
+}
+
+/// What page-outs did at one moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PageOuts {
+    /// Nothing limited them.
+    #[default]
+    Free,
+    /// They waited for the budget of the bound, and went on as it allowed.
+    LimitedToBound,
+    /// They stopped because pages came back.
+    StoppedCameBack,
+    /// They stopped because data hardly compress.
+    StoppedCompression,
+    /// They stopped because as much came back in a minute as may.
+    StoppedPromotions,
+}
+
+impl PageOuts {
+    /// Whether none left.
+    pub fn are_stopped(self) -> bool {
+        !matches!(self, PageOuts::Free | PageOuts::LimitedToBound)
+    }
+
+    /// The state in words.
+    pub fn in_words(self) -> &'static str {
+        self.throttle().map_or("not limited", Throttle::in_words)
+    }
+
+    /// A reason for the state; `None` where nothing limits.
+    fn throttle(self) -> Option<Throttle> {
+        match self {
+            PageOuts::Free => None,
+            PageOuts::LimitedToBound => Some(Throttle::Moves),
+            PageOuts::StoppedCameBack => Some(Throttle::Refaults),
+            PageOuts::StoppedCompression => Some(Throttle::Compression),
+            PageOuts::StoppedPromotions => Some(Throttle::Promotions),
+        }
+    }
+}
+
+impl From<Option<Throttle>> for PageOuts {
+    fn from(throttle: Option<Throttle>) -> PageOuts {
+        match throttle {
+            None => PageOuts::Free,
+            Some(Throttle::Moves | Throttle::Watching) => PageOuts::LimitedToBound,
+            Some(Throttle::Refaults) => PageOuts::StoppedCameBack,
+            Some(Throttle::Compression) => PageOuts::StoppedCompression,
+            Some(Throttle::Promotions) => PageOuts::StoppedPromotions,
+        }
+    }
 }
 
 /// Accessed share by address and time.
@@ -413,9 +489,10 @@ mod tests {
     use super::*;
 
     /// Objects whose keys are causes, reasons or settings; the documentation has a `*` for those.
-    const OPEN: [&str; 8] = [
+    const OPEN: [&str; 9] = [
         "policy_settings",
         "settings",
+        "page_outs_seconds",
         "throttled_seconds",
         "rejected_pages",
         "moved_pages.failed_by_cause",
@@ -440,6 +517,20 @@ mod tests {
             _ => {
                 found.insert(path.to_owned());
             }
+        }
+    }
+
+    #[test]
+    fn states_of_page_outs_have_one_name_and_the_same_words_everywhere() {
+        use terrace_core::governor::{FREE, state_in_words};
+
+        let reference = include_str!("../../../docs/reference/report.md");
+        for throttle in Throttle::ALL.into_iter().map(Some).chain([None]) {
+            let state = PageOuts::from(throttle);
+            let name = throttle.map_or(FREE, Throttle::state);
+            assert_eq!(serde_json::to_value(state).unwrap(), name);
+            assert_eq!((state.in_words(), state.are_stopped()), (state_in_words(name), name.starts_with("stopped_")));
+            assert!(reference.contains(&format!("`{name}`")), "report.md does not name {name}");
         }
     }
 

@@ -86,7 +86,9 @@ pub const RESIDENT: RGBColor = RGBColor(0x14, 0x16, 0x1A);
 /// What compressed memory occupies.
 pub const OCCUPIED: RGBColor = RGBColor(0xB0, 0x3A, 0x1E);
 /// Times in which page-outs were stopped.
-pub const BRAKED: RGBColor = RGBColor(0x8E, 0x7C, 0xC3);
+pub const STOPPED: RGBColor = RGBColor(0x8E, 0x7C, 0xC3);
+/// Times in which page-outs were limited to the bound.
+pub const LIMITED: RGBColor = RGBColor(0x8F, 0xC9, 0xC1);
 /// Pages that went to slower memory.
 pub const DEMOTED: RGBColor = RGBColor(0xB9, 0x77, 0x0E);
 /// Pages that came to faster memory.
@@ -109,7 +111,7 @@ pub const HEAT: [RGBColor; 7] = [
 ];
 
 /// Every colour a plot may use, and what it becomes in a dark page. No two are alike, so that each can be found by its value.
-pub const INKS: [(RGBColor, RGBColor); 21] = [
+pub const INKS: [(RGBColor, RGBColor); 22] = [
     (PAPER, RGBColor(0x14, 0x17, 0x1B)),
     (TEXT, RGBColor(0xD3, 0xD7, 0xDD)),
     (GRID, RGBColor(0x2F, 0x35, 0x3E)),
@@ -118,7 +120,8 @@ pub const INKS: [(RGBColor, RGBColor); 21] = [
     (SLOW, RGBColor(0xB9, 0x83, 0x22)),
     (RESIDENT, RGBColor(0xFF, 0xFF, 0xFF)),
     (OCCUPIED, RGBColor(0xFF, 0x8A, 0x65)),
-    (BRAKED, RGBColor(0xA7, 0x94, 0xE0)),
+    (STOPPED, RGBColor(0xA7, 0x94, 0xE0)),
+    (LIMITED, RGBColor(0x4E, 0x8F, 0x86)),
     (DEMOTED, RGBColor(0xE5, 0xA8, 0x3B)),
     (PROMOTED, RGBColor(0x62, 0xA8, 0xF0)),
     (REFAULTS, RGBColor(0xFF, 0x6B, 0x85)),

@@ -7,8 +7,9 @@ mod picture;
 
 use picture::{age_histogram, heat_map};
 use terrace_common::say;
+use terrace_core::governor::{Throttle, state_in_words};
 
-use super::{AgeBin, HeatMap, IS_LEFT_ALONE, Point, Report, units};
+use super::{AgeBin, HeatMap, IS_LEFT_ALONE, PageOuts, Point, Report, units};
 use crate::terminal::Screen;
 
 /// Rows of a heat map among the closing lines.
@@ -88,26 +89,37 @@ fn share_told(part: f64, whole: f64, least: f64) -> String {
 
 /// "about 0.8 % of its time (estimate)", or the time itself where that is short.
 fn lost_shortly(report: &Report) -> String {
-    let (lost, wall) = (report.manager.stall_seconds, report.target.wall_seconds);
-    match wall >= LEAST_SECONDS {
+    let lost = report.manager.stall_seconds;
+    match lost_share(report) {
         _ if lost < WORTH_SECONDS => "less than 1 ms (estimate)".to_owned(),
-        true => format!("about {} of its time (estimate)", units::percent(lost / wall)),
-        false => format!("about {} (estimate)", units::seconds(lost)),
+        Some(share) => format!("about {} of its time (estimate)", units::percent(share)),
+        None => format!("about {} (estimate)", units::seconds(lost)),
     }
+}
+
+/// What the program lost as a share of its time, which every line and the page have; `None` where the run was too short for a share.
+pub(super) fn lost_share(report: &Report) -> Option<f64> {
+    let long = report.target.wall_seconds >= LEAST_SECONDS;
+    long.then(|| report.target.share_of_time(report.manager.stall_seconds))
 }
 
 /// Whether the bound was kept, and what was done to keep it.
 fn bound_text(report: &Report) -> String {
     let Some(bound) = report.max_slowdown else { return "no bound was set".to_owned() };
-    let stopped = report.throttled_seconds.get("refaults").copied().unwrap_or(0.0);
+    let stopped = report.page_outs_seconds.get(Throttle::Refaults.state()).copied().unwrap_or(0.0);
     let stops = match stopped >= LEAST_SECONDS {
-        true => format!(", page-outs stopped for {} to keep it", units::seconds(stopped)),
+        true => format!(", page-outs stopped for {} because pages came back", units::seconds(stopped)),
         false => String::new(),
     };
-    let lost = per_second_of_run(report, report.manager.stall_seconds);
+    let lost = report.target.share_of_time(report.manager.stall_seconds);
+    // No later time pays for what a program reads back as it ends, and nothing can be done about it.
+    let bounded = report.target.share_of_time(report.manager.stall_seconds - report.cost.ending_seconds);
     let invested = report.invest.map_or(0.0, |share| (share - bound).max(0.0) * report.invested_seconds);
     match lost <= bound {
-        false if lost <= bound + per_second_of_run(report, invested) => format!(
+        false if bounded <= bound => {
+            format!("the bound of {} was kept but for what it read back as it ended", units::percent(bound))
+        }
+        false if bounded <= bound + per_second_of_run(report, invested) => format!(
             "the bound of {} was kept but for the move at the start, which could cost {} for {}",
             units::percent(bound),
             units::percent(report.invest.unwrap_or(bound)),
@@ -116,7 +128,7 @@ fn bound_text(report: &Report) -> String {
         true => format!("the bound of {} was kept{stops}", units::percent(bound)),
         // Of less than a second no share is shown, nor judged.
         false if report.target.wall_seconds < LEAST_SECONDS => "the run was too short for its bound".to_owned(),
-        false => format!("the bound of {} was NOT kept{}", units::percent(bound), stops.replace(" to keep it", "")),
+        false => format!("the bound of {} was NOT kept{stops}", units::percent(bound)),
     }
 }
 
@@ -316,7 +328,7 @@ fn brief(report: &Report) -> Vec<(&'static str, String)> {
         lines.push(("lost", lost_text(report)));
     }
     lines.push(("cost", cost_text(report, false)));
-    lines.extend(proof_and_stops(report));
+    lines.extend(proof_and_page_outs(report));
     // What changes nothing for the run is not announced.
     let notes = &report.notes[..report.notes.len().saturating_sub(report.background_notes)];
     if let Some(first) = notes.first() {
@@ -359,23 +371,24 @@ fn full(report: &Report) -> Vec<(&'static str, String)> {
     lines.extend(files_text(report).map(|text| ("file cache", text)));
     lines.push(("lost", lost_text(report)));
     lines.push(("cost", cost_text(report, true)));
-    lines.extend(proof_and_stops(report));
+    lines.extend(proof_and_page_outs(report));
     lines.push(("tracker", tracker_text(report)));
     lines.extend(report.notes.iter().map(|note| ("note", note.clone())));
     lines
 }
 
-/// What proof in place has shown, and for how long page-outs stopped; nothing of what was not.
-fn proof_and_stops(report: &Report) -> impl Iterator<Item = (&'static str, String)> {
-    let stops = stops(report);
+/// What proof in place has shown, and for how long page-outs were limited or stopped; nothing of what was not.
+fn proof_and_page_outs(report: &Report) -> impl Iterator<Item = (&'static str, String)> {
+    let page_outs = page_outs_text(report);
     let proof = report.proof.as_ref().map(|proof| ("proof", proof_text(proof)));
-    proof.into_iter().chain((!stops.is_empty()).then_some(("throttled", stops)))
+    proof.into_iter().chain((!page_outs.is_empty()).then_some(("page-outs", page_outs)))
 }
 
-/// For how long page-outs stopped, by cause; empty if they never did.
-pub(super) fn stops(report: &Report) -> String {
-    let causes = report.throttled_seconds.iter().map(|(cause, span)| format!("{cause} for {}", units::seconds(*span)));
-    causes.collect::<Vec<_>>().join(", ")
+/// For how long page-outs were limited to the bound, and for how long they were stopped, by state; empty if neither.
+pub(super) fn page_outs_text(report: &Report) -> String {
+    let states = report.page_outs_seconds.iter();
+    let states = states.map(|(state, span)| format!("{} {}", units::seconds(*span), state_in_words(state)));
+    states.collect::<Vec<_>>().join(", ")
 }
 
 /// How it ended, if it did: of what Terrace has not started no exit code is known.
@@ -426,8 +439,8 @@ fn progress_line(point: &Point, before: Option<&Point>, width: usize) -> String 
         let cpu = (point.manager_cpu_seconds - before.manager_cpu_seconds).max(0.0) / span;
         parts.push(format!("cpu {:>5}", units::percent(cpu)));
     }
-    if point.throttled {
-        parts.push("throttled".to_owned());
+    if point.page_outs != PageOuts::Free {
+        parts.push(point.page_outs.in_words().to_owned());
     }
     // On a narrow terminal the later figures go, whole: half a figure would be a wrong one.
     let mut line = String::new();
@@ -643,17 +656,24 @@ fn cost_text(report: &Report, verbose: bool) -> String {
 /// What the program lost, by kind.
 fn lost_text(report: &Report) -> String {
     let (cost, lost) = (&report.cost, report.manager.stall_seconds);
-    let of_cpu = match report.target.cpu_seconds >= LEAST_SECONDS {
-        true => format!(" ({} of its CPU time)", units::percent(cost.share_of_target)),
-        false => String::new(),
-    };
+    let share =
+        lost_share(report).map_or_else(String::new, |share| format!(" ({} of its time)", units::percent(share)));
     let mut line =
-        format!("about {}{of_cpu}: {} to being watched", units::seconds(lost), units::seconds(cost.watching_seconds));
+        format!("about {}{share}: {} to being watched", units::seconds(lost), units::seconds(cost.watching_seconds));
     if !is_observation(report) {
         let (moving, refaults) = (units::seconds(cost.moving_seconds), units::seconds(cost.refault_seconds));
-        line.push_str(&format!(", {moving} to moves, {refaults} to pages that came back"));
+        line.push_str(&format!(", {moving} to moves, {refaults} to pages that came back{}", ending_text(report)));
     }
     line
+}
+
+/// What of it the program read back as it ended; empty if that is nothing to speak of.
+pub(super) fn ending_text(report: &Report) -> String {
+    let ending = report.cost.ending_seconds;
+    match ending >= WORTH_SECONDS {
+        true => format!(" ({} of it read back as the program ended)", units::seconds(ending)),
+        false => String::new(),
+    }
 }
 
 fn tracker_text(report: &Report) -> String {

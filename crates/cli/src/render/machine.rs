@@ -16,6 +16,7 @@ use terrace_daemon::view::{Class, Status};
 use terrace_linux::survey::MAX_SLOWDOWN;
 use terrace_linux::survey::view::{Kind, Look, Row};
 
+use super::service::limit;
 use super::survey::{shortened, split, title};
 
 /// Looks that are kept to be scrolled back to: an hour of one every five seconds.
@@ -373,9 +374,9 @@ fn came_back(board: &Board, look: &Look) -> String {
 
 fn limited(board: &Board, look: &Look) -> String {
     let classes = board.service.iter().flat_map(|status| &status.classes);
-    let stopped = classes.filter_map(|class| Some(format!("class {} ({})", class.name, class.throttle.as_ref()?)));
+    let classes = classes.filter_map(|class| Some(format!("class {} ({})", class.name, limit(class)?)));
     let rows = look.rows.iter().filter_map(|row| Some(format!("{} ({})", title(row), row.limited_by.as_ref()?)));
-    let all: Vec<String> = stopped.chain(rows).collect();
+    let all: Vec<String> = classes.chain(rows).collect();
     if all.is_empty() {
         return "nobody".to_owned();
     }
@@ -394,17 +395,17 @@ fn limited(board: &Board, look: &Look) -> String {
 }
 
 fn draw_classes(frame: &mut Frame<'_>, status: &Status, area: Rect) {
-    let head = ["class", "state", "fast", "slow", "lost", "came back", "limited by"];
-    let widths = [16, 10, 7, 7, 7, 10].map(Constraint::Length).into_iter().chain([Constraint::Fill(1)]);
+    let head = ["class", "fast", "slow", "lost", "came back", "state"];
+    // On 80 columns the state has room for "stopped because pages came back".
+    let widths = [16, 6, 6, 6, 9].map(Constraint::Length).into_iter().chain([Constraint::Fill(1)]);
     let of = |class: &Class| {
         TableRow::new([
             visible(&class.name).into_owned(),
-            class.state.clone(),
             short(class.fast_bytes),
             short(class.slow_bytes),
             percent(class.stall_share),
             class.refaults.to_string(),
-            class.throttle.clone().unwrap_or_default(),
+            limit(class).unwrap_or(&class.state).to_owned(),
         ])
     };
     let mut rows: Vec<TableRow<'_>> = status.classes.iter().take(MOST_CLASSES).map(of).collect();
@@ -544,7 +545,7 @@ mod tests {
             ..Class::default()
         };
         let mut status = Status { classes: vec![class("web"), class("batch")], ..Status::default() };
-        status.classes[1].throttle = Some("refaults".to_owned());
+        status.classes[1].page_outs = "stopped_came_back".to_owned();
         status.own.cpu_share = 0.006;
         status
     }

@@ -4,6 +4,7 @@
 
 use std::fmt::Write;
 
+use terrace_core::governor::{FREE, state_in_words};
 use terrace_core::units::Bytes;
 use terrace_daemon::view::{Bins, Class, Explanation, Happening, Proof, Status, Tuned};
 
@@ -132,8 +133,8 @@ fn table_of_classes(status: &Status, screen: &Screen) -> String {
     let columns = if wide { head.len() } else { head.len() - 3 };
     let mut table = screen.table(&head[..columns]);
     for class in &status.classes {
-        let state = match &class.throttle {
-            Some(throttle) => format!("{}, throttled ({throttle})", class.state),
+        let state = match limit(class) {
+            Some(limit) => format!("{}, page-outs {limit}", class.state),
             None if class.short_of_cpu => format!("{}, short of CPU", class.state),
             None => class.state.clone(),
         };
@@ -154,6 +155,13 @@ fn table_of_classes(status: &Status, screen: &Screen) -> String {
         table.add_row(&row[..columns]);
     }
     table.to_string()
+}
+
+/// Whether page-outs of a class are limited to the bound, or stopped and why, in words; `None` where nothing limits them.
+pub(super) fn limit(class: &Class) -> Option<&str> {
+    // A class that is not managed has no state of page-outs.
+    let limited = !["", FREE].contains(&class.page_outs.as_str());
+    limited.then(|| state_in_words(&class.page_outs))
 }
 
 fn details(class: &Class) -> String {

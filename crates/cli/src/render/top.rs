@@ -10,7 +10,7 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Cell, Paragraph, Row, Table};
 use terrace_daemon::view::{Happening, Heat, Status};
 
-use super::service::{bytes, percent, span};
+use super::service::{bytes, limit, percent, span};
 
 /// What one frame shows.
 #[derive(Default)]
@@ -104,30 +104,33 @@ fn bar(share: f64, width: usize) -> String {
     "█".repeat(full) + &"░".repeat(width - full)
 }
 
+/// Columns from which on a class's working set fits beside the rest. On a narrower screen it is left out; `terrace classes` has it.
+const WIDE: u16 = 131;
+
 fn draw_classes(frame: &mut Frame<'_>, look: &Look, area: Rect) {
-    let head = ["", "class", "state", "goal", "procs", "fast", "slow", "in use", "granted", "hits", "stall"];
-    let widths = [2, 16, 20, 11, 6, 10, 10, 10, 10, 8, 7].map(Constraint::Length);
+    let head = ["", "class", "state", "goal", "procs", "fast", "slow", "granted", "hits", "stall", "in use"];
+    // The state is as wide as "stopped because pages came back".
+    let widths = [2, 16, 31, 11, 6, 10, 10, 10, 8, 7, 10].map(Constraint::Length);
+    let columns = if area.width >= WIDE { head.len() } else { head.len() - 1 };
     let rows = look.status.classes.iter().enumerate().map(|(index, class)| {
-        let state = match &class.throttle {
-            Some(throttle) => format!("throttled ({throttle})"),
-            None => class.state.clone(),
-        };
-        let row = Row::new([
+        let row = [
             if index == look.chosen { "›".to_owned() } else { String::new() },
             class.name.clone(),
-            state,
+            limit(class).map_or_else(|| class.state.clone(), str::to_owned),
             class.goal.clone(),
             class.processes.to_string(),
             bytes(class.fast_bytes),
             bytes(class.slow_bytes),
-            bytes(class.active_bytes),
             bytes(class.granted_bytes),
             class.hit_share.map_or_else(|| "-".to_owned(), percent),
             percent(class.stall_share),
-        ]);
+            bytes(class.active_bytes),
+        ];
+        let row = Row::new(row.into_iter().take(columns));
         if index == look.chosen { row.style(strong()) } else { row }
     });
-    frame.render_widget(Table::new(rows, widths).header(Row::new(head).style(dim())), area);
+    let head = Row::new(head.into_iter().take(columns)).style(dim());
+    frame.render_widget(Table::new(rows, widths.into_iter().take(columns)).header(head), area);
 }
 
 fn draw_heat(frame: &mut Frame<'_>, look: &Look, area: Rect) {
@@ -213,7 +216,11 @@ mod tests {
         let class = |name: &str| Class { name: name.to_owned(), state: "running".to_owned(), ..Class::default() };
         let look = Look {
             status: Status {
-                classes: vec![class("web"), Class { throttle: Some("refaults".to_owned()), ..class("batch") }],
+                classes: vec![
+                    Class { page_outs: "limited_to_bound".to_owned(), ..class("web") },
+                    Class { page_outs: "stopped_came_back".to_owned(), ..class("batch") },
+                    Class { page_outs: "free".to_owned(), ..class("idle") },
+                ],
                 tiers: vec![Tier { name: "dram".to_owned(), capacity_bytes: 100, used_bytes: 50, ..Tier::default() }],
                 ..Status::default()
             },
@@ -236,7 +243,9 @@ mod tests {
             "dram",
             "web",
             "›  batch",
-            "throttled (refaults)",
+            "limited to the bound ",
+            "stopped because pages came back ",
+            "running",
             "batch: use by address",
             "42",
             "█",

@@ -100,11 +100,12 @@ impl Programs {
         self.each.values().filter(|books| books.read == self.read)
     }
 
-    /// Why page-outs of all programs that are awake are stopped, if they are; the cause is that of the first.
+    /// Why page-outs of all programs that are awake are stopped or limited, if they are. While those of one are only limited, pages leave: then the
+    /// cause is its; otherwise that of the first.
     pub(super) fn throttle(&self) -> Option<Throttle> {
-        let mut causes = self.awake().map(Books::throttle);
-        let first = causes.next().flatten();
-        first.filter(|_| causes.all(|cause| cause.is_some()))
+        let causes: Option<Vec<Throttle>> = self.awake().map(Books::throttle).collect();
+        let causes = causes?;
+        causes.iter().find(|cause| !cause.refuses()).or(causes.first()).copied()
     }
 
     /// Whether the move at the start is under way for one of them.

@@ -34,6 +34,15 @@ async function get(path) {
   return answer.json();
 }
 
+// States of page-outs in words. While they are limited pages leave; while they are stopped none do.
+const PAGE_OUTS = {
+  free: "not limited",
+  limited_to_bound: "limited to the bound",
+  stopped_came_back: "stopped because pages came back",
+  stopped_compression: "stopped because data hardly compress",
+  stopped_promotions: "stopped at max_promotions",
+};
+
 function showStatus(status) {
   const processes = status.classes.reduce((sum, one) => sum + one.processes, 0);
   byId("line").textContent = `${status.state}: ${processes} processes in ${status.classes.length} classes; Terrace itself uses ` +
@@ -49,7 +58,7 @@ function showStatus(status) {
     const numbers = [one.processes, bytes(one.fast_bytes), bytes(one.slow_bytes), bytes(one.active_bytes), bytes(one.granted_bytes),
       bytes(one.floor_bytes), percent(one.hit_share), one.refaults.toLocaleString("en"), percent(one.stall_share, 2)];
     for (const number of numbers) row.append(element("td", String(number), "number"));
-    row.append(element("td", one.throttle || "off"));
+    row.append(element("td", PAGE_OUTS[one.page_outs] || one.page_outs));
     return row;
   }));
   const budget = status.budget;

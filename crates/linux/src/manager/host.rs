@@ -128,7 +128,7 @@ impl Manager {
         self.compact(now);
         let reading = self.stats.pressure;
         if let Some(throttle) = self.parts.engine.governor().throttle() {
-            *self.stats.throttled.entry(throttle.name()).or_default() += window.min(2 * interval);
+            *self.stats.throttled.entry(throttle).or_default() += window.min(2 * interval);
         }
         if self.parts.engine.governor().invests() {
             self.stats.invested += window.min(2 * interval);

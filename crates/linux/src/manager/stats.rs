@@ -1,10 +1,11 @@
 //! What a manager has done and seen so far, in figures.
 //!
-//! In: nothing. Out: [`ManagerStats`]. Must not: compute anything; the manager fills it in, reports and views read it.
+//! In: nothing. Out: [`ManagerStats`]. Must not: compute anything but sums of them; the manager fills it in, reports and views read it.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use terrace_core::governor::Throttle;
 use terrace_core::policy::ScanReport;
 use terrace_core::units::Bytes;
 
@@ -35,8 +36,8 @@ pub struct ManagerStats {
     pub major_faults: u64,
     /// CPU time of the managed processes since they are managed, clock ticks.
     pub cpu_ticks: u64,
-    /// Time during which page-outs were stopped, by cause.
-    pub throttled: BTreeMap<&'static str, Duration>,
+    /// Time during which page-outs were stopped or limited, by cause.
+    pub throttled: BTreeMap<Throttle, Duration>,
     /// Time of the move at the start, which may cost what is invested.
     pub invested: Duration,
     /// Events lost by the tracker.
@@ -94,4 +95,32 @@ pub struct ManagerStats {
     pub shared_refused: Option<String>,
     /// Why the surroundings could not be read, if they could not: then nothing throttles but the refaults.
     pub pressure_error: Option<String>,
+}
+
+impl ManagerStats {
+    /// Time during which page-outs were stopped or limited, by their state.
+    pub fn page_outs(&self) -> BTreeMap<&'static str, Duration> {
+        let mut sums: BTreeMap<&'static str, Duration> = BTreeMap::new();
+        for (throttle, time) in &self.throttled {
+            *sums.entry(throttle.state()).or_default() += *time;
+        }
+        sums
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn time_limited_to_the_bound_is_one_state_whatever_used_the_bound_up() {
+        let seconds = Duration::from_secs;
+        let throttled = [(Throttle::Moves, 20), (Throttle::Watching, 5), (Throttle::Refaults, 3)];
+        let stats = ManagerStats {
+            throttled: throttled.map(|(throttle, time)| (throttle, seconds(time))).into(),
+            ..ManagerStats::default()
+        };
+        let states = BTreeMap::from([("limited_to_bound", seconds(25)), ("stopped_came_back", seconds(3))]);
+        assert_eq!(stats.page_outs(), states);
+    }
 }

@@ -64,15 +64,21 @@ fn a_single_point_can_be_seen() {
 }
 
 #[test]
-fn throttled_time_is_shaded_and_named() {
+fn time_in_which_page_outs_are_limited_and_time_in_which_they_are_stopped_are_shaded_apart() {
     let report = example::managed();
-    let figure = &figures(&report).unwrap()[0];
-    let shade = hex(BRAKED);
-    assert!(figure.svg.as_ref().unwrap().contains(&shade) && figure.legend.iter().any(|legend| legend.ink == BRAKED));
-    let mut calm = report;
-    calm.timeline.iter_mut().for_each(|point| point.throttled = false);
-    let figure = &figures(&calm).unwrap()[0];
-    assert!(!figure.svg.as_ref().unwrap().contains(&shade) && !figure.legend.iter().any(|legend| legend.ink == BRAKED));
+    let states = [
+        (LIMITED, crate::PageOuts::LimitedToBound, "page-outs limited to the bound"),
+        (STOPPED, crate::PageOuts::StoppedCameBack, "page-outs stopped because pages came back"),
+    ];
+    for (ink, state, label) in states {
+        let figures_of = |report: &Report| figures(report).unwrap().into_iter().take(3).collect::<Vec<_>>();
+        let named = |figure: &Figure| figure.legend.iter().any(|legend| legend.ink == ink && legend.label == label);
+        let shaded = |figure: &Figure| figure.svg.as_ref().unwrap().contains(&hex(ink));
+        assert!(figures_of(&report).iter().all(|figure| named(figure) && shaded(figure)), "{label}");
+        let mut without = report.clone();
+        without.timeline.retain(|point| point.page_outs != state);
+        assert!(!figures_of(&without).iter().any(|figure| named(figure) || shaded(figure)), "{label}");
+    }
 }
 
 #[test]

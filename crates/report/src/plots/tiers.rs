@@ -6,7 +6,7 @@ use plotters::prelude::*;
 use plotters::series::{AreaSeries, LineSeries};
 
 use super::*;
-use crate::{Point, text};
+use crate::{PageOuts, Point, text};
 
 /// Fast and slow memory over time.
 pub(super) fn fast_and_slow(report: &Report) -> anyhow::Result<Figure> {
@@ -23,9 +23,7 @@ pub(super) fn fast_and_slow(report: &Report) -> anyhow::Result<Figure> {
     if compressed {
         legend.push(Legend::line(OCCUPIED, "memory the compressed tier occupied itself"));
     }
-    if points.iter().any(|point| point.throttled) {
-        legend.push(Legend::area(BRAKED, "page-outs stopped (throttled)"));
-    }
+    legend.extend(page_outs_legend(&points));
     if points.is_empty() {
         return Ok(Figure::without_drawing(id, question, NOTHING_RECORDED));
     }
@@ -55,7 +53,7 @@ pub(super) fn fast_and_slow(report: &Report) -> anyhow::Result<Figure> {
             chart.draw_series(AreaSeries::new(values.clone(), 0.0, ink)).map_err(failed)?;
             draw_lone_point(&mut chart, &values, ink)?;
         }
-        shade_brakes(&mut chart, &points, &time, end, top)?;
+        shade_page_outs(&mut chart, &points, &time, end, top)?;
         let mut lines = vec![(RESIDENT, series(|point| point.resident_bytes))];
         if compressed {
             lines.push((OCCUPIED, series(|point| point.slow_occupied_bytes)));
@@ -122,9 +120,7 @@ fn rates_figure(
         return Ok(Figure::without_drawing(id, question, answer));
     }
     let mut legend: Vec<Legend> = lines.iter().map(|(ink, label, _)| Legend::line(*ink, *label)).collect();
-    if points.iter().any(|point| point.throttled) {
-        legend.push(Legend::area(BRAKED, "page-outs stopped (throttled)"));
-    }
+    legend.extend(page_outs_legend(&points));
     let time = time_scale(&points);
     let end = end_of(&points, &time);
     let answer = answer(&busiest(&points, lines[0].2));
@@ -168,7 +164,7 @@ fn rate_panel(
     let x_name = format!("time since the start ({})", time.unit);
     let mesh = Mesh { y_labels: 4, ..Mesh::of(sheet, &x_name, "pages a second") };
     let mut chart = mesh.chart(area, 0.0..end, 0.0..top)?;
-    shade_brakes(&mut chart, points, time, end, top)?;
+    shade_page_outs(&mut chart, points, time, end, top)?;
     for (ink, values) in lines {
         chart.draw_series(LineSeries::new(values.iter().copied(), ink.stroke_width(4))).map_err(failed)?;
         draw_lone_point(&mut chart, values, *ink)?;
@@ -189,18 +185,42 @@ fn rates(points: &[Point], time: &Scale, counter: fn(&Point) -> u64) -> Vec<(f64
     steps
 }
 
-/// Shades the spans from each throttled point to the next point.
-fn shade_brakes(chart: &mut Chart<'_, '_>, points: &[Point], time: &Scale, end: f64, top: f64) -> anyhow::Result<()> {
-    let mut spans: Vec<(f64, f64)> = Vec::new();
-    for (index, point) in points.iter().enumerate().filter(|(_, point)| point.throttled) {
-        let from = time.of(point.seconds);
-        let to = points.get(index + 1).map_or(end, |next| time.of(next.seconds));
-        match spans.last_mut() {
-            Some(last) if last.1 >= from => last.1 = to,
-            _ => spans.push((from, to)),
+/// What the shaded spans are: each state in which page-outs were, once.
+fn page_outs_legend(points: &[Point]) -> Vec<Legend> {
+    let mut legend: Vec<Legend> = Vec::new();
+    for state in points.iter().map(|point| point.page_outs).filter(|state| *state != PageOuts::Free) {
+        let label = format!("page-outs {}", state.in_words());
+        if legend.iter().all(|known| known.label != label) {
+            legend.push(Legend::area(ink_of(state), label));
         }
     }
-    let bands = spans.into_iter().map(|(from, to)| Rectangle::new([(from, 0.0), (to, top)], BRAKED.mix(0.35).filled()));
+    legend
+}
+
+/// While page-outs are limited pages leave; while they are stopped none do.
+fn ink_of(state: PageOuts) -> RGBColor {
+    if state.are_stopped() { STOPPED } else { LIMITED }
+}
+
+/// Shades the spans in which page-outs were limited or stopped: each lasts from its point to the next.
+fn shade_page_outs(
+    chart: &mut Chart<'_, '_>,
+    points: &[Point],
+    time: &Scale,
+    end: f64,
+    top: f64,
+) -> anyhow::Result<()> {
+    let mut spans: Vec<(f64, f64, RGBColor)> = Vec::new();
+    for (index, point) in points.iter().enumerate().filter(|(_, point)| point.page_outs != PageOuts::Free) {
+        let (from, ink) = (time.of(point.seconds), ink_of(point.page_outs));
+        let to = points.get(index + 1).map_or(end, |next| time.of(next.seconds));
+        match spans.last_mut() {
+            Some(last) if last.1 >= from && last.2 == ink => last.1 = to,
+            _ => spans.push((from, to, ink)),
+        }
+    }
+    let bands =
+        spans.into_iter().map(|(from, to, ink)| Rectangle::new([(from, 0.0), (to, top)], ink.mix(0.35).filled()));
     chart.draw_series(bands).map_err(failed)?;
     Ok(())
 }
@@ -224,7 +244,7 @@ fn end_of(points: &[Point], time: &Scale) -> f64 {
 }
 
 /// The timeline with at most [`MOST_POINTS`] points. Counters are those of the last point of each bundle, so that rates stay
-/// exact; amounts are means; a bundle is throttled if any of its points is.
+/// exact; amounts are means; page-outs are those of its first point at which they were stopped, or else limited.
 fn thinned(timeline: &[Point]) -> Vec<Point> {
     let valid: Vec<Point> =
         timeline.iter().filter(|point| point.seconds.is_finite() && point.seconds >= 0.0).copied().collect();
@@ -237,6 +257,9 @@ fn bundled(points: &[Point]) -> Point {
     let mean = |value: fn(&Point) -> u64| {
         (points.iter().map(|point| u128::from(value(point))).sum::<u128>() / points.len() as u128) as u64
     };
+    let mut states = points.iter().map(|point| point.page_outs);
+    let stopped = states.clone().find(|state| state.are_stopped());
+    let limited = states.find(|state| *state != PageOuts::Free);
     Point {
         fast_bytes: mean(|point| point.fast_bytes),
         slow_bytes: mean(|point| point.slow_bytes),
@@ -244,7 +267,7 @@ fn bundled(points: &[Point]) -> Point {
         saved_bytes: mean(|point| point.saved_bytes),
         swapped_by_others_bytes: mean(|point| point.swapped_by_others_bytes),
         resident_bytes: mean(|point| point.resident_bytes),
-        throttled: points.iter().any(|point| point.throttled),
+        page_outs: stopped.or(limited).unwrap_or_default(),
         ..points[points.len() - 1]
     }
 }

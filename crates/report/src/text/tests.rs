@@ -10,7 +10,7 @@ fn the_headline_says_what_was_saved_and_what_it_cost() {
     assert_eq!(
         headline(&example::managed()),
         "Saved 840.0 MiB of 2.0 GiB of fast memory on average (41 %); the program lost about 0.8 % of its time (estimate); \
-         the bound of 2 % was kept, page-outs stopped for 12 s to keep it"
+         the bound of 2 % was kept, page-outs stopped for 12 s because pages came back"
     );
     assert!(
         headline(&example::observed()).starts_with("Watched 2.0 GiB for 2 min and moved nothing: 521.0 MiB (25 %)")
@@ -27,6 +27,29 @@ fn the_headline_says_what_was_saved_and_what_it_cost() {
     );
 }
 
+#[test]
+fn one_share_of_loss_is_in_all_lines_and_it_is_the_one_that_the_bound_is_for() {
+    let mut report = example::managed();
+    // Of four cores the program has four times as much time as the clock shows.
+    (report.target.wall_seconds, report.target.cpu_seconds, report.manager.stall_seconds) = (100.0, 400.0, 6.0);
+    assert!(headline(&report).contains("lost about 1.5 % of its time (estimate); the bound of 2 % was kept"));
+    assert!(lost_text(&report).starts_with("about 6 s (1.5 % of its time): "), "{}", lost_text(&report));
+    assert!(!closing_lines(&report, false, true, &WIDE).contains("CPU time"));
+}
+
+#[test]
+fn what_an_ending_program_reads_back_is_named_and_breaks_no_bound() {
+    let mut report = example::managed();
+    report.manager.stall_seconds = 3.0;
+    (report.cost.refault_seconds, report.cost.ending_seconds) = (2.65, 1.5);
+    let line = headline(&report);
+    assert!(line.contains("about 2.5 % of its time (estimate)"), "{line}");
+    assert!(line.ends_with("the bound of 2 % was kept but for what it read back as it ended"), "{line}");
+    assert!(lost_text(&report).ends_with("pages that came back (1.5 s of it read back as the program ended)"));
+    report.cost.ending_seconds = 0.2;
+    assert!(headline(&report).contains("the bound of 2 % was NOT kept"), "{}", headline(&report));
+}
+
 /// `terrace run sleep 1`: nothing moved, and hardly anything was there.
 fn idle() -> Report {
     let mut report = example::managed();
@@ -35,7 +58,8 @@ fn idle() -> Report {
     report.tiers.iter_mut().for_each(|tier| tier.mean_used_bytes = 300 << 10);
     (report.fast_bytes_saved_mean, report.moved_pages, report.refaults) = (0, MovedPages::default(), 0);
     (report.manager.stall_seconds, report.cost.share_of_target) = (0.000_335, 0.067);
-    report.throttled_seconds.clear();
+    report.cost.ending_seconds = 0.0;
+    report.page_outs_seconds.clear();
     report.notes.clear();
     report.proof = None;
     report.inside = InsideReport::default();
@@ -164,13 +188,19 @@ fn rates_are_of_the_span_between_two_points() {
         promoted_pages: 100,
         refaults: 9,
         manager_cpu_seconds: 1.05,
-        throttled: true,
+        page_outs: PageOuts::LimitedToBound,
         ..Point::default()
     };
     let line = progress_line(&point, Some(&before), 200);
-    for part in
-        ["12 s", "fast   1.0 GiB", "saved   1.5 GiB", "moves  1,050/s", "refaults    2/s", "cpu 2.5 %", "throttled"]
-    {
+    for part in [
+        "12 s",
+        "fast   1.0 GiB",
+        "saved   1.5 GiB",
+        "moves  1,050/s",
+        "refaults    2/s",
+        "cpu 2.5 %",
+        "limited to the bound",
+    ] {
         assert!(line.contains(part), "{part:?} is missing in {line:?}");
     }
     assert_eq!(

@@ -3,7 +3,7 @@
 //! In: the manager's figures once a second, and every walk (as a [`Observer`]). Out: the [`Report`]. Must not: grow without
 //! bound; a long run is kept in coarser steps.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::io::IsTerminal;
 use std::path::Path;
 use std::time::Duration;
@@ -31,6 +31,8 @@ use terrace_report::{
 const MOST_POINTS: usize = 1800;
 /// How often it is counted how much lies in huge pages: one look at each block.
 const HUGE_EVERY: Duration = Duration::from_secs(2);
+/// The last of a program that ends: what it reads back then no budget of later time pays for.
+const ENDING: Duration = Duration::from_secs(5);
 const BLOCK_BYTES: u64 = BLOCK_PAGES as u64 * PAGE_BYTES;
 /// Edges of the age histogram, in seconds.
 const AGES: [f64; 11] = [0.0, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0];
@@ -49,7 +51,8 @@ pub(crate) struct Recorder {
     ages_at: Time,
     progress: bool,
     live: Option<LiveView>,
-    throttled: BTreeMap<String, f64>,
+    /// Refaults up to each of the latest points, for those of the ending.
+    latest: VecDeque<(Time, u64)>,
     cpu_at_start: (f64, f64),
     target_cpu: f64,
     peak_resident: u64,
@@ -96,7 +99,7 @@ impl Recorder {
             ages_at: Time::ZERO,
             progress: !plan.output.quiet && !plan.output.live && std::io::stderr().is_terminal(),
             live: plan.output.live.then(LiveView::enter),
-            throttled: BTreeMap::new(),
+            latest: VecDeque::new(),
             cpu_at_start: own_cpu(),
             target_cpu: 0.0,
             peak_resident: 0,
@@ -111,6 +114,10 @@ impl Recorder {
         let pages = manager.engine().pages();
         let ledger = manager.engine().ledger();
         let stats = manager.stats();
+        self.latest.push_back((now, ledger.refaults()));
+        while self.latest.get(1).is_some_and(|(at, _)| now.since(*at) >= ENDING) {
+            self.latest.pop_front();
+        }
         for space in pages.spaces() {
             if let Some(pid) = manager.pid(space) {
                 self.pids.insert(space, pid);
@@ -127,6 +134,7 @@ impl Recorder {
         let occupied = swap.occupied().get();
         let (saved, others) = saved(manager, &used, moved, &swap);
         let (user, system) = own_cpu();
+        let throttle = manager.engine().governor().throttle();
         let point = Point {
             seconds: now.since(self.began).as_secs_f64(),
             fast_bytes: used[0],
@@ -143,7 +151,8 @@ impl Recorder {
                 0 => 0.0,
                 pages => stats.last_round.accessed as f64 / pages as f64,
             },
-            throttled: manager.engine().governor().throttle().is_some(),
+            page_outs: throttle.into(),
+            throttled: throttle.is_some(),
         };
         self.sum(now, &used, &swap, saved, &point);
         let left = Bytes::of_pages(stats.incompressible_pages).get();
@@ -241,9 +250,6 @@ impl Recorder {
         self.live = None;
         let (stats, engine) = (manager.stats(), manager.engine());
         let ledger = engine.ledger();
-        for (cause, time) in &stats.throttled {
-            self.throttled.insert((*cause).to_owned(), time.as_secs_f64());
-        }
         let used = target.used();
         // Of a child that has ended the kernel reports the total; of every other, the readings taken twice per second count.
         self.target_cpu = match used {
@@ -254,11 +260,16 @@ impl Recorder {
         let seconds = self.sums.seconds.max(f64::MIN_POSITIVE);
         let (user, system) = own_cpu();
         let (user, system) = (user - self.cpu_at_start.0, system - self.cpu_at_start.1);
-        let cost = self.cost(manager, facts, user + system);
+        let target = self.target_report(plan, target, stats.processes, children_peak);
+        let refaults_at_end = match target.ended {
+            true => at_end(self.began, manager.now(), &self.latest, ledger.refaults()),
+            false => 0,
+        };
+        let cost = cost(&target, refaults_at_end, manager, facts, user + system);
         let heat_map = heat_map(&self.heat, &self.pids);
         Ok(Report {
             schema_version: SCHEMA_VERSION,
-            target: self.target_report(plan, target, stats.processes, children_peak),
+            target,
             tracker: facts.tracker.clone(),
             tracker_reasons: facts.tracker_reasons.clone(),
             policy: plan.spec.policy.clone(),
@@ -281,9 +292,11 @@ impl Recorder {
             moved_pages: moved_pages(manager),
             inside: inside(manager, self.inside),
             refaults: ledger.refaults(),
+            refaults_at_end,
             ping_pong_pages: ledger.ping_pong_pages(),
             promotions_p98: engine.governor().promotions(),
-            throttled_seconds: self.throttled.clone(),
+            page_outs_seconds: stats.page_outs().into_iter().map(|(state, time)| seconds_of(state, time)).collect(),
+            throttled_seconds: stats.throttled.iter().map(|(cause, time)| seconds_of(cause.name(), *time)).collect(),
             rejected_pages: engine
                 .governor()
                 .rejections()
@@ -326,27 +339,6 @@ impl Recorder {
         }
     }
 
-    /// What the program paid.
-    fn cost(&self, manager: &Manager, facts: &Facts, own_cpu_seconds: f64) -> CostReport {
-        let watching = manager.watching();
-        let refault = facts.refault_cost.map_or(0.0, |cost| cost.as_secs_f64());
-        let mut cost = CostReport {
-            watching_seconds: manager.watching_cost().as_secs_f64(),
-            moving_seconds: manager.moving_cost().as_secs_f64(),
-            refault_seconds: manager.engine().ledger().refaults() as f64 * refault,
-            own_cpu_seconds,
-            share_of_target: 0.0,
-            touched_bits: watching.cost().touched,
-            touch_nanoseconds: watching.prices().touch_ns,
-            back_off: watching.step(),
-        };
-        if self.target_cpu > 0.0 {
-            cost.share_of_target =
-                (cost.watching_seconds + cost.moving_seconds + cost.refault_seconds) / self.target_cpu;
-        }
-        cost
-    }
-
     fn tier_reports(&self, manager: &Manager, seconds: f64) -> Vec<TierReport> {
         let tiers = manager.tiers().tiers().iter();
         let sums = self.tiers.iter().cloned().chain(std::iter::repeat(TierSums::default()));
@@ -368,6 +360,50 @@ impl Recorder {
             })
             .collect()
     }
+}
+
+/// What the program paid.
+fn cost(
+    target: &TargetReport,
+    refaults_at_end: u64,
+    manager: &Manager,
+    facts: &Facts,
+    own_cpu_seconds: f64,
+) -> CostReport {
+    let watching = manager.watching();
+    let refault = facts.refault_cost.map_or(0.0, |cost| cost.as_secs_f64());
+    let mut cost = CostReport {
+        watching_seconds: manager.watching_cost().as_secs_f64(),
+        moving_seconds: manager.moving_cost().as_secs_f64(),
+        refault_seconds: manager.engine().ledger().refaults() as f64 * refault,
+        ending_seconds: refaults_at_end as f64 * refault,
+        own_cpu_seconds,
+        lost_share: 0.0,
+        share_of_target: 0.0,
+        touched_bits: watching.cost().touched,
+        touch_nanoseconds: watching.prices().touch_ns,
+        back_off: watching.step(),
+    };
+    let lost = cost.watching_seconds + cost.moving_seconds + cost.refault_seconds;
+    cost.lost_share = target.share_of_time(lost);
+    if target.cpu_seconds > 0.0 {
+        cost.share_of_target = lost / target.cpu_seconds;
+    }
+    cost
+}
+
+/// Refaults of the last seconds beyond what came back at the rate until then; `latest` has the refaults up to the latest points. Of a short run the
+/// last quarter counts.
+fn at_end(began: Time, now: Time, latest: &VecDeque<(Time, u64)>, refaults: u64) -> u64 {
+    let span = ENDING.min(now.since(began) / 4);
+    let Some((at, before)) = latest.iter().rev().find(|(at, _)| now.since(*at) >= span) else { return 0 };
+    let (ending, until_then) = (now.since(*at).as_secs_f64(), at.since(began).as_secs_f64());
+    let usual = if until_then > 0.0 { *before as f64 / until_then * ending } else { 0.0 };
+    refaults.saturating_sub(*before).saturating_sub(usual as u64)
+}
+
+fn seconds_of(name: &str, time: Duration) -> (String, f64) {
+    (name.to_owned(), time.as_secs_f64())
 }
 
 /// What Terrace itself did and used.
@@ -614,4 +650,22 @@ fn heat_map(heat: &HeatRecorder, pids: &BTreeMap<SpaceId, u32>) -> HeatMap {
 fn own_cpu() -> (f64, f64) {
     let usage = usage(Who::Myself);
     (usage.user_seconds, usage.system_seconds)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_an_ending_program_reads_back_is_what_exceeds_the_rate_before() {
+        let at = |seconds: u64| Time::ZERO + Duration::from_secs(seconds);
+        // A hundred a second for a minute, and then a thousand more in the last five.
+        let latest: VecDeque<(Time, u64)> = (50..=60).map(|second| (at(second), second * 100)).collect();
+        assert_eq!(at_end(Time::ZERO, at(60), &latest, 7000), 1000);
+        assert_eq!(at_end(Time::ZERO, at(60), &latest, 6000), 0, "at the rate that it had all along");
+        // Of eight seconds the last two.
+        let short: VecDeque<(Time, u64)> = (0..8).map(|second| (at(second), 0)).collect();
+        assert_eq!(at_end(Time::ZERO, at(8), &short, 300), 300);
+        assert_eq!(at_end(Time::ZERO, at(8), &VecDeque::new(), 300), 0);
+    }
 }

@@ -97,6 +97,21 @@ fn a_program_that_cannot_afford_its_page_outs_holds_up_no_other() {
 }
 
 #[test]
+fn page_outs_of_all_are_only_limited_while_those_of_one_are() {
+    let mut pages = two();
+    let mut governor = Governor::new(GovernorConfig::default());
+    governor.on_program(at(0), SpaceId(0), &Pressure { refaults: 20_000, ..priced() });
+    // Program 1 owes for what it did, so that its next page-out waits.
+    governor.on_program(at(0), SpaceId(1), &Pressure { moving: SECOND, ..priced() });
+    governor.admit(at(0), &[request(&pages, 1, 1, Reason::Cold)], &mut pages, &TIERS, None);
+    governor.on_program(at(1), SpaceId(0), &Pressure { refaults: 20_000, ..priced() });
+    governor.on_program(at(1), SpaceId(1), &priced());
+    assert_eq!(governor.throttle(), Some(Throttle::Moves));
+    governor.forget(SpaceId(1));
+    assert_eq!(governor.throttle(), Some(Throttle::Refaults));
+}
+
+#[test]
 fn each_program_is_probed_by_itself() {
     let pages = two();
     let mut governor = Governor::new(GovernorConfig { swap: Some(SLOW), ..GovernorConfig::default() });

@@ -9,7 +9,7 @@ use super::*;
 use crate::report::comparison::{Named, shortened};
 
 /// Inks of managers, in the order they appear; after the last the first comes again.
-const INKS_OF_MANAGERS: [RGBColor; 8] = [AXIS, OCCUPIED, SLOW, BRAKED, REFAULTS, FAST, PROMOTED, RESIDENT];
+const INKS_OF_MANAGERS: [RGBColor; 8] = [AXIS, OCCUPIED, SLOW, STOPPED, REFAULTS, FAST, PROMOTED, RESIDENT];
 
 /// The plots.
 ///

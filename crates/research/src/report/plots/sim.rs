@@ -13,7 +13,7 @@ use super::shades::{Shades, shades};
 use super::*;
 
 /// Inks of policies in one drawing of lines. More lines than these cannot be distinguished, so no more are drawn.
-const POLICY_INKS: [RGBColor; 6] = [FAST, OCCUPIED, SLOW, BRAKED, FOREST, RESIDENT];
+const POLICY_INKS: [RGBColor; 6] = [FAST, OCCUPIED, SLOW, STOPPED, FOREST, RESIDENT];
 
 /// The plots of one run.
 ///
