@@ -13,6 +13,7 @@ import math
 import os
 import platform
 import shutil
+import signal
 import socket
 import statistics
 import subprocess
@@ -37,7 +38,8 @@ def parser(doc, out=False):
 
 
 def ready(root=False, command=True):
-    """Ends the script where it lacks the command, or root."""
+    """Ends the script where it lacks the command, or root. SIGINT, by which Terrace is ended, counts again: a shell that starts a script with `&` has it ignored."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     if root and os.geteuid() != 0:
         sys.exit(f"{SCRIPT}: managing memory needs root: sudo benchmarks/{SCRIPT} ...")
     if command and not shutil.which(TERRACE):

@@ -20,14 +20,19 @@ class Server(socketserver.UnixStreamServer):
 
 
 def filled(mebibytes, seed):
-    """Documents as a program keeps them that has read some: texts, numbers, a dictionary each."""
+    """Documents as a program keeps them that has read a log: lines, numbers, a dictionary each."""
     rng = random.Random(seed)
-    words = ["".join(rng.choices("etaoinshrdlucmfw", k=rng.randint(2, 10))) for _ in range(5000)]
-    sentences = [" ".join(rng.choices(words, k=8)) for _ in range(5000)]
+    agents = ["Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101", "curl/8.14.1", "python-requests/2.32.5", "kube-probe/1.34"]
+    paths = ["".join(rng.choices("etaoinshrdlucmfw", k=rng.randint(4, 12))) for _ in range(200)]
+
+    def line(number):
+        path, agent = rng.choice(paths), rng.choice(agents)
+        second = f"2026-11-{number % 28 + 1:02} 12:{rng.randrange(60):02}:{rng.randrange(60):02}.{rng.randrange(1000):03}"
+        return f"{second} INFO worker-{rng.randrange(8)} GET /api/v1/{path}/{rng.randrange(100_000)} 200 {rng.randrange(5000)} \"{agent}\""
 
     def document(number):
-        body = " ".join(rng.choices(sentences, k=40))
-        return {"id": number, "body": body, "numbers": [rng.random() for _ in range(40)], "check": zlib.crc32(body.encode())}
+        body = "\n".join(line(number) for _ in range(20))
+        return {"id": number, "body": body, "numbers": [rng.randrange(10_000) / 100 for _ in range(20)], "check": zlib.crc32(body.encode())}
 
     def size(made):
         return sys.getsizeof(made) + sum(map(sys.getsizeof, made.values())) + sum(map(sys.getsizeof, made["numbers"]))
