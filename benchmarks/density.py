@@ -822,7 +822,7 @@ def page(runs, source):
     budget = " and ".join(f"{size / GIB:g} GiB" for size in sorted({run["budget_bytes"] for run in of}))
     about = (f"{len(of)} runs of {when[0]}{f' to {when[-1]}' if len(when) > 1 else ''} on {of[0]['machine']}, {of[0]['cpus']} processors, Linux {of[0]['kernel']}; "
              f"budget {budget}; medians of rounds with all values' range, percentiles of all answers while those that fit are held ([raw]({source})).")
-    return f"{BEGIN}\n{about}\n\n{table(of)}\n\n![How many programs fit, by mode](density.svg)\n{END}"
+    return f"{BEGIN}\n{about}\n\n{table(of)}\n\n![How many fit](density.svg)\n{END}"
 
 
 def rounds_by_machine(runs):
