@@ -95,9 +95,12 @@ class Busy:
 
     def end(self):
         self.ended.set()
+        # All of them first: PostgreSQL ends when its clients have.
         for child in self.children.values():
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(child.pid, signal.SIGTERM if child.poll() is None else 0)
+            if child.poll() is None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(child.pid, signal.SIGTERM)
+        for child in self.children.values():
             child.wait()
 
 

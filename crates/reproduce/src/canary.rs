@@ -53,7 +53,7 @@ const LIMITED_SHARE: f64 = 0.5;
 /// The largest program that is tried: each is run as small as it can be built.
 const MOST_BYTES: u64 = 256 << 20;
 /// Programs whose usual amount of work is many times the same: once or twice is enough.
-const OPERATIONS: [(&str, u64); 2] = [("gap-", 2), ("graph500", 2)];
+const OPERATIONS: [(&str, u64); 3] = [("gap-", 2), ("graph500", 2), ("ligra-pagerank", 2)];
 /// Records of the database that canaries ask.
 const RECORDS: u64 = 64;
 /// Between two turns of [`Turns`], at full size.

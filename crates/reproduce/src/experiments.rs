@@ -53,6 +53,11 @@ impl Stated {
     pub fn is_numeric(&self) -> bool {
         [self.number, self.at_least, self.at_most, self.most].iter().any(Option::is_some)
     }
+
+    /// Whether there is any number: of the row's value, one for each size, or a loss alone.
+    pub fn has_number(&self) -> bool {
+        self.is_numeric() || !self.each.is_empty() || self.loss.is_some()
+    }
 }
 
 /// What a row is a figure of.

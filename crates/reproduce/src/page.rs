@@ -1,6 +1,6 @@
 //! The page docs/fidelity.md: for each paper how many of its figures agree, and every row beside ours with the reason where it differs.
 //!
-//! What counts as a figure of a paper is a number that it states, once and under its own conditions; goals, variants, repeats and rivals are
+//! What counts as a figure of a paper is a number that it states or draws, once and under its own conditions; goals, variants, repeats and rivals are
 //! counted beside them.
 //!
 //! In: rows and the store of results. Out: Markdown. Must not: run anything, or say of a row what neither its runs nor its record say.
@@ -162,9 +162,9 @@ fn verdict(results: &Results<'_>, row: &Row) -> Option<Verdict> {
     results.get(row.id.as_str()).map(|kept| kept.result.verdict)
 }
 
-/// Rows that are figures of their paper and have a number or a range of it.
+/// Rows that are figures of their paper and have a number of it: of the value, one for each size, or a loss alone.
 fn is_figure(row: &Row) -> bool {
-    row.kind == Kind::Figure && row.paper.is_numeric()
+    row.kind == Kind::Figure && row.paper.has_number()
 }
 
 /// The first paragraph: how many figures agree, and what each paper's rows come to.
@@ -177,9 +177,9 @@ fn findings(out: &mut String, experiments: &Experiments, rows: &[&Row], results:
     let is_opposite = |_: &Row, verdict| verdict == Verdict::Opposite;
     let _ = write!(
         out,
-        "Of the {} distinct figures that {} papers state in numbers {} agree, within the paper's own bound where it states one; {} point the other \
-         way, {} of these with a cause that another row tests. Beside them stand {} rows of orders, repeats, variants, goals and other systems, of \
-         which {} agree.",
+        "Of the {} distinct figures that {} papers state in numbers, or draw so that they can be read off, {} agree, within the paper's own bound \
+         where it states one; {} point the other way, {} of these with a cause that another row tests. Beside them stand {} rows of orders, \
+         repeats, variants, goals and other systems, of which {} agree.",
         figures.len(),
         of_papers.count(),
         count(&figures, |_, verdict| verdict == Verdict::Agrees),

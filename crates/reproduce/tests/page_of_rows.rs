@@ -237,8 +237,8 @@ fn the_page_counts_verdicts_and_shows_a_cause_with_what_it_changes() {
     fill(&all, "T.other", &folder, MINUTES);
     let made = page_of(&all, &folder);
     assert!(made.contains("| A paper | 4 | 0 | 0 | 2 | 0 | 0 | 0 | 0 | 2 | 0 of 3 | 1 of 2 | 1 |"), "{made}");
-    let first = "Of the 3 distinct figures that 1 papers state in numbers 0 agree, within the paper's own bound where it states one; 2 point the other \
-        way, 1 of these with a cause that another row tests. Beside them stand 1 rows";
+    let first = "Of the 3 distinct figures that 1 papers state in numbers, or draw so that they can be read off, 0 agree, within the paper's own bound \
+        where it states one; 2 point the other way, 1 of these with a cause that another row tests. Beside them stand 1 rows";
     assert!(made.contains(first), "{made}");
     assert!(file(&[("bad", two, "kind = \"gaol\"")]).is_err_and(|why| why.contains("kind")));
     let other = run(&all, "T.other").rows[0].ours_text.clone();

@@ -30,7 +30,8 @@ impl Executor for Threads {
 fn parameters(name: &str) -> Parameters {
     let operations = match name {
         "graph500" | "gap-bfs" => Some(3),
-        "gap-sssp" | "gap-bc" => Some(2),
+        "gap-sssp" | "gap-bc" | "ligra-bfs" => Some(2),
+        "ligra-pagerank" => Some(5),
         _ => None,
     };
     Parameters { threads: 3, operations, ..Parameters::new(SIZE) }
@@ -84,6 +85,8 @@ each_workload! {
     gap_sssp: "gap-sssp";
     gap_bc: "gap-bc";
     ligra_mis: "ligra-mis";
+    ligra_bfs: "ligra-bfs";
+    ligra_pagerank: "ligra-pagerank";
     xsbench: "xsbench";
     liblinear: "liblinear";
     mcf: "mcf";
@@ -138,8 +141,9 @@ fn sizes_are_free() {
     // A second, larger size, so that nothing fits by chance.
     for info in workloads() {
         let operations = match info.name {
-            "graph500" | "gap-bfs" | "gap-sssp" | "gap-bc" | "ligra-mis" | "npb-ft" | "liblinear" => Some(1),
-            "npb-lu" | "npb-sp" | "gap-pr" => Some(2),
+            "graph500" | "gap-bfs" | "gap-sssp" | "gap-bc" | "ligra-mis" | "ligra-bfs" => Some(1),
+            "npb-ft" | "liblinear" => Some(1),
+            "npb-lu" | "npb-sp" | "gap-pr" | "ligra-pagerank" => Some(2),
             "mcf" => Some(2000),
             _ => Some(5000),
         };
@@ -189,6 +193,8 @@ fn lost_data_is_seen_by_every_workload() {
         ("gap-bc", "successors", 40_000, 0xFF00FF),
         ("gap-bc", "graph neighbors", 4000, 1),
         ("ligra-mis", "states", 400, 4),
+        ("ligra-bfs", "parents", 400, 1),
+        ("ligra-pagerank", "p_next", 40, 1 << 62),
         ("xsbench", "nuclide grids", 48 * 1000 + 8, 1 << 52),
         ("xsbench", "union energies", 8000, 1 << 60),
         ("liblinear", "nodes", 16_000, 1),
@@ -337,6 +343,7 @@ fn bad_parameters_are_refused_with_their_names() {
         ("npb-ft", with("grid", "7"), "grid"),
         ("gap-pr", with("graph", "twitter"), "graph"),
         ("memcached", with("value", "-1"), "value"),
+        ("memcached", with("network", "-1"), "network"),
     ] {
         let error = build(name, &parameters).map(drop).unwrap_err().to_string();
         assert!(error.contains(part), "{name}: {error}");
@@ -353,6 +360,8 @@ fn uniform_and_kronecker_are_both_there() {
         ("gap-sssp", "uniform"),
         ("gap-bc", "uniform"),
         ("ligra-mis", "kronecker"),
+        ("ligra-bfs", "kronecker"),
+        ("ligra-pagerank", "kronecker"),
     ] {
         let options = BTreeMap::from([("graph".to_owned(), graph.to_owned())]);
         let parameters = Parameters { options, operations: Some(2), threads: 2, ..Parameters::new(SIZE) };

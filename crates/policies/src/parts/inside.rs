@@ -493,9 +493,11 @@ impl Inside {
         let prices = self.prices.unwrap_or(Prices::ASSUMED);
         let walk = prices.walk_ns * 1e-9;
         match capacity.swap.filter(|swap| swap.single > 0.0) {
-            Some(swap) => {
-                Costs { worth: swap.single.max(WORTH), split: if swap.split > 0.0 { swap.split } else { UNKNOWN }, walk }
-            }
+            Some(swap) => Costs {
+                worth: swap.single.max(WORTH),
+                split: if swap.split > 0.0 { swap.split } else { UNKNOWN },
+                walk,
+            },
             None => Costs {
                 worth: prices.farther_ns * MISSES * HORIZON * 1e-9,
                 split: (prices.split_ns + prices.flush_ns) * 1e-9,

@@ -165,27 +165,29 @@ impl Arrays<'_> {
             (from, to, scout) = (0, end.load(Relaxed), 1);
         }
     }
+}
 
-    fn verify(&self, source: usize) -> Result<u64, AuditError> {
-        let depths = plain_depths(self.graph, source);
-        for (vertex, &depth) in depths.iter().enumerate() {
-            let parent = self.parents.peek(vertex);
-            let right = match depth {
-                NONE => parent == NONE,
-                0 => parent as usize == source,
-                _ => {
-                    depths.get(parent as usize).is_some_and(|above| *above == depth - 1)
-                        && self.graph.peek_list(vertex).any(|neighbor| neighbor == parent)
-                }
-            };
-            if !right {
-                return Err(AuditError(format!(
-                    "vertex {vertex} at depth {depth} from {source} has {parent} for its parent"
-                )));
+/// Whether `parents` is a breadth-first tree of `source`: its depths are a plain queue's, and every parent is a neighbour
+/// one level up. A digest of the depths.
+pub(super) fn check_tree(graph: &Graph<u32>, parents: &Array<u32>, source: usize) -> Result<u64, AuditError> {
+    let depths = plain_depths(graph, source);
+    for (vertex, &depth) in depths.iter().enumerate() {
+        let parent = parents.peek(vertex);
+        let right = match depth {
+            NONE => parent == NONE,
+            0 => parent as usize == source,
+            _ => {
+                depths.get(parent as usize).is_some_and(|above| *above == depth - 1)
+                    && graph.peek_list(vertex).any(|neighbor| neighbor == parent)
             }
+        };
+        if !right {
+            return Err(AuditError(format!(
+                "vertex {vertex} at depth {depth} from {source} has {parent} for its parent"
+            )));
         }
-        Ok(depths.iter().fold(0, |sum, depth| mix(sum ^ u64::from(*depth))))
     }
+    Ok(depths.iter().fold(0, |sum, depth| mix(sum ^ u64::from(*depth))))
 }
 
 /// Depths from `source` by a plain queue, unseen.
@@ -224,7 +226,8 @@ impl Program for Search {
             memory.phase("run");
             arrays.search(memory, source);
             memory.phase("verify");
-            checksum ^= arrays.verify(source).map_err(|error| error.of(INFO.name))?.rotate_left(source as u32 % 64);
+            let found = check_tree(&graph, &arrays.parents, source).map_err(|error| error.of(INFO.name))?;
+            checksum ^= found.rotate_left(source as u32 % 64);
         }
         graph.audit(&self.shape).map_err(|error| error.of(INFO.name))?;
         let figures = vec![("vertices", vertices as f64), ("edges", self.shape.edges as f64)];

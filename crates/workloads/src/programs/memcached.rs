@@ -5,9 +5,17 @@
 //! follows memcached's design. Allocation: item locks, buckets, slabs. Phases: "load" (items set one after another, in
 //! an order that has nothing to do with their popularity), "run", "verify". Check: each get finds the whole value that
 //! was set last; at the end every item is there with its value, and versions add up to the updates.
+//!
+//! Clients reach the paper's server by a port of 20 Gb/s (section 7.2.2). With `network` each operation of a traced run
+//! waits its thread's share of the port: threads times the bytes of the value over the port's rate, so that all together
+//! never move more than it does. A traced program has no clock, so the wait is computing that comes on top of waiting for
+//! memory; in truth the longer of the two counts. Memory weighs a little more here than behind a real port. A wait holds a
+//! core, so there should be no more threads than cores. Native runs do not wait; loading needs no port.
+
+use std::ops::Range;
 
 use crate::ahead::Ahead;
-use crate::memory::{Array, Lane, Memory};
+use crate::memory::{Array, LINE_BYTES, Lane, Memory};
 use crate::program::{Answer, Program, Settings, WorkloadError, WorkloadInfo, check};
 use crate::random::{Permutation, Random, Zipf, mix};
 use crate::service::{Budget, serve};
@@ -23,12 +31,17 @@ pub(super) const INFO: WorkloadInfo = WorkloadInfo {
         ("updates", "share of the operations that set a new value (0)"),
         ("top", "share of the data that gets `mass` of the references (0.2)"),
         ("mass", "share of the references that `top` gets (0.8)"),
+        ("network", "bits that the port moves in a cycle of a core, shared by all threads; 0: no network (0)"),
     ],
     build: |settings| Ok(Box::new(Memcached::new(settings)?)),
 };
 
 /// Words before the value: next item (1-based), key, reference count, version.
 const HEADER_WORDS: usize = 4;
+/// Words of a value that pass the port at once. A value's whole wait on one access would be longer than a policy's interval
+/// where time is scaled.
+const PIECE_WORDS: usize = 512;
+const LINE_WORDS: usize = LINE_BYTES as usize / 8;
 /// Item locks; memcached has 2^13 of them for more than four threads.
 const LOCKS: usize = 1 << 13;
 /// Gets that each take a reference; only this many can hold one at once.
@@ -42,6 +55,7 @@ struct Memcached {
     updates: f64,
     top: f64,
     mass: f64,
+    network: f64,
     budget: Budget,
     seed: u64,
 }
@@ -58,6 +72,8 @@ struct Store {
     buckets: Array<u64>,
     slabs: Array<u64>,
     item_words: usize,
+    /// Cycles that a thread waits for the port for each word of a value.
+    port_cycles: f64,
     seed: u64,
 }
 
@@ -76,6 +92,7 @@ impl Memcached {
             updates: settings.option("updates", 0.0, "a share of 0 to 1", |s| (0.0..=1.0).contains(&s))?,
             top: settings.option("top", 0.2, "a share between 0 and 1", between)?,
             mass: settings.option("mass", 0.8, "a share between 0 and 1", between)?,
+            network: settings.option("network", 0.0, "0 or more bits a cycle", |n: f64| n >= 0.0 && n.is_finite())?,
             budget: Budget::of(settings, (settings.size() / 512).max(1000)),
             seed: settings.seed(),
         })
@@ -138,6 +155,22 @@ impl Store {
         (0..4).for_each(|line| self.slabs.expect(start + line * 8));
     }
 
+    /// Hands on the words of a value piece by piece, as they pass the port: all at once without a network.
+    fn pass<L: Lane>(&self, lane: &mut L, value: Range<usize>, mut piece: impl FnMut(&mut L, Range<usize>)) {
+        if self.port_cycles == 0.0 {
+            piece(lane, value);
+            return;
+        }
+        let mut start = value.start;
+        while start < value.end {
+            // A piece ends where a line does: half a line would count as another access.
+            let end = ((start + PIECE_WORDS) / LINE_WORDS * LINE_WORDS).min(value.end);
+            lane.compute((self.port_cycles * (end - start) as f64).round() as u32);
+            piece(lane, start..end);
+            start = end;
+        }
+    }
+
     /// One get; whether the value was whole and right.
     fn read<L: Lane>(&self, lane: &mut L, key: u64) -> bool {
         let hash = mix(key);
@@ -149,9 +182,11 @@ impl Store {
             let value = start + HEADER_WORDS;
             let mut expected = self.word(key, version, 0);
             right = true;
-            self.slabs.read_span(lane, value..start + self.item_words, |word| {
-                right &= word == expected;
-                expected = expected.wrapping_add(1);
+            self.pass(lane, value..start + self.item_words, |lane, piece| {
+                self.slabs.read_span(lane, piece, |word| {
+                    right &= word == expected;
+                    expected = expected.wrapping_add(1);
+                });
             });
             self.slabs.add(lane, start + 2, u64::MAX);
         }
@@ -168,7 +203,9 @@ impl Store {
             let version = self.slabs.get(lane, start + 3) + 1;
             self.slabs.set(lane, start + 3, version);
             let value = start + HEADER_WORDS;
-            self.slabs.write_span(lane, value..start + self.item_words, |index| self.word(key, version, index - value));
+            self.pass(lane, value..start + self.item_words, |lane, piece| {
+                self.slabs.write_span(lane, piece, |index| self.word(key, version, index - value));
+            });
         }
         self.unlock(lane, lock);
         found.is_some()
@@ -184,6 +221,7 @@ impl Program for Memcached {
             buckets: memory.allocate("buckets", self.buckets),
             slabs: memory.allocate("slabs", self.items * item_words),
             item_words,
+            port_cycles: if self.network > 0.0 { memory.threads() as f64 * 64.0 / self.network } else { 0.0 },
             seed: self.seed,
         };
         for item in 0..self.items {
@@ -252,5 +290,32 @@ impl Program for Memcached {
                 ("updates", updates as f64),
             ],
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use crate::{Parameters, TraceSummary, run_traced};
+
+    /// A thousand operations of two threads on values of 2,045 words.
+    fn summary(updates: &str, network: &str) -> TraceSummary {
+        let options = [("value", "16360"), ("updates", updates), ("network", network)];
+        let options = BTreeMap::from(options.map(|(option, value)| (option.to_owned(), value.to_owned())));
+        let parameters = Parameters { threads: 2, operations: Some(1000), options, ..Parameters::new(16 << 20) };
+        let mut summary = TraceSummary::new();
+        run_traced("memcached", &parameters, &mut summary).unwrap();
+        summary
+    }
+
+    #[test]
+    fn a_port_is_shared_and_adds_no_access() {
+        for updates in ["0", "1"] {
+            let (without, with) = (summary(updates, "0"), summary(updates, "8"));
+            assert_eq!((with.reads, with.writes), (without.reads, without.writes));
+            // 64 bits of a word at 8 a cycle, and the other thread's word too.
+            assert_eq!(with.compute_cycles - without.compute_cycles, 1000 * 2045 * 16);
+        }
     }
 }

@@ -9,6 +9,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use super::gap_bfs::append;
+use super::ligra::{GRAPH, kind_of};
 use crate::graph::{Graph, GraphShape};
 use crate::memory::{Array, Lane, Memory, Schedule};
 use crate::program::{Answer, Program, Settings, WorkloadError, WorkloadInfo, check};
@@ -24,7 +25,7 @@ pub(super) const INFO: WorkloadInfo = WorkloadInfo {
     source: "Ligra, PPoPP 2013; used by FlexHM",
     operation: "runs, each with another order (1)",
     open_ended: false,
-    options: &[("graph", "uniform or kronecker (uniform)")],
+    options: &[GRAPH],
     build: |settings| Ok(Box::new(IndependentSet::new(settings)?)),
 };
 
@@ -36,10 +37,7 @@ struct IndependentSet {
 
 impl IndependentSet {
     fn new(settings: &Settings<'_>) -> Result<IndependentSet, WorkloadError> {
-        let kind = match settings.choice("graph", &["uniform", "kronecker"])? {
-            "kronecker" => crate::graph::GraphKind::Kronecker,
-            _ => crate::graph::GraphKind::Uniform,
-        };
+        let kind = kind_of(settings)?;
         Ok(IndependentSet {
             // Offset 8, order 4, state 4, and two lists of 4, the second of which is used in part.
             shape: GraphShape::sized(kind, settings.size(), 8 + 4 + 4 + 4 + 2, 8, settings.seed()),

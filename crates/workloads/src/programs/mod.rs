@@ -12,6 +12,9 @@ mod gups;
 mod hot_cold;
 mod hot_set;
 mod liblinear;
+mod ligra;
+mod ligra_bfs;
+mod ligra_pagerank;
 mod mcf;
 mod memcached;
 mod mis;
@@ -42,6 +45,8 @@ pub static ALL: &[WorkloadInfo] = &[
     gap_sssp::INFO,
     gap_bc::INFO,
     mis::INFO,
+    ligra_bfs::INFO,
+    ligra_pagerank::INFO,
     xsbench::INFO,
     liblinear::INFO,
     mcf::INFO,
