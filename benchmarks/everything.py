@@ -134,7 +134,8 @@ def main():
             time.sleep(0.5)
         before, began = busy.done(), time.monotonic()
         time.sleep(20)
-        speeds = [(now - was) / (time.monotonic() - began) for now, was in zip(busy.done(), before)]
+        after, took = busy.done(), time.monotonic() - began
+        speeds = [(did - had) / took for did, had in zip(after, before)]
         metric = place / "done"
         threading.Thread(target=busy.count, args=(metric, speeds[:2]), daemon=True).start()
         wait = time.monotonic() + 10

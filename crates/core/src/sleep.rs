@@ -9,9 +9,8 @@
 //! for, there and back. So whatever it does when it wakes, it has lost no more than the bound, and a program that sleeps twice as long has twice as much
 //! out. What it did not use before it fell asleep leaves first. What it did use stays in plenty until it has slept for twice as long as it usually does, or
 //! for [`STAYS_AT_MOST`]: a program that is asked once a minute would have it back within that minute. Pages that left so are paid for: as many of its
-//! returns count as none. Where free
-//! memory is short the kernel would take as much in a while, and from whom it meets; then the programs that have slept longest leave first and at
-//! once, until as much is free as should be.
+//! returns count as none. Where free memory is short the kernel would take as much in a while, and from whom it meets; then the programs that
+//! have slept longest leave first and at once, until as much is free as should be.
 //!
 //! **Waking.** What a program used before it fell asleep is remembered ([`RecentUse`]). When [`SOME_TENS`] of these pages come back within [`MOMENT`] of
 //! each other, the rest of them is fetched ahead.
@@ -292,17 +291,16 @@ impl Sleepers {
         due.sort_unstable();
         let mut purses: Vec<(SpaceId, Purse)> = Vec::new();
         for (since, space) in due {
-            let Some(program) = self.programs.get_mut(&space) else { continue };
+            let Some(program) = self.programs.get(&space) else { continue };
             let stays = program.usual.map_or(Duration::ZERO, |usual| (usual * STAYS).min(STAYS_AT_MOST));
-            let Some(asleep) = &mut program.asleep else { continue };
+            let Some(asleep) = &program.asleep else { continue };
             let slept = now.since(since);
-            asleep.look_if_short_at = now + LOOK_AGAIN;
-            asleep.look_at = now + (slept / LOOK_AGAIN_PART).clamp(LOOK_AGAIN, LOOK_AGAIN_AT_MOST);
             let purse = Purse {
                 earned: if slept >= LONG_ENOUGH { terms.max_slowdown * slept.as_secs_f64() } else { 0.0 },
                 used_may: slept >= stays,
                 terms: *terms,
                 sent: asleep.sent,
+                asked: false,
                 returns: terms.max_promotions.map(|share| {
                     let allowed = share * slept.as_secs_f64() / 60.0 * program.recent.count() as f64;
                     (allowed as u64).saturating_sub(length(&in_swap(pages, space, program.recent.pages())))
@@ -316,6 +314,16 @@ impl Sleepers {
                 let Some(program) = self.programs.get(space) else { continue };
                 purse.take(pages, *space, &program.recent, part, &mut short, limit, &mut requests);
             }
+        }
+        // Whose turn did not come, as others filled the list, is due as before.
+        let full = requests.len() >= limit;
+        for (space, _) in purses.iter().filter(|(_, purse)| purse.asked || !full) {
+            let Some(asleep) = self.programs.get_mut(space).and_then(|program| program.asleep.as_mut()) else {
+                continue;
+            };
+            let slept = now.since(asleep.since);
+            asleep.look_if_short_at = now + LOOK_AGAIN;
+            asleep.look_at = now + (slept / LOOK_AGAIN_PART).clamp(LOOK_AGAIN, LOOK_AGAIN_AT_MOST);
         }
         requests
     }
@@ -360,6 +368,8 @@ struct Purse {
     terms: Terms,
     /// Pages that this sleep has paid for already.
     sent: u64,
+    /// Whether a page of it was asked for.
+    asked: bool,
     /// Pages in use that may leave, where returns are bounded.
     returns: Option<u64>,
 }
@@ -418,6 +428,7 @@ impl Purse {
                     return;
                 }
                 requests.push(MoveRequest::new(id, Action::MoveTo(TierId::FAST.below()), Reason::Asleep));
+                self.asked = true;
                 *short = short.saturating_sub(u64::from(step));
                 self.earned = (self.earned - price * f64::from(step)).max(0.0);
             }

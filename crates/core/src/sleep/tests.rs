@@ -155,6 +155,20 @@ fn where_memory_is_short_those_asleep_longest_leave_at_once_and_no_more_than_is_
 }
 
 #[test]
+fn one_whose_turn_did_not_come_is_due_at_once() {
+    let pages = programs(&[1024, 1024]);
+    let mut sleepers = Sleepers::default();
+    sleepers.slept(SpaceId(0), at(0.0));
+    sleepers.slept(SpaceId(1), at(1.0));
+    let first = sleepers.leave(at(60.0), &TERMS, &pages, 1000);
+    assert!(first.len() == 1000 && first.iter().all(|request| pages.locate(request.page).0 == SpaceId(0)));
+    assert!(sleepers.look_at() <= at(60.0), "the other");
+    let second = sleepers.leave(at(60.0), &TERMS, &pages, 5000);
+    assert!(second.len() == 1024 && second.iter().all(|request| pages.locate(request.page).0 == SpaceId(1)));
+    assert!(sleepers.look_at() > at(60.0));
+}
+
+#[test]
 fn a_bound_of_returns_keeps_what_was_in_use() {
     let mut pages = programs(&[1024]);
     let mut sleepers = Sleepers::default();
