@@ -482,6 +482,7 @@ impl Engine {
                     space,
                     awake_since: if knows { sleepers.awake_since(space) } else { Some(Time::ZERO) },
                     backoff: governor.backoff_of(space),
+                    least_idle: governor.least_idle_of(space),
                 }));
                 self.policy.feedback(now, Feedback::Programs(&self.states), &mut self.pages);
             }
@@ -708,6 +709,7 @@ fn capacity<'a>(tiers: &'a [TierUse], goal: FastGoal, pages: &Pages, governor: &
         fast_limit: goal.limit(footprint),
         footprint,
         backoff: governor.backoff(),
+        least_idle: governor.least_idle(),
         swap: governor.swap_costs(),
     }
 }

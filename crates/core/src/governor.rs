@@ -7,12 +7,14 @@
 //! ping-ponging pages. Feedback: page-outs are paced so that refaults, moves and tracking together cost the program no more than its budget, and they
 //! begin with a probe (`pace.rs`). They stop while pages come back and that and tracking alone cost more, and when the slow tier is nearly full or
 //! does not compress (`strain.rs`). The idle time that a policy should wait for grows while ping-pongs cost more than half the budget, and shrinks
-//! again below a quarter of it. Where programs are told apart, each has such books of its own (`programs.rs`).
+//! again below a quarter of it; where a program sweeps through its memory it is longer than the time between two sweeps (`sweeps.rs`). Where programs
+//! are told apart, each has such books of its own (`programs.rs`).
 
 mod pace;
 mod programs;
 mod promotions;
 mod strain;
+mod sweeps;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -20,6 +22,7 @@ use std::time::Duration;
 use self::pace::Pace;
 use self::programs::Programs;
 use self::strain::Strain;
+use self::sweeps::Sweeps;
 
 use crate::pages::{Page, Pages};
 use crate::plan::{Action, Move, MoveRequest, Reason, Rejection};
@@ -221,6 +224,7 @@ pub struct Governor {
     bucket: TokenBucket,
     pace: Pace,
     strain: Strain,
+    sweeps: Sweeps,
     programs: Programs,
     /// Processors that the program used lately, at least one.
     cores: f64,
@@ -238,6 +242,7 @@ impl Governor {
             tick: tick_for(config.cooldown),
             pace: Pace::new(config.swap.is_some(), config.invest),
             strain: Strain::new(),
+            sweeps: Sweeps::default(),
             programs: Programs::default(),
             cores: 1.0,
             config,
@@ -462,6 +467,7 @@ impl Governor {
         page.moved_at = self.tick_of(now);
         page.set_demoted(true);
         self.strain.on_demoted();
+        self.sweeps.on_demoted();
     }
 
     /// A page came back to faster memory, by a promotion or by a refault. Returns whether it was a ping-pong.
@@ -471,6 +477,7 @@ impl Governor {
         page.set_ping_pong(if ping_pong { page.ping_pong() + 1 } else { 0 });
         page.set_demoted(false);
         page.moved_at = self.tick_of(now);
+        self.sweeps.on_returned();
         if ping_pong {
             self.strain.on_ping_pong();
         }
@@ -498,6 +505,7 @@ impl Governor {
         let short = self.pace.short();
         let renewed = self.pace.on_pressure(pressure, self.config.refault_cost, self.config.max_slowdown);
         self.strain.on_pressure(pressure, &self.config, short);
+        self.sweeps.on_pressure(pressure, &self.config);
         renewed
     }
 
@@ -516,6 +524,7 @@ impl Governor {
     pub(crate) fn note_return(&mut self, space: SpaceId, ping_pong: bool) {
         if let Some(books) = self.programs.get_mut(space) {
             books.promotions.on_return();
+            books.sweeps.on_returned();
             if ping_pong {
                 books.strain.on_ping_pong();
             }
@@ -539,6 +548,7 @@ impl Governor {
     pub(crate) fn note_demoted(&mut self, space: SpaceId) {
         if let Some(books) = self.programs.get_mut(space) {
             books.strain.on_demoted();
+            books.sweeps.on_demoted();
         }
     }
 
@@ -595,6 +605,21 @@ impl Governor {
     /// The same of one program.
     pub fn backoff_of(&self, space: SpaceId) -> f64 {
         self.programs.get(space).map_or_else(|| self.strain.backoff(), |books| books.backoff())
+    }
+
+    /// For how long a page must be idle at least, as less is undone by the next sweep of the program through its memory; zero where none is known.
+    pub fn least_idle(&self) -> Duration {
+        if self.programs.is_empty() { self.sweeps.least_idle() } else { self.programs.least_idle() }
+    }
+
+    /// The time between two sweeps that the bound does not pay for: the longest of all programs.
+    pub fn sweep_period(&self) -> Option<Duration> {
+        if self.programs.is_empty() { self.sweeps.period() } else { self.programs.sweep_period() }
+    }
+
+    /// What [`Governor::least_idle`] is of one program.
+    pub fn least_idle_of(&self, space: SpaceId) -> Duration {
+        self.programs.get(space).map_or_else(|| self.sweeps.least_idle(), |books| books.sweeps.least_idle())
     }
 
     /// Why page-outs of all programs that run are stopped or limited, if they are.

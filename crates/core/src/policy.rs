@@ -142,6 +142,8 @@ pub struct CapacityView<'a> {
     /// How patient to be with idle pages, from the governor's feedback: 1 at first, more after demotions that turned
     /// out to be mistakes. A policy multiplies its idle threshold by it.
     pub backoff: f64,
+    /// A page that was idle for less stays: the program sweeps through its memory, and would want it back. Zero where it does not.
+    pub least_idle: Duration,
     /// What pages in swap cost, where a tier is swap.
     pub swap: Option<SwapCosts>,
 }
@@ -361,6 +363,8 @@ pub struct ProgramState {
     pub awake_since: Option<Time>,
     /// How patient to be with its idle pages: [`CapacityView::backoff`], of this program.
     pub backoff: f64,
+    /// See [`CapacityView::least_idle`].
+    pub least_idle: Duration,
 }
 
 /// When a policy wants to be called next, and how pages are to be watched until then.

@@ -10,7 +10,8 @@
 //! out. What it did not use before it fell asleep leaves first. What it did use stays in plenty until it has slept for twice as long as it usually does, or
 //! for [`STAYS_AT_MOST`]: a program that is asked once a minute would have it back within that minute. Pages that left so are paid for: as many of its
 //! returns count as none. Where free memory is short the kernel would take as much in a while, and from whom it meets; then the programs that
-//! have slept longest leave first and at once, until as much is free as should be.
+//! have slept longest leave first and at once, until as much is free as should be. What a program used while it started says nothing of what it will use: until
+//! it woke for the first time, or ran for a [`STRETCH`], all of it counts as unused, and nothing is fetched ahead.
 //!
 //! **Waking.** What a program used before it fell asleep is remembered ([`RecentUse`]). When [`SOME_TENS`] of these pages come back within [`MOMENT`] of
 //! each other, the rest of them is fetched ahead.
@@ -66,6 +67,9 @@ struct Program {
     usual: Option<Duration>,
     /// When it last woke after it had slept for long enough; the origin if it never slept.
     awake_since: Time,
+    /// Since when it is known, and since when it slept for long enough for the first time, once it woke.
+    began: Time,
+    first_slept: Option<Time>,
     /// When the stretch of use began.
     stretch: Time,
     /// Returns that are paid for.
@@ -120,6 +124,7 @@ impl Sleepers {
             let slept = now.since(asleep.since);
             if slept >= LONG_ENOUGH {
                 program.awake_since = now;
+                program.first_slept.get_or_insert(asleep.since);
                 program.usual = Some(program.usual.map_or(slept, |usual| (usual + slept) / 2));
             }
             program.stretch = now;
@@ -134,7 +139,7 @@ impl Sleepers {
         let program = self.programs.entry(space).or_insert_with(|| Program::new(since));
         if program.asleep.is_none() {
             program.recent.turn();
-            program.back = Some((since, 0));
+            program.back = program.has_shown_its_use(since).then_some((since, 0));
             program.asleep = Some(Asleep {
                 since,
                 sent: 0,
@@ -183,10 +188,12 @@ impl Sleepers {
         self.programs.get(&space).map(|program| &program.recent)
     }
 
-    /// Marks were read. What was used since the program woke is known by marks that were cleared since then.
+    /// Marks were read. Those that were not cleared since the program fell asleep for the first time tell what it used while it started. Of the others those
+    /// cleared before it woke do not lie: while it slept none changed, and what it used in the stretches before is likely to be used again.
     pub(crate) fn observe(&mut self, now: Time, space: SpaceId, first: Vpn, scan: &ScanBatch<'_>) {
         let Some(program) = self.programs.get_mut(&space) else { return };
-        if scan.window.is_some_and(|window| window <= now.since(program.awake_since)) {
+        let since = program.first_slept.unwrap_or(Time::ZERO);
+        if scan.window.is_some_and(|window| window <= now.since(since)) {
             program.recent.seen(first, scan.ptes.iter().map(|pte| pte.accessed()));
         }
     }
@@ -297,6 +304,7 @@ impl Sleepers {
             let slept = now.since(since);
             let purse = Purse {
                 earned: if slept >= LONG_ENOUGH { terms.max_slowdown * slept.as_secs_f64() } else { 0.0 },
+                has_shown_its_use: program.has_shown_its_use(since),
                 used_may: slept >= stays,
                 terms: *terms,
                 sent: asleep.sent,
@@ -309,10 +317,12 @@ impl Sleepers {
             purses.push((space, purse));
         }
         // What nobody uses leaves first, whosever it is.
+        let unknown = RecentUse::default();
         for part in [Part::Idle, Part::Around, Part::Used] {
             for (space, purse) in &mut purses {
                 let Some(program) = self.programs.get(space) else { continue };
-                purse.take(pages, *space, &program.recent, part, &mut short, limit, &mut requests);
+                let recent = if purse.has_shown_its_use { &program.recent } else { &unknown };
+                purse.take(pages, *space, recent, part, &mut short, limit, &mut requests);
             }
         }
         // Whose turn did not come, as others filled the list, is due as before.
@@ -339,12 +349,19 @@ impl Program {
         Program {
             asleep: None,
             awake_since: Time::ZERO,
+            began: now,
+            first_slept: None,
             stretch: now,
             usual: None,
             paid: 0,
             recent: RecentUse::default(),
             back: None,
         }
+    }
+
+    /// Whether what it used before it slept is more than what it needed to start.
+    fn has_shown_its_use(&self, slept: Time) -> bool {
+        self.usual.is_some() || slept.since(self.began) >= STRETCH
     }
 }
 
@@ -363,6 +380,8 @@ enum Part {
 struct Purse {
     /// Seconds that it may lose.
     earned: f64,
+    /// See [`Program::has_shown_its_use`].
+    has_shown_its_use: bool,
     /// Whether it has slept for so long that what it used leaves in plenty, too.
     used_may: bool,
     terms: Terms,

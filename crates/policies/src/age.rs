@@ -275,7 +275,7 @@ impl Age {
 
     /// How long a program's pages must be idle; `usual` where nobody tells programs apart.
     fn idle_wanted_of(&self, space: SpaceId, usual: Duration) -> Duration {
-        self.programs.get(&space).map_or(usual, |program| self.idle.mul_f64(program.backoff))
+        self.programs.get(&space).map_or(usual, |program| self.idle.mul_f64(program.backoff).max(program.least_idle))
     }
 
     /// What is asked of a program's pages now; `None` while it sleeps, and for as long after it woke: that its pages were not used in its sleep says
@@ -365,7 +365,7 @@ impl Policy for Age {
     }
 
     fn plan(&mut self, now: Time, capacity: &CapacityView<'_>, pages: &mut Pages, requests: &mut MoveRequests) {
-        self.idle_wanted = self.idle.mul_f64(capacity.backoff);
+        self.idle_wanted = self.idle.mul_f64(capacity.backoff).max(capacity.least_idle);
         let mut growth = std::mem::take(&mut self.growth);
         let asleep = |space| self.programs.get(&space).is_some_and(|program| program.awake_since.is_none());
         let growing = growth.note(now, pages, |space| self.idle_wanted_of(space, self.idle_wanted), asleep);
@@ -404,7 +404,9 @@ impl Policy for Age {
                     continue;
                 }
                 if tier > TierId::FAST {
-                    if page.heat >= self.hot && left_to_come > 0 {
+                    // What is hot of a huge page that will be split comes up without the rest.
+                    let comes = page.heat >= self.hot && !(info.huge && self.inside.asks_for(block));
+                    if comes && left_to_come > 0 {
                         requests.move_to(id, TierId::FAST, Reason::Hot);
                         left_to_come = left_to_come.saturating_sub(u64::from(step));
                     }
@@ -665,7 +667,14 @@ mod tests {
             }
             let footprint = second.min(40) * 512;
             let tiers = [TierUse { used: footprint, capacity: 1 << 20 }, TierUse { used: 0, capacity: 1 << 20 }];
-            let room = CapacityView { tiers: &tiers, fast_limit: None, footprint, backoff: 1.0, swap: None };
+            let room = CapacityView {
+                tiers: &tiers,
+                fast_limit: None,
+                footprint,
+                backoff: 1.0,
+                least_idle: Duration::ZERO,
+                swap: None,
+            };
             let mut requests = MoveRequests::with_limit(1 << 16);
             policy.plan(at(second), &room, &mut pages, &mut requests);
             let blocks: BTreeSet<u32> = requests.into_vec().iter().map(|request| request.page.block().0).collect();
@@ -702,7 +711,14 @@ mod tests {
         };
         let requested = |policy: &mut Age, pages: &mut Pages, second| {
             let tiers = [TierUse { used: 512, capacity: 1024 }, TierUse { used: 0, capacity: 1024 }];
-            let room = CapacityView { tiers: &tiers, fast_limit: None, footprint: 512, backoff: 1.0, swap: None };
+            let room = CapacityView {
+                tiers: &tiers,
+                fast_limit: None,
+                footprint: 512,
+                backoff: 1.0,
+                least_idle: Duration::ZERO,
+                swap: None,
+            };
             let mut requests = MoveRequests::with_limit(1024);
             policy.plan(at(second), &room, pages, &mut requests);
             requests.into_vec().len()
@@ -743,7 +759,14 @@ mod tests {
             }
         }
         let tiers = [TierUse { used: 1024, capacity: 2048 }, TierUse { used: 0, capacity: 2048 }];
-        let room = CapacityView { tiers: &tiers, fast_limit: None, footprint: 1024, backoff: 1.0, swap: None };
+        let room = CapacityView {
+            tiers: &tiers,
+            fast_limit: None,
+            footprint: 1024,
+            backoff: 1.0,
+            least_idle: Duration::ZERO,
+            swap: None,
+        };
         let mut requests = MoveRequests::with_limit(4096);
         policy.plan(at(30), &room, &mut pages, &mut requests);
         requests.into_vec().iter().map(|request| request.page.0).collect()

@@ -542,8 +542,14 @@ mod tests {
         }
         let tiers =
             [TierUse { used: u64::from(fast), capacity: 512 }, TierUse { used: 512 - u64::from(fast), capacity: 512 }];
-        let capacity =
-            CapacityView { tiers: &tiers, fast_limit: Some(limit), footprint: 512, backoff: 1.0, swap: None };
+        let capacity = CapacityView {
+            tiers: &tiers,
+            fast_limit: Some(limit),
+            footprint: 512,
+            backoff: 1.0,
+            least_idle: Duration::ZERO,
+            swap: None,
+        };
         let mut requests = MoveRequests::with_limit(4096);
         policy.plan(now, &capacity, &mut pages, &mut requests);
         let of = |to: TierId| {

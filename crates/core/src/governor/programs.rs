@@ -7,10 +7,12 @@
 //! nothing of the others. Where no driver tells them apart, as in a simulation, there are no such books, and the governor has one for all.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use super::pace::Pace;
 use super::promotions::{Promotions, Rates};
 use super::strain::Strain;
+use super::sweeps::Sweeps;
 use super::{GovernorConfig, Pressure, Throttle};
 use crate::pages::Pages;
 use crate::plan::MoveRequest;
@@ -21,6 +23,7 @@ use crate::units::{SpaceId, Time};
 pub(super) struct Books {
     pub(super) pace: Pace,
     pub(super) strain: Strain,
+    pub(super) sweeps: Sweeps,
     pub(super) promotions: Promotions,
     /// When its pressure was read last.
     read: Time,
@@ -84,6 +87,7 @@ impl Programs {
         let fresh = || Books {
             pace: Pace::new(config.swap.is_some(), config.invest),
             strain: Strain::new(),
+            sweeps: Sweeps::default(),
             promotions: Promotions::new(),
             read: now,
         };
@@ -92,6 +96,7 @@ impl Programs {
         let short = books.pace.short();
         let renewed = books.pace.on_pressure(pressure, config.refault_cost, config.max_slowdown);
         books.strain.on_pressure(pressure, config, short);
+        books.sweeps.on_pressure(pressure, config);
         renewed
     }
 
@@ -106,6 +111,16 @@ impl Programs {
         let causes: Option<Vec<Throttle>> = self.awake().map(Books::throttle).collect();
         let causes = causes?;
         causes.iter().find(|cause| !cause.refuses()).or(causes.first()).copied()
+    }
+
+    /// The longest time for which pages of a program must be idle at least.
+    pub(super) fn least_idle(&self) -> Duration {
+        self.each.values().map(|books| books.sweeps.least_idle()).max().unwrap_or_default()
+    }
+
+    /// The longest time between sweeps of a program.
+    pub(super) fn sweep_period(&self) -> Option<Duration> {
+        self.each.values().filter_map(|books| books.sweeps.period()).max()
     }
 
     /// Whether the move at the start is under way for one of them.

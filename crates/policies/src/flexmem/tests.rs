@@ -119,7 +119,14 @@ fn mistakes_among_the_promotions_of_an_interval_lower_alpha() {
         let mut policy = FlexMem::new(&mut Settings::default().for_policy(&INFO)).unwrap();
         (policy.mistaken, policy.promoted_by_faults, policy.alpha) = (mistaken, promoted, before);
         let tiers = [terrace_core::policy::TierUse { used: 0, capacity: 10 }; 2];
-        policy.open_interval(&CapacityView { tiers: &tiers, fast_limit: None, footprint: 0, backoff: 1.0, swap: None });
+        policy.open_interval(&CapacityView {
+            tiers: &tiers,
+            fast_limit: None,
+            footprint: 0,
+            backoff: 1.0,
+            least_idle: Duration::ZERO,
+            swap: None,
+        });
         assert_eq!(policy.alpha, after, "{mistaken} of {promoted}");
     };
     check(0, 10, 0.3, 1.0);
@@ -132,7 +139,14 @@ fn mistakes_among_the_promotions_of_an_interval_lower_alpha() {
 fn mistakes_wait_for_promotions_to_stand_against() {
     let mut policy = FlexMem::new(&mut Settings::default().for_policy(&INFO)).unwrap();
     let tiers = [terrace_core::policy::TierUse { used: 0, capacity: 10 }; 2];
-    let view = CapacityView { tiers: &tiers, fast_limit: None, footprint: 0, backoff: 1.0, swap: None };
+    let view = CapacityView {
+        tiers: &tiers,
+        fast_limit: None,
+        footprint: 0,
+        backoff: 1.0,
+        least_idle: Duration::ZERO,
+        swap: None,
+    };
     let mut alpha_after = |mistaken: u64, promoted: u64| {
         policy.mistaken += mistaken;
         policy.promoted_by_faults += promoted;

@@ -329,6 +329,11 @@ impl Inside {
         self.mode != Mode::Off
     }
 
+    /// Whether the split of a block is asked for.
+    pub(crate) fn asks_for(&self, block: BlockId) -> bool {
+        self.wanted.contains_key(&block)
+    }
+
     /// The prices of moves, which count where no tier is swap.
     pub(crate) fn set_prices(&mut self, prices: &Prices) {
         self.prices = Some(*prices);

@@ -71,7 +71,14 @@ pub(crate) fn placed(policy: &mut dyn Policy, capacity: &[u64], count: u32) -> V
         capacity.iter().map(|&capacity| terrace_core::policy::TierUse { used: 0, capacity }).collect();
     (0..count)
         .map(|page| {
-            let capacity = CapacityView { tiers: &tiers, fast_limit: None, footprint: 0, backoff: 1.0, swap: None };
+            let capacity = CapacityView {
+                tiers: &tiers,
+                fast_limit: None,
+                footprint: 0,
+                backoff: 1.0,
+                least_idle: std::time::Duration::ZERO,
+                swap: None,
+            };
             let tier = policy.place(Time::ZERO, PageId(page), &capacity);
             tiers[tier.index()].used += 1;
             tier.0
