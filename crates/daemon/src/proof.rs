@@ -14,7 +14,7 @@ pub fn begin(class: &Class) -> (Option<LiveProof>, Option<String>) {
     let Some((metric, window)) = class.spec.proof() else { return (None, None) };
     // The same order after each restart would meet a rhythm of the programs again.
     let seed = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_nanos() as u64 >> 10;
-    match LiveProof::new(metric.clone(), window, class.spec.max_slowdown, seed, window) {
+    match LiveProof::new(metric.clone(), window, class.spec.left_alone, class.spec.max_slowdown, seed, window) {
         Ok(proof) => (Some(proof), None),
         Err(why) => (None, Some(format!("metric {metric}: {why}"))),
     }

@@ -82,6 +82,9 @@ pub struct ProofState {
     pub freezes: u32,
     /// Why the metric cannot be read, if so.
     pub error: Option<String>,
+    /// The logarithm of the speed managed over the speed left alone of each pair, of the last trial's last stretch.
+    #[serde(default)]
+    pub differences: Vec<f64>,
 }
 
 /// What reads the metric.
@@ -139,8 +142,7 @@ struct Window {
 pub struct LiveProof {
     metric: Metric,
     length: Duration,
-    allowed_loss: f64,
-    seed: u64,
+    config: TrialConfig,
     trial: Trial,
     /// Windows and failed ones of trials that are over.
     before: (u64, u64),
@@ -175,14 +177,15 @@ pub enum NoProof {
 }
 
 impl LiveProof {
-    /// A proof with windows of this length. A loss up to `allowed_loss` is no harm. For so long after the first look a metric may be missing
-    /// without complaint: a program that has just started writes none yet.
+    /// A proof with windows of this length, of which the share `left_alone` is left alone after the first pairs, a half at most. A loss up to
+    /// `allowed_loss` is no harm. For so long after the first look a metric may be missing without complaint: a program that has just started writes none yet.
     ///
     /// # Errors
     /// When the machine cannot count what is asked for.
     pub fn new(
         metric: Metric,
         length: Duration,
+        left_alone: f64,
         allowed_loss: f64,
         seed: u64,
         patience: Duration,
@@ -201,12 +204,11 @@ impl LiveProof {
             }
             _ => Eye::Other(Reader::start(metric.clone()).map_err(NoProof::Thread)?),
         };
-        let config = TrialConfig { allowed_loss, ..TrialConfig::new(seed) };
+        let config = TrialConfig { allowed_loss, ..TrialConfig::new(seed) }.with_control(left_alone);
         Ok(LiveProof {
             metric,
             length,
-            allowed_loss,
-            seed,
+            config,
             trial: Trial::new(config),
             before: (0, 0),
             eye,
@@ -397,8 +399,8 @@ impl LiveProof {
         self.before.0 += self.trial.windows();
         self.before.1 += self.trial.discarded();
         // Another order than before.
-        let seed = self.seed.wrapping_add(u64::from(self.freezes));
-        self.trial = Trial::new(TrialConfig { allowed_loss: self.allowed_loss, ..TrialConfig::new(seed) });
+        let seed = self.config.seed.wrapping_add(u64::from(self.freezes));
+        self.trial = Trial::new(TrialConfig { seed, ..self.config });
     }
 
     /// Somebody wants the program managed though harm was shown: the rest is over, and a new trial begins with the next look.
@@ -427,7 +429,7 @@ impl LiveProof {
         };
         ProofState {
             metric,
-            seed: self.seed,
+            seed: self.config.seed,
             windows: self.before.0 + self.trial.windows(),
             discarded: self.before.1 + self.trial.discarded(),
             gain: known.map(|known| known.gain),
@@ -436,6 +438,7 @@ impl LiveProof {
             frozen: self.frozen_until.is_some(),
             freezes: self.freezes,
             error: self.error.clone(),
+            differences: self.trial.differences().to_vec(),
         }
     }
 
@@ -570,7 +573,7 @@ mod tests {
 
     #[test]
     fn a_machine_without_instructions_refuses_them_and_auto_takes_time() {
-        let new = |text| LiveProof::new(metric(text), Duration::from_secs(2), 0.0, 1, Duration::ZERO);
+        let new = |text| LiveProof::new(metric(text), Duration::from_secs(2), 0.25, 0.0, 1, Duration::ZERO);
         match (instructions_work(), new("instructions"), new("auto").unwrap().state().metric.as_str()) {
             (Ok(()), Ok(_), "auto (instructions)") | (Err(_), Err(_), "auto (cpu)") => {}
             (works, proof, auto) => panic!("{works:?}, {:?}, {auto}", proof.err()),

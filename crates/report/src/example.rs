@@ -176,6 +176,7 @@ fn proof() -> ProofState {
         frozen: false,
         freezes: 0,
         error: None,
+        differences: vec![0.031; 12],
     }
 }
 

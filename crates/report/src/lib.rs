@@ -384,6 +384,9 @@ pub struct Point {
     pub refaults: u64,
     /// Terrace's CPU time since the start.
     pub manager_cpu_seconds: f64,
+    /// What the program lost since the start: see [`Report::stall_seconds`].
+    #[serde(default)]
+    pub lost_seconds: f64,
     /// Share of the memory with a window that was accessed in the latest round, 0 to 1.
     pub accessed_share: f64,
     /// What page-outs did.

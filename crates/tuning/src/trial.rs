@@ -55,6 +55,13 @@ impl TrialConfig {
     pub const fn new(seed: u64) -> TrialConfig {
         TrialConfig { seed, error: 0.05, eager_pairs: 6, rest_windows: 2, allowed_loss: 0.0 }
     }
+
+    /// With this share of the windows in the control's way once the eager pairs are over, above 0; a half at most.
+    #[must_use]
+    pub fn with_control(self, share: f64) -> TrialConfig {
+        // A pair has one window of each way, and what is left of `1 / share` is treated.
+        TrialConfig { rest_windows: (share.recip().round() - 2.0).clamp(0.0, f64::from(u32::MAX)) as u32, ..self }
+    }
 }
 
 /// Pairs after which the count begins again: four hours of windows of 30 s at one of four. Programs change, and what was true yesterday should not
@@ -158,6 +165,11 @@ impl Trial {
             rest if rest > 0 && self.pairs >= self.config.eager_pairs => self.place = Place::Rest(rest),
             _ => self.begin_pair(),
         }
+    }
+
+    /// The differences of the pairs that the interval is of: logarithms of the speed, treated less control.
+    pub fn differences(&self) -> &[f64] {
+        self.sequence.differences()
     }
 
     /// Windows that were compared so far, since the trial began.

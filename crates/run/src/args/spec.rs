@@ -96,7 +96,7 @@ fn flag(info: &'static OptionInfo) -> Arg {
         Set::Text(_) => arg.default_value(info.default),
     };
     let arg = arg.value_name(info.value_name);
-    if info.name == "metric-window" { arg.requires("metric") } else { arg }
+    if matches!(info.name, "metric-window" | "metric-left-alone") { arg.requires("metric") } else { arg }
 }
 
 impl<O: Offer> FromArgMatches for SpecArguments<O> {

@@ -22,7 +22,7 @@ pub(super) fn begin(plan: &Plan) -> anyhow::Result<Option<LiveProof>> {
         TargetSpec::Command(_) => window,
         TargetSpec::Pids(_) | TargetSpec::Cgroup(_) | TargetSpec::All(_) => Duration::ZERO,
     };
-    LiveProof::new(metric.clone(), window, plan.spec.max_slowdown, seed, patience)
+    LiveProof::new(metric.clone(), window, plan.spec.left_alone, plan.spec.max_slowdown, seed, patience)
         .map(Some)
         .with_context(|| format!("--metric {metric}"))
 }

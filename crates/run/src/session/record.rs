@@ -147,6 +147,7 @@ impl Recorder {
             promoted_pages: ledger.promoted(),
             refaults: ledger.refaults(),
             manager_cpu_seconds: user + system - self.cpu_at_start.0 - self.cpu_at_start.1,
+            lost_seconds: lost_so_far(manager).iter().sum(),
             accessed_share: match stats.last_round.pages {
                 0 => 0.0,
                 pages => stats.last_round.accessed as f64 / pages as f64,
@@ -265,7 +266,7 @@ impl Recorder {
             true => at_end(self.began, manager.now(), &self.latest, ledger.refaults()),
             false => 0,
         };
-        let cost = cost(&target, refaults_at_end, manager, facts, user + system);
+        let cost = cost(&target, refaults_at_end, manager, user + system);
         let heat_map = heat_map(&self.heat, &self.pids);
         Ok(Report {
             schema_version: SCHEMA_VERSION,
@@ -362,21 +363,26 @@ impl Recorder {
     }
 }
 
+/// Seconds that the program lost so far: to being watched, to moves, and to pages that came back.
+fn lost_so_far(manager: &Manager) -> [f64; 3] {
+    let refaults = manager.engine().ledger().refaults() as f64 * refault(manager);
+    [manager.watching_cost().as_secs_f64(), manager.moving_cost().as_secs_f64(), refaults]
+}
+
+/// Seconds that a refault costs, by the price that the bound is kept with; zero without swap.
+fn refault(manager: &Manager) -> f64 {
+    manager.engine().governor().swap_costs().map_or(0.0, |costs| costs.back)
+}
+
 /// What the program paid.
-fn cost(
-    target: &TargetReport,
-    refaults_at_end: u64,
-    manager: &Manager,
-    facts: &Facts,
-    own_cpu_seconds: f64,
-) -> CostReport {
+fn cost(target: &TargetReport, refaults_at_end: u64, manager: &Manager, own_cpu_seconds: f64) -> CostReport {
     let watching = manager.watching();
-    let refault = facts.refault_cost.map_or(0.0, |cost| cost.as_secs_f64());
+    let [watching_seconds, moving_seconds, refault_seconds] = lost_so_far(manager);
     let mut cost = CostReport {
-        watching_seconds: manager.watching_cost().as_secs_f64(),
-        moving_seconds: manager.moving_cost().as_secs_f64(),
-        refault_seconds: manager.engine().ledger().refaults() as f64 * refault,
-        ending_seconds: refaults_at_end as f64 * refault,
+        watching_seconds,
+        moving_seconds,
+        refault_seconds,
+        ending_seconds: refaults_at_end as f64 * refault(manager),
         own_cpu_seconds,
         lost_share: 0.0,
         share_of_target: 0.0,
@@ -495,6 +501,12 @@ fn notes(plan: &Plan, manager: &Manager, facts: &Facts) -> Vec<String> {
     );
     notes.extend(stats.left_alone.iter().map(|(pid, why)| format!("process {pid} {IS_LEFT_ALONE}: {}", why.reason())));
     notes.extend(dear_rounds(manager));
+    notes.extend(engine.governor().sweep_period().map(|period| {
+        format!(
+            "the program goes through most of its memory every {} s: what the next time would bring back stays",
+            period.as_secs().max(1)
+        )
+    }));
     notes.extend(stats.pressure_error.iter().map(|error| format!("memory pressure could not be read: {error}")));
     if stats.lost_events > 0 {
         notes.push(format!("the tracker lost {} events", stats.lost_events));

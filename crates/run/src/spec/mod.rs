@@ -168,6 +168,8 @@ pub struct RunSpec {
     pub metric: Option<Metric>,
     /// Length of its windows, if there is one.
     pub proof_window: Option<Duration>,
+    /// Share of its windows in which the program is left alone, 0 to a half.
+    pub left_alone: f64,
 }
 
 /// What is wrong with an option.
@@ -207,6 +209,7 @@ impl Default for RunSpec {
             looks_inside: false,
             metric: None,
             proof_window: None,
+            left_alone: 0.0,
         };
         for info in options::OPTIONS.iter().filter(|info| info.is_flag()) {
             info.set_default(&mut spec);

@@ -335,6 +335,23 @@ pub const OPTIONS: &[OptionInfo] = &[
         set: Set::Text(|spec, text| window(text).map(|window| spec.proof_window = Some(window))),
     },
     OptionInfo {
+        name: "metric-left-alone",
+        topic: Proof,
+        offered: Flag,
+        value_name: "SHARE",
+        takes: "a share above 0% and up to 50%",
+        default: "25%",
+        meaning: "Share of the windows in which the program is left alone, after the first six pairs. With 50% the interval is narrow soonest.",
+        for_class: "",
+        set: Set::Text(|spec, text| {
+            spec.left_alone = match share(text, "a window is compared with one left alone")? {
+                share if share <= 0.5 => share,
+                _ => return Err(ValueError::Expected("50% or less: a pair has a window of each kind")),
+            };
+            Ok(())
+        }),
+    },
+    OptionInfo {
         name: "proof",
         topic: Proof,
         offered: Key,

@@ -54,6 +54,11 @@ impl PairedSequence {
         }
     }
 
+    /// The differences, in the order in which they came.
+    pub fn differences(&self) -> &[f64] {
+        &self.differences
+    }
+
     /// Number of pairs.
     pub fn len(&self) -> usize {
         self.differences.len()

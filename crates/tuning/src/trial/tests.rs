@@ -203,3 +203,17 @@ fn evidence_is_one_on_average_whatever_the_sizes_of_the_differences() {
     let mean = (0..64).map(of_signs).sum::<f64>() / 64.0;
     assert!((mean - 1.0).abs() < 1e-12, "{mean}");
 }
+
+#[test]
+fn the_share_left_alone_follows_the_first_pairs() {
+    for (share, of_windows) in [(0.5, 2), (0.25, 4), (0.1, 10), (0.9, 2)] {
+        let mut trial = Trial::new(TrialConfig { eager_pairs: 1, ..TrialConfig::new(7) }.with_control(share));
+        let mut alone = 0;
+        for _ in 0..10 * of_windows {
+            alone += usize::from(trial.arm() == Arm::Control);
+            trial.finish(Some(1.0));
+        }
+        assert_eq!(alone, 10, "{share}");
+        assert_eq!(trial.differences(), &[0.0; 10]);
+    }
+}
