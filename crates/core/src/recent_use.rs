@@ -42,6 +42,12 @@ impl RecentUse {
         }
     }
 
+    /// Whether a page was used in the stretch at hand.
+    pub fn has_now(&self, vpn: Vpn) -> bool {
+        let bit = vpn.offset_in_block() as usize;
+        self.blocks.get(&(vpn.0 >> BLOCK_SHIFT)).is_some_and(|[now, _]| now[bit / 64] & (1 << (bit % 64)) != 0)
+    }
+
     /// A stretch is over: what was used in it is what was used before. One in which nothing was seen in use changes nothing.
     pub fn turn(&mut self) {
         if self.blocks.values().all(|[now, _]| *now == NONE) {

@@ -11,7 +11,8 @@
 //! for [`STAYS_AT_MOST`]: a program that is asked once a minute would have it back within that minute. Pages that left so are paid for: as many of its
 //! returns count as none. Where free memory is short the kernel would take as much in a while, and from whom it meets; then the programs that
 //! have slept longest leave first and at once, until as much is free as should be. What a program used while it started says nothing of what it will use: until
-//! it woke for the first time, or ran for a [`STRETCH`], all of it counts as unused, and nothing is fetched ahead.
+//! it woke for the first time, or ran for a [`STRETCH`], all of it counts as unused, and nothing is fetched ahead. What comes back while it sleeps, as it looks
+//! whether there is something to do, stays.
 //!
 //! **Waking.** What a program used before it fell asleep is remembered ([`RecentUse`]). When [`SOME_TENS`] of these pages come back within [`MOMENT`] of
 //! each other, the rest of them is fetched ahead.
@@ -317,12 +318,10 @@ impl Sleepers {
             purses.push((space, purse));
         }
         // What nobody uses leaves first, whosever it is.
-        let unknown = RecentUse::default();
         for part in [Part::Idle, Part::Around, Part::Used] {
             for (space, purse) in &mut purses {
                 let Some(program) = self.programs.get(space) else { continue };
-                let recent = if purse.has_shown_its_use { &program.recent } else { &unknown };
-                purse.take(pages, *space, recent, part, &mut short, limit, &mut requests);
+                purse.take(pages, *space, &program.recent, part, &mut short, limit, &mut requests);
             }
         }
         // Whose turn did not come, as others filled the list, is due as before.
@@ -413,12 +412,15 @@ impl Purse {
         let may = |page: &Page| page.tier() == Some(TierId::FAST) && !page.moving() && !page.pinned();
         for (block, info) in pages.blocks_of(space) {
             // A block leaves whole where it can: its pages not in use go along with those that are, if it has any.
-            if recent.has_of_block(info.start) == (part == Part::Idle) || part == Part::Around && info.huge {
+            let in_use = self.has_shown_its_use && recent.has_of_block(info.start);
+            if in_use == (part == Part::Idle) || part == Part::Around && info.huge {
                 continue;
             }
             let step = if info.huge { BLOCK_PAGES } else { 1 };
             let stays = |id: &PageId| part == Part::Around && recent.has(Vpn(info.start.0 + u64::from(id.offset())));
-            let there = |id: &PageId| may(&pages[*id]) && !stays(id);
+            // What came back since it sleeps it needs even so: to look whether there is something to do.
+            let needed = |id: &PageId| recent.has_now(Vpn(info.start.0 + u64::from(id.offset())));
+            let there = |id: &PageId| may(&pages[*id]) && !stays(id) && !needed(id);
             let leaving: Vec<PageId> = each(block, step).filter(there).collect();
             let count = leaving.len() as u64 * u64::from(step);
             let whole = count == u64::from(BLOCK_PAGES);

@@ -170,6 +170,24 @@ fn what_a_program_used_while_it_started_says_nothing_of_its_use() {
     assert_eq!(sleepers.take_fetches(), []);
 }
 
+#[test]
+fn what_comes_back_while_a_program_sleeps_stays() {
+    let mut pages = programs(&[1024]);
+    let mut sleepers = Sleepers::default();
+    let space = SpaceId(0);
+    sleepers.ran(at(0.0), space);
+    sleepers.slept(space, at(2.0));
+    assert_eq!(leave(&mut sleepers, at(62.0), &TERMS, &mut pages).len(), 1024);
+    // Its timer needs ten pages.
+    come_back(&mut sleepers, at(63.0), space, 100..110, &mut pages);
+    sleepers.short_by(5);
+    assert!(leave(&mut sleepers, at(200.0), &TERMS, &mut pages).is_empty());
+    sleepers.ran(at(201.0), space);
+    sleepers.slept(space, at(202.0));
+    sleepers.short_by(5);
+    assert_eq!(leave(&mut sleepers, at(204.0), &TERMS, &mut pages).len(), 5);
+}
+
 fn fast(pages: &Pages, vpn: u64) -> bool {
     pages[pages.find(SpaceId(0), Vpn(vpn)).unwrap()].tier() == Some(TierId::FAST)
 }

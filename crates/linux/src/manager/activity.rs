@@ -7,6 +7,10 @@
 //! and its marks, mappings, children and faults are as they were. What the kernel does to its pages meanwhile shows when it wakes, or when they are to
 //! be moved (`vetting.rs`). Memory that others use as well tells nothing of the program that sleeps: so programs whose shared memory is managed
 //! always count as running. A process that shares its whole address space with another (vfork) is the other's for as long.
+//!
+//! A program that only looks whether there is something to do sleeps, too: an event loop with a timer, as of Python's `socketserver`, runs for some
+//! 50 us twice a second. Up to [`MOMENT`] in a window is no use of its memory. What it needs for that comes back by itself and is not asked to leave
+//! again; its children are listed as those of one that runs, and its figures are read every [`READ_AGAIN`].
 
 use std::time::Duration;
 
@@ -19,6 +23,9 @@ use crate::pagemap::{Pagemap, Residence};
 
 /// How often figures of a program that sleeps are read again all the same, as the kernel may have put some of it into swap.
 const READ_AGAIN: Duration = Duration::from_secs(10);
+/// A program that runs no longer than this in a window of that length sleeps.
+const MOMENT: Duration = Duration::from_millis(1);
+const WINDOW: Duration = Duration::from_millis(500);
 /// As many pages, and such a part of them, may be elsewhere than where they are known to be.
 const MOST_MISSED: u64 = 256;
 const MOST_MISSED_PART: u64 = 16;
@@ -28,9 +35,17 @@ const CORES_HALF_LIFE: Duration = Duration::from_secs(2);
 /// What is known of a program's activity.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Activity {
-    /// Its clock at the latest look, and when it was first found so.
+    /// Its clock when it was last found to have run for more than a moment, and when that was.
     clock: Option<Duration>,
     still_since: Time,
+    /// Its clock when the window began, and when that was; and its clock at the latest look.
+    window: (Option<Duration>, Time),
+    looked: Option<Duration>,
+    /// Whether it ran for a moment since its children were listed.
+    ticked: bool,
+    /// Its resident memory when it fell asleep, and when its figures were last read for a moment in which it ran.
+    resident_then: Bytes,
+    ticks_read: Time,
     /// Its clock before the latest round that read its pages.
     round: Option<Duration>,
     pub(super) asleep: bool,
@@ -51,6 +66,11 @@ impl Activity {
         Activity {
             clock: None,
             still_since: now,
+            window: (None, now),
+            looked: None,
+            ticked: false,
+            resident_then: Bytes::ZERO,
+            ticks_read: now,
             round: None,
             asleep: false,
             touched: true,
@@ -65,6 +85,41 @@ impl Activity {
     /// Whether its figures are as they were at the last reading.
     pub(super) fn is_unchanged(&self) -> bool {
         self.asleep && !self.touched
+    }
+
+    /// Takes its clock at a look.
+    fn look(&mut self, now: Time, clock: Option<Duration>) {
+        let (began, since) = self.window;
+        let moment = began.zip(clock).is_some_and(|(began, clock)| clock.saturating_sub(began) <= MOMENT);
+        if !moment {
+            (self.clock, self.still_since) = (clock, now);
+        } else if clock != self.looked {
+            self.ticked = true;
+            if self.asleep && now.since(self.ticks_read) >= READ_AGAIN {
+                (self.touched, self.ticks_read) = (true, now);
+            }
+        }
+        if !moment || now.since(since) >= WINDOW {
+            self.window = (clock, now);
+        }
+        self.looked = clock;
+    }
+
+    /// Whether it is as it was when its children were listed last.
+    pub(super) fn starts_nothing(&mut self) -> bool {
+        self.asleep && !std::mem::take(&mut self.ticked)
+    }
+
+    /// Notes what is resident. Where a program that sleeps has grown in its moments, the next round reads what it has.
+    pub(super) fn note_resident(&mut self, resident: Bytes) {
+        self.resident = resident;
+        let most = self.resident_then.pages() + MOST_MISSED + self.resident_then.pages() / MOST_MISSED_PART;
+        if !self.asleep {
+            self.resident_then = resident;
+        } else if resident.pages() > most {
+            self.round = None;
+            self.resident_then = resident;
+        }
     }
 
     /// Notes how long it ran in `window`, and says how many cores it uses.
@@ -111,10 +166,9 @@ impl Manager {
         for (id, space) in &mut self.spaces {
             let activity = &mut space.activity;
             let clock = space.process.clock();
-            if clock.is_none() || clock != activity.clock {
-                (activity.clock, activity.still_since) = (clock, now);
-            }
-            let slept = knows_sleep && clock.is_some() && activity.round == clock && activity.still_since < now;
+            activity.look(now, clock);
+            let read = activity.round == activity.clock && activity.still_since < now;
+            let slept = knows_sleep && clock.is_some() && read;
             let before = std::mem::replace(&mut activity.asleep, slept);
             if slept && !before {
                 self.parts.engine.handle(now, Input::Slept(*id, activity.still_since));
@@ -237,6 +291,43 @@ mod tests {
         activity.touched = false;
         assert_eq!(read(&mut activity, 12, 5), Some(Bytes::mib(4)));
         assert_eq!(read(&mut activity, 14, 5), Some(Bytes::mib(5)));
+    }
+
+    #[test]
+    fn a_program_that_looks_twice_a_second_whether_there_is_something_to_do_sleeps() {
+        let at = |millis: u64| Time::ZERO + Duration::from_millis(100_000 + millis);
+        let mut activity = Activity::new(at(0));
+        let mut ran = Duration::from_secs(7);
+        activity.look(at(0), Some(ran));
+        assert_eq!(activity.still_since, at(0));
+        for look in 1..100 {
+            ran += Duration::from_micros(100);
+            activity.look(at(250 * look), Some(ran));
+        }
+        assert_eq!((activity.still_since, activity.clock), (at(0), Some(Duration::from_secs(7))));
+        activity.asleep = true;
+        assert!(!activity.starts_nothing(), "a moment is enough for a fork");
+        assert!(activity.starts_nothing());
+        // A request of two milliseconds is none, and neither are many moments in one window.
+        ran += Duration::from_millis(2);
+        activity.look(at(25_000), Some(ran));
+        assert_eq!((activity.still_since, activity.clock), (at(25_000), Some(ran)));
+        for look in 1..10 {
+            ran += Duration::from_micros(300);
+            activity.look(at(25_000 + 40 * look), Some(ran));
+        }
+        assert!(activity.still_since > at(25_000));
+    }
+
+    #[test]
+    fn a_program_that_grows_while_it_sleeps_is_read_again() {
+        let mut activity = Activity { round: Some(Duration::ZERO), ..Activity::new(Time::ZERO) };
+        activity.note_resident(Bytes::mib(100));
+        activity.asleep = true;
+        activity.note_resident(Bytes::mib(106));
+        assert!(activity.round.is_some());
+        activity.note_resident(Bytes::mib(110));
+        assert!(activity.round.is_none());
     }
 
     #[test]

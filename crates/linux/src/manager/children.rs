@@ -47,7 +47,7 @@ pub(super) struct Children {
     /// Listed and not to be taken up: those that ended and are not waited for, and those that cannot be managed, which may have children
     /// that can. Each for as long as it is listed: its pid may be another's later.
     passed_over: BTreeMap<u32, Passed>,
-    /// The children of programs that sleep, as they were when they fell asleep: they start none.
+    /// The children of programs that sleep, as they were when these last ran for a moment: they start none.
     of_sleepers: BTreeMap<u32, Vec<u32>>,
 }
 
@@ -84,8 +84,8 @@ impl Manager {
         let known: BTreeSet<u32> = self.spaces.values().map(|space| space.process.pid()).collect();
         let mut parents: Vec<u32> = known.iter().copied().collect();
         parents.extend(self.children.own.as_ref().map(|_| terrace));
-        let asleep: BTreeSet<u32> =
-            self.spaces.values().filter(|space| space.activity.asleep).map(|space| space.process.pid()).collect();
+        let still = |space: &mut super::Space| space.activity.starts_nothing().then(|| space.process.pid());
+        let asleep: BTreeSet<u32> = self.spaces.values_mut().filter_map(still).collect();
         self.children.of_sleepers.retain(|pid, _| asleep.contains(pid));
         let mut listed = BTreeSet::new();
         while let Some(parent) = parents.pop() {

@@ -99,7 +99,7 @@ impl Manager {
             let ticks = (stat.user_ticks + stat.system_ticks).saturating_sub(space.cpu_ticks);
             space.cpu_ticks += ticks;
             let activity = &mut space.activity;
-            activity.resident = stat.resident;
+            activity.note_resident(stat.resident);
             // Without swap nobody knows whose a fault is: all of them count.
             let returns =
                 swap.map_or(major, |swap| activity.returns(major, pages.demoted(*id, swap), pages.used(*id, swap)));

@@ -135,10 +135,7 @@ impl FromStr for Metric {
 }
 
 /// `host:port`, with the usual port if none is given.
-///
-/// # Errors
-/// It names a user, no host, or no port of 1 to 65535.
-pub fn authority(text: &str, port: u16) -> Result<String, NotAMetric> {
+fn authority(text: &str, port: u16) -> Result<String, NotAMetric> {
     if text.contains('@') {
         let why = "expected no user and no password: others could read them in the list of processes; use command: with a program that has its own file";
         return Err(NotAMetric(why.to_owned()));

@@ -254,30 +254,13 @@ fn more(stream: &mut TcpStream, into: &mut Vec<u8>, until: Instant) -> Result<bo
     Ok(count > 0)
 }
 
-/// The body of a page.
+/// The body of a page, by HTTP/1.0 (RFC 1945): the server closes the connection at its end.
 fn page(authority: &str, path: &str, until: Instant) -> Result<String, ReadError> {
     let request =
         format!("GET {path} HTTP/1.0\r\nHost: {authority}\r\nUser-Agent: terrace\r\nAccept: text/plain\r\n\r\n");
-    exchange(authority, request.as_bytes(), until)
-}
-
-/// Sends a body to a server, such as metrics to a collector, within [`DEADLINE`]. `authority` is `host:port`.
-///
-/// # Errors
-/// It cannot be reached, is late, or answers another code than 200.
-pub fn post(authority: &str, path: &str, kind: &str, body: &str) -> Result<(), ReadError> {
-    let length = body.len();
-    let request = format!(
-        "POST {path} HTTP/1.0\r\nHost: {authority}\r\nUser-Agent: terrace\r\nContent-Type: {kind}\r\nContent-Length: {length}\r\n\r\n{body}"
-    );
-    exchange(authority, request.as_bytes(), Instant::now() + DEADLINE).map(drop)
-}
-
-/// Sends a request and takes the body of the answer, by HTTP/1.0 (RFC 1945): the server closes the connection at its end.
-fn exchange(authority: &str, request: &[u8], until: Instant) -> Result<String, ReadError> {
     let mut stream = connect(authority, until)?;
     stream.set_write_timeout(Some(DEADLINE))?;
-    stream.write_all(request).map_err(late)?;
+    stream.write_all(request.as_bytes()).map_err(late)?;
     let mut answer = Vec::new();
     while more(&mut stream, &mut answer, until)? {}
     let answer = lossy(&answer);
