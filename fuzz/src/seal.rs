@@ -3,8 +3,7 @@
 //! In: an input in its open form. Out: what a decoder reads. Must not: make an input whole beyond its checksums, lengths and offsets.
 //!
 //! The open form of a trace: u32 length of the header's text, the text; then for each block u8 kind, u32 accesses, u32 events, u16 how
-//! often its bytes are repeated, u32 their length, the bytes as they are before they are packed. That of a journal: its records without
-//! their checksums. Numbers are little-endian; a length beyond the end means all that is left.
+//! often its bytes are repeated, u32 their length, the bytes as they are before they are packed. Numbers are little-endian; a length beyond the end means all that is left.
 
 use terrace_trace::{SIGNATURE, VERSION};
 
@@ -92,16 +91,6 @@ pub(crate) fn open_trace(bytes: &[u8]) -> Option<Vec<u8>> {
         at += 32 + stored;
     }
     Some(open)
-}
-
-/// A journal of its records without checksums: the right header, and records numbered from 0.
-pub(crate) fn journal(open: &[u8]) -> Vec<u8> {
-    let mut bytes = terrace_sizing::journal::header(&crate::targets::origin());
-    for record in open.chunks(terrace_sizing::journal::RECORD_BYTES - 4) {
-        bytes.extend(record);
-        bytes.extend(crc32fast::hash(record).to_le_bytes());
-    }
-    bytes
 }
 
 #[cfg(test)]

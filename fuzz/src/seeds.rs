@@ -10,12 +10,12 @@ use terrace_machine::preset::Machine;
 use terrace_sizing::database::{Database, machine_checksum};
 use terrace_sizing::microbench::FastDivisor;
 use terrace_sizing::sampling::Design;
-use terrace_sizing::{database::Origin, journal, model};
+use terrace_sizing::{database::Origin, model};
 use terrace_trace::{
     Access, Change, Event, Extent, Header, LatencyUnit, MapPiece, Pages, Process, ProcessId, Region, ThreadId, Writer,
 };
 
-use crate::{seal, targets};
+use crate::seal;
 
 /// Texts of the formats that are text, by target.
 const TEXTS: &[(&str, &str)] = &[
@@ -108,10 +108,9 @@ pub(crate) fn write() -> anyhow::Result<()> {
     put("import-gem5-text", "small", include_bytes!("../../crates/trace/tests/samples/gem5.txt"))?;
     put("import-hook", "small", &hook())?;
     put("import-drmemtrace", "small", &drmemtrace())?;
-    let (database, records) = database()?;
+    let database = database()?;
     put("database", "bomb-rows", &with_rows(&database, 1 << 34).context("the seed has a footer")?)?;
     put("database", "small", &database)?;
-    put("journal", "small", &records)?;
     put("btf", "small", &image())?;
     let entries: [u64; 6] =
         [0, 1 << 63 | 0x1234, 1 << 62 | 5 << 5 | 1, 1 << 63 | 1 << 55 | 7, 1 << 61 | 1 << 63, u64::MAX];
@@ -226,24 +225,20 @@ pub(crate) fn trace() -> anyhow::Result<Vec<u8>> {
     Ok(writer.finish()?.0)
 }
 
-/// A database of three records, and their journal in its open form.
-fn database() -> anyhow::Result<(Vec<u8>, Vec<u8>)> {
+/// A database of three records.
+fn database() -> anyhow::Result<Vec<u8>> {
     let machine = Machine::preset("optane-6252")?;
     let design = Design::new(&machine, 1);
-    let (mut vectors, mut seconds, mut open) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut vectors, mut seconds) = (Vec::new(), Vec::new());
     for number in 0..3 {
         let vector = design.vector(number);
-        let times = model::record(&vector, &machine, FastDivisor::default())?;
-        let start = open.len();
-        journal::append(&mut open, number as u32, &vector, &times);
-        // The checksum is what `seal` puts there.
-        open.truncate(start + journal::RECORD_BYTES - 4);
+        seconds.extend(model::record(&vector, &machine, FastDivisor::default())?);
         vectors.push(vector);
-        seconds.extend(times);
     }
-    let origin =
-        Origin { machine: machine.name.clone(), machine_checksum: machine_checksum(&machine), ..targets::origin() };
-    Ok((Database::new(origin, vectors, seconds)?.to_parquet()?, open))
+    let fast_divisor = FastDivisor::default();
+    let machine_checksum = machine_checksum(&machine);
+    let origin = Origin { machine: machine.name, machine_checksum, seed: 1, fast_divisor };
+    Ok(Database::new(origin, vectors, seconds)?.to_parquet()?)
 }
 
 /// Records of drmemtrace: kind, size, value.

@@ -19,9 +19,7 @@ use terrace_linux::perf::spe;
 use terrace_linux::process::{RangeOptions, parse_locked, parse_maps, parse_placed};
 use terrace_linux::topology::declared::parse_declared;
 use terrace_machine::preset::Machine;
-use terrace_sizing::database::{Database, Origin};
-use terrace_sizing::journal;
-use terrace_sizing::microbench::FastDivisor;
+use terrace_sizing::database::Database;
 use terrace_trace::import::{CsvColumns, DamonOptions, ImportFormat, ImportOptions, PerfField, import};
 use terrace_trace::tools::{Cut, cut, info};
 use terrace_trace::{Access, Index, Reader, TraceError, export};
@@ -53,7 +51,6 @@ pub(crate) const ALL: &[Target] = &[
     Target { seal: Some(seal::trace), ..target("trace-blocks", &[], trace) },
     target("trace-bytes", &[], trace),
     target("database", &["PAR1", "seconds_001", "\"records\":", "\"sizes\":100"], database),
-    Target { seal: Some(seal::journal), ..target("journal", &[], build_journal) },
     target("import-lackey", &[" L ", " S ", " M ", "I  ", "==", ",8\n"], |bytes| {
         imported(&ImportFormat::Lackey, bytes)
     }),
@@ -189,22 +186,6 @@ fn trace(bytes: &[u8]) -> u64 {
 
 fn database(bytes: &[u8]) -> u64 {
     ended(Database::from_parquet(bytes.to_vec().into()).map_err(|error| error.to_string()))
-}
-
-/// Of which build the journals are.
-pub(crate) fn origin() -> Origin {
-    Origin { machine: "fuzz".to_owned(), machine_checksum: 1, seed: 1, fast_divisor: FastDivisor::default() }
-}
-
-fn build_journal(bytes: &[u8]) -> u64 {
-    match journal::read(bytes, &origin()) {
-        Ok(found) => {
-            assert!(found.bytes <= bytes.len());
-            assert_eq!(found.seconds.len(), found.vectors.len() * terrace_tuning::curve::SIZES);
-            mix(order(found.vectors.len() as u64))
-        }
-        Err(error) => ended(Err::<(), _>(error)),
-    }
 }
 
 fn fields() -> Vec<PerfField> {

@@ -8,7 +8,8 @@ use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use serde_json::Value;
 use terrace_sim::run::Bounds;
-use terrace_study::sweep::{Form, Journal, Sweep as Whole};
+use terrace_study::journal::Journal;
+use terrace_study::sweep::{Form, Sweep as Whole};
 
 use crate::watch::{raised, work};
 
@@ -51,7 +52,7 @@ impl Sweep {
     fn open(&mut self, output: PathBuf) -> PyResult<usize> {
         Form::of(&output).map_err(|error| raised(&error))?;
         let journal = self.whole.journal(&output).map_err(|error| raised(&error))?;
-        let finished = journal.cells();
+        let finished = journal.finished();
         (self.output, self.journal) = (Some(output), Some(journal));
         Ok(finished)
     }
@@ -73,8 +74,7 @@ impl Sweep {
 
     /// How many cells and bounds the journal has.
     fn done(&self) -> PyResult<usize> {
-        let journal = self.journal()?;
-        Ok(journal.cells() + journal.all_bounds())
+        Ok(self.journal()?.results())
     }
 
     /// What is missing, as groups with cells of theirs, for `cores` cores.
@@ -84,7 +84,8 @@ impl Sweep {
 
     /// The bounds of a group that the journal has.
     fn bounds(&self, group: usize) -> PyResult<Option<Seconds>> {
-        Ok(self.journal()?.bounds(group).map(seconds))
+        let found = self.whole.bounds(self.journal()?, group).map_err(|error| raised(&error))?;
+        Ok(found.map(seconds))
     }
 
     /// Computes rows of cells of a group, and its bounds where they are not known.
@@ -102,11 +103,12 @@ impl Sweep {
     }
 
     fn add_bounds(&self, group: usize, bounds: Seconds) -> PyResult<()> {
-        self.journal()?.add_bounds(group, known(bounds)).map(drop).map_err(|error| raised(&error))
+        self.whole.add_bounds(self.journal()?, group, known(bounds)).map(drop).map_err(|error| raised(&error))
     }
 
-    fn add_row(&self, cell: usize, row: String) -> PyResult<()> {
-        self.journal()?.add_row(cell, row).map_err(|error| raised(&error))
+    fn add_row(&self, cell: usize, row: &str) -> PyResult<()> {
+        let row: Value = serde_json::from_str(row).map_err(|error| PyValueError::new_err(error.to_string()))?;
+        self.journal()?.put_cell(cell, &row).map_err(|error| raised(&error))
     }
 
     /// Runs what is missing, in this process on all cores.

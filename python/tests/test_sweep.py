@@ -163,12 +163,12 @@ def test_a_thousand_cells_killed_halfway_go_on_elsewhere_to_the_same_bytes(clust
     program = "import sys, terrace; terrace.sweep(sys.argv[1], sys.argv[2])"
     process = subprocess.Popen([sys.executable, "-c", program, str(specification), str(half)])
     until = time.monotonic() + 120
-    while not journal.exists() or journal.read_bytes().count(b'"cell"') < 500:
+    while not journal.exists() or journal.read_bytes().count(b'"cell ') < 500:
         assert time.monotonic() < until and process.poll() is None, "it was to be killed halfway"
         time.sleep(0.01)
     process.kill()
     process.wait()
-    kept = journal.read_bytes().count(b'"cell"')
+    kept = journal.read_bytes().count(b'"cell ')
     assert 500 <= kept < 1000 and not half.exists()
     told = []
     terrace.sweep(specification, half, client=cluster, progress=lambda done, total: told.append(done))

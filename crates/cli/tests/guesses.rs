@@ -100,7 +100,6 @@ const ANSWERED: &[&str] = &[
     "size query --vector 1 --max-slowdown 5",
     "workload",
     "machines",
-    "bench",
     "replay run.trace",
 ];
 

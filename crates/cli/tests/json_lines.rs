@@ -59,7 +59,6 @@ const COMMANDS: &[(&str, Way)] = &[
     ("run", Needs(RIGHTS)),
     ("set", Daemon(&["class.web.floor", "1GiB"])),
     ("survey", Needs("rights and a tracker; live_survey reads it")),
-    ("sim bench", Here(&["--pages", "4096", "--accesses", "2000", "--only", "replay_policy"])),
     (
         "sim compare",
         Here(&["--workloads", "gups", "--policies", "tpp", "--seeds", "1", "--size", "4MiB", "--operations", "2000"]),

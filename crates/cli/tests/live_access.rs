@@ -37,7 +37,6 @@ fn main() -> ExitCode {
         ("every_route_shows_a_stranger_aggregates_only", every_route_shows_a_stranger_aggregates_only),
         ("what_is_no_file_is_no_configuration", what_is_no_file_is_no_configuration),
         ("a_loop_that_hangs_is_told_and_ended", a_loop_that_hangs_is_told_and_ended),
-        ("metrics_are_sent_to_a_collector", metrics_are_sent_to_a_collector),
         ("a_thousand_hostile_connections_keep_nobody_out", a_thousand_hostile_connections_keep_nobody_out),
     ];
     if arguments.iter().any(|argument| argument == "--list") {
@@ -293,59 +292,6 @@ fn what_is_no_file_is_no_configuration() {
     std::fs::write(&path, good).unwrap();
     assert_eq!(daemon.ask(terrace_daemon::protocol::Verb::Reload {})["reloaded"], true);
     daemon.end();
-}
-
-/// A collector takes the metrics as OTLP, goes away, and is back: the log says each once, and the daemon goes on.
-fn metrics_are_sent_to_a_collector() {
-    let collector = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = collector.local_addr().unwrap();
-    let daemon = daemon(&format!("[metrics]\notlp = \"http://{address}\"\notlp_interval = \"1s\"\n"));
-    let body = taken(&collector);
-    let scope = &body["resourceMetrics"][0]["scopeMetrics"][0];
-    let metrics = scope["metrics"].as_array().unwrap();
-    let uptime = metrics.iter().find(|metric| metric["name"] == "terrace_uptime_seconds").unwrap();
-    let point = &uptime["gauge"]["dataPoints"][0];
-    assert!(point["asDouble"].as_f64().unwrap() > 0.0 && uptime["unit"] == "s", "{uptime}");
-    let nanos = |field: &str| point[field].as_str().unwrap().parse::<u64>().unwrap();
-    assert!(nanos("startTimeUnixNano") < nanos("timeUnixNano"), "{uptime}");
-    assert!(metrics.iter().any(|metric| metric["name"] == "terrace_tier_capacity_bytes"), "{scope}");
-    drop(collector);
-    let says = |text: &str| daemon.log().matches(text).count();
-    wait_until(PATIENCE, "the log says that the collector is away", || says("does not take the metrics") == 1);
-    std::thread::sleep(Duration::from_millis(2500));
-    let status = daemon.ask(terrace_daemon::protocol::Verb::Status {});
-    assert!(says("does not take the metrics") == 1 && status["classes"].is_array(), "{}", daemon.log());
-    let back = std::net::TcpListener::bind(address).unwrap();
-    taken(&back);
-    wait_until(PATIENCE, "the log says that it is back", || says("takes the metrics again") == 1);
-    let line = daemon.log().lines().find(|line| line.contains("does not take")).unwrap().to_owned();
-    println!("    {} metrics; {line}", metrics.len());
-    daemon.end();
-}
-
-/// What is sent next, answered as a collector does.
-fn taken(collector: &std::net::TcpListener) -> Value {
-    let (mut stream, _) = collector.accept().unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    let (mut request, mut chunk) = (Vec::new(), [0; 4096]);
-    loop {
-        let count = stream.read(&mut chunk).unwrap();
-        assert!(count > 0, "{}", String::from_utf8_lossy(&request));
-        request.extend_from_slice(&chunk[..count]);
-        let text = String::from_utf8_lossy(&request);
-        let Some((head, body)) = text.split_once("\r\n\r\n") else { continue };
-        let length: usize =
-            head.lines().find_map(|line| line.strip_prefix("Content-Length: ")).unwrap().parse().unwrap();
-        if body.len() < length {
-            continue;
-        }
-        assert!(
-            head.starts_with("POST /v1/metrics HTTP/1.") && head.contains("Content-Type: application/json"),
-            "{head}"
-        );
-        stream.write_all(b"HTTP/1.0 200 OK\r\nContent-Type: application/json\r\n\r\n{}").unwrap();
-        return serde_json::from_str(body).unwrap();
-    }
 }
 
 /// The log goes into a pipe that nobody reads: the loop hangs in the middle of a line, as it would at a disk that does not answer.

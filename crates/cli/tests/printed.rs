@@ -103,7 +103,6 @@ fn refusals_of_simulations() {
         "sim compare --workloads gups --policies tpp --seeds 0",
         "sim explain --workload gups --page here",
         "sim explain --workload gups --range 5-4",
-        "sim bench --policy nonsense",
         "reproduce FM.nonsense",
         "reproduce FM.fig6.spp",
         "reproduce FM.fig6.sp --svg x.svg",

@@ -8,7 +8,7 @@
 //! What a run and a class have in common is in `terrace_run`; [`config`] is the configuration, [`class`] a running class, [`claims`] its claims and
 //! how it applies a grant. [`table`] and [`watcher`] decide which process belongs to which class. [`bins`] is the histogram of its pages
 //! by policy score. [`control`] with [`protocol`], and [`http`] with [`access`] and [`metrics`], answer from [`shared`] in the form of
-//! [`view`]; [`otlp`] sends it; [`survey`] adds what the rest of the machine holds idle. [`rights`] decides who may do what, [`client`] sends requests, [`heartbeat`] detects a hung loop.
+//! [`view`]; [`survey`] adds what the rest of the machine holds idle. [`rights`] decides who may do what, [`client`] sends requests, [`heartbeat`] detects a hung loop.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod access;
@@ -24,7 +24,6 @@ pub mod handover;
 pub mod heartbeat;
 pub mod http;
 pub mod metrics;
-pub mod otlp;
 pub mod proof;
 pub mod protocol;
 mod reload;

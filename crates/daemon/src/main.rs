@@ -111,11 +111,6 @@ fn run(arguments: &Arguments, passed: anyhow::Result<Passed>) -> anyhow::Result<
     if let Some(http) = &http {
         tracing::info!(address = http.address, "metrics and the web interface are served");
     }
-    if let Some(collector) = &config.otlp {
-        tracing::info!(%collector, "metrics are sent as OTLP");
-        terrace_daemon::otlp::start(collector.clone(), config.otlp_interval, Arc::clone(&shared))
-            .context("cannot start the thread that sends metrics")?;
-    }
     let shared_by_survey = Arc::clone(&shared);
     let daemon = Daemon::new(arguments.config.clone(), !arguments.dry_run, shared, orders, waker, keys, passed.events)?;
     // Before memory is locked: its tracker is tried on memory of this process.

@@ -1,6 +1,6 @@
-//! Metrics, and their form in Prometheus's text format, version 0.0.4. `otlp` sends the same as OpenTelemetry.
+//! Metrics, and their form in Prometheus's text format, version 0.0.4.
 //!
-//! In: the published state. Out: families of series, or text. Must not: label by pid or by anything else without a limit. Labels are tiers, classes, reasons and
+//! In: the published state. Out: text. Must not: label by pid or by anything else without a limit. Labels are tiers, classes, reasons and
 //! causes, all limited by the configuration or the program.
 //!
 //! Base units, and `_total` on counters, as Prometheus's naming guide asks. docs/reference/daemon.md lists every name, and a test compares
@@ -17,7 +17,7 @@ use crate::view::{Status, Survey, SurveyGroup};
 
 /// The type of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+enum Kind {
     Gauge,
     Counter,
 }
@@ -25,14 +25,14 @@ pub(crate) enum Kind {
 use Kind::{Counter, Gauge};
 
 /// One series: its labels, and its value.
-pub(crate) type Series<'a> = (Vec<(&'a str, &'a str)>, f64);
+type Series<'a> = (Vec<(&'a str, &'a str)>, f64);
 
 /// All series of one name.
-pub(crate) struct Family<'a> {
-    pub(crate) name: &'static str,
-    pub(crate) kind: Kind,
-    pub(crate) help: &'static str,
-    pub(crate) series: Vec<Series<'a>>,
+struct Family<'a> {
+    name: &'static str,
+    kind: Kind,
+    help: &'static str,
+    series: Vec<Series<'a>>,
 }
 
 #[derive(Default)]
@@ -85,7 +85,7 @@ pub fn text(status: &Status) -> String {
 type OfTier = (&'static str, &'static str, fn(&crate::view::Tier) -> Option<u64>);
 
 /// The metrics of a status.
-pub(crate) fn families(status: &Status) -> Vec<Family<'_>> {
+fn families(status: &Status) -> Vec<Family<'_>> {
     let mut out = Families::default();
     let (own, budget) = (&status.own, &status.budget);
     let build = [(vec![("version", status.version.as_str())], 1.0)];
@@ -182,14 +182,9 @@ fn of_survey<'a>(out: &mut Families<'a>, survey: &'a Survey) {
 
 /// The time since the loop last turned: the one metric that the loop itself cannot publish.
 pub fn loop_age(age: std::time::Duration) -> String {
-    write_text(&[loop_age_family(age)])
-}
-
-/// The same as a family.
-pub(crate) fn loop_age_family<'a>(age: std::time::Duration) -> Family<'a> {
     let help = "Time since the daemon's loop last turned.";
     let series = vec![(Vec::new(), age.as_secs_f64())];
-    Family { name: "terrace_loop_age_seconds", kind: Gauge, help, series }
+    write_text(&[Family { name: "terrace_loop_age_seconds", kind: Gauge, help, series }])
 }
 
 /// A metric of each class: its name, its meaning, and its value.

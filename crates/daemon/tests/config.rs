@@ -87,26 +87,12 @@ fn other_machines_are_served_where_a_token_and_tls_guard_it() {
 }
 
 #[test]
-fn a_collector_has_the_port_and_path_of_otlp_unless_it_says_others() {
-    let of_text = |text: &str| of(&[("terrace.toml", &format!("[metrics]\notlp = \"{text}\"\n"))]).unwrap().otlp;
-    assert_eq!(of_text("none"), None);
-    for (text, whole) in [
-        ("http://localhost", "http://localhost:4318/v1/metrics"),
-        ("http://[::1]/", "http://[::1]:4318/v1/metrics"),
-        ("http://[::1]:80", "http://[::1]:80/v1/metrics"),
-        ("http://10.0.0.1:9090/api/v1/otlp/v1/metrics", "http://10.0.0.1:9090/api/v1/otlp/v1/metrics"),
-    ] {
-        assert_eq!(of_text(text).unwrap().to_string(), whole);
-    }
-}
-
-#[test]
 fn what_needs_a_restart_keeps_its_value_and_goes_on_needing_one() {
     let before = of(&[("terrace.toml", "")]).unwrap();
     let text = "[daemon]\nsocket = \"/a\"\nsocket_mode = \"666\"\ngroup = \"b\"\nevents = \"poll\"\n\
                 [memory]\nslow = \"zram:1GiB\"\nswap_in = \"64KiB\"\ntiers = \"dram=node:0 cxl=node:1\"\ntracker = \"damon\"\n\
                 [metrics]\nlisten = \"off\"\nsocket_mode = \"660\"\ntoken = \"/t\"\ncertificate = \"/c\"\nkey = \"/k\"\n\
-                otlp = \"http://c\"\notlp_interval = \"9s\"\nsurvey = true\n[budget]\ncpu = \"7%\"\n";
+                survey = true\n[budget]\ncpu = \"7%\"\n";
     let wanted = match of(&[("terrace.toml", text)]) {
         Ok(wanted) => wanted,
         Err(errors) => panic!("{errors}"),
@@ -228,11 +214,13 @@ fn every_mistake_is_told_with_file_line_and_key() {
     );
     check("[metrics]\ncertificate = \"/x\"\n", &["terrace.toml:2: metrics.certificate", "needs metrics.key as well"]);
     check("[metrics]\ntoken = \"secret\"\n", &["terrace.toml:2: metrics.token", "absolute path"]);
-    check("[metrics]\notlp = \"localhost:4318\"\n", &["terrace.toml:2: metrics.otlp", "http://127.0.0.1:4318"]);
-    check("[metrics]\notlp = \"https://a\"\n", &["terrace.toml:2: metrics.otlp", "only http is spoken"]);
     check(
-        "[metrics]\notlp = \"http://a:0\"\notlp_interval = \"1ms\"\n",
-        &["terrace.toml:2: metrics.otlp", "terrace.toml:3: metrics.otlp_interval"],
+        "[metrics]\notlp = \"http://a\"\notlp_interval = \"9s\"\n",
+        &[
+            "terrace.toml:2: metrics.otlp: the key was removed",
+            "scrape /metrics at metrics.listen",
+            "terrace.toml:3: metrics.otlp_interval: the key was removed",
+        ],
     );
     check("[memory]\ntracker = \"eyes\"\n", &["terrace.toml:2: memory.tracker: unknown tracker \"eyes\""]);
     check("[memory]\ntiers = \"slow=zram:1GiB\"\n", &["terrace.toml:2: memory.tiers", "must be of nodes"]);

@@ -3,8 +3,8 @@
 //!
 //! Entry: [`Output`].
 //! In: paths as people and configurations name them.
-//! Out: [`Output`] and [`write()`] for outputs, [`read`] and [`read_to_string`] with a bound, [`bind`] for sockets, [`set`] for the
-//! kernel's files.
+//! Out: [`Output`] and [`write()`] for outputs, [`Journal`] for results on the way to one, [`read`] and [`read_to_string`] with a bound, [`bind`]
+//! for sockets, [`set`] for the kernel's files.
 //! Must not: know what the files hold.
 //!
 //! Errors are those of `std::fs`, whose place these functions take: they say what is wrong, and the caller says which path. A test in
@@ -12,10 +12,12 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod input;
+mod journal;
 mod output;
 mod socket;
 
 pub use input::{open, open_secret, read, read_to_string};
+pub use journal::{Journal, JournalError, sealed, unsealed};
 pub use output::{Output, copy, create_new, open_in_place, rename_new, set, write};
 pub use socket::{SocketFile, bind, socket_is_there};
 

@@ -62,7 +62,6 @@ const COMMANDS: &[(&str, Means)] = &[
     ("advise", And("terrace size advise")),
     ("tune", And("terrace size tune")),
     ("forecast", And("terrace size forecast")),
-    ("bench", And("terrace sim bench")),
     ("replay", And("terrace sim run --trace")),
     ("import", And("terrace trace import")),
     ("report", Line("terrace run --help")),

@@ -22,8 +22,6 @@ pub enum SimCommand {
     Explain(Box<SimExplainArguments>),
     /// Which tracker knows best what is hot, and what each costs: MMU counters against its rivals, on one run.
     Hotness(Box<SimHotnessArguments>),
-    /// How many accesses a second the simulator replays here.
-    Bench(SimBenchArguments),
     /// The modelled machines, every number with its source.
     Machines(OutputArguments),
 }
@@ -109,28 +107,6 @@ pub struct SimHotnessArguments {
     /// Write heat over time as a picture into this file.
     #[arg(long, value_name = "FILE.svg")]
     pub heatmap: Option<PathBuf>,
-    /// Print one JSON object.
-    #[arg(long)]
-    pub json: bool,
-}
-
-#[derive(Debug, Args)]
-pub struct SimBenchArguments {
-    /// Pages of 4 KiB; several numbers, parted by commas, make a row of each bench for each.
-    #[arg(long, default_value = "1048576", value_delimiter = ',', value_name = "N")]
-    pub pages: Vec<u64>,
-    /// Accesses of each bench.
-    #[arg(long, default_value_t = 20_000_000, value_name = "N")]
-    pub accesses: u64,
-    /// The policy.
-    #[arg(long, default_value = "age", value_name = "NAME")]
-    pub policy: String,
-    /// Times each bench is run; the fastest counts.
-    #[arg(long, default_value_t = 1, value_name = "N")]
-    pub repeats: u32,
-    /// Only the benches whose names begin so, such as mmu.
-    #[arg(long, default_value = "", hide_default_value = true, value_name = "NAME")]
-    pub only: String,
     /// Print one JSON object.
     #[arg(long)]
     pub json: bool,

@@ -45,8 +45,6 @@ pub const INFO: PolicyInfo = PolicyInfo {
             default: "100",
             meaning: "cycles of mean load latency up to which all is promoted",
         },
-        SettingInfo { key: "marking", default: "on", meaning: "slow the scanner down as well" },
-        SettingInfo { key: "regulate", default: "on", meaning: "follow AOL; off: the system beneath alone" },
         SettingInfo { key: "ghz", default: "2.2", meaning: "cycles a nanosecond" },
     ],
     build: |settings| Ok(Box::new(Alto::new(settings)?)),
@@ -69,8 +67,6 @@ pub struct Alto {
     beneath: Box<dyn Policy>,
     period: Duration,
     only_above: f64,
-    marks_less: bool,
-    regulates: bool,
     ghz: f64,
     running: ProcessorCounts,
     /// Sum of latencies over accesses, in nanoseconds.
@@ -97,8 +93,6 @@ impl Alto {
             beneath: crate::build(over, Settings::default())?,
             period: settings.duration("period")?,
             only_above: settings.number("latency", 0.0..=1e6)?,
-            marks_less: settings.switch("marking")?,
-            regulates: settings.switch("regulate")?,
             ghz: settings.number("ghz", 0.1..=100.0)?,
             running: ProcessorCounts::default(),
             latencies: 0.0,
@@ -165,7 +159,7 @@ impl Policy for Alto {
     }
 
     fn plan(&mut self, now: Time, capacity: &CapacityView<'_>, pages: &mut Pages, requests: &mut MoveRequests) {
-        if self.regulates && now >= self.next {
+        if now >= self.next {
             self.look(now);
         }
         let mut asked = MoveRequests::with_limit(requests.left());
@@ -186,14 +180,11 @@ impl Policy for Alto {
 
     fn schedule(&self) -> Schedule {
         let mut schedule = self.beneath.schedule();
-        if self.marks_less {
-            schedule.cadence.hint_scan = schedule.cadence.hint_scan.filter(|_| self.marked > 0).map(|mut scan| {
-                scan.window_pages = (scan.window_pages * self.marked / ALL.1).max(1);
-                scan
-            });
-        }
-        let look = self.regulates.then_some(self.next);
-        Schedule { wake_at: [schedule.wake_at, look].into_iter().flatten().min(), ..schedule }
+        schedule.cadence.hint_scan = schedule.cadence.hint_scan.filter(|_| self.marked > 0).map(|mut scan| {
+            scan.window_pages = (scan.window_pages * self.marked / ALL.1).max(1);
+            scan
+        });
+        Schedule { wake_at: Some(schedule.wake_at.map_or(self.next, |at| at.min(self.next))), ..schedule }
     }
 
     fn report(&self) -> PolicyReport {
@@ -223,8 +214,8 @@ mod tests {
     const MILLIS: Duration = Duration::from_millis(1);
 
     /// Two hundred slow pages and as much fast memory as they need, over TPP, after a second in which an access cost this many nanoseconds.
-    fn after(wait: f64, latency: f64, extra: &[(&str, &str)]) -> Rig {
-        let policy = crate::build("alto", Settings::from_pairs(extra.iter().copied())).unwrap();
+    fn after(wait: f64, latency: f64) -> Rig {
+        let policy = crate::build("alto", Settings::default()).unwrap();
         let mut rig = Rig::new(policy, &[20_000, 100_000]);
         rig.map(1000);
         rig.born(0..200, SLOW);
@@ -244,32 +235,30 @@ mod tests {
 
     #[test]
     fn the_more_misses_overlap_the_fewer_pages_come_up() {
-        let check = |wait: f64, latency: f64, regulate: &str, wanted: u64| {
-            let mut rig = after(wait, latency, &[("regulate", regulate)]);
+        let check = |wait: f64, latency: f64, wanted: u64| {
+            let mut rig = after(wait, latency);
             for page in 0..100 {
                 rig.fault([page, page], MILLIS, false);
             }
-            assert_eq!(rig.promotions, wanted, "{wait} ns a miss, {latency} ns latency, regulate={regulate}");
+            assert_eq!(rig.promotions, wanted, "{wait} ns a miss, {latency} ns latency");
         };
         // At 2.2 GHz: 22, 55, 77, 99 and 220 cycles.
-        check(10.0, 100.0, "on", 0);
-        check(25.0, 100.0, "on", 10);
-        check(35.0, 100.0, "on", 30);
-        check(45.0, 100.0, "on", 50);
-        check(100.0, 100.0, "on", 100);
-        check(10.0, 40.0, "on", 100);
-        check(10.0, 100.0, "off", 100);
+        check(10.0, 100.0, 0);
+        check(25.0, 100.0, 10);
+        check(35.0, 100.0, 30);
+        check(45.0, 100.0, 50);
+        check(100.0, 100.0, 100);
+        check(10.0, 40.0, 100);
     }
 
     #[test]
     fn what_is_not_promoted_is_not_marked_either() {
-        let window = |wait: f64, marking: &str| {
-            let rig = after(wait, 100.0, &[("marking", marking)]);
+        let window = |wait: f64| {
+            let rig = after(wait, 100.0);
             rig.cadence.hint_scan.map(|scan| scan.window_pages)
         };
-        let whole = window(100.0, "on").unwrap();
-        assert_eq!(window(45.0, "on"), Some(whole / 2));
-        assert_eq!(window(10.0, "on"), None);
-        assert_eq!(window(10.0, "off"), Some(whole));
+        let whole = window(100.0).unwrap();
+        assert_eq!(window(45.0), Some(whole / 2));
+        assert_eq!(window(10.0), None);
     }
 }

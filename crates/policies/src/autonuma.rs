@@ -3,8 +3,8 @@
 //! In: hint faults on all tiers. Out: promotions at once. Must not: demote; mode 1 never does, which is why promotions fail as
 //! soon as fast memory is full.
 //!
-//! Source: Linux 6.3 (specification section 9). Scanner constants: [`crate::hint_scanner`]; watermarks:
-//! [`crate::kernel_reclaim`].
+//! Source: Linux 6.3 (specification section 9). Scanner constants: [`crate::parts::hint_scanner`]; watermarks:
+//! [`terrace_core::reclaim`].
 //!
 //! | constant | default | meaning |
 //! |---|---|---|
@@ -20,7 +20,6 @@ use terrace_core::policy::Kernel;
 
 use crate::parts::fault_tiering::{FaultPolicy, FaultTiering, PromotionRule, SlowFault};
 use crate::parts::hint_scanner::{self, ALL_TIERS};
-use crate::parts::kernel_reclaim;
 use crate::{PolicyInfo, SettingInfo};
 
 /// The policy's entry in the registry.
@@ -34,8 +33,6 @@ pub const INFO: PolicyInfo = PolicyInfo {
             default: "on",
             meaning: "promote on the second fault of a page, not the first",
         },
-        kernel_reclaim::RECLAIM,
-        kernel_reclaim::SCAN,
         hint_scanner::SETTINGS[0],
         hint_scanner::SETTINGS[1],
         hint_scanner::SETTINGS[2],
@@ -79,7 +76,7 @@ mod tests {
     const SOON: Duration = Duration::from_millis(10);
 
     fn rig(extra: &[(&str, &str)]) -> Rig {
-        let settings = Settings::from_pairs(extra.iter().copied().chain([("reclaim", "policy")]));
+        let settings = Settings::from_pairs(extra.iter().copied());
         let mut rig = Rig::new(crate::build("autonuma", settings).unwrap(), &[100_000, 100_000]);
         rig.map(110_000);
         rig
@@ -104,6 +101,7 @@ mod tests {
     fn once_fast_memory_is_full_every_promotion_fails_and_nothing_leaves() {
         let mut rig = rig(&[("two_stage", "off")]);
         rig.born(0..99_990, TierId::FAST);
+        rig.watermark = 10;
         rig.born(100_000..100_100, SLOW);
         rig.fault(100_000..100_100, SOON, false);
         assert_eq!((rig.promotions, rig.demotions), (0, 0));

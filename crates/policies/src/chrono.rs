@@ -4,7 +4,7 @@
 //! through. Must not: promote on one short idle time.
 //!
 //! Source: Chrono (EuroSys 2025), by facts read from its public tree [C]; constants marked [D] are ours. Scanner constants:
-//! [`crate::hint_scanner`]; watermarks: [`crate::kernel_reclaim`].
+//! [`crate::parts::hint_scanner`]; watermarks: [`terrace_core::reclaim`].
 //!
 //! | constant | default | meaning |
 //! |---|---|---|
@@ -27,9 +27,8 @@ use terrace_core::pages::Pages;
 use terrace_core::policy::{Kernel, Metric};
 use terrace_core::units::{TierId, Time};
 
-use crate::parts::fault_tiering::{FaultPolicy, FaultTiering, PromotionRule, SlowFault};
+use crate::parts::fault_tiering::{FaultPolicy, FaultTiering, PromotionRule, SlowFault, TIERING08_ROOM};
 use crate::parts::hint_scanner::{self, SLOW_TIERS};
-use crate::parts::kernel_reclaim::{self, TIERING08_ROOM};
 use crate::parts::support::scaled_count;
 use crate::{PolicyInfo, SettingInfo, Settings, SettingsError};
 
@@ -51,8 +50,6 @@ pub const INFO: PolicyInfo = PolicyInfo {
             default: "8",
             meaning: "one of this many steps of the scanner marks fast pages too",
         },
-        kernel_reclaim::RECLAIM,
-        kernel_reclaim::SCAN,
         hint_scanner::SETTINGS[0],
         hint_scanner::SETTINGS[1],
         hint_scanner::SETTINGS[2],
@@ -225,7 +222,7 @@ mod tests {
 
     /// A hundred fast pages of a thousand, and two hundred slow ones; the scanner takes a second for a pass.
     fn rig(extra: &[(&str, &str)]) -> Rig {
-        let pairs = extra.iter().copied().chain([("reclaim", "policy"), ("fast_sample", "1")]);
+        let pairs = extra.iter().copied().chain([("fast_sample", "1")]);
         let mut policy = crate::build("chrono", Settings::from_pairs(pairs)).unwrap();
         policy.configure(crate::rig::scaled(64));
         let mut rig = Rig::new(policy, &[1000, 100_000]);
@@ -303,7 +300,7 @@ mod tests {
     #[test]
     fn fast_pages_are_marked_in_some_steps_of_the_scanner() {
         let steps = |sample: &str| {
-            let pairs = [("fast_sample", sample), ("reclaim", "kernel")];
+            let pairs = [("fast_sample", sample)];
             let mut rig = Rig::new(crate::build("chrono", Settings::from_pairs(pairs)).unwrap(), &[1000, 100_000]);
             rig.map(1000);
             rig.born(0..300, SLOW);

@@ -15,7 +15,7 @@
 //! | `beta` | 0.20 | not stated; the paper varies it from 10 % to 40 % (A2) |
 //! | `countdown` | 5 | section 5 |
 //! | alpha | 1 at first, then 1 - m/tp, kept while tp = 0 | section 6, equation 3 (A5) |
-//! | `alpha_memory` | 0 | Algorithm 1: both start again from 0 at each rate; mistakes without a promotion (tp = 0) wait for the next |
+//! | m, tp | of one interval | Algorithm 1: both start again from 0 at each rate; mistakes without a promotion (tp = 0) wait for the next |
 //! | `mistake` | bin | section 6: "not promoted to any bin before the timer reaches 0", so any rise of its bin clears a page |
 //! | promotion leaves free | 3 % (100 to 1500 MiB) | as MEMTIS; at most a tenth of the memory (`reserve`) |
 //! | sampling periods | as MEMTIS, held to its quota | section 5 |
@@ -90,7 +90,6 @@ pub const INFO: PolicyInfo = PolicyInfo {
             default: "auto",
             meaning: "auto: failures may be met from warm bins; off (A4)",
         },
-        SettingInfo { key: "skip_empty", default: "off", meaning: "an empty bin ends the warm range (A6)" },
         SettingInfo { key: "warm", default: "adaptive", meaning: "adaptive, single (as MEMTIS) or none (A7)" },
         SettingInfo { key: "demotion", default: "adaptive", meaning: "adaptive, or fixed: MEMTIS's watermarks" },
         SettingInfo {
@@ -107,11 +106,6 @@ pub const INFO: PolicyInfo = PolicyInfo {
         },
         SettingInfo { key: "countdown", default: "5", meaning: "times a fault-sourced page is passed over; 0 is none" },
         SettingInfo { key: "alpha", default: "adaptive", meaning: "adaptive, or a fixed number from 0 to 1 (A5)" },
-        SettingInfo {
-            key: "alpha_memory",
-            default: "0",
-            meaning: "share of m and tp that counts on after it was used; 0 for none",
-        },
         SettingInfo {
             key: "mistake",
             default: "bin",
@@ -218,7 +212,6 @@ pub struct FlexMem {
     period: Duration,
     only_need: bool,
     into_warm: bool,
-    skip_empty: bool,
     warm: Warm,
     fixed_demotion: bool,
     countdown: u16,
@@ -260,9 +253,6 @@ pub struct FlexMem {
     alpha: f64,
     mistaken: u64,
     promoted_by_faults: u64,
-    /// Share of earlier mistakes and promotions that counts at the next interval, and their sums.
-    alpha_memory: f64,
-    judged: [f64; 2],
     failed: Failures,
     samples: u64,
     pages_at_cooling: u64,
@@ -352,7 +342,6 @@ impl FlexMem {
             period: settings.duration("period")?,
             only_need: need || !pebs,
             into_warm: settings.choice("demote_into_warm", &[("auto", true), ("off", false)])?,
-            skip_empty: settings.switch("skip_empty")?,
             warm: settings.choice("warm", &warm)?,
             fixed_demotion: settings.choice("demotion", &[("adaptive", false), ("fixed", true)])?,
             countdown: settings.number("countdown", 0..=COUNTDOWN_MASK)?,
@@ -387,8 +376,6 @@ impl FlexMem {
             alpha: fixed_alpha.unwrap_or(1.0),
             mistaken: 0,
             promoted_by_faults: 0,
-            alpha_memory: settings.number("alpha_memory", 0.0..=0.99)?,
-            judged: [0.0; 2],
             failed: Failures::default(),
             samples: 0,
             pages_at_cooling: 0,
@@ -556,7 +543,7 @@ impl FlexMem {
         self.base_hot = fit(&self.heat.base_histogram(), capacity).lowest.clamp(1, BINS - 1);
         self.release_hot(pages);
         self.warm_bin = match self.warm {
-            Warm::Adaptive => lowest_warm_bin(self.hot, self.beta, self.skip_empty, &sizes, &self.moved_up),
+            Warm::Adaptive => lowest_warm_bin(self.hot, self.beta, &sizes, &self.moved_up),
             Warm::Single if (found.pages as f64) < WARM_BELOW * capacity as f64 => self.hot - 1,
             Warm::Single | Warm::None => self.hot,
         };
@@ -571,10 +558,8 @@ impl FlexMem {
         let cold: u64 = self.heat.histogram_of(false)[..self.warm_bin].iter().sum();
         let (mistaken, promoted) = (self.mistaken as f64, self.promoted_by_faults as f64);
         if promoted > 0.0 {
-            let kept = self.judged.map(|sum| sum * self.alpha_memory);
-            self.judged = [kept[0] + mistaken, kept[1] + promoted];
             (self.mistaken, self.promoted_by_faults) = (0, 0);
-            let alpha = (1.0 - self.judged[0] / self.judged[1]).clamp(0.0, 1.0);
+            let alpha = (1.0 - mistaken / promoted).clamp(0.0, 1.0);
             self.alpha = self.fixed_alpha.unwrap_or(alpha);
         }
         let waiting = match self.failing {
@@ -797,11 +782,8 @@ fn touched_in(pass: u64) -> u16 {
 }
 
 /// Algorithm 2: the warm range grows downward from T_hot - 1 while a bin has at least beta of its pages moving up.
-fn lowest_warm_bin(hot: usize, beta: f64, skip_empty: bool, sizes: &[u64; BINS], moved_up: &[u64; BINS]) -> usize {
-    let is_warm = |bin: usize| {
-        let empty = sizes[bin] == 0 && moved_up[bin] == 0;
-        moved_up[bin] as f64 >= beta * sizes[bin] as f64 && !(skip_empty && empty)
-    };
+fn lowest_warm_bin(hot: usize, beta: f64, sizes: &[u64; BINS], moved_up: &[u64; BINS]) -> usize {
+    let is_warm = |bin: usize| moved_up[bin] as f64 >= beta * sizes[bin] as f64;
     (0..hot).rev().take_while(|&bin| is_warm(bin)).last().unwrap_or(hot)
 }
 

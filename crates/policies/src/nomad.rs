@@ -3,7 +3,7 @@
 //! In: hint faults on slow pages. Out: promotions. Must not: keep a copy itself; the kernel beneath does ([`Kernel::keeps_copies`]).
 //!
 //! Source: Nomad (OSDI 2024; arXiv 2401.13154), by its abstract and public descriptions [P]; constants are TPP's, on which it is built. Scanner
-//! constants: [`crate::hint_scanner`]; watermarks: [`crate::kernel_reclaim`].
+//! constants: [`crate::parts::hint_scanner`]; watermarks: [`terrace_core::reclaim`].
 //!
 //! | constant | default | meaning |
 //! |---|---|---|
@@ -13,16 +13,15 @@
 //! | `demote_scale` | 200 of 10,000 | free share that reclaim restores, as in TPP |
 //!
 //! Ambiguities: of copies that must give way the oldest go first. A copy that was aborted is taken to be tried again at once, where Nomad puts the page back
-//! into its queue. Huge pages move whole and leave no copy. With `reclaim=policy` no kernel keeps copies, and it is TPP.
+//! into its queue. Huge pages move whole and leave no copy.
 //!
 //! Memory beside the common eight bytes: none; the copies lie in memory that is free.
 
-use terrace_core::pages::Pages;
 use terrace_core::policy::Kernel;
 
-use crate::parts::fault_tiering::{FaultPolicy, FaultTiering, PromotionRule, SlowFault};
+use crate::parts::fault_tiering::{FaultPolicy, FaultTiering};
 use crate::parts::hint_scanner::{self, SLOW_TIERS};
-use crate::parts::kernel_reclaim;
+use crate::tpp::Tpp;
 use crate::{PolicyInfo, SettingInfo};
 
 /// The policy's entry in the registry.
@@ -38,8 +37,6 @@ pub const INFO: PolicyInfo = PolicyInfo {
         },
         SettingInfo { key: "touches", default: "2", meaning: "hint faults that promote" },
         SettingInfo { key: "demote_scale", default: "200", meaning: "free share that reclaim restores, of 10,000" },
-        kernel_reclaim::RECLAIM,
-        kernel_reclaim::SCAN,
         hint_scanner::SETTINGS[0],
         hint_scanner::SETTINGS[1],
         hint_scanner::SETTINGS[2],
@@ -55,29 +52,12 @@ pub const INFO: PolicyInfo = PolicyInfo {
             ..Kernel::default()
         };
         let tiering = FaultTiering::new(settings, kernel, SLOW_TIERS, false)?;
-        Ok(Box::new(FaultPolicy { tiering, judge: Nomad { touches: settings.number("touches", 1..=3)? } }))
+        Ok(Box::new(FaultPolicy {
+            tiering,
+            judge: Tpp { name: INFO.name, touches: settings.number("touches", 1..=3)? },
+        }))
     },
 };
-
-/// See the module's header.
-pub struct Nomad {
-    touches: u8,
-}
-
-impl PromotionRule for Nomad {
-    fn name(&self) -> &'static str {
-        INFO.name
-    }
-
-    fn judge(&mut self, fault: SlowFault, tiering: &mut FaultTiering, pages: &mut Pages) {
-        let touches = FaultTiering::judged(fault.page, pages) + 1;
-        if touches >= self.touches {
-            tiering.promote(fault.now, fault.page, pages);
-        } else {
-            FaultTiering::set_judged(fault.page, touches, pages);
-        }
-    }
-}
 
 #[cfg(test)]
 mod tests {
@@ -95,12 +75,11 @@ mod tests {
         };
         assert!(kernel(&[]).keeps_copies && kernel(&[]).demotion);
         assert!(!kernel(&[("copies", "off")]).keeps_copies);
-        assert!(!kernel(&[("reclaim", "policy")]).keeps_copies, "no kernel does it then");
     }
 
     #[test]
     fn a_page_comes_up_on_its_second_fault() {
-        let mut policy = crate::build("nomad", Settings::from_pairs([("reclaim", "policy")])).unwrap();
+        let mut policy = crate::build("nomad", Settings::default()).unwrap();
         policy.configure(crate::rig::scaled(64));
         let mut rig = Rig::new(policy, &[20_000, 100_000]);
         rig.map(100);

@@ -3,8 +3,8 @@
 //! In: hint faults on slow pages, with the time of their mark. Out: promotions at once. Must not: promote above its rate but
 //! where fast memory has plenty free.
 //!
-//! Source: Linux 6.x (specification section 8). Scanner constants: [`crate::hint_scanner`], without adaptation, since faults on
-//! slow pages return before its statistics; watermarks: [`crate::kernel_reclaim`].
+//! Source: Linux 6.x (specification section 8). Scanner constants: [`crate::parts::hint_scanner`], without adaptation, since faults on
+//! slow pages return before its statistics; watermarks: [`terrace_core::reclaim`].
 //!
 //! | constant | default | meaning |
 //! |---|---|---|
@@ -22,7 +22,6 @@ use terrace_core::units::{Bytes, Time};
 
 use crate::parts::fault_tiering::{FaultPolicy, FaultTiering, PromotionRule, SlowFault};
 use crate::parts::hint_scanner::{self, SLOW_TIERS};
-use crate::parts::kernel_reclaim;
 use crate::parts::support::{scaled_pages, size};
 use crate::{PolicyInfo, SettingInfo, Settings, SettingsError};
 
@@ -35,8 +34,6 @@ pub const INFO: PolicyInfo = PolicyInfo {
         SettingInfo { key: "threshold", default: "1000ms", meaning: "hint-fault latency below which a page is hot" },
         SettingInfo { key: "rate", default: "65536MiB", meaning: "most promoted a second" },
         SettingInfo { key: "adjust", default: "60s", meaning: "time between adjustments of the threshold" },
-        kernel_reclaim::RECLAIM,
-        kernel_reclaim::SCAN,
         hint_scanner::SETTINGS[0],
         hint_scanner::SETTINGS[1],
         hint_scanner::SETTINGS[2],

@@ -29,6 +29,11 @@ pub struct Rig {
     pub demotions: u64,
     /// Free fast pages below which promotions fail for lack of room, as the kernel's watermark has it.
     pub watermark: u64,
+    /// Free fast pages that the kernel beneath restores as time passes; 0 where it demotes nothing.
+    pub kernel_goal: u64,
+    blocks: u64,
+    /// The block from which the kernel demotes next.
+    hand: u64,
     pub failed_promotions: u64,
     /// Free fast pages at their least since the test last looked.
     pub least_free: u64,
@@ -56,6 +61,9 @@ impl Rig {
             promotions: 0,
             demotions: 0,
             watermark: 0,
+            kernel_goal: 0,
+            blocks: 0,
+            hand: 0,
             failed_promotions: 0,
             least_free: u64::MAX,
         };
@@ -64,6 +72,7 @@ impl Rig {
     }
 
     pub fn map(&mut self, pages: u64) {
+        self.blocks = pages.div_ceil(512);
         self.engine.handle(self.now, Input::Mapped(SPACE, Vpn(0)..Vpn(pages)));
         self.settle();
     }
@@ -144,6 +153,7 @@ impl Rig {
 
     /// Lets time pass, waking the engine when it asked for it.
     pub fn pass(&mut self, span: Duration) {
+        self.kernel_demotes();
         let end = self.now + span;
         loop {
             let wake = self.settle();
@@ -156,6 +166,31 @@ impl Rig {
         self.now = end;
         self.engine.handle(self.now, Input::Tick);
         self.settle();
+    }
+
+    /// The kernel demotes block by block, and walks show where its pages are now.
+    fn kernel_demotes(&mut self) {
+        for _ in 0..self.blocks {
+            let mut wanted = self.kernel_goal.saturating_sub(self.fast_free());
+            if wanted == 0 {
+                return;
+            }
+            let first = self.page(self.hand * 512);
+            let ptes: Vec<PteState> = (0..512)
+                .map(|offset| match self.engine.pages()[first.plus(offset)].tier() {
+                    Some(TierId::FAST) if wanted > 0 => {
+                        wanted -= 1;
+                        PteState::placed(SLOW)
+                    }
+                    Some(tier) => PteState::placed(tier),
+                    None => PteState::ABSENT,
+                })
+                .collect();
+            let scan = ScanBatch { first, ptes: &ptes, window: None, cleared: false };
+            self.engine.handle(self.now, Input::Observed(Observations::Scan(scan)));
+            self.settle();
+            self.hand = (self.hand + 1) % self.blocks;
+        }
     }
 
     /// Carries out every plan until the engine wants to be woken, and returns when.

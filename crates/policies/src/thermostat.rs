@@ -14,7 +14,7 @@
 //! | `poisoned` | 50 | pieces of each that are made to fault, drawn from those found accessed |
 //! | `slowdown` | 3 % | x of the target rate x / (100 * t_s) |
 //! | `slow_access` | 1 us | t_s: 30,000 accesses a second may be slow |
-//! | `correct` | on | all slow huge pages are watched, and the busiest come back until the rest keep the target |
+//! | correction | always | all slow huge pages are watched, and the busiest come back until the rest keep the target |
 //!
 //! Rate of a sampled huge page: faults * (accessed pieces / poisoned pieces) / period. The draw is by a generator with a
 //! fixed seed. Blocks that are not mapped as huge pages are sampled too and need no split. On a scaled-down machine whose
@@ -49,7 +49,6 @@ pub const INFO: PolicyInfo = PolicyInfo {
         SettingInfo { key: "poisoned", default: "50", meaning: "pieces of each that are made to fault" },
         SettingInfo { key: "slowdown", default: "3%", meaning: "slowdown that slow accesses may cause" },
         SettingInfo { key: "slow_access", default: "1us", meaning: "what one slow access is taken to cost" },
-        SettingInfo { key: "correct", default: "on", meaning: "watch all slow pages and bring the busiest back" },
         SettingInfo { key: "seed", default: "1", meaning: "seed of the draw" },
     ],
     build: |settings| Ok(Box::new(Thermostat::new(settings)?)),
@@ -85,7 +84,6 @@ pub struct Thermostat {
     poisoned: usize,
     full_target: f64,
     target: f64,
-    correct: bool,
     random: SplitMix64,
     stage: Stage,
     stage_ends: Time,
@@ -121,7 +119,6 @@ impl Thermostat {
             poisoned: settings.number("poisoned", 1..=512)?,
             full_target: target,
             target,
-            correct: settings.switch("correct")?,
             random: SplitMix64::new(settings.number("seed", 0..=u64::MAX)?.wrapping_mul(2).wrapping_add(1)),
             stage: Stage::Split,
             stage_ends: Time::ZERO,
@@ -210,11 +207,9 @@ impl Thermostat {
             let sample = self.sample.get_mut(&unit).expect("the unit is in the sample");
             (sample.poisoned, sample.faults) = (wanted as u32, 0);
         }
-        if self.correct {
-            for unit in self.units(pages).into_iter().filter(|&unit| !self.is_fast(unit, pages)) {
-                let step = if self.is_huge(unit, pages) { BLOCK_PAGES } else { 1 };
-                names.extend(self.pages_of(unit).step_by(step as usize).filter(|page| pages[*page].tier().is_some()));
-            }
+        for unit in self.units(pages).into_iter().filter(|&unit| !self.is_fast(unit, pages)) {
+            let step = if self.is_huge(unit, pages) { BLOCK_PAGES } else { 1 };
+            names.extend(self.pages_of(unit).step_by(step as usize).filter(|page| pages[*page].tier().is_some()));
         }
         self.slow_faults = vec![0; pages.capacity() >> self.shift];
         self.named = Some(names);
@@ -249,9 +244,6 @@ impl Thermostat {
         // Those demoted are the first of them.
         let kept = rates[self.demote.len().min(rates.len())..].iter().map(|&(_, unit)| unit);
         self.collapse = kept.filter(|unit| self.sample[unit].huge).collect();
-        if !self.correct {
-            return;
-        }
         let mut slow: Vec<(u32, u32)> = self
             .units(pages)
             .into_iter()

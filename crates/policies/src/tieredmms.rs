@@ -21,7 +21,7 @@
 //! | direct demotion stops | half way between the watermarks | M5 |
 //! | `candidates` | the rear 70 % of a list | section III.B (M7) |
 //! | `deactivate` | the tail 50 % of the active anonymous list at each cooling | section III.B |
-//! | `promote_until` | none: while fast memory has a free page | section III.B: the active list not being empty is the only condition (M4) |
+//! | promotion goes on | while fast memory has a free page | section III.B: the active list not being empty is the only condition (M4) |
 //! | order | inactive file, active file, inactive anonymous; never active anonymous | section III.B |
 //!
 //! Algorithm 2 cools in the `else` of the threshold's test; with periods of which one divides the other it would never cool, so
@@ -35,7 +35,7 @@
 //!
 //! Were promotion to stop at the high watermark, where demotion ends too, it would get only the room that pages give back by
 //! themselves once fast memory is full. The paper names no such stop: "the promotion condition is that the anonymous active
-//! list is not empty"; what it takes below the watermarks the next demotion restores. `promote_until` is the ablation.
+//! list is not empty"; what it takes below the watermarks the next demotion restores.
 //!
 //! With `lists=kernel` the kernel's own lists are ordered and moved from, by a module: the policy gives marks and makes no requests.
 //!
@@ -95,19 +95,9 @@ pub const INFO: PolicyInfo = PolicyInfo {
             meaning: "warm pages go to the head of the active list too (M2)",
         },
         SettingInfo {
-            key: "reorder",
-            default: "hotness",
-            meaning: "hotness, or recency: every sampled page becomes active",
-        },
-        SettingInfo {
             key: "life_cycle",
             default: "on",
             meaning: "forget the count of a page that gives its memory back",
-        },
-        SettingInfo {
-            key: "promote_until",
-            default: "none",
-            meaning: "promotion stops when less than this is free: the high or the low watermark, or none (M4)",
         },
         SettingInfo { key: "merge", default: "on", meaning: "samples that follow each other on one page count as one" },
         SettingInfo {
@@ -115,7 +105,6 @@ pub const INFO: PolicyInfo = PolicyInfo {
             default: "30",
             meaning: "permil of a processor for the sampler, to which its periods are fitted; 0 leaves them as they are",
         },
-        SettingInfo { key: "file_first", default: "on", meaning: "demote file pages before anonymous ones" },
         SettingInfo {
             key: "lists",
             default: "own",
@@ -127,14 +116,6 @@ pub const INFO: PolicyInfo = PolicyInfo {
 
 /// The live sampler compares its time with its quota as often.
 const QUOTA_WINDOW: Duration = Duration::from_secs(15);
-
-/// How far down promotion may fill fast memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Watermark {
-    High,
-    Low,
-    None,
-}
 
 /// See the module's header.
 pub struct TieredMms {
@@ -150,10 +131,7 @@ pub struct TieredMms {
     candidates: f64,
     deactivate: f64,
     warm_goes_hot: bool,
-    by_hotness: bool,
     life_cycle: bool,
-    file_first: bool,
-    promote_until: Watermark,
     /// Marks for the kernel's lists, if those are the ones to order.
     marks: Option<Vec<ListMark>>,
     counts: Column<u32>,
@@ -191,20 +169,15 @@ impl TieredMms {
             terrace_core::units::parse_share(text).ok().filter(|low| !chosen || *low <= high)
         })?;
         let direct = settings.switch("direct")?;
-        let file_first = settings.switch("file_first")?;
-        let promote_until = settings.choice(
-            "promote_until",
-            &[("high", Watermark::High), ("low", Watermark::Low), ("none", Watermark::None)],
-        )?;
-        let as_the_module = direct && file_first && promote_until == Watermark::None;
         let kernel = settings.take(
             "lists",
-            "own, or kernel with direct, file_first and promote_until as they are: the module does it as the paper says",
+            "own, or kernel with direct as it is: the module does it as the paper says",
             |text| match text {
                 "own" => Some(false),
-                "kernel" => Some(true).filter(|_| as_the_module),
+                "kernel" => Some(true).filter(|_| direct),
                 _ => None,
-            })?;
+            },
+        )?;
         Ok(TieredMms {
             alpha: settings.share("alpha")?,
             scale: 1,
@@ -218,10 +191,7 @@ impl TieredMms {
             candidates: settings.share("candidates")?,
             deactivate: settings.share("deactivate")?,
             warm_goes_hot: settings.switch("warm_goes_hot")?,
-            by_hotness: settings.choice("reorder", &[("hotness", true), ("recency", false)])?,
             life_cycle: settings.switch("life_cycle")?,
-            file_first,
-            promote_until,
             marks: kernel.then(Vec::new),
             counts: Column::default(),
             control: PeriodControl::new(settings.number("quota", 0..=1000)?, QUOTA_WINDOW),
@@ -272,7 +242,7 @@ impl TieredMms {
         self.counts[page.index()] = after;
         let bar = Self::bar(after).expect("a sampled page has a count");
         let unit = pages.unit(page).start;
-        if !self.by_hotness || bar >= self.hot || (self.warm_goes_hot && bar >= self.warm) {
+        if bar >= self.hot || (self.warm_goes_hot && bar >= self.warm) {
             self.set_active(unit, true);
         } else if bar < self.warm {
             self.set_active(unit, false);
@@ -316,7 +286,7 @@ impl TieredMms {
                 }
                 self.counts[page.index()] = before / 2;
                 let is_cold = |count| Self::bar(count).is_none_or(|bar| bar < self.warm);
-                if self.by_hotness && !info.huge && is_cold(before / 2) && !is_cold(before) {
+                if !info.huge && is_cold(before / 2) && !is_cold(before) {
                     self.set_active(page, false);
                 }
             }
@@ -345,10 +315,7 @@ impl TieredMms {
     /// Demotes until `goal` pages are free. Returns the pages requested for.
     fn demote(&mut self, free: u64, goal: u64, pages: &Pages, requests: &mut MoveRequests) -> u64 {
         let place = |kind, active| Place { tier: TierId::FAST, kind, active };
-        let mut order = [place(Kind::File, false), place(Kind::File, true), place(Kind::Anonymous, false)];
-        if !self.file_first {
-            order.rotate_left(2);
-        }
+        let order = [place(Kind::File, false), place(Kind::File, true), place(Kind::Anonymous, false)];
         let need = goal.saturating_sub(free);
         let mut freed = 0;
         for place in order {
@@ -514,12 +481,7 @@ impl Policy for TieredMms {
         }
         self.next_pass = now + self.period;
         let freed = if free < high { self.demote(free, high, pages, requests) } else { 0 };
-        let kept = match self.promote_until {
-            Watermark::High => high,
-            Watermark::Low => low,
-            Watermark::None => 0,
-        };
-        self.promote(capacity.tiers.len(), (free + freed).saturating_sub(kept), pages, requests);
+        self.promote(capacity.tiers.len(), free + freed, pages, requests);
         self.unfinished = requests.left() == 0;
     }
 
@@ -604,16 +566,12 @@ mod tests {
 
     #[test]
     fn file_pages_leave_before_anonymous_ones_whatever_their_use() {
-        let check = |file_first: &str, from_files: u64| {
-            let mut rig = rig(&[("file_first", file_first)]);
-            rig.engine.handle(rig.now, Input::FileBacked(SPACE, Vpn(512)..Vpn(1024)));
-            rig.born(0..985, TierId::FAST);
-            rig.pass(PERIOD);
-            let files = (512..985).filter(|&vpn| rig.tier(vpn) == Some(SLOW)).count() as u64;
-            assert_eq!((files, rig.demotions), (from_files, 15), "file_first={file_first}");
-        };
-        check("on", 15);
-        check("off", 0);
+        let mut rig = rig(&[]);
+        rig.engine.handle(rig.now, Input::FileBacked(SPACE, Vpn(512)..Vpn(1024)));
+        rig.born(0..985, TierId::FAST);
+        rig.pass(PERIOD);
+        let files = (512..985).filter(|&vpn| rig.tier(vpn) == Some(SLOW)).count() as u64;
+        assert_eq!((files, rig.demotions), (15, 15));
     }
 
     #[test]
@@ -665,18 +623,13 @@ mod tests {
     }
 
     #[test]
-    fn once_fast_memory_is_full_promotion_has_the_room_that_its_watermark_leaves() {
-        let check = |until: &str, promoted: u64| {
-            let mut rig = rig(&[("promote_until", until), ("direct", "off")]);
-            rig.born(0..980, TierId::FAST);
-            rig.born(1000..1100, SLOW);
-            rig.sample((1000..1100).flat_map(|vpn| [vpn; 4]));
-            rig.pass(PERIOD);
-            assert_eq!(rig.promotions, promoted, "promote_until={until}");
-        };
-        check("high", 0);
-        check("low", 10);
-        check("none", 30);
+    fn once_fast_memory_is_full_promotion_takes_what_is_free_and_what_demotion_frees() {
+        let mut rig = rig(&[("direct", "off")]);
+        rig.born(0..980, TierId::FAST);
+        rig.born(1000..1100, SLOW);
+        rig.sample((1000..1100).flat_map(|vpn| [vpn; 4]));
+        rig.pass(PERIOD);
+        assert_eq!(rig.promotions, 30);
     }
 
     #[test]
@@ -723,10 +676,9 @@ mod tests {
 
     #[test]
     fn what_the_module_does_not_do_is_refused_with_the_kernel_s_lists() {
-        for other in [("direct", "off"), ("file_first", "off"), ("promote_until", "high")] {
-            let error = crate::build("tieredmms", Settings::from_pairs([("lists", "kernel"), other])).err().unwrap();
-            assert!(error.to_string().contains("lists=kernel"), "{error}");
-        }
+        let settings = Settings::from_pairs([("lists", "kernel"), ("direct", "off")]);
+        let error = crate::build("tieredmms", settings).err().unwrap();
+        assert!(error.to_string().contains("lists=kernel"), "{error}");
     }
 
     #[test]

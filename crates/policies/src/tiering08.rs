@@ -5,8 +5,8 @@
 //! not: promote faster than the rate but where fast memory has plenty free.
 //!
 //! Source: Intel's tiering-0.8 tree, read in a tree derived from it (specification section 8); the burst factor and the write
-//! bias cannot be told from later changes, so both are settings. Scanner constants: [`crate::hint_scanner`]; watermarks:
-//! [`crate::kernel_reclaim`].
+//! bias cannot be told from later changes, so both are settings. Scanner constants: [`crate::parts::hint_scanner`]; watermarks:
+//! [`terrace_core::reclaim`].
 //!
 //! | constant | default | meaning |
 //! |---|---|---|
@@ -25,9 +25,8 @@ use terrace_core::pages::Pages;
 use terrace_core::policy::{Kernel, Metric};
 use terrace_core::units::{Bytes, Time};
 
-use crate::parts::fault_tiering::{FaultPolicy, FaultTiering, PromotionRule, SlowFault};
+use crate::parts::fault_tiering::{FaultPolicy, FaultTiering, PromotionRule, SlowFault, TIERING08_ROOM};
 use crate::parts::hint_scanner::{self, SLOW_TIERS};
-use crate::parts::kernel_reclaim::{self, TIERING08_ROOM};
 use crate::parts::support::size;
 use crate::{PolicyInfo, SettingInfo, Settings, SettingsError};
 
@@ -53,8 +52,6 @@ pub const INFO: PolicyInfo = PolicyInfo {
         },
         SettingInfo { key: "scan_demoted", default: "on", meaning: "demoted pages stay inaccessible" },
         SettingInfo { key: "early_wake", default: "on", meaning: "wake reclaim half the promotion room early" },
-        kernel_reclaim::RECLAIM,
-        kernel_reclaim::SCAN,
         hint_scanner::SETTINGS[0],
         hint_scanner::SETTINGS[1],
         hint_scanner::SETTINGS[2],

@@ -3,7 +3,7 @@
 //! In: hint faults on slow pages. Out: promotions at once. Must not: look at fast pages, or hold promotions to a rate.
 //!
 //! Source: TPP (ASPLOS 2023) and its patch for Linux 5.13 (specification section 10). Scanner constants:
-//! [`crate::hint_scanner`]; watermarks: [`crate::kernel_reclaim`].
+//! [`crate::parts::hint_scanner`]; watermarks: [`terrace_core::reclaim`].
 //!
 //! | constant | default | meaning |
 //! |---|---|---|
@@ -12,8 +12,7 @@
 //! | `decoupled` | on | the watermark of allocation stays below that of demotion |
 //!
 //! `touches=1` is the ablation without the active list. A promotion candidate that was demoted before is ping-pong, and
-//! counted. With `reclaim=kernel` demoted pages stay inaccessible, so that their first use is a fault; a policy that
-//! reclaims by itself cannot ask for that, and meets them at the scanner's next pass. The paper's placement of file pages in slow
+//! counted. Demoted pages stay inaccessible, so that their first use is a fault. The paper's placement of file pages in slow
 //! memory is not offered: the patch does not have it either.
 
 use terrace_core::pages::Pages;
@@ -21,7 +20,6 @@ use terrace_core::policy::Kernel;
 
 use crate::parts::fault_tiering::{FaultPolicy, FaultTiering, PromotionRule, SlowFault};
 use crate::parts::hint_scanner::{self, ALL_TIERS, SLOW_TIERS};
-use crate::parts::kernel_reclaim;
 use crate::{PolicyInfo, SettingInfo};
 
 /// The policy's entry in the registry.
@@ -46,8 +44,6 @@ pub const INFO: PolicyInfo = PolicyInfo {
             default: "off",
             meaning: "make fast pages inaccessible too; their faults have no use",
         },
-        kernel_reclaim::RECLAIM,
-        kernel_reclaim::SCAN,
         hint_scanner::SETTINGS[0],
         hint_scanner::SETTINGS[1],
         hint_scanner::SETTINGS[2],
@@ -64,18 +60,22 @@ pub const INFO: PolicyInfo = PolicyInfo {
         };
         let tiers = if settings.switch("scan_fast")? { ALL_TIERS } else { SLOW_TIERS };
         let tiering = FaultTiering::new(settings, kernel, tiers, false)?;
-        Ok(Box::new(FaultPolicy { tiering, judge: Tpp { touches: settings.number("touches", 1..=3)? } }))
+        Ok(Box::new(FaultPolicy {
+            tiering,
+            judge: Tpp { name: INFO.name, touches: settings.number("touches", 1..=3)? },
+        }))
     },
 };
 
-/// See the module's header.
+/// See the module's header. Nomad's rule is the same.
 pub struct Tpp {
-    touches: u8,
+    pub(crate) name: &'static str,
+    pub(crate) touches: u8,
 }
 
 impl PromotionRule for Tpp {
     fn name(&self) -> &'static str {
-        INFO.name
+        self.name
     }
 
     fn judge(&mut self, fault: SlowFault, tiering: &mut FaultTiering, pages: &mut Pages) {
@@ -100,7 +100,7 @@ mod tests {
     const SOON: Duration = Duration::from_millis(10);
 
     fn rig(extra: &[(&str, &str)]) -> Rig {
-        let settings = Settings::from_pairs(extra.iter().copied().chain([("reclaim", "policy")]));
+        let settings = Settings::from_pairs(extra.iter().copied());
         let mut policy = crate::build("tpp", settings).unwrap();
         policy.configure(crate::rig::scaled(64));
         let mut rig = Rig::new(policy, &[20_000, 100_000]);
@@ -125,36 +125,12 @@ mod tests {
     }
 
     #[test]
-    fn reclaim_restores_two_percent_from_the_pages_not_in_use() {
-        let mut rig = rig(&[]);
-        rig.born(0..19_000, TierId::FAST);
-        for block in 0..10 {
-            rig.scan(block, |_| true);
-        }
-        rig.born(19_000..19_900, TierId::FAST);
-        rig.pass(Duration::from_millis(1));
-        assert!(rig.fast_free() >= 400, "2 % of 20,000, not {}", rig.fast_free());
-        assert!((0..5120).all(|vpn| rig.tier(vpn) == Some(TierId::FAST)), "pages in use are kept");
-    }
-
-    #[test]
-    fn new_pages_find_room_while_reclaim_runs_ahead() {
-        let mut rig = rig(&[]);
-        for start in (0..30_000).step_by(100) {
-            rig.touch_first(start..start + 100);
-            let newest_is_fast = (start..start + 100).all(|vpn| rig.tier(vpn) == Some(TierId::FAST));
-            assert!(newest_is_fast, "pages {start} and on were born in fast memory");
-            rig.pass(Duration::from_millis(10));
-        }
-        assert!(rig.demotions >= 10_000);
-    }
-
-    #[test]
     fn a_demoted_page_that_is_wanted_back_is_ping_pong() {
         let mut rig = rig(&[]);
         rig.born(0..19_900, TierId::FAST);
+        rig.kernel_goal = 400;
         rig.pass(Duration::from_millis(1));
-        let gone = (0..19_900).find(|&vpn| rig.tier(vpn) == Some(SLOW)).expect("reclaim ran");
+        let gone = (0..19_900).find(|&vpn| rig.tier(vpn) == Some(SLOW)).expect("the kernel demoted");
         rig.fault([gone, gone], SOON, false);
         assert_eq!(rig.metric("promote_candidate_demoted_pages"), 1.0);
     }

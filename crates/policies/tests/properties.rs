@@ -270,7 +270,6 @@ fn variants(name: &str) -> Vec<Vec<(&'static str, &'static str)>> {
             }
         }
         "tieredmms" => variants.push(vec![("threshold_period", "640000"), ("cool_period", "6400000")]),
-        "autonuma" | "chrono" | "nomad" | "tpp" | "tiering08" | "numab2" => variants.push(vec![("reclaim", "policy")]),
         "hybridtier" => {
             variants.push(vec![("batch", "640000"), ("momentum_samples", "1280000"), ("second_chance", "1s")])
         }

@@ -322,6 +322,7 @@ fn point(second: u64) -> Point {
         promoted_pages: second * 17,
         refaults: second * second + if second > 70 { 4_000 } else { 0 },
         manager_cpu_seconds: second as f64 * 0.027,
+        lost_seconds: second as f64 * 0.008,
         accessed_share: 0.2,
         page_outs,
         throttled: page_outs != PageOuts::Free,

@@ -10,7 +10,7 @@ use terrace_core::units::Bytes;
 use terrace_machine::preset::Machine;
 use terrace_machine::scale::Scale;
 use terrace_policies::Settings;
-use terrace_sim::run::{Bounds, bounding, machines_at_once, parts, run_together};
+use terrace_sim::run::{Bounds, batches, bounding, machines_at_once, run_together};
 use terrace_sim::{SimConfig, WorkloadSource};
 use terrace_sizing::Index;
 use terrace_tuning::Interval;
@@ -247,16 +247,11 @@ impl<'a> Plan<'a> {
         for part in [&self.first, &self.second] {
             let before: &Runs = runs;
             let left: Vec<&(Case, u64)> = part.iter().filter(|(case, seed)| !self.has(before, case, *seed)).collect();
-            let programs = self.by_program(left);
-            let parts = parts(programs.len(), rayon::current_num_threads());
-            let mut batches: Vec<&[&(Case, u64)]> = Vec::new();
-            for cases in &programs {
-                batches.extend(cases.chunks(cases.len().div_ceil(parts).min(self.at_once(&cases[0].0))));
-            }
-            let outcomes: Vec<Vec<_>> = batches
+            let programs = self.by_program(left).into_iter().map(|cases| (self.at_once(&cases[0].0), cases));
+            let outcomes: Vec<Vec<_>> = batches(programs, rayon::current_num_threads())
                 .into_par_iter()
                 .map(|cases| {
-                    let outcomes = self.together(cases, before, &never);
+                    let outcomes = self.together(&cases, before, &never);
                     cases.iter().for_each(|_| done());
                     outcomes
                 })

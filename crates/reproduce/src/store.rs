@@ -3,8 +3,7 @@
 //! In: a folder. Out: [`Store`]: the figures of runs, each with the fingerprints of what computed it. Must not: run or judge anything, or take a
 //! line that is not as it was written.
 //!
-//! Each program has a file, `npb-ft.jsonl`. A line is a run: a JSON object that ends in `"sum"`, the first digits of the SHA-256 of what
-//! stands before it. Lines are sorted by run, scale and seed, and a run has one, the last: a change is a small difference
+//! Each program has a file, `npb-ft.jsonl`. A line is a run, sealed as [`terrace_files`] has it. Lines are sorted by run, scale and seed, and a run has one, the last: a change is a small difference
 //! of text. A file is replaced as a whole whenever runs are added, so that a process that is killed leaves what was there before. One process
 //! writes at a time: it holds a lock on the folder.
 
@@ -15,7 +14,6 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::case::Case;
-use crate::digest::digest_of;
 use crate::error::Error;
 use crate::fingerprints::Fingerprints;
 use crate::origin::Origin;
@@ -25,10 +23,6 @@ use crate::run::Plan;
 
 /// The longest file that is read, in bytes: some hundred thousand runs of one program.
 const LONGEST_FILE: u64 = 1 << 28;
-/// Digits of a line's sum.
-const SUM: usize = 8;
-/// What stands before a line's sum.
-const BEFORE_SUM: &str = ",\"sum\":\"";
 
 /// A run by its words, scale and seed.
 pub(crate) type Key = (String, u32, u64);
@@ -117,7 +111,8 @@ impl Store {
                 );
                 Error::Store { path: path.to_owned(), line: number + 1, why }
             };
-            let record = line.strip_suffix('\n').and_then(of_line).ok_or_else(|| wrong("the line is damaged"))?;
+            let record = terrace_files::unsealed(line).and_then(|text| serde_json::from_str::<Record>(&text).ok());
+            let record = record.ok_or_else(|| wrong("the line is damaged"))?;
             let key = record.key();
             if path.file_name().is_none_or(|name| *name != *file_of(&record.run)) {
                 return Err(wrong("the run is of another program than the file"));
@@ -219,18 +214,7 @@ fn file_of(run: &str) -> String {
 }
 
 fn line_of(record: &Record) -> String {
-    let text = serde_json::to_string(record).expect("it has no key that is no text");
-    let text = text.strip_suffix('}').expect("it is an object");
-    format!("{text}{BEFORE_SUM}{}\"}}\n", &digest_of(text)[..SUM])
-}
-
-/// The record of a line that is as it was written.
-fn of_line(line: &str) -> Option<Record> {
-    let (text, sum) = line.strip_suffix("\"}")?.rsplit_once(BEFORE_SUM)?;
-    if digest_of(text)[..SUM] != *sum {
-        return None;
-    }
-    serde_json::from_str(&format!("{text}}}")).ok()
+    terrace_files::sealed(&serde_json::to_string(record).expect("it has no key that is no text"))
 }
 
 #[cfg(test)]

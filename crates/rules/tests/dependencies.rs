@@ -33,7 +33,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("grammar", &["core", "common", "files", "run"]),
     ("daemon", &["core", "common", "files", "policies", "tuning", "linux", "bpf", "run"]),
     ("rules", &[]),
-    ("fuzz", &["core", "files", "trace", "machine", "sizing", "tuning", "linux", "lab", "daemon"]),
+    ("fuzz", &["core", "files", "trace", "machine", "sizing", "linux", "lab", "daemon"]),
     ("cli", &["core", "common", "policies", "linux", "report", "run", "grammar", "daemon"]),
     (
         "research",

@@ -8,11 +8,9 @@
 //!
 //! [`Simulation`] is one run and is also the sink that workloads write into. [`run`](mod@run) adds the bounds (everything fast, everything
 //! slow) that a report compares with. [`lockstep`] runs one program on many machines at once. [`compare`] turns many reports into
-//! geometric means with intervals. [`object_cache`] replays object traces through LRU, CLOCK and FIFO, for comparison with cache
-//! simulators.
+//! geometric means with intervals.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
-pub mod bench;
 pub mod colocate;
 pub mod compare;
 pub mod config;
@@ -25,7 +23,6 @@ mod hot;
 pub mod hotness;
 pub mod lockstep;
 pub mod mmu;
-pub mod object_cache;
 mod oracle;
 mod prices;
 pub mod processes;

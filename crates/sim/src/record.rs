@@ -19,6 +19,47 @@ pub trait Record: Copy {
     fn cycles(&self) -> u32;
 }
 
+/// An access that is kept: in a core's queue, or on a tape. Sixteen bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stored {
+    page: u64,
+    cycles: u32,
+    thread: u16,
+    line: u8,
+    wait: Wait,
+}
+
+impl Stored {
+    /// An access of a thread to a page; the thread computed `cycles` before it.
+    #[inline(always)]
+    pub const fn new(page: u64, line: u8, wait: Wait, thread: u16, cycles: u32) -> Stored {
+        Stored { page, line: line & 63, wait, thread, cycles }
+    }
+}
+
+impl Record for Stored {
+    #[inline(always)]
+    fn page(&self) -> u64 {
+        self.page
+    }
+    #[inline(always)]
+    fn line(&self) -> u32 {
+        u32::from(self.line)
+    }
+    #[inline(always)]
+    fn wait(&self) -> Wait {
+        self.wait
+    }
+    #[inline(always)]
+    fn thread(&self) -> usize {
+        usize::from(self.thread)
+    }
+    #[inline(always)]
+    fn cycles(&self) -> u32 {
+        self.cycles
+    }
+}
+
 impl Record for terrace_workloads::Access {
     #[inline(always)]
     fn page(&self) -> u64 {

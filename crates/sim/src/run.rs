@@ -208,14 +208,22 @@ pub fn machines_at_once(footprint: Bytes) -> usize {
     (PAGES_AT_ONCE / footprint.pages().max(1)).clamp(1, MACHINES_AT_ONCE) as usize
 }
 
-/// Into how many parts to cut the runs of each of `programs`, so that `cores` are busy to the end: a program runs once for each part.
-pub fn parts(programs: usize, cores: usize) -> usize {
-    match programs {
+/// Cuts the runs of each program into batches to [run together](run_together), of a number of machines at most: few, as the program runs once for each, but enough that `cores`
+/// are busy to the end.
+pub fn batches<T: Clone>(programs: impl IntoIterator<Item = (usize, Vec<T>)>, cores: usize) -> Vec<Vec<T>> {
+    let programs: Vec<(usize, Vec<T>)> = programs.into_iter().collect();
+    let cores = cores.max(1);
+    let parts = match programs.len() {
         // A core that is done early has nothing else to take.
         0..=1 => cores,
         few if few < 3 * cores => (2 * cores).div_ceil(few),
         _ => 1,
-    }
+    };
+    let cut = |(most, runs): &(usize, Vec<T>)| -> Vec<Vec<T>> {
+        let size = runs.len().div_ceil(parts).clamp(1, *most);
+        runs.chunks(size).map(<[T]>::to_vec).collect()
+    };
+    programs.iter().flat_map(cut).collect()
 }
 
 /// Runs `source` under each of `requests`, in their order, without the bounds. The program runs once for all that lay it out

@@ -7,8 +7,7 @@
 //!
 //! The way of one figure: [`vector`] describes an interval; [`microbench`] makes of it the micro-benchmark with the same
 //! accesses, migrations and arithmetic; [`model`] or [`simulated`] run that at every size of fast memory, which is a record;
-//! [`sampling`] chooses which records a [`database`] has, [`journal`] keeps a build that was interrupted; [`index`] finds the
-//! nearest. The tuner that acts on it interval by interval is `terrace_tuning`; [`sim_driver`] drives it in the simulator.
+//! [`sampling`] chooses which records a [`database`] has; [`index`] finds the nearest. The tuner that acts on it interval by interval is `terrace_tuning`; [`sim_driver`] drives it in the simulator.
 //! [`advise`] says what a size saves in money. [`forecast`] plays the engine itself, under any policy and
 //! size, on what a run with everything fast did with a [`sample`] of its pages: a [`tape`] of its accesses, or one made of what was seen of them
 //! ([`watched`]). [`aet`] is the cheap answer that checks it.
@@ -21,7 +20,6 @@ pub mod aet;
 pub mod database;
 pub mod forecast;
 pub mod index;
-pub mod journal;
 pub mod microbench;
 pub mod model;
 pub mod sample;

@@ -8,55 +8,14 @@
 //! in pages, seconds or samples is of the full size. What a thread computed before accesses that are left out is spread over those that are kept.
 
 use terrace_core::units::{Bytes, PAGE_BYTES, Vpn};
-use terrace_machine::load::Wait;
 use terrace_sim::lockstep::Lockstep;
-use terrace_sim::record::Record;
+use terrace_sim::record::{Record, Stored};
 use terrace_sim::{SimError, Source};
 use terrace_trace::{AccessSource, Change, Pages};
 use terrace_workloads::traced::FIRST_ADDRESS;
 use terrace_workloads::{AccessSink, Parameters, Region, run_traced};
 
 use crate::sample::Sample;
-
-/// One access. Sixteen bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Use {
-    page: u64,
-    cycles: u32,
-    thread: u16,
-    line: u8,
-    wait: Wait,
-}
-
-impl Use {
-    /// An access of a thread to a page; the thread computed `cycles` before it.
-    pub const fn new(page: u64, line: u8, wait: Wait, thread: u16, cycles: u32) -> Use {
-        Use { page, line: line & 63, wait, thread, cycles }
-    }
-}
-
-impl Record for Use {
-    #[inline(always)]
-    fn page(&self) -> u64 {
-        self.page
-    }
-    #[inline(always)]
-    fn line(&self) -> u32 {
-        u32::from(self.line)
-    }
-    #[inline(always)]
-    fn wait(&self) -> Wait {
-        self.wait
-    }
-    #[inline(always)]
-    fn thread(&self) -> usize {
-        usize::from(self.thread)
-    }
-    #[inline(always)]
-    fn cycles(&self) -> u32 {
-        self.cycles
-    }
-}
 
 /// What happens between accesses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,7 +46,7 @@ pub(crate) enum Event {
 pub struct Tape {
     name: String,
     sample: Sample,
-    uses: Vec<Use>,
+    uses: Vec<Stored>,
     /// Each with the number of accesses before it.
     events: Vec<(usize, Event)>,
     /// Pages of the sample with memory, now and at most.
@@ -148,12 +107,12 @@ impl Tape {
 
     /// The pages of the accesses, in order.
     pub fn accessed(&self) -> impl Iterator<Item = u64> {
-        self.uses.iter().map(|one| one.page)
+        self.uses.iter().map(|one| one.page())
     }
 
     /// An access to a page of the sample, by its number there.
-    pub(crate) fn push(&mut self, one: Use) {
-        if self.pages.insert(one.page) {
+    pub(crate) fn push(&mut self, one: Stored) {
+        if self.pages.insert(one.page()) {
             self.most_pages = self.most_pages.max(self.pages.len() as u64);
         }
         self.uses.push(one);
@@ -268,7 +227,7 @@ impl Recorder {
                 self.kept += 1;
                 if self.kept <= MOST_USES {
                     let cycles = tape.owed(thread, self.computed[thread]);
-                    tape.push(Use::new(
+                    tape.push(Stored::new(
                         place - self.first_place,
                         access.line() as u8,
                         access.wait(),
@@ -367,6 +326,8 @@ pub fn of_trace(name: &str, source: &mut dyn AccessSource, one_in: u32, groups: 
 
 #[cfg(test)]
 mod tests {
+    use terrace_machine::load::Wait;
+
     use super::*;
 
     fn parameters() -> Parameters {
@@ -387,7 +348,7 @@ mod tests {
             assert!(tape.accessed().all(|page| page < 2048), "{}", tape.sample().one_in());
         }
         // Each has a quarter of the computing, to within what its last accesses leave open.
-        let cycles = |tape: &Tape| tape.uses.iter().map(|one| u64::from(one.cycles)).sum::<u64>() as f64;
+        let cycles = |tape: &Tape| tape.uses.iter().map(|one| u64::from(one.cycles())).sum::<u64>() as f64;
         for tape in &parts {
             let share = cycles(tape) / cycles(&whole);
             assert!((0.24..0.26).contains(&share), "{share}");
@@ -397,7 +358,7 @@ mod tests {
     #[test]
     fn memory_that_is_given_back_no_longer_counts() {
         let mut tape = Tape::new("test", Sample::WHOLE);
-        let one = |page| Use::new(page, 0, Wait::Load, 0, 0);
+        let one = |page| Stored::new(page, 0, Wait::Load, 0, 0);
         (0..10).for_each(|page| tape.push(one(page)));
         tape.happened(Event::Unmapped { first: 0, count: 8 });
         (20..25).for_each(|page| tape.push(one(page)));

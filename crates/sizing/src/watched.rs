@@ -19,10 +19,11 @@ use terrace_core::units::PAGE_BYTES;
 use terrace_machine::cache::LINE_BYTES;
 use terrace_machine::load::Wait;
 use terrace_machine::preset::{Channel, Machine, Tier};
+use terrace_sim::record::Stored;
 use terrace_sim::tuning::Counters;
 
 use crate::sample::Sample;
-use crate::tape::{Event, Tape, Use};
+use crate::tape::{Event, Tape};
 
 /// Cache lines of a page.
 const LINES: f64 = (PAGE_BYTES / LINE_BYTES) as f64;
@@ -78,7 +79,7 @@ impl Stretch {
             let wait = if dependent >= 1.0 { Wait::Dependent } else { Wait::Load };
             dependent -= dependent.floor();
             let thread = (at % usize::from(self.threads.max(1))) as u16;
-            tape.push(Use::new(*page, (random.next() & 63) as u8, wait, thread, cycles as u32));
+            tape.push(Stored::new(*page, (random.next() & 63) as u8, wait, thread, cycles as u32));
         }
     }
 }
@@ -394,7 +395,7 @@ fn come_and_go(tape: &mut Tape, pages: &[(u64, &History)], window: u32, first: b
         if !first {
             tape.happened(Event::Mapped { first: *page, count: 1, file: false });
         }
-        tape.push(Use::new(*page, 0, Wait::Load, 0, 0));
+        tape.push(Stored::new(*page, 0, Wait::Load, 0, 0));
     }
 }
 

@@ -5,17 +5,17 @@
 
 use std::path::{Path, PathBuf};
 
-use rayon::prelude::*;
 use serde_json::{Value, json};
 use terrace_common::arguments::{BesideArguments, OneRunArguments, SimCompareArguments};
 use terrace_sim::compare::{Cell, Course, Job, Matrix, Summary, compare_with_first_touch, summarise};
-use terrace_sim::run::{Bounds, RunRequest, bounding, machines_at_once, parts, run_together};
+use terrace_sim::run::{Bounds, RunRequest, batches, bounding, machines_at_once, run_together};
 use terrace_sim::{FastSize, Report, SimConfig};
 
+use crate::Progress;
 use crate::error::{Error, Result, misuse};
+use crate::journal::on_all_cores;
 use crate::options::{self, OneRun, Own, PolicySettings, command_of, failed};
 use crate::provenance::Provenance;
-use crate::{Progress, unless_stopped};
 
 /// The policy that moves nothing: what managing memory must beat.
 const FIRST_TOUCH: &str = terrace_policies::first_touch::INFO.name;
@@ -162,10 +162,10 @@ enum Run {
 
 impl Settled {
     /// Runs the program once, on all these machines.
-    fn together(&self, runs: &[Run], jobs: &[&Job]) -> Result<Vec<Report>> {
+    fn together(&self, runs: &[(usize, Run)], jobs: &[&Job]) -> Result<Vec<Report>> {
         let [fast, slow] = bounding(&self.run.config).map_err(failed)?;
         let (mut fast, mut slow) = (Some(fast), Some(slow));
-        let request = |run: &Run| match run {
+        let request = |(_, run): &(usize, Run)| match run {
             Run::Fast => Ok(fast.take().expect("it is asked for once")),
             Run::Slow => Ok(slow.take().expect("it is asked for once")),
             Run::Job(number) => {
@@ -208,40 +208,32 @@ pub fn compare(arguments: &SimCompareArguments, own: &Own, progress: &dyn Progre
     let reference_jobs = if asked { Vec::new() } else { reference.jobs() };
     progress.begin(settled.len() + jobs.len() + reference_jobs.len(), 0);
     let all: Vec<&Job> = jobs.iter().chain(&reference_jobs).collect();
-    let parts = parts(settled.len(), rayon::current_num_threads());
-    let mut batches = Vec::new();
-    for one in &settled {
+    // Each run with the number of its program.
+    let runs_of = |(place, one): (usize, &Settled)| {
         let own = |job: &Job| one.name == job.workload && one.raw.seed == job.seed;
-        let numbers: Vec<usize> = (0..all.len()).filter(|number| own(all[*number])).collect();
-        let runs: Vec<Run> = [Run::Fast, Run::Slow].into_iter().chain(numbers.into_iter().map(Run::Job)).collect();
-        let size = runs.len().div_ceil(parts).min(machines_at_once(one.run.config.footprint));
-        batches.extend(runs.chunks(size).map(|runs| (one, runs.to_vec())));
-    }
-    let reports: Vec<Vec<Report>> = batches
-        .par_iter()
-        .map(|(one, runs)| {
-            unless_stopped(progress)?;
-            let reports = one.together(runs, &all)?;
-            (0..runs.iter().filter(|run| !matches!(run, Run::Slow)).count()).for_each(|_| progress.step());
-            Ok(reports)
-        })
-        .collect::<Result<_>>()?;
+        let numbers = (0..all.len()).filter(|number| own(all[*number]));
+        let runs = [Run::Fast, Run::Slow].into_iter().chain(numbers.map(Run::Job)).map(|run| (place, run));
+        (machines_at_once(one.run.config.footprint), runs.collect())
+    };
+    let batches = batches(settled.iter().enumerate().map(runs_of), rayon::current_num_threads());
+    let reports = on_all_cores(batches, progress, |runs| {
+        let reports = settled[runs[0].0].together(&runs, &all)?;
+        (0..runs.iter().filter(|(_, run)| !matches!(run, Run::Slow)).count()).for_each(|_| progress.step());
+        Ok(runs.into_iter().zip(reports).collect::<Vec<_>>())
+    })?;
     let mut bounds: Vec<[Option<Report>; 2]> = settled.iter().map(|_| [None, None]).collect();
-    let mut of_jobs: Vec<Option<(&Settled, usize, Report)>> = all.iter().map(|_| None).collect();
-    for ((one, runs), reports) in batches.iter().zip(reports) {
-        let place =
-            settled.iter().position(|other| std::ptr::eq(*one, other)).expect("a batch is of a settled program");
-        for (run, report) in runs.iter().zip(reports) {
-            match run {
-                Run::Fast => bounds[place][0] = Some(report),
-                Run::Slow => bounds[place][1] = Some(report),
-                Run::Job(number) => of_jobs[*number] = Some((one, place, report)),
-            }
+    let mut of_jobs: Vec<Option<(usize, Report)>> = all.iter().map(|_| None).collect();
+    for ((place, run), report) in reports.into_iter().flatten() {
+        match run {
+            Run::Fast => bounds[place][0] = Some(report),
+            Run::Slow => bounds[place][1] = Some(report),
+            Run::Job(number) => of_jobs[number] = Some((place, report)),
         }
     }
     let (mut cells, mut made, mut courses) = (Vec::new(), Vec::new(), Vec::new());
     for (job, found) in all.iter().zip(of_jobs) {
-        let (one, place, mut report) = found.expect("every job's program and seed were settled");
+        let (place, mut report) = found.expect("every job's program and seed were settled");
+        let one = &settled[place];
         let [Some(fast), Some(slow)] = &bounds[place] else { unreachable!("every program's bounds were run") };
         report.compare_with(&Bounds::of([fast, slow]));
         cells.push(Cell::new(job, &report));

@@ -71,7 +71,7 @@ pub fn misuse(option: &str, given: &str, why: impl std::fmt::Display) -> Error {
 }
 
 /// A file of an option that cannot be opened or written: a [`Misuse`] where the path makes no sense, else the machine's failure, such as no space.
-pub fn unwritable(option: &str, given: &str, error: std::io::Error) -> Error {
+pub(crate) fn unwritable(option: &str, given: &str, error: std::io::Error) -> Error {
     use std::io::ErrorKind::{InvalidFilename, InvalidInput, IsADirectory, NotADirectory, NotFound};
     match error.kind() {
         NotFound | IsADirectory | NotADirectory | InvalidInput | InvalidFilename => misuse(option, given, error),

@@ -3,18 +3,18 @@
 //!
 //! In: a workload or a trace, policies, sizes, a target, as texts. Out: curves. Must not: know what a policy would do; `terrace_sizing::forecast` plays it.
 
-use rayon::prelude::*;
 use terrace_common::arguments::{CandidateArguments, ProgramArguments};
 use terrace_common::{figures, max_slowdown};
 use terrace_core::units::{Bytes, parse_share};
 use terrace_sim::{Pages, SimConfig};
-use terrace_sizing::forecast::{ALL_FAST, Cell, Curve, NO_MIGRATION, Played, Request, SHARES};
+use terrace_sizing::forecast::{ALL_FAST, Curve, NO_MIGRATION, Request, SHARES};
 use terrace_sizing::tape::{self, Tape, TapeError};
 
+use crate::Progress;
 use crate::error::{Error, Misuse, Result, misuse};
+use crate::journal::on_all_cores;
 use crate::options::{OneRun, Own, PolicySettings, Trace, failed, footprint, workload_source};
 use crate::provenance::Provenance;
-use crate::{Progress, unless_stopped};
 
 /// What is to be chosen between: sizes, policies with their settings, the target.
 pub struct Candidates {
@@ -47,15 +47,13 @@ impl Candidates {
         groups: usize,
         progress: &dyn Progress,
     ) -> Result<Vec<Curve>> {
-        let play = |cells: &Vec<Cell>| -> Result<Vec<Played>, Error> {
-            unless_stopped(progress)?;
-            self.request.play(config, tapes, cells, |name| self.settings.build(name)).map_err(|error| match error {
+        let played = on_all_cores(self.request.parts(tapes, groups), progress, |cells| {
+            self.request.play(config, tapes, &cells, |name| self.settings.build(name)).map_err(|error| match error {
                 Error::Simulation(error) => failed(error),
                 other => other,
             })
-        };
-        let parts = self.request.parts(tapes, groups);
-        let played = parts.par_iter().map(play).collect::<Result<Vec<_>, _>>()?.concat();
+        })?
+        .concat();
         Ok(self.request.curves(&played, tapes))
     }
 }

@@ -10,6 +10,7 @@ pub mod advice;
 pub mod compare;
 mod error;
 pub mod forecast;
+pub mod journal;
 pub mod options;
 pub mod provenance;
 pub mod reproduction;
@@ -18,7 +19,7 @@ pub mod sweep;
 
 pub use terrace_common::{arguments, figures};
 
-pub use error::{Error, Misuse, Result, misuse, unwritable};
+pub use error::{Error, Misuse, Result, misuse};
 
 /// Receives how far a comparison or a sweep is, from any thread.
 pub trait Progress: Sync {

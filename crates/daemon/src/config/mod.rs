@@ -21,7 +21,6 @@ use std::time::Duration;
 use terrace_core::arbiter::Claim;
 use terrace_core::units::{Bytes, Quantity};
 use terrace_linux::machine_programs::Never;
-use terrace_linux::metric;
 use terrace_linux::swap_in::FolioSize;
 use terrace_linux::topology::declared::{DeclaredTier, SlowTier, TierMemory, parse_declared};
 use terrace_run::spec::value::ValueError;
@@ -107,21 +106,6 @@ pub enum Listen {
     Unix(PathBuf),
 }
 
-/// An OpenTelemetry collector.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Collector {
-    /// `host:port`.
-    pub authority: String,
-    /// The path that takes metrics.
-    pub path: String,
-}
-
-impl fmt::Display for Collector {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "http://{}{}", self.authority, self.path)
-    }
-}
-
 /// Fast memory for all classes together.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum FastBudget {
@@ -193,10 +177,6 @@ pub struct Config {
     pub listen: Listen,
     /// The mode of that socket, if it is a Unix socket.
     pub socket_mode: u32,
-    /// The collector that metrics are sent to, if there is one.
-    pub otlp: Option<Collector>,
-    /// How often.
-    pub otlp_interval: Duration,
     /// Whether the rest of the machine is surveyed, for metrics.
     pub survey: bool,
     /// Who has which right, there and on the control socket.
@@ -361,8 +341,6 @@ impl Config {
             period: reader.duration("budget.period", Duration::from_millis(200)),
             listen,
             socket_mode: reader.text("metrics.socket_mode", socket_mode_of),
-            otlp: reader.text("metrics.otlp", collector_of),
-            otlp_interval: reader.duration("metrics.otlp_interval", Duration::from_secs(1)),
             survey: reader.flag("metrics.survey"),
             access,
             classes: Config::classes(reader),
@@ -535,33 +513,6 @@ fn socket_mode_of(text: &str) -> Result<u32, ValueError> {
         Ok(mode) if mode <= 0o777 && text.bytes().all(|byte| byte.is_ascii_digit()) => Ok(mode),
         _ => Err(ValueError::text(text, " is not a file mode in octal digits, such as 600")),
     }
-}
-
-/// What collectors take OTLP over HTTP on (opentelemetry.io, OTLP specification).
-const OTLP_PORT: u16 = 4318;
-
-/// As OpenTelemetry's OTEL_EXPORTER_OTLP_ENDPOINT: without a path it is that of metrics, without a port it is 4318.
-fn collector_of(text: &str) -> Result<Option<Collector>, ValueError> {
-    if text == "none" {
-        return Ok(None);
-    }
-    if text.starts_with("https://") {
-        return Err(ValueError::text(
-            text,
-            ": only http is spoken; let a collector on this machine pass the metrics on by TLS",
-        ));
-    }
-    let wrong = || ValueError::text(text, " is neither none nor an address such as http://127.0.0.1:4318");
-    let rest = text.strip_prefix("http://").ok_or_else(wrong)?;
-    let (authority, path) = rest.find('/').map_or((rest, ""), |at| rest.split_at(at));
-    let plain = |text: &str| text.bytes().all(|byte| byte.is_ascii_graphic());
-    if authority.contains(['@', '?', '#']) || !plain(rest) {
-        return Err(wrong());
-    }
-    let authority =
-        metric::authority(authority, OTLP_PORT).map_err(|why| ValueError::Address { text: text.to_owned(), why })?;
-    let path = if path.len() <= 1 { "/v1/metrics" } else { path };
-    Ok(Some(Collector { authority, path: path.to_owned() }))
 }
 
 fn listen_of(text: &str, guarded: bool) -> Result<Listen, ValueError> {

@@ -229,13 +229,6 @@ const OF_THE_SERVICE: &[KeyInfo] = &[
         "The private key of that certificate (PEM), in a file that others may not read. A reload reads the file again; another path needs a restart.",
     ),
     fixed(
-        "metrics.otlp",
-        "none, or http://HOST:PORT",
-        "\"none\"",
-        "An OpenTelemetry collector to which the metrics of /metrics are sent as well: OTLP over HTTP, as JSON. Without a path it is /v1/metrics. If the collector does not answer, the log says so once and the daemon goes on.",
-    ),
-    fixed("metrics.otlp_interval", "a time of 1s or more", "\"60s\"", "How often they are sent."),
-    fixed(
         "metrics.survey",
         "true or false",
         "false",
@@ -269,10 +262,18 @@ const OF_THE_SERVICE: &[KeyInfo] = &[
 ];
 
 /// Removed keys, and what replaces them.
-pub const REMOVED: &[(&str, &str)] = &[("sizing.machine", BY_OBSERVATION), ("sizing.database", BY_OBSERVATION)];
+pub const REMOVED: &[(&str, &str)] = &[
+    ("sizing.machine", BY_OBSERVATION),
+    ("sizing.database", BY_OBSERVATION),
+    ("metrics.otlp", BY_SCRAPING),
+    ("metrics.otlp_interval", BY_SCRAPING),
+];
 
 const BY_OBSERVATION: &str = "the key was removed: classes with goal \"tuned\" are tuned by observation, without a database or a modelled \
     machine, and need no other key in its place; delete the line. `terrace size query` asks a database";
+
+const BY_SCRAPING: &str = "the key was removed: delete the line, and let the collector scrape /metrics at metrics.listen with its \
+    prometheus receiver";
 
 /// The parts of a selector: name, value, meaning.
 pub const SELECTOR_KEYS: &[(&str, &str, &str)] = &[

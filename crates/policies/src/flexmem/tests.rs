@@ -30,19 +30,18 @@ fn end_interval(rig: &mut Rig) {
 
 #[test]
 fn the_warm_range_grows_while_a_share_beta_of_a_bin_moves_up() {
-    let check = |beta: f64, skip_empty: bool, sizes: &[(usize, u64, u64)], hot: usize, warm: usize| {
+    let check = |beta: f64, sizes: &[(usize, u64, u64)], hot: usize, warm: usize| {
         let (mut bins, mut up) = ([0; BINS], [0; BINS]);
         for &(bin, size, moved) in sizes {
             (bins[bin], up[bin]) = (size, moved);
         }
-        assert_eq!(lowest_warm_bin(hot, beta, skip_empty, &bins, &up), warm, "{sizes:?} beta {beta}");
+        assert_eq!(lowest_warm_bin(hot, beta, &bins, &up), warm, "{sizes:?} beta {beta}");
     };
     let sizes = [(8, 100, 30), (7, 100, 25), (6, 100, 10), (5, 100, 90)];
-    check(0.2, false, &sizes, 9, 7);
-    check(0.1, false, &sizes, 9, 5 - 5);
-    check(0.1, true, &sizes, 9, 5);
-    check(0.4, false, &sizes, 9, 9);
-    check(0.2, false, &[(3, 10, 0)], 4, 4);
+    check(0.2, &sizes, 9, 7);
+    check(0.1, &sizes, 9, 5 - 5);
+    check(0.4, &sizes, 9, 9);
+    check(0.2, &[(3, 10, 0)], 4, 4);
 }
 
 #[test]

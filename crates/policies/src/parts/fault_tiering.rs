@@ -1,15 +1,12 @@
-//! What the kernel's fault-driven policies share: the scanner, the promotions a fault asks for, reclaim, and the counts.
+//! What the kernel's fault-driven policies share: the scanner, the promotions a fault asks for, and the counts.
 //!
-//! In: faults that a policy judged, places, outcomes. Out: promotions at once, demotions where reclaim is the policy's own.
-//! Must not: judge a fault; that is what AutoNUMA, TPP, Tiering-0.8 and mode 2 differ in.
+//! In: faults that a policy judged, places, outcomes. Out: promotions at once. Must not: judge a fault, which is what AutoNUMA, TPP,
+//! Tiering-0.8 and mode 2 differ in; or demote: the kernel beneath does, or the simulator's model of it.
 //!
 //! A promotion is requested for in the call that reports the fault (`next_wake` is now). It succeeds only while fast memory has
-//! more than its high watermark free; the driver holds it to that with `reclaim=kernel`, this module otherwise.
+//! more than its high watermark free; the driver holds it to that. Watermarks are those of [`terrace_core::reclaim`].
 //! A policy of this kind is a [`PromotionRule`] in a [`FaultPolicy`]: the judge alone is what its file is about.
 //! `heat` holds the judge's count in its low byte and two marks; policy bit 0 says that the page was fast when last seen.
-
-use std::ops::Range;
-use std::time::Duration;
 
 use terrace_core::observation::{Observation, Observations, ScanBatch};
 use terrace_core::pages::Pages;
@@ -17,11 +14,10 @@ use terrace_core::plan::{Action, Failure, MoveRequest, MoveRequests, Outcome, Re
 use terrace_core::policy::{
     Cadence, CapacityView, Feedback, Kernel, Metric, Needs, Policy, PolicyReport, Profile, Remap, Schedule, Setup,
 };
-use terrace_core::reclaim::{Watermarks, piece};
-use terrace_core::units::{Bytes, PageId, SpaceId, TierId, Time, Vpn};
+use terrace_core::reclaim::Watermarks;
+use terrace_core::units::{Bytes, PageId, TierId, Time};
 
 use crate::parts::hint_scanner::HintScanner;
-use crate::parts::kernel_reclaim::{OwnReclaim, RECLAIM, SCAN};
 use crate::parts::support::{self, scaled_pages};
 use crate::{Settings, SettingsError};
 
@@ -29,6 +25,9 @@ const QUEUED: u16 = 0x8000;
 const DEMOTED: u16 = 0x4000;
 const JUDGE: u16 = 0x00ff;
 const WAS_FAST: u8 = 1;
+
+/// The room above the high watermark that Tiering-0.8 keeps for promotions: `min(10 MB, node / 64)` on nodes of 640 MiB and more.
+pub const TIERING08_ROOM: Bytes = Bytes::mib(10);
 
 /// The larger of 1 GiB and a sixteenth of the node above a watermark (specification section 8).
 fn is_plenty(free: u64, capacity: u64, watermark: f64, scale: u32) -> bool {
@@ -56,7 +55,7 @@ pub trait PromotionRule: Send {
     fn judge(&mut self, fault: SlowFault, tiering: &mut FaultTiering, pages: &mut Pages);
     /// A fast page was used, where the scanner marks those too.
     fn fast_fault(&mut self, _fault: SlowFault, _tiering: &mut FaultTiering, _pages: &mut Pages) {}
-    /// Records pages demoted by the kernel or by the policy's own reclaim.
+    /// Records pages that the kernel demoted.
     fn demoted(&mut self, _pages: u64) {}
     /// The machine is smaller by this factor.
     fn set_scale(&mut self, _factor: u32) {}
@@ -74,7 +73,8 @@ pub struct FaultPolicy<J> {
 
 impl<J: PromotionRule> Policy for FaultPolicy<J> {
     fn profile(&self) -> Profile {
-        Profile::new(self.judge.name(), self.tiering.needs()).above(self.tiering.kernel())
+        let needs = Needs { hint_faults: true, own_marks: true, ..Needs::default() };
+        Profile::new(self.judge.name(), needs).above(self.tiering.kernel)
     }
 
     fn configure(&mut self, setup: Setup) {
@@ -84,10 +84,9 @@ impl<J: PromotionRule> Policy for FaultPolicy<J> {
         }
     }
 
-    fn remap(&mut self, now: Time, change: Remap<'_>, pages: &mut Pages) {
-        match change {
-            Remap::Mapped(_) => self.tiering.mapped(now, pages),
-            Remap::Unmapping(space, range) => self.tiering.unmapping(space, &range, pages),
+    fn remap(&mut self, now: Time, change: Remap<'_>, _pages: &mut Pages) {
+        if matches!(change, Remap::Mapped(_)) {
+            self.tiering.scanner.begin(now);
         }
     }
 
@@ -114,20 +113,18 @@ impl<J: PromotionRule> Policy for FaultPolicy<J> {
         if demoted > 0 {
             self.judge.demoted(demoted);
         }
-        self.tiering.note_use(now, pages);
         self.tiering.scanner.tick(now, pages.footprint_of_all());
     }
 
-    fn feedback(&mut self, now: Time, feedback: Feedback<'_>, pages: &mut Pages) {
+    fn feedback(&mut self, _now: Time, feedback: Feedback<'_>, pages: &mut Pages) {
         match feedback {
-            Feedback::ScanDone(_) => self.tiering.round(now),
             Feedback::Moved(done) => {
-                let demoted = self.tiering.outcome(now, done, pages);
+                let demoted = self.tiering.outcome(done, pages);
                 if demoted > 0 {
                     self.judge.demoted(demoted);
                 }
             }
-            Feedback::Rejected(request, rejection) => self.tiering.refused(now, request, rejection, pages),
+            Feedback::Rejected(request, rejection) => self.tiering.refused(request, rejection, pages),
             _ => {}
         }
     }
@@ -147,7 +144,7 @@ impl<J: PromotionRule> Policy for FaultPolicy<J> {
     fn report(&self) -> PolicyReport {
         let mut metrics = self.tiering.metrics();
         self.judge.metrics(&mut metrics);
-        PolicyReport { memory_bytes: self.tiering.memory_bytes(), metrics }
+        PolicyReport { memory_bytes: self.tiering.queue.capacity() * size_of::<PageId>(), metrics }
     }
 }
 
@@ -178,9 +175,6 @@ pub struct FaultTiering {
     pub counts: Counts,
     /// What the kernel beneath is taken to do.
     kernel: Kernel,
-    own: Option<OwnReclaim>,
-    reference_scan: Duration,
-    scan_at: Time,
     scale: u32,
     capacity: Option<u64>,
     queue: Vec<PageId>,
@@ -188,7 +182,7 @@ pub struct FaultTiering {
 }
 
 impl FaultTiering {
-    /// Reads the settings of the scanner and of reclaim. `kernel` is what the policy's kernel does.
+    /// Reads the settings of the scanner. `kernel` is what the policy's kernel does.
     ///
     /// # Errors
     /// When a value is none of its kind.
@@ -198,14 +192,10 @@ impl FaultTiering {
         tiers: u8,
         adaptive: bool,
     ) -> Result<FaultTiering, SettingsError> {
-        let by_policy = settings.choice(RECLAIM.key, &[("kernel", false), ("policy", true)])?;
         Ok(FaultTiering {
             scanner: HintScanner::new(settings, tiers, adaptive)?,
             counts: Counts::default(),
             kernel,
-            own: by_policy.then(OwnReclaim::default),
-            reference_scan: settings.duration(SCAN.key)?,
-            scan_at: Time::ZERO,
             scale: 1,
             capacity: None,
             queue: Vec::new(),
@@ -219,41 +209,9 @@ impl FaultTiering {
         self.scanner.set_scale(factor);
     }
 
-    /// The factor by which the machine is smaller.
-    pub fn scale(&self) -> u32 {
-        self.scale
-    }
-
-    /// What the kernel beneath does: all of it, or nothing where reclaim is the policy's own.
-    pub fn kernel(&self) -> Kernel {
-        if self.own.is_some() { Kernel::default() } else { self.kernel }
-    }
-
-    /// Accessed bits where reclaim is the policy's own, and hint faults.
-    pub fn needs(&self) -> Needs {
-        Needs { scans: self.own.is_some(), hint_faults: true, own_marks: true, ..Needs::default() }
-    }
-
-    /// Blocks appeared.
-    pub fn mapped(&mut self, now: Time, pages: &Pages) {
-        self.scanner.begin(now);
-        if let Some(own) = &mut self.own {
-            own.lru.fit(pages);
-        }
-    }
-
-    /// Pages are about to vanish.
-    pub fn unmapping(&mut self, space: SpaceId, range: &Range<Vpn>, pages: &Pages) {
-        let Some(own) = &mut self.own else { return };
-        support::each_page(pages, space, range, |page| own.lru.forget(page));
-    }
-
-    /// A page is where it is now: brings lists and marks up to date. Returns how many pages that shows to be demoted.
+    /// A page is where it is now: brings its marks up to date. Returns how many pages that shows to be demoted.
     pub fn refresh(&mut self, page: PageId, pages: &mut Pages) -> u64 {
         let unit = pages.unit(page);
-        if let Some(own) = &mut self.own {
-            own.lru.refresh(page, pages);
-        }
         let count = u64::from(unit.end.0 - unit.start.0);
         let entry = &mut pages[unit.start];
         let was_fast = entry.policy_bits() & WAS_FAST != 0;
@@ -276,33 +234,9 @@ impl FaultTiering {
         }
     }
 
-    /// A walk: places, and accessed bits for the lists. Returns the pages it found demoted.
+    /// A walk shows places. Returns the pages it found demoted.
     pub fn scan(&mut self, scan: &ScanBatch<'_>, pages: &mut Pages) -> u64 {
-        let mut demoted = 0;
-        for (offset, pte) in scan.ptes.iter().enumerate() {
-            let page = scan.first.plus(offset as u32);
-            demoted += self.refresh(page, pages);
-            if let Some(own) = self.own.as_mut().filter(|_| scan.window.is_some() && pte.accessed()) {
-                own.lru.set_young(pages.unit(page).start);
-            }
-        }
-        demoted
-    }
-
-    /// A round of accessed bits is complete.
-    pub fn round(&mut self, now: Time) {
-        self.scan_at = now + self.reference_scan;
-    }
-
-    /// An allocation may have left little: wakes the policy's own reclaim.
-    pub fn note_use(&mut self, now: Time, pages: &Pages) {
-        let (Some(own), Some(capacity)) = (&mut self.own, self.capacity) else { return };
-        let marks = Watermarks::new(capacity, self.scale, &self.kernel);
-        let free = capacity.saturating_sub(pages.used_in_all(TierId::FAST));
-        if self.kernel.demotion && (free as f64) < marks.wake && own.rests_until().is_none_or(|until| until <= now) {
-            own.wake();
-            self.wake = Some(now);
-        }
+        (0..scan.ptes.len()).map(|offset| self.refresh(scan.first.plus(offset as u32), pages)).sum()
     }
 
     /// Whether the page a fault hit lies in slow memory; counts the fault.
@@ -358,7 +292,7 @@ impl FaultTiering {
     }
 
     /// Moves were carried out, or failed. Returns the pages demoted.
-    pub fn outcome(&mut self, now: Time, done: &[Outcome], pages: &mut Pages) -> u64 {
+    pub fn outcome(&mut self, done: &[Outcome], pages: &mut Pages) -> u64 {
         let mut demoted = 0;
         for outcome in done {
             let item = outcome.item;
@@ -374,22 +308,22 @@ impl FaultTiering {
                 pages[item.page].heat = 0;
                 self.counts.promoted += u64::from(item.pages);
             } else {
-                self.failed(now, u64::from(item.pages), outcome.failure == Some(Failure::NoRoom));
+                self.failed(u64::from(item.pages), outcome.failure == Some(Failure::NoRoom));
             }
         }
         demoted
     }
 
     /// A request was not granted.
-    pub fn refused(&mut self, now: Time, request: &MoveRequest, rejection: Rejection, pages: &mut Pages) {
+    pub fn refused(&mut self, request: &MoveRequest, rejection: Rejection, pages: &mut Pages) {
         if request.action == Action::MoveTo(TierId::FAST) && pages.block(request.page.block()).is_some() {
             let count = u64::from(pages.unit(request.page).end.0 - pages.unit(request.page).start.0);
             pages[request.page].heat &= !QUEUED;
-            self.failed(now, count, rejection == Rejection::NoRoom);
+            self.failed(count, rejection == Rejection::NoRoom);
         }
     }
 
-    /// Requests: what the faults asked for first, then what reclaim must free.
+    /// Requests what the faults asked for.
     pub fn plan(&mut self, now: Time, capacity: &CapacityView<'_>, pages: &mut Pages, requests: &mut MoveRequests) {
         self.wake = None;
         self.scanner.tick(now, capacity.footprint);
@@ -399,8 +333,6 @@ impl FaultTiering {
             self.queue.clear();
             return;
         }
-        let marks = Watermarks::new(limit, self.scale, &self.kernel);
-        let mut free = limit.saturating_sub(capacity.tiers[0].used);
         let queue = std::mem::take(&mut self.queue);
         for page in queue {
             let live = pages.block(page.block()).is_some() && pages[page].heat & QUEUED != 0;
@@ -411,48 +343,22 @@ impl FaultTiering {
                 self.queue.push(page);
                 continue;
             }
-            let range = pages.unit(page);
-            let count = u64::from(range.end.0 - range.start.0);
-            if self.own.is_some() {
-                if free < count || free as f64 <= marks.high + piece(count, self.scale, false) {
-                    pages[page].heat &= !QUEUED;
-                    self.failed(now, count, true);
-                    continue;
-                }
-                free -= count;
-            }
             if requests.left() > 0 {
                 requests.move_to(page, TierId::FAST, Reason::Hot);
             }
             self.queue.push(page);
         }
-        if let Some(own) = self.own.as_mut().filter(|_| self.kernel.demotion) {
-            own.run(now, free, &marks, self.scale, pages, requests);
-        }
-        self.wake = None;
     }
 
-    fn failed(&mut self, now: Time, count: u64, no_room: bool) {
+    fn failed(&mut self, count: u64, no_room: bool) {
         self.scanner.failure();
-        if !no_room {
-            self.counts.failed_other += count;
-            return;
-        }
-        self.counts.failed_no_room += count;
-        if let Some(own) = self.own.as_mut().filter(|_| self.kernel.demotion) {
-            own.wake();
-            self.wake = Some(now);
-        }
+        let counted = if no_room { &mut self.counts.failed_no_room } else { &mut self.counts.failed_other };
+        *counted += count;
     }
 
-    /// Where a new page goes. Beneath a kernel that reclaims, the kernel's own watermarks decide from the fast tier down.
+    /// Where a new page goes: from the fast tier down; the watermarks are those of the kernel beneath.
     pub fn place(&self, capacity: &CapacityView<'_>) -> TierId {
-        let limit = support::fast_limit(capacity);
-        let low = match self.own {
-            Some(_) => Watermarks::new(limit, self.scale, &self.kernel).low.ceil() as u64,
-            None => 0,
-        };
-        if capacity.tiers[0].used + low < limit {
+        if capacity.tiers[0].used < support::fast_limit(capacity) {
             return TierId::FAST;
         }
         // What the watermarks keep free is used before there is none at all.
@@ -464,32 +370,19 @@ impl FaultTiering {
         }
     }
 
-    /// How to look: the hint scanner, and accessed bits for the policy's own lists.
+    /// How to look: by the hint scanner.
     pub fn cadence(&self) -> Cadence {
-        Cadence {
-            scan_at: self.own.is_some().then_some(self.scan_at),
-            share: 1.0,
-            hint_scan: self.scanner.hint_scan(),
-            ..Cadence::default()
-        }
+        Cadence { share: 1.0, hint_scan: self.scanner.hint_scan(), ..Cadence::default() }
     }
 
     /// When to plan next.
     pub fn next_wake(&self) -> Option<Time> {
-        let rest = self.own.as_ref().and_then(OwnReclaim::rests_until);
-        [self.wake, self.scanner.next_change(), rest].into_iter().flatten().min()
-    }
-
-    /// Bytes kept beside the pages.
-    pub fn memory_bytes(&self) -> usize {
-        let lists = self.own.as_ref().map_or(0, |own| own.lru.memory_bytes());
-        lists + self.queue.capacity() * size_of::<PageId>()
+        [self.wake, self.scanner.next_change()].into_iter().flatten().min()
     }
 
     /// Counts as figures.
     pub fn metrics(&self) -> Vec<Metric> {
         let counts = &self.counts;
-        let own = if self.own.is_some() { crate::parts::lru::BYTES_PER_PAGE } else { 0.0 };
         let period = self.scanner.hint_scan().map_or(0.0, |scan| scan.period.as_secs_f64());
         vec![
             Metric { name: "slow_hint_faults", value: counts.slow_faults as f64 },
@@ -500,7 +393,7 @@ impl FaultTiering {
             Metric { name: "promotion_failures_other", value: counts.failed_other as f64 },
             Metric { name: "demoted_pages", value: counts.demoted as f64 },
             Metric { name: "hint_scan_period_seconds", value: period },
-            Metric { name: "metadata_bytes_per_page", value: 8.0 + own },
+            Metric { name: "metadata_bytes_per_page", value: 8.0 },
         ]
     }
 }

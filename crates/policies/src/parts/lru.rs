@@ -1,12 +1,6 @@
-//! The kernel's two-list model of memory use: an active and an inactive list for each tier and kind of page.
+//! The kernel's two lists of memory use: an active and an inactive list for each tier and kind of page.
 //!
-//! In: births, deaths, moves, accesses. Out: the pages at the tail of the inactive lists, by the kernel's two-touch rule.
-//! Must not: decide when to reclaim, or request.
-//!
-//! Source: the kernel's reclaim as its documentation and the specification (sections 8 to 10) describe it: a first access of
-//! an inactive page marks it referenced, the second activates it; at the tail of the inactive list a page found
-//! accessed once is kept, twice activated, and otherwise reclaimed; the active list gives up its tail while it is longer
-//! than `inactive * sqrt(10 * GiB)`.
+//! In: births, deaths, moves, activity. Out: the pages of a list, oldest first. Must not: decide what is active, or request.
 //!
 //! Memory: 10 bytes a page, links and label; the kernel has the same in its page structure.
 
@@ -64,8 +58,6 @@ impl Place {
 
 const LISTS: usize = TierId::MAX * 4;
 const LIST_MASK: u16 = 0x3f;
-const REFERENCED: u16 = 0x40;
-const YOUNG: u16 = 0x80;
 const HUGE: u16 = 0x100;
 
 /// See the module's header. Where a block is huge, its first page stands for it.
@@ -162,13 +154,6 @@ impl Lru {
         }
     }
 
-    /// A walk found the unit's accessed bit set; reclaim looks at this when the unit reaches a tail.
-    pub fn set_young(&mut self, unit: PageId) {
-        if self.place(unit).is_some() {
-            self.labels[unit.index()] |= YOUNG;
-        }
-    }
-
     /// The units of a list from its tail to its head.
     pub fn tail_to_head(&self, place: Place) -> impl Iterator<Item = PageId> + '_ {
         self.lists.back_to_front(place.list()).map(PageId)
@@ -181,49 +166,8 @@ impl Lru {
         while left > 0 {
             let Some(unit) = self.lists.back(from.list()).map(PageId) else { break };
             left = left.saturating_sub(self.weight(unit));
-            self.labels[unit.index()] &= !YOUNG;
             self.relocate(unit, Place { active: false, ..from });
         }
-    }
-
-    /// Whether the inactive list of a kind is so short that the active one should give up pages, on a machine `scale` times smaller than the
-    /// one it stands for.
-    pub fn inactive_is_low(&self, tier: TierId, kind: Kind, scale: u32) -> bool {
-        let active = self.size(Place { tier, kind, active: true });
-        let inactive = self.size(Place { tier, kind, active: false });
-        terrace_core::reclaim::inactive_is_low(inactive, active, scale)
-    }
-
-    /// Walks the tail of an inactive list by the two-touch rule, at most once around, until `wanted` 4 KiB pages are found.
-    /// Units in `busy` are passed over. Victims stay where they are until they have moved.
-    pub fn victims(
-        &mut self,
-        place: Place,
-        wanted: u64,
-        busy: impl Fn(PageId) -> bool,
-        found: &mut Vec<PageId>,
-    ) -> u64 {
-        let mut to_look_at = self.size(place);
-        let (mut got, mut at) = (0, self.lists.back(place.list()).map(PageId));
-        while let Some(unit) = at.filter(|_| got < wanted && to_look_at > 0) {
-            at = self.lists.toward_front(unit.0).map(PageId);
-            let weight = self.weight(unit);
-            to_look_at = to_look_at.saturating_sub(weight);
-            if busy(unit) {
-                continue;
-            }
-            let label = &mut self.labels[unit.index()];
-            if *label & YOUNG == 0 {
-                got += weight;
-                found.push(unit);
-                continue;
-            }
-            *label &= !YOUNG;
-            let twice = *label & REFERENCED != 0;
-            *label |= REFERENCED;
-            self.relocate(unit, Place { active: twice, ..place });
-        }
-        got
     }
 
     fn insert(&mut self, unit: PageId, place: Place, huge: bool) {
@@ -284,27 +228,11 @@ mod tests {
     }
 
     #[test]
-    fn reclaim_takes_the_oldest_that_were_not_used_and_gives_others_a_second_chance() {
-        let (mut lru, _) = fast_pages(6);
-        lru.set_young(PageId(0));
-        lru.set_young(PageId(2));
-        let mut victims = Vec::new();
-        assert_eq!(lru.victims(INACTIVE, 3, |page| page == PageId(1), &mut victims), 3);
-        assert_eq!(victims, [PageId(3), PageId(4), PageId(5)]);
-        lru.set_young(PageId(0));
-        victims.clear();
-        lru.victims(INACTIVE, 100, |_| false, &mut victims);
-        assert!(lru.is_active(PageId(0)) && !victims.contains(&PageId(0)), "used twice");
-        assert!(victims.contains(&PageId(2)), "used once, long ago");
-    }
-
-    #[test]
     fn the_active_list_gives_up_its_tail() {
         let (mut lru, _) = fast_pages(8);
         for page in (0..8).map(PageId) {
             lru.set_active(page, true);
         }
-        assert!(lru.inactive_is_low(TierId::FAST, Kind::Anonymous, 1));
         lru.age(TierId::FAST, Kind::Anonymous, 3);
         assert!([0, 1, 2].into_iter().all(|page| !lru.is_active(PageId(page))) && lru.is_active(PageId(3)));
     }

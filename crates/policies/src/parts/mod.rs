@@ -13,7 +13,6 @@ pub mod hint_scanner;
 pub mod huge_split;
 pub(crate) mod inside;
 pub mod interval;
-pub mod kernel_reclaim;
 pub mod lists;
 pub mod lru;
 pub mod period_control;

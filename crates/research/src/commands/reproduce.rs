@@ -13,8 +13,8 @@ use serde_json::{Value, json};
 use terrace_reproduce::{
     Again, Budget, Document, Error, Experiments, Fingerprints, Options, Plan, Row, Runs, SCHEMA_VERSION, Sample, Store,
 };
+use terrace_study::journal::Journal;
 use terrace_study::reproduction::Reproduction;
-use terrace_study::sweep::{Journal, partial};
 
 use super::size::store;
 use crate::args::ReproduceArguments;
@@ -94,12 +94,13 @@ fn into_file(
         "scale": scale(arguments), "seed": arguments.seed, "seeds": arguments.seeds, "set": arguments.settings,
         "rows": provenance::text_hash(&format!("{rows:?}")), "ids": ids,
     });
-    let journal = Journal::open(&partial(path), &fingerprint)?;
-    if journal.cells() > 0 {
-        let finished = units::count(journal.cells() as u64);
-        say!("terrace: {}: goes on after {finished} rows\n", partial(path).display());
+    let foreign = "it is the journal of another sweep, or of another build of Terrace";
+    let journal = Journal::open("--output", path, &fingerprint, "sweep", foreign)?;
+    let finished = journal.finished();
+    if finished > 0 {
+        say!("terrace: {}: goes on after {} rows\n", journal.path().display(), units::count(finished as u64));
     }
-    let left: Vec<usize> = (0..rows.len()).filter(|place| !journal.has(*place)).collect();
+    let left = journal.missing(rows.len());
     let all = Plan::new(left.iter().map(|place| rows[*place]).collect(), options(arguments)).map_err(told)?;
     let bar = super::sim::compare::progress(all.runs());
     let database = |machine: &_| store::in_memory(machine).and_then(store::ready).map_err(Into::into);
@@ -119,11 +120,11 @@ fn into_file(
             let alone = Plan::new(vec![row], options(arguments)).map_err(told)?;
             let document = Document::new(&alone, &runs).map_err(told)?;
             let stamped = stamped_rows(arguments, &[row], &document)?;
-            journal.add_cell(place, &json!({ "row": stamped[0], "runs": document.runs }))?;
+            journal.put_cell(place, &json!({ "row": stamped[0], "runs": document.runs }))?;
         }
     }
     bar.finish_and_clear();
-    let cells = journal.rows(rows.len())?;
+    let cells: Vec<Value> = journal.cells(rows.len())?;
     let mut by_run = BTreeMap::new();
     for run in cells.iter().filter_map(|cell| cell["runs"].as_array()).flatten() {
         by_run.insert((run["run"].to_string(), run["seed"].as_u64()), run.clone());
@@ -136,9 +137,7 @@ fn into_file(
     let mut made = Provenance::here();
     (made.seed, made.scale) = (Some(arguments.seed), Some(scale(arguments)));
     let bytes = format!("{}\n", made.stamp(&document)?).into_bytes();
-    terrace_files::write(path, &bytes)
-        .with_context(|| format!("{}: the results could not be written", path.display()))?;
-    journal.remove()?;
+    journal.finish(path, &bytes, "the results could not be written")?;
     tell_time(rows.len(), all.runs(), began);
     Ok(())
 }

@@ -1,11 +1,10 @@
 //! `terrace sim`: policies on modelled hardware.
 //!
-//! In: raw arguments. Out: what a run, a comparison or a bench found, as text, JSON, CSV or a page. Must not: model
+//! In: raw arguments. Out: what a run or a comparison found, as text, JSON, CSV or a page. Must not: model
 //! anything: `terrace-sim` does, and this lends it files, threads and a clock.
 
 use crate::args::SimCommand;
 
-mod bench;
 pub(crate) mod compare;
 mod explain;
 mod hotness;
@@ -20,7 +19,6 @@ pub(super) fn run(command: &SimCommand) -> anyhow::Result<()> {
         SimCommand::Compare(arguments) => compare::run(arguments),
         SimCommand::Explain(arguments) => explain::run(arguments),
         SimCommand::Hotness(arguments) => hotness::run(arguments),
-        SimCommand::Bench(arguments) => bench::run(arguments),
         SimCommand::Machines(arguments) => machines::run(arguments),
     }
 }

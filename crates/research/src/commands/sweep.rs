@@ -9,7 +9,7 @@ use terrace_common::say;
 
 use indicatif::ProgressBar;
 use serde_json::json;
-use terrace_study::sweep::{Form, Sweep, partial};
+use terrace_study::sweep::{Form, Sweep};
 
 use crate::args::SweepArguments;
 use crate::options::misuse;
@@ -27,13 +27,12 @@ pub(super) fn run(arguments: &SweepArguments) -> anyhow::Result<()> {
         terrace_files::read_to_string(&arguments.file, LONGEST).map_err(|error| misuse("FILE", &named, error))?;
     let sweep = Sweep::new(&text, &named, arguments.file.parent().unwrap_or(Path::new("")))?;
     let journal = sweep.journal(&arguments.output)?;
-    let resumed = journal.cells();
+    let resumed = journal.finished();
     if resumed > 0 {
-        let partial = partial(&arguments.output);
-        say!("terrace: {}: goes on after {} cells\n", partial.display(), units::count(resumed as u64));
+        say!("terrace: {}: goes on after {} cells\n", journal.path().display(), units::count(resumed as u64));
     }
     let began = Instant::now();
-    let progress = Progress::new(sweep.cells() + sweep.groups(), resumed + journal.all_bounds());
+    let progress = Progress::new(sweep.cells() + sweep.groups(), journal.results());
     sweep.run(&journal, &progress)?;
     progress.bar.finish_and_clear();
     let cells = sweep.cells();

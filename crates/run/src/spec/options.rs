@@ -209,7 +209,7 @@ pub const OPTIONS: &[OptionInfo] = &[
         value_name: "SHARE",
         takes: "a share above 0%",
         default: "2%",
-        meaning: "Share of its time that the program may lose to refaults, moves and tracking before page-outs stop.",
+        meaning: "Share of its time that the program may lose to refaults, moves and tracking: page-outs are limited to it.",
         for_class: "With goal tuned: the most it may be slower than with everything in fast memory.",
         set: Set::Text(|spec, text| {
             share(text, "every page-out may cost a refault").map(|share| spec.max_slowdown = share)

@@ -9,9 +9,7 @@
 //! nothing while the others have piled up [`MOST_QUEUED`] accesses is taken to wait at the barrier. If it delivers after all, it
 //! catches up, and the skew it caused is in the figures.
 
-use terrace_machine::load::Wait;
-
-use crate::record::Record;
+use crate::record::{Record, Stored};
 
 /// Accesses queued at which the cores begin to run.
 const LEAST_QUEUED: usize = 1 << 14;
@@ -20,56 +18,17 @@ const MOST_QUEUED: usize = 1 << 20;
 /// Most accesses of one run, where cores do not meet in it.
 pub(crate) const RUN: usize = 32;
 
-/// An access in a core's queue.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Queued {
-    page: u64,
-    cycles: u32,
-    core: u16,
-    line: u8,
-    wait: Wait,
-}
-
-impl Queued {
-    pub(crate) fn of<R: Record>(access: &R, cores: usize) -> Queued {
-        let thread = access.thread();
-        Queued {
-            page: access.page(),
-            cycles: access.cycles(),
-            core: (if thread < cores { thread } else { thread % cores }) as u16,
-            line: access.line() as u8,
-            wait: access.wait(),
-        }
-    }
-}
-
-impl Record for Queued {
-    #[inline(always)]
-    fn page(&self) -> u64 {
-        self.page
-    }
-    #[inline(always)]
-    fn line(&self) -> u32 {
-        u32::from(self.line)
-    }
-    #[inline(always)]
-    fn wait(&self) -> Wait {
-        self.wait
-    }
-    #[inline(always)]
-    fn thread(&self) -> usize {
-        usize::from(self.core)
-    }
-    #[inline(always)]
-    fn cycles(&self) -> u32 {
-        self.cycles
-    }
+/// An access in the queue of its core, which is its thread from here on.
+pub(crate) fn queued<R: Record>(access: &R, cores: usize) -> Stored {
+    let thread = access.thread();
+    let core = (if thread < cores { thread } else { thread % cores }) as u16;
+    Stored::new(access.page(), access.line() as u8, access.wait(), core, access.cycles())
 }
 
 /// A core's clock and what it did.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct CoreState {
-    queue: Vec<Queued>,
+    queue: Vec<Stored>,
     head: usize,
     /// Whether it delivered anything since the last barrier.
     runs: bool,
@@ -124,8 +83,8 @@ impl Interleaver {
     pub(crate) fn push<R: Record>(&mut self, batch: &[R]) {
         let cores = self.cores.len();
         for access in batch {
-            let access = Queued::of(access, cores);
-            let core = &mut self.cores[usize::from(access.core)];
+            let access = queued(access, cores);
+            let core = &mut self.cores[access.thread()];
             core.runs = true;
             core.queue.push(access);
         }
@@ -134,7 +93,7 @@ impl Interleaver {
 
     /// The next run into `out`: accesses of the core furthest behind. `None` if that core must first be heard of, unless
     /// `all` says that nothing more comes before the next barrier or event.
-    pub(crate) fn next(&mut self, all: bool, out: &mut Vec<Queued>) -> Option<usize> {
+    pub(crate) fn next(&mut self, all: bool, out: &mut Vec<Stored>) -> Option<usize> {
         out.clear();
         if self.queued == 0 || (!all && self.queued < LEAST_QUEUED) {
             return None;
@@ -200,26 +159,12 @@ impl Interleaver {
 
 #[cfg(test)]
 mod tests {
+    use terrace_machine::load::Wait;
+
     use super::*;
 
-    #[derive(Clone, Copy)]
-    struct By(usize, u64);
-    impl Record for By {
-        fn page(&self) -> u64 {
-            self.1
-        }
-        fn line(&self) -> u32 {
-            0
-        }
-        fn wait(&self) -> Wait {
-            Wait::Load
-        }
-        fn thread(&self) -> usize {
-            self.0
-        }
-        fn cycles(&self) -> u32 {
-            0
-        }
+    fn by(thread: u16, page: u64) -> Stored {
+        Stored::new(page, 0, Wait::Load, thread, 0)
     }
 
     /// Runs everything; an access of core `c` takes `nanos[c]`. Returns the order of the cores' runs.
@@ -228,7 +173,7 @@ mod tests {
         while let Some(core) = interleaver.next(true, &mut out) {
             interleaver.core_mut(core).clock_ns += nanos[core] * out.len() as f64;
             interleaver.ran(core, out.len() as u64);
-            order.extend(out.iter().map(|access| (core, access.page)));
+            order.extend(out.iter().map(|access| (core, access.page())));
         }
         order
     }
@@ -238,7 +183,7 @@ mod tests {
         let mut interleaver = Interleaver::new(3, 100.0, RUN);
         // Whole threads one after another, as a source with long turns delivers them.
         for thread in 0..3 {
-            let batch: Vec<By> = (0..3000).map(|page| By(thread, page)).collect();
+            let batch: Vec<Stored> = (0..3000).map(|page| by(thread, page)).collect();
             interleaver.push(&batch);
         }
         let nanos = [10.0, 20.0, 5.0];
@@ -261,8 +206,8 @@ mod tests {
     fn a_core_that_has_delivered_nothing_yet_is_waited_for_but_not_for_ever() {
         let mut interleaver = Interleaver::new(2, 100.0, RUN);
         let mut out = Vec::new();
-        interleaver.push(&[By(0, 1), By(1, 1)]);
-        let long: Vec<By> = (0..2 * LEAST_QUEUED as u64).map(|page| By(0, page)).collect();
+        interleaver.push(&[by(0, 1), by(1, 1)]);
+        let long: Vec<Stored> = (0..2 * LEAST_QUEUED as u64).map(|page| by(0, page)).collect();
         interleaver.push(&long);
         // Core 0 runs until it is ahead of core 1, which then runs its one access and must be heard of again.
         let mut ran = [0usize; 2];
@@ -271,7 +216,7 @@ mod tests {
             interleaver.core_mut(core).clock_ns += 10.0 * out.len() as f64;
         }
         assert!(ran[1] == 1 && ran[0] <= 2 * RUN, "{ran:?}");
-        let more: Vec<By> = (0..MOST_QUEUED as u64).map(|page| By(0, page)).collect();
+        let more: Vec<Stored> = (0..MOST_QUEUED as u64).map(|page| by(0, page)).collect();
         interleaver.push(&more);
         assert_eq!(interleaver.next(false, &mut out), Some(0), "it is taken to wait at the barrier");
     }

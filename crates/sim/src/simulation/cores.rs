@@ -4,14 +4,14 @@
 //! simulate an access; that is the common path's.
 
 use super::Simulation;
-use crate::mmu::interleave::Queued;
-use crate::record::Record;
+use crate::mmu::interleave::queued;
+use crate::record::{Record, Stored};
 
 /// What the cores have queued.
 #[derive(Default)]
 pub(super) struct Cores {
     /// A run of one core's accesses, kept for its memory.
-    queued: Vec<Queued>,
+    queued: Vec<Stored>,
     /// Whether one is under way.
     in_run: bool,
 }
@@ -22,11 +22,11 @@ impl Simulation {
         let Some(run) = &mut self.hot.mmu else { return };
         if let [_] = run.interleaver.cores() {
             // One core makes its accesses in the order they come.
-            let mut queued = std::mem::take(&mut self.cores.queued);
-            queued.clear();
-            queued.extend(batch.iter().map(|access| Queued::of(access, 1)));
-            self.run_core(0, &queued);
-            self.cores.queued = queued;
+            let mut run = std::mem::take(&mut self.cores.queued);
+            run.clear();
+            run.extend(batch.iter().map(|access| queued(access, 1)));
+            self.run_core(0, &run);
+            self.cores.queued = run;
             return;
         }
         run.interleaver.push(batch);
@@ -45,7 +45,7 @@ impl Simulation {
         self.cores.queued = queued;
     }
 
-    fn run_core(&mut self, core: usize, queued: &[Queued]) {
+    fn run_core(&mut self, core: usize, queued: &[Stored]) {
         let before = self.hot.mmu.as_ref().map_or(0.0, |run| run.interleaver.cores()[core].clock_ns);
         self.cores.in_run = true;
         self.feed_in_order(queued);

@@ -4,26 +4,24 @@
 //! finished cell twice, or give other bytes after an interruption or by how its cells were dealt out.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use rayon::prelude::*;
 use serde_json::Value;
 use terrace_sim::compare::{Cell, Job};
-use terrace_sim::run::{Bounds, RunRequest, bounding, machines_at_once, parts, run_together};
+use terrace_sim::run::{Bounds, RunRequest, batches, bounding, machines_at_once, run_together};
 use terrace_sim::{Report, SimError};
 
-mod journal;
 mod specification;
 mod table;
 
-pub use journal::Journal;
 use specification::{CellPlan, Plan, Specification};
 pub use table::Form;
 
+use crate::Progress;
 use crate::compare::Settled;
 use crate::error::{Error, Result, misuse};
+use crate::journal::{Journal, on_all_cores};
 use crate::options::failed;
-use crate::{Progress, unless_stopped};
 
 /// See the module's header.
 pub struct Sweep {
@@ -68,30 +66,39 @@ impl Sweep {
     /// # Errors
     /// As [`Journal::open`].
     pub fn journal(&self, output: &Path) -> Result<Journal> {
-        Journal::open(&partial(output), &self.fingerprint)
+        let foreign = "it is the journal of another sweep, or of another build of Terrace";
+        Journal::open("--output", output, &self.fingerprint, "sweep", foreign)
     }
 
-    /// The cells that are not finished.
-    pub fn missing_cells(&self, journal: &Journal) -> Vec<usize> {
-        (0..self.cells()).filter(|cell| !journal.has(*cell)).collect()
+    /// The bounds of a group that the journal has.
+    ///
+    /// # Errors
+    /// As [`Journal::get`].
+    pub fn bounds(&self, journal: &Journal, group: usize) -> Result<Option<Bounds>> {
+        let found = journal.get::<[f64; 2]>(&format!("bounds {group}"))?;
+        Ok(found.map(|[all_fast_seconds, all_slow_seconds]| Bounds { all_fast_seconds, all_slow_seconds }))
+    }
+
+    /// Adds the bounds of a group. Returns false where another part of the group has: they are the same.
+    ///
+    /// # Errors
+    /// As [`Journal::put`].
+    pub fn add_bounds(&self, journal: &Journal, group: usize, bounds: Bounds) -> Result<bool> {
+        journal.put(format!("bounds {group}"), &[bounds.all_fast_seconds, bounds.all_slow_seconds])
     }
 
     /// What is missing, as groups with cells of theirs to hand to [`Sweep::rows_of`]: few, so that a program runs once for many cells, and enough for
     /// `cores`.
     pub fn batches(&self, journal: &Journal, cores: usize) -> Vec<(usize, Vec<usize>)> {
         let mut groups: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
-        for cell in self.missing_cells(journal) {
+        for cell in journal.missing(self.cells()) {
             groups.entry(self.group_of(cell)).or_default().push(cell);
         }
-        let parts = parts(groups.len(), cores.max(1));
-        let mut batches = Vec::new();
-        for (group, cells) in groups {
-            // A batch whose group has no bounds yet runs them along.
-            let most = machines_at_once(self.plan.groups[group].run.config.footprint).saturating_sub(2).max(1);
-            let size = cells.len().div_ceil(parts).min(most);
-            batches.extend(cells.chunks(size).map(|cells| (group, cells.to_vec())));
-        }
-        batches
+        // A batch whose group has no bounds yet runs them along.
+        let most =
+            |group: usize| machines_at_once(self.plan.groups[group].run.config.footprint).saturating_sub(2).max(1);
+        let programs = groups.into_iter().map(|(group, cells)| (most(group), cells));
+        batches(programs, cores).into_iter().map(|cells| (self.group_of(cells[0]), cells)).collect()
     }
 
     /// The rows of some cells of a group, for which its program runs once, and the group's bounds, which are run along where they are not
@@ -139,21 +146,20 @@ impl Sweep {
     /// # Errors
     /// As [`Sweep::rows_of`], when the journal cannot be written, and when `progress` asked to stop. What was finished is in the journal.
     pub fn run(&self, journal: &Journal, progress: &dyn Progress) -> Result<()> {
-        progress.begin(self.cells() + self.groups(), journal.cells() + journal.all_bounds());
-        let batches = self.batches(journal, rayon::current_num_threads());
-        batches.into_par_iter().try_for_each(|(group, cells)| {
-            unless_stopped(progress)?;
-            let known = journal.bounds(group);
+        progress.begin(self.cells() + self.groups(), journal.results());
+        on_all_cores(self.batches(journal, rayon::current_num_threads()), progress, |(group, cells)| {
+            let known = self.bounds(journal, group)?;
             let (bounds, rows) = self.rows_of(group, &cells, known)?;
-            if known.is_none() && journal.add_bounds(group, bounds)? {
+            if known.is_none() && self.add_bounds(journal, group, bounds)? {
                 progress.step();
             }
             for (cell, row) in cells.into_iter().zip(rows) {
-                journal.add_cell(cell, &row)?;
+                journal.put_cell(cell, &row)?;
                 progress.step();
             }
             Ok(())
         })
+        .map(drop)
     }
 
     /// The rows, in their order, each compared with first touch where that is part of the sweep.
@@ -161,7 +167,7 @@ impl Sweep {
     /// # Errors
     /// When one is missing.
     pub fn rows(&self, journal: &Journal) -> Result<Vec<Value>> {
-        journal.rows(self.cells()).map(table::compared_with_first_touch)
+        journal.cells(self.cells()).map(table::compared_with_first_touch)
     }
 
     /// Writes the table, whole, and removes the journal; how many bytes it has.
@@ -170,20 +176,9 @@ impl Sweep {
     /// When a cell is missing, or the file cannot be written.
     pub fn finish(&self, journal: Journal, output: &Path) -> Result<usize> {
         let bytes = Form::of(output)?.bytes(self.rows(&journal)?)?;
-        terrace_files::write(output, &bytes).map_err(|source| Error::File {
-            what: format!("{}: the table could not be written", output.display()),
-            source,
-        })?;
-        journal.remove()?;
+        journal.finish(output, &bytes, "the table could not be written")?;
         Ok(bytes.len())
     }
-}
-
-/// The journal of an output.
-pub fn partial(output: &Path) -> PathBuf {
-    let mut name = output.as_os_str().to_owned();
-    name.push(".partial");
-    PathBuf::from(name)
 }
 
 /// A cell as the job that a comparison would have of it.

@@ -8,8 +8,7 @@
 use std::io::BufRead;
 
 use crate::error::TraceError;
-use crate::header::read_up_to;
-use crate::import::{Sink, Touch};
+use crate::import::{Sink, Touch, next_record};
 
 pub(crate) const RECORD_BYTES: usize = 64;
 /// Where the operands that are written begin; two of 8 bytes.
@@ -19,21 +18,9 @@ pub(crate) const SOURCES: usize = 32;
 const FORMAT: &str = "ChampSim";
 
 pub(super) fn read(input: &mut dyn BufRead, sink: &mut Sink<'_>) -> Result<(), TraceError> {
-    let mut input = input;
     let mut record = [0; RECORD_BYTES];
     let mut offset = 0_u64;
-    loop {
-        let got = read_up_to(&mut input, &mut record, offset)?;
-        if got == 0 {
-            return Ok(());
-        }
-        if got < RECORD_BYTES {
-            return Err(TraceError::record(
-                FORMAT,
-                offset,
-                "the last record is cut off; --keep-whole keeps those before it",
-            ));
-        }
+    while next_record(input, &mut record, offset, FORMAT, "")? {
         if record[8] > 1 || record[9] > 1 {
             let reason = "is_branch and branch_taken are not 0 or 1: no ChampSim record of 64 bytes begins here";
             return Err(TraceError::record(FORMAT, offset, reason));
@@ -53,4 +40,5 @@ pub(super) fn read(input: &mut dyn BufRead, sink: &mut Sink<'_>) -> Result<(), T
         }
         offset += RECORD_BYTES as u64;
     }
+    Ok(())
 }

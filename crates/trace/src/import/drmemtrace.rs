@@ -9,9 +9,8 @@
 use std::io::BufRead;
 
 use crate::error::TraceError;
-use crate::header::read_up_to;
 use crate::import::lines::{BadLine, decimal, each_line, hexadecimal, words};
-use crate::import::{ImportOptions, Sink, Touch};
+use crate::import::{ImportOptions, Sink, Touch, next_record};
 
 const FORMAT: &str = "drmemtrace";
 const RECORD_BYTES: usize = 12;
@@ -25,22 +24,10 @@ const MARKER_TIMESTAMP: u16 = 2;
 const LARGEST_TYPE: u16 = 255;
 
 pub(super) fn read_binary(input: &mut dyn BufRead, sink: &mut Sink<'_>) -> Result<(), TraceError> {
-    let mut input = input;
     let mut record = [0; RECORD_BYTES];
     let mut offset = 0_u64;
     let (mut thread, mut nanos) = (0, 0);
-    loop {
-        let got = read_up_to(&mut input, &mut record, offset)?;
-        if got == 0 {
-            return Ok(());
-        }
-        if got < RECORD_BYTES {
-            return Err(TraceError::record(
-                FORMAT,
-                offset,
-                "the last record is cut off; --keep-whole keeps those before it",
-            ));
-        }
+    while next_record(input, &mut record, offset, FORMAT, "")? {
         let kind = u16::from_le_bytes([record[0], record[1]]);
         let size = u16::from_le_bytes([record[2], record[3]]);
         let value = u64::from_le_bytes([
@@ -73,6 +60,7 @@ pub(super) fn read_binary(input: &mut dyn BufRead, sink: &mut Sink<'_>) -> Resul
         }
         offset += RECORD_BYTES as u64;
     }
+    Ok(())
 }
 
 pub(super) fn read_view(

@@ -28,7 +28,7 @@ pub use damon::DamonOptions;
 pub use perf_script::PerfField;
 
 use crate::error::TraceError;
-use crate::header::{Header, Provenance};
+use crate::header::{Header, Provenance, read_up_to};
 use crate::index::Summary;
 use crate::map::{MapPiece, NumberBy, Numbering, Process, ProcessId, Region};
 use crate::record::{Access, Change, Event, Pages, ThreadId};
@@ -415,5 +415,22 @@ impl<'a> Sink<'a> {
             reason: "the recording touches more than 2^32 page ids (16 TiB); number by page instead, or cut it first"
                 .to_owned(),
         }
+    }
+}
+/// Reads the next record of a format whose records are all of one length; `false` at the end. `doubt` asks whether it is that format.
+fn next_record(
+    mut input: &mut dyn BufRead,
+    record: &mut [u8],
+    offset: u64,
+    format: &'static str,
+    doubt: &str,
+) -> Result<bool, TraceError> {
+    match read_up_to(&mut input, record, offset)? {
+        0 => Ok(false),
+        got if got < record.len() => {
+            let reason = format!("the last record is cut off;{doubt} --keep-whole keeps those before it");
+            Err(TraceError::record(format, offset, reason))
+        }
+        _ => Ok(true),
     }
 }

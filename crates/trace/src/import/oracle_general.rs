@@ -6,28 +6,15 @@
 use std::io::BufRead;
 
 use crate::error::TraceError;
-use crate::header::read_up_to;
-use crate::import::Sink;
+use crate::import::{Sink, next_record};
 
 pub(crate) const RECORD_BYTES: usize = 24;
 const FORMAT: &str = "oracleGeneral";
 
 pub(super) fn read(input: &mut dyn BufRead, sink: &mut Sink<'_>) -> Result<(), TraceError> {
-    let mut input = input;
     let mut record = [0; RECORD_BYTES];
     let mut offset = 0_u64;
-    loop {
-        let got = read_up_to(&mut input, &mut record, offset)?;
-        if got == 0 {
-            return Ok(());
-        }
-        if got < RECORD_BYTES {
-            return Err(TraceError::record(
-                FORMAT,
-                offset,
-                "the last record is cut off; is this oracleGeneral? --keep-whole keeps those before it",
-            ));
-        }
+    while next_record(input, &mut record, offset, FORMAT, " is this oracleGeneral?")? {
         let seconds = u32::from_le_bytes([record[0], record[1], record[2], record[3]]);
         let object = u64::from_le_bytes([
             record[4], record[5], record[6], record[7], record[8], record[9], record[10], record[11],
@@ -35,4 +22,5 @@ pub(super) fn read(input: &mut dyn BufRead, sink: &mut Sink<'_>) -> Result<(), T
         sink.object(object, false, u64::from(seconds) * 1_000_000_000)?;
         offset += RECORD_BYTES as u64;
     }
+    Ok(())
 }

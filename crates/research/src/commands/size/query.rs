@@ -14,24 +14,15 @@ use crate::args::SizeQueryArguments;
 use crate::provenance::{Modelled, Provenance};
 use crate::report::units;
 
-/// Queries that are timed; the median counts.
-const TIMED: usize = 33;
-
 pub(super) fn run(arguments: &SizeQueryArguments) -> anyhow::Result<()> {
     let max_slowdown = super::max_slowdown(&arguments.max_slowdown)?;
     let vector = super::vector(&arguments.vector)?;
     let ready = store::index(&arguments.database)?;
     let index = &ready.index;
     let k = usize::from(arguments.database.k);
-    let mut times: Vec<f64> = Vec::with_capacity(TIMED);
-    for _ in 0..TIMED {
-        let began = Instant::now();
-        std::hint::black_box(index.neighbours(std::hint::black_box(&vector), k));
-        times.push(began.elapsed().as_secs_f64() * 1e6);
-    }
-    times.sort_by(f64::total_cmp);
-    let microseconds = times[TIMED / 2];
+    let began = Instant::now();
     let answer = index.query(&vector, k)?;
+    let microseconds = began.elapsed().as_secs_f64() * 1e6;
     let share = answer.curve.least_share(max_slowdown);
     let loss = answer.curve.loss(share);
     let fast_bytes = (vector.resident_bytes * share).ceil() as u64;

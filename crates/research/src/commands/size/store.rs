@@ -13,6 +13,7 @@ use terrace_sizing::database::{LARGEST_DATABASE, Origin, machine_checksum};
 use terrace_sizing::microbench::FastDivisor;
 use terrace_sizing::sampling::Design;
 use terrace_sizing::{ConfigVector, Database, Index, model};
+use terrace_tuning::curve::SIZES;
 
 use crate::args::DatabaseArguments;
 use crate::options::misuse;
@@ -41,17 +42,11 @@ pub(crate) fn origin(machine: &Machine, seed: u64) -> Origin {
     }
 }
 
-/// A range of records by the model, on all cores.
-pub(crate) fn records(
-    design: &Design,
-    numbers: std::ops::Range<u64>,
-) -> anyhow::Result<Vec<(ConfigVector, [f32; 100])>> {
-    let one = |number| {
-        let vector = design.vector(number);
-        let times = model::record(&vector, design.machine(), FastDivisor::default());
-        times.map(|times| (vector, times)).with_context(|| format!("record {number} of the design"))
-    };
-    numbers.into_par_iter().map(one).collect()
+/// A record by the model.
+pub(crate) fn record(design: &Design, number: u64) -> anyhow::Result<(ConfigVector, [f32; SIZES])> {
+    let vector = design.vector(number);
+    let times = model::record(&vector, design.machine(), FastDivisor::default());
+    times.map(|times| (vector, times)).with_context(|| format!("record {number} of the design"))
 }
 
 /// Opens a database.
@@ -92,7 +87,9 @@ pub(crate) fn index(arguments: &DatabaseArguments) -> anyhow::Result<Ready> {
 
 /// A small database of the machine.
 pub(crate) fn in_memory(machine: &Machine) -> anyhow::Result<Database> {
-    let found = records(&Design::new(machine, IN_MEMORY_SEED), 0..IN_MEMORY)?;
+    let design = Design::new(machine, IN_MEMORY_SEED);
+    let found =
+        (0..IN_MEMORY).into_par_iter().map(|number| record(&design, number)).collect::<anyhow::Result<Vec<_>>>()?;
     let (vectors, times): (Vec<_>, Vec<_>) = found.into_iter().unzip();
     Ok(Database::new(origin(machine, IN_MEMORY_SEED), vectors, times.into_flattened())?)
 }

@@ -14,7 +14,7 @@ const NONE: u32 = u32::MAX;
 /// Which object leaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Eviction {
+pub(crate) enum Eviction {
     /// The one used longest ago.
     Lru,
     /// The oldest not used since the hand passed it; one bit.
@@ -25,22 +25,22 @@ pub enum Eviction {
 
 /// What a replay amounted to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
-pub struct Replay {
+pub(crate) struct Replay {
     /// Requests.
-    pub requests: u64,
+    pub(crate) requests: u64,
     /// Requests for objects that were not in the cache.
-    pub misses: u64,
+    pub(crate) misses: u64,
 }
 
 impl Replay {
     /// Misses over requests.
-    pub fn miss_ratio(&self) -> f64 {
+    pub(crate) fn miss_ratio(&self) -> f64 {
         self.misses as f64 / self.requests as f64
     }
 }
 
 /// A cache that can be fed piece by piece.
-pub enum ObjectCache {
+pub(crate) enum ObjectCache {
     /// See [`Eviction::Lru`].
     Lru(Lru),
     /// See [`Eviction::Clock`] and [`Eviction::Fifo`].
@@ -49,7 +49,7 @@ pub enum ObjectCache {
 
 impl ObjectCache {
     /// A cache of `capacity` objects (at least one) for numbers below `objects`.
-    pub fn new(eviction: Eviction, capacity: usize, objects: usize) -> ObjectCache {
+    pub(crate) fn new(eviction: Eviction, capacity: usize, objects: usize) -> ObjectCache {
         let capacity = capacity.max(1);
         match eviction {
             Eviction::Lru => ObjectCache::Lru(Lru::new(capacity, objects)),
@@ -59,7 +59,7 @@ impl ObjectCache {
     }
 
     /// Requests, in order. Numbers must be below `objects`.
-    pub fn request(&mut self, objects: &[u32]) {
+    pub(crate) fn request(&mut self, objects: &[u32]) {
         match self {
             ObjectCache::Lru(lru) => lru.request(objects),
             ObjectCache::Ring(ring) => ring.request(objects),
@@ -67,7 +67,7 @@ impl ObjectCache {
     }
 
     /// Totals so far.
-    pub fn replay(&self) -> Replay {
+    pub(crate) fn replay(&self) -> Replay {
         match self {
             ObjectCache::Lru(lru) => lru.replay,
             ObjectCache::Ring(ring) => ring.replay,
@@ -83,7 +83,7 @@ struct Link {
 }
 
 /// Exact LRU. The list is a ring through the entry after the last object.
-pub struct Lru {
+pub(crate) struct Lru {
     links: Vec<Link>,
     resident: usize,
     capacity: usize,
@@ -132,7 +132,7 @@ impl Lru {
 }
 
 /// CLOCK and FIFO: residents in a ring in the order they came, a hand that goes round.
-pub struct Ring {
+pub(crate) struct Ring {
     /// 0 not resident, 1 resident, 3 resident and used.
     state: Vec<u8>,
     ring: Vec<u32>,

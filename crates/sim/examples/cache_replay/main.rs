@@ -7,9 +7,11 @@
 //! Object numbers must be dense. Reading and taking the file apart is timed, and added to each replay's time.
 #![allow(clippy::disallowed_methods, reason = "a program has arguments and reads files")]
 
+mod object_cache;
+
 use std::io::Write;
 
-use terrace_sim::object_cache::{Eviction, ObjectCache};
+use object_cache::{Eviction, ObjectCache, Replay};
 
 const RECORD_BYTES: usize = 24;
 /// Objects far more numerous than requests are not dense.
@@ -47,7 +49,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let capacity: usize = capacity.parse()?;
         for eviction in [Eviction::Lru, Eviction::Clock, Eviction::Fifo] {
             let mut seconds = f64::INFINITY;
-            let mut replay = terrace_sim::object_cache::Replay::default();
+            let mut replay = Replay::default();
             for _ in 0..3 {
                 let mut cache = ObjectCache::new(eviction, capacity, objects);
                 let start = cpu_seconds();
