@@ -15,7 +15,7 @@
 //! whether there is something to do, stays.
 //!
 //! **Waking.** What a program used before it fell asleep is remembered ([`RecentUse`]). When [`SOME_TENS`] of these pages come back within [`MOMENT`] of
-//! each other, the rest of them is fetched ahead.
+//! each other, the rest of them is fetched ahead, unless memory is short.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -209,7 +209,11 @@ impl Sleepers {
             *count += 1;
             if *count >= SOME_TENS {
                 program.back = None;
-                let ranges = in_swap(pages, space, program.recent.pages());
+                // What is fetched keeps its place in swap until it is written to. Where memory is short it comes page by page, and leaves swap.
+                let ranges = match self.short_by {
+                    0 => in_swap(pages, space, program.recent.pages()),
+                    _ => Vec::new(),
+                };
                 self.fetched += length(&ranges);
                 if !ranges.is_empty() {
                     self.fetches.push(Fetch { space, ranges, asked: false });

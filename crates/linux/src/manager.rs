@@ -647,8 +647,14 @@ impl Manager {
         let swap = self.parts.tiers.swap_tier();
         let mut intake = Intake::new(&mut self.parts.engine, observer, now).with_swap(&mut self.slots, swap);
         let mut sink = self.shared.over(swap, true, &mut intake);
+        let woke = |target: &Target<'_>| self.spaces.get(&target.space).is_some_and(|held| held.activity.woke);
+        let (woken, targets): (Vec<_>, Vec<_>) = targets.into_iter().partition(woke);
         let due = Round { now, targets: &targets, tiers: &self.parts.tiers, share: grant.share };
-        let scanned = self.parts.tracker.scan(&due, &mut sink);
+        let mut scanned = self.parts.tracker.scan(&due, &mut sink);
+        if scanned.is_ok() && !woken.is_empty() {
+            self.parts.tracker.watch_within(1.0);
+            scanned = self.parts.tracker.scan(&Round { targets: &woken, share: 1.0, ..due }, &mut sink);
+        }
         sink.sweep();
         let mut round = ScanReport { share: grant.share, ..intake.round };
         let mut bill = ScanBill { share: grant.share, ..intake.bill };

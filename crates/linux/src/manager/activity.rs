@@ -15,6 +15,7 @@
 use std::time::Duration;
 
 use terrace_core::engine::Input;
+use terrace_core::sleep::LONG_ENOUGH;
 use terrace_core::units::{BLOCK_PAGES, Bytes, SpaceId, Time, Vpn};
 
 use super::Manager;
@@ -41,6 +42,9 @@ pub(super) struct Activity {
     /// Its clock when the window began, and when that was; and its clock at the latest look.
     window: (Option<Duration>, Time),
     looked: Option<Duration>,
+    /// Whether it slept for long until just now: the next round clears all of its marks, so that they tell what it uses from one sleep to the next. A
+    /// program that is asked once a minute has one round a minute, and at a quarter of its blocks each they would tell of four.
+    pub(super) woke: bool,
     /// Whether it ran for a moment since its children were listed.
     ticked: bool,
     /// Its resident memory when it fell asleep, and when its figures were last read for a moment in which it ran.
@@ -68,6 +72,7 @@ impl Activity {
             still_since: now,
             window: (None, now),
             looked: None,
+            woke: false,
             ticked: false,
             resident_then: Bytes::ZERO,
             ticks_read: now,
@@ -166,6 +171,7 @@ impl Manager {
         for (id, space) in &mut self.spaces {
             let activity = &mut space.activity;
             let clock = space.process.clock();
+            let still_since = activity.still_since;
             activity.look(now, clock);
             let read = activity.round == activity.clock && activity.still_since < now;
             let slept = knows_sleep && clock.is_some() && read;
@@ -173,6 +179,7 @@ impl Manager {
             if slept && !before {
                 self.parts.engine.handle(now, Input::Slept(*id, activity.still_since));
             } else if !slept && (knows_sleep || before) {
+                activity.woke |= before && now.since(still_since) >= LONG_ENOUGH;
                 self.parts.engine.handle(now, Input::Ran(*id));
             }
         }
@@ -183,6 +190,7 @@ impl Manager {
     pub(super) fn note_round(&mut self) {
         for space in self.spaces.values_mut().filter(|space| !space.activity.asleep) {
             space.activity.round = space.activity.clock;
+            space.activity.woke = false;
         }
     }
 
