@@ -138,18 +138,16 @@ fn what_is_in_use_stays_for_twice_the_usual_sleep_and_leaves_where_memory_is_sho
 fn what_a_program_used_while_it_started_says_nothing_of_its_use() {
     let mut pages = programs(&[1024, 1024]);
     let mut sleepers = Sleepers::default();
-    let mark =
-        |sleepers: &mut Sleepers, pages: &Pages, space: u32, second: f64, window: f64, used: std::ops::Range<u64>| {
-            for start in [0, 512] {
-                let first = pages.find(SpaceId(space), Vpn(start)).unwrap();
-                let ptes: Vec<PteState> = (start..start + 512)
-                    .map(|vpn| PteState::placed(TierId::FAST).with_accessed(used.contains(&vpn)))
-                    .collect();
-                let scan =
-                    ScanBatch { first, ptes: &ptes, window: Some(Duration::from_secs_f64(window)), cleared: true };
-                sleepers.observe(at(second), SpaceId(space), Vpn(start), &scan);
-            }
-        };
+    let mark = |sleepers: &mut Sleepers, pages: &Pages, space: u32, second: f64, window: f64, used: Range<u64>| {
+        for start in [0, 512] {
+            let first = pages.find(SpaceId(space), Vpn(start)).unwrap();
+            let ptes: Vec<PteState> = (start..start + 512)
+                .map(|vpn| PteState::placed(TierId::FAST).with_accessed(used.contains(&vpn)))
+                .collect();
+            let scan = ScanBatch { first, ptes: &ptes, window: Some(Duration::from_secs_f64(window)), cleared: true };
+            sleepers.observe(at(second), SpaceId(space), Vpn(start), &scan);
+        }
+    };
     // Both use all of it while they start. Only the first is woken, and uses 100 pages; its marks were cleared while it slept.
     for space in 0..2 {
         sleepers.ran(at(0.0), SpaceId(space));
