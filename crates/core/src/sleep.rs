@@ -11,7 +11,7 @@
 //! for [`STAYS_AT_MOST`]: a program that is asked once a minute would have it back within that minute. Pages that left so are paid for: as many of its
 //! returns count as none. Where free memory is short the kernel would take as much in a while, and from whom it meets; then the programs that
 //! have slept longest leave first and at once, until as much is free as should be. What a program used while it started says nothing of what it will use: until
-//! it woke for the first time, or ran for a [`STRETCH`], all of it counts as unused, and nothing is fetched ahead. What comes back while it sleeps, as it looks
+//! it woke for the first time, or ran for a minute, all of it counts as unused, and nothing is fetched ahead. What comes back while it sleeps, as it looks
 //! whether there is something to do, stays.
 //!
 //! **Waking.** What a program used before it fell asleep is remembered ([`RecentUse`]). When [`SOME_TENS`] of these pages come back within [`MOMENT`] of

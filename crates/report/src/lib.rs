@@ -384,7 +384,7 @@ pub struct Point {
     pub refaults: u64,
     /// Terrace's CPU time since the start.
     pub manager_cpu_seconds: f64,
-    /// What the program lost since the start: see [`Report::stall_seconds`].
+    /// What the program lost since the start: see [`ManagerReport::stall_seconds`].
     #[serde(default)]
     pub lost_seconds: f64,
     /// Share of the memory with a window that was accessed in the latest round, 0 to 1.
