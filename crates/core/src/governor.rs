@@ -7,8 +7,8 @@
 //! ping-ponging pages. Feedback: page-outs are paced so that refaults, moves and tracking together cost the program no more than its budget, and they
 //! begin with a probe (`pace.rs`). They stop while pages come back and that and tracking alone cost more, and when the slow tier is nearly full or
 //! does not compress (`strain.rs`). The idle time that a policy should wait for grows while ping-pongs cost more than half the budget, and shrinks
-//! again below a quarter of it; where a program sweeps through its memory it is longer than the time between two sweeps (`sweeps.rs`). Where programs
-//! are told apart, each has such books of its own (`programs.rs`).
+//! again below a quarter of it; where a program sweeps through its memory it is longer than the time between two sweeps (`sweeps.rs`). Where a
+//! driver names each program, each has such books of its own (`programs.rs`).
 
 mod pace;
 mod programs;

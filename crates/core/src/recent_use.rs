@@ -44,8 +44,7 @@ impl RecentUse {
 
     /// Whether a page was used in the stretch at hand.
     pub fn has_now(&self, vpn: Vpn) -> bool {
-        let bit = vpn.offset_in_block() as usize;
-        self.blocks.get(&(vpn.0 >> BLOCK_SHIFT)).is_some_and(|[now, _]| now[bit / 64] & (1 << (bit % 64)) != 0)
+        self.blocks.get(&(vpn.0 >> BLOCK_SHIFT)).is_some_and(|[now, _]| is_set(now, vpn.offset_in_block()))
     }
 
     /// A stretch is over: what was used in it is what was used before. One in which nothing was seen in use changes nothing.
@@ -81,8 +80,7 @@ impl RecentUse {
 
     /// Whether the page was used in the latest stretches.
     pub fn has(&self, vpn: Vpn) -> bool {
-        let offset = vpn.offset_in_block();
-        let is_set = |bits: &Bits| bits[offset as usize / 64] >> (offset % 64) & 1 == 1;
+        let is_set = |bits: &Bits| is_set(bits, vpn.offset_in_block());
         self.blocks.get(&(vpn.0 >> BLOCK_SHIFT)).is_some_and(|block| block.iter().any(is_set))
     }
 
@@ -112,6 +110,10 @@ impl RecentUse {
     pub fn memory_bytes(&self) -> usize {
         self.blocks.len() * size_of::<(u64, [Bits; 2])>() * 4 / 3
     }
+}
+
+fn is_set(bits: &Bits, offset: u32) -> bool {
+    bits[offset as usize / 64] >> (offset % 64) & 1 == 1
 }
 
 fn set(bits: &mut Bits, offset: u32) {

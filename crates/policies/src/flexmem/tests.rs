@@ -112,20 +112,18 @@ fn a_promising_page_that_stays_cold_is_passed_over_five_times_and_then_was_a_mis
     assert_eq!(rig.metric("mistaken_pages"), 1.0);
 }
 
+/// No limit, and nothing known of costs.
+fn unlimited(tiers: &[terrace_core::policy::TierUse]) -> CapacityView<'_> {
+    CapacityView { tiers, fast_limit: None, footprint: 0, backoff: 1.0, least_idle: Duration::ZERO, swap: None }
+}
+
 #[test]
 fn mistakes_among_the_promotions_of_an_interval_lower_alpha() {
     let check = |mistaken, promoted, before: f64, after: f64| {
         let mut policy = FlexMem::new(&mut Settings::default().for_policy(&INFO)).unwrap();
         (policy.mistaken, policy.promoted_by_faults, policy.alpha) = (mistaken, promoted, before);
         let tiers = [terrace_core::policy::TierUse { used: 0, capacity: 10 }; 2];
-        policy.open_interval(&CapacityView {
-            tiers: &tiers,
-            fast_limit: None,
-            footprint: 0,
-            backoff: 1.0,
-            least_idle: Duration::ZERO,
-            swap: None,
-        });
+        policy.open_interval(&unlimited(&tiers));
         assert_eq!(policy.alpha, after, "{mistaken} of {promoted}");
     };
     check(0, 10, 0.3, 1.0);
@@ -138,14 +136,7 @@ fn mistakes_among_the_promotions_of_an_interval_lower_alpha() {
 fn mistakes_wait_for_promotions_to_stand_against() {
     let mut policy = FlexMem::new(&mut Settings::default().for_policy(&INFO)).unwrap();
     let tiers = [terrace_core::policy::TierUse { used: 0, capacity: 10 }; 2];
-    let view = CapacityView {
-        tiers: &tiers,
-        fast_limit: None,
-        footprint: 0,
-        backoff: 1.0,
-        least_idle: Duration::ZERO,
-        swap: None,
-    };
+    let view = unlimited(&tiers);
     let mut alpha_after = |mistaken: u64, promoted: u64| {
         policy.mistaken += mistaken;
         policy.promoted_by_faults += promoted;
