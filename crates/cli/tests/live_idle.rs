@@ -213,8 +213,8 @@ fn one_that_wakes_is_met_half_way() {
     let mut manager = Running::start(terrace().args(["attach", "--json", "--tier-slow", "zram:2GiB", "--pid", &pid]));
     let is_out = |idle: &Idle| idle.swapped() >= WOKEN * MIB * 95 / 100;
     let (mut serial, mut ahead, mut asked) = (Vec::new(), Vec::new(), Vec::new());
-    // What it uses stays for twice its usual sleep, so that each turn takes longer.
-    for turn in 0..3 {
+    // Two turns, since what it uses stays for twice its usual sleep: each takes twice as long as the last.
+    for turn in 0..2 {
         wait_until(PATIENCE * 2, "what sleeps is out", || is_out(&managed));
         let took = managed.touch();
         // What it uses is learned the first time.

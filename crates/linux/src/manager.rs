@@ -46,6 +46,7 @@ use self::moving::MovingAccount;
 use self::scarcity::Scarcity;
 pub use self::stats::ManagerStats;
 use crate::compressibility::{self, Compressibility};
+use crate::fetch_ahead::Worth;
 use crate::intake::Intake;
 use crate::kernel_lists::KernelLists;
 use crate::kernel_module::Slot;
@@ -175,6 +176,8 @@ pub struct Manager {
     children: Children,
     /// How short memory is.
     scarcity: Scarcity,
+    /// Whether fetching ahead pays here.
+    fetch_worth: Worth,
     /// Pages moved of each process, and pages read in rounds, since the last reading.
     moved_of: BTreeMap<SpaceId, u64>,
     read_of: BTreeMap<SpaceId, u64>,
@@ -264,6 +267,7 @@ impl Manager {
             exits: None,
             children: Children::default(),
             scarcity: Scarcity::default(),
+            fetch_worth: Worth::default(),
             moved_of: BTreeMap::new(),
             read_of: BTreeMap::new(),
             flooded: Time::ZERO,

@@ -216,7 +216,8 @@ impl Manager {
     pub(super) fn fetch_ahead(&mut self) -> Fetched {
         let mut sum = Fetched::default();
         for fetch in self.parts.engine.fetches() {
-            let Some(space) = self.spaces.get(&fetch.space).filter(|_| fetch.asked || !self.held) else { continue };
+            let tried = fetch.asked || !self.held && self.fetch_worth.is_tried(self.now());
+            let Some(space) = self.spaces.get(&fetch.space).filter(|_| tried) else { continue };
             let way = if fetch.asked { Way::Mapped } else { Way::Advised };
             let pid = space.process.pid();
             match fetch_ahead::fetch(&space.process, &fetch.ranges, way) {
@@ -226,6 +227,8 @@ impl Manager {
                     self.stats.fetched_ahead += fetched.pages;
                     if fetch.asked {
                         self.note_fetched(fetch.space, &fetch.ranges);
+                    } else {
+                        self.fetch_worth.found(self.now(), &fetched, self.parts.move_cost.refault);
                     }
                 }
                 // It goes on by faults of its own.
