@@ -98,7 +98,13 @@ impl RecentUse {
         })
     }
 
-    /// How many they are.
+    /// How many were used in the stretch at hand, and in the one before.
+    pub fn counts(&self) -> [u64; 2] {
+        let of = |bits: &Bits| -> u64 { bits.iter().map(|word| u64::from(word.count_ones())).sum() };
+        self.blocks.values().fold([0; 2], |[now, before], block| [now + of(&block[0]), before + of(&block[1])])
+    }
+
+    /// How many were used in either.
     pub fn count(&self) -> u64 {
         let of = |[now, before]: &[Bits; 2]| -> u64 {
             now.iter().zip(before).map(|(now, before)| u64::from((now | before).count_ones())).sum()

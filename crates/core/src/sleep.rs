@@ -43,6 +43,9 @@ pub const MOMENT: Duration = Duration::from_secs(2);
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 const LOOK_AGAIN_PART: u32 = 8;
 const LOOK_AGAIN_AT_MOST: Duration = Duration::from_secs(60);
+/// A stretch in which less than this part of what was used before is used counts as a part of the next one; no more of them follow each other.
+const LIGHT_PART: u64 = 8;
+const MOST_LIGHT: u8 = 3;
 /// A stretch of use in which a program does not sleep.
 const STRETCH: Duration = Duration::from_secs(60);
 
@@ -64,15 +67,17 @@ pub struct Terms {
 struct Program {
     /// Since when it has not run, and what left meanwhile.
     asleep: Option<Asleep>,
-    /// How long it usually sleeps, if it ever woke: half of it is its latest sleep, a quarter the one before, and so on.
+    /// How long it usually sleeps, if it ever woke: its latest sleep, or a quarter of the way to that from a longer one.
     usual: Option<Duration>,
     /// When it last woke after it had slept for long enough; the origin if it never slept.
     awake_since: Time,
     /// Since when it is known, and since when it slept for long enough for the first time, once it woke.
     began: Time,
     first_slept: Option<Time>,
-    /// When the stretch of use began.
+    /// When the stretch of use began, how many before it used little, and whether what was used before is more than what it needed to start.
     stretch: Time,
+    light: u8,
+    shown: bool,
     /// Returns that are paid for.
     paid: u64,
     recent: RecentUse,
@@ -126,7 +131,9 @@ impl Sleepers {
             if slept >= LONG_ENOUGH {
                 program.awake_since = now;
                 program.first_slept.get_or_insert(asleep.since);
-                program.usual = Some(program.usual.map_or(slept, |usual| (usual + slept) / 2));
+                // Long sleeps are what decides whether its memory would be back too soon: one short sleep makes little of them.
+                let shrunk = program.usual.map_or(slept, |usual| usual - usual.saturating_sub(slept) / 4);
+                program.usual = Some(shrunk.max(slept));
             }
             program.stretch = now;
         } else if now.since(program.stretch) >= STRETCH {
@@ -139,8 +146,16 @@ impl Sleepers {
     pub(crate) fn slept(&mut self, space: SpaceId, since: Time) {
         let program = self.programs.entry(space).or_insert_with(|| Program::new(since));
         if program.asleep.is_none() {
-            program.recent.turn();
-            program.back = program.has_shown_its_use(since).then_some((since, 0));
+            // A moment awake in which it used little (a timer, a signal) is no reason to forget what it needs for its work.
+            let [now, before] = program.recent.counts();
+            if !program.shown || now >= before / LIGHT_PART || program.light >= MOST_LIGHT {
+                program.recent.turn();
+                program.light = 0;
+            } else {
+                program.light += 1;
+            }
+            program.shown = program.has_shown_its_use(since);
+            program.back = program.shown.then_some((since, 0));
             program.asleep = Some(Asleep {
                 since,
                 sent: 0,
@@ -355,6 +370,8 @@ impl Program {
             began: now,
             first_slept: None,
             stretch: now,
+            light: 0,
+            shown: false,
             usual: None,
             paid: 0,
             recent: RecentUse::default(),

@@ -135,6 +135,33 @@ fn what_is_in_use_stays_for_twice_the_usual_sleep_and_leaves_where_memory_is_sho
 }
 
 #[test]
+fn moments_awake_with_little_use_make_nothing_forgotten_until_there_are_four() {
+    let mut pages = programs(&[1024]);
+    let mut sleepers = Sleepers::default();
+    let space = SpaceId(0);
+    let uses = |sleepers: &mut Sleepers, pages: &Pages, second: f64, most: u64| {
+        sleepers.ran(at(second), space);
+        let first = pages.find(space, Vpn(0)).unwrap();
+        let ptes: Vec<PteState> =
+            (0..512).map(|vpn| PteState::placed(TierId::FAST).with_accessed(vpn < most)).collect();
+        let scan = ScanBatch { first, ptes: &ptes, window: Some(Duration::from_millis(100)), cleared: true };
+        sleepers.observe(at(second + 0.5), space, Vpn(0), &scan);
+        sleepers.slept(space, at(second + 1.0));
+    };
+    sleepers.slept(space, at(0.0));
+    uses(&mut sleepers, &pages, 60.0, 400);
+    // Short sleeps between make little of the long one: what is in use stays for more than a minute.
+    for moment in 0..3 {
+        uses(&mut sleepers, &pages, 70.0 + 6.0 * f64::from(moment), 8);
+        assert_eq!(sleepers.recent(space).unwrap().count(), 400, "after moment {moment}");
+    }
+    assert_eq!(leave(&mut sleepers, at(135.0), &TERMS, &mut pages).len(), 624);
+    uses(&mut sleepers, &pages, 150.0, 8);
+    uses(&mut sleepers, &pages, 210.0, 8);
+    assert_eq!(sleepers.recent(space).unwrap().count(), 8);
+}
+
+#[test]
 fn what_a_program_used_while_it_started_says_nothing_of_its_use() {
     let mut pages = programs(&[1024, 1024]);
     let mut sleepers = Sleepers::default();

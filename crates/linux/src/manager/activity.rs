@@ -27,6 +27,8 @@ const READ_AGAIN: Duration = Duration::from_secs(10);
 /// A program that runs no longer than this in a window of that length sleeps.
 const MOMENT: Duration = Duration::from_millis(1);
 const WINDOW: Duration = Duration::from_millis(500);
+/// A look that comes late, as many pages were moved, spans at most this number of windows.
+const MOST_WINDOWS: u32 = 4;
 /// As many pages, and such a part of them, may be elsewhere than where they are known to be.
 const MOST_MISSED: u64 = 256;
 const MOST_MISSED_PART: u64 = 16;
@@ -95,7 +97,9 @@ impl Activity {
     /// Takes its clock at a look.
     fn look(&mut self, now: Time, clock: Option<Duration>) {
         let (began, since) = self.window;
-        let moment = began.zip(clock).is_some_and(|(began, clock)| clock.saturating_sub(began) <= MOMENT);
+        let windows = (now.since(since).as_secs_f64() / WINDOW.as_secs_f64()).clamp(1.0, f64::from(MOST_WINDOWS));
+        let moment =
+            began.zip(clock).is_some_and(|(began, clock)| clock.saturating_sub(began) <= MOMENT.mul_f64(windows));
         if !moment {
             (self.clock, self.still_since) = (clock, now);
         } else if clock != self.looked {
@@ -328,6 +332,15 @@ mod tests {
             activity.look(at(25_000 + 40 * look), Some(ran));
         }
         assert!(activity.still_since > at(25_000));
+        // Two seconds without a look are four windows, and ten are no more.
+        let began = activity.still_since;
+        activity.look(began + Duration::from_secs(1), Some(ran));
+        ran += Duration::from_millis(3);
+        activity.look(began + Duration::from_secs(3), Some(ran));
+        assert_eq!(activity.still_since, began);
+        ran += Duration::from_millis(5);
+        activity.look(began + Duration::from_secs(13), Some(ran));
+        assert_eq!(activity.still_since, began + Duration::from_secs(13));
     }
 
     #[test]
