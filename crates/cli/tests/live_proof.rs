@@ -36,6 +36,7 @@ fn main() -> ExitCode {
             ("a_counter_that_the_program_writes_is_its_measure", a_counter_that_the_program_writes_is_its_measure),
             ("harm_within_twelve_windows_stops_management", harm_within_twelve_windows_stops_management),
             ("a_metric_that_fails_is_one_line_and_nothing_stays", a_metric_that_fails_is_one_line_and_nothing_stays),
+            ("what_breaks_in_the_middle_costs_a_window", what_breaks_in_the_middle_costs_a_window),
             ("a_thousand_children_are_no_trouble", a_thousand_children_are_no_trouble),
         ],
     )
@@ -143,6 +144,37 @@ fn a_metric_that_fails_is_one_line_and_nothing_stays() {
     };
     let mut processes = std::fs::read_dir(Path::new("/proc")).unwrap().flatten();
     assert!(!processes.any(|entry| left(&entry)), "a command of the metric still runs");
+}
+
+fn what_breaks_in_the_middle_costs_a_window() {
+    let place = tempfile::tempdir().unwrap();
+    let file = place.path().join("done");
+    let metric = format!("file:{}", file.display());
+    // A program that is over before the first window is.
+    let done =
+        start(false, &["--metric", &metric], &format!("echo 1 > {}; sleep 1; exit 5", file.display())).finish(LIMIT);
+    assert_eq!((done.code, number(&done.report(), "/proof/windows")), (5, 0.0), "{}", done.stderr);
+    assert!(said(&done).is_empty(), "{}", done.stderr);
+    // The metric is gone from the 9th to the 14th second, and Terrace is stopped from the 18th to the 30th, as by Ctrl-Z or by its machine's host.
+    let script = format!(
+        "i=0; begin=$(date +%s); second=0; while [ $second -lt 36 ]; do second=$(($(date +%s)-begin)); i=$((i+1)); \
+         if [ $second -ge 9 ] && [ $second -lt 14 ]; then rm -f {0}; sleep 0.1; else echo $i > {0}.new; mv {0}.new {0}; fi; done; exit 6",
+        file.display()
+    );
+    let began = Instant::now();
+    let mut running = start(false, &["--metric", &metric], &script);
+    for (second, signal) in [(18, Signal::STOP), (30, Signal::CONT)] {
+        std::thread::sleep(Duration::from_secs(second).saturating_sub(began.elapsed()));
+        running.signal(signal);
+    }
+    let done = running.finish(LIMIT);
+    let report = done.report();
+    println!("    {}", report["proof"]);
+    assert_eq!(done.code, 6, "the program's own: {}", done.stderr);
+    let lines: Vec<&str> = said(&done);
+    assert!(lines.len() == 2 && lines[1].contains("it can be read again"), "{}", done.stderr);
+    assert!(number(&report, "/proof/windows") >= 4.0 && number(&report, "/proof/discarded") >= 1.0, "{report:#}");
+    assert_eq!(report["proof"]["error"], Value::Null, "it is read again");
 }
 
 fn a_thousand_children_are_no_trouble() {

@@ -34,6 +34,8 @@ const SETTLING: f64 = 0.2;
 const READINGS: u32 = 8;
 /// The least processor time in a window of which shares are made: fifty ticks of the kernel's clock.
 const LEAST_SECONDS: f64 = 0.5;
+/// A window that lasts longer than this part of its length is of no use: Terrace was stopped meanwhile, as by Ctrl-Z, and managed nothing.
+const LATEST: f64 = 1.5;
 /// The least time between two looks.
 const STEP: Duration = Duration::from_millis(100);
 
@@ -359,8 +361,9 @@ impl LiveProof {
             (failure, _) => (None, failure),
         };
         self.note(now, failure, news);
+        let lasted = self.began.map_or(Duration::ZERO, |began| now.since(began));
         if self.window.counts {
-            self.trial.finish(speed);
+            self.trial.finish(speed.filter(|_| lasted <= self.length.mul_f64(LATEST) + DEADLINE));
         }
         if self.trial.harms()
             && let Some(known) = self.trial.gain()
