@@ -136,7 +136,7 @@ impl Daemon {
             Some(tiers) => Wanted::Tiers(tiers),
             None => Wanted::Slow(&config.slow),
         };
-        let machine = Machine::prepare(&wanted, config.swap_in, moves)?;
+        let machine = Machine::prepare(&wanted, config.swap_in, moves, None)?;
         // Said once: it changes nothing for what follows.
         for line in machine.background.iter().cloned().chain(accessed_bits::other_clearer()) {
             tracing::info!("{line}");

@@ -277,6 +277,10 @@ pub struct DoctorArguments {
     /// compressed swap for it as `terrace run` does, and sets the kernel's sizes of folios for some tenths of a second; both are put back.
     #[arg(long)]
     pub prices: bool,
+    /// Try the compressors of zram on pages of this process, by a zram device that goes again: what the pages take, and the time. It says which one
+    /// `terrace attach` would use.
+    #[arg(short, long, value_name = "PID", value_parser = pid)]
+    pub pid: Option<u32>,
     #[command(flatten)]
     pub output: OutputArguments,
 }

@@ -24,7 +24,7 @@ use crate::trackers::walker::Walker;
 use crate::trackers::write_tracking::WriteTracking;
 use crate::trackers::{TrackError, Tracker, pair};
 use crate::trials::{self, Trial};
-use crate::zram::{Leftover, has_pids_of_machine, leftovers};
+use crate::zram::{Compression, Leftover, has_pids_of_machine, leftovers};
 
 /// All that `terrace doctor` shows.
 #[derive(Clone, Debug, serde::Serialize)]
@@ -47,6 +47,8 @@ pub struct Doctor {
     pub huge_pages: HugePages,
     /// Prices of page-outs for single pages, folios and whole blocks, if asked for; `Held::prices` measures them.
     pub prices: Option<Vec<KindPrice>>,
+    /// What compression there is for swap, and which of it a run uses.
+    pub compression: Compression,
     /// The tiers, fastest first.
     pub tiers: Vec<Tier>,
     /// Who else here moves pages, or clears the marks that Terrace reads.
@@ -453,6 +455,7 @@ impl Doctor {
             trials,
             huge_pages: HugePages::read(root),
             prices: None,
+            compression: Compression::examine(),
             tiers: tiers.tiers().to_vec(),
             rivals,
             advice,

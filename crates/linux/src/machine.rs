@@ -27,6 +27,7 @@ use crate::topology::{Tier, TierKind, TierMap, Topology, TopologyError};
 use crate::trackers::pair::with_refaults;
 use crate::trackers::{Tracker, accessed_bits, walker};
 use crate::trials::{self, Trial, Verdict};
+use crate::zram::trial::chosen_for;
 use crate::zram::{ZramError, ZramOptions, ZramSwap, belongs_to_a_run, has_pids_of_machine, leftovers};
 
 /// What is wanted of the machine.
@@ -227,11 +228,17 @@ pub(crate) const STALL_DEADLINE: Duration = Duration::from_millis(20);
 
 impl Machine {
     /// Makes the machine ready, with pages coming back from swap in folios of this size, if one is given. Without `moves` nothing is changed: what
-    /// would be set up is only planned for.
+    /// would be set up is only planned for. Compressed swap gets the compressor that suits the pages of `program`, if one is given. The
+    /// service gives none: its device serves all classes, whose programs come and go.
     ///
     /// # Errors
     /// See [`MachineError`].
-    pub fn prepare(wanted: &Wanted<'_>, swap_in: Option<FolioSize>, moves: bool) -> Result<Machine, MachineError> {
+    pub fn prepare(
+        wanted: &Wanted<'_>,
+        swap_in: Option<FolioSize>,
+        moves: bool,
+        program: Option<u32>,
+    ) -> Result<Machine, MachineError> {
         let root = Path::new("/");
         if let Some(size) = swap_in {
             swap_in::check(root, size)?;
@@ -242,7 +249,8 @@ impl Machine {
             // A dry run changes nothing: it plans for the tier that a real one would set up.
             topology.tiers.push(planned_zram(topology.tiers.len(), size));
         } else if let Some(size) = zram_to_set_up {
-            held.set_up_zram(root, &mut topology, size, matches!(wanted, Wanted::Slow(SlowTier::Auto)))?;
+            let any_will_do = matches!(wanted, Wanted::Slow(SlowTier::Auto));
+            held.set_up_zram(root, &mut topology, size, program, any_will_do)?;
         }
         let tiers = topology.tier_map()?;
         if moves {
@@ -380,10 +388,11 @@ impl Held {
         root: &Path,
         topology: &mut Topology,
         size: Bytes,
+        program: Option<u32>,
         any_will_do: bool,
     ) -> Result<(), MachineError> {
         topology.notes.extend(remove_leftovers());
-        match set_up(size) {
+        match set_up(size, program) {
             Ok((swap, guard)) => {
                 topology.add_swap_device(root, &swap.device())?;
                 topology.notes.extend(stays_with_a_killed_container(&swap));
@@ -514,10 +523,11 @@ fn zram_number(tiers: &TierMap) -> Option<u32> {
     }
 }
 
-/// Compressed swap of this size, and the guard that undoes it.
-fn set_up(size: Bytes) -> Result<(ZramSwap, Guard), MachineError> {
+/// Compressed swap of this size, by the compressor that suits a program, and the guard that undoes it.
+fn set_up(size: Bytes, program: Option<u32>) -> Result<(ZramSwap, Guard), MachineError> {
     let guard = Guard::start()?;
-    let swap = ZramSwap::set_up(&ZramOptions::of_size(size), Some(&guard))?;
+    let algorithm = program.and_then(|pid| chosen_for(pid, &guard));
+    let swap = ZramSwap::set_up(&ZramOptions { algorithm, ..ZramOptions::of_size(size) }, Some(&guard))?;
     Ok((swap, guard))
 }
 

@@ -6,6 +6,7 @@ use terrace_linux::prices::KindPrice;
 use terrace_linux::rights::Job;
 use terrace_linux::topology::declared::SlowTier;
 use terrace_linux::trials::Trial;
+use terrace_linux::zram::Tried;
 
 use crate::args::DoctorArguments;
 use crate::session::refusal::Refusal;
@@ -18,6 +19,9 @@ pub(super) fn run(arguments: &DoctorArguments) -> anyhow::Result<()> {
         doctor.trials.retain(|trial| trial.name != folios.name);
         doctor.trials.push(folios);
     }
+    if let Some(pid) = arguments.pid {
+        doctor.compression.tried = Some(Tried::on(pid)?);
+    }
     super::print(arguments.output.json, &doctor, |screen| crate::render::doctor::table(&doctor, screen))?;
     match missing(&doctor) {
         Some(what) if arguments.check => Err(anyhow::anyhow!("{what}; see above for each reason")),
@@ -28,8 +32,8 @@ pub(super) fn run(arguments: &DoctorArguments) -> anyhow::Result<()> {
 /// Prices of page-outs on the swap that a run would use, and whether pages come back from it in folios.
 fn prices() -> anyhow::Result<(Vec<KindPrice>, Trial)> {
     let slow = SlowTier::Auto;
-    let mut machine =
-        Machine::prepare(&Wanted::Slow(&slow), None, true).map_err(|error| Refusal::of(&error, Job::MoveToOwnSwap))?;
+    let mut machine = Machine::prepare(&Wanted::Slow(&slow), None, true, None)
+        .map_err(|error| Refusal::of(&error, Job::MoveToOwnSwap))?;
     let prices = machine.held.prices(&machine.tiers);
     let folios = machine.held.try_folios(&machine.tiers);
     crate::session::machine::release(machine.held)?;

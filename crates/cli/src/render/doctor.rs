@@ -4,6 +4,7 @@
 
 use terrace_linux::doctor::{Doctor, TrackerReport};
 use terrace_linux::prices::KindPrice;
+use terrace_linux::zram::Tried;
 
 use super::{Screen, listed};
 use crate::report::units;
@@ -35,6 +36,10 @@ pub(crate) fn table(doctor: &Doctor, screen: &Screen) -> String {
     text.push_str(&format!("\nMovers\n{table}\n"));
     let tried = doctor.trials.iter().map(|trial| format!("{}: {}", trial.name, trial.reason));
     text.push_str(&listed("Tried on memory of its own", tried, screen.width));
+    text.push_str(&listed("Compression", [doctor.compression.reason.clone()], screen.width));
+    if let Some(tried) = &doctor.compression.tried {
+        text.push_str(&compressor_table(tried, screen));
+    }
     text.push_str(&listed("Huge pages", doctor.huge_pages.follows.iter().cloned(), screen.width));
     if let Some(prices) = &doctor.prices {
         text.push_str(&price_table(prices, screen));
@@ -83,6 +88,22 @@ fn price_table(prices: &[KindPrice], screen: &Screen) -> String {
     format!("\nPage-outs and splits, microseconds for each page of 4 KiB\n{table}\n{notes}")
 }
 
+/// What each compressor did with the pages of a process.
+fn compressor_table(tried: &Tried, screen: &Screen) -> String {
+    let pages = tried.compressors.first().map_or(0, |trial| trial.pages);
+    let mut table = screen.table(&["compressor", "ratio", "us to write", "us to read", "chosen"]);
+    for trial in &tried.compressors {
+        table.add_row([
+            trial.algorithm.clone(),
+            format!("{:.2}", trial.ratio),
+            format!("{:.1}", trial.write_us_per_page),
+            format!("{:.1}", trial.read_us_per_page),
+            yes(trial.algorithm == tried.chosen),
+        ]);
+    }
+    format!("\nCompressors, tried on {pages} pages of process {}\n{table}\n", tried.pid)
+}
+
 fn tracker_row(tracker: &TrackerReport) -> [String; 5] {
     // A tracker that opens but misses accesses is worse than none, so the table distinguishes the two.
     let works = match (tracker.available, tracker.proven) {
@@ -117,6 +138,8 @@ mod tests {
     use terrace_linux::movers::MoverReport;
     use terrace_linux::rights::{Capability, Rights};
     use terrace_linux::trials::{Trial, Verdict};
+    use terrace_linux::zram::Compression;
+    use terrace_linux::zram::trial::CompressorTrial;
 
     use super::*;
 
@@ -170,6 +193,15 @@ mod tests {
                 ..HugePages::default()
             },
             prices: None,
+            compression: Compression {
+                offered: ["lzo-rle", "lzo", "lz4"].map(str::to_owned).to_vec(),
+                usual: Some("lz4".to_owned()),
+                recompression: false,
+                reason:
+                    "zram offers lzo-rle, lzo, lz4; `run` uses lz4; no second pass: this kernel has no recompression"
+                        .to_owned(),
+                tried: None,
+            },
             tiers: Vec::new(),
             rivals: vec![Rival {
                 name: "kswapd",
@@ -206,6 +238,29 @@ mod tests {
         assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
         let none = table(&Doctor { prices: Some(Vec::new()), ..example() }, &Screen { width: 100, unicode: false });
         assert!(none.contains("no swap is a tier here"), "{none}");
+    }
+
+    #[test]
+    fn each_compressor_has_its_figures_and_one_is_chosen() {
+        let trial = |algorithm: &str, ratio| CompressorTrial {
+            algorithm: algorithm.to_owned(),
+            pages: 256,
+            compressed_bytes: Bytes::kib(300),
+            ratio,
+            write_us_per_page: 3.25,
+            read_us_per_page: 1.04,
+        };
+        let tried =
+            Tried { pid: 4321, chosen: "zstd".to_owned(), compressors: vec![trial("lz4", 2.5), trial("zstd", 3.456)] };
+        let mut doctor = example();
+        doctor.compression.tried = Some(tried);
+        let text = table(&doctor, &Screen { width: 100, unicode: false });
+        let row =
+            |name: &str| text.lines().find(|line| line.contains(name) && line.contains("1.0")).unwrap().to_owned();
+        assert!(text.contains("tried on 256 pages of process 4321"), "{text}");
+        assert!(row("zstd").contains("3.46") && row("zstd").contains("yes"), "{text}");
+        assert!(row("lz4").contains("2.50") && row("lz4").contains("no"), "{text}");
+        assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
     }
 
     #[test]

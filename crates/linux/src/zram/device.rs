@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 
 use terrace_core::units::{Bytes, PAGE_BYTES};
 
+use crate::guard::{Guard, ProtectToken, Undo};
 use crate::pressure::{ZramUse, meminfo_bytes};
 use crate::rights::Rights;
 use crate::sys;
@@ -209,7 +210,7 @@ impl ZramIdentity {
                 _ => step(&format!("swapoff {}", device.display()), source),
             })?;
         }
-        self.retry_while_busy("reset", || terrace_files::set(&self.directory().join("reset"), "1"))?;
+        self.reset()?;
         self.retry_while_busy("hot_remove", || {
             terrace_files::set(Path::new("/sys/class/zram-control/hot_remove"), self.id.to_string())
         })?;
@@ -219,6 +220,11 @@ impl ZramIdentity {
             }
             _ => Ok(()),
         }
+    }
+
+    /// Gives up what it holds, its size and its settings.
+    pub(super) fn reset(&self) -> Result<(), ZramError> {
+        self.retry_while_busy("reset", || terrace_files::set(&self.directory().join("reset"), "1"))
     }
 
     /// Whether memory suffices to take the pages back: what is held must fit into what can be had, counting that
@@ -265,6 +271,56 @@ impl ZramIdentity {
         let path = self.directory().join(file);
         terrace_files::set(&path, value)
             .map_err(|source| step(&format!("writing {value} to {}", path.display()), source))
+    }
+}
+
+/// A device of this process, which goes when this is dropped.
+#[derive(Debug)]
+pub(super) struct OwnDevice {
+    /// Which one it is.
+    pub(super) identity: ZramIdentity,
+    token: Option<ProtectToken>,
+    active: bool,
+}
+
+impl OwnDevice {
+    /// Adds a device, with its file in /dev. With a guard, it is removed even if this process is killed.
+    pub(super) fn add(guard: Option<&Guard>) -> Result<OwnDevice, ZramError> {
+        let mut identity = ZramIdentity::add()?;
+        let node = identity.make_node();
+        // From here on, leaving by `?` drops the device and thereby removes it.
+        let mut own = OwnDevice { identity, token: None, active: true };
+        node?;
+        if let Some(guard) = guard {
+            let undo = Undo::SwapOffZram { zram: own.identity.clone() };
+            own.token = Some(guard.protect(undo).map_err(|error| ZramError::Unprotected(error.into()))?);
+        }
+        Ok(own)
+    }
+
+    /// Switches the swap off, if it is one, and removes the device.
+    pub(super) fn take_away(&mut self) -> Result<(), ZramError> {
+        if !self.active {
+            return Ok(());
+        }
+        self.identity.take_away()?;
+        self.active = false;
+        if let Some(token) = self.token.take() {
+            // If the guard cannot be notified, it finds the device gone, which is its goal.
+            if let Err(error) = token.forget() {
+                tracing::debug!(%error, "the guard was not told that its record is done");
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for OwnDevice {
+    fn drop(&mut self) {
+        if let Err(error) = self.take_away() {
+            // The guard, if there is one, still has its record and goes on trying.
+            tracing::error!(%error, "the zram device could not be taken away");
+        }
     }
 }
 

@@ -6,22 +6,29 @@
 //! The device is always a new one (`hot_add`): /dev/zram0 may look unused and still be meant for someone. If its owner is killed
 //! the guard (see [`crate::guard`]) removes it within seconds.
 
+mod compression;
 pub(crate) mod device;
+mod recompression;
+pub mod trial;
 
 use std::path::{Path, PathBuf};
 
 use terrace_core::units::Bytes;
 
-use crate::guard::{Guard, ProtectToken, Undo};
+use crate::guard::Guard;
 use crate::pressure::ZramUse;
 use crate::sys;
 use crate::topology::swap::{SwapArea, read_swaps};
 
+pub use compression::{Compression, Tried};
 pub use device::{Leftover, Owner, ZramError, ZramIdentity, belongs_to_a_run, has_pids_of_machine, leftovers};
-use device::{make_swap, path_text, step};
+use device::{OwnDevice, make_swap, path_text, step};
+use recompression::SecondPass;
 
-/// Compressors from best to worst for a swap tier: speed counts more than density, a refault waits for it.
+/// Compressors from best to worst for a swap tier where none is tried on the program's own pages ([`trial`]): speed counts more than
+/// density, a refault waits for it.
 const ALGORITHMS: [&str; 4] = ["lz4", "lzo-rle", "lzo", "zstd"];
+
 /// What to set up.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ZramOptions {
@@ -45,12 +52,12 @@ impl ZramOptions {
 /// An active compressed swap area that belongs to this process. Dropping it takes it away.
 #[derive(Debug)]
 pub struct ZramSwap {
-    identity: ZramIdentity,
+    /// What compresses again what stays, where the kernel can. It stands first: dropped, it ends before the device goes.
+    second_pass: Option<SecondPass>,
+    own: OwnDevice,
     size: Bytes,
     algorithm: String,
     priority: u16,
-    token: Option<ProtectToken>,
-    active: bool,
 }
 
 impl ZramSwap {
@@ -70,23 +77,17 @@ impl ZramSwap {
         {
             return Err(ZramError::NoPriorityLeft { device: area.device.clone() });
         }
-        let mut identity = ZramIdentity::add()?;
-        let node = identity.make_node();
         // From here on, leaving by `?` drops the device and thereby removes it.
-        let mut swap =
-            ZramSwap { identity, size: options.size, algorithm: String::new(), priority, token: None, active: true };
-        node?;
-        if let Some(guard) = guard {
-            let undo = Undo::SwapOffZram { zram: swap.identity.clone() };
-            swap.token = Some(guard.protect(undo).map_err(|error| ZramError::Unprotected(error.into()))?);
-        }
+        let own = OwnDevice::add(guard)?;
+        let mut swap = ZramSwap { own, size: options.size, algorithm: String::new(), priority, second_pass: None };
         swap.algorithm = swap.configure(options)?;
         swap.switch_on()?;
         tracing::info!(
-            device = %swap.identity.device().display(),
+            device = %swap.device().display(),
             size = %swap.size,
             algorithm = swap.algorithm,
             priority,
+            second_pass = swap.second_pass.is_some(),
             "compressed swap is on"
         );
         Ok(swap)
@@ -94,17 +95,17 @@ impl ZramSwap {
 
     /// Its device file, such as /dev/zram1.
     pub fn device(&self) -> PathBuf {
-        self.identity.device()
+        self.own.identity.device()
     }
 
     /// Which device it is, beyond doubt.
     pub fn identity(&self) -> &ZramIdentity {
-        &self.identity
+        &self.own.identity
     }
 
     /// Its number: 1 for /dev/zram1.
     pub fn id(&self) -> u32 {
-        self.identity.id
+        self.own.identity.id
     }
 
     /// How much it holds, before compression.
@@ -127,7 +128,7 @@ impl ZramSwap {
     /// # Errors
     /// When the device was taken away by someone else.
     pub fn usage(&self) -> Result<ZramUse, crate::pressure::PressureError> {
-        ZramUse::read(Path::new("/"), self.identity.id)
+        ZramUse::read(Path::new("/"), self.own.identity.id)
     }
 
     /// Takes every page back into memory and removes the device.
@@ -138,9 +139,10 @@ impl ZramSwap {
         self.take_away()
     }
 
-    fn configure(&self, options: &ZramOptions) -> Result<String, ZramError> {
-        let choices = self.identity.read("comp_algorithm")?;
-        let available: Vec<&str> = choices.split_ascii_whitespace().map(|name| name.trim_matches(['[', ']'])).collect();
+    fn configure(&mut self, options: &ZramOptions) -> Result<String, ZramError> {
+        let identity = &self.own.identity;
+        let available = compression::offered(&identity.read("comp_algorithm")?);
+        let available: Vec<&str> = available.iter().map(String::as_str).collect();
         let wanted: Vec<&str> = match &options.algorithm {
             Some(wanted) => available.iter().copied().filter(|name| name == wanted).collect(),
             None => ALGORITHMS.iter().chain(&available).copied().filter(|name| available.contains(name)).collect(),
@@ -149,46 +151,39 @@ impl ZramSwap {
         let mut chosen = Err(ZramError::Algorithm { wanted: none, available: available.join(", ") });
         // Up to 6.6 the kernel names compressors whose module it may not find, and refuses those here.
         for name in wanted {
-            chosen = self.identity.write("comp_algorithm", name).map(|()| name);
+            chosen = identity.write("comp_algorithm", name).map(|()| name);
             if chosen.is_ok() {
                 break;
             }
         }
         let algorithm = chosen?;
         let whole_pages = Bytes::of_pages(options.size.pages());
-        self.identity.write("disksize", &whole_pages.get().to_string())?;
-        make_swap(&self.identity.device(), whole_pages)?;
+        let directory = identity.directory();
+        let again = recompression::is_there(&directory)
+            && algorithm != recompression::DENSE
+            && available.contains(&recompression::DENSE);
+        // The kernel takes it before the size only.
+        let again = again.then(|| recompression::configure(&directory));
+        identity.write("disksize", &whole_pages.get().to_string())?;
+        make_swap(&identity.device(), whole_pages)?;
+        match again.map(|configured| configured.and_then(|()| SecondPass::start(&directory))) {
+            None => {}
+            Some(Ok(pass)) => self.second_pass = Some(pass),
+            // It saves more, and is not needed.
+            Some(Err(error)) => tracing::warn!(%error, "what stays in compressed swap is not compressed again"),
+        }
         Ok(algorithm.to_owned())
     }
 
     fn switch_on(&self) -> Result<(), ZramError> {
-        let device = self.identity.device();
+        let device = self.device();
         sys::swapon(&path_text(&device), self.priority)
             .map_err(|source| step(&format!("swapon {}", device.display()), source))
     }
 
     fn take_away(&mut self) -> Result<(), ZramError> {
-        if !self.active {
-            return Ok(());
-        }
-        self.identity.take_away()?;
-        self.active = false;
-        if let Some(token) = self.token.take() {
-            // If the guard cannot be notified, it finds the device gone, which is its goal.
-            if let Err(error) = token.forget() {
-                tracing::debug!(%error, "the guard was not told that its record is done");
-            }
-        }
-        Ok(())
-    }
-}
-
-impl Drop for ZramSwap {
-    fn drop(&mut self) {
-        if let Err(error) = self.take_away() {
-            // The guard, if there is one, still has its record and goes on trying.
-            tracing::error!(%error, "compressed swap could not be taken away");
-        }
+        self.second_pass = None;
+        self.own.take_away()
     }
 }
 
@@ -230,20 +225,20 @@ mod tests {
         // The same lock as the live tests: they list the zram devices.
         let _machine = terrace_fixtures::live::whole_machine();
         let size = Bytes::mib(8);
-        let identity = ZramIdentity::add().unwrap();
-        let mut swap = ZramSwap { identity, size, algorithm: String::new(), priority: 0, token: None, active: true };
-        swap.identity.write("disksize", &size.get().to_string()).unwrap();
+        let own = OwnDevice::add(None).unwrap();
+        let mut swap = ZramSwap { own, size, algorithm: String::new(), priority: 0, second_pass: None };
+        swap.identity().write("disksize", &size.get().to_string()).unwrap();
         write_header(&swap.device(), size, "terrace-1").unwrap();
         swap.switch_on().unwrap();
         let area = read_swaps(Path::new("/")).unwrap();
         let area = area.iter().find(|area| Path::new(&area.device) == swap.device()).unwrap().clone();
         assert_eq!(area.size_bytes, Bytes::of_pages(size.pages() - 1), "all but the header's page");
         // Another instance under the same number is not ours, and stays.
-        let other = ZramIdentity { diskseq: Some(u64::MAX), ..swap.identity.clone() };
+        let other = ZramIdentity { diskseq: Some(u64::MAX), ..swap.identity().clone() };
         assert!(matches!(other.take_away(), Err(ZramError::NotOurs { .. })));
-        assert!(swap.identity.directory().exists());
+        assert!(swap.identity().directory().exists());
         swap.take_away().unwrap();
-        assert!(!swap.identity.directory().exists());
+        assert!(!swap.identity().directory().exists());
     }
 
     #[test]

@@ -92,7 +92,7 @@ impl Machine {
             let why = format!("pages of another program cannot be moved without {MOVING}");
             return Err(Refusal::of(&why, job).watchable().into());
         }
-        let mut ready = Ready::prepare(&wanted, spec.swap_in, spec.moves).map_err(refused)?;
+        let mut ready = Ready::prepare(&wanted, spec.swap_in, spec.moves, managed).map_err(refused)?;
         if let Some(why) = no_page_out(&ready, managed) {
             return Err(Refusal::of(&why, job).watchable().into());
         }
