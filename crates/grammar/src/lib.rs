@@ -279,7 +279,7 @@ pub struct DoctorArguments {
     pub prices: bool,
     /// Try the compressors of zram on pages of this process, by a zram device that goes again: what the pages take, and the time. It says which one
     /// `terrace attach` would use.
-    #[arg(short, long, value_name = "PID", value_parser = pid)]
+    #[arg(short, long, value_name = "PID", value_parser = clap::value_parser!(u32).range(1..=1 << 22))]
     pub pid: Option<u32>,
     #[command(flatten)]
     pub output: OutputArguments,

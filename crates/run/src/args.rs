@@ -18,10 +18,7 @@ pub use tune::*;
 const PIDS: std::ops::RangeInclusive<u32> = 1..=(1 << 22);
 
 /// A pid as people write it.
-///
-/// # Errors
-/// When it is none, with the option for a name.
-pub fn pid(text: &str) -> Result<u32, String> {
+fn pid(text: &str) -> Result<u32, String> {
     match text.parse::<u32>() {
         Ok(pid) if PIDS.contains(&pid) => Ok(pid),
         Err(_) if text.chars().any(|letter| !letter.is_ascii_digit()) => {
