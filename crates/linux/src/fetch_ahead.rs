@@ -309,7 +309,7 @@ mod tests {
         assert!(!worth.is_tried(at(1799)) && worth.is_tried(at(1800)));
         worth.found(at(1800), &took(1000, 2), fault);
         worth.found(at(1801), &took(1000, 7), fault);
-        assert!(worth.is_tried(at(2401)), "once it paid, the pauses begin anew");
+        assert!(worth.is_tried(at(2401)), "once it paid, the pauses are short again");
     }
 
     #[test]
