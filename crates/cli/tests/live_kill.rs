@@ -20,15 +20,17 @@ use rustix::process::{Pid, Signal, test_kill_process};
 
 const MIB: u64 = 1 << 20;
 const SIZE: &str = "96MiB";
-/// How long the program loops.
-const PROGRAM_SECONDS: u32 = 4;
+/// How long the program loops: longer than the latest kill after a page went out.
+const PROGRAM_SECONDS: u32 = 6;
 /// The hot set stays, so that all the rest goes out; or it moves, so that pages go out and come back all the time.
 const HOT_SETS: [(&str, &[&str]); 2] = [("stays", &[]), ("moves", &["shift_seconds=1"])];
 /// A slow tier of our own, whatever else the machine has, and a policy in a hurry.
 const EAGER: [&str; 8] =
     ["--tier-slow", "zram:256MiB", "--set", "idle=1s", "--set", "interval=250ms", "--max-slowdown", "100%"];
-/// The latest moment of a kill after Terrace's start.
+/// The latest moment of a kill after Terrace's start; and how long one that is meant to hit a move waits for the first page that goes out.
 const LATEST_KILL: Duration = Duration::from_millis(3800);
+/// The latest moment of a kill after a page went out.
+const LATEST_IN_MOVE: Duration = Duration::from_millis(1800);
 
 fn main() -> ExitCode {
     run_live_tests(
@@ -52,7 +54,9 @@ fn data_survive_kills_at_random_moments() {
     println!("    {kills} kills, seed {seed}, program: {SIZE} for {PROGRAM_SECONDS} s");
     let (mut with_memory_out, mut slowest) = (0, Duration::ZERO);
     for kill in 1..=kills {
-        let moment = Duration::from_micros(random.below(LATEST_KILL.as_micros() as u64));
+        // Half of the kills hit any moment, set-up too. A slow machine is still setting up at most of those, so the other half wait for a move.
+        let (latest, in_move) = if kill % 4 < 2 { (LATEST_IN_MOVE, true) } else { (LATEST_KILL, false) };
+        let moment = Moment { after: Duration::from_micros(random.below(latest.as_micros() as u64)), in_move };
         let fast = if random.below(2) == 0 { "min" } else { "30%" };
         // Slow moves last longer than the run, so that those kills hit the middle of a move; fast ones hit refaults.
         let rate = if random.below(2) == 0 { "16MiB" } else { "256MiB" };
@@ -64,10 +68,11 @@ fn data_survive_kills_at_random_moments() {
         with_memory_out += u64::from(outcome.out_bytes > 0);
         slowest = slowest.max(outcome.gone_after);
         println!(
-            "    kill {kill:2}: {} --fast {fast:3} --rate {rate:6}, hot set {hot_set}, after {:.3} s with {:5.1} MiB out; zram {} gone after {:.2} s; \
+            "    kill {kill:2}: {} --fast {fast:3} --rate {rate:6}, hot set {hot_set}, {:.3} s after {} with {:5.1} MiB out; zram {} gone after {:.2} s; \
              program's exit code 0, data verified, checksum {}; swap, zram, DAMON, sysctls as before",
             if kill % 2 == 0 { "attach" } else { "run   " },
-            moment.as_secs_f64(),
+            moment.after.as_secs_f64(),
+            if in_move { "the first page-out" } else { "the start" },
             outcome.out_bytes as f64 / MIB as f64,
             outcome.device.as_deref().unwrap_or("not yet set up,"),
             outcome.gone_after.as_secs_f64(),
@@ -89,8 +94,25 @@ struct Case {
     seed: u64,
     /// Of the program.
     settings: &'static [&'static str],
-    /// After Terrace's start.
-    moment: Duration,
+    moment: Moment,
+}
+
+/// When Terrace is killed.
+#[derive(Clone, Copy)]
+struct Moment {
+    after: Duration,
+    /// Counted from the first page that is out, not from Terrace's start.
+    in_move: bool,
+}
+
+impl Moment {
+    fn wait(self, out_bytes: impl Fn() -> u64) {
+        let began = Instant::now();
+        while self.in_move && out_bytes() == 0 && began.elapsed() < LATEST_KILL {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        std::thread::sleep(self.after);
+    }
 }
 
 struct Outcome {
@@ -106,8 +128,9 @@ fn kill_attached(case: &Case) -> Outcome {
     let mut program = workload(SIZE, PROGRAM_SECONDS, case.seed, case.settings);
     let pid = program.pid();
     let manager = Running::start(terrace().args(["attach", "--pid", &pid.to_string()]).args(&case.options));
-    std::thread::sleep(case.moment);
-    let (out_bytes, device, gone_after) = kill_and_wait(manager, || status_bytes(pid, "VmSwap").unwrap_or(0));
+    let out = || status_bytes(pid, "VmSwap").unwrap_or(0);
+    case.moment.wait(out);
+    let (out_bytes, device, gone_after) = kill_and_wait(manager, out);
     let ended = program.finish(PATIENCE);
     assert_eq!((ended.code, ended.signal), (0, None), "{}{}", ended.stdout, ended.stderr);
     let checksum = verified(&ended.stdout).unwrap_or_else(|| panic!("not verified: {}", ended.stdout));
@@ -127,9 +150,9 @@ fn kill_parent(case: &Case) -> Outcome {
         place.path().display()
     );
     let manager = Running::start(terrace().arg("run").args(&case.options).args(["--", "sh", "-c", &script]));
-    std::thread::sleep(case.moment);
     let pid = || read(&file("pid")).trim().parse::<u32>().ok();
     let out = || pid().and_then(|pid| status_bytes(pid, "VmSwap")).unwrap_or(0);
+    case.moment.wait(out);
     let (out_bytes, device, gone_after) = kill_and_wait(manager, out);
     // A kill during set-up comes before the program's start: then there is no program to lose.
     wait_until(PATIENCE, "the shell has started the program, or there is no shell", || {
