@@ -182,6 +182,10 @@ impl<'p> Settings<'p> {
         self.parameters.size_bytes
     }
 
+    pub(crate) fn threads(&self) -> usize {
+        self.parameters.threads
+    }
+
     pub(crate) fn seed(&self) -> u64 {
         self.parameters.seed
     }
