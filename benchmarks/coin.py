@@ -16,6 +16,8 @@ slowest second. Then windows begin: that is the steady state. It ends when the i
 
 What the program has done is looked at 20 times a second: a figure that is half a second old would be wrong by an eighth of the four seconds that count of a window.
 Accounts are shares as the bound takes them: of the time, or of the CPU time where several cores make that more.
+
+The same pairs are also told by the program's work a second of its own processor time. Neighbours that take processors bend that less; what the program waits for is not in it.
 """
 
 import bisect
@@ -43,7 +45,7 @@ from density import Guard, start_time
 from inside import huge_pages
 from rounds import REDIS_LOAD, ROOT, TERRACE, parser, processor, ready, redis_server, swap_to_ourselves, today, wait_for_port
 
-STEADY = ROOT / "target/steady"
+STEADY, COLLECTED = ROOT / "target/steady", ROOT / "target/collected"
 WINDOW, SETTLING = 5, 1
 ALONE, START, AFTER = 20, 60, 10
 # Under Terrace no less, however narrow the interval: what comes every few minutes is to be seen in the account. Terrace begins its count again after 128 pairs.
@@ -86,6 +88,10 @@ class Program:
             child.wait()
         self.guard.done(*noted)
 
+    def processes(self):
+        """Those whose processor time is the program's."""
+        return family(self.process.pid)
+
     def said(self):
         """What it says of itself once it is over."""
         return {}
@@ -127,22 +133,43 @@ class KeyValue(Program):
         return found
 
 
+class Forking(KeyValue):
+    """Redis that writes all of its values to disk every half minute, by a child of its own (BGSAVE)."""
+
+    def __init__(self, place, guard, stack, *words):
+        super().__init__(place, guard, stack, *words)
+        over = threading.Event()
+        writer = threading.Thread(target=self.save, args=(words[1], over))
+        stack.callback(lambda: (over.set(), writer.join()))
+        writer.start()
+
+    def processes(self):
+        # The child that writes comes and goes.
+        return [self.process.pid]
+
+    def save(self, port, over):
+        while not over.wait(30):
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=5) as link:
+                link.sendall(b"BGSAVE\r\n")
+                link.recv(100)
+
+
 class Own(Program):
-    """benchmarks/steady.c: its count lies in a file that it shares with us."""
+    """A program whose count lies in a file that it shares with us: benchmarks/steady.c, where no other is named."""
 
     seconds_to_end = 120
 
-    def __init__(self, place, guard, stack, *words):
+    def __init__(self, place, guard, stack, *words, of=None):
         super().__init__(place, guard, stack)
         file = Path(place, "counter")
         file.write_bytes(bytes(mmap.PAGESIZE))
         with file.open("r+b") as opened:
             self.counter = stack.enter_context(mmap.mmap(opened.fileno(), mmap.PAGESIZE, prot=mmap.PROT_READ))
         with open(f"{place}/said", "w") as output:
-            self.process = self.load = self.spawn([STEADY, file, *words], stdout=output)
+            self.process = self.load = self.spawn([*(of or [STEADY]), file, *words], stdout=output)
         while not self.count():
             if self.process.poll() is not None:
-                raise Failed(f"steady ended with {self.process.returncode}")
+                raise Failed(f"it ended with {self.process.returncode}")
             time.sleep(0.1)
 
     def count(self):
@@ -198,8 +225,8 @@ class Postgres(Program):
         return self.lines
 
 
-def of(kind, *words):
-    return lambda place, guard, stack: kind(place, guard, stack, *words)
+def of(kind, *words, **options):
+    return lambda place, guard, stack: kind(place, guard, stack, *words, **options)
 
 
 # What starts each, and for `scatter` the machine's setting of huge pages.
@@ -212,15 +239,23 @@ PROGRAMS = {
     "postgres": of(Postgres, 7495),
     "scatter": of(Own, 1024, 1, 16, 100, 25),
     "uniform": of(Own, 512, 1, 1, 0, 50),
+    "redis-saves": of(Forking, "redis", 7497, "50MiB", "0"),
+    "java": of(Own, 400, 10, of=["java", "-XX:+UseG1GC", "-Xmx900m", "-cp", COLLECTED, "Collected"]),
+    "go": of(Own, 400, 10, of=[COLLECTED / "collected"]),
 }
-NEEDS = {"redis-tenth": "redis-server", "redis-zipf": "redis-server", "memcached": "memcached"}
+NEEDS = {"redis-tenth": "redis-server", "redis-zipf": "redis-server", "redis-saves": "redis-server", "memcached": "memcached", "java": "javac", "go": "go"}
+# What makes a program, from the folder of this file.
+MADE = {
+    "java": ["javac", "-d", COLLECTED, "coin/Collected.java"],
+    "go": ["go", "build", "-o", COLLECTED / "collected", "coin/collected.go"],
+}
 
 
 def missing(program):
     """What keeps a program from running here."""
     if (server := NEEDS.get(program)) and not shutil.which(server):
         return f"{server} is not installed"
-    if server and not shutil.which(REDIS_LOAD):
+    if server and program not in MADE and not shutil.which(REDIS_LOAD):
         return f"{REDIS_LOAD} is not there: `make build`, or set REDIS_LOAD"
     if program == "postgres" and not POSTGRES:
         return "PostgreSQL is not installed"
@@ -235,13 +270,15 @@ class Work:
 
     def __init__(self, program, metric):
         self.program, self.metric, self.writes, self.failure = program, metric, False, None
-        self.times, self.counts, self.ended = [], [], threading.Event()
+        self.times, self.counts, self.cpu, self.ended = [], [], [], threading.Event()
         self.thread = threading.Thread(target=self.follow)
         self.thread.start()
 
     def follow(self):
         fresh = self.metric.with_suffix(".new")
         while not self.ended.wait(LOOK):
+            if len(self.times) % 20 == 0:
+                processes = self.program.processes()
             try:
                 done = self.program.count()
             except (OSError, ValueError) as error:
@@ -249,6 +286,7 @@ class Work:
                 return
             self.times.append(time.monotonic())
             self.counts.append(done)
+            self.cpu.append(sum(map(cpu_seconds, processes)))
             if self.writes:
                 fresh.write_text(f"{done}\n")
                 fresh.rename(self.metric)
@@ -263,6 +301,11 @@ class Work:
 
     def speed(self, begin, end):
         return (self.at(end) - self.at(begin)) / (end - begin)
+
+    def speed_of_cpu(self, begin, end):
+        """Work a second of the program's own processor time."""
+        used = between(self.times, self.cpu, end) - between(self.times, self.cpu, begin)
+        return (self.at(end) - self.at(begin)) / used if used > 0 else 0.0
 
     def halves(self, begin, end):
         """Work a second in each half second."""
@@ -324,6 +367,16 @@ def interval(differences, error=0.05):
     return None if None in ends else ends
 
 
+def signed_rank(differences):
+    """The Hodges-Lehmann estimate and Wilcoxon's interval of 95 %, as gains. For runs that end by time: it takes no looks before the end."""
+    means = sorted((one + other) / 2 for at, one in enumerate(differences) for other in differences[at:])
+    count = len(differences)
+    off = int(count * (count + 1) / 4 - 1.96 * math.sqrt(count * (count + 1) * (2 * count + 1) / 24))
+    if off < 0 or not means:
+        return None, None, None
+    return math.expm1(statistics.median(means)), math.expm1(means[off]), math.expm1(means[-1 - off])
+
+
 class Terrace:
     """`terrace attach`, and what it says of its windows."""
 
@@ -351,9 +404,9 @@ class Terrace:
             else:
                 self.lines.append(line.rstrip())
 
-    def pairs(self, work, first):
-        """Differences of logarithms of the windows from `first` on, managed less left alone, as far as two windows follow that are over."""
-        speeds = [(managed, work.speed(at + SETTLING, end)) for (at, managed), (end, _) in zip(self.windows[first:], self.windows[first + 1 :])]
+    def pairs(self, speed, first):
+        """Differences of logarithms of `speed` in the windows from `first` on, managed less left alone, as far as two windows follow that are over."""
+        speeds = [(managed, speed(at + SETTLING, end)) for (at, managed), (end, _) in zip(self.windows[first:], self.windows[first + 1 :])]
         found, at = [], 0
         while at + 1 < len(speeds):
             (managed, one), (other_managed, other) = speeds[at : at + 2]
@@ -464,7 +517,7 @@ def under_coin(name, program, work, place, metric, options, guard):
         def narrow():
             if time.monotonic() < managed_from + LEAST_MINUTES * 60:
                 return False
-            found = interval(terrace.pairs(work, first))
+            found = interval(terrace.pairs(work.speed, first))
             return found and 100 * (found[1] - found[0]) < options.width
 
         why, until = "time", managed_from + options.minutes * 60
@@ -472,7 +525,8 @@ def under_coin(name, program, work, place, metric, options, guard):
             known = len(terrace.windows)
             wait(until, lambda: len(terrace.windows) > known or terrace.harm)
             why = "harm" if terrace.harm else "narrow" if narrow() else "time"
-        differences, steady_until = terrace.pairs(work, first), time.monotonic()
+        differences, steady_until = terrace.pairs(work.speed, first), time.monotonic()
+        of_cpu = terrace.pairs(work.speed_of_cpu, first)
         report = terrace.stop()
         gone = time.monotonic()
     finally:
@@ -499,6 +553,7 @@ def under_coin(name, program, work, place, metric, options, guard):
             "proof": proof,
             "interval_of_script": interval(differences),
             "differences_of_script": rounded(differences),
+            "work_a_cpu_second": {"differences": rounded(of_cpu), **dict(zip(("gain", "gain_low", "gain_high"), signed_rank(of_cpu)))},
             "share_of_program": account.share(since(steady_from), since(steady_until)),
             "greatest_in_30_s": account.greatest(START, since(steady_until)),
             "saved_bytes_at_end": report["fast_bytes_saved_end"],
@@ -542,7 +597,7 @@ def signed(share):
 
 
 HEAD = [
-    "program", "start-up: slowest second, of the median (alone)", "steady state: by being managed", "pairs", "ended by", "account", "greatest in 30 s", "saved at its end",
+    "program", "start-up: slowest second, of the median (alone)", "steady state: by being managed", "work a CPU second", "pairs", "ended by", "account", "greatest in 30 s", "saved at its end",
     "end: came back, MiB", "took, s", "slowest second",
 ]
 
@@ -551,11 +606,13 @@ def row(line):
     steady, proof, end = line["steady"], line["steady"]["proof"], line["end"]
     low, high = proof["gain_low"], proof["gain_high"]
     effect = "" if proof["gain"] is None else signed(proof["gain"]) + ("" if low is None else f" ({signed(low)} to {signed(high)})")
+    of_cpu = steady.get("work_a_cpu_second", {"gain": None})
     greatest = steady["greatest_in_30_s"]
     return [
         line["program"],
         f"{line['start']['slowest_over_median']:.2f} ({line['alone']['slowest_over_median']:.2f})",
         effect,
+        "" if of_cpu["gain"] is None else f"{signed(of_cpu['gain'])} ({signed(of_cpu['gain_low'])} to {signed(of_cpu['gain_high'])})",
         proof["windows"] // 2,
         steady["ended_by"],
         percent(steady["share_of_program"], 2),
@@ -602,6 +659,9 @@ def main():
                 print(f"{name} is left out: {why}", file=sys.stderr)
                 continue
             try:
+                if name in MADE:
+                    COLLECTED.mkdir(exist_ok=True)
+                    subprocess.run([str(word) for word in MADE[name]], check=True, cwd=ROOT / "benchmarks")
                 line = one_run(name, options, guard)
             except (Failed, OSError, subprocess.SubprocessError) as error:
                 failed = True
