@@ -52,6 +52,7 @@ lint: needs ## formatting, clippy and the documentation, warnings denied; the do
 	@scripts/gallery --check
 	@scripts/picture --check
 	@python3 benchmarks/campaign.py --check
+	@python3 benchmarks/coin.py --check
 	@python3 benchmarks/density.py --check
 	@$(CARGO) fmt --all --check
 	@$(CARGO) clippy --locked --workspace --all-targets -- -D warnings

@@ -3,6 +3,7 @@
 
     sudo benchmarks/coin.py [--out FILE] [--programs A,B] [--minutes N] [--width POINTS]
     benchmarks/coin.py --page [--out FILE]      prints the table
+    benchmarks/coin.py --check                  fails if README's table is not of the committed runs
 
 Neighbours on a shared machine fall on both kinds of windows alike, where they bend runs that follow each other (benchmarks/campaign.py).
 
@@ -624,6 +625,22 @@ def row(line):
     ]
 
 
+README_PROGRAMS = ["redis-tenth", "hot-cold-blocks", "redis-zipf"]
+
+
+def not_in_readme():
+    """Figures of README's table that the newest folder of runs does not give, as they would stand there."""
+    table = [line for line in (ROOT / "README.md").read_text().splitlines() if line.startswith("| ")]
+    folder = sorted(ROOT.glob("benchmarks/runs/*-coin"))[-1]
+    lines = [line for file in sorted(folder.glob("*.jsonl")) for line in read(file)]
+    for program in README_PROGRAMS:
+        for line in (line for line in lines if line["program"] == program):
+            effect = row(line)[2]
+            figures = [effect.replace(" %", "").replace(" (", " % ("), percent(line["steady"]["share_of_program"])]
+            if not any(all(figure in text for figure in figures) for text in table):
+                yield f"{program}: {figures}, of {folder.name}"
+
+
 def read(file):
     return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
 
@@ -635,7 +652,13 @@ def main():
     words.add_argument("--minutes", type=float, default=20.0, help="under Terrace at most, start-up included (default: 20)")
     words.add_argument("--width", type=float, default=1.5, help="end a program when its interval is narrower, in points (default: 1.5)")
     words.add_argument("--page", action="store_true", help="print the table of --out, and run nothing")
+    words.add_argument("--check", action="store_true", help="fail if README says other figures than the newest committed runs, and run nothing")
     options = words.parse_args()
+    if options.check:
+        missing = list(not_in_readme())
+        for figure in missing:
+            print(f"README.md does not say {figure}")
+        sys.exit(bool(missing))
     if options.page:
         if not read(options.out):
             sys.exit(f"coin.py: --out {options.out}: no lines there")
