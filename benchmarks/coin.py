@@ -655,10 +655,10 @@ def main():
     words.add_argument("--check", action="store_true", help="fail if README says other figures than the newest committed runs, and run nothing")
     options = words.parse_args()
     if options.check:
-        missing = list(not_in_readme())
-        for figure in missing:
+        wrong = list(not_in_readme())
+        for figure in wrong:
             print(f"README.md does not say {figure}")
-        sys.exit(bool(missing))
+        sys.exit(bool(wrong))
     if options.page:
         if not read(options.out):
             sys.exit(f"coin.py: --out {options.out}: no lines there")
