@@ -105,7 +105,7 @@ pub struct Stretch {
     pub nanos: f64,
     /// Utilisation of each tier, 0 to 1.
     pub utilisation: [f64; TierId::MAX],
-    /// Factor on each tier's idle latency.
+    /// Factor on each tier's idle latency; where bandwidth set the time, the queue before the tier is part of it.
     pub factor: [f64; TierId::MAX],
     /// Threads that did anything.
     pub active: u32,
@@ -218,6 +218,19 @@ pub fn solve_among(
         stretch.utilisation[k] = utilisation(tier, traffic, stretch.nanos).min(1.0);
         stretch.factor[k] = tier.loading.factor(stretch.utilisation[k]);
     }
+    if stretch.bandwidth_bound {
+        // Threads then queue at the bound tier until together they ask for no more than it gives; no more can queue than they have under way.
+        let bound = (0..tiers.len()).max_by(|&a, &b| stretch.utilisation[a].total_cmp(&stretch.utilisation[b]));
+        if let Some(bound) = bound.filter(|&bound| waits[bound] > 0.0) {
+            let tier = &tiers[bound];
+            let elsewhere: f64 = (0..tiers.len()).filter(|&k| k != bound).map(|k| waits[k] * stretch.factor[k]).sum();
+            let left = floor * concurrency.max(1.0) - fixed - elsewhere;
+            let under_way = concurrency.max(1.0) * rates.stream_parallelism * tier.access_unit.get() as f64;
+            let longest = under_way * 1e9 / tier.read_bandwidth.min(tier.write_bandwidth);
+            let queue = (left / waits[bound]).min(longest / tier.read_latency_ns);
+            stretch.factor[bound] = stretch.factor[bound].max(queue);
+        }
+    }
     stretch
 }
 
@@ -275,6 +288,19 @@ mod tests {
         assert!(stretch.bandwidth_bound);
         assert!((stretch.nanos / 1e9 - 1.0 / 0.95).abs() < 1e-6, "{}", stretch.nanos);
         assert!((stretch.utilisation[1] - 0.95).abs() < 1e-9);
+    }
+
+    #[test]
+    fn threads_that_a_bandwidth_holds_back_wait_at_its_tier() {
+        let mut work = ThreadWork { cycles: 1000, ..ThreadWork::default() };
+        work.misses[0][Wait::Load as usize] = 1000;
+        work.misses[1][Wait::Load as usize] = 100_000;
+        let traffic = [Traffic { read: 24.0 * 64e3, written: 0.0 }, Traffic { read: 24.0 * 102.4e6, written: 0.0 }];
+        let tiers = tiers();
+        let stretch = solve(&tiers, &traffic, &[work; 24], &RATES);
+        assert!(stretch.bandwidth_bound && stretch.factor[1] > tiers[1].loading.factor(0.95), "{stretch:?}");
+        let each = work.nanos(&tiers, &RATES, &stretch.factor);
+        assert!((each / stretch.nanos - 1.0).abs() < 1e-6, "{each} of {}", stretch.nanos);
     }
 
     #[test]

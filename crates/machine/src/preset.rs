@@ -188,14 +188,16 @@ pub struct Loading {
 }
 
 impl Management {
-    /// Nanoseconds in which one core copies `bytes` from a tier to a tier, at the speed of the slowest of the three.
-    pub fn copy_nanos(&self, bytes: f64, from: &Tier, to: &Tier) -> f64 {
-        bytes * 1e9 / self.copy_bandwidth.min(from.copy_read).min(to.copy_write)
+    /// Nanoseconds in which one core copies `bytes` from a tier to a tier, at the speed of the slowest of the three. Each tier comes with the
+    /// factor that load puts on its latency ([`crate::load::Stretch::factor`]): a core has so many lines under way and no more, so it
+    /// copies the slower the longer each takes.
+    pub fn copy_nanos(&self, bytes: f64, (from, waits): (&Tier, f64), (to, stores_wait): (&Tier, f64)) -> f64 {
+        bytes * 1e9 / self.copy_bandwidth.min(from.copy_read / waits).min(to.copy_write / stores_wait)
     }
 
-    /// Extra nanoseconds of clearing `bytes` of a tier, over clearing memory that does not slow the core down.
-    pub fn slow_clear_nanos(&self, bytes: f64, tier: &Tier) -> f64 {
-        (bytes * 1e9 / tier.copy_write - bytes * 1e9 / self.copy_bandwidth).max(0.0)
+    /// Extra nanoseconds of clearing `bytes` of a tier with this factor of load, over clearing memory that does not slow the core down.
+    pub fn slow_clear_nanos(&self, bytes: f64, (tier, waits): (&Tier, f64)) -> f64 {
+        (bytes * 1e9 * waits / tier.copy_write - bytes * 1e9 / self.copy_bandwidth).max(0.0)
     }
 }
 

@@ -166,7 +166,7 @@ fn the_split_of_memtis_gains_on_silo_and_btree_as_in_its_paper() {
 fn flexmem_splits_as_memtis_does_and_stops_where_that_does_not_pay() {
     let [with, without] = with_and_without("flexmem", "silo-ycsb-c", 4_000_000);
     let gain = without.full_size_seconds / with.full_size_seconds;
-    assert!(with.splits_and_collapses[0] > 1 && gain > 1.02, "{gain:.3}");
+    assert!(with.splits_and_collapses[0] > 1 && gain > 1.01, "{gain:.3}");
     let [with, without] = with_and_without("flexmem", "btree", 3_000_000);
     let gain = without.full_size_seconds / with.full_size_seconds;
     assert!(gain > 0.98, "{gain:.3}: {:?} splits", with.splits_and_collapses);

@@ -88,13 +88,17 @@ fn errors_name_the_key_and_what_was_expected() {
 fn one_core_copies_no_faster_than_the_slower_side() {
     let machine = Machine::preset("optane-6252").unwrap();
     let (dram, optane, bytes) = (&machine.tiers[0], &machine.tiers[1], (2u64 << 20) as f64);
-    let rate = |from: &Tier, to: &Tier| bytes / machine.management.copy_nanos(bytes, from, to);
+    let loaded =
+        |from: &Tier, to: &Tier, load: f64| bytes / machine.management.copy_nanos(bytes, (from, 1.0), (to, load));
+    let rate = |from: &Tier, to: &Tier| loaded(from, to, 1.0);
     assert!((rate(dram, dram) - 11.0).abs() < 1e-9);
     assert!((rate(optane, dram) - 2.3).abs() < 1e-9, "39.4 GB/s take 17 readers");
     assert!((rate(dram, optane) - 3.5).abs() < 1e-9, "13.9 GB/s take 4 writers");
-    assert_eq!(machine.management.slow_clear_nanos(bytes, dram), 0.0);
-    let clear = machine.management.slow_clear_nanos(bytes, optane);
-    assert!((clear - bytes / 3.5 + bytes / 11.0).abs() < 1e-6, "{clear}");
+    assert!((loaded(dram, optane, 5.0) - 0.7).abs() < 1e-9, "a fifth where each store waits five times as long");
+    assert_eq!(machine.management.slow_clear_nanos(bytes, (dram, 1.0)), 0.0);
+    let clear = |load| machine.management.slow_clear_nanos(bytes, (optane, load));
+    assert!((clear(1.0) - bytes / 3.5 + bytes / 11.0).abs() < 1e-6, "{}", clear(1.0));
+    assert!((clear(2.0) - 2.0 * bytes / 3.5 + bytes / 11.0).abs() < 1e-6, "{}", clear(2.0));
 }
 
 #[test]

@@ -3,7 +3,7 @@
 //! In: what the inner loop counted since the last stretch, and stalls that are laid on threads. Out: time for all and for each thread. Must not:
 //! look at single accesses; those are over when a stretch ends. Nor do what is due; the order of events is the simulation's.
 
-use terrace_core::units::Time;
+use terrace_core::units::{TierId, Time};
 use terrace_machine::load::{Rates, Stretch, ThreadWork, Traffic, solve_among};
 use terrace_machine::preset::Tier;
 use terrace_machine::scale::Scale;
@@ -45,6 +45,8 @@ pub(super) struct Clock {
     last_region_threads: usize,
     /// Threads that did anything in the latest stretch.
     active: u32,
+    /// Factor on each tier's latency in it.
+    load: [f64; TierId::MAX],
     pending_stall: f64,
 }
 
@@ -91,6 +93,7 @@ impl Clock {
             forked: false,
             last_region_threads: 1,
             active: 1,
+            load: [1.0; TierId::MAX],
             pending_stall: 0.0,
         }
     }
@@ -118,6 +121,11 @@ impl Clock {
     /// Threads that did anything in the latest stretch.
     pub(super) fn active(&self) -> u32 {
         self.active
+    }
+
+    /// The factor that load put on a tier's latency in the latest stretch.
+    pub(super) fn load_of(&self, tier: TierId) -> f64 {
+        self.load[tier.index()]
     }
 
     pub(super) fn rates(&self) -> Rates {
@@ -166,6 +174,7 @@ impl Clock {
         }
         self.run_clocks(tiers, work, &stretch, concurrency, shared);
         self.active = concurrency as u32;
+        self.load = stretch.factor;
         self.now_ns += stretch.nanos;
         self.span_ns += stretch.nanos;
         let full = stretch.nanos * f64::from(self.scale.factor());

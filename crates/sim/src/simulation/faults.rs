@@ -87,15 +87,17 @@ impl Simulation {
         self.books.note(now, vpn, || What::Allocated { tier, huge: false });
         self.link.born(Observation::Allocated { page: self.link.id(page), tier });
         if thread.is_some() {
-            let slow = self
-                .config
-                .machine
-                .management
-                .slow_clear_nanos(PAGE_BYTES as f64, &self.config.machine.tiers[tier.index()]);
+            let slow = self.slow_clear_nanos(PAGE_BYTES, tier);
             self.pay(thread, self.config.machine.management.first_touch_small_ns + slow);
             self.hot.add_bytes(tier.index(), [0, PAGE_BYTES]);
         }
         true
+    }
+
+    /// What clearing `bytes` takes longer in a tier as loaded as in the latest stretch than in one that does not slow a core down.
+    fn slow_clear_nanos(&self, bytes: u64, tier: TierId) -> f64 {
+        let place = (&self.config.machine.tiers[tier.index()], self.clock.load_of(tier));
+        self.config.machine.management.slow_clear_nanos(bytes as f64, place)
     }
 
     /// The first touch within a part of a huge page: it is cleared.
@@ -114,7 +116,7 @@ impl Simulation {
         part.for_each(|page| self.hot.memory.clear(page, PageWord::UNTOUCHED));
         let management = self.config.machine.management;
         let bytes = cleared * PAGE_BYTES;
-        let slow = management.slow_clear_nanos(bytes as f64, &self.config.machine.tiers[tier.index()]);
+        let slow = self.slow_clear_nanos(bytes, tier);
         let share = cleared as f64 / f64::from(BLOCK_PAGES);
         self.pay(Some(thread), management.first_touch_huge_ns * share + slow);
         self.hot.add_bytes(tier.index(), [0, bytes]);

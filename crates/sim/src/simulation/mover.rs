@@ -185,8 +185,8 @@ impl Simulation {
     fn gather(&mut self, tier: TierId) -> f64 {
         let bytes = u64::from(BLOCK_PAGES) * PAGE_BYTES;
         self.hot.add_bytes(tier.index(), [bytes; 2]);
-        let (management, place) = (&self.config.machine.management, &self.config.machine.tiers[tier.index()]);
-        let cost = management.collapse_ns + management.copy_nanos(bytes as f64, place, place) + management.move_huge_ns;
+        let management = &self.config.machine.management;
+        let cost = management.collapse_ns + self.copy_nanos(bytes as f64, tier, tier) + management.move_huge_ns;
         self.books.count(Event::Collapses, 1);
         self.books.pay(Cost::Migration, cost);
         cost
@@ -337,8 +337,7 @@ impl Simulation {
             true => management.move_huge_ns,
             false => management.move_small_ns,
         };
-        let (source, target) = (&self.config.machine.tiers[from.index()], &self.config.machine.tiers[to.index()]);
-        let copy = if copied && !of_whole { management.copy_nanos(bytes as f64, source, target) } else { 0.0 };
+        let copy = if copied && !of_whole { self.copy_nanos(bytes as f64, from, to) } else { 0.0 };
         let packing = if stored { self.config.machine.tiers[to.index()].write_latency_ns * weight as f64 } else { 0.0 };
         let unpacking = match self.hot.memory.is_compressed(from) {
             true => self.config.machine.tiers[from.index()].read_latency_ns * weight as f64,
@@ -347,6 +346,12 @@ impl Simulation {
         let cost = fixed + copy + packing + unpacking;
         self.mover.moving.push(Moving { unit: unit.start, accessed, nanos: cost, mapped: leaves_copy, split: false });
         cost
+    }
+
+    /// Nanoseconds in which one core copies `bytes` from a tier to a tier that are as loaded as in the latest stretch.
+    pub(super) fn copy_nanos(&self, bytes: f64, from: TierId, to: TierId) -> f64 {
+        let loaded = |tier: TierId| (&self.config.machine.tiers[tier.index()], self.clock.load_of(tier));
+        self.config.machine.management.copy_nanos(bytes, loaded(from), loaded(to))
     }
 
     /// A unit is in another tier from now on. Returns whether it had been accessed since its bits were last cleared.
@@ -466,8 +471,7 @@ impl Simulation {
         let bytes = u64::from(BLOCK_PAGES) * PAGE_BYTES;
         self.hot.add_bytes(tier.index(), [bytes; 2]);
         let management = &self.config.machine.management;
-        let place = &self.config.machine.tiers[tier.index()];
-        let cost = management.collapse_ns + management.copy_nanos(bytes as f64, place, place);
+        let cost = management.collapse_ns + self.copy_nanos(bytes as f64, tier, tier);
         let cost = if in_use { cost.max(management.collapse_in_use_ns) } else { cost };
         self.books.pay(Cost::Migration, cost);
         *busy += cost;

@@ -104,12 +104,12 @@ impl Simulation {
     /// What the program pays for a unit that leaves alone, and for a block of them: interrupts, and the mover where it takes a processor from it.
     fn out_prices(&self, swap: TierId) -> (Duration, Duration) {
         let (machine, pages) = (&self.config.machine, self.config.pages_in_a_unit());
-        let (management, fast) = (&machine.management, &machine.tiers[0]);
+        let management = &machine.management;
         let cores = f64::from(self.clock.active()).min(self.clock.cores());
         let mut single = management.shootdown_ns * cores;
         let mut block = single;
         if cores >= self.clock.cores() {
-            let copy = |pages: u32| management.copy_nanos(f64::from(pages) * PAGE_BYTES as f64, fast, fast);
+            let copy = |pages: u32| self.copy_nanos(f64::from(pages) * PAGE_BYTES as f64, TierId::FAST, TierId::FAST);
             let packing = machine.tiers[swap.index()].write_latency_ns;
             single += management.move_small_ns + copy(1) + packing;
             block +=
