@@ -118,6 +118,26 @@ impl MoveRequests {
         self.push(page, Action::MoveTo(tier), reason)
     }
 
+    /// Requests so far.
+    pub fn len(&self) -> usize {
+        self.list.len()
+    }
+
+    /// Whether nothing is requested.
+    pub fn is_empty(&self) -> bool {
+        self.list.is_empty()
+    }
+
+    /// Deals those from `first` to `second` and those from `second` on out in turn, so that a plan that is cut short has some of both.
+    pub fn alternate(&mut self, first: usize, second: usize) {
+        let mut later = self.list.split_off(second).into_iter();
+        for request in self.list.split_off(first) {
+            self.list.push(request);
+            self.list.extend(later.next());
+        }
+        self.list.extend(later);
+    }
+
     /// Requests an exchange: `leaving` go to `away`, and `coming` comes to `tier` in their place, all or none. Nothing is added unless all
     /// fit. Returns whether they were added.
     pub fn exchange(&mut self, leaving: &[PageId], away: TierId, coming: PageId, tier: TierId) -> bool {
@@ -282,4 +302,23 @@ pub struct Outcome {
     pub done: u32,
     /// Why the others did not move, if any did not.
     pub failure: Option<Failure>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_of_two_kinds_alternate_and_none_is_lost() {
+        let mut requests = MoveRequests::with_limit(16);
+        for page in 0..7 {
+            let to = if page < 5 { TierId(1) } else { TierId::FAST };
+            requests.move_to(PageId(page), to, Reason::Cold);
+        }
+        requests.alternate(1, 5);
+        let order: Vec<u32> = requests.as_slice().iter().map(|request| request.page.0).collect();
+        assert_eq!(order, [0, 1, 5, 2, 6, 3, 4], "what came first stays first");
+        requests.alternate(0, 1);
+        assert_eq!(requests.len(), 7);
+    }
 }

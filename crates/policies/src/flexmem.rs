@@ -980,13 +980,17 @@ impl Policy for FlexMem {
         };
         if self.interval.open {
             let hot_slow = self.hot_slow();
+            let begin = requests.len();
             let freed = self.demote(pages, requests);
+            let demoted = requests.len();
             if self.fixed_demotion && freed < hot_slow.min(self.interval.rate) && requests.left() > 0 {
                 // MEMTIS's own: warm pages lose their protection until the next threshold.
                 self.warm_bin = self.hot;
             }
             self.promote(capacity, freed, pages, requests);
             self.interval.open = requests.left() == 0;
+            // The threads of both nodes work at the same time: what is left for later must not be the promotions alone, for which room was made.
+            requests.alternate(begin, demoted);
         } else if self.room_at.is_some_and(|at| at <= now) {
             self.make_room(now, capacity, pages, requests);
         }

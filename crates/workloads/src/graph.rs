@@ -318,7 +318,10 @@ mod tests {
         degrees.sort_unstable_by(|a, b| b.cmp(a));
         let top: u32 = degrees[..409].iter().sum();
         let share = f64::from(top) / 131_072.0;
-        assert!((0.93..0.97).contains(&share), "a tenth of the vertices has {share} of the ends of edges, as at 26 levels");
+        assert!(
+            (0.93..0.97).contains(&share),
+            "a tenth of the vertices has {share} of the ends of edges, as at 26 levels"
+        );
     }
 
     #[test]
