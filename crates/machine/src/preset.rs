@@ -189,7 +189,7 @@ pub struct Loading {
 
 impl Management {
     /// Nanoseconds in which one core copies `bytes` from a tier to a tier, at the speed of the slowest of the three. Each tier comes with the
-    /// factor that load puts on its latency ([`crate::load::Stretch::factor`]): a core has 12 lines under way at most, so it
+    /// factor that load puts on its latency ([`crate::load::Stretch::factor`]): a core has a fixed number of lines under way, so it
     /// copies the slower the longer each takes.
     pub fn copy_nanos(&self, bytes: f64, (from, waits): (&Tier, f64), (to, stores_wait): (&Tier, f64)) -> f64 {
         bytes * 1e9 / self.copy_bandwidth.min(from.copy_read / waits).min(to.copy_write / stores_wait)
